@@ -1,0 +1,27 @@
+"""Word language models over huge vocabularies at the speed of small ones.
+
+`bnce.OutputLayer` is the drop-in for any PyTorch model; `bnce.noise` makes its noise. PyTorch is loaded on first use,
+so that the command line answers at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from bnce.errors import UserError
+from bnce.version import __version__
+
+if TYPE_CHECKING:
+    from bnce.noise import Noise
+    from bnce.output_layer import OutputLayer
+
+__all__ = ["Noise", "OutputLayer", "UserError", "__version__"]
+
+_HOMES = {"OutputLayer": "bnce.output_layer", "Noise": "bnce.noise"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'bnce' has no attribute '{name}'")

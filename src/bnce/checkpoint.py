@@ -1,0 +1,105 @@
+"""Files a run can be continued and used from: safetensors with a checksum, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from bnce import files
+from bnce.errors import UserError
+
+VERSION = "1"
+STATE_FORMAT = "bnce-state"
+MODEL_FORMAT = "bnce-model"
+MODEL_FILE = "model.safetensors"
+NUM_KEPT_STATES = 2
+
+
+@dataclass(frozen=True)
+class State:
+    """A resumable state: its tensors by name, and what is not a tensor."""
+
+    path: Path
+    tensors: dict[str, Tensor]
+    record: dict[str, Any]
+
+
+def save_state(
+    directory: Path, step: int, tensors: Mapping[str, Tensor], record: Mapping[str, Any], owner: str
+) -> Path:
+    """Write the state after `step` steps and drop all but the newest ones; `owner` ties it to its run."""
+    path = directory / f"state-{step:012d}.safetensors"
+    write_tensors(path, tensors, STATE_FORMAT, {"owner": owner, "record": json.dumps(record)})
+    for old in state_files(directory)[:-NUM_KEPT_STATES]:
+        old.unlink()
+    return path
+
+
+def state_files(directory: Path) -> list[Path]:
+    """List the states of a run, oldest first."""
+    return sorted(directory.glob("state-*.safetensors"))
+
+
+def load_newest_state(directory: Path, owner: str) -> tuple[State, list[str]]:
+    """Read the newest state that is whole; also say, a sentence each, why newer ones were refused."""
+    refused: list[str] = []
+    for path in reversed(state_files(directory)):
+        try:
+            tensors, metadata = read_tensors(path, STATE_FORMAT)
+            if metadata.get("owner") != owner:
+                raise UserError(
+                    f"'{path}' belongs to another run: its settings or vocabulary are not those of '{directory}'."
+                )
+            return State(path, tensors, json.loads(metadata["record"])), refused
+        except UserError as error:
+            refused.append(str(error))
+    found = f" {' '.join(refused)}" if refused else ""
+    raise UserError(f"'{directory}' has no checkpoint to resume from: start the run again with another --out.{found}")
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], kind: str, metadata: Mapping[str, str]) -> None:
+    """Write tensors with their checksum and kind."""
+    on_host = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
+    header = {**metadata, "format": kind, "version": VERSION, "checksum": _checksum(on_host)}
+    with files.atomic_file(path) as partial:
+        save_file(on_host, partial, header)
+
+
+def read_tensors(path: Path, kind: str, device: str = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read tensors back; a torn, damaged or foreign file is refused."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            metadata = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"'{path}' is torn or is no safetensors file ({error}).") from error
+    if metadata.get("format") != kind:
+        raise UserError(f"'{path}' is not a {kind} file: it says '{metadata.get('format', 'nothing')}'.")
+    if metadata.get("version") != VERSION:
+        raise UserError(
+            f"'{path}' has version {metadata.get('version')} of the {kind} format: this bnce reads {VERSION}."
+        )
+    if metadata.get("checksum") != _checksum(tensors):
+        raise UserError(f"'{path}' is damaged: its checksum does not match its contents.")
+    if device != "cpu":
+        tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
+    return tensors, metadata
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    total = 0
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        total = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), total)
+        if tensor.numel():
+            total = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, total)
+    return f"{total:08x}"

@@ -1,0 +1,39 @@
+"""The command line: one file a command, each a thin shell around the function that does the work."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from bnce.cli.bench import bench
+from bnce.cli.compare import compare
+from bnce.cli.doctor import doctor
+from bnce.cli.evaluate import evaluate
+from bnce.cli.generate import generate
+from bnce.cli.info import info
+from bnce.cli.prepare import prepare
+from bnce.cli.train import train
+from bnce.errors import UserError
+
+app = typer.Typer(
+    name="bnce",
+    help="Word language models over huge vocabularies at the speed of small ones.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _command in (prepare, train, evaluate, compare, info, generate, bench, doctor):
+    app.command()(_command)
+
+
+def main() -> None:
+    """Run the command line; bad input is one sentence on standard error and status 2."""
+    try:
+        app()
+    except UserError as error:
+        sys.stderr.write(f"bnce: {error}\n")
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.exit(1)

@@ -1,0 +1,119 @@
+"""`bnce bench`: the speed of every loss and model on this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from bnce.cli.console import JsonOption, print_json, progress_bar, stdout
+
+# At a larger vocabulary a step of softmax takes seconds on a CPU, and its logits gigabytes.
+MAX_SOFTMAX_WORDS = 100_000
+
+
+def bench(
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="Gives the sizes: demo, ltcb, obwb, wiki or a file.")
+    ] = "demo",
+    models: Annotated[str, typer.Option(help="Comma-separated; 'all' for the paper's five.")] = "relu-lstm",
+    losses: Annotated[str, typer.Option(help="Comma-separated; 'all' for every loss.")] = "all",
+    vocab_sizes: Annotated[str, typer.Option(help="Comma-separated numbers of words.")] = "20000,800000",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as training.batch_size=32."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each is timed; the median counts.")] = 5,
+    seconds: Annotated[float, typer.Option(min=0.01, help="How long each time.")] = 0.5,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Measure words per second of whole training steps.
+
+    By default every loss at 20,000 and 800,000 words: only softmax slows down (above 100,000 it is left out).
+
+    [bold]Examples[/bold]
+
+      bnce bench
+
+      bnce bench --models all --losses softmax,bnce --vocab-sizes 20000
+
+      bnce bench ltcb --losses bnce --vocab-sizes 80000 --json
+    """
+    from bnce.bench import bench as measure
+    from bnce.config import LOSS_NAMES, MODEL_NAMES, load_recipe
+    from bnce.run_directory import choose_device
+
+    sizes = [_whole_number(text) for text in vocab_sizes.split(",")]
+    configs = [
+        (load_recipe(recipe, model=model, loss=loss, settings=settings or []), size)
+        for model in _names(models, MODEL_NAMES, "model")
+        for size in sizes
+        for loss in _names(losses, LOSS_NAMES, "loss")
+        if loss != "softmax" or size <= MAX_SOFTMAX_WORDS
+    ]
+    chosen = choose_device(device)
+    with progress_bar() as bar:
+        task = bar.add_task("timing training steps", total=None)
+        result = measure(
+            configs,
+            chosen,
+            num_rounds=rounds,
+            round_seconds=seconds,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    result = {"recipe": recipe, **result}
+    if as_json:
+        print_json(result)
+    else:
+        _print_table(result)
+
+
+def _names(text: str, allowed: tuple[str, ...], kind: str) -> list[str]:
+    from bnce.errors import unknown_name
+
+    names = list(allowed) if text == "all" else [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in allowed:
+            raise unknown_name(kind, name, allowed)
+    return names
+
+
+def _whole_number(text: str) -> int:
+    from bnce.errors import UserError
+
+    try:
+        number = int(text.replace("_", ""))
+    except ValueError:
+        raise UserError(f"--vocab-sizes received '{text}': give whole numbers with commas between them.") from None
+    if number < 3:
+        raise UserError(f"--vocab-sizes received {number}: a vocabulary has at least 3 words.")
+    return number
+
+
+def _print_table(result: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table(title=f"Training speed on {result['device']}, torch {result['torch']}, recipe {result['recipe']}")
+    for name in ("model", "loss", "K", "V", "B × T"):
+        table.add_column(name)
+    for name in ("words/s", "± of rounds", "ms a step", "× softmax"):
+        table.add_column(name, justify="right")
+    for item in result["measurements"]:
+        ratio = item["speedup_over_softmax"]
+        table.add_row(
+            item["model"],
+            item["loss"],
+            str(item["num_noise"]),
+            f"{item['vocab_size']:,}",
+            f"{item['batch_size']} × {item['num_steps']}",
+            f"{item['words_per_second']:,.0f}",
+            f"{100 * item['spread']:.0f}%",
+            f"{1000 * item['step_seconds']:.1f}",
+            "—" if ratio is None else f"{ratio:.1f}",
+        )
+    stdout.print(table)
+    stdout.print(
+        f"Median of {result['num_rounds']} rounds of {result['round_seconds']:g} s; a step is body, loss, backward, "
+        "clip and update; float32; words drawn from Zipf's law."
+    )

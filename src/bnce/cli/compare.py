@@ -1,0 +1,80 @@
+"""`bnce compare`: the paper's table from run directories, and a page with plots."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bnce.cli.console import JsonOption, print_json, stderr, stdout
+from bnce.errors import UserError, unknown_name
+from bnce.report.formats import FILES, FORMATS
+
+if TYPE_CHECKING:
+    from bnce.report.comparison import Comparison
+
+_FORMAT_HELP = f"What to print: {', '.join(FORMATS)}. The default is table."
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories that 'bnce train' wrote.")],
+    out: Annotated[Path | None, typer.Option(help=f"Also write {', '.join(FILES.values())} here.")] = None,
+    form: Annotated[str | None, typer.Option("--format", help=_FORMAT_HELP)] = None,
+    title: Annotated[str | None, typer.Option(help="The heading; by default it names the corpus.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Compare runs as the paper's tables do: PPLn, PPLf, training speed, parameters, log Z.
+
+    Runs that were not measured on the same words are marked, and a warning on standard error says so.
+
+    \b
+    Examples:
+      bnce compare runs/*
+      bnce compare runs/* --out report --title "LTCB, 80K words"
+      bnce compare runs/rnn-softmax runs/rnn-bnce --format latex > table.tex
+    """
+    from bnce.report.comparison import compare_runs
+    from bnce.report.formats import render, write_files
+
+    if form is not None and form not in FORMATS:
+        raise unknown_name("format", form, FORMATS)
+    if json and form not in (None, "json"):
+        raise UserError(f"Both --json and --format {form} were given, but one form is printed: drop one of the two.")
+
+    comparison = compare_runs(runs, title)
+    for warning in comparison.conditions.warnings:
+        stderr.print(f"warning: {warning}", markup=False)
+    if out is not None:
+        written = write_files(comparison, out)
+        stderr.print(f"Wrote {', '.join(path.name for path in written)} to {out}.", markup=False)
+    if json:
+        print_json(comparison.as_record())
+    elif form in (None, "table"):
+        _print_table(comparison)
+    else:
+        sys.stdout.write(render(comparison, form))
+
+
+def _print_table(comparison: Comparison) -> None:
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    from bnce.report.table import COLUMNS, terminal_table
+
+    def natural_width(num_columns: int) -> int:
+        unbounded = stdout.options.update_width(10_000)
+        return Measurement.get(stdout, unbounded, terminal_table(comparison, num_columns)).maximum
+
+    num_columns = len(COLUMNS)
+    # A number cut in half misleads, a missing column does not. A pipe has no width to keep to.
+    while stdout.is_terminal and num_columns > 3 and natural_width(num_columns) > stdout.width:
+        num_columns -= 1
+    fitting = Console(file=stdout.file, width=natural_width(num_columns), highlight=False)
+    fitting.print(terminal_table(comparison, num_columns))
+    for statement in comparison.conditions.statements:
+        stdout.print(statement, markup=False)
+    if num_columns < len(COLUMNS):
+        missing = ", ".join(column.heading for column in COLUMNS[num_columns:])
+        stdout.print(f"Left out for want of width: {missing}; --format md has all columns.", markup=False)

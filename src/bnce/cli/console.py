@@ -1,0 +1,50 @@
+"""What every command shares: where words go, where JSON goes, and how progress looks."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+stdout = Console(highlight=False, soft_wrap=True)
+stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")
+]
+
+
+def print_json(record: Mapping[str, Any]) -> None:
+    """Write one JSON object; what is not finite becomes null, since JSON has no word for it."""
+    sys.stdout.write(json.dumps(_finite(record), ensure_ascii=False) + "\n")
+
+
+def progress_bar(*extra: str) -> Progress:
+    """Make a bar on standard error; `extra` are further columns, as rich templates over the task's fields."""
+    return Progress(
+        TextColumn("[bold]{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.percentage:>3.0f}%"),
+        *(TextColumn(column) for column in extra),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=stderr,
+        transient=False,
+    )
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

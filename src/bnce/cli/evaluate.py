@@ -1,0 +1,86 @@
+"""`bnce evaluate`: a run and a text in, perplexities out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bnce.cli.console import JsonOption, print_json, progress_bar, stdout
+from bnce.errors import UserError
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A directory that 'bnce train' made.")],
+    split: Annotated[str | None, typer.Option(help="train, valid or test.", show_default="test")] = None,
+    text: Annotated[str | None, typer.Option(help="A text file instead, read as the training text was.")] = None,
+    corpus: Annotated[str | None, typer.Option(help="Another corpus with the same vocabulary.")] = None,
+    max_tokens: Annotated[int, typer.Option(min=0, help="Evaluate on the first so many tokens; 0 for all.")] = 0,
+    errors: Annotated[
+        str,
+        typer.Option(metavar="strict|replace", help="With --text: refuse invalid UTF-8 and NULs, or replace them."),
+    ] = "strict",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a run's best model: PPLn (constant Z), PPLf (softmax), log Z, unknown words.
+
+    [bold]Examples[/bold]
+
+      bnce evaluate runs/relu-lstm
+
+      bnce evaluate runs/relu-lstm --split valid --json
+
+      bnce evaluate runs/relu-lstm --text news.txt.gz
+    """
+    from bnce.corpus.prepare import encode_text
+    from bnce.evaluate import evaluate as measure
+    from bnce.run_directory import RunDirectory, choose_device
+    from bnce.training_run import open_corpus
+
+    if text is not None and (split or corpus):
+        raise UserError("--text stands for a text of its own: leave out --split and --corpus.")
+    opened = RunDirectory.open(run)
+    chosen = choose_device(device)
+    if text is not None:
+        ids, _ = encode_text(text, opened.vocabulary, opened.normaliser, errors)
+        name = text
+    else:
+        source = open_corpus(corpus or opened.config.corpus)
+        opened.check_vocabulary(source)
+        name = split or "test"
+        ids = source.split(name)
+    with progress_bar() as bar:
+        task = bar.add_task(f"evaluating on {name}", total=len(ids))
+        result = measure(
+            opened.load_model(str(chosen)),
+            ids[: max_tokens or None],
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    record = {"run": str(run), "split" if text is None else "text": name, **result.to_dict()}
+    if as_json:
+        print_json(record)
+    else:
+        describe(record, name)
+
+
+def describe(record: Mapping[str, Any], name: str) -> None:
+    """Print an evaluation with its units and conditions."""
+    rate = record["num_oov"] / max(1, record["num_tokens"] - record["num_sentences"])
+    stdout.print(
+        f"{name}: {record['num_tokens']:,} tokens, {record['num_sentences']:,} of them </s>, "
+        f"{record['num_oov']:,} <unk> ({100 * rate:.2f}% of words)"
+    )
+    if record["ppl_n"] is not None:
+        stdout.print(
+            f"  PPLn {record['ppl_n']:.2f}  with the constant ln Z = {record['log_z']:.3f}; "
+            f"without <unk> {record['ppl_n_no_unk']:.2f}; log10 total {record['log10_prob_n']:.1f}"
+        )
+    stdout.print(
+        f"  PPLf {record['ppl_f']:.2f}  with the softmax; "
+        f"without <unk> {record['ppl_f_no_unk']:.2f}; log10 total {record['log10_prob_f']:.1f}"
+    )
+    stdout.print(f"  ln Z(context) {record['log_z_mean']:.3f} ± {record['log_z_std']:.3f} (mean ± standard deviation)")
+    stdout.print("  perplexities are per token, </s> and <unk> counted")

@@ -1,0 +1,128 @@
+"""`bnce info`: what a recipe, a run or a corpus is made of."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bnce.cli.console import JsonOption, print_json, stdout
+from bnce.errors import UserError
+
+if TYPE_CHECKING:
+    from bnce.config import RunConfig
+
+# Sizes of the corpora that the recipes are named after, for counting parameters without them.
+RECIPE_VOCAB_SIZES = {"ltcb": 80_000, "wiki": 80_000, "obwb": 793_471}
+
+
+def info(
+    subject: Annotated[
+        str,
+        typer.Argument(metavar="RECIPE|RUN|CORPUS", help="A recipe, a run directory or a corpus directory."),
+    ],
+    model: Annotated[str | None, typer.Option(help="For a recipe: ffnn, rnn, relu-rnn, lstm or relu-lstm.")] = None,
+    loss: Annotated[str | None, typer.Option(help="For a recipe: softmax, nce, snce or bnce.")] = None,
+    vocab_size: Annotated[
+        int | None, typer.Option(min=3, help="For a recipe: V.", show_default="that of the paper's corpus")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="For a recipe: change a setting.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the architecture, the number of parameters (NoP) and the settings, or a corpus's statistics.
+
+    [bold]Examples[/bold]
+
+      bnce info ltcb --model lstm
+
+      bnce info obwb --model relu-lstm --json
+
+      bnce info runs/relu-lstm
+
+      bnce info corpora/wiki
+    """
+    path = Path(subject)
+    if (path / "corpus.json").is_file():
+        record = _corpus(path)
+    elif (path / "config.toml").is_file():
+        record = _run(path)
+    elif path.is_dir():
+        raise UserError(f"'{path}' is neither a run nor a corpus: it holds no config.toml and no corpus.json.")
+    else:
+        from bnce.config import load_recipe
+
+        config = load_recipe(subject, model=model, loss=loss, settings=settings or [])
+        record = _network(config, vocab_size or RECIPE_VOCAB_SIZES.get(config.recipe, 80_000))
+    if as_json:
+        print_json(record)
+    else:
+        _print(record)
+
+
+def _network(config: RunConfig, vocab_size: int) -> dict[str, Any]:
+    from bnce.models import architecture
+    from bnce.parameter_count import count_parameters
+
+    counts = count_parameters(config.model, vocab_size, learn_log_z=config.loss.learn_log_z)
+    return {
+        "recipe": config.recipe,
+        "model": config.model.name,
+        "architecture": architecture(config.model),
+        "vocab_size": vocab_size,
+        "num_parameters": sum(counts.values()),
+        "num_parameters_by_part": counts,
+        "settings": {
+            key: dataclasses.asdict(getattr(config, key)) for key in ("model", "loss", "optimiser", "training")
+        },
+    }
+
+
+def _run(path: Path) -> dict[str, Any]:
+    from bnce.run_directory import RunDirectory
+
+    run = RunDirectory.open(path)
+    record: dict[str, Any] = {"run": str(path), **_network(run.config, len(run.vocabulary))}
+    for name in ("summary", "evaluation"):
+        file = path / f"{name}.json"
+        if file.is_file():
+            record[name] = json.loads(file.read_text(encoding="utf-8"))
+    record["metrics"] = run.read_metrics()[-1:]
+    return record
+
+
+def _corpus(path: Path) -> dict[str, Any]:
+    from bnce.corpus.store import Corpus
+
+    corpus = Corpus.open(path)
+    return {
+        "corpus": str(path),
+        "vocab_size": len(corpus.vocabulary),
+        "vocabulary_digest": corpus.vocabulary.digest,
+        "normaliser": corpus.normaliser.to_dict(),
+        "splits": {
+            name: {**dataclasses.asdict(split), "unk_rate": split.unk_rate} for name, split in corpus.statistics.items()
+        },
+    }
+
+
+def _print(record: dict[str, Any], indent: str = "") -> None:
+    for key, value in record.items():
+        if key == "log_z_histogram":
+            continue
+        if isinstance(value, dict):
+            stdout.print(f"{indent}[bold]{key}[/bold]")
+            _print(value, indent + "  ")
+        elif isinstance(value, list):
+            for item in value:
+                _print({key: item}, indent)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            stdout.print(f"{indent}{key}: {value:,}")
+        elif isinstance(value, float):
+            stdout.print(f"{indent}{key}: {value:g}")
+        else:
+            stdout.print(f"{indent}{key}: {value}", markup=False)

@@ -1,0 +1,200 @@
+"""`bnce train`: a recipe and a corpus in, a run directory out."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdout
+from bnce.errors import UserError
+
+if TYPE_CHECKING:
+    from bnce.config import RunConfig
+
+STOPPED = 130  # the status of a program that Ctrl-C ended
+
+
+def train(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(metavar="RECIPE", help="demo, ltcb, obwb, wiki, or a TOML file.", show_default=False),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="ffnn, rnn, relu-rnn, lstm or relu-lstm.")] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="softmax, nce, snce or bnce (adaptive with loss.num_noise > 0).")
+    ] = None,
+    corpus: Annotated[str | None, typer.Option(help="A directory that 'bnce prepare' made.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The run directory to make.", show_default="runs/RECIPE-MODEL-LOSS"),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as training.epochs=3."),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run at --out, as if never stopped.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Train a model and write everything about it into a run directory.
+
+    Ctrl-C saves and stops; the same command with --resume goes on to the same numbers.
+
+    [bold]Examples[/bold]
+
+      bnce train demo --loss bnce
+
+      bnce train wiki --corpus corpora/wiki --model relu-lstm --loss bnce --out runs/relu-lstm
+
+      bnce train wiki --corpus corpora/wiki --set optimiser.learning_rate=0.1 --set training.epochs=4 --out runs/slow
+
+      bnce train --out runs/relu-lstm --resume
+    """
+    from bnce.run_directory import RunDirectory, choose_device
+    from bnce.training_run import create_run, open_corpus, run_training
+
+    chosen = choose_device(device)
+    config = _config(recipe, model, loss, corpus, settings or [], out, resume)
+    out = out or Path("runs") / f"{config.recipe}-{config.model.name}-{config.loss.name}"
+    if not resume:
+        _refuse_existing_run(out)
+    with progress_bar() as bar:
+        task = bar.add_task("preparing docstrings", total=None, visible=False)
+        opened = open_corpus(
+            config.corpus, lambda done, total: bar.update(task, completed=done, total=total, visible=True)
+        )
+    run = RunDirectory.open(out) if resume else create_run(out, config, opened)
+    show = _Display(run.config, len(opened.split("train")))
+    stop = _StopOnSignal()
+    with show.bar:
+        summary = run_training(
+            run,
+            opened,
+            chosen,
+            show,
+            resume=resume,
+            should_stop=stop,
+            command=shlex.join(["bnce", *sys.argv[1:]]),
+        )
+    record = {"run": str(out), **summary, **_results(run)}
+    if as_json:
+        print_json(record)
+    elif summary["status"] == "stopped":
+        stderr.print(f"Stopped and saved at step {summary['step']}: go on with  bnce train --out {out} --resume")
+    else:
+        _print_results(record)
+    if summary["status"] == "stopped":
+        raise typer.Exit(STOPPED)
+
+
+def _config(
+    recipe: str | None,
+    model: str | None,
+    loss: str | None,
+    corpus: str | None,
+    settings: list[str],
+    out: Path | None,
+    resume: bool,
+) -> RunConfig:
+    import dataclasses
+
+    from bnce.config import load_recipe, read_config, recipe_names
+    from bnce.corpus.prepare import DOCSTRINGS
+
+    kept = None
+    if resume:
+        if out is None and recipe is None:
+            raise UserError("--resume needs the run to go on with: give it as --out RUN.")
+        if out is not None and not (out / "config.toml").is_file():
+            raise UserError(
+                f"'{out}' is not a run directory, so there is nothing to resume: leave out --resume to start it."
+            )
+        kept = read_config(out / "config.toml") if out is not None else None
+        if recipe is None and kept is not None:
+            if model or loss or corpus or settings:
+                raise UserError("A resumed run keeps its settings: leave out --model, --loss, --corpus and --set.")
+            return kept
+    if recipe is None:
+        raise UserError(f"No recipe was given: choose one of {', '.join(recipe_names())}, or a TOML file.")
+    config = load_recipe(recipe, model=model, loss=loss, settings=settings)
+    name = corpus or config.corpus
+    if not name:
+        raise UserError(
+            f"The recipe '{recipe}' needs a corpus: make one with 'bnce prepare' and give it as --corpus DIR."
+        )
+    config = dataclasses.replace(config, corpus=name if name == DOCSTRINGS else str(Path(name).resolve()))
+    if kept is not None and kept != config:
+        raise UserError(
+            f"The run '{out}' was started with other settings: resume it with  bnce train --out {out} --resume"
+        )
+    return config
+
+
+def _refuse_existing_run(out: Path) -> None:
+    if (out / "config.toml").is_file():
+        raise UserError(f"The run '{out}' exists already: go on with it by --resume, give another --out, or remove it.")
+
+
+class _StopOnSignal:
+    """Turns the first Ctrl-C (or a polite kill) into a wish to stop after the step; a second one ends at once."""
+
+    def __init__(self) -> None:
+        self.wished = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._wish)
+
+    def _wish(self, number: int, frame: FrameType | None) -> None:
+        self.wished = True
+        signal.signal(number, signal.SIG_DFL)
+
+    def __call__(self) -> bool:
+        return self.wished
+
+
+class _Display:
+    """Shows a run's progress on standard error."""
+
+    def __init__(self, config: RunConfig, num_train_tokens: int) -> None:
+        limit = config.training.max_train_tokens or num_train_tokens
+        streams = config.training.batch_size
+        total = config.training.epochs * (min(limit, num_train_tokens) // streams * streams)
+        self.bar = progress_bar("{task.fields[speed]}", "{task.fields[loss]}", "{task.fields[perplexity]}")
+        self.task = self.bar.add_task(
+            f"{config.model.name} {config.loss.name}", total=total, speed="", loss="", perplexity=""
+        )
+
+    def advanced(self, *, tokens: int, words_per_second: float, loss: float) -> None:
+        self.bar.update(self.task, completed=tokens, speed=f"{words_per_second:,.0f} words/s", loss=f"loss {loss:.3f}")
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        constant = "" if record["ppl_n"] is None else f"PPLn {record['ppl_n']:.1f} "
+        self.bar.update(self.task, perplexity=f"{constant}PPLf {record['ppl_f']:.1f}")
+
+    def noticed(self, sentence: str) -> None:
+        self.bar.console.print(sentence)
+
+
+def _results(run: Any) -> dict[str, Any]:
+    import json
+
+    path = run.path / "evaluation.json"
+    if path.is_file():
+        return {"test": json.loads(path.read_text(encoding="utf-8"))}
+    return {}
+
+
+def _print_results(record: dict[str, Any]) -> None:
+    stdout.print(
+        f"{record['run']}: {record['tokens']:,} words in {record['train_seconds']:.1f} s of training, "
+        f"{record['words_per_second']:,.0f} words/s on {record['device']}; {record['num_parameters']:,} parameters"
+    )
+    if "test" in record:
+        from bnce.cli.evaluate import describe
+
+        describe(record["test"], "test")

@@ -1,0 +1,285 @@
+"""Settings: one small frozen dataclass per component, read from TOML recipes and written back as TOML.
+
+A recipe describes a family of runs: `[models.NAME]` and `[losses.NAME]` hold what differs by model and loss, and it
+may name one other recipe as its `base`. Choosing a model and a loss resolves it to a `RunConfig`, which is what a run
+directory keeps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bnce.errors import UserError, unknown_name
+
+MODEL_NAMES = ("ffnn", "rnn", "relu-rnn", "lstm", "relu-lstm")
+LOSS_NAMES = ("softmax", "nce", "snce", "bnce")
+NOISE_NAMES = ("unigram", "uniform", "log-uniform")
+OPTIMISER_NAMES = ("sgd", "rowwise")
+SCHEDULE_NAMES = ("halve", "linear")
+GRADIENT_NAMES = ("streams", "tokens")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """The body of the network: from words to the last hidden layer."""
+
+    name: str = "relu-lstm"
+    embedding_size: int = 200
+    hidden_size: int = 600
+    bottleneck_size: int = 400  # the ReLu layer before the output; ffnn, relu-rnn and relu-lstm have one
+    order: int = 5  # ffnn only: an n-gram of this order sees order - 1 words
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        _among("model", self.name, MODEL_NAMES)
+        for key in ("embedding_size", "hidden_size", "bottleneck_size"):
+            _at_least(f"model.{key}", getattr(self, key), 1)
+        _at_least("model.order", self.order, 2)
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"model.dropout is {self.dropout}: it must be at least 0 and below 1.")
+
+
+@dataclasses.dataclass(frozen=True)
+class LossConfig:
+    """The output layer's loss and its noise."""
+
+    name: str = "bnce"
+    num_noise: int = 0  # K: drawn noise words (own for nce, shared for snce and adaptive bnce)
+    log_z: float = 9.0  # ln Z, the constant the model learns to be normalised by
+    learn_log_z: bool = False
+    noise: str = "unigram"
+    noise_power: float = 1.0  # flattens the unigram when below 1
+
+    def __post_init__(self) -> None:
+        _among("loss", self.name, LOSS_NAMES)
+        _among("noise", self.noise, NOISE_NAMES)
+        _at_least("loss.num_noise", self.num_noise, 0)
+        if self.name in ("nce", "snce"):
+            _at_least(f"loss.num_noise of {self.name}", self.num_noise, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimiserConfig:
+    """How gradients become steps."""
+
+    name: str = "sgd"
+    learning_rate: float = 0.4  # of everything under sgd, of the tables under rowwise
+    body_learning_rate: float = 0.004  # rowwise only: Adam on the body
+    clip_norm: float = 5.0  # over all parameters, duplicate rows merged first
+    gradient: str = "streams"  # averaged over streams and summed over time (the paper), or averaged over tokens
+    schedule: str = "halve"
+    patience: int = 7  # halve: epochs without a better validation perplexity
+    warmup_steps: int = 0  # linear: steps to the full rate
+
+    def __post_init__(self) -> None:
+        _among("optimiser", self.name, OPTIMISER_NAMES)
+        _among("optimiser.gradient", self.gradient, GRADIENT_NAMES)
+        _among("optimiser.schedule", self.schedule, SCHEDULE_NAMES)
+        for key in ("learning_rate", "body_learning_rate", "clip_norm"):
+            if not getattr(self, key) > 0:
+                raise UserError(f"optimiser.{key} is {getattr(self, key)}: it must be above 0.")
+        _at_least("optimiser.patience", self.patience, 1)
+        _at_least("optimiser.warmup_steps", self.warmup_steps, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingConfig:
+    """How much text a step sees, for how long, and how often the run is measured and saved."""
+
+    batch_size: int = 400  # B, parallel streams
+    num_steps: int = 20  # T, time steps of truncated back-propagation
+    epochs: int = 20
+    max_train_tokens: int = 0  # 0: all of them
+    evaluations_per_epoch: int = 1
+    max_valid_tokens: int = 0  # 0: all of them
+    checkpoint_seconds: float = 600.0
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        for key in ("batch_size", "num_steps", "epochs", "evaluations_per_epoch"):
+            _at_least(f"training.{key}", getattr(self, key), 1)
+        for key in ("max_train_tokens", "max_valid_tokens", "seed"):
+            _at_least(f"training.{key}", getattr(self, key), 0)
+        if not self.checkpoint_seconds > 0:
+            raise UserError(f"training.checkpoint_seconds is {self.checkpoint_seconds}: it must be above 0.")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """Everything that decides what a run computes."""
+
+    recipe: str = ""
+    corpus: str = ""
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    loss: LossConfig = dataclasses.field(default_factory=LossConfig)
+    optimiser: OptimiserConfig = dataclasses.field(default_factory=OptimiserConfig)
+    training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
+
+
+SECTIONS: dict[str, type] = {
+    "model": ModelConfig,
+    "loss": LossConfig,
+    "optimiser": OptimiserConfig,
+    "training": TrainingConfig,
+}
+_VARIANTS = {"models": MODEL_NAMES, "losses": LOSS_NAMES}
+
+Section = TypeVar("Section")
+
+
+def recipe_names() -> list[str]:
+    """List the recipes that come with the package."""
+    return sorted(entry.name.removesuffix(".toml") for entry in _shipped().iterdir() if entry.name.endswith(".toml"))
+
+
+def load_recipe(
+    name: str, *, model: str | None = None, loss: str | None = None, settings: Sequence[str] = ()
+) -> RunConfig:
+    """Resolve a recipe (a shipped name or a TOML file) for one model and one loss, with `key=value` settings on top."""
+    tables = _read_with_base(name, seen=())
+    model = model or tables.get("model", {}).get("name", ModelConfig.name)
+    loss = loss or tables.get("loss", {}).get("name", LossConfig.name)
+    _among("model", model, MODEL_NAMES)
+    _among("loss", loss, LOSS_NAMES)
+    resolved: dict[str, Any] = {
+        "recipe": Path(name).stem,
+        "corpus": tables.get("corpus", ""),
+        "model": {**tables.get("model", {}), **tables.get("models", {}).get(model, {}), "name": model},
+        "loss": {**tables.get("loss", {}), **tables.get("losses", {}).get(loss, {}), "name": loss},
+        "optimiser": tables.get("optimiser", {}),
+        "training": tables.get("training", {}),
+    }
+    for setting in settings:
+        _apply_setting(resolved, setting)
+    return from_tables(resolved, name)
+
+
+def from_tables(tables: Mapping[str, Any], origin: str) -> RunConfig:
+    """Build a `RunConfig` from parsed TOML; unknown keys and wrong types are refused by name."""
+    _known_keys(tables, (*SECTIONS, "recipe", "corpus"), origin, "key")
+    sections: dict[str, Any] = {
+        key: _section(kind, tables.get(key, {}), f"{origin}: [{key}]") for key, kind in SECTIONS.items()
+    }
+    return RunConfig(recipe=str(tables.get("recipe", "")), corpus=str(tables.get("corpus", "")), **sections)
+
+
+def read_config(path: Path) -> RunConfig:
+    """Read the `config.toml` of a run directory."""
+    return from_tables(_parse(path.read_text(encoding="utf-8"), str(path)), str(path))
+
+
+def to_toml(config: RunConfig) -> str:
+    """Write a config as TOML that `read_config` reads back to an equal one."""
+    lines = [f"recipe = {_toml_value(config.recipe)}", f"corpus = {_toml_value(config.corpus)}"]
+    for key in SECTIONS:
+        lines += ["", f"[{key}]"]
+        for name, value in dataclasses.asdict(getattr(config, key)).items():
+            lines.append(f"{name} = {_toml_value(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml_value(value: str | bool | int | float) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = "".join(
+            f"\\u{ord(c):04X}" if ord(c) < 32 or ord(c) == 127 else "\\" + c if c in '"\\' else c for c in value
+        )
+        return f'"{escaped}"'
+    return repr(value)
+
+
+def _shipped() -> Any:
+    return resources.files("bnce") / "recipes"
+
+
+def _read_with_base(name: str, seen: tuple[str, ...]) -> dict[str, Any]:
+    if name in seen:
+        raise UserError(f"Recipe '{name}' is its own base ({' → '.join((*seen, name))}): name another base.")
+    tables = _parse(_recipe_text(name), name)
+    _known_keys(tables, (*SECTIONS, *_VARIANTS, "base", "corpus"), name, "key")
+    for key, allowed in _VARIANTS.items():
+        _known_keys(tables.get(key, {}), allowed, f"{name}: [{key}]", key.removesuffix("s"))
+    base = tables.pop("base", None)
+    if base is None:
+        return tables
+    local = Path(name).parent / base if name.endswith(".toml") else Path(base)
+    return _merge(_read_with_base(str(local) if local.is_file() else base, (*seen, name)), tables)
+
+
+def _recipe_text(name: str) -> str:
+    if name in recipe_names():
+        return str((_shipped() / f"{name}.toml").read_text(encoding="utf-8"))
+    path = Path(name)
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    if path.suffix == ".toml" or "/" in name:
+        raise UserError(
+            f"The recipe file '{name}' does not exist: give a TOML file or one of {', '.join(recipe_names())}."
+        )
+    raise unknown_name("recipe", name, recipe_names())
+
+
+def _parse(text: str, origin: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"'{origin}' is not valid TOML: {error}.") from error
+
+
+def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        merged[key] = _merge(merged.get(key, {}), value) if isinstance(value, Mapping) else value
+    return merged
+
+
+def _apply_setting(tables: dict[str, Any], setting: str) -> None:
+    key, equals, text = setting.partition("=")
+    section, dot, name = key.strip().partition(".")
+    if not equals or not dot:
+        raise UserError(f"--set received '{setting}': write it as section.key=value, such as training.epochs=3.")
+    if section not in SECTIONS:
+        raise unknown_name("section", section, SECTIONS)
+    try:
+        value = tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()  # a bare word is a string
+    tables[section] = {**tables[section], name: value}
+
+
+def _section(kind: type[Section], table: Any, origin: str) -> Section:
+    if not isinstance(table, Mapping):
+        raise UserError(f"{origin} must be a table of settings, not {table!r}.")
+    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    _known_keys(table, tuple(fields), origin, "setting")
+    values = {}
+    for name, value in table.items():
+        wanted = type(fields[name].default)
+        if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if type(value) is not wanted:
+            raise UserError(f"{origin} {name} is {value!r}: it must be of type {wanted.__name__}.")
+        values[name] = value
+    return kind(**values)
+
+
+def _known_keys(table: Mapping[str, Any], allowed: Sequence[str], origin: str, kind: str) -> None:
+    for key in table:
+        if key not in allowed:
+            raise unknown_name(f"{kind} in {origin}:", key, allowed)
+
+
+def _among(kind: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise unknown_name(kind, value, allowed)
+
+
+def _at_least(key: str, value: int, least: int) -> None:
+    if value < least:
+        raise UserError(f"{key} is {value}: it must be at least {least}.")

@@ -1,0 +1,1 @@
+"""From text to ids on disk: sources → normalise → vocabulary → store → prepare → batches."""

@@ -1,0 +1,65 @@
+"""Chunks of parallel streams: the text cut into B long pieces that are read side by side, T words at a time.
+
+Streams make the targets of one time step a fair sample of the unigram, which B-NCE relies on: sentences aligned at
+their start, or sorted by length, would not be.
+
+Legend: T time steps, B streams, C context words, L = C + T.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bnce.corpus.vocabulary import END
+from bnce.errors import UserError
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """T steps of B streams: row t of `target_TB` follows row C + t of `input_LB`."""
+
+    input_LB: Tensor
+    target_TB: Tensor
+
+
+class Streams:
+    """A text as B parallel streams, read in chunks of T steps; the last chunk may be shorter."""
+
+    def __init__(self, ids: np.ndarray, batch_size: int, num_steps: int, num_context: int = 0) -> None:
+        if len(ids) < batch_size * num_steps:
+            raise UserError(
+                f"The text has {len(ids)} tokens, but one batch of {batch_size} streams and {num_steps} steps needs "
+                f"{batch_size * num_steps}: use more text, or a smaller training.batch_size or training.num_steps."
+            )
+        self.ids, self.batch_size, self.num_steps, self.num_context = ids, batch_size, num_steps, num_context
+        self.stream_length = len(ids) // batch_size
+
+    def __len__(self) -> int:
+        return -(-self.stream_length // self.num_steps)
+
+    @property
+    def num_tokens(self) -> int:
+        """Count the targets of one epoch; up to B − 1 tokens at the end of the text make no full row."""
+        return self.stream_length * self.batch_size
+
+    def chunk(self, index: int) -> Chunk:
+        """Read chunk `index`; before the first word of the text stands `</s>`."""
+        begin = index * self.num_steps
+        end = min(begin + self.num_steps, self.stream_length)
+        start_B = np.arange(self.batch_size) * self.stream_length
+        position_LB = np.arange(begin - 1 - self.num_context, end)[:, None] + start_B
+        # One read serves both: the targets are the inputs one step on.
+        word_LB = self.ids[np.maximum(position_LB, 0)].astype(np.int64)
+        word_LB[position_LB < 0] = END
+        words = torch.from_numpy(word_LB)
+        return Chunk(input_LB=words[:-1], target_TB=words[1 + self.num_context :])
+
+    def chunks(self, begin: int = 0) -> Iterator[Chunk]:
+        """Read the chunks from `begin` to the end of the epoch."""
+        for index in range(begin, len(self)):
+            yield self.chunk(index)

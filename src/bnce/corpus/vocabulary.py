@@ -1,0 +1,103 @@
+"""The words a model knows, each with its id: the sentence end, the unknown word, then the others."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnce.corpus.normalise import END_WORD, UNKNOWN_WORD
+from bnce.corpus.sources import read_lines
+from bnce.errors import UserError
+from bnce.files import write_text
+
+END = 0
+UNK = 1
+SPECIALS = (END_WORD, UNKNOWN_WORD)
+# A model needs at least one word to tell from the specials.
+MIN_SIZE = len(SPECIALS) + 1
+
+
+class Vocabulary:
+    """The words in the order of their ids; END and UNK come first."""
+
+    def __init__(self, words: Sequence[str], source: str = "The vocabulary") -> None:
+        self.words = list(words)
+        self._ids = {word: number for number, word in enumerate(self.words)}
+        _check(self.words, self._ids, source)
+
+    @classmethod
+    def from_counts(cls, counts: Mapping[str, int], max_size: int | None = None, min_count: int = 1) -> Vocabulary:
+        """Take the most frequent words, equally frequent ones by spelling; `max_size` counts the specials."""
+        if max_size is not None and max_size < MIN_SIZE:
+            raise UserError(f"A vocabulary of {max_size} words is too small: it needs {MIN_SIZE} or more.")
+        kept = [word for word, count in counts.items() if count >= min_count and word not in SPECIALS]
+        if not kept:
+            raise UserError(f"No word occurs {min_count} times or more: lower the minimal count.")
+        kept.sort(key=lambda word: (-counts[word], word))
+        if max_size is not None:
+            del kept[max_size - len(SPECIALS) :]
+        return cls([*SPECIALS, *kept])
+
+    @classmethod
+    def read(cls, path: Path) -> Vocabulary:
+        """Read a vocabulary file: one word a line, the line's number, from 0, is the word's id."""
+        return cls(list(read_lines(str(path))), f"The vocabulary '{path}'")
+
+    def write(self, path: Path) -> None:
+        """Write the vocabulary file that `read` reads."""
+        write_text(path, self._text)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the words, which is that of the file `write` makes."""
+        return hashlib.sha256(self._text.encode()).hexdigest()
+
+    @property
+    def _text(self) -> str:
+        return "".join(f"{word}\n" for word in self.words)
+
+    def encode(self, words: Iterable[str]) -> NDArray[np.int64]:
+        """Give the ids of words; one that is not here gets UNK."""
+        ids = self._ids
+        return np.fromiter((ids.get(word, UNK) for word in words), dtype=np.int64)
+
+    def decode(self, ids: Iterable[int]) -> list[str]:
+        """Give the words of ids."""
+        words = self.words
+        return [words[number] for number in ids]
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __contains__(self, word: object) -> bool:
+        return word in self._ids
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, Vocabulary) and self.words == other.words
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
+def _check(words: list[str], ids: dict[str, int], source: str) -> None:
+    """Refuse words that a file of one word a line could not give back, naming the line."""
+    for number, special in enumerate(SPECIALS):
+        found = f"'{words[number]}'" if number < len(words) else "nothing"
+        if found != f"'{special}'":
+            raise UserError(
+                f"{source} has {found} on line {number + 1}: its first two lines must be {' and '.join(SPECIALS)}."
+            )
+    for number, word in enumerate(words):
+        if word.split() != [word] or "\0" in word:
+            what = f"a blank or NUL inside {word!r}" if word.strip() else "no word"
+            raise UserError(f"{source} has {what} on line {number + 1}: give one word a line and nothing else.")
+        if ids[word] != number:
+            raise UserError(
+                f"{source} has '{word}' both on line {number + 1} and on line {ids[word] + 1}: remove one of them."
+            )

@@ -1,0 +1,21 @@
+"""The one error a user can cause."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """Bad input: the message says what was received, what is allowed and what to change.
+
+    The command line prints it as one sentence and leaves with status 2.
+    """
+
+
+def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> UserError:
+    """Say that `name` is no known `kind`, list those that are, and suggest the near one."""
+    allowed = list(allowed)
+    near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    return UserError(f"Unknown {kind} '{name}': choose one of {', '.join(allowed)}.{hint}")

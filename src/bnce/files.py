@@ -1,0 +1,83 @@
+"""Files and directories that appear whole or not at all: written beside their place, then renamed into it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from bnce.errors import UserError
+
+PARTIAL_SUFFIX = ".partial"
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Yield a path to write to; on success it is synced and renamed to `path`, on failure removed."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
+    try:
+        with _explain_full_disk(path):
+            yield partial
+            with open(partial, "rb") as written:
+                os.fsync(written.fileno())
+            os.replace(partial, path)
+            _sync_directory(path.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def atomic_directory(path: Path) -> Iterator[Path]:
+    """Yield a fresh directory to fill; on success it becomes `path`, on failure it is removed."""
+    refuse_existing(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
+    try:
+        with _explain_full_disk(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial.mkdir()
+            yield partial
+            refuse_existing(path)
+            os.replace(partial, path)
+            _sync_directory(path.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small text file atomically."""
+    with atomic_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def refuse_existing(path: Path) -> None:
+    """Refuse to write over a directory that holds something."""
+    if path.is_dir() and not any(path.iterdir()):
+        return
+    if path.exists():
+        raise UserError(f"The output '{path}' exists already: give another path, or remove it first.")
+
+
+@contextlib.contextmanager
+def _explain_full_disk(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(
+                f"The disk is full: '{path}' could not be written and nothing was left in its place; "
+                "free some space, then run the same command again."
+            ) from error
+        if error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR) and not isinstance(error, UserError):
+            raise UserError(f"Cannot write '{path}': {error.strerror}; choose a place you may write to.") from error
+        raise
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,72 @@
+"""The whole network: an embedding table, a body, and the output layer.
+
+Legend: T time steps, B streams, C context words a chunk brings along, L = C + T, E embedding, D hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from bnce import rows
+from bnce.config import LossConfig, ModelConfig
+from bnce.models import State, build_body
+from bnce.noise import Noise
+from bnce.output_layer import OutputLayer
+
+
+class LanguageModel(nn.Module):
+    """Predicts each word of parallel streams from the words before it."""
+
+    def __init__(self, model: ModelConfig, loss: LossConfig, noise: Noise) -> None:
+        super().__init__()
+        vocab_size = len(noise)
+        self.embedding = nn.Parameter(torch.empty(vocab_size, model.embedding_size).uniform_(-0.1, 0.1))
+        self.body = build_body(model)
+        self.output = OutputLayer(
+            self.body.output_size,
+            vocab_size,
+            noise,
+            loss=loss.name,
+            log_z=loss.log_z,
+            num_noise=loss.num_noise,
+            learn_log_z=loss.learn_log_z,
+            sparse=True,
+        )
+
+    @property
+    def num_context(self) -> int:
+        """How many words before the first position a chunk's input must hold."""
+        return self.body.num_context
+
+    @property
+    def num_parameters(self) -> int:
+        """The paper's NoP."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def tables(self) -> dict[str, nn.Parameter]:
+        """Name the parameters with one row a word; all others belong to the body."""
+        return {
+            "embedding": self.embedding,
+            "output.weight": self.output.weight,
+            "output.bias": self.output.bias,
+        }
+
+    def body_parameters(self) -> dict[str, nn.Parameter]:
+        """Name the parameters whose size does not depend on the vocabulary."""
+        tables = self.tables()
+        return {name: parameter for name, parameter in self.named_parameters() if name not in tables}
+
+    def initial_state(self, num_streams: int) -> State:
+        """Make the state that a text starts from."""
+        return self.body.initial_state(num_streams)
+
+    def forward(self, input_LB: Tensor, state: State) -> tuple[Tensor, State]:
+        """Compute the last hidden layer (T, B, D) and the state after it."""
+        hidden_TBD, state = self.body(rows.gather(self.embedding, input_LB), state)
+        return hidden_TBD, state
+
+    def loss_sum(self, input_LB: Tensor, target_TB: Tensor, state: State) -> tuple[Tensor, State]:
+        """Sum the training loss over a chunk."""
+        hidden_TBD, state = self(input_LB, state)
+        return self.output.loss_sum(hidden_TBD, target_TB), state

@@ -1,0 +1,39 @@
+"""The n-gram feed-forward body: the last n − 1 words side by side, through two ReLu layers.
+
+Legend: T time steps, B streams, C context words before the first position, E embedding, D last hidden layer.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from bnce.models.recurrent import State
+
+
+class FeedForward(nn.Module):
+    """A network that sees order − 1 words and no further."""
+
+    def __init__(self, order: int, embedding_size: int, hidden_size: int, bottleneck_size: int, dropout: float) -> None:
+        super().__init__()
+        self.num_words = order - 1
+        self.num_context = self.num_words - 1
+        self.hidden = nn.Linear(self.num_words * embedding_size, hidden_size)
+        self.bottleneck = nn.Linear(hidden_size, bottleneck_size)
+        for layer in (self.hidden, self.bottleneck):
+            nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
+            nn.init.zeros_(layer.bias)
+        self.dropout = nn.Dropout(dropout)
+        self.output_size = bottleneck_size
+
+    def initial_state(self, num_streams: int) -> State:
+        """Make the empty state: chunks bring their context along."""
+        return ()
+
+    def forward(self, embedded_LBE: Tensor, state: State) -> tuple[Tensor, State]:
+        """Map C + T embedded words to T hidden rows."""
+        num_steps = embedded_LBE.shape[0] - self.num_context
+        windows = [embedded_LBE[offset : offset + num_steps] for offset in range(self.num_words)]
+        hidden = torch.relu(self.hidden(self.dropout(torch.cat(windows, dim=2))))
+        hidden_TBD = torch.relu(self.bottleneck(self.dropout(hidden)))
+        return self.dropout(hidden_TBD), state

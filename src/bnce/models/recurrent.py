@@ -1,0 +1,52 @@
+"""Recurrent bodies: RNN and LSTM, with or without the paper's ReLu bottleneck.
+
+Legend: T time steps, B streams, E embedding, D last hidden layer.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+State = tuple[Tensor, ...]
+
+
+class Recurrent(nn.Module):
+    """One recurrent layer over embedded words, then, if asked for, a narrower ReLu layer before the output."""
+
+    num_context = 0  # words before the first position that a chunk must bring along: the state carries them
+
+    def __init__(
+        self, cell: str, embedding_size: int, hidden_size: int, bottleneck_size: int | None, dropout: float
+    ) -> None:
+        super().__init__()
+        self.cell: nn.RNN | nn.LSTM
+        if cell == "lstm":
+            self.cell = nn.LSTM(embedding_size, hidden_size)
+        else:
+            self.cell = nn.RNN(embedding_size, hidden_size, nonlinearity="tanh")
+        self.bottleneck = None if bottleneck_size is None else nn.Linear(hidden_size, bottleneck_size)
+        if self.bottleneck is not None:
+            nn.init.kaiming_uniform_(self.bottleneck.weight, nonlinearity="relu")
+            nn.init.zeros_(self.bottleneck.bias)
+        self.dropout = nn.Dropout(dropout)
+        self.output_size = bottleneck_size or hidden_size
+
+    def initial_state(self, num_streams: int) -> State:
+        """Make the zero state that a text starts from."""
+        like = self.cell.all_weights[0][0]
+        zeros = torch.zeros(1, num_streams, self.cell.hidden_size, dtype=like.dtype, device=like.device)
+        return (zeros, zeros.clone()) if isinstance(self.cell, nn.LSTM) else (zeros,)
+
+    def forward(self, embedded_TBE: Tensor, state: State) -> tuple[Tensor, State]:
+        """Run T steps from a state; the returned state is cut from the graph, which truncates back-propagation."""
+        embedded_TBE = self.dropout(embedded_TBE)
+        after: State
+        if isinstance(self.cell, nn.LSTM):
+            hidden_TBD, after = self.cell(embedded_TBE, (state[0], state[1]))
+        else:
+            hidden_TBD, last = self.cell(embedded_TBE, state[0])
+            after = (last,)
+        if self.bottleneck is not None:
+            hidden_TBD = torch.relu(self.bottleneck(self.dropout(hidden_TBD)))
+        return self.dropout(hidden_TBD), tuple(part.detach() for part in after)

@@ -1,0 +1,149 @@
+"""The output layer: owns weight and bias, trains with any of the losses, and answers with log-probabilities.
+
+Usable in any PyTorch model that ends in a choice among very many classes.
+
+Legend: T time steps, B streams, N positions, D hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bnce.errors import UserError
+from bnce.losses import get_loss
+from bnce.losses.output_batch import OutputBatch
+from bnce.noise import Noise, unigram
+
+IGNORE_INDEX = -100
+
+# One block of logits while normalising: 2^22 numbers are 16 MB, whatever V is.
+BLOCK_POSITIONS = 512
+BLOCK_WORDS = 8192
+
+
+class OutputLayer(nn.Module):
+    """A linear layer over V words with a loss whose cost need not depend on V.
+
+    `layer(hidden, targets)` is the mean loss over tokens. Hidden (T, B, D) takes the batch at each time step as noise,
+    hidden (N, D) is one batch. `layer.log_probs(hidden, words)` answers for some words, with or without normalising.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        vocab_size: int,
+        noise: Noise | np.ndarray | Tensor | Sequence[float],
+        loss: str = "bnce",
+        log_z: float = 9.0,
+        num_noise: int = 0,
+        *,
+        learn_log_z: bool = False,
+        sparse: bool = False,
+        ignore_index: int = IGNORE_INDEX,
+    ) -> None:
+        """`noise` is a `Noise` or the targets' counts; `sparse` gives weight and bias row-wise (sparse) gradients."""
+        super().__init__()
+        self.noise = noise if isinstance(noise, Noise) else unigram(noise)
+        if len(self.noise) != vocab_size:
+            raise UserError(
+                f"The noise covers {len(self.noise)} words but vocab_size is {vocab_size}: give one count a word."
+            )
+        self.loss_name = loss
+        self._loss = get_loss(loss)
+        if loss in ("nce", "snce") and num_noise < 1:
+            raise UserError(f"num_noise is {num_noise}: {loss} draws its noise, so give 1 or more (the paper: 100).")
+        self.hidden_size, self.vocab_size = hidden_size, vocab_size
+        self.num_noise, self.sparse, self.ignore_index = num_noise, sparse, ignore_index
+        self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size))
+        self.bias = nn.Parameter(torch.empty(vocab_size))
+        self.log_z: Tensor
+        if learn_log_z:
+            self.log_z = nn.Parameter(torch.tensor(float(log_z)))
+        else:
+            self.register_buffer("log_z", torch.tensor(float(log_z)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Start at the unigram model, self-normalised: bias = ln p_n + ln Z, and a small weight."""
+        with torch.no_grad():
+            self.weight.uniform_(-0.05, 0.05)
+            self.bias.copy_(self.noise.log_probs_V + self.log_z)
+
+    @property
+    def normalises(self) -> bool:
+        """Whether the loss teaches the layer to be normalised by ln Z."""
+        return self.loss_name != "softmax"
+
+    def forward(self, hidden: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Compute the mean loss over the tokens whose target is not `ignore_index` and whose mask is true."""
+        if hidden.ndim not in (2, 3) or hidden.shape[:-1] != targets.shape or hidden.shape[-1] != self.hidden_size:
+            raise UserError(
+                f"hidden {tuple(hidden.shape)} and targets {tuple(targets.shape)} do not fit: "
+                f"give (T, B, {self.hidden_size}) with (T, B), or (N, {self.hidden_size}) with (N,)."
+            )
+        if hidden.ndim == 2:
+            hidden, targets = hidden.unsqueeze(0), targets.unsqueeze(0)
+            mask = None if mask is None else mask.unsqueeze(0)
+        ignored = targets == self.ignore_index
+        valid = ~ignored if mask is None else mask.bool() & ~ignored
+        total = self.loss_sum(hidden, targets.masked_fill(~valid, 0), valid)
+        return total / valid.sum().clamp(min=1)
+
+    def loss_sum(self, hidden_TBD: Tensor, target_TB: Tensor, valid_TB: Tensor | None = None) -> Tensor:
+        """Sum the loss over positions; without `valid_TB` every position counts, which is the faster way."""
+        batch = OutputBatch(
+            hidden_TBD=hidden_TBD,
+            target_TB=target_TB,
+            valid_TB=valid_TB,
+            weight_VD=self.weight,
+            bias_V=self.bias,
+            log_z=self.log_z,
+            noise=self.noise,
+            num_noise=self.num_noise,
+            sparse=self.sparse,
+        )
+        return self._loss(batch)
+
+    def log_probs(self, hidden: Tensor, words: Tensor, normalised: bool = True) -> Tensor:
+        """Compute ln p(word | hidden) for words (…) or (…, k) beside hidden (…, D).
+
+        Normalised is Eq. (1), a pass over the vocabulary in bounded memory; otherwise Eq. (2), which reads the rows
+        of the given words and no others.
+        """
+        several = words.ndim == hidden.ndim
+        words_NK = words.reshape(-1, words.shape[-1] if several else 1)
+        hidden_ND = hidden.reshape(-1, hidden.shape[-1])
+        score_NK = self.scores(hidden_ND, words_NK)
+        if normalised:
+            score_NK = score_NK - self.log_normaliser(hidden_ND).unsqueeze(1)
+        else:
+            score_NK = score_NK - self.log_z
+        return score_NK.reshape(words.shape)
+
+    def scores(self, hidden_ND: Tensor, words_NK: Tensor) -> Tensor:
+        """Compute the raw scores h·w + c of K words for each position, in float32."""
+        product_NK = torch.matmul(self.weight[words_NK], hidden_ND.unsqueeze(2)).squeeze(2)
+        return product_NK.float() + self.bias[words_NK]
+
+    def all_scores(self, hidden_ND: Tensor) -> Tensor:
+        """Compute the raw scores of every word for a few positions (N, V), in float32."""
+        return torch.matmul(hidden_ND, self.weight.t()).float() + self.bias
+
+    def log_normaliser(self, hidden_ND: Tensor) -> Tensor:
+        """Compute ln Σ_v exp(h·w_v + c_v) for each position (N,), block by block."""
+        blocks = [self._log_normaliser(part) for part in hidden_ND.split(BLOCK_POSITIONS)]
+        return torch.cat(blocks) if blocks else hidden_ND.new_zeros(0)
+
+    def _log_normaliser(self, hidden_ND: Tensor) -> Tensor:
+        total_N: Tensor | None = None
+        for begin in range(0, self.vocab_size, BLOCK_WORDS):
+            end = begin + BLOCK_WORDS
+            logit_NV = torch.matmul(hidden_ND, self.weight[begin:end].t()).float() + self.bias[begin:end]
+            part_N = torch.logsumexp(logit_NV, dim=1)
+            total_N = part_N if total_N is None else torch.logaddexp(total_N, part_N)
+        assert total_N is not None
+        return total_N

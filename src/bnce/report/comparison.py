@@ -1,0 +1,158 @@
+"""Runs side by side: one row of raw numbers a run, in the paper's order, and what sets rows apart."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bnce.report.conditions import Conditions, find_differences, gather_conditions
+from bnce.report.names import LossName, ModelName, name_loss, name_model, num_noise_words
+from bnce.report.row import Row
+from bnce.report.runs import Run, count, number, printable, read_runs, text
+
+Number = TypeVar("Number", int, float)
+
+_ARCHITECTURE = ("name", "order", "embedding_size", "hidden_size", "bottleneck_size")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run in the comparison: its row, its names and the files behind them."""
+
+    row: Row
+    model: ModelName
+    loss: LossName
+    run: Run
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything a table or a page of the report is made from."""
+
+    title: str
+    entries: tuple[Entry, ...]
+    conditions: Conditions
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows in the table's order."""
+        return [entry.row for entry in self.entries]
+
+    def as_record(self) -> dict[str, Any]:
+        """Raw numbers for JSON; every condition is a list, with one value where all runs agree."""
+        return {
+            "title": self.title,
+            "rows": [row.as_record() for row in self.rows],
+            "conditions": self.conditions.as_record(),
+        }
+
+
+def compare_runs(paths: Iterable[Path], title: str | None = None) -> Comparison:
+    """Read run directories and put them in the order of the paper's tables."""
+    entries = [_make_entry(run) for run in read_runs(paths)]
+    entries.sort(key=lambda entry: (entry.model.order, entry.loss.order))
+    labels = _distinct_labels(entries)
+    speedups = _speedups_over_softmax(entries)
+    rows = [
+        dataclasses.replace(entry.row, label=label, speedup_over_softmax=speedup)
+        for entry, label, speedup in zip(entries, labels, speedups, strict=True)
+    ]
+    differences = find_differences(rows)
+    rows = [
+        dataclasses.replace(row, comparable=not found, difference=found or None)
+        for row, found in zip(rows, differences, strict=True)
+    ]
+    entries = [dataclasses.replace(entry, row=row) for entry, row in zip(entries, rows, strict=True)]
+    conditions = gather_conditions(rows)
+    return Comparison(printable(title or _default_title(conditions)), tuple(entries), conditions)
+
+
+def _default_title(conditions: Conditions) -> str:
+    corpora = conditions.corpora
+    return f"Language models on {corpora[0]}" if len(corpora) == 1 else "Language models compared"
+
+
+def _make_entry(run: Run) -> Entry:
+    model, loss = name_model(run.settings("model")), name_loss(run.settings("loss"))
+    last = run.metrics[-1] if run.metrics else {}
+    figures = last if run.evaluation is None else run.evaluation
+    summary = run.summary
+    num_tokens = None if run.evaluation is None else count(run.evaluation, "num_tokens")
+    num_oov = None if run.evaluation is None else count(run.evaluation, "num_oov")
+    peaks = [peak for record in run.metrics if (peak := count(record, "peak_memory_bytes")) is not None]
+    corpus = text(run.config, "corpus")
+    row = Row(
+        label=f"{model.shown} ({loss.shown})",
+        run=run.name,
+        model=str(run.settings("model")["name"]),
+        loss=str(run.settings("loss")["name"]),
+        num_noise=num_noise_words(run.settings("loss")),
+        ppl_n=number(figures, "ppl_n"),
+        ppl_f=number(figures, "ppl_f"),
+        ppl_f_no_unk=number(figures, "ppl_f_no_unk"),
+        # A run that is still going has not summed up its speed yet.
+        words_per_second=_first(number(summary, "words_per_second"), number(last, "words_per_second")),
+        num_parameters=count(summary, "num_parameters"),
+        speedup_over_softmax=None,
+        log_z_mean_nats=number(figures, "log_z_mean"),
+        log_z_std_nats=number(figures, "log_z_std"),
+        log_z_constant_nats=_first(number(figures, "log_z"), number(run.settings("loss"), "log_z")),
+        epochs=_first(number(summary, "epochs"), number(last, "epoch")),
+        train_seconds=_first(number(summary, "train_seconds"), number(last, "seconds")),
+        train_tokens=_first(count(summary, "tokens"), count(last, "tokens")),
+        peak_memory_bytes=max(peaks, default=None),
+        corpus=Path(corpus).name if corpus else None,
+        split="valid" if run.evaluation is None else text(run.evaluation, "split") or "test",
+        num_tokens=num_tokens,
+        oov_share=num_oov / num_tokens if num_oov is not None and num_tokens else None,
+        vocab_size=count(summary, "vocab_size"),
+        vocabulary_digest=text(summary, "vocabulary_digest"),
+        device=text(summary, "device"),
+        torch=text(summary, "torch"),
+        bnce=text(summary, "bnce"),
+        commit=text(summary, "commit"),
+        seed=count(summary, "seed"),
+        status=text(summary, "status"),
+        comparable=True,
+        difference=None,
+    )
+    return Entry(row, model, loss, run)
+
+
+def _first(preferred: Number | None, otherwise: Number | None) -> Number | None:
+    return otherwise if preferred is None else preferred
+
+
+def _distinct_labels(entries: Sequence[Entry]) -> list[str]:
+    """Tell equal labels apart by directory name, and directories of equal name by the path that was given."""
+    plain = [entry.row.label for entry in entries]
+    named = [f"{entry.row.label}, {entry.row.run}" for entry in entries]
+    full = [f"{entry.row.label}, {printable(str(entry.run.path))}" for entry in entries]
+    labels = []
+    for choices in zip(plain, named, full, strict=True):
+        taken = next((i for i, all_labels in enumerate((plain, named)) if all_labels.count(choices[i]) == 1), 2)
+        labels.append(choices[taken])
+    return labels
+
+
+def _speedups_over_softmax(entries: Sequence[Entry]) -> list[float | None]:
+    """Divide each speed by that of the fastest softmax run of the same model on the same device."""
+
+    def setting(entry: Entry) -> tuple[object, ...]:
+        model = entry.run.settings("model")
+        return (*(model.get(key) for key in _ARCHITECTURE), entry.row.vocab_size, entry.row.device)
+
+    softmax: dict[tuple[object, ...], float] = {}
+    for entry in entries:
+        speed = entry.row.words_per_second
+        if entry.row.loss == "softmax" and speed:
+            softmax[setting(entry)] = max(speed, softmax.get(setting(entry), 0.0))
+    return [
+        speed / softmax[setting(entry)]
+        if (speed := entry.row.words_per_second) is not None and setting(entry) in softmax
+        else None
+        for entry in entries
+    ]

@@ -1,0 +1,120 @@
+"""The conditions under which a table's numbers hold, and which of its rows they keep from being compared."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from bnce.report.numbers import share
+from bnce.report.row import Row
+
+Value = TypeVar("Value", bound=Hashable)
+
+_DIGEST_LENGTH = 8
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Every condition as the list of its different values: one where all runs agree."""
+
+    corpora: tuple[str, ...]
+    splits: tuple[str, ...]
+    num_tokens: tuple[int, ...]
+    oov_shares: tuple[float, ...]
+    vocab_sizes: tuple[int, ...]
+    devices: tuple[str, ...]
+    torch_versions: tuple[str, ...]
+    bnce_versions: tuple[str, ...]
+    statements: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    def as_record(self) -> dict[str, Any]:
+        """The conditions for JSON."""
+        return {key: list(value) for key, value in dataclasses.asdict(self).items()}
+
+
+def find_differences(rows: Sequence[Row]) -> list[str]:
+    """Say of each row why its perplexities cannot be compared with those of most rows, empty if they can."""
+    digest = _most_common(row.vocabulary_digest for row in rows)
+    split = _most_common(row.split for row in rows)
+    num_tokens = _most_common(row.num_tokens for row in rows if row.split == split)
+    differences = []
+    for row in rows:
+        found = []
+        if row.vocabulary_digest is not None and row.vocabulary_digest != digest:
+            found.append(f"vocabulary {row.vocabulary_digest[:_DIGEST_LENGTH]}, not {str(digest)[:_DIGEST_LENGTH]}")
+        if row.split != split:
+            found.append(f"figures on {row.split}, not {split}")
+        elif row.num_tokens is not None and row.num_tokens != num_tokens:
+            found.append(f"{row.num_tokens:,} tokens of {split}, not {num_tokens:,}")
+        differences.append("; ".join(found))
+    return differences
+
+
+def gather_conditions(rows: Sequence[Row]) -> Conditions:
+    """Collect what holds for the rows, and put it into the sentences that stand below every table."""
+    conditions = Conditions(
+        corpora=_different(row.corpus for row in rows),
+        splits=_different(row.split for row in rows),
+        num_tokens=_different(row.num_tokens for row in rows),
+        oov_shares=_different(row.oov_share for row in rows),
+        vocab_sizes=_different(row.vocab_size for row in rows),
+        devices=_different(row.device for row in rows),
+        torch_versions=_different(row.torch for row in rows),
+        bnce_versions=_different(row.bnce for row in rows),
+        statements=(),
+        warnings=tuple(_warnings(rows)),
+    )
+    return dataclasses.replace(conditions, statements=tuple(_statements(conditions, rows)))
+
+
+def _statements(conditions: Conditions, rows: Sequence[Row]) -> list[str]:
+    corpus = _listed(conditions.corpora)
+    splits = _listed(conditions.splits)
+    num_tokens = _listed(f"{value:,}" for value in conditions.num_tokens)
+    vocab_size = _listed(f"{value:,}" for value in conditions.vocab_sizes)
+    oov = _listed(dict.fromkeys(share(value) for value in conditions.oov_shares))
+    statements = [
+        f"Corpus: {corpus}, split {splits}, {num_tokens} tokens, V = {vocab_size}, <unk> (OOV) {oov}.",
+        f"Device: {_listed(conditions.devices)}; torch {_listed(conditions.torch_versions)}, "
+        f"bnce {_listed(conditions.bnce_versions)}.",
+        "Perplexities are per token, </s> and <unk> included: PPLn normalises by the constant Z, PPLf by the "
+        "full softmax. log Z is the natural logarithm, mean ± standard deviation over contexts.",
+        "TS is the median of training words per second; evaluation and checkpoints are not counted.",
+    ]
+    if "valid" in conditions.splits:
+        statements.append("(valid): not evaluated on test yet; the figures are the last ones on validation.")
+    statements += [f"† {row.label}: {row.difference}." for row in rows if row.difference]
+    unfinished = [f"{row.label} ({row.status})" for row in rows if row.status not in (None, "finished")]
+    if unfinished:
+        statements.append(f"Not finished: {', '.join(unfinished)}.")
+    return statements
+
+
+def _warnings(rows: Sequence[Row]) -> list[str]:
+    warnings = [
+        f"{row.label} cannot be compared fairly with the other runs: {row.difference}."
+        for row in rows
+        if row.difference
+    ]
+    devices = _different(row.device for row in rows)
+    if len(devices) > 1:
+        warnings.append(f"Speeds from different devices cannot be compared: {', '.join(devices)}.")
+    return warnings
+
+
+def _most_common(values: Iterable[Value | None]) -> Value | None:
+    """The value most rows have; the first one when several are equally common."""
+    ranked = Counter(value for value in values if value is not None).most_common(1)
+    return ranked[0][0] if ranked else None
+
+
+def _different(values: Iterable[Value | None]) -> tuple[Value, ...]:
+    return tuple(dict.fromkeys(value for value in values if value is not None))
+
+
+def _listed(values: Iterable[str]) -> str:
+    return " / ".join(values) or "not recorded"

@@ -1,0 +1,217 @@
+"""The report's plots: perplexity against words and against time, log Z on test, and training speed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bnce.report import numbers
+from bnce.report.comparison import Comparison, Entry
+from bnce.report.drawing import HEIGHT, INK, inline_svg, make_logarithmic, new_axes, page_style
+from bnce.report.names import Colour, ModelName
+from bnce.report.runs import number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Runs of one loss share its colour and differ by marker: matplotlib's name, and the sign in the legend.
+MARKERS = (("o", "●"), ("s", "■"), ("^", "▲"), ("D", "◆"), ("v", "▼"), ("P", "✚"), ("X", "✖"), ("*", "★"))
+
+_MAX_MARKERS = 12  # on a curve
+_MAX_LETTERS = 60  # of a name above its bar
+
+Marked = tuple[Entry, str]
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A plot with its heading, caption and whom its legend names; no drawing when no run has the data."""
+
+    name: str
+    heading: str
+    caption: str
+    svg: str | None
+    legend: tuple[Entry, ...]
+
+
+def draw_plots(comparison: Comparison) -> list[Plot]:
+    """Draw the report's four plots."""
+    marked = list(zip(comparison.entries, (name for name, _ in markers(comparison.entries)), strict=True))
+    curves = [pair for pair in marked if _points(pair[0], "tokens", "ppl_f")]
+    timed = [pair for pair in marked if _points(pair[0], "seconds", "ppl_f")]
+    normalised = [pair for pair in marked if _histogram(pair[0])]
+    styles = "Solid: PPLf, normalised by the full softmax. Dashed: PPLn, by the constant Z."
+    speeds = [pair for pair in marked if pair[0].row.words_per_second is not None]
+    return [
+        _plot(
+            "words",
+            "Validation perplexity by training words",
+            f"{styles} Lower is better.",
+            lambda: _draw_curves(curves, "tokens", "training words"),
+            curves,
+        ),
+        _plot(
+            "seconds",
+            "Validation perplexity by training time",
+            f"{styles} Further left is sooner.",
+            lambda: _draw_curves(timed, "seconds", "training time (seconds, log scale)"),
+            timed,
+        ),
+        _plot(
+            "log-z",
+            "Normalisation on test",
+            "How log Z (natural) is spread over test contexts. The dotted line is the constant ln Z of PPLn: "
+            "a narrow peak on it is a model that normalises itself.",
+            lambda: _draw_log_z(normalised),
+            normalised,
+        ),
+        _plot(
+            "speed",
+            "Training speed",
+            "Median training words per second; in brackets, relative to the softmax run of the same model.",
+            lambda: _draw_speeds(speeds),
+            speeds,
+            has_legend=False,  # bars bear their names
+        ),
+    ]
+
+
+def markers(entries: Sequence[Entry]) -> list[tuple[str, str]]:
+    """Give every model its marker, and a further run of the same model and colour one that no model has."""
+    models = list(dict.fromkeys(entry.model for entry in entries))
+    seen: set[tuple[ModelName, Colour]] = set()
+    num_further: Counter[Colour] = Counter()
+    chosen = []
+    for entry in entries:
+        place = models.index(entry.model)
+        if (entry.model, entry.loss.colour) in seen:
+            place = len(models) + num_further[entry.loss.colour]
+            num_further[entry.loss.colour] += 1
+        seen.add((entry.model, entry.loss.colour))
+        chosen.append(MARKERS[place % len(MARKERS)])
+    return chosen
+
+
+def _plot(
+    name: str,
+    heading: str,
+    caption: str,
+    draw: Callable[[], Figure],
+    marked: Sequence[Marked],
+    *,
+    has_legend: bool = True,
+) -> Plot:
+    if not marked:
+        return Plot(name, heading, caption, None, ())
+    with page_style():
+        svg = inline_svg(draw(), name, heading)
+    return Plot(name, heading, caption, svg, tuple(entry for entry, _ in marked) if has_legend else ())
+
+
+def _draw_curves(marked: Sequence[Marked], key: str, label: str) -> Figure:
+    figure, axes = new_axes()
+    for entry, marker in marked:
+        for ppl, style in (("ppl_f", "-"), ("ppl_n", "--")):
+            if points := _points(entry, key, ppl):
+                axes.plot(
+                    *zip(*points, strict=True),
+                    linestyle=style,
+                    color=entry.loss.colour.light,
+                    marker=marker if ppl == "ppl_f" else None,
+                    markevery=max(1, len(points) // _MAX_MARKERS),
+                )
+    axes.set_xlabel(label)
+    axes.set_ylabel("perplexity per token (log scale)")
+    axes.xaxis.set_major_formatter(numbers.axis)
+    make_logarithmic(axes, "y")
+    if key == "seconds":
+        make_logarithmic(axes, "x")
+    return figure
+
+
+def _points(entry: Entry, x_key: str, y_key: str) -> list[tuple[float, float]]:
+    """What of a run's validation curve a logarithmic axis can show."""
+    pairs = ((number(record, x_key), number(record, y_key)) for record in entry.run.metrics)
+    return [(x, y) for x, y in pairs if x is not None and x > 0 and y is not None and y > 0]
+
+
+def _draw_log_z(marked: Sequence[Marked]) -> Figure:
+    figure, axes = new_axes()
+    bounds: list[float] = []
+    for entry, marker in marked:
+        histogram = _histogram(entry)
+        assert histogram is not None
+        edges, counts = histogram
+        density = counts / counts.sum() / np.diff(edges)
+        peak = int(density.argmax())
+        colour = entry.loss.colour.light
+        axes.stairs(density, edges, color=colour, linewidth=1.8)
+        axes.plot((edges[peak] + edges[peak + 1]) / 2, density[peak], marker=marker, color=colour)
+        bounds += _bulk(edges, counts)
+    learned = (entry.row.log_z_constant_nats for entry, _ in marked if entry.row.loss != "softmax")
+    for constant in sorted({constant for constant in learned if constant is not None}):
+        axes.axvline(constant, color=INK, linestyle=":", linewidth=1.4)
+        at, beside = (constant, 1), (4, -2)
+        axes.annotate(
+            f"ln Z = {constant:.4g}",
+            at,
+            beside,
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            va="top",
+        )
+        bounds.append(constant)
+    margin = 0.05 * (max(bounds) - min(bounds))
+    axes.set_xlim(min(bounds) - margin, max(bounds) + margin)
+    axes.margins(y=0.12)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("log Z of a context (nats)")
+    axes.set_ylabel("share of contexts per nat")
+    return figure
+
+
+def _histogram(entry: Entry) -> tuple[np.ndarray, np.ndarray] | None:
+    found = (entry.run.evaluation or {}).get("log_z_histogram")
+    if not isinstance(found, Mapping):
+        return None
+    try:
+        edges, counts = (np.asarray(found[key], dtype=float) for key in ("edges", "counts"))
+    except (KeyError, TypeError, ValueError):
+        return None
+    usable = len(edges) == len(counts) + 1 and counts.sum() > 0 and bool((np.diff(edges) > 0).all())
+    return (edges, counts) if usable else None
+
+
+def _bulk(edges: np.ndarray, counts: np.ndarray) -> tuple[float, float]:
+    """Where all but the outermost half per cent of contexts lie: one outlier must not flatten a plot."""
+    below = np.cumsum(counts) / counts.sum()
+    low, high = np.searchsorted(below, (0.0025, 0.9975))
+    return float(edges[low]), float(edges[high + 1])
+
+
+def _draw_speeds(marked: Sequence[Marked]) -> Figure:
+    entries = [entry for entry, _ in marked]
+    figure, axes = new_axes(height=max(HEIGHT, 0.9 + 0.5 * len(entries)))
+    speeds = [entry.row.words_per_second or 0.0 for entry in entries]
+    longest = max(speeds) or 1.0
+    for place, (entry, speed) in enumerate(zip(entries, speeds, strict=True)):
+        axes.barh(place, speed, height=0.42, color=entry.loss.colour.light)
+        factor = entry.row.speedup_over_softmax
+        value = numbers.speed(speed) + ("" if factor is None else f" ({numbers.ratio(factor)}×)")
+        label = entry.row.label
+        label = label if len(label) <= _MAX_LETTERS else f"{label[: _MAX_LETTERS - 1]}…"
+        # Outside the layout: a long name must not squeeze the bars.
+        axes.text(0, place - 0.27, label, va="bottom", fontsize=10.5, in_layout=False)
+        axes.text(speed + 0.01 * longest, place, value, va="center", fontsize=10.5, in_layout=False)
+    axes.set_ylim(len(entries) - 0.6, -0.75)
+    axes.set_xlim(0, longest * 1.32)
+    axes.set_yticks([])
+    axes.grid(visible=False, axis="y")
+    axes.spines["left"].set_visible(False)
+    axes.xaxis.set_major_formatter(numbers.axis)
+    axes.set_xlabel("training words per second")
+    return figure

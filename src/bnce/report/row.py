@@ -1,0 +1,59 @@
+"""One run's line in the table, as raw numbers whose names bear their units."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the table, CSV and JSON say of one run; None is what the run did not record."""
+
+    label: str
+    run: str
+    model: str
+    loss: str
+    num_noise: int
+    ppl_n: float | None
+    ppl_f: float | None
+    ppl_f_no_unk: float | None
+    words_per_second: float | None
+    num_parameters: int | None
+    speedup_over_softmax: float | None
+    log_z_mean_nats: float | None
+    log_z_std_nats: float | None
+    log_z_constant_nats: float | None
+    epochs: float | None
+    train_seconds: float | None
+    train_tokens: int | None
+    peak_memory_bytes: int | None
+    corpus: str | None
+    split: str
+    num_tokens: int | None
+    oov_share: float | None
+    vocab_size: int | None
+    vocabulary_digest: str | None
+    device: str | None
+    torch: str | None
+    bnce: str | None
+    commit: str | None
+    seed: int | None
+    status: str | None
+    comparable: bool
+    difference: str | None
+
+    @property
+    def shown(self) -> str:
+        """The label with its marks: figures from validation, and not comparable with the other rows."""
+        return f"{self.label}{' (valid)' if self.split == 'valid' else ''}{' †' if not self.comparable else ''}"
+
+    def as_record(self) -> dict[str, Any]:
+        """The fields by name, in the order they are declared."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def columns(cls) -> list[str]:
+        """The names of the fields, which are CSV's header."""
+        return [field.name for field in dataclasses.fields(cls)]

@@ -1,0 +1,151 @@
+"""A run directory as the report reads it: settings, summary, validation curve and, once made, the test."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bnce.errors import UserError
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one training run left behind."""
+
+    path: Path
+    config: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    metrics: tuple[Mapping[str, Any], ...]
+    evaluation: Mapping[str, Any] | None
+
+    @property
+    def name(self) -> str:
+        """The directory's own name, also when the path given was `.`."""
+        return printable(self.path.resolve().name)
+
+    def settings(self, table: str) -> Mapping[str, Any]:
+        """One table of the configuration, empty when the run has none of that name."""
+        found = self.config.get(table)
+        return found if isinstance(found, Mapping) else {}
+
+
+def read_runs(paths: Iterable[Path]) -> list[Run]:
+    """Read run directories; one that is given twice is read once."""
+    once = {path.resolve(): path for path in reversed(list(paths))}
+    return [read_run(path) for path in reversed(once.values())]
+
+
+def read_run(path: Path) -> Run:
+    """Read one run directory, or say in one sentence why it cannot be compared."""
+    if not (path / "config.toml").is_file():
+        raise _not_a_run(path)
+    config = _read_config(path / "config.toml")
+    evaluation = path / "evaluation.json"
+    run = Run(
+        path=path,
+        config=config,
+        summary=_read_object(path / "summary.json"),
+        metrics=_read_metrics(path / "metrics.jsonl"),
+        evaluation=_read_object(evaluation) if evaluation.exists() else None,
+    )
+    if not run.metrics and run.evaluation is None:
+        raise UserError(
+            f"The run '{path}' has no metrics yet, and a comparison needs one evaluation at least: "
+            "wait for its first one, or run 'bnce evaluate' on it."
+        )
+    return run
+
+
+def number(record: Mapping[str, Any], key: str) -> float | None:
+    """A finite number, or None: a perplexity that overflowed is as absent as one never computed."""
+    value = record.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def count(record: Mapping[str, Any], key: str) -> int | None:
+    """A whole number, or None."""
+    value = number(record, key)
+    return None if value is None else int(value)
+
+
+def text(record: Mapping[str, Any], key: str) -> str | None:
+    """A printable string, or None."""
+    value = record.get(key)
+    return printable(value) if isinstance(value, str) and value else None
+
+
+def printable(value: str) -> str:
+    """The text without what would move a terminal's cursor or break XML."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in value)
+
+
+def _not_a_run(path: Path) -> UserError:
+    if not path.exists():
+        return UserError(f"There is no run directory '{path}': give directories that 'bnce train' wrote.")
+    inside = sorted(found.parent.name for found in path.glob("*/config.toml")) if path.is_dir() else []
+    hint = f"give the runs inside it, such as '{path / inside[0]}'" if inside else "give one that 'bnce train' wrote"
+    return UserError(f"'{path}' is not a run directory, it holds no config.toml: {hint}.")
+
+
+def _read_config(path: Path) -> Mapping[str, Any]:
+    try:
+        config = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(
+            f"The settings '{path}' cannot be read as TOML ({error}): restore the file or leave this run out."
+        ) from error
+    for table in ("model", "loss"):
+        section = config.get(table)
+        if not isinstance(section, dict) or not text(section, "name"):
+            raise UserError(
+                f"The settings '{path}' name no {table}: they need a table [{table}] with a name, "
+                "as 'bnce train' writes it; restore the file or leave this run out."
+            )
+    return config
+
+
+def _read_object(path: Path) -> Mapping[str, Any]:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(
+            f"The run '{path.parent}' has no {path.name}, so it never began to train: train it, or leave this run out."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"'{path}' cannot be read as JSON ({error}): restore the file or leave this run out."
+        ) from error
+    if not isinstance(record, dict):
+        raise UserError(f"'{path}' holds no JSON object: restore the file or leave this run out.")
+    return record
+
+
+def _read_metrics(path: Path) -> tuple[Mapping[str, Any], ...]:
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    except OSError as error:
+        raise UserError(f"'{path}' cannot be read ({error.strerror}): leave this run out.") from error
+    metrics: list[Mapping[str, Any]] = []
+    for index, line in enumerate(lines):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict):
+            # A crash while writing tears the last line, and only that one.
+            if index == len(lines) - 1:
+                break
+            raise UserError(f"Line {index + 1} of '{path}' is no JSON object: remove that line or leave this run out.")
+        # A run resumed from before its last evaluation repeats steps; what it did last is what holds.
+        step = number(record, "step")
+        while step is not None and metrics and (number(metrics[-1], "step") or 0) >= step:
+            metrics.pop()
+        metrics.append(record)
+    return tuple(metrics)

@@ -1,0 +1,90 @@
+"""Tables of which a step touches only some rows: gather them, merge equal ones, update them in place.
+
+Nothing here costs time or memory in the size of the table. A gathered row's gradient travels as a sparse tensor of
+(row number, gradient) pairs, one pair an occurrence; `merge` adds up the pairs of one row before anything that is not
+linear (a norm, Adagrad's square) is done to them.
+
+Legend: V rows of the table, N gathered rows, D columns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def gather(table_VD: Tensor, words: Tensor, *, sparse: bool = True) -> Tensor:
+    """Read rows of a table (V, …) by number; the gradient is sparse, or dense where an optimiser wants that."""
+    if sparse and table_VD.requires_grad and torch.is_grad_enabled():
+        rows: Tensor = _Gather.apply(table_VD, words)
+        return rows
+    return table_VD.index_select(0, words.reshape(-1)).reshape(*words.shape, *table_VD.shape[1:])
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, table_VD: Tensor, words: Tensor) -> Tensor:
+        ctx.save_for_backward(words)
+        ctx.table_shape = table_VD.shape
+        return table_VD.index_select(0, words.reshape(-1)).reshape(*words.shape, *table_VD.shape[1:])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (words,) = ctx.saved_tensors
+        values = grads[0].reshape(-1, *ctx.table_shape[1:])
+        return torch.sparse_coo_tensor(words.reshape(1, -1), values, ctx.table_shape, check_invariants=False), None
+
+
+def row_gradients(grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Take a sparse gradient apart into row numbers (N,) and gradients (N, …), one an occurrence."""
+    return grad._indices()[0], grad._values()
+
+
+def merge(words_N: Tensor, values_ND: Tensor) -> tuple[Tensor, Tensor]:
+    """Add up the values of equal words, in a fixed order, at a fixed shape.
+
+    The U different words come first; the other N − U places hold the last word with zero values, which add nothing
+    wherever they are added. So no shape depends on the data, and no host has to wait for U.
+    """
+    sorted_N, order_N = torch.sort(words_N, stable=True)
+    place_N = torch.zeros_like(sorted_N)
+    torch.cumsum(sorted_N[1:] != sorted_N[:-1], 0, out=place_N[1:])
+    merged_ND = torch.zeros_like(values_ND).index_add_(0, place_N, values_ND.index_select(0, order_N))
+    # scatter writes equal values to equal places, so its order does not matter.
+    unique_N = sorted_N[-1:].expand_as(sorted_N).clone().scatter_(0, place_N, sorted_N)
+    return unique_N, merged_ND
+
+
+def sgd_(table_VD: Tensor, words_N: Tensor, grad_ND: Tensor, rate: Tensor) -> None:
+    """Step the touched rows against their merged gradient."""
+    table_VD.index_add_(0, words_N, grad_ND.mul(-rate))
+
+
+def adagrad_(table_VD: Tensor, accumulator_V: Tensor, words_N: Tensor, grad_ND: Tensor, rate: Tensor) -> None:
+    """Step the touched rows by row-wise Adagrad: one accumulator a row, of the mean squared merged gradient."""
+    accumulator_V.index_add_(0, words_N, mean_square(grad_ND))
+    step_N = -rate * adagrad_scale(accumulator_V.index_select(0, words_N))
+    table_VD.index_add_(0, words_N, scale_rows(grad_ND, step_N))
+
+
+def adagrad_dense_(table_VD: Tensor, accumulator_V: Tensor, grad_VD: Tensor, rate: Tensor) -> None:
+    """Step every row by row-wise Adagrad, for losses that touch them all."""
+    accumulator_V.add_(mean_square(grad_VD))
+    table_VD.add_(scale_rows(grad_VD, -rate * adagrad_scale(accumulator_V)))
+
+
+def mean_square(grad_ND: Tensor) -> Tensor:
+    """Average the squares of each row, of a matrix or of a vector whose rows are single numbers."""
+    return grad_ND.square() if grad_ND.ndim == 1 else grad_ND.square().mean(1)
+
+
+def adagrad_scale(accumulator_N: Tensor) -> Tensor:
+    """Turn accumulated squares into the factor a gradient is multiplied by."""
+    return accumulator_N.sqrt().add_(1e-8).reciprocal_()
+
+
+def scale_rows(grad_ND: Tensor, factor_N: Tensor) -> Tensor:
+    """Multiply each row by its own factor."""
+    return grad_ND * (factor_N if grad_ND.ndim == 1 else factor_N.unsqueeze(1))

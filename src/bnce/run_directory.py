@@ -1,0 +1,169 @@
+"""A run on disk: what it was asked to do, what it has learned, and what was measured on the way.
+
+RUN/config.toml        every setting that decides what is computed
+RUN/vocab.txt          the words, one a line; the line's number is the id
+RUN/counts.npy         how often each word is a target of the training text: the noise, and where the bias starts
+RUN/normaliser.json    how text becomes words, so that new text can be read the same way
+RUN/summary.json       size, speed, machine, command, and whether the run has finished
+RUN/metrics.jsonl      one line an evaluation on validation
+RUN/evaluation.json    the model on the test split, once the run has finished
+RUN/model.safetensors  the model with the best validation perplexity so far
+RUN/state-*            the newest states a run can be resumed from
+RUN/tensorboard/       the same figures as TensorBoard events
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bnce import files
+from bnce.checkpoint import MODEL_FILE, MODEL_FORMAT, read_tensors, write_tensors
+from bnce.config import RunConfig, read_config, to_toml
+from bnce.corpus.normalise import Normaliser
+from bnce.corpus.store import Corpus
+from bnce.corpus.vocabulary import Vocabulary
+from bnce.errors import UserError
+from bnce.language_model import LanguageModel
+from bnce.noise import make_noise
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """An open run directory."""
+
+    path: Path
+    config: RunConfig
+    vocabulary: Vocabulary
+    normaliser: Normaliser
+    target_counts: np.ndarray
+
+    @classmethod
+    def create(cls, path: Path, config: RunConfig, corpus: Corpus) -> RunDirectory:
+        """Lay out a new run; it appears whole or not at all."""
+        with files.atomic_directory(path) as partial:
+            (partial / "config.toml").write_text(to_toml(config), encoding="utf-8")
+            corpus.vocabulary.write(partial / "vocab.txt")
+            np.save(partial / "counts.npy", corpus.target_counts, allow_pickle=False)
+            normaliser = json.dumps(corpus.normaliser.to_dict(), indent=2)
+            (partial / "normaliser.json").write_text(normaliser + "\n", encoding="utf-8")
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """Open a run directory, refusing what is none."""
+        if not (path / "config.toml").is_file():
+            raise UserError(
+                f"'{path}' is not a run directory: it has no config.toml. Give a directory that 'bnce train' made."
+            )
+        try:
+            normaliser = Normaliser.from_dict(json.loads((path / "normaliser.json").read_text(encoding="utf-8")))
+            counts = np.load(path / "counts.npy", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            if isinstance(error, UserError):
+                raise
+            raise UserError(
+                f"The run directory '{path}' is incomplete or damaged ({error}): train it again."
+            ) from error
+        vocabulary = Vocabulary.read(path / "vocab.txt")
+        if len(counts) != len(vocabulary):
+            raise UserError(
+                f"The run directory '{path}' is damaged: counts.npy and vocab.txt differ in size; train it again."
+            )
+        return cls(path, read_config(path / "config.toml"), vocabulary, normaliser, counts)
+
+    @property
+    def owner(self) -> str:
+        """A digest of settings and vocabulary: a state belongs to the run that has the same one."""
+        return hashlib.sha256(f"{to_toml(self.config)}\n{self.vocabulary.digest}".encode()).hexdigest()
+
+    def build_model(self) -> LanguageModel:
+        """Build the network this run trains, at its start."""
+        loss = self.config.loss
+        return LanguageModel(self.config.model, loss, make_noise(loss.noise, self.target_counts, loss.noise_power))
+
+    def load_model(self, device: str = "cpu") -> LanguageModel:
+        """Load the best model so far, ready for use."""
+        path = self.path / MODEL_FILE
+        if not path.is_file():
+            raise UserError(f"The run '{self.path}' has no model yet: train it up to its first evaluation.")
+        tensors, _ = read_tensors(path, MODEL_FORMAT)
+        model = self.build_model()
+        try:
+            model.load_state_dict(tensors)
+        except RuntimeError as error:
+            raise UserError(
+                f"'{path}' does not fit the run's config.toml and vocab.txt: {_first_line(error)}"
+            ) from error
+        return model.to(device).eval()
+
+    def save_model(self, model: LanguageModel, step: int) -> None:
+        """Keep a model as the run's best so far."""
+        metadata = {"owner": self.owner, "step": str(step), "vocabulary": self.vocabulary.digest}
+        write_tensors(self.path / MODEL_FILE, model.state_dict(), MODEL_FORMAT, metadata)
+
+    def check_vocabulary(self, corpus: Corpus) -> None:
+        """Refuse a corpus whose ids mean other words."""
+        if corpus.vocabulary.digest != self.vocabulary.digest:
+            raise UserError(
+                f"The corpus '{corpus.directory}' has another vocabulary ({len(corpus.vocabulary)} words) than the run "
+                f"'{self.path}' ({len(self.vocabulary)} words): prepare it with --vocab {self.path / 'vocab.txt'}."
+            )
+
+    def write_json(self, name: str, record: Mapping[str, Any]) -> None:
+        """Write one of the run's JSON files."""
+        files.write_text(self.path / name, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Read the evaluations so far; a line that a crash tore is left out."""
+        path = self.path / "metrics.jsonl"
+        records = []
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+            try:
+                records.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue
+        return records
+
+    def keep_metrics_up_to(self, step: int) -> None:
+        """Drop the evaluations after a step that the run is resumed from: they will be made again."""
+        kept = [json.dumps(record) + "\n" for record in self.read_metrics() if record["step"] <= step]
+        files.write_text(self.path / "metrics.jsonl", "".join(kept))
+
+    def append_metrics(self, record: Mapping[str, Any]) -> None:
+        """Add one evaluation."""
+        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+
+def choose_device(name: str) -> torch.device:
+    """Turn `auto`, `cpu`, `cuda` or `cuda:N` into a device that is there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"Unknown device '{name}': use auto, cpu, cuda or cuda:N.") from error
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"Unknown device '{name}': use auto, cpu, cuda or cuda:N.")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"The device '{name}' was asked for, but PyTorch sees no CUDA GPU here: use --device cpu.")
+    return device
+
+
+def describe_device(device: torch.device) -> str:
+    """Name the machine a figure was taken on."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU, {torch.get_num_threads()} threads"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[-1].strip()

@@ -1,0 +1,275 @@
+"""The training loop, to be read from top to bottom.
+
+A run is decided by its config, its corpus and its seed: checkpoints, evaluations and interruptions change no number.
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from bnce.checkpoint import load_newest_state, save_state, state_files
+from bnce.corpus.batches import Chunk, Streams
+from bnce.corpus.store import Corpus
+from bnce.errors import UserError
+from bnce.evaluate import Evaluation, evaluate
+from bnce.language_model import LanguageModel
+from bnce.models import State
+from bnce.optimiser import Gradients, Optimiser, Schedule
+from bnce.run_directory import RunDirectory
+
+# How often the loss is read back and looked at; a GPU should not have to wait for the host.
+CHECK_EVERY_STEPS = {"cpu": 1, "cuda": 50}
+
+
+class Observer(Protocol):
+    """Somebody who watches a run, such as a progress bar."""
+
+    def advanced(self, *, tokens: int, words_per_second: float, loss: float) -> None:
+        """Hear of progress; the loss is the mean over tokens since the last evaluation."""
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        """Hear of an evaluation."""
+
+    def noticed(self, sentence: str) -> None:
+        """Hear of something worth a line."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one pass over a chunk gives: the summed loss, the gradients, and the state to go on from."""
+
+    loss_sum: Tensor
+    gradients: Gradients
+    state: State
+
+
+def training_step(model: LanguageModel, optimiser: Optimiser, chunk: Chunk, state: State, gradient: str) -> Step:
+    """Run a chunk forward and backward; the caller applies the gradients."""
+    device = model.embedding.device
+    target_TB = chunk.target_TB.to(device, non_blocking=True)
+    input_LB = chunk.input_LB.to(device, non_blocking=True)
+    loss_sum, state = model.loss_sum(input_LB, target_TB, state)
+    # The paper's rates fit a gradient averaged over streams and summed over time.
+    num_steps, num_streams = target_TB.shape
+    (loss_sum / (num_streams if gradient == "streams" else num_streams * num_steps)).backward()
+    return Step(loss_sum.detach(), optimiser.collect(), state)
+
+
+class Trainer:
+    """Trains the model of one run directory on one corpus."""
+
+    def __init__(self, run: RunDirectory, corpus: Corpus, device: torch.device, observer: Observer) -> None:
+        run.check_vocabulary(corpus)
+        self.run, self.device, self.observer = run, device, observer
+        self.config = run.config
+        training = self.config.training
+        torch.manual_seed(training.seed)
+        self.model: LanguageModel = run.build_model().to(device)
+        train_ids = corpus.split("train")[: training.max_train_tokens or None]
+        self.streams = Streams(train_ids, training.batch_size, training.num_steps, self.model.num_context)
+        self.valid_ids = corpus.split("valid")[: training.max_valid_tokens or None]
+        self.total_steps = training.epochs * len(self.streams)
+        self.optimiser = Optimiser(self.model, self.config.optimiser)
+        self.schedule = Schedule(self.config.optimiser, self.total_steps)
+
+        self.step = 0
+        self.tokens = 0
+        self.seconds = 0.0  # of training alone
+        self.state: State = self.model.initial_state(training.batch_size)
+        self.loss_total = torch.zeros((), dtype=torch.float64, device=device)  # since the last evaluation
+        self.tokens_at_evaluation = 0
+        self.seconds_at_evaluation = 0.0
+        self.best_perplexity = math.inf
+        self.last_norm = torch.zeros((), device=device)
+        self.last_checkpoint: Path | None = None
+
+    @property
+    def total_tokens(self) -> int:
+        """Count the targets of the whole run."""
+        return self.config.training.epochs * self.streams.num_tokens
+
+    def train(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
+        """Train to the end, or until asked to stop; returns whether the end was reached."""
+        check_every = CHECK_EVERY_STEPS.get(self.device.type, 1)
+        last_saved = self._resume_clock()
+        while self.step < self.total_steps:
+            index = self.step % len(self.streams)
+            if index == 0:
+                self.state = self.model.initial_state(self.config.training.batch_size)
+            self._step(self.streams.chunk(index), check=(self.step + 1) % check_every == 0)
+            if self.step % check_every == 0:
+                self._tell()
+            evaluates = self._evaluation_due(index)
+            saves = time.monotonic() - last_saved >= self.config.training.checkpoint_seconds
+            stops = should_stop()
+            if evaluates or saves or stops:
+                self._pause_clock()
+                self._check_finite()
+                if evaluates:
+                    self._evaluate(ends_epoch=index == len(self.streams) - 1)
+                self.save()
+                last_saved = self._resume_clock()
+            if stops and self.step < self.total_steps:
+                return False
+        return True
+
+    def _step(self, chunk: Chunk, *, check: bool) -> None:
+        step = training_step(self.model, self.optimiser, chunk, self.state, self.config.optimiser.gradient)
+        self.state, self.last_norm = step.state, step.gradients.norm
+        self.loss_total += step.loss_sum
+        if check:
+            self._check_finite()
+        self.optimiser.apply(step.gradients, self.schedule.factor(self.step))
+        self.step += 1
+        self.tokens += chunk.target_TB.numel()
+
+    def _check_finite(self) -> None:
+        loss, norm = float(self.loss_total), float(self.last_norm)
+        if math.isfinite(loss) and math.isfinite(norm):
+            return
+        rate = self.config.optimiser.learning_rate * self.schedule.factor(self.step)
+        good = (
+            f"the last good checkpoint is '{self.last_checkpoint}'"
+            if self.last_checkpoint
+            else "there is no checkpoint yet"
+        )
+        what = "loss" if not math.isfinite(loss) else "gradient"
+        raise UserError(
+            f"The {what} is no longer finite at step {self.step + 1} (learning rate {rate:g}): {good}. "
+            "Lower optimiser.learning_rate or optimiser.clip_norm and train again."
+        )
+
+    def _evaluation_due(self, index: int) -> bool:
+        per_epoch, length = self.config.training.evaluations_per_epoch, len(self.streams)
+        return (index + 1) * per_epoch // length > index * per_epoch // length
+
+    def _evaluate(self, *, ends_epoch: bool) -> None:
+        """Measure the model on validation, note it, and keep it if it is the best so far."""
+        result = evaluate(self.model, self.valid_ids)
+        if not math.isfinite(result.ppl_f):
+            raise UserError(
+                f"The validation perplexity is no longer finite at step {self.step}: the last good checkpoint is "
+                f"'{self.last_checkpoint}'. Lower optimiser.learning_rate and train again."
+            )
+        record = self._metrics(result)
+        self.run.append_metrics(record)
+        if result.ppl_f < self.best_perplexity:
+            self.best_perplexity = result.ppl_f
+            self.run.save_model(self.model, self.step)
+        if ends_epoch:
+            self.schedule.end_epoch(result.ppl_f)
+        self.loss_total.zero_()
+        self.tokens_at_evaluation, self.seconds_at_evaluation = self.tokens, self.seconds
+        self.observer.evaluated(record)
+
+    def _metrics(self, result: Evaluation) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "epoch": self.step / len(self.streams),
+            "tokens": self.tokens,
+            "seconds": self.seconds,
+            "words_per_second": self._words_per_second(),
+            "loss": self._mean_loss(),
+            "ppl_n": result.ppl_n,
+            "ppl_f": result.ppl_f,
+            "log_z_mean": result.log_z_mean,
+            "log_z_std": result.log_z_std,
+            "lr": self.config.optimiser.learning_rate * self.schedule.factor(self.step - 1),
+            "grad_norm": float(self.last_norm),
+            "peak_memory_bytes": peak_memory_bytes(self.device),
+        }
+
+    def _words_per_second(self) -> float:
+        seconds = self._elapsed() - self.seconds_at_evaluation
+        return (self.tokens - self.tokens_at_evaluation) / seconds if seconds > 0 else 0.0
+
+    def _mean_loss(self) -> float:
+        return float(self.loss_total) / max(1, self.tokens - self.tokens_at_evaluation)
+
+    def _tell(self) -> None:
+        self.observer.advanced(tokens=self.tokens, words_per_second=self._words_per_second(), loss=self._mean_loss())
+
+    # The clock runs while the model trains, and stands while it is measured or saved.
+
+    def _resume_clock(self) -> float:
+        self._clock_started: float | None = time.monotonic()
+        return self._clock_started
+
+    def _elapsed(self) -> float:
+        return self.seconds + (time.monotonic() - self._clock_started if self._clock_started is not None else 0.0)
+
+    def _pause_clock(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.seconds = self._elapsed()
+        self._clock_started = None
+
+    def save(self) -> None:
+        """Write everything that the rest of the run depends on."""
+        tensors: dict[str, Tensor] = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        tensors |= {f"optimiser.{name}": tensor for name, tensor in self.optimiser.state_tensors().items()}
+        tensors |= {f"hidden.{place}": part for place, part in enumerate(self.state)}
+        tensors |= {
+            "loss_total": self.loss_total,
+            "last_norm": self.last_norm,
+            "random.cpu": torch.get_rng_state(),
+        }
+        if self.device.type == "cuda":
+            tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
+        record = {
+            "step": self.step,
+            "tokens": self.tokens,
+            "seconds": self.seconds,
+            "tokens_at_evaluation": self.tokens_at_evaluation,
+            "seconds_at_evaluation": self.seconds_at_evaluation,
+            "best_perplexity": self.best_perplexity,
+            "schedule": self.schedule.state(),
+        }
+        self.last_checkpoint = save_state(self.run.path, self.step, tensors, record, self.run.owner)
+
+    def resume(self) -> None:
+        """Go back to the newest state that is whole."""
+        state, refused = load_newest_state(self.run.path, self.run.owner)
+        for sentence in refused:
+            self.observer.noticed(f"{sentence} The previous checkpoint is used.")
+        tensors, record = state.tensors, state.record
+        self.model.load_state_dict(_under("model.", tensors))
+        self.optimiser.load_state_tensors(_under("optimiser.", tensors))
+        self.state = tuple(tensors[f"hidden.{place}"].to(self.device) for place in range(len(self.state)))
+        self.loss_total.copy_(tensors["loss_total"])
+        self.last_norm = tensors["last_norm"].to(self.device)
+        torch.set_rng_state(tensors["random.cpu"])
+        if self.device.type == "cuda" and "random.cuda" in tensors:
+            torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
+        self.step, self.tokens, self.seconds = record["step"], record["tokens"], record["seconds"]
+        self.tokens_at_evaluation = record["tokens_at_evaluation"]
+        self.seconds_at_evaluation = record["seconds_at_evaluation"]
+        self.best_perplexity = record["best_perplexity"]
+        self.schedule.load_state(record["schedule"])
+        self.last_checkpoint = state.path
+        for newer in state_files(self.run.path):
+            if newer > state.path:
+                newer.unlink()
+        self.run.keep_metrics_up_to(self.step)
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Read the most memory held so far: the process's on a CPU, PyTorch's own on a GPU."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

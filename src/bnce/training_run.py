@@ -1,0 +1,157 @@
+"""One training run from its config to its figures: what `bnce train` does, and anything else that trains."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bnce.config import RunConfig
+from bnce.corpus.batches import Streams
+from bnce.corpus.prepare import DOCSTRINGS, prepare
+from bnce.corpus.store import Corpus
+from bnce.corpus.workers import num_cores
+from bnce.errors import UserError
+from bnce.evaluate import evaluate
+from bnce.run_directory import RunDirectory, describe_device
+from bnce.trainer import Observer, Trainer
+from bnce.version import __version__
+
+DOCSTRING_WORDS = 30_000  # nearly all of them
+
+
+def open_corpus(name: str, progress: Callable[[int, int], None] | None = None) -> Corpus:
+    """Open a corpus directory, or the docstrings, which are prepared once for every version of what they come from."""
+    if name != DOCSTRINGS:
+        return Corpus.open(name)
+    import numpy
+
+    versions = f"torch-{torch.__version__}-numpy-{numpy.__version__}-bnce-{__version__}-{DOCSTRING_WORDS}"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bnce" / f"docstrings-{versions}"
+    if not cache.exists():
+        prepare([DOCSTRINGS], cache, vocab_size=DOCSTRING_WORDS, num_workers=num_cores(), progress=progress)
+    return Corpus.open(cache)
+
+
+def create_run(out: Path, config: RunConfig, corpus: Corpus) -> RunDirectory:
+    """Lay out a run directory, after checking that the corpus can train it."""
+    training = config.training
+    Streams(corpus.split("train")[: training.max_train_tokens or None], training.batch_size, training.num_steps)
+    if config.loss.name == "bnce" and training.batch_size + config.loss.num_noise < 2:
+        raise UserError(
+            "B-NCE with one stream and no drawn words has no noise: raise training.batch_size or loss.num_noise."
+        )
+    return RunDirectory.create(out, config, corpus)
+
+
+def run_training(
+    run: RunDirectory,
+    corpus: Corpus,
+    device: torch.device,
+    observer: Observer,
+    *,
+    resume: bool = False,
+    should_stop: Callable[[], bool] = lambda: False,
+    command: str = "",
+) -> dict[str, Any]:
+    """Train to the end or to a stop, evaluate the best model on test, and return the run's summary."""
+    recorder = _Recorder(run.path / "tensorboard", observer)
+    trainer = Trainer(run, corpus, device, recorder)
+    if resume:
+        trainer.resume()
+    recorder.start(trainer.step)
+
+    def summary(status: str) -> dict[str, Any]:
+        return _summary(trainer, run, status, command)
+
+    run.write_json("summary.json", summary("running"))
+    try:
+        finished = trainer.train(should_stop)
+    finally:
+        recorder.close()
+    if not finished:
+        run.write_json("summary.json", summary("stopped"))
+        return summary("stopped")
+    if "test" in corpus.statistics:
+        result = evaluate(run.load_model(str(device)), corpus.split("test"))
+        run.write_json("evaluation.json", {"split": "test", **result.to_dict()})
+    run.write_json("summary.json", summary("finished"))
+    return summary("finished")
+
+
+def _summary(trainer: Trainer, run: RunDirectory, status: str, command: str) -> dict[str, Any]:
+    model = trainer.model
+    return {
+        "status": status,
+        "num_parameters": model.num_parameters,
+        "num_table_parameters": sum(table.numel() for table in model.tables().values()),
+        "vocab_size": len(run.vocabulary),
+        "vocabulary_digest": run.vocabulary.digest,
+        "device": describe_device(trainer.device),
+        "torch": torch.__version__,
+        "bnce": __version__,
+        "commit": _commit(),
+        "command": command,
+        "seed": run.config.training.seed,
+        "words_per_second": trainer.tokens / trainer.seconds if trainer.seconds else 0.0,
+        "train_seconds": trainer.seconds,
+        "tokens": trainer.tokens,
+        "epochs": trainer.step / len(trainer.streams),
+        "step": trainer.step,
+    }
+
+
+class _Recorder:
+    """Passes everything on to the observer, and writes it as TensorBoard events."""
+
+    def __init__(self, directory: Path, observer: Observer) -> None:
+        self.directory, self.observer = directory, observer
+        self.writer: Any = None
+
+    def start(self, step: int) -> None:
+        with warnings.catch_warnings():
+            # TensorBoard's own imports warn of their dependencies' futures.
+            warnings.simplefilter("ignore")
+            from torch.utils.tensorboard import SummaryWriter
+
+            # After a resume, what was written beyond its step is hidden.
+            self.writer = SummaryWriter(str(self.directory), purge_step=step + 1)
+
+    def advanced(self, *, tokens: int, words_per_second: float, loss: float) -> None:
+        self.observer.advanced(tokens=tokens, words_per_second=words_per_second, loss=loss)
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        for key, value in record.items():
+            if key != "step" and value is not None:
+                self.writer.add_scalar(key, value, record["step"])
+        self.observer.evaluated(record)
+
+    def noticed(self, sentence: str) -> None:
+        self.observer.noticed(sentence)
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+def _commit() -> str | None:
+    """Name the commit of this code, where it runs from a checkout."""
+    here = Path(__file__).parent
+    if not (here.parent.parent / ".git").exists():
+        return None
+    try:
+        answer = subprocess.run(
+            ["git", "rev-parse", "--short=12", "HEAD"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()

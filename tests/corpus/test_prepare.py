@@ -1,0 +1,284 @@
+"""From text to a corpus directory: the ids themselves, the splits, and nothing left behind by a failure."""
+
+from __future__ import annotations
+
+import errno
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bnce.corpus import numbering, store
+from bnce.corpus import prepare as prepare_module
+from bnce.corpus.normalise import Normaliser
+from bnce.corpus.prepare import encode_text, prepare
+from bnce.corpus.store import Corpus
+from bnce.corpus.vocabulary import Vocabulary
+from bnce.errors import UserError
+
+TOKENISED = Normaliser(tokens="whitespace", sentences="lines")
+TRAIN = "The cat sat. The cat ran!\n\nA dog ran.\n"
+VALID = "The dog sat.\n"
+TEST = "A bird sang.\n"
+
+
+def write(directory: Path, name: str, text: str) -> str:
+    path = directory / name
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> dict[str, str]:
+    given = {"train": TRAIN, "valid": VALID, "test": TEST}
+    return {name: write(tmp_path, f"{name}.txt", text) for name, text in given.items()}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Give a directory for the corpus alone, so that whatever is left behind shows."""
+    directory = tmp_path / "place"
+    directory.mkdir()
+    return directory
+
+
+def many_documents(directory: Path, num_documents: int = 400) -> str:
+    documents = (f"Document {n} has word{n % 37} and x{n % 5}.\nAnd a line.\n" for n in range(num_documents))
+    return write(directory, "many.txt", "\n".join(documents))
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+
+
+def test_given_splits(texts: dict[str, str], place: Path) -> None:
+    corpus = prepare([texts["train"]], place / "c", valid=texts["valid"], test=texts["test"])
+    words = corpus.vocabulary.words
+    assert words == ["</s>", "<unk>", ".", "cat", "ran", "the", "!", "a", "dog", "sat"]
+    decoded = {name: " ".join(corpus.vocabulary.decode(corpus.split(name))) for name in corpus.statistics}
+    assert decoded == {
+        "train": "the cat sat . </s> the cat ran ! </s> a dog ran . </s>",
+        "valid": "the dog sat . </s>",
+        "test": "a <unk> <unk> . </s>",
+    }
+    assert corpus.target_counts.tolist() == np.bincount(corpus.split("train"), minlength=10).tolist()
+    train, test = corpus.statistics["train"], corpus.statistics["test"]
+    assert (train.num_tokens, train.num_sentences, train.num_documents, train.num_oov) == (15, 3, 2, 0)
+    assert (test.num_tokens, test.num_sentences, test.num_documents, test.num_oov) == (5, 1, 1, 2)
+    assert test.unk_rate == 0.5
+    assert corpus.statistics == Corpus.open(place / "c").statistics
+    assert [path.name for path in place.iterdir()] == ["c"]
+    corpus.verify()
+
+
+def test_vocabulary_is_cut(texts: dict[str, str], place: Path) -> None:
+    given = {"valid": texts["valid"], "test": texts["test"]}
+    small = prepare([texts["train"]], place / "small", vocab_size=4, **given)
+    assert small.vocabulary.words == ["</s>", "<unk>", ".", "cat"]
+    assert small.target_counts.tolist() == [3, 8, 2, 2]
+    assert small.statistics["train"].num_oov == 8
+    frequent = prepare([texts["train"]], place / "frequent", min_count=2, **given)
+    assert frequent.vocabulary.words == ["</s>", "<unk>", ".", "cat", "ran", "the"]
+
+
+def test_given_vocabulary(texts: dict[str, str], place: Path, tmp_path: Path) -> None:
+    vocabulary = Path(write(tmp_path, "vocab.txt", "</s>\n<unk>\ndog\nunused\nthe\n"))
+    given = {"valid": texts["valid"], "test": texts["test"], "vocabulary_file": vocabulary}
+    corpus = prepare([texts["train"]], place / "c", **given)
+    assert corpus.vocabulary == Vocabulary.read(vocabulary)
+    assert corpus.target_counts.tolist() == [3, 9, 1, 0, 2]
+    for setting in ({"vocab_size": 5}, {"min_count": 2}):
+        with pytest.raises(UserError, match=r"vocab\.txt' is taken as it is: leave out --vocab-size"):
+            prepare([texts["train"]], place / "d", **given, **setting)
+
+
+def test_several_sources_are_one_text(texts: dict[str, str], place: Path) -> None:
+    corpus = prepare([texts["train"], texts["test"]], place / "c", valid=texts["valid"], test_fraction=0)
+    assert list(corpus.statistics) == ["train", "valid"]
+    assert corpus.statistics["train"].num_tokens == 20
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_same_bytes_whatever_the_blocks_and_workers(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch, num_workers: int
+) -> None:
+    source = many_documents(tmp_path)
+    settings: dict[str, Any] = {"valid_fraction": 0.2, "test_fraction": 0.1, "min_count": 2}
+    prepare([source], place / "whole", **settings)
+    monkeypatch.setattr(prepare_module, "_BLOCK_CHARACTERS", 1000)
+    prepare([source], place / "blocks", num_workers=num_workers, **settings)
+    assert files_of(place / "whole") == files_of(place / "blocks")
+
+
+def test_cut_takes_whole_documents(tmp_path: Path, place: Path) -> None:
+    source = many_documents(tmp_path)
+    one = prepare([source], place / "one", valid_fraction=0.2, test_fraction=0.1)
+    again = prepare([source], place / "again", valid_fraction=0.2, test_fraction=0.1)
+    other = prepare([source], place / "other", valid_fraction=0.2, test_fraction=0.1, seed=2)
+    assert files_of(one.directory) == files_of(again.directory)
+    assert one.split("valid").tolist() != other.split("valid").tolist()
+    assert sum(split.num_documents for split in one.statistics.values()) == 400
+    assert 50 < one.statistics["valid"].num_documents < 110
+    assert 20 < one.statistics["test"].num_documents < 65
+    assert all(split.num_sentences == 2 * split.num_documents for split in one.statistics.values())
+
+
+def test_standard_input_is_read_once(place: Path, monkeypatch: pytest.MonkeyPatch, texts: dict[str, str]) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TRAIN.encode())))
+    piped = prepare(["-"], place / "piped", valid=texts["valid"], test=texts["test"])
+    read = prepare([texts["train"]], place / "read", valid=texts["valid"], test=texts["test"])
+    assert files_of(piped.directory) == files_of(read.directory)
+
+
+def test_docstrings(tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(40):
+        write(tmp_path, f"module{number:02}.py", f'"""Module {number}.\n\nIt is\nwrapped. Twice.\n"""\n')
+    modules = tuple(sorted(tmp_path.glob("*.py")))
+    monkeypatch.setattr(prepare_module, "installed_modules", lambda: modules)
+    steps: list[tuple[int, int]] = []
+    corpus = prepare(
+        ["docstrings"],
+        place / "c",
+        valid_fraction=0.2,
+        test_fraction=0.2,
+        progress=lambda done, total: steps.append((done, total)),
+    )
+    assert sum(split.num_documents for split in corpus.statistics.values()) == 40
+    assert sum(split.num_sentences for split in corpus.statistics.values()) == 120
+    assert steps[-1][0] == steps[-1][1] == sum(path.stat().st_size for path in modules)
+
+
+def test_progress_ends_at_the_whole(texts: dict[str, str], place: Path) -> None:
+    steps: list[tuple[int, int]] = []
+    given = {"valid": texts["valid"], "test": texts["test"]}
+    prepare([texts["train"]], place / "c", **given, progress=lambda *step: steps.append(step))
+    total = sum(map(len, (TRAIN, VALID, TEST)))
+    assert steps[-1] == (total, total)
+    assert steps == sorted(steps)
+
+
+def test_text_is_encoded_as_a_split_would_be(tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = many_documents(tmp_path)
+    corpus = prepare([source], place / "c", valid=source, test_fraction=0, vocab_size=30)
+    monkeypatch.setattr(prepare_module, "_BLOCK_CHARACTERS", 1000)
+    ids, statistics = encode_text(source, corpus.vocabulary, corpus.normaliser)
+    assert ids.tolist() == corpus.split("valid").tolist()
+    assert ids.dtype == corpus.split("valid").dtype
+    assert statistics == corpus.statistics["valid"]
+    assert statistics.num_oov > 0
+    with pytest.raises(UserError, match="holds no words"):
+        encode_text(write(tmp_path, "ends.txt", "</s>\n"), corpus.vocabulary, TOKENISED)
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
+    tokens=st.sampled_from(["words", "whitespace"]),
+    sentences=st.sampled_from(["split", "lines"]),
+    max_size=st.sampled_from([None, 3, 5]),
+)
+def test_any_text(tmp_path: Path, text: str, tokens: str, sentences: str, max_size: int | None) -> None:
+    normaliser = Normaliser(lowercase=False, tokens=tokens, sentences=sentences)
+    source = write(tmp_path, "any.txt", f"word\n{text}")
+    expected = []
+    for line in f"word\n{text}".split("\n"):
+        for sentence in normaliser(line):
+            expected += [*sentence, "</s>"]
+    out = tmp_path / f"corpus{len(list(tmp_path.iterdir()))}"
+    corpus = prepare([source], out, valid=source, test_fraction=0, normaliser=normaliser, vocab_size=max_size)
+    known = [word if word in corpus.vocabulary else "<unk>" for word in expected]
+    assert corpus.vocabulary.decode(corpus.split("train")) == known
+    assert corpus.statistics["train"].num_oov == known.count("<unk>")
+    assert corpus.statistics["train"].num_sentences == expected.count("</s>")
+    assert corpus.target_counts.sum() == len(expected)
+    assert max_size is not None or known == expected
+
+
+def test_bad_text_in_any_split(texts: dict[str, str], place: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes(b"fine\nnot \xff fine\n")
+    for split in ("valid", "test"):
+        with pytest.raises(UserError, match=r"bad\.txt', line 2 has invalid UTF-8"):
+            prepare([texts["train"]], place / "c", **{split: str(bad)})
+    assert list(place.iterdir()) == []
+    corpus = prepare([str(bad)], place / "c", valid=texts["valid"], test_fraction=0, errors="replace")
+    assert "\ufffd" in corpus.vocabulary
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"vocab_size": 2}, "A vocabulary of 2 words is too small: it must have 3 or more"),
+        ({"min_count": 0}, "The minimal count is 0: it must be 1 or more"),
+        ({"min_count": 100}, "No word occurs 100 times"),
+        ({"num_workers": 0}, "The number of workers is 0"),
+        ({"valid_fraction": 1.0}, "The valid fraction is 1: it must be at least 0 and less than 1"),
+        ({"test_fraction": -0.1}, "The test fraction is -0.1"),
+        ({"test_fraction": float("nan")}, "The test fraction is nan"),
+        ({"valid_fraction": 0.5, "test_fraction": 0.5}, "0.5 and 0.5 leave nothing to train on"),
+        ({"valid_fraction": 0.0}, "a fraction of 0 draws none for valid: raise --valid-fraction"),
+        ({"test_fraction": 1e-9}, "a fraction of 1e-09 draws none for test"),
+        ({"valid_fraction": 0.999}, "400 documents and none is left to train on"),
+        ({"errors": "ignore"}, "'ignore': choose one of strict, replace"),
+        ({"valid": "nowhere.txt"}, "There is no file 'nowhere.txt'"),
+        ({"vocabulary_file": Path("nowhere.txt")}, "There is no file 'nowhere.txt'"),
+    ],
+)
+def test_bad_settings(tmp_path: Path, place: Path, settings: dict[str, Any], message: str) -> None:
+    source = many_documents(tmp_path)
+    if settings.get("valid_fraction") == 0.999:
+        settings = {**settings, "test_fraction": 0.0009}
+    with pytest.raises(UserError) as caught:
+        prepare([source], place / "c", **{"valid_fraction": 0.2, "test_fraction": 0.2, **settings})
+    assert message in str(caught.value)
+    assert list(place.iterdir()) == []
+
+
+def test_wrong_paths_are_found_before_anything_is_made(texts: dict[str, str], place: Path) -> None:
+    new = place / "not" / "there" / "yet"
+    for sources, given in (["nowhere.txt"], {}), ([texts["train"]], {"test": "nowhere.txt"}), ([], {}):
+        with pytest.raises(UserError, match=r"no file|no text"):
+            prepare(sources, new, **given)
+    assert list(place.iterdir()) == []
+
+
+def test_tokenised_split_without_words(texts: dict[str, str], place: Path, tmp_path: Path) -> None:
+    ends = write(tmp_path, "ends.txt", "</s>\n</s>\n")
+    with pytest.raises(UserError, match=r"ends\.txt' holds no words for valid"):
+        prepare([texts["train"]], place / "c", valid=ends, test_fraction=0, normaliser=TOKENISED)
+    with pytest.raises(UserError, match="0 documents and none is left to train on"):
+        prepare([ends], place / "c", valid=texts["valid"], test_fraction=0, normaliser=TOKENISED)
+    assert list(place.iterdir()) == []
+
+
+def test_existing_output_is_kept(texts: dict[str, str], place: Path) -> None:
+    (place / "c").mkdir()
+    (place / "c" / "mine.txt").write_text("mine")
+    with pytest.raises(UserError, match="exists already"):
+        prepare([texts["train"]], place / "c", valid=texts["valid"], test=texts["test"])
+    assert files_of(place / "c") == {"mine.txt": b"mine"}
+    with pytest.raises(UserError, match="no new directory"):
+        prepare([texts["train"]], Path("."), valid=texts["valid"], test=texts["test"])
+
+
+class FullDisk(io.BytesIO):
+    def write(self, _: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("module", [numbering, store])
+def test_full_disk_leaves_nothing(
+    texts: dict[str, str], place: Path, monkeypatch: pytest.MonkeyPatch, module: Any
+) -> None:
+    def open_on_full_disk(path: Path, mode: str) -> Any:
+        return FullDisk() if "w" in mode else open(path, mode)
+
+    monkeypatch.setattr(module, "open", open_on_full_disk, raising=False)
+    with pytest.raises(UserError, match="disk is full"):
+        prepare([texts["train"]], place / "c", valid=texts["valid"], test=texts["test"])
+    assert list(place.iterdir()) == []

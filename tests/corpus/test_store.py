@@ -1,0 +1,141 @@
+"""The corpus directory: what it gives back, and how it refuses one that is torn."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bnce.corpus.normalise import Normaliser
+from bnce.corpus.store import Corpus, SplitStatistics, ids_dtype, write_description, write_ids
+from bnce.corpus.vocabulary import Vocabulary
+from bnce.errors import UserError
+
+TRAIN = np.array([2, 3, 0, 2, 1, 0])
+VALID = np.array([3, 0])
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    place = tmp_path / "corpus"
+    place.mkdir()
+    vocabulary = Vocabulary(["</s>", "<unk>", "a", "b"])
+    hashes = {
+        "train": write_ids(place, "train", [TRAIN[:4], TRAIN[4:]], 6, 4),
+        "valid": write_ids(place, "valid", [VALID], 2, 4),
+    }
+    statistics = {"train": SplitStatistics(6, 2, 1, 1), "valid": SplitStatistics(2, 1, 1, 0)}
+    write_description(
+        place, vocabulary, Normaliser(lowercase=False), np.bincount(TRAIN, minlength=4), statistics, hashes
+    )
+    return place
+
+
+def change_manifest(directory: Path, change: Callable[[dict], object]) -> None:
+    path = directory / "corpus.json"
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+def test_what_was_written_comes_back(directory: Path) -> None:
+    corpus = Corpus.open(directory)
+    assert corpus.split("train").tolist() == TRAIN.tolist()
+    assert corpus.split("valid").tolist() == VALID.tolist()
+    assert corpus.target_counts.tolist() == [2, 1, 2, 1]
+    assert corpus.target_counts.dtype == np.int64
+    assert corpus.vocabulary.words == ["</s>", "<unk>", "a", "b"]
+    assert corpus.normaliser == Normaliser(lowercase=False)
+    assert corpus.statistics["train"] == SplitStatistics(num_tokens=6, num_sentences=2, num_documents=1, num_oov=1)
+    assert corpus.statistics["train"].unk_rate == 1 / 4
+    assert corpus.directory == directory
+    corpus.verify()
+
+
+def test_ids_are_mapped_not_read(directory: Path) -> None:
+    ids = Corpus.open(str(directory)).split("train")
+    assert isinstance(ids, np.memmap)
+    assert not ids.flags.writeable
+
+
+@pytest.mark.parametrize(("vocab_size", "dtype"), [(3, "uint16"), (65536, "uint16"), (65537, "int32")])
+def test_ids_take_the_room_they_need(tmp_path: Path, vocab_size: int, dtype: str) -> None:
+    assert ids_dtype(vocab_size) == dtype
+    ids = np.array([0, vocab_size - 1])
+    digest = write_ids(tmp_path, "train", [ids], 2, vocab_size)
+    written = np.load(tmp_path / "train.npy", allow_pickle=False)
+    assert written.dtype == dtype
+    assert written.tolist() == ids.tolist()
+    assert digest == hashlib.sha256((tmp_path / "train.npy").read_bytes()).hexdigest()
+
+
+def test_unknown_split(directory: Path) -> None:
+    with pytest.raises(UserError, match="no split 'test': choose one of train, valid"):
+        Corpus.open(directory).split("test")
+
+
+def test_no_corpus(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not a corpus"):
+        Corpus.open(tmp_path)
+    with pytest.raises(UserError, match="not a corpus"):
+        Corpus.open(tmp_path / "missing")
+    (tmp_path / "corpus.json").write_text('{"format": "recipe"}')
+    with pytest.raises(UserError, match="not of the format bnce-corpus"):
+        Corpus.open(tmp_path)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-2])
+
+
+def save_pickle(path: Path) -> None:
+    np.save(path, np.array([print], dtype=object), allow_pickle=True)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda place: change_manifest(place, lambda m: m.update(version=99)), "version 99 and this program"),
+        (lambda place: change_manifest(place, lambda m: m.pop("splits")), "splits"),
+        (lambda place: change_manifest(place, lambda m: m["vocabulary"].pop("size")), "size"),
+        (lambda place: change_manifest(place, lambda m: m.update(splits=[1])), "corpus.json"),
+        (lambda place: change_manifest(place, lambda m: m["splits"]["valid"].pop("num_oov")), "num_oov"),
+        (lambda place: change_manifest(place, lambda m: m["normaliser"].update(tokens="x")), "tokens 'x'"),
+        (lambda place: change_manifest(place, lambda m: m.update(dtype="int32")), "int32, not uint16"),
+        (lambda place: change_manifest(place, lambda m: m["splits"].pop("train")), "tokens of train"),
+        (
+            lambda place: change_manifest(place, lambda m: m["splits"].update({"../up": m["splits"]["valid"]})),
+            "split '../up'",
+        ),
+        (lambda place: cut(place / "corpus.json"), "corpus.json cannot be read"),
+        (lambda place: cut(place / "train.npy"), "train.npy cannot be read"),
+        (lambda place: (place / "valid.npy").write_bytes(b""), "valid.npy cannot be read"),
+        (lambda place: (place / "valid.npy").unlink(), "valid.npy cannot be read"),
+        (lambda place: save_pickle(place / "valid.npy"), "valid.npy"),
+        (lambda place: np.save(place / "valid.npy", VALID), "valid.npy holds (2,) of int64, not (2,) of uint16"),
+        (lambda place: shutil.copy(place / "valid.npy", place / "train.npy"), "train.npy holds (2,)"),
+        (lambda place: (place / "counts.npy").unlink(), "counts.npy cannot be read"),
+        (lambda place: np.save(place / "counts.npy", np.array([1, 1, 1, 1])), "counts.npy does not count"),
+        (lambda place: (place / "vocab.txt").write_text("</s>\n<unk>\nb\na\n"), "vocab.txt is not"),
+        (lambda place: (place / "vocab.txt").unlink(), "vocab.txt"),
+    ],
+)
+def test_torn_corpus(directory: Path, spoil: Callable[[Path], object], message: str) -> None:
+    spoil(directory)
+    with pytest.raises(UserError) as caught:
+        Corpus.open(directory)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_verify_finds_a_changed_id(directory: Path) -> None:
+    content = bytearray((directory / "train.npy").read_bytes())
+    content[-2] ^= 1
+    (directory / "train.npy").write_bytes(content)
+    with pytest.raises(UserError, match=r"train\.npy has changed"):
+        Corpus.open(directory).verify()

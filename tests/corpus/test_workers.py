@@ -1,0 +1,60 @@
+"""The map over processes: in order, not far ahead, and with an end to errors."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import operator
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from bnce.corpus.workers import num_cores, ordered_map
+from bnce.errors import UserError
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_order_is_kept(num_workers: int) -> None:
+    assert list(ordered_map(operator.neg, range(40), num_workers)) == [-item for item in range(40)]
+    assert list(ordered_map(operator.neg, [], num_workers)) == []
+
+
+def test_single_item_starts_no_process() -> None:
+    assert list(ordered_map(_process, [0], 2)) == [os.getpid()]
+
+
+def _process(_: int) -> int:
+    return os.getpid()
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_endless_items_are_taken_as_needed(num_workers: int) -> None:
+    taken = 0
+
+    def items() -> Iterator[int]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield taken
+
+    results = ordered_map(operator.neg, items(), num_workers)
+    assert list(itertools.islice(results, 5)) == [-1, -2, -3, -4, -5]
+    assert taken <= 5 + 3 * num_workers
+    results.close()
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_errors_of_workers_reach_the_caller(num_workers: int) -> None:
+    with pytest.raises(ZeroDivisionError):
+        list(ordered_map((1).__truediv__, [1, 2, 0, 3], num_workers))
+
+
+def test_death_of_a_worker_is_explained() -> None:
+    with pytest.raises(UserError, match="--workers 1"):
+        list(ordered_map(os._exit, [1, 1, 1], 2))
+
+
+def test_cores() -> None:
+    assert 1 <= num_cores() <= (os.cpu_count() or 1)

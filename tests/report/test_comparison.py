@@ -1,0 +1,161 @@
+"""Rows stand in the paper's order under the paper's names, and say when they cannot be compared."""
+
+from __future__ import annotations
+
+import pytest
+
+from bnce.report.comparison import compare_runs
+
+
+def test_models_and_losses_in_the_papers_order(tmp_path, write_run):
+    paths = [
+        write_run(tmp_path / "1", "relu-lstm", "bnce"),
+        write_run(tmp_path / "2", "rnn", "bnce", num_noise=400),
+        write_run(tmp_path / "3", "rnn", "bnce"),
+        write_run(tmp_path / "4", "rnn", "snce", num_noise=100),
+        write_run(tmp_path / "5", "rnn", "nce", num_noise=25),
+        write_run(tmp_path / "6", "rnn", "softmax", num_noise=7),
+        write_run(tmp_path / "7", "ffnn", "softmax"),
+        write_run(tmp_path / "8", "rnn", "snce", num_noise=20),
+    ]
+    assert [row.label for row in compare_runs(paths).rows] == [
+        "5-gram FFNN (softmax)",
+        "RNN (softmax)",
+        "RNN (NCE, K=25)",
+        "RNN (S-NCE, K=20)",
+        "RNN (S-NCE, K=100)",
+        "RNN (B-NCE)",
+        "RNN (adaptive B-NCE, K=400)",
+        "ReLu-LSTM (B-NCE)",
+    ]
+
+
+def test_a_model_and_a_loss_of_ones_own_come_last(tmp_path, write_run):
+    own = write_run(tmp_path / "own")
+    settings = (own / "config.toml").read_text().replace('"rnn"', '"attention"').replace('"bnce"', '"ranking"')
+    (own / "config.toml").write_text(settings)
+    comparison = compare_runs([own, write_run(tmp_path / "rnn")])
+    assert [row.label for row in comparison.rows] == ["RNN (B-NCE)", "attention (ranking)"]
+
+
+def test_equal_labels_are_told_apart(tmp_path, write_run):
+    paths = [write_run(tmp_path / name) for name in ("x/run", "y/run", "other", "<b>&")]
+    paths.append(write_run(tmp_path / "alone", "rnn", "snce"))
+    assert [row.label for row in compare_runs(paths).rows] == [
+        "RNN (S-NCE)",
+        f"RNN (B-NCE), {tmp_path / 'x/run'}",
+        f"RNN (B-NCE), {tmp_path / 'y/run'}",
+        "RNN (B-NCE), other",
+        "RNN (B-NCE), <b>&",
+    ]
+
+
+def test_raw_numbers(tmp_path, write_run):
+    row = compare_runs([write_run(tmp_path / "a", "rnn", "snce", num_noise=100)]).rows[0]
+    assert (row.ppl_n, row.ppl_f, row.words_per_second, row.num_parameters) == (
+        88.7,
+        84.2,
+        37.8e3,
+        64_600_000,
+    )
+    assert (row.corpus, row.split, row.num_tokens, row.vocab_size) == ("ltcb", "test", 7_800_000, 80_000)
+    assert row.oov_share == pytest.approx(0.023)
+    assert row.peak_memory_bytes == 3 * 2**30 + 12
+    assert row.comparable
+    assert row.shown == "RNN (S-NCE, K=100)"
+
+
+def test_speedup_over_the_fastest_softmax_of_the_same_model(tmp_path, write_run):
+    paths = [
+        write_run(tmp_path / "slow", "rnn", "softmax", summary={"words_per_second": 1e3}),
+        write_run(tmp_path / "fast", "rnn", "softmax", summary={"words_per_second": 4e3}),
+        write_run(tmp_path / "bnce", "rnn", "bnce", summary={"words_per_second": 10e3}),
+        write_run(tmp_path / "lstm", "relu-lstm", "bnce"),
+    ]
+    speedups = {row.run: row.speedup_over_softmax for row in compare_runs(paths).rows}
+    assert speedups == {"slow": 0.25, "fast": 1.0, "bnce": 2.5, "lstm": None}
+
+
+@pytest.mark.parametrize("other", [{"device": "NVIDIA H200"}, {"vocab_size": 10}, {"words_per_second": None}])
+def test_no_speedup_over_another_machine_or_vocabulary(tmp_path, write_run, other):
+    bnce = write_run(tmp_path / "bnce", num_evaluations=0)
+    softmax = write_run(tmp_path / "softmax", "rnn", "softmax", num_evaluations=0, summary=other)
+    assert {row.run: row.speedup_over_softmax for row in compare_runs([softmax, bnce]).rows}["bnce"] is None
+
+
+def test_no_speedup_over_another_size(tmp_path, write_run):
+    softmax = write_run(tmp_path / "softmax", "rnn", "softmax")
+    settings = (softmax / "config.toml").read_text()
+    (softmax / "config.toml").write_text(settings.replace("hidden_size = 600", "hidden_size = 200"))
+    assert compare_runs([softmax, write_run(tmp_path / "bnce")]).rows[1].speedup_over_softmax is None
+
+
+def test_a_run_without_a_test_shows_its_last_validation(tmp_path, write_run):
+    going = {
+        "status": "running",
+        "words_per_second": None,
+        "train_seconds": None,
+        "epochs": None,
+        "tokens": None,
+    }
+    path = write_run(tmp_path / "a", evaluated=False, summary=going, num_evaluations=2)
+    comparison = compare_runs([path])
+    row = comparison.rows[0]
+    assert row.split == "valid"
+    assert row.shown == "RNN (B-NCE) (valid)"
+    assert row.comparable
+    assert row.ppl_f == pytest.approx(82.5 * 1.0733, rel=1e-4)
+    assert (row.words_per_second, row.epochs, row.train_tokens) == (43.7e3, 4.0, 532_000_000)
+    assert row.train_seconds == pytest.approx(532e6 / 43.7e3)
+    statements = " ".join(comparison.conditions.statements)
+    assert "(valid): not evaluated on test yet" in statements
+    assert "Not finished: RNN (B-NCE) (running)." in statements
+
+
+def test_conditions(tmp_path, write_run):
+    conditions = compare_runs([write_run(tmp_path / "a"), write_run(tmp_path / "b", "ffnn")]).conditions
+    assert conditions.corpora == ("ltcb",)
+    assert conditions.warnings == ()
+    statements = "\n".join(conditions.statements)
+    for fact in (
+        "Corpus: ltcb, split test, 7,800,000 tokens, V = 80,000, <unk> (OOV) 2.30%.",
+        "CPU, 2 threads",
+        "torch 2.13.0",
+        "per token, </s> and <unk> included",
+        "natural logarithm",
+        "evaluation and checkpoints are not counted",
+    ):
+        assert fact in statements
+    assert "valid" not in statements
+    assert "†" not in statements
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"summary": {"vocabulary_digest": "ffffffffffff"}}, "vocabulary ffffffff, not 5f3a9c0d"),
+        ({"evaluated": False}, "figures on valid, not test"),
+        ({"evaluation": {"num_tokens": 7}}, "7 tokens of test, not 7,800,000"),
+    ],
+)
+def test_the_odd_one_out_is_marked(tmp_path, write_run, change, says):
+    odd = write_run(tmp_path / "odd", "ffnn", **change)
+    comparison = compare_runs([odd, write_run(tmp_path / "a"), write_run(tmp_path / "b", "relu-lstm")])
+    assert [row.comparable for row in comparison.rows] == [False, True, True]
+    assert comparison.rows[0].shown.endswith("†")
+    assert comparison.conditions.warnings == (
+        f"5-gram FFNN (B-NCE) cannot be compared fairly with the other runs: {says}.",
+    )
+    assert f"† 5-gram FFNN (B-NCE): {says}." in comparison.conditions.statements
+
+
+def test_speeds_of_different_devices_are_warned_of(tmp_path, write_run):
+    there = write_run(tmp_path / "there", summary={"device": "NVIDIA H200"})
+    (warning,) = compare_runs([write_run(tmp_path / "here"), there]).conditions.warnings
+    assert "CPU, 2 threads, NVIDIA H200" in warning
+
+
+def test_title(tmp_path, write_run):
+    path = write_run(tmp_path / "a")
+    assert compare_runs([path]).title == "Language models on ltcb"
+    assert compare_runs([path], "Mine").title == "Mine"

@@ -1,0 +1,183 @@
+"""The page is well-formed, needs nothing from outside, escapes what files say and never changes by itself."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from bnce.report.comparison import compare_runs
+from bnce.report.drawing import log_ticks
+from bnce.report.names import COLOURS
+from bnce.report.page import to_html
+from bnce.report.plots import draw_plots, markers
+
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+
+
+class Page(HTMLParser):
+    """Checks nesting while it reads, and keeps what tests ask for."""
+
+    def __init__(self, source):
+        super().__init__(convert_charrefs=True)
+        self.open, self.tags, self.ids, self.references, self.words = [], [], [], [], []
+        self.feed(source)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.handle_startendtag(tag, attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        for key, value in attrs:
+            if key == "id":
+                self.ids.append(value)
+            if key in ("href", "src"):
+                self.references.append(value)
+            self.references += re.findall(r"url\(([^)]*)\)", value or "")
+
+    def handle_endtag(self, tag):
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+@pytest.fixture
+def runs(tmp_path, write_run):
+    return [
+        write_run(tmp_path / "softmax", "rnn", "softmax"),
+        write_run(tmp_path / "snce", "rnn", "snce", num_noise=100),
+        write_run(tmp_path / "bnce", "rnn", "bnce"),
+    ]
+
+
+def test_the_whole_page(runs):
+    source = to_html(compare_runs(runs))
+    page = Page(source)
+    assert page.tags.count("svg") == 4
+    assert page.tags.count("table") == 1 + 3 * 5
+    assert page.tags.count("details") == 3
+    assert "script" not in page.tags
+    assert "link" not in page.tags
+    words = " ".join(page.words)
+    for expected in (
+        "Language models on ltcb", "RNN (S-NCE, K=100)", "37.8K", "6.41", "training words per second",
+        "training time (seconds, log scale)", "log Z of a context (nats)", "perplexity per token (log scale)",
+        "ln Z = 9", "<unk> (OOV) 2.30%", "bnce train ltcb --model rnn --loss snce", "0a1b2c3d4e5f",
+        "3.00 GiB", "learning_rate",
+    ):  # fmt: skip
+        assert expected in words
+    assert "prefers-color-scheme: dark" in source
+    assert 'name="viewport"' in source
+
+
+def test_nothing_comes_from_outside(runs):
+    source = to_html(compare_runs(runs))
+    page = Page(source)
+    assert not re.search(r"https?:|@import|//[a-z]", source)
+    assert page.references
+    assert all(reference.startswith("#") for reference in page.references)
+
+
+def test_ids_are_unique_and_every_reference_is_met(runs):
+    page = Page(to_html(compare_runs(runs)))
+    assert len(page.ids) == len(set(page.ids)) > 50
+    assert {reference.removeprefix("#") for reference in page.references} <= set(page.ids)
+
+
+def test_the_same_runs_give_the_same_page(runs):
+    assert to_html(compare_runs(runs)) == to_html(compare_runs(runs))
+
+
+def test_what_files_say_is_escaped(tmp_path, write_run):
+    evil = "<script>alert(1)</script>"
+    told = {
+        "device": evil,
+        "command": evil,
+        "commit": evil,
+        "torch": evil,
+        "vocabulary_digest": evil,
+        "status": evil,
+    }
+    path = write_run(tmp_path / "<b>&", summary=told)
+    settings = (path / "config.toml").read_text()
+    settings = settings.replace('"corpora/ltcb"', f"'<i>{evil}'").replace(
+        "[optimiser]", f"[optimiser]\n'{evil}' = '{evil}'"
+    )
+    (path / "config.toml").write_text(settings)
+    page = Page(to_html(compare_runs([path, write_run(tmp_path / "other")], evil)))
+    assert not {"script", "b", "i"} & set(page.tags)
+    assert "RNN (B-NCE), <b>&" in page.words
+    assert sum(evil in words for words in page.words) >= 8
+
+
+@pytest.mark.parametrize("name", ["$x$ \\frac", "日本語", 'id="x" #0072b2', "a\x1b[31m\nb", "W" * 200])
+def test_odd_names_can_be_drawn(tmp_path, write_run, name):
+    page = Page(to_html(compare_runs([write_run(tmp_path / name), write_run(tmp_path / "other")])))
+    shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name)
+    assert sum(f"RNN (B-NCE), {shown}"[:50] in words for words in page.words) == 6
+
+
+def test_one_colour_a_loss_in_every_plot(runs):
+    words, seconds, log_z, speed = draw_plots(compare_runs(runs))
+    for plot in (words, seconds, log_z, speed):
+        assert plot.svg is not None
+        for key, colour in COLOURS.items():
+            assert (f"var({colour.variable})" in plot.svg) == (key in ("softmax", "snce", "bnce"))
+            assert colour.light not in plot.svg
+    assert [entry.row.run for entry in log_z.legend] == ["softmax", "snce", "bnce"]
+    assert speed.legend == ()
+
+
+def test_ppl_n_is_dashed_and_softmax_has_none(runs):
+    def num_dashed(paths):
+        svg = draw_plots(compare_runs(paths))[0].svg
+        return len(re.findall(r"stroke-dasharray: [1-9]", svg))
+
+    assert num_dashed(runs) == 2
+    assert num_dashed(runs[:1]) == 0
+
+
+def test_runs_without_data_are_not_drawn(tmp_path, write_run):
+    path = write_run(tmp_path / "a", num_evaluations=0, evaluation={"log_z_histogram": {"edges": [1], "counts": [1]}})
+    other = write_run(tmp_path / "b", "ffnn", num_evaluations=1, evaluated=False)
+    words, seconds, log_z, speed = draw_plots(compare_runs([path, other]))
+    assert log_z.svg is None
+    assert [entry.row.run for entry in words.legend] == ["b"]
+    assert [entry.row.run for entry in seconds.legend] == ["b"]
+    assert speed.svg is not None
+    assert "No run has recorded this yet." in to_html(compare_runs([path, other]))
+
+
+def test_warnings_stand_on_the_page(tmp_path, write_run):
+    odd = write_run(tmp_path / "odd", "ffnn", summary={"vocabulary_digest": "ffff"})
+    source = to_html(compare_runs([odd, write_run(tmp_path / "a"), write_run(tmp_path / "b", "relu-lstm")]))
+    assert 'class="warning"' in source
+    assert "5-gram FFNN (B-NCE) cannot be compared fairly" in source
+
+
+def test_runs_of_one_colour_have_different_markers(tmp_path, write_run):
+    paths = [write_run(tmp_path / name) for name in "abc"] + [write_run(tmp_path / "lstm", "relu-lstm")]
+    comparison = compare_runs([*paths, write_run(tmp_path / "s", "relu-lstm", "softmax")])
+    chosen = dict(zip((row.run for row in comparison.rows), markers(comparison.entries), strict=True))
+    assert len({chosen[run] for run in ("a", "b", "c", "lstm")}) == 4
+    assert chosen["s"] == chosen["lstm"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (0.5, 2e4, [1, 10, 100, 1000, 10000]),
+        (55, 620, [60, 80, 100, 150, 200, 300, 400, 500, 600]),
+        (8, 120, [10, 20, 50, 100]),
+        (61, 63, [61, 61.5, 62, 62.5, 63]),
+    ],
+)
+def test_log_ticks(low, high, ticks):
+    assert log_ticks(low, high) == pytest.approx(ticks)
