@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -69,9 +71,19 @@ def load_newest_state(directory: Path, owner: str) -> tuple[State, list[str]]:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], kind: str, metadata: Mapping[str, str]) -> None:
     """Write tensors with their checksum and kind."""
     on_host = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
-    header = {**metadata, "format": kind, "version": VERSION, "checksum": _checksum(on_host)}
+    header = {**metadata, "format": kind, "version": VERSION}
+    header["checksum"] = _checksum(on_host, header)
     with files.atomic_file(path) as partial:
-        save_file(on_host, partial, header)
+        partial.touch()
+        mode = partial.stat().st_mode
+        try:
+            save_file(on_host, partial, header)
+            partial.chmod(mode)  # safetensors makes a file that nobody else may read
+        except SafetensorError as error:
+            # A full disk is told in words only: give it the number that others look at.
+            if number := re.search(r"os error (\d+)", str(error)):
+                raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+            raise
 
 
 def read_tensors(path: Path, kind: str, device: str = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -88,15 +100,15 @@ def read_tensors(path: Path, kind: str, device: str = "cpu") -> tuple[dict[str, 
         raise UserError(
             f"'{path}' has version {metadata.get('version')} of the {kind} format: this bnce reads {VERSION}."
         )
-    if metadata.get("checksum") != _checksum(tensors):
+    if metadata.pop("checksum", None) != _checksum(tensors, metadata):
         raise UserError(f"'{path}' is damaged: its checksum does not match its contents.")
     if device != "cpu":
         tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
     return tensors, metadata
 
 
-def _checksum(tensors: Mapping[str, Tensor]) -> str:
-    total = 0
+def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    total = zlib.crc32(json.dumps(metadata, sort_keys=True).encode())
     for name in sorted(tensors):
         tensor = tensors[name]
         total = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), total)

@@ -127,7 +127,7 @@ SECTIONS: dict[str, type] = {
     "optimiser": OptimiserConfig,
     "training": TrainingConfig,
 }
-_VARIANTS = {"models": MODEL_NAMES, "losses": LOSS_NAMES}
+_VARIANTS = {"models": ("model", MODEL_NAMES), "losses": ("loss", LOSS_NAMES)}
 
 Section = TypeVar("Section")
 
@@ -142,8 +142,8 @@ def load_recipe(
 ) -> RunConfig:
     """Resolve a recipe (a shipped name or a TOML file) for one model and one loss, with `key=value` settings on top."""
     tables = _read_with_base(name, seen=())
-    model = model or tables.get("model", {}).get("name", ModelConfig.name)
-    loss = loss or tables.get("loss", {}).get("name", LossConfig.name)
+    model = model or str(tables.get("model", {}).get("name", ModelConfig.name))
+    loss = loss or str(tables.get("loss", {}).get("name", LossConfig.name))
     _among("model", model, MODEL_NAMES)
     _among("loss", loss, LOSS_NAMES)
     resolved: dict[str, Any] = {
@@ -162,15 +162,19 @@ def load_recipe(
 def from_tables(tables: Mapping[str, Any], origin: str) -> RunConfig:
     """Build a `RunConfig` from parsed TOML; unknown keys and wrong types are refused by name."""
     _known_keys(tables, (*SECTIONS, "recipe", "corpus"), origin, "key")
+    texts = {key: tables.get(key, "") for key in ("recipe", "corpus")}
+    for key, value in texts.items():
+        if not isinstance(value, str):
+            raise UserError(f"{origin}: {key} is {value!r}: it must be of type str.")
     sections: dict[str, Any] = {
         key: _section(kind, tables.get(key, {}), f"{origin}: [{key}]") for key, kind in SECTIONS.items()
     }
-    return RunConfig(recipe=str(tables.get("recipe", "")), corpus=str(tables.get("corpus", "")), **sections)
+    return RunConfig(**texts, **sections)
 
 
 def read_config(path: Path) -> RunConfig:
     """Read the `config.toml` of a run directory."""
-    return from_tables(_parse(path.read_text(encoding="utf-8"), str(path)), str(path))
+    return from_tables(_parse(path.read_bytes(), str(path)), str(path))
 
 
 def to_toml(config: RunConfig) -> str:
@@ -201,23 +205,31 @@ def _shipped() -> Any:
 def _read_with_base(name: str, seen: tuple[str, ...]) -> dict[str, Any]:
     if name in seen:
         raise UserError(f"Recipe '{name}' is its own base ({' → '.join((*seen, name))}): name another base.")
-    tables = _parse(_recipe_text(name), name)
+    tables = _parse(_recipe_bytes(name), name)
     _known_keys(tables, (*SECTIONS, *_VARIANTS, "base", "corpus"), name, "key")
-    for key, allowed in _VARIANTS.items():
-        _known_keys(tables.get(key, {}), allowed, f"{name}: [{key}]", key.removesuffix("s"))
+    for key in (*SECTIONS, *_VARIANTS):
+        _must_be_table(tables.get(key, {}), f"{name}: [{key}]")
+    for key, (kind, allowed) in _VARIANTS.items():
+        _known_keys(tables.get(key, {}), allowed, f"{name}: [{key}]", kind)
+        for variant, table in tables.get(key, {}).items():
+            _must_be_table(table, f"{name}: [{key}.{variant}]")
     base = tables.pop("base", None)
     if base is None:
         return tables
-    local = Path(name).parent / base if name.endswith(".toml") else Path(base)
-    return _merge(_read_with_base(str(local) if local.is_file() else base, (*seen, name)), tables)
+    if not isinstance(base, str):
+        raise UserError(f"{name}: base is {base!r}: it must be the name or the path of one recipe.")
+    # A base may stand beside the file that names it; resolved, so that a circle of files always meets itself.
+    beside = (Path(name).parent / base).resolve()
+    is_beside = name not in recipe_names() and beside.is_file()
+    return _merge(_read_with_base(str(beside) if is_beside else base, (*seen, name)), tables)
 
 
-def _recipe_text(name: str) -> str:
+def _recipe_bytes(name: str) -> bytes:
     if name in recipe_names():
-        return str((_shipped() / f"{name}.toml").read_text(encoding="utf-8"))
+        return bytes((_shipped() / f"{name}.toml").read_bytes())
     path = Path(name)
     if path.is_file():
-        return path.read_text(encoding="utf-8")
+        return path.read_bytes()
     if path.suffix == ".toml" or "/" in name:
         raise UserError(
             f"The recipe file '{name}' does not exist: give a TOML file or one of {', '.join(recipe_names())}."
@@ -225,17 +237,18 @@ def _recipe_text(name: str) -> str:
     raise unknown_name("recipe", name, recipe_names())
 
 
-def _parse(text: str, origin: str) -> dict[str, Any]:
+def _parse(data: bytes, origin: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"'{origin}' is not valid TOML: {error}.") from error
 
 
 def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(below)
     for key, value in above.items():
-        merged[key] = _merge(merged.get(key, {}), value) if isinstance(value, Mapping) else value
+        both_tables = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merge(merged[key], value) if both_tables else value
     return merged
 
 
@@ -254,8 +267,7 @@ def _apply_setting(tables: dict[str, Any], setting: str) -> None:
 
 
 def _section(kind: type[Section], table: Any, origin: str) -> Section:
-    if not isinstance(table, Mapping):
-        raise UserError(f"{origin} must be a table of settings, not {table!r}.")
+    _must_be_table(table, origin)
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     _known_keys(table, tuple(fields), origin, "setting")
     values = {}
@@ -267,6 +279,11 @@ def _section(kind: type[Section], table: Any, origin: str) -> Section:
             raise UserError(f"{origin} {name} is {value!r}: it must be of type {wanted.__name__}.")
         values[name] = value
     return kind(**values)
+
+
+def _must_be_table(table: Any, origin: str) -> None:
+    if not isinstance(table, Mapping):
+        raise UserError(f"{origin} must be a table of settings, not {table!r}.")
 
 
 def _known_keys(table: Mapping[str, Any], allowed: Sequence[str], origin: str, kind: str) -> None:

@@ -134,7 +134,8 @@ def _summarise(score_N: Tensor, normaliser_N: Tensor, target_N: Tensor, model: L
     log_prob_n_N = score_N - log_z
     known_N = target_N != UNK
     constant = model.output.normalises
-    counts, edges = np.histogram(normaliser_N.numpy(), bins=HISTOGRAM_BINS)
+    # A model that blew up still gets its perplexity, which is not finite either; a histogram needs numbers.
+    counts, edges = np.histogram(normaliser_N[normaliser_N.isfinite()].numpy(), bins=HISTOGRAM_BINS)
     return Evaluation(
         ppl_n=_perplexity(log_prob_n_N) if constant else None,
         ppl_f=_perplexity(log_prob_f_N),

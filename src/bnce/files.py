@@ -26,7 +26,9 @@ def atomic_file(path: Path) -> Iterator[Path]:
             os.replace(partial, path)
             _sync_directory(path.parent)
     finally:
-        partial.unlink(missing_ok=True)
+        # Where nothing could be written, nothing can be removed: the first error is the one to tell.
+        with contextlib.suppress(OSError):
+            partial.unlink()
 
 
 @contextlib.contextmanager
@@ -70,7 +72,7 @@ def _explain_full_disk(path: Path) -> Iterator[None]:
                 f"The disk is full: '{path}' could not be written and nothing was left in its place; "
                 "free some space, then run the same command again."
             ) from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR) and not isinstance(error, UserError):
+        if error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR):
             raise UserError(f"Cannot write '{path}': {error.strerror}; choose a place you may write to.") from error
         raise
 

@@ -24,7 +24,7 @@ class Noise(nn.Module):
 
     def __init__(self, probs: np.ndarray | Tensor | Sequence[float]) -> None:
         super().__init__()
-        probs_V = np.asarray(torch.as_tensor(probs).cpu().numpy(), dtype=np.float64)
+        probs_V = _to_float64(probs)
         if probs_V.ndim != 1 or len(probs_V) == 0:
             raise UserError(f"Noise needs one probability a word: it got an array of shape {probs_V.shape}.")
         if not np.all(np.isfinite(probs_V)) or not np.all(probs_V > 0):
@@ -53,7 +53,7 @@ class Noise(nn.Module):
 
 def unigram(counts: np.ndarray | Tensor | Sequence[float], power: float = 1.0) -> Noise:
     """Make noise that follows the target counts, flattened by `power`; a word never seen counts as the rarest seen."""
-    counts_V = np.asarray(torch.as_tensor(counts).cpu().numpy(), dtype=np.float64)
+    counts_V = _to_float64(counts)
     if counts_V.ndim != 1 or len(counts_V) == 0 or not np.all(np.isfinite(counts_V)) or np.any(counts_V < 0):
         raise UserError("Counts must be a list of finite numbers, none below zero, one a word.")
     if not np.any(counts_V > 0):
@@ -64,7 +64,7 @@ def unigram(counts: np.ndarray | Tensor | Sequence[float], power: float = 1.0) -
 
 def uniform(vocab_size: int) -> Noise:
     """Make noise in which every word is equally likely."""
-    return Noise(np.full(vocab_size, 1.0 / vocab_size))
+    return Noise(np.ones(vocab_size))
 
 
 def log_uniform(vocab_size: int) -> Noise:
@@ -93,10 +93,11 @@ def alias_table(probs_V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     scaled_V = probs_V * len(probs_V)
     takers = np.flatnonzero(scaled_V < 1.0)
-    givers = np.flatnonzero(scaled_V >= 1.0)
+    givers = np.flatnonzero(scaled_V > 1.0)
     keep_V = np.ones_like(scaled_V)
     alias_V = np.arange(len(scaled_V))
-    if len(takers) == 0:
+    # Rounding can put equal probabilities a hair below average, all of them.
+    if len(takers) == 0 or len(givers) == 0:
         return keep_V, alias_V
     lacking = np.cumsum(1.0 - scaled_V[takers])
     to_give = np.cumsum(scaled_V[givers] - 1.0)
@@ -105,9 +106,16 @@ def alias_table(probs_V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     giver = np.minimum(np.searchsorted(to_give, had_before, side="right"), len(givers) - 1)
     keep_V[takers] = scaled_V[takers]
     alias_V[takers] = givers[giver]
-    # A giver overdrawn by some taker keeps the rest and takes the difference from the next giver.
-    overdrawn_by = np.searchsorted(lacking, to_give, side="right")
+    # A giver overdrawn by some taker keeps the rest and takes the difference from the next giver. One that a taker
+    # empties to the last bit is that taker's, not the next one's: hence left here and right above.
+    overdrawn_by = np.searchsorted(lacking, to_give, side="left")
     overdrawn = np.flatnonzero((overdrawn_by < len(takers)) & (np.arange(len(givers)) < len(givers) - 1))
     keep_V[givers[overdrawn]] = 1.0 + to_give[overdrawn] - lacking[overdrawn_by[overdrawn]]
     alias_V[givers[overdrawn]] = givers[overdrawn + 1]
     return np.clip(keep_V, 0.0, 1.0), alias_V
+
+
+def _to_float64(values: np.ndarray | Tensor | Sequence[float]) -> np.ndarray:
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().double().numpy()
+    return np.asarray(values, dtype=np.float64)

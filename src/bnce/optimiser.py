@@ -101,10 +101,9 @@ class Optimiser:
             prefix = f"body.{name}."
             values = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
             for key, value in values.items():
-                # Adam counts its steps on the host.
-                self.body_optimiser.state[parameter][key] = (
-                    value.clone() if key == "step" else value.to(parameter.device)
-                )
+                # Adam counts its steps on the host. A copy, so that steps do not change what was given.
+                device = value.device if key == "step" else parameter.device
+                self.body_optimiser.state[parameter][key] = value.to(device, copy=True)
 
 
 class Schedule:

@@ -85,6 +85,8 @@ class OutputLayer(nn.Module):
                 f"hidden {tuple(hidden.shape)} and targets {tuple(targets.shape)} do not fit: "
                 f"give (T, B, {self.hidden_size}) with (T, B), or (N, {self.hidden_size}) with (N,)."
             )
+        if mask is not None and mask.shape != targets.shape:
+            raise UserError(f"mask {tuple(mask.shape)} must have the shape of targets, {tuple(targets.shape)}.")
         if hidden.ndim == 2:
             hidden, targets = hidden.unsqueeze(0), targets.unsqueeze(0)
             mask = None if mask is None else mask.unsqueeze(0)
@@ -115,8 +117,13 @@ class OutputLayer(nn.Module):
         of the given words and no others.
         """
         several = words.ndim == hidden.ndim
-        words_NK = words.reshape(-1, words.shape[-1] if several else 1)
-        hidden_ND = hidden.reshape(-1, hidden.shape[-1])
+        if hidden.shape[:-1] != (words.shape[:-1] if several else words.shape) or hidden.shape[-1] != self.hidden_size:
+            raise UserError(
+                f"hidden {tuple(hidden.shape)} and words {tuple(words.shape)} do not fit: "
+                f"give (…, {self.hidden_size}) with (…) or (…, k)."
+            )
+        hidden_ND = hidden.reshape(-1, self.hidden_size)
+        words_NK = words.reshape(len(hidden_ND), words.shape[-1] if several else 1)
         score_NK = self.scores(hidden_ND, words_NK)
         if normalised:
             score_NK = score_NK - self.log_normaliser(hidden_ND).unsqueeze(1)

@@ -20,7 +20,7 @@ def gather(table_VD: Tensor, words: Tensor, *, sparse: bool = True) -> Tensor:
     if sparse and table_VD.requires_grad and torch.is_grad_enabled():
         rows: Tensor = _Gather.apply(table_VD, words)
         return rows
-    return table_VD.index_select(0, words.reshape(-1)).reshape(*words.shape, *table_VD.shape[1:])
+    return table_VD.index_select(0, words.reshape(-1)).reshape((*words.shape, *table_VD.shape[1:]))
 
 
 class _Gather(torch.autograd.Function):
@@ -28,7 +28,7 @@ class _Gather(torch.autograd.Function):
     def forward(ctx: Any, table_VD: Tensor, words: Tensor) -> Tensor:
         ctx.save_for_backward(words)
         ctx.table_shape = table_VD.shape
-        return table_VD.index_select(0, words.reshape(-1)).reshape(*words.shape, *table_VD.shape[1:])
+        return table_VD.index_select(0, words.reshape(-1)).reshape((*words.shape, *table_VD.shape[1:]))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:

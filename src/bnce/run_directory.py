@@ -66,7 +66,8 @@ class RunDirectory:
         try:
             normaliser = Normaliser.from_dict(json.loads((path / "normaliser.json").read_text(encoding="utf-8")))
             counts = np.load(path / "counts.npy", allow_pickle=False)
-        except (OSError, ValueError) as error:
+            config = read_config(path / "config.toml")
+        except (OSError, ValueError, EOFError) as error:
             if isinstance(error, UserError):
                 raise
             raise UserError(
@@ -77,7 +78,7 @@ class RunDirectory:
             raise UserError(
                 f"The run directory '{path}' is damaged: counts.npy and vocab.txt differ in size; train it again."
             )
-        return cls(path, read_config(path / "config.toml"), vocabulary, normaliser, counts)
+        return cls(path, config, vocabulary, normaliser, counts)
 
     @property
     def owner(self) -> str:
@@ -139,8 +140,16 @@ class RunDirectory:
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """Add one evaluation."""
-        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        path = self.path / "metrics.jsonl"
+        before = path.read_text(encoding="utf-8") if path.exists() else ""
+        files.write_text(path, before + json.dumps(record) + "\n")
+
+    def remove_leftovers(self) -> None:
+        """Remove what a run that was killed while saving left behind, which can be as large as a checkpoint."""
+        # safetensors writes beside the place it is given, too, under a name of its own.
+        for pattern in (f".*{files.PARTIAL_SUFFIX}", ".tmp*"):
+            for leftover in self.path.glob(pattern):
+                leftover.unlink()
 
 
 def choose_device(name: str) -> torch.device:

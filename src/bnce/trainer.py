@@ -114,7 +114,8 @@ class Trainer:
             stops = should_stop()
             if evaluates or saves or stops:
                 self._pause_clock()
-                self._check_finite()
+                self._check_finite(self.step - 1)
+                self._check_parameters()
                 if evaluates:
                     self._evaluate(ends_epoch=index == len(self.streams) - 1)
                 self.save()
@@ -128,24 +129,32 @@ class Trainer:
         self.state, self.last_norm = step.state, step.gradients.norm
         self.loss_total += step.loss_sum
         if check:
-            self._check_finite()
+            self._check_finite(self.step)
         self.optimiser.apply(step.gradients, self.schedule.factor(self.step))
         self.step += 1
         self.tokens += chunk.target_TB.numel()
 
-    def _check_finite(self) -> None:
+    def _check_finite(self, index: int) -> None:
         loss, norm = float(self.loss_total), float(self.last_norm)
         if math.isfinite(loss) and math.isfinite(norm):
             return
-        rate = self.config.optimiser.learning_rate * self.schedule.factor(self.step)
+        raise self._not_finite("loss" if not math.isfinite(loss) else "gradient", index)
+
+    def _check_parameters(self) -> None:
+        """Look at what the last step made, which its loss does not show: a checkpoint must be one to go on from."""
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.model.parameters()):
+            raise self._not_finite("model", self.step - 1)
+
+    def _not_finite(self, what: str, index: int) -> UserError:
+        """Explain a run that blew up in the step with this number, counted from 0."""
+        rate = self.config.optimiser.learning_rate * self.schedule.factor(index)
         good = (
             f"the last good checkpoint is '{self.last_checkpoint}'"
             if self.last_checkpoint
             else "there is no checkpoint yet"
         )
-        what = "loss" if not math.isfinite(loss) else "gradient"
-        raise UserError(
-            f"The {what} is no longer finite at step {self.step + 1} (learning rate {rate:g}): {good}. "
+        return UserError(
+            f"The {what} is no longer finite at step {index + 1} (learning rate {rate:g}): {good}. "
             "Lower optimiser.learning_rate or optimiser.clip_norm and train again."
         )
 
@@ -157,10 +166,7 @@ class Trainer:
         """Measure the model on validation, note it, and keep it if it is the best so far."""
         result = evaluate(self.model, self.valid_ids)
         if not math.isfinite(result.ppl_f):
-            raise UserError(
-                f"The validation perplexity is no longer finite at step {self.step}: the last good checkpoint is "
-                f"'{self.last_checkpoint}'. Lower optimiser.learning_rate and train again."
-            )
+            raise self._not_finite("validation perplexity", self.step - 1)
         record = self._metrics(result)
         self.run.append_metrics(record)
         if result.ppl_f < self.best_perplexity:
@@ -239,6 +245,7 @@ class Trainer:
 
     def resume(self) -> None:
         """Go back to the newest state that is whole."""
+        self.run.remove_leftovers()
         state, refused = load_newest_state(self.run.path, self.run.owner)
         for sentence in refused:
             self.observer.noticed(f"{sentence} The previous checkpoint is used.")

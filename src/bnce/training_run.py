@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -120,22 +121,35 @@ class _Recorder:
             from torch.utils.tensorboard import SummaryWriter
 
             # After a resume, what was written beyond its step is hidden.
-            self.writer = SummaryWriter(str(self.directory), purge_step=step + 1)
+            with self._without_tensorboard():
+                self.writer = SummaryWriter(str(self.directory), purge_step=step + 1)
 
     def advanced(self, *, tokens: int, words_per_second: float, loss: float) -> None:
         self.observer.advanced(tokens=tokens, words_per_second=words_per_second, loss=loss)
 
     def evaluated(self, record: dict[str, Any]) -> None:
-        for key, value in record.items():
-            if key != "step" and value is not None:
-                self.writer.add_scalar(key, value, record["step"])
+        with self._without_tensorboard():
+            for key, value in record.items():
+                if self.writer is not None and key != "step" and value is not None:
+                    self.writer.add_scalar(key, value, record["step"])
         self.observer.evaluated(record)
 
     def noticed(self, sentence: str) -> None:
         self.observer.noticed(sentence)
 
     def close(self) -> None:
-        self.writer.close()
+        with self._without_tensorboard():
+            if self.writer is not None:
+                self.writer.close()
+
+    @contextlib.contextmanager
+    def _without_tensorboard(self) -> Iterator[None]:
+        """Go on without events that cannot be written: metrics.jsonl has the same figures."""
+        try:
+            yield
+        except OSError as error:
+            self.writer = None
+            self.noticed(f"TensorBoard events cannot be written to '{self.directory}' ({error.strerror}): going on.")
 
 
 def _commit() -> str | None:

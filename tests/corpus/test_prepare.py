@@ -215,7 +215,7 @@ def test_bad_text_in_any_split(texts: dict[str, str], place: Path, tmp_path: Pat
     [
         ({"vocab_size": 2}, "A vocabulary of 2 words is too small: it must have 3 or more"),
         ({"min_count": 0}, "The minimal count is 0: it must be 1 or more"),
-        ({"min_count": 100}, "No word occurs 100 times"),
+        ({"min_count": 9999}, "No word occurs 9999 times"),
         ({"num_workers": 0}, "The number of workers is 0"),
         ({"valid_fraction": 1.0}, "The valid fraction is 1: it must be at least 0 and less than 1"),
         ({"test_fraction": -0.1}, "The test fraction is -0.1"),
@@ -241,9 +241,9 @@ def test_bad_settings(tmp_path: Path, place: Path, settings: dict[str, Any], mes
 
 def test_wrong_paths_are_found_before_anything_is_made(texts: dict[str, str], place: Path) -> None:
     new = place / "not" / "there" / "yet"
-    for sources, given in (["nowhere.txt"], {}), ([texts["train"]], {"test": "nowhere.txt"}), ([], {}):
+    for sources, splits in (["nowhere.txt"], {}), ([texts["train"]], {"test": "nowhere.txt"}), ([], {}):
         with pytest.raises(UserError, match=r"no file|no text"):
-            prepare(sources, new, **given)
+            prepare(sources, new, **splits)
     assert list(place.iterdir()) == []
 
 

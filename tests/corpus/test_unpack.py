@@ -11,7 +11,7 @@ import pyarrow
 import pytest
 
 from bnce.corpus import unpack as unpack_module
-from bnce.corpus.unpack import DAMAGE, unpack
+from bnce.corpus.unpack import CHUNK_BYTES, DAMAGE, unpack
 
 TEXT = b"".join(b"line %d of some text\n" % number for number in range(3000))
 PACK = {
@@ -44,8 +44,9 @@ def test_streams_put_together(ending: str) -> None:
 
 
 def test_padding_between_streams() -> None:
-    packed = lzma.compress(b"a") + bytes(8) + lzma.compress(b"b") + bytes(2**20 + 4)
-    assert text_of(packed, ".xz") == b"ab"
+    streams = [lzma.compress(letter) for letter in (b"a", b"b", b"c")]
+    packed = streams[0] + bytes(8) + streams[1] + bytes(2 * CHUNK_BYTES) + streams[2] + bytes(4)
+    assert text_of(packed, ".xz") == b"abc"
 
 
 @pytest.mark.parametrize("ending", PACKED)

@@ -181,3 +181,10 @@ def test_runs_of_one_colour_have_different_markers(tmp_path, write_run):
 )
 def test_log_ticks(low, high, ticks):
     assert log_ticks(low, high) == pytest.approx(ticks)
+
+
+def test_a_long_name_is_cut_above_its_bar(tmp_path, write_run):
+    comparison = compare_runs([write_run(tmp_path / ("w" * 200)), write_run(tmp_path / "other")])
+    svg = draw_plots(comparison)[3].svg
+    assert f">RNN (B-NCE), {'w' * 46}…<" in svg
+    assert ">RNN (B-NCE), other<" in svg

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from bnce.cli.console import JsonOption, print_json, progress_bar, stdout
+from bnce.errors import UserError, unknown_name
 
 # At a larger vocabulary a step of softmax takes seconds on a CPU, and its logits gigabytes.
 MAX_SOFTMAX_WORDS = 100_000
@@ -52,6 +53,11 @@ def bench(
         for loss in _names(losses, LOSS_NAMES, "loss")
         if loss != "softmax" or size <= MAX_SOFTMAX_WORDS
     ]
+    if not configs:
+        raise UserError(
+            f"Nothing is left to time: softmax is timed up to {MAX_SOFTMAX_WORDS:,} words, and --vocab-sizes is "
+            f"{vocab_sizes}. Name a smaller vocabulary or another loss."
+        )
     chosen = choose_device(device)
     with progress_bar() as bar:
         task = bar.add_task("timing training steps", total=None)
@@ -70,8 +76,6 @@ def bench(
 
 
 def _names(text: str, allowed: tuple[str, ...], kind: str) -> list[str]:
-    from bnce.errors import unknown_name
-
     names = list(allowed) if text == "all" else [name.strip() for name in text.split(",")]
     for name in names:
         if name not in allowed:
@@ -80,8 +84,6 @@ def _names(text: str, allowed: tuple[str, ...], kind: str) -> list[str]:
 
 
 def _whole_number(text: str) -> int:
-    from bnce.errors import UserError
-
     try:
         number = int(text.replace("_", ""))
     except ValueError:

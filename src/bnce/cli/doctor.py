@@ -6,6 +6,7 @@ import dataclasses
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from bnce.cli.console import JsonOption, print_json, stdout
 
@@ -30,6 +31,6 @@ def doctor(
     else:
         for finding in findings:
             mark = "[green]well[/green] " if finding.well else "[red]wrong[/red]"
-            stdout.print(f"{mark} {finding.name}: {finding.detail}")
+            stdout.print(f"{mark} {finding.name}: {escape(finding.detail)}")
     if not well:
         raise typer.Exit(1)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from bnce.cli.console import JsonOption, print_json, progress_bar, stdout
 from bnce.errors import UserError
@@ -52,10 +53,11 @@ def evaluate(
         opened.check_vocabulary(source)
         name = split or "test"
         ids = source.split(name)
+    model = opened.load_model(str(chosen))
     with progress_bar() as bar:
-        task = bar.add_task(f"evaluating on {name}", total=len(ids))
+        task = bar.add_task(f"evaluating on {escape(name)}", total=len(ids))
         result = measure(
-            opened.load_model(str(chosen)),
+            model,
             ids[: max_tokens or None],
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
@@ -70,7 +72,7 @@ def describe(record: Mapping[str, Any], name: str) -> None:
     """Print an evaluation with its units and conditions."""
     rate = record["num_oov"] / max(1, record["num_tokens"] - record["num_sentences"])
     stdout.print(
-        f"{name}: {record['num_tokens']:,} tokens, {record['num_sentences']:,} of them </s>, "
+        f"{escape(name)}: {record['num_tokens']:,} tokens, {record['num_sentences']:,} of them </s>, "
         f"{record['num_oov']:,} <unk> ({100 * rate:.2f}% of words)"
     )
     if record["ppl_n"] is not None:

@@ -57,11 +57,18 @@ def info(
         from bnce.config import load_recipe
 
         config = load_recipe(subject, model=model, loss=loss, settings=settings or [])
-        record = _network(config, vocab_size or RECIPE_VOCAB_SIZES.get(config.recipe, 80_000))
+        record = _network(config, vocab_size or _vocab_size(config))
     if as_json:
         print_json(record)
     else:
         _print(record)
+
+
+def _vocab_size(config: RunConfig) -> int:
+    from bnce.corpus.prepare import DOCSTRINGS
+    from bnce.training_run import DOCSTRING_WORDS
+
+    return DOCSTRING_WORDS if config.corpus == DOCSTRINGS else RECIPE_VOCAB_SIZES.get(config.recipe, 80_000)
 
 
 def _network(config: RunConfig, vocab_size: int) -> dict[str, Any]:
@@ -90,7 +97,10 @@ def _run(path: Path) -> dict[str, Any]:
     for name in ("summary", "evaluation"):
         file = path / f"{name}.json"
         if file.is_file():
-            record[name] = json.loads(file.read_text(encoding="utf-8"))
+            try:
+                record[name] = json.loads(file.read_text(encoding="utf-8"))
+            except ValueError as error:
+                raise UserError(f"'{file}' is damaged ({error}): train the run again, or remove the file.") from error
     record["metrics"] = run.read_metrics()[-1:]
     return record
 

@@ -19,7 +19,7 @@ def prepare(
     sources: Annotated[
         list[str],
         typer.Argument(
-            metavar="SOURCE…",
+            metavar="SOURCE",
             help="Text files (plain, .gz, .xz, .bz2 or .zst), [bold]-[/bold] for standard input, or "
             "[bold]docstrings[/bold] for those of the installed Python, which need no file.",
         ),

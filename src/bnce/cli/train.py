@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import signal
 import sys
@@ -60,19 +61,21 @@ def train(
     from bnce.training_run import create_run, open_corpus, run_training
 
     chosen = choose_device(device)
-    config = _config(recipe, model, loss, corpus, settings or [], out, resume)
-    out = out or Path("runs") / f"{config.recipe}-{config.model.name}-{config.loss.name}"
-    if not resume:
-        _refuse_existing_run(out)
-    with progress_bar() as bar:
-        task = bar.add_task("preparing docstrings", total=None, visible=False)
-        opened = open_corpus(
-            config.corpus, lambda done, total: bar.update(task, completed=done, total=total, visible=True)
-        )
+    out, config = _plan(recipe, model, loss, corpus, settings or [], out, resume)
+    with contextlib.ExitStack() as shown:
+        bar = progress_bar()
+        task = bar.add_task("preparing docstrings", total=None)
+
+        def progress(done: int, total: int) -> None:
+            # Only now, so that a corpus that is there, or a wrong path, shows no bar.
+            if not bar.live.is_started:
+                shown.enter_context(bar)
+            bar.update(task, completed=done, total=total or None)
+
+        opened = open_corpus(config.corpus, progress)
     run = RunDirectory.open(out) if resume else create_run(out, config, opened)
     show = _Display(run.config, len(opened.split("train")))
-    stop = _StopOnSignal()
-    with show.bar:
+    with _StopOnSignal() as stop, show.bar:
         summary = run_training(
             run,
             opened,
@@ -85,15 +88,15 @@ def train(
     record = {"run": str(out), **summary, **_results(run)}
     if as_json:
         print_json(record)
-    elif summary["status"] == "stopped":
-        stderr.print(f"Stopped and saved at step {summary['step']}: go on with  bnce train --out {out} --resume")
-    else:
-        _print_results(record)
     if summary["status"] == "stopped":
+        sentence = f"Stopped and saved at step {summary['step']}: go on with  {_resume_command(out)}"
+        stderr.print(sentence, markup=False)
         raise typer.Exit(STOPPED)
+    if not as_json:
+        _print_results(record)
 
 
-def _config(
+def _plan(
     recipe: str | None,
     model: str | None,
     loss: str | None,
@@ -101,25 +104,20 @@ def _config(
     settings: list[str],
     out: Path | None,
     resume: bool,
-) -> RunConfig:
+) -> tuple[Path, RunConfig]:
+    """Say where the run is and what it does; a resumed run does what it was started to do, or nothing."""
     import dataclasses
 
     from bnce.config import load_recipe, read_config, recipe_names
     from bnce.corpus.prepare import DOCSTRINGS
 
-    kept = None
-    if resume:
-        if out is None and recipe is None:
+    if recipe is None and resume:
+        if out is None:
             raise UserError("--resume needs the run to go on with: give it as --out RUN.")
-        if out is not None and not (out / "config.toml").is_file():
-            raise UserError(
-                f"'{out}' is not a run directory, so there is nothing to resume: leave out --resume to start it."
-            )
-        kept = read_config(out / "config.toml") if out is not None else None
-        if recipe is None and kept is not None:
-            if model or loss or corpus or settings:
-                raise UserError("A resumed run keeps its settings: leave out --model, --loss, --corpus and --set.")
-            return kept
+        if model or loss or corpus or settings:
+            raise UserError("A resumed run keeps its settings: leave out --model, --loss, --corpus and --set.")
+        _require_run(out)
+        return out, read_config(out / "config.toml")
     if recipe is None:
         raise UserError(f"No recipe was given: choose one of {', '.join(recipe_names())}, or a TOML file.")
     config = load_recipe(recipe, model=model, loss=loss, settings=settings)
@@ -129,11 +127,21 @@ def _config(
             f"The recipe '{recipe}' needs a corpus: make one with 'bnce prepare' and give it as --corpus DIR."
         )
     config = dataclasses.replace(config, corpus=name if name == DOCSTRINGS else str(Path(name).resolve()))
-    if kept is not None and kept != config:
+    out = out or Path("runs") / f"{config.recipe}-{config.model.name}-{config.loss.name}"
+    if not resume:
+        _refuse_existing_run(out)
+        return out, config
+    _require_run(out)
+    if read_config(out / "config.toml") != config:
+        raise UserError(f"The run '{out}' was started with other settings: resume it with  {_resume_command(out)}")
+    return out, config
+
+
+def _require_run(out: Path) -> None:
+    if not (out / "config.toml").is_file():
         raise UserError(
-            f"The run '{out}' was started with other settings: resume it with  bnce train --out {out} --resume"
+            f"'{out}' is not a run directory, so there is nothing to resume: leave out --resume to start it."
         )
-    return config
 
 
 def _refuse_existing_run(out: Path) -> None:
@@ -141,13 +149,23 @@ def _refuse_existing_run(out: Path) -> None:
         raise UserError(f"The run '{out}' exists already: go on with it by --resume, give another --out, or remove it.")
 
 
+def _resume_command(out: Path) -> str:
+    return shlex.join(["bnce", "train", "--out", str(out), "--resume"])
+
+
 class _StopOnSignal:
     """Turns the first Ctrl-C (or a polite kill) into a wish to stop after the step; a second one ends at once."""
 
     def __init__(self) -> None:
         self.wished = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._wish)
+
+    def __enter__(self) -> _StopOnSignal:
+        self._before = {number: signal.signal(number, self._wish) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _wish(self, number: int, frame: FrameType | None) -> None:
         self.wished = True
@@ -177,7 +195,7 @@ class _Display:
         self.bar.update(self.task, perplexity=f"{constant}PPLf {record['ppl_f']:.1f}")
 
     def noticed(self, sentence: str) -> None:
-        self.bar.console.print(sentence)
+        self.bar.console.print(sentence, markup=False)
 
 
 def _results(run: Any) -> dict[str, Any]:
@@ -192,7 +210,8 @@ def _results(run: Any) -> dict[str, Any]:
 def _print_results(record: dict[str, Any]) -> None:
     stdout.print(
         f"{record['run']}: {record['tokens']:,} words in {record['train_seconds']:.1f} s of training, "
-        f"{record['words_per_second']:,.0f} words/s on {record['device']}; {record['num_parameters']:,} parameters"
+        f"{record['words_per_second']:,.0f} words/s on {record['device']}; {record['num_parameters']:,} parameters",
+        markup=False,
     )
     if "test" in record:
         from bnce.cli.evaluate import describe

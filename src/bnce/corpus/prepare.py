@@ -178,19 +178,19 @@ def _check_sources(names: Sequence[str]) -> None:
 
 
 def _check_splits(tally: Tally, cut: Cut, given: dict[str, str]) -> None:
+    num_documents = sum(number for split, number in tally.num_documents.items() if split not in given)
+    text = f"The text has {num_documents} document{'' if num_documents == 1 else 's'}"
     for split in SPLITS:
         # No test split is a choice; training and its early stop need the other two.
         if tally.num_tokens(split) or (split == "test" and cut.fractions.get(split) == 0):
             continue
-        num_documents = sum(tally.num_documents.values())
         if split in given:
             raise UserError(f"'{given[split]}' holds no words for {split}: give a file with text in it.")
         if split == "train":
             raise UserError(
-                f"The text has {num_documents} documents and none is left to train on: "
-                "give more text, or smaller fractions for valid and test."
+                f"{text} and none is left to train on: give more text, or smaller fractions for valid and test."
             )
         raise UserError(
-            f"The text has {num_documents} documents and a fraction of {cut.fractions[split]:g} draws none "
+            f"{text} and a fraction of {cut.fractions[split]:g} draws none "
             f"for {split}: raise --{split}-fraction, or give --{split}; a blank line ends a document."
         )

@@ -120,12 +120,10 @@ def _chunks(path: str, advance: Advance | None) -> Iterator[bytes]:
     """Yield the unpacked bytes of a file, and turn what can go wrong into a sentence."""
     ending = os.path.splitext(path)[1].lower()
     with contextlib.ExitStack() as stack:
-        raw: IO[bytes] = sys.stdin.buffer
-        if path != STANDARD_INPUT:
-            try:
-                raw = stack.enter_context(open(path, "rb"))
-            except OSError as error:
-                raise UserError(f"Cannot read {_named(path)}: {error.strerror}.") from error
+        try:
+            raw: IO[bytes] = sys.stdin.buffer if path == STANDARD_INPUT else stack.enter_context(open(path, "rb"))
+        except OSError as error:
+            raise UserError(f"Cannot read {_named(path)}: {error.strerror}.") from error
         chunks = unpack(raw, ending)
         position = 0
         while True:

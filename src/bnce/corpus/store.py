@@ -168,7 +168,7 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise _torn(directory, f"{_MANIFEST} cannot be read ({error})") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise UserError(f'\'{directory}\' is not a corpus: its {_MANIFEST} does not say "format": "{FORMAT}".')
+        raise UserError(f"'{directory}' is not a corpus: its {_MANIFEST} is not of the format {FORMAT}.")
     if manifest.get("version") != VERSION:
         raise UserError(
             f"The corpus '{directory}' has format version {manifest.get('version')} "

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from bnce.losses.output_batch import OutputBatch
 
@@ -42,7 +43,9 @@ def chunked_cross_entropy(
     """Compute the same a few positions at a time."""
     device = hidden_ND.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight_VD.dtype
-    loss: Tensor = _ChunkedCrossEntropy.apply(hidden_ND, weight_VD, bias_V, target_N, valid_N, dtype)
+    # Asked here, because inside a Function gradients always look switched off.
+    wants_grad = torch.is_grad_enabled()
+    loss: Tensor = _ChunkedCrossEntropy.apply(hidden_ND, weight_VD, bias_V, target_N, valid_N, dtype, wants_grad)
     return loss
 
 
@@ -56,10 +59,11 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         target_N: Tensor,
         valid_N: Tensor | None,
         dtype: torch.dtype,
+        wants_grad: bool,
     ) -> Tensor:
         N, V = len(hidden_ND), len(weight_VD)
-        num_rows = min(N, max(1, MAX_LOGITS.get(hidden_ND.device.type, 2**28) // V))
-        needs_grad = any(ctx.needs_input_grad)
+        num_rows = max(1, min(N, MAX_LOGITS.get(hidden_ND.device.type, 2**28) // V))
+        needs_grad = wants_grad and any(ctx.needs_input_grad)
         with torch.autocast(hidden_ND.device.type, enabled=False):
             weight = weight_VD.to(dtype)
             loss = torch.zeros((), dtype=torch.float32, device=hidden_ND.device)
@@ -91,15 +95,16 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return loss
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grads
         hidden_grad_ND, weight_grad_VD, bias_grad_V = ctx.saved_tensors
-        return hidden_grad_ND * grad, weight_grad_VD * grad, bias_grad_V * grad, None, None, None
+        return hidden_grad_ND * grad, weight_grad_VD * grad, bias_grad_V * grad, None, None, None, None
 
 
 def _probabilities(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N1: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the softmax (N, V) in float32, and −ln p of the targets (N, 1)."""
-    if hidden_ND.dtype == bias_V.dtype:
+    """Compute the softmax (N, V) in float32 or better, and −ln p of the targets (N, 1)."""
+    if hidden_ND.dtype == bias_V.dtype and bias_V.dtype.itemsize >= 4:
         logit_NV = torch.addmm(bias_V, hidden_ND, weight_VD.t())
     else:
         logit_NV = torch.mm(hidden_ND, weight_VD.t()).float() + bias_V

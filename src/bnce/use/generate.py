@@ -5,6 +5,7 @@ Legend: B texts side by side, V vocabulary, D hidden.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,7 +27,7 @@ class Sampling:
     allow_unknown: bool = False
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
+        if not 0 <= self.temperature < math.inf:
             raise UserError(f"The temperature is {self.temperature}: it must be 0 (take the likeliest word) or above.")
         if self.top_k < 0:
             raise UserError(f"top-k is {self.top_k}: it must be 0 (all words) or above.")
@@ -69,8 +70,9 @@ def sample_words(score_BV: Tensor, sampling: Sampling, generator: torch.Generato
         return score_BV.argmax(1)
     # Highest first, so that both limits are prefixes.
     num_kept = min(sampling.top_k or score_BV.shape[1], score_BV.shape[1])
-    score_BK, word_BK = torch.topk(score_BV / sampling.temperature, num_kept, dim=1)
-    prob_BK = torch.softmax(score_BK, dim=1)
+    score_BK, word_BK = torch.topk(score_BV, num_kept, dim=1)
+    # The highest becomes 0 first, which no temperature, however small, makes infinite.
+    prob_BK = torch.softmax((score_BK - score_BK[:, :1]) / sampling.temperature, dim=1)
     before_BK = prob_BK.cumsum(1) - prob_BK
     prob_BK = torch.where(before_BK < sampling.top_p, prob_BK, 0.0)
     place_B1 = torch.multinomial(prob_BK, 1, generator=generator)

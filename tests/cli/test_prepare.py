@@ -1,0 +1,201 @@
+"""`bnce prepare` as a person types it: what it prints, how it leaves, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bnce.cli import main
+from bnce.corpus.store import Corpus
+
+
+@pytest.fixture
+def bnce(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["bnce", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        captured = capsys.readouterr()
+        return int(left.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(f"Document {n}. It says word{n}!\n" for n in range(300)))
+    return path
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    directory = tmp_path / "place"
+    directory.mkdir()
+    return directory
+
+
+def test_json_is_one_object(bnce, text: Path, place: Path) -> None:
+    status, out, err = bnce("prepare", text, "--out", place / "c", "--vocab-size", 20, "--json")
+    assert status == 0
+    record = json.loads(out)
+    corpus = Corpus.open(place / "c")
+    assert list(record) == ["corpus", "vocab_size", "vocabulary_digest", "splits", "seconds"]
+    assert record["corpus"] == str(place / "c")
+    assert record["vocab_size"] == len(corpus.vocabulary) == 20
+    assert record["vocabulary_digest"] == corpus.vocabulary.digest
+    assert list(record["splits"]) == ["train", "valid", "test"]
+    for name, split in record["splits"].items():
+        statistics = corpus.statistics[name]
+        assert split == {
+            "num_tokens": len(corpus.split(name)),
+            "num_sentences": statistics.num_sentences,
+            "num_documents": statistics.num_documents,
+            "num_oov": statistics.num_oov,
+            "unk_rate": statistics.unk_rate,
+        }
+        assert split["unk_rate"] > 0.1
+    assert "reading" in err
+
+
+def test_table(bnce, text: Path, place: Path) -> None:
+    status, out, _ = bnce("prepare", text, "--out", place / "c", "--min-count", 2)
+    assert status == 0
+    for word in ("train", "valid", "test", "documents", "sentences", "tokens", "<unk> rate", "V ="):
+        assert word in out
+
+
+def test_options_reach_the_corpus(bnce, text: Path, place: Path) -> None:
+    vocabulary = text.with_name("vocab.txt")
+    vocabulary.write_text("</s>\n<unk>\nIt\nsays\n")
+    valid = text.with_name("valid.txt")
+    valid.write_text("It says\n")
+    status, _, _ = bnce(
+        *("prepare", text, text, "--out", place / "c", "--vocab", vocabulary, "--valid", valid, "--cased"),
+        *("--tokens", "whitespace", "--sentences", "lines", "--test-fraction", 0.5, "--seed", 4, "--workers", 1),
+    )
+    assert status == 0
+    corpus = Corpus.open(place / "c")
+    assert corpus.normaliser.to_dict() == {"lowercase": False, "tokens": "whitespace", "sentences": "lines"}
+    assert corpus.vocabulary.words == ["</s>", "<unk>", "It", "says"]
+    assert corpus.split("valid").tolist() == [2, 3, 0]
+    assert 200 < corpus.statistics["test"].num_documents < 400
+
+
+def test_bad_bytes_go_on_request(bnce, text: Path, place: Path) -> None:
+    text.write_bytes(text.read_bytes() + b"a \xff b\n")
+    status, _, err = bnce("prepare", text, "--out", place / "c")
+    assert status == 2
+    assert "--errors replace" in err
+    status, _, _ = bnce("prepare", text, "--out", place / "c", "--errors", "replace")
+    assert status == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "message"),
+    [
+        (None, "text.txt", "no file"),
+        (b"", "text.txt", "holds no words"),
+        (b" \n\n", "text.txt", "holds no words"),
+        (b"a\nb\xc3(\n", "text.txt", "line 2 has invalid UTF-8 (byte 0xc3) at byte offset 3"),
+        (b"a\nb\0\n", "text.txt", "line 2 has a NUL byte at byte offset 3"),
+        (b"a" * (17 * 2**20), "text.txt", "line 1 is longer than 16 MiB"),
+        (b"plain", "text.gz", "damaged"),
+        (b"\xfd7zXZ\0\0", "text.xz", "damaged"),
+        (b"one document\n", "text.txt", "1 document and a fraction of 0.02 draws none for valid"),
+    ],
+)
+def test_bad_text(bnce, place: Path, content: bytes | None, name: str, message: str) -> None:
+    path = place.parent / name
+    if content is not None:
+        path.write_bytes(content)
+    status, out, err = bnce("prepare", path, "--out", place / "c", "--json")
+    assert (status, out) == (2, "")
+    sentence = err.strip().split("\n")[-1]
+    assert sentence.startswith("bnce: ")
+    assert message in sentence
+    assert "Traceback" not in err
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--vocab-size", "2"),
+        ("--min-count", "0"),
+        ("--valid-fraction", "1"),
+        ("--test-fraction", "-0.5"),
+        ("--tokens", "letters"),
+        ("--sentences", "paragraphs"),
+        ("--errors", "ignore"),
+        ("--workers", "0"),
+        ("--valid", "nowhere.txt"),
+        ("--vocab", "nowhere.txt"),
+    ],
+)
+def test_bad_options(bnce, text: Path, place: Path, options: tuple[str, str]) -> None:
+    status, out, err = bnce("prepare", text, "--out", place / "c", *options)
+    assert (status, out) == (2, "")
+    assert options[1] in err
+    assert "Traceback" not in err
+    assert "reading" not in err
+    assert list(place.iterdir()) == []
+
+
+def test_option_that_is_no_number(bnce, text: Path, place: Path) -> None:
+    status, out, err = bnce("prepare", text, "--out", place / "c", "--vocab-size", "many")
+    assert (status, out) == (2, "")
+    assert "--vocab-size" in err
+    assert "Traceback" not in err
+
+
+def test_directory_and_existing_output(bnce, text: Path, place: Path) -> None:
+    status, _, err = bnce("prepare", place, "--out", place / "c")
+    assert (status, err) == (2, f"bnce: '{place}' is a directory: give the files in it.\n")
+    (place / "c").mkdir()
+    (place / "c" / "mine").write_text("")
+    status, _, err = bnce("prepare", text, "--out", place / "c")
+    assert status == 2
+    assert "exists already" in err
+    assert os.listdir(place / "c") == ["mine"]
+
+
+def test_interrupt_leaves_nothing(place: Path) -> None:
+    """Interrupt as a terminal does, the whole group at once, while two workers are at it."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bnce", "prepare", "-", "--out", str(place / "c"), "--workers", "2"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        # A test run in the background of a shell is born deaf to interrupts, and so would this one be.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.stdin is not None
+    # Nine blocks: more than wait for their turn, so that some are done, and scratch files hold words.
+    process.stdin.write(b"some words of text\n" * 500_000)
+    process.stdin.flush()
+    deadline = time.monotonic() + 30
+    while not any(path.stat().st_size for path in place.glob(".c.*.partial/train.numbers")):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert [path.name.startswith(".c.") for path in place.iterdir()] == [True]
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode not in (0, 2)
+    assert out == b""
+    assert b"Traceback" not in err
+    assert list(place.iterdir()) == []
+
+
+def test_help_needs_no_numbers() -> None:
+    """Help answers at once: neither NumPy nor pyarrow is loaded for it."""
+    code = "import bnce.cli.prepare, sys; print(sorted({'numpy', 'pyarrow', 'torch'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,0 +1,52 @@
+"""What tests of several files share: batches at the output layer, and how hypothesis runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import settings
+
+from bnce.losses import OutputBatch
+from bnce.noise import log_uniform
+
+# The same examples in every run, and no clock: the machines that run this are slow and shared.
+settings.register_profile("bnce", deadline=None, derandomize=True)
+settings.load_profile("bnce")
+
+MakeBatch = Callable[..., OutputBatch]
+
+
+@pytest.fixture
+def make_batch() -> MakeBatch:
+    """Give a maker of random float32 batches in which words repeat: the targets are among the first few of V."""
+
+    def make(
+        T: int,
+        B: int,
+        K: int = 0,
+        *,
+        V: int = 11,
+        D: int = 6,
+        num_target_words: int = 4,
+        valid_TB: torch.Tensor | None = None,
+        log_z: float = 2.5,
+        sparse: bool = False,
+        seed: int = 1,
+    ) -> OutputBatch:
+        generator = torch.Generator().manual_seed(seed)
+        noise = log_uniform(V)
+        return OutputBatch(
+            hidden_TBD=torch.randn(T, B, D, generator=generator).requires_grad_(),
+            target_TB=torch.randint(num_target_words, (T, B), generator=generator),
+            valid_TB=valid_TB,
+            weight_VD=(0.5 * torch.randn(V, D, generator=generator)).requires_grad_(),
+            bias_V=(noise.log_probs_V + log_z + 0.3 * torch.randn(V, generator=generator)).requires_grad_(),
+            log_z=torch.tensor(log_z, requires_grad=True),
+            noise=noise,
+            num_noise=K,
+            sparse=sparse,
+        )
+
+    return make

@@ -1,0 +1,160 @@
+"""The five bodies: what each layer computes, how state is carried, and what an n-gram sees.
+
+Legend: T time steps, B streams, C context words, L = C + T, E embedding, D last hidden layer.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from bnce.config import MODEL_NAMES, ModelConfig
+from bnce.models import FeedForward, Recurrent, architecture, build_body
+
+E, H, BOTTLENECK, B = 5, 7, 4, 3
+RECURRENT = [name for name in MODEL_NAMES if name != "ffnn"]
+EPS = torch.finfo(torch.float32).eps
+
+
+def body(name: str, *, dropout: float = 0.0, order: int = 5) -> FeedForward | Recurrent:
+    torch.manual_seed(1)
+    return build_body(ModelConfig(name, E, H, BOTTLENECK, order=order, dropout=dropout))
+
+
+def embedded(num_words: int) -> Tensor:
+    return torch.randn(num_words, B, E, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_shapes(name: str) -> None:
+    network = body(name)
+    hidden_TBD, state = network(embedded(network.num_context + 6), network.initial_state(B))
+    assert network.output_size == (H if name in ("rnn", "lstm") else BOTTLENECK)
+    assert hidden_TBD.shape == (6, B, network.output_size)
+    assert [part.shape for part in state] == [part.shape for part in network.initial_state(B)]
+    assert len(state) == {"ffnn": 0, "lstm": 2, "relu-lstm": 2}.get(name, 1)
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_two_chunks_are_one_long_one(name: str) -> None:
+    network = body(name)
+    words_TBE = embedded(9)
+    whole_TBD, last = network(words_TBE, network.initial_state(B))
+    first_TBD, state = network(words_TBE[:4], network.initial_state(B))
+    second_TBD, state = network(words_TBE[4:], state)
+    torch.testing.assert_close(torch.cat([first_TBD, second_TBD]), whole_TBD, rtol=8 * EPS, atol=8 * EPS)
+    for part, expected in zip(state, last, strict=True):
+        torch.testing.assert_close(part, expected, rtol=8 * EPS, atol=8 * EPS)
+    forgetful_TBD, _ = network(words_TBE[4:], network.initial_state(B))
+    assert not torch.allclose(forgetful_TBD, second_TBD, atol=1e-3), "the state does matter"
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_the_carried_state_ends_back_propagation(name: str) -> None:
+    network = body(name)
+    words_TBE = embedded(4).requires_grad_()
+    hidden_TBD, state = network(words_TBE, network.initial_state(B))
+    assert hidden_TBD.requires_grad
+    assert not any(part.requires_grad for part in state)
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_streams_do_not_see_each_other(name: str) -> None:
+    network = body(name)
+    words_TBE = embedded(4)
+    changed_TBE = words_TBE.clone()
+    changed_TBE[:, 1] += 1
+    before_TBD, _ = network(words_TBE, network.initial_state(B))
+    after_TBD, _ = network(changed_TBE, network.initial_state(B))
+    assert torch.equal(before_TBD[:, [0, 2]], after_TBD[:, [0, 2]])
+    assert not torch.equal(before_TBD[:, 1], after_TBD[:, 1])
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_layers_are_the_textbook_s(name: str) -> None:
+    network = body(name)
+    words_TBE = embedded(3)
+    cell = network.cell
+    hidden, memory = torch.zeros(B, H), torch.zeros(B, H)
+    outputs = []
+    for word_BE in words_TBE:
+        gates = word_BE @ cell.weight_ih_l0.t() + cell.bias_ih_l0 + hidden @ cell.weight_hh_l0.t() + cell.bias_hh_l0
+        if name.endswith("lstm"):
+            enter, forget, candidate, out = gates.chunk(4, dim=1)
+            memory = forget.sigmoid() * memory + enter.sigmoid() * candidate.tanh()
+            hidden = out.sigmoid() * memory.tanh()
+        else:
+            hidden = gates.tanh()
+        is_bottleneck = name.startswith("relu-")
+        outputs.append(torch.relu(network.bottleneck(hidden)) if is_bottleneck else hidden)
+    found_TBD, _ = network(words_TBE, network.initial_state(B))
+    torch.testing.assert_close(found_TBD, torch.stack(outputs), rtol=1e-5, atol=16 * EPS)
+
+
+@pytest.mark.parametrize("order", [2, 3, 4, 5, 6])
+def test_ffnn_is_the_n_gram_built_by_hand(order: int) -> None:
+    network = body("ffnn", order=order)
+    num_context = order - 2  # with the word itself, order − 1 words are seen
+    assert network.num_context == num_context
+    words_LBE = embedded(num_context + 4)
+    found_TBD, _ = network(words_LBE, ())
+    assert len(found_TBD) == 4
+    for t in range(4):
+        for b in range(B):
+            seen = torch.cat([words_LBE[t + offset, b] for offset in range(order - 1)])  # oldest word first
+            hidden = torch.relu(network.hidden.weight @ seen + network.hidden.bias)
+            expected = torch.relu(network.bottleneck.weight @ hidden + network.bottleneck.bias)
+            torch.testing.assert_close(found_TBD[t, b], expected, rtol=1e-5, atol=16 * EPS)
+
+
+def test_ffnn_sees_no_further_than_its_order() -> None:
+    network = body("ffnn", order=3)
+    words_LBE = embedded(6)
+    earlier_LBE, later_LBE = words_LBE.clone(), words_LBE.clone()
+    earlier_LBE[1] += 1
+    later_LBE[4] += 1
+    found, earlier, later = (network(words, ())[0] for words in (words_LBE, earlier_LBE, later_LBE))
+    assert (earlier != found).any(2).any(1).tolist() == [True, True, False, False, False]
+    assert (later != found).any(2).any(1).tolist() == [False, False, False, True, True]
+
+
+@pytest.mark.parametrize("name", ["ffnn", "relu-rnn", "relu-lstm"])
+def test_bottleneck_is_a_relu(name: str) -> None:
+    network = body(name)
+    hidden_TBD, _ = network(embedded(network.num_context + 20), network.initial_state(B))
+    assert hidden_TBD.min() == 0.0
+    assert hidden_TBD.max() > 0.0
+
+
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_dropout_is_for_training_only(name: str) -> None:
+    dropping, plain = body(name, dropout=0.5), body(name)
+    words = embedded(plain.num_context + 6)
+
+    def run(network: FeedForward | Recurrent) -> Tensor:
+        return network(words, network.initial_state(B))[0]
+
+    assert not torch.equal(run(dropping), run(dropping))
+    assert torch.equal(run(plain), run(plain)), "the paper uses none"
+    assert torch.equal(run(dropping.eval()), run(plain.eval()))
+
+
+def test_the_state_is_where_and_what_the_weights_are() -> None:
+    state = body("lstm").double().initial_state(2)
+    assert [part.dtype for part in state] == [torch.float64, torch.float64]
+    assert state[0].data_ptr() != state[1].data_ptr(), "a checkpoint must be able to hold both"
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("ffnn", "4×200–600–400(B)–V"),
+        ("rnn", "200–600(R)–V"),
+        ("relu-rnn", "200–600(R)–400(B)–V"),
+        ("lstm", "200–600(R)–V"),
+        ("relu-lstm", "200–600(R)–400(B)–V"),
+    ],
+)
+def test_architecture_is_written_as_in_table_1(name: str, written: str) -> None:
+    assert architecture(ModelConfig(name)) == written

@@ -1,0 +1,96 @@
+"""A corpus and runs small enough for tests: words by chance, and networks of a few units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bnce.config import LossConfig, ModelConfig, OptimiserConfig, RunConfig, TrainingConfig
+from bnce.corpus.normalise import Normaliser
+from bnce.corpus.store import Corpus, SplitStatistics, write_description, write_ids
+from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
+from bnce.language_model import LanguageModel
+from bnce.noise import unigram
+
+# On tensors of a few hundred numbers a second thread only waits, on a busy machine twenty times as long as one works.
+torch.set_num_threads(1)
+
+VOCAB_SIZE = 30
+
+
+def random_ids(num_tokens: int, vocab_size: int = VOCAB_SIZE, seed: int = 1) -> np.ndarray:
+    """Draw ids by Zipf's law, but every other time, by a coin, the follower of the word before: something to learn."""
+    generator = np.random.default_rng(seed)
+    weights = 1.0 / np.arange(1, vocab_size + 1)
+    ids = generator.choice(vocab_size, size=num_tokens, p=weights / weights.sum())
+    for place in np.flatnonzero(generator.random(num_tokens) < 0.5):
+        ids[place] = (7 * ids[place - 1] + 3) % vocab_size
+    return ids
+
+
+def write_corpus(directory: Path, splits: Mapping[str, np.ndarray], vocab_size: int = VOCAB_SIZE) -> Corpus:
+    """Write ids as the corpus directory they would have come from."""
+    directory.mkdir(parents=True)
+    words = [*SPECIALS, *(f"w{number}" for number in range(len(SPECIALS), vocab_size))]
+    statistics, hashes = {}, {}
+    for name, ids in splits.items():
+        statistics[name] = SplitStatistics(len(ids), int(np.sum(ids == END)), 1, int(np.sum(ids == UNK)))
+        hashes[name] = write_ids(directory, name, [ids], len(ids), vocab_size)
+    counts = np.bincount(splits["train"], minlength=vocab_size)
+    write_description(
+        directory, Vocabulary(words), Normaliser(False, "whitespace", "lines"), counts, statistics, hashes
+    )
+    return Corpus.open(directory)
+
+
+def small_corpus(directory: Path, num_train: int = 2003) -> Corpus:
+    """Write three splits of random ids."""
+    sizes = {"train": num_train, "valid": 301, "test": 257}
+    return write_corpus(directory, {name: random_ids(size, seed=size) for name, size in sizes.items()})
+
+
+def small_config(corpus: Corpus | None = None, **sections: Mapping[str, Any]) -> RunConfig:
+    """Make settings for a run of a second; `sections` change single ones."""
+    settings: dict[str, dict[str, Any]] = {
+        "model": {"name": "relu-lstm", "embedding_size": 6, "hidden_size": 8, "bottleneck_size": 7, "order": 3},
+        "loss": {"name": "bnce"},
+        "optimiser": {"name": "rowwise", "gradient": "tokens", "schedule": "linear", "learning_rate": 0.1},
+        "training": {"batch_size": 8, "num_steps": 5, "epochs": 2},
+    }
+    kinds = {"model": ModelConfig, "loss": LossConfig, "optimiser": OptimiserConfig, "training": TrainingConfig}
+    made: dict[str, Any] = {key: kind(**{**settings[key], **sections.get(key, {})}) for key, kind in kinds.items()}
+    return RunConfig(recipe="small", corpus="" if corpus is None else str(corpus.directory), **made)
+
+
+def small_model(name: str = "lstm", loss: str = "bnce", vocab_size: int = VOCAB_SIZE, **model: Any) -> LanguageModel:
+    """Make a model off its start: wider weights give contexts that differ, and a log Z that is not 9."""
+    torch.manual_seed(3)
+    config = small_config(model={"name": name, **model}, loss={"name": loss})
+    counts = np.bincount(random_ids(5000, vocab_size), minlength=vocab_size)
+    network = LanguageModel(config.model, config.loss, unigram(counts))
+    with torch.no_grad():
+        network.embedding.normal_()
+        network.output.weight.normal_()
+    return network
+
+
+class Watcher:
+    """An observer that remembers what it hears."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.records: list[dict[str, Any]] = []
+        self.sentences: list[str] = []
+
+    def advanced(self, *, tokens: int, words_per_second: float, loss: float) -> None:
+        self.tokens.append(tokens)
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        self.records.append(record)
+
+    def noticed(self, sentence: str) -> None:
+        self.sentences.append(sentence)

@@ -1,0 +1,169 @@
+"""The line from text to model is straight: a file imports only from those before it; and no file is run as code."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import bnce
+
+PACKAGE = Path(bnce.__file__).parent
+
+# Rooms in the order the data goes through them. Within a room that is a package files may import each other.
+ORDER = [
+    "errors",
+    "version",
+    "files",
+    "config",
+    "corpus",
+    "kernels",
+    "noise",
+    "rows",
+    "losses",
+    "models",
+    "parameter_count",
+    "output_layer",
+    "language_model",
+    "optimiser",
+    "checkpoint",
+    "evaluate",
+    "run_directory",
+    "trainer",
+    "training_run",
+    "report",
+    "bench",
+    "doctor",
+    "use",
+    "cli",
+    "__main__",
+]
+# The longest room has an order of its own.
+CORPUS_ORDER = [
+    "unpack",
+    "sources",
+    "workers",
+    "normalise",
+    "vocabulary",
+    "docstrings",
+    "store",
+    "numbering",
+    "prepare",
+    "batches",
+]
+UNPICKLERS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+
+FILES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
+MODULES = {".".join(path.with_suffix("").parts).removesuffix(".__init__"): path for path in FILES}
+
+
+def imported(source: str) -> Iterator[str]:
+    """List what a file imports from this package, wherever in it the import stands, without the leading `bnce.`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "an import names its module in full"
+            module = node.module or ""
+            names = [f"{module}.{alias.name}" for alias in node.names] if module == "bnce" else [module]
+        else:
+            continue
+        yield from (name.removeprefix("bnce.") for name in names if name.split(".")[0] == "bnce")
+
+
+def wrong_imports(module: str, source: str) -> list[str]:
+    """List the imports of a file that go forward, or out of the order."""
+    room, _, place = module.partition(".")
+    wrong = []
+    for target in imported(source):
+        other, _, target_place = target.partition(".")
+        if other not in ORDER:
+            wrong.append(target)
+        elif other == room == "corpus":
+            if CORPUS_ORDER.index(target_place.split(".")[0]) >= CORPUS_ORDER.index(place):
+                wrong.append(target)
+        elif other != room and ORDER.index(other) > ORDER.index(room):
+            wrong.append(target)
+    return wrong
+
+
+def code_from_data(source: str) -> list[str]:
+    """List what would run data as code: pickles, `torch.load`, `eval` and `exec`, NumPy with pickles allowed."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names if alias.name.split(".")[0] in UNPICKLERS]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in UNPICKLERS:
+            found.append(str(node.module))
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            options = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+            if name in ("eval", "exec", "torch.load", "torch.save"):
+                found.append(name)
+            if name in ("np.load", "np.save") and options.get("allow_pickle") != "False":
+                found.append(f"{name} with pickles")
+    return found
+
+
+def test_every_module_has_a_place() -> None:
+    rooms = {module.split(".")[0] for module in MODULES} - {"__init__"}
+    assert rooms - set(ORDER) == set(), "put the new module into ORDER, where the data comes by it"
+    in_corpus = {module.split(".")[1] for module in MODULES if module.startswith("corpus.")}
+    assert in_corpus == set(CORPUS_ORDER)
+    assert len(ORDER) == len(set(ORDER))
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if module != "__init__"])
+def test_imports_go_one_way(module: str) -> None:
+    assert wrong_imports(module, (PACKAGE / MODULES[module]).read_text(encoding="utf-8")) == []
+
+
+def test_a_wrong_import_is_seen() -> None:
+    """Wherever it hides: at the top, in a function, as a whole module, or through the front door."""
+    assert wrong_imports("noise", "from bnce.cli.console import stdout") == ["cli.console"]
+    assert wrong_imports("noise", "def f():\n    import bnce.trainer") == ["trainer"]
+    assert wrong_imports("noise", "from bnce import trainer, errors") == ["trainer"]
+    assert wrong_imports("noise", "from bnce import OutputLayer") == ["OutputLayer"]
+    assert wrong_imports("corpus.store", "from bnce.corpus.prepare import prepare") == ["corpus.prepare"]
+    assert wrong_imports("corpus.prepare", "from bnce.corpus.store import Corpus\nimport numpy, bnce.errors") == []
+
+
+def test_the_front_door_names_only_lazy_ones() -> None:
+    """`bnce/__init__.py` loads errors and version; what needs PyTorch it imports for type checkers alone."""
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    at_run_time = ast.unparse(ast.Module([node for node in tree.body if not isinstance(node, ast.If)], []))
+    assert sorted(imported(at_run_time)) == ["errors", "version"]
+    assert sorted(set(imported(ast.unparse(tree)))) == ["errors", "noise", "output_layer", "version"]
+    assert set(bnce.__all__) == {"UserError", "__version__", *bnce._HOMES}
+    assert all(getattr(bnce, name) is not None for name in bnce.__all__)
+    with pytest.raises(AttributeError, match="module 'bnce' has no attribute 'Softmax'"):
+        _ = bnce.Softmax
+
+
+def test_the_command_line_answers_without_torch() -> None:
+    check = "import sys, bnce.cli; print([name for name in ('torch', 'pyarrow', 'matplotlib') if name in sys.modules])"
+    answer = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
+
+
+def test_names_say_what_is_inside() -> None:
+    parts = {part for path in FILES for part in path.with_suffix("").parts}
+    assert parts & {"utils", "util", "helpers", "helper", "common", "misc"} == set()
+    assert not [part for part in parts if part.endswith(("_v2", "_legacy", "_old", "_new"))]
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_files_are_data_not_code(path: Path) -> None:
+    assert code_from_data((PACKAGE / path).read_text(encoding="utf-8")) == []
+
+
+def test_code_from_data_is_seen() -> None:
+    for source in ("import pickle", "from joblib import load", "eval(text)", "exec(text)", "x = torch.load(path)"):
+        assert code_from_data(source), source
+    assert code_from_data("np.load(path)") == ["np.load with pickles"]
+    assert code_from_data("np.load(path, allow_pickle=True)") == ["np.load with pickles"]
+    assert code_from_data("model.eval()\nnp.load(path, allow_pickle=False)") == []

@@ -1,0 +1,179 @@
+"""Noise distributions: the alias tables hold exactly the probabilities, and the draws follow them."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bnce.errors import UserError
+from bnce.noise import Noise, alias_table, log_uniform, make_noise, uniform, unigram
+
+
+def probabilities_in(keep_V: np.ndarray, alias_V: np.ndarray) -> np.ndarray:
+    """Work out with what probability each word leaves an alias table."""
+    return np.bincount(alias_V, weights=1.0 - keep_V, minlength=len(keep_V)) / len(keep_V) + keep_V / len(keep_V)
+
+
+def assert_table_is_exact(probs_V: np.ndarray) -> None:
+    keep_V, alias_V = alias_table(probs_V)
+    assert keep_V.min() >= 0.0
+    assert keep_V.max() <= 1.0
+    # Running sums of up to V, of V terms, are rounded by V · V · eps; a slot holds 1/V of that.
+    allowed = len(probs_V) * np.finfo(float).eps
+    np.testing.assert_allclose(probabilities_in(keep_V, alias_V), probs_V, rtol=0, atol=allowed)
+
+
+@pytest.mark.parametrize("V", [1, 2, 3, 1000])
+@pytest.mark.parametrize("shape", ["uniform", "zipf", "reversed zipf", "one word"])
+def test_alias_table_is_exact(V: int, shape: str) -> None:
+    zipf_V = 1.0 / np.arange(1, V + 1)
+    weight_V = {
+        "uniform": np.ones(V),
+        "zipf": zipf_V,
+        "reversed zipf": zipf_V[::-1],
+        "one word": np.where(np.arange(V) == V // 2, 1.0, 1e-9),
+    }[shape]
+    assert_table_is_exact(weight_V / weight_V.sum())
+
+
+def test_uniform_of_any_size() -> None:
+    """49 · (1/49) is a hair below 1: every slot then lacks something that no other has to give."""
+    for V in range(1, 200):
+        assert_table_is_exact(np.full(V, 1.0 / V))
+
+
+@given(st.lists(st.floats(1e-12, 1.0), min_size=1, max_size=60))
+def test_alias_table_is_exact_for_any_weights(weights: list[float]) -> None:
+    assert_table_is_exact(np.array(weights) / np.sum(weights))
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=60))
+def test_alias_table_is_exact_where_sums_meet(counts: list[int]) -> None:
+    """Small counts make slots that are full to the last bit, where one giver ends and the next begins."""
+    assert_table_is_exact(np.array(counts) / np.sum(counts))
+
+
+@pytest.mark.parametrize("noise", [log_uniform(50), uniform(7), unigram([5, 0, 1, 100, 3, 3]), uniform(1)], ids=len)
+def test_samples_follow_the_probabilities(noise: Noise) -> None:
+    num_samples = 200_000
+    words = noise.sample((num_samples,), torch.Generator().manual_seed(1))
+    seen_V = torch.bincount(words, minlength=len(noise)).double()
+    expected_V = noise.log_probs_V.double().exp() * num_samples
+    chi_square = float(((seen_V - expected_V) ** 2 / expected_V).sum())
+    # Mean V − 1 and variance 2(V − 1): four deviations above the mean, and the draw is always the same.
+    freedom = len(noise) - 1
+    assert chi_square <= freedom + 4 * math.sqrt(2 * freedom)
+
+
+def test_samples_are_independent() -> None:
+    """Neighbours repeat as often as chance has it."""
+    noise = uniform(10)
+    words = noise.sample((100_000,), torch.Generator().manual_seed(2))
+    assert float((words[1:] == words[:-1]).float().mean()) == pytest.approx(0.1, abs=4 * math.sqrt(0.09 / 100_000))
+
+
+def test_seed_decides_the_draw() -> None:
+    noise = log_uniform(1000)
+    first, second, other = (noise.sample((4, 9), torch.Generator().manual_seed(seed)) for seed in (5, 5, 6))
+    assert first.shape == (4, 9)
+    assert first.dtype == torch.int64
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)
+    torch.manual_seed(5)
+    assert torch.equal(noise.sample((4, 9)), first), "without a generator the global one is used"
+
+
+def test_log_prob_looks_up_words_of_any_shape() -> None:
+    noise = unigram([1, 3])
+    found = noise.log_prob(torch.tensor([[0, 1, 1]]))
+    torch.testing.assert_close(found, torch.tensor([[0.25, 0.75, 0.75]]).log())
+
+
+def test_unigram_follows_the_counts() -> None:
+    torch.testing.assert_close(unigram([1, 2, 7]).log_probs_V.exp(), torch.tensor([0.1, 0.2, 0.7]))
+
+
+def test_a_word_never_seen_counts_as_the_rarest_seen() -> None:
+    torch.testing.assert_close(unigram([0, 2, 6, 0]).log_probs_V.exp(), torch.tensor([2, 2, 6, 2]) / 12)
+
+
+def test_power_flattens() -> None:
+    torch.testing.assert_close(unigram([1, 16], power=0.5).log_probs_V.exp(), torch.tensor([0.2, 0.8]))
+    torch.testing.assert_close(unigram([1, 16], power=0.0).log_probs_V.exp(), torch.tensor([0.5, 0.5]))
+
+
+@pytest.mark.parametrize("V", [1, 2, 80_000])
+def test_log_uniform_is_zipf_and_sums_to_one(V: int) -> None:
+    noise = log_uniform(V)
+    assert float(noise.log_probs_V.double().exp().sum()) == pytest.approx(1.0, abs=1e-6)
+    assert float(noise.log_probs_V[0].exp()) == pytest.approx(math.log(2) / math.log(V + 1), rel=1e-6)
+
+
+@pytest.mark.parametrize("make", [np.array, list, torch.tensor, lambda counts: np.array(counts, dtype=np.uint16)])
+def test_counts_of_any_kind(make: type) -> None:
+    torch.testing.assert_close(unigram(make([1, 3])).log_probs_V.exp(), torch.tensor([0.25, 0.75]))
+
+
+def test_counts_may_be_read_only_or_half_precision() -> None:
+    counts_V = np.array([1, 3])
+    counts_V.flags.writeable = False
+    assert len(unigram(counts_V)) == 2
+    assert len(unigram(torch.tensor([1.0, 3.0], dtype=torch.bfloat16, requires_grad=True))) == 2
+
+
+def test_a_list_keeps_its_digits() -> None:
+    """Counts above 2^24 do not fit float32."""
+    ratio = unigram([2.0**24 + 1, 1.0]).log_probs_V.double()
+    assert float(ratio[0] - ratio[1]) == pytest.approx(math.log(2.0**24 + 1), abs=2e-6)
+    table = Noise([1.0, 2.0**-30])
+    assert float(table.log_probs_V[1]) == pytest.approx(-30 * math.log(2), rel=1e-7)
+
+
+@pytest.mark.parametrize("counts", [[], [[1, 2]], [1, math.nan], [1, math.inf], [1, -1]])
+def test_bad_counts_are_refused(counts: list) -> None:
+    with pytest.raises(UserError, match=r"^Counts must be a list of finite numbers, none below zero, one a word.$"):
+        unigram(counts)
+
+
+def test_counts_that_are_all_zero_are_refused() -> None:
+    with pytest.raises(UserError, match=r"^Counts must not all be zero: count the targets of the training text.$"):
+        unigram([0, 0])
+
+
+@pytest.mark.parametrize("probs", [[0.5, 0.0], [0.5, -0.5], [0.5, math.nan], [0.5, math.inf]])
+def test_bad_probabilities_are_refused(probs: list[float]) -> None:
+    with pytest.raises(UserError, match="finite probabilities above zero for every word: smooth the zero counts first"):
+        Noise(probs)
+
+
+@pytest.mark.parametrize("make", [uniform, log_uniform])
+def test_an_empty_vocabulary_is_refused(make: type) -> None:
+    with pytest.raises(UserError, match=r"one probability a word: it got an array of shape \(0,\)"):
+        make(0)
+
+
+def test_names_make_noise() -> None:
+    counts_V = np.array([8, 1, 1])
+    assert torch.equal(make_noise("unigram", counts_V, 0.5).log_probs_V, unigram(counts_V, 0.5).log_probs_V)
+    assert torch.equal(make_noise("uniform", counts_V).log_probs_V, uniform(3).log_probs_V)
+    assert torch.equal(make_noise("log-uniform", counts_V).log_probs_V, log_uniform(3).log_probs_V)
+    with pytest.raises(UserError, match=r"Unknown noise 'unigrm': .* Did you mean 'unigram'?"):
+        make_noise("unigrm", counts_V)
+
+
+def test_a_move_keeps_the_tables_and_no_state_is_saved() -> None:
+    noise = log_uniform(20)
+    assert noise.state_dict() == {}, "the noise is data: it is rebuilt from the counts"
+    moved = copy.deepcopy(noise).to("meta")
+    buffers = dict(moved.named_buffers())
+    assert set(buffers) == {"log_probs_V", "keep_V", "alias_V"}
+    assert all(buffer.is_meta for buffer in buffers.values())
+    assert moved.sample((3,)).is_meta, "draws are made where the tables are"
+    back = copy.deepcopy(noise).to("cpu")
+    assert all(torch.equal(buffer, getattr(noise, name)) for name, buffer in back.named_buffers())

@@ -1,0 +1,385 @@
+"""The output layer as a module: shapes, masks, gradients, log-probabilities, precision, and what it refuses.
+
+Legend: T time steps, B streams, N positions, K drawn words, D hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import bnce
+from bnce import output_layer
+from bnce.config import LOSS_NAMES
+from bnce.errors import UserError
+from bnce.losses import reference
+from bnce.noise import Noise, log_uniform
+from bnce.output_layer import IGNORE_INDEX, OutputLayer
+
+T, B, D, V, K = 3, 5, 6, 23, 4
+EPS = torch.finfo(torch.float32).eps
+
+
+def build(loss: str = "bnce", *, num_noise: int | None = None, spread: float = 0.5, **options: Any) -> OutputLayer:
+    """Make a layer away from its start, so that its answers depend on the hidden row."""
+    if num_noise is None:
+        num_noise = K if loss in ("nce", "snce") else 0
+    layer = OutputLayer(D, V, log_uniform(V), loss, 2.5, num_noise, **options)
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(1)
+        layer.weight.copy_(spread * torch.randn(V, D, generator=generator))
+        layer.bias += spread * torch.randn(V, generator=generator)
+    return layer
+
+
+def hidden_and_targets(*shape: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    return torch.randn(*shape, D, generator=generator), torch.randint(6, shape, generator=generator)
+
+
+def seeded(layer: OutputLayer, *arguments: Any) -> Tensor:
+    """Call a layer with the same drawn words every time."""
+    torch.manual_seed(7)
+    return layer(*arguments)
+
+
+def refusal(make: Any, *arguments: Any, **options: Any) -> str:
+    with pytest.raises(UserError) as caught:
+        make(*arguments, **options)
+    return str(caught.value)
+
+
+def test_it_is_the_package_s_front_door() -> None:
+    assert bnce.OutputLayer is OutputLayer
+    assert bnce.Noise is Noise
+
+
+# The loss.
+
+
+@pytest.mark.parametrize("loss", LOSS_NAMES)
+def test_forward_is_the_mean_over_tokens(loss: str) -> None:
+    layer = build(loss)
+    hidden_TBD, target_TB = hidden_and_targets(T, B)
+    torch.manual_seed(7)
+    total = layer.loss_sum(hidden_TBD, target_TB)
+    assert seeded(layer, hidden_TBD, target_TB).item() == pytest.approx(total.item() / (T * B), rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", LOSS_NAMES)
+def test_n_rows_are_one_time_step(loss: str) -> None:
+    layer = build(loss)
+    hidden_ND, target_N = hidden_and_targets(7)
+    as_step = seeded(layer, hidden_ND.unsqueeze(0), target_N.unsqueeze(0))
+    assert seeded(layer, hidden_ND, target_N).item() == as_step.item()
+
+
+def test_time_steps_have_noise_of_their_own() -> None:
+    layer = build()
+    hidden_TBD, target_TB = hidden_and_targets(T, B)
+    steps = [layer(hidden_BD, target_B).item() for hidden_BD, target_B in zip(hidden_TBD, target_TB, strict=True)]
+    assert layer(hidden_TBD, target_TB).item() == pytest.approx(sum(steps) / T, rel=1e-5)
+    flat = layer(hidden_TBD.reshape(-1, D), target_TB.reshape(-1)).item()
+    assert flat != pytest.approx(sum(steps) / T, rel=0.1), "fifteen rows at once see fourteen noise words each"
+
+
+@pytest.mark.parametrize("loss", LOSS_NAMES)
+@pytest.mark.parametrize("by", ["ignore_index", "mask", "both", "own index"])
+def test_left_out_positions(loss: str, by: str) -> None:
+    """One valid set, said in four ways; the mean is over the tokens that count."""
+    own_index = by == "own index"
+    layer = build(loss, ignore_index=V + 7) if own_index else build(loss)
+    hidden_TBD, target_TB = hidden_and_targets(T, B)
+    valid_TB = torch.ones(T, B, dtype=torch.bool)
+    valid_TB[0, 2] = valid_TB[2, 0] = valid_TB[2, 4] = False
+    torch.manual_seed(7)
+    expected = layer.loss_sum(hidden_TBD, target_TB, valid_TB).item() / 12
+    ignored_TB = target_TB.masked_fill(~valid_TB, V + 7 if own_index else IGNORE_INDEX)
+    if by == "mask":
+        found = seeded(layer, hidden_TBD, target_TB, valid_TB.int())
+    elif by == "both":
+        half_TB = valid_TB.clone()
+        half_TB[0, 2] = True
+        found = seeded(layer, hidden_TBD, torch.where(half_TB, ignored_TB, target_TB), half_TB)
+    else:
+        found = seeded(layer, hidden_TBD, ignored_TB)
+    assert found.item() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("loss", LOSS_NAMES)
+def test_nothing_valid_is_no_loss(loss: str) -> None:
+    layer = build(loss)
+    hidden_ND, _ = hidden_and_targets(4)
+    value = layer(hidden_ND.requires_grad_(), torch.full((4,), IGNORE_INDEX))
+    value.backward()
+    assert value.item() == 0.0
+    assert not hidden_ND.grad.any()
+    assert not layer.weight.grad.any()
+
+
+@pytest.mark.parametrize("loss", LOSS_NAMES)
+def test_sparse_gradients_equal_dense_ones(loss: str) -> None:
+    hidden_TBD, target_TB = hidden_and_targets(T, B)
+    dense, sparse = build(loss), build(loss, sparse=True)
+    for layer in (dense, sparse):
+        seeded(layer, hidden_TBD, target_TB).backward()
+    for name in ("weight", "bias"):
+        expected, found = getattr(dense, name).grad, getattr(sparse, name).grad
+        assert not expected.is_sparse
+        assert found.is_sparse == (loss != "softmax"), "the softmax touches every row"
+        found = found.to_dense() if found.is_sparse else found
+        torch.testing.assert_close(found, expected, rtol=8 * EPS, atol=EPS)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "nce", "snce", "bnce"])
+def test_gradient_is_the_slope(loss: str) -> None:
+    """Central differences of the float64 reference along one random direction in all parameters at once."""
+    layer = build(loss, learn_log_z=True)
+    hidden_BD, target_B = hidden_and_targets(B)
+    hidden_BD.requires_grad_()
+    torch.manual_seed(7)
+    drawn = layer.noise.sample((1, B, K) if loss == "nce" else (1, K))[0]
+    seeded(layer, hidden_BD, target_B).backward()
+    parameters = [hidden_BD, layer.weight, layer.bias, layer.log_z]
+    generator = torch.Generator().manual_seed(3)
+    directions = [torch.randn(parameter.shape, generator=generator).double() for parameter in parameters]
+
+    def mean_loss(step: float) -> float:
+        moved = [
+            parameter.detach().double() + step * way for parameter, way in zip(parameters, directions, strict=True)
+        ]
+        *rest, log_z = moved
+        probs_V = layer.noise.log_probs_V.double().exp()
+        if loss == "softmax":
+            total = reference.softmax_loss(*rest, target_B)
+        elif loss == "bnce":
+            total = reference.batch_nce_loss(*rest, target_B, drawn[:0], probs_V, log_z)
+        else:
+            total = reference.sampled_nce_loss(*rest, target_B, drawn.expand(B, K), probs_V, log_z)
+        return float(total) / B
+
+    slope = (mean_loss(1e-5) - mean_loss(-1e-5)) / 2e-5
+    found = sum(
+        float((way * parameter.grad).sum())
+        for parameter, way in zip(parameters, directions, strict=True)
+        if parameter.grad is not None  # the softmax has no use for ln Z
+    )
+    assert found == pytest.approx(slope, rel=1e-5)
+    assert (layer.log_z.grad is None) == (loss == "softmax")
+
+
+@pytest.mark.parametrize("loss", LOSS_NAMES)
+def test_autocast_is_finite_and_near(loss: str) -> None:
+    layer = build(loss, sparse=True)
+    hidden_TBD, target_TB = hidden_and_targets(T, B)
+    exact = seeded(layer, hidden_TBD, target_TB)
+    exact.backward()
+    expected = layer.weight.grad.to_dense()
+    layer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = seeded(layer, hidden_TBD, target_TB)
+    rounded.backward()
+    assert rounded.dtype == torch.float32
+    # bf16 has 8 bits: products of size 1 are off by 2^-8 at most, and the loss of a token sums few of them.
+    assert rounded.item() == pytest.approx(exact.item(), rel=2**-8)
+    assert rounded.item() != exact.item(), "bf16 was not used"
+    found = layer.weight.grad.to_dense()
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=0, atol=2**-7 * float(expected.abs().max()))
+
+
+def test_log_probs_under_autocast() -> None:
+    layer = build()
+    hidden_ND, words_N = hidden_and_targets(9)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = layer.log_probs(hidden_ND, words_N)
+    assert rounded.dtype == torch.float32
+    torch.testing.assert_close(rounded, layer.log_probs(hidden_ND, words_N), rtol=0, atol=0.05)
+
+
+# The start.
+
+
+def test_it_starts_at_the_unigram_model() -> None:
+    layer = OutputLayer(D, V, np.arange(V), log_z=9.0)
+    assert layer.noise.log_probs_V[0] == layer.noise.log_probs_V[1], "a zero count is smoothed"
+    assert torch.equal(layer.bias, layer.noise.log_probs_V + 9.0)
+    hidden_ND, _ = hidden_and_targets(50)
+    assert torch.allclose(layer.log_normaliser(hidden_ND), torch.tensor(9.0), atol=0.2)
+    layer.weight.data.zero_()
+    assert torch.allclose(layer.log_normaliser(hidden_ND), torch.tensor(9.0), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "counts", [np.ones(V), torch.ones(V), [1] * V, log_uniform(V)], ids=lambda kind: type(kind).__name__
+)
+def test_noise_may_be_counts_or_a_distribution(counts: Noise | np.ndarray | Tensor | Sequence[float]) -> None:
+    assert len(OutputLayer(D, V, counts).noise) == V
+
+
+# Log-probabilities.
+
+
+def exact_log_probs(layer: OutputLayer, hidden_ND: Tensor) -> Tensor:
+    logits_NV = hidden_ND.double() @ layer.weight.detach().double().t() + layer.bias.detach().double()
+    return torch.log_softmax(logits_NV, dim=1)
+
+
+@pytest.mark.parametrize("block_words", [1, 5, V - 1, V, 8192])
+@pytest.mark.parametrize("block_positions", [1, 4, 512])
+def test_normalised_log_probs(monkeypatch: pytest.MonkeyPatch, block_words: int, block_positions: int) -> None:
+    monkeypatch.setattr(output_layer, "BLOCK_WORDS", block_words)
+    monkeypatch.setattr(output_layer, "BLOCK_POSITIONS", block_positions)
+    layer = build(spread=1.0)
+    hidden_ND, _ = hidden_and_targets(6)
+    found_NV = layer.log_probs(hidden_ND, torch.arange(V).expand(6, V)).detach()
+    torch.testing.assert_close(found_NV.double(), exact_log_probs(layer, hidden_ND), rtol=0, atol=64 * EPS)
+    torch.testing.assert_close(found_NV.exp().sum(1), torch.ones(6), rtol=0, atol=64 * EPS)
+
+
+def test_unnormalised_log_probs_are_score_less_log_z() -> None:
+    layer = build(learn_log_z=True)
+    hidden_ND, words_N = hidden_and_targets(6)
+    expected = [
+        float(layer.weight.detach()[word] @ hidden_D + layer.bias.detach()[word]) - 2.5
+        for hidden_D, word in zip(hidden_ND, words_N, strict=True)
+    ]
+    found = layer.log_probs(hidden_ND, words_N, normalised=False)
+    torch.testing.assert_close(found.detach(), torch.tensor(expected), rtol=0, atol=32 * EPS)
+
+
+def test_unnormalised_reads_no_other_rows() -> None:
+    layer = build()
+    hidden_ND, words_N = hidden_and_targets(6)
+    expected = layer.log_probs(hidden_ND, words_N, normalised=False)
+    layer.weight.data[7:] = torch.nan
+    assert torch.equal(layer.log_probs(hidden_ND, words_N, normalised=False), expected)
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("shape", [(), (6,), (2, 3), (0,)])
+def test_one_or_several_words(shape: tuple[int, ...], normalised: bool) -> None:
+    layer = build()
+    hidden = torch.randn((*shape, D), generator=torch.Generator().manual_seed(2))
+    words = torch.randint(V, (*shape, 4), generator=torch.Generator().manual_seed(3))
+    several = layer.log_probs(hidden, words, normalised)
+    assert several.shape == words.shape
+    for k in range(4):
+        one = layer.log_probs(hidden, words[..., k], normalised)
+        assert one.shape == shape
+        torch.testing.assert_close(one, several[..., k], rtol=0, atol=32 * EPS)
+    assert layer.log_probs(hidden, words[..., :0], normalised).shape == (*shape, 0)
+
+
+def test_all_scores_are_the_scores_of_all_words() -> None:
+    layer = build()
+    hidden_ND, _ = hidden_and_targets(6)
+    each = layer.scores(hidden_ND, torch.arange(V).expand(6, V))
+    torch.testing.assert_close(layer.all_scores(hidden_ND), each, rtol=0, atol=32 * EPS)
+
+
+def test_log_probs_can_be_trained_through() -> None:
+    """Minus the mean normalised log-probability of the targets is the softmax loss, gradients too."""
+    plain, trained = build("softmax"), build("bnce")
+    hidden_ND, target_N = hidden_and_targets(6)
+    plain(hidden_ND, target_N).backward()
+    (-trained.log_probs(hidden_ND, target_N).mean()).backward()
+    torch.testing.assert_close(trained.weight.grad, plain.weight.grad, rtol=0, atol=32 * EPS)
+
+
+def test_only_the_softmax_does_not_learn_to_be_normalised_by_z() -> None:
+    assert [loss for loss in LOSS_NAMES if not build(loss).normalises] == ["softmax"]
+
+
+# Files and copies.
+
+
+@pytest.mark.parametrize("learn_log_z", [False, True])
+def test_state_round_trip_through_safetensors(tmp_path: Path, learn_log_z: bool) -> None:
+    layer = build(learn_log_z=learn_log_z)
+    with torch.no_grad():
+        layer.log_z.fill_(3.25)
+    save_file(layer.state_dict(), tmp_path / "layer.safetensors")
+    other = OutputLayer(D, V, log_uniform(V), learn_log_z=learn_log_z)
+    other.load_state_dict(load_file(tmp_path / "layer.safetensors"))
+    assert set(layer.state_dict()) == {"weight", "bias", "log_z"}
+    assert other.log_z.item() == 3.25
+    assert isinstance(other.log_z, torch.nn.Parameter) == learn_log_z
+    hidden_TBD, target_TB = hidden_and_targets(T, B)
+    assert other(hidden_TBD, target_TB).item() == layer(hidden_TBD, target_TB).item()
+
+
+@pytest.mark.parametrize("loss", LOSS_NAMES)
+def test_a_copy_is_its_own(loss: str) -> None:
+    layer = build(loss)
+    twin = copy.deepcopy(layer)
+    hidden_TBD, target_TB = hidden_and_targets(T, B)
+    before = seeded(layer, hidden_TBD, target_TB).item()
+    assert seeded(twin, hidden_TBD, target_TB).item() == before
+    twin.weight.data.add_(1.0)
+    assert seeded(layer, hidden_TBD, target_TB).item() == before
+
+
+# What it refuses.
+
+
+def test_noise_of_another_length() -> None:
+    assert refusal(OutputLayer, D, V, np.ones(V - 1)) == (
+        f"The noise covers {V - 1} words but vocab_size is {V}: give one count a word."
+    )
+
+
+@pytest.mark.parametrize("loss", ["nce", "snce"])
+def test_drawn_noise_needs_a_number(loss: str) -> None:
+    assert refusal(OutputLayer, D, V, np.ones(V), loss) == (
+        f"num_noise is 0: {loss} draws its noise, so give 1 or more (the paper: 100)."
+    )
+
+
+def test_unknown_loss() -> None:
+    assert refusal(OutputLayer, D, V, np.ones(V), "softmx") == (
+        f"Unknown loss 'softmx': choose one of {', '.join(LOSS_NAMES)}. Did you mean 'softmax'?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("hidden_shape", "target_shape"),
+    [((T, B, D), (B, T)), ((T, B, D + 1), (T, B)), ((D,), ()), ((2, T, B, D), (2, T, B)), ((B, D), (B, 1))],
+)
+def test_shapes_that_do_not_fit(hidden_shape: tuple[int, ...], target_shape: tuple[int, ...]) -> None:
+    assert refusal(build(), torch.zeros(hidden_shape), torch.zeros(target_shape, dtype=torch.long)) == (
+        f"hidden {hidden_shape} and targets {target_shape} do not fit: "
+        f"give (T, B, {D}) with (T, B), or (N, {D}) with (N,)."
+    )
+
+
+@pytest.mark.parametrize("mask_shape", [(B,), (T, 1), (B, T)])
+def test_masks_that_do_not_fit(mask_shape: tuple[int, ...]) -> None:
+    """One that could be broadcast would silently leave out whole streams."""
+    assert refusal(build(), *hidden_and_targets(T, B), torch.ones(mask_shape)) == (
+        f"mask {mask_shape} must have the shape of targets, ({T}, {B})."
+    )
+
+
+@pytest.mark.parametrize(
+    ("hidden_shape", "words_shape"),
+    [((3, D), (4,)), ((1, D), (4,)), ((3, D), (4, 2)), ((3, D), ()), ((3, D + 1), (3,))],
+)
+def test_words_that_do_not_fit(hidden_shape: tuple[int, ...], words_shape: tuple[int, ...]) -> None:
+    assert refusal(build().log_probs, torch.zeros(hidden_shape), torch.zeros(words_shape, dtype=torch.long)) == (
+        f"hidden {hidden_shape} and words {words_shape} do not fit: give (…, {D}) with (…) or (…, k)."
+    )
+
+
+def test_one_row_has_no_batch_to_be_noise() -> None:
+    sentence = refusal(build(), *hidden_and_targets(1))
+    assert sentence.startswith("B-NCE needs noise words, but the batch holds 1 target and num_noise is 0: ")
+    assert build(num_noise=3)(*hidden_and_targets(1)).item() > 0

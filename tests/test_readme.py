@@ -1,0 +1,82 @@
+"""The README's commands and code run as they stand, so that it cannot rot."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def run(command: list[str], directory: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program with `bnce` on its path and the package importable, as after an install."""
+    programs = directory / "programs"
+    programs.mkdir(exist_ok=True)
+    (programs / "bnce").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m bnce "$@"\n')
+    (programs / "bnce").chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT / "src"),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=250)
+
+
+def write_text(path: Path, num_sentences: int, seed: int) -> None:
+    chosen = random.Random(seed)
+    words = [f"word{chr(97 + number % 26)}{number // 26}".replace("0", "o") for number in range(300)] + ["the"]
+    weights = [1 / (place + 1) for place in range(len(words))]
+    sentences = [" ".join(chosen.choices(words, weights, k=chosen.randint(4, 12))) + "." for _ in range(num_sentences)]
+    path.write_text("\n".join(sentences), encoding="utf-8")
+
+
+def test_commands_on_own_text_run(tmp_path: Path) -> None:
+    (commands,) = (block for block in blocks("sh") if "bnce prepare" in block)
+    # Just enough for one batch of the recipe; the models have the paper's sizes.
+    write_text(tmp_path / "train.txt", 900, seed=1)
+    write_text(tmp_path / "valid.txt", 40, seed=2)
+    write_text(tmp_path / "test.txt", 40, seed=3)
+    done = run(["sh", "-e", "-c", commands], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "PPLn" in done.stdout
+    assert (tmp_path / "report" / "report.html").is_file()
+    resume = re.search(r"`(bnce train --out [^`]* --resume)`", README)
+    assert resume is not None
+    done = run(["sh", "-e", "-c", resume.group(1)], tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+def test_code_runs(code: str, tmp_path: Path) -> None:
+    done = run(
+        [sys.executable, "-W", "error", "-c", code + "\nassert loss.isfinite() and log_probs.max() < 0"], tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_make_targets_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    wanted = re.findall(r"^make (\w+)", "\n".join(blocks("sh")), flags=re.MULTILINE)
+    assert wanted
+    for target in wanted:
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), f"the README names 'make {target}'"
+
+
+def test_links_and_tree_name_what_is_there() -> None:
+    for link in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (ROOT / link).exists(), f"the README links to {link}"
+    (tree,) = re.findall(r"^src/bnce/\n(.*?)```", README, flags=re.DOTALL | re.MULTILINE)
+    for name in re.findall(r"^  (\w+(?:\.py|/))", tree, flags=re.MULTILINE):
+        assert (ROOT / "src" / "bnce" / name).exists(), f"the README's tree names {name}"

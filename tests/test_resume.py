@@ -1,0 +1,259 @@
+"""A run that is interrupted, by whatever, ends with the bits of one that is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_corpus import Watcher, small_config, small_corpus
+
+from bnce.checkpoint import MODEL_FILE, MODEL_FORMAT, STATE_FORMAT, read_tensors, state_files
+from bnce.corpus.store import Corpus
+from bnce.errors import UserError
+from bnce.run_directory import RunDirectory
+from bnce.training_run import create_run, run_training
+
+CPU = torch.device("cpu")
+OF_THE_MACHINE = ("seconds", "words_per_second", "peak_memory_bytes")
+STATE_OF_THE_MACHINE = ("seconds", "seconds_at_evaluation")
+
+# Dropout and drawn noise words: without the random state, nothing would be the same again.
+RANDOM = {"model": {"name": "lstm", "dropout": 0.2}, "loss": {"name": "snce", "num_noise": 4}}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return small_corpus(tmp_path_factory.mktemp("resume") / "corpus")
+
+
+def metrics(run: RunDirectory) -> list[dict[str, Any]]:
+    return [{key: value for key, value in record.items() if key not in OF_THE_MACHINE} for record in run.read_metrics()]
+
+
+def newest_state(run: RunDirectory) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    tensors, metadata = read_tensors(state_files(run.path)[-1], STATE_FORMAT)
+    record = json.loads(metadata["record"])
+    return tensors, {key: value for key, value in record.items() if key not in STATE_OF_THE_MACHINE}
+
+
+def bits(tensors: dict[str, torch.Tensor]) -> dict[str, bytes]:
+    return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
+
+
+def assert_the_same_to_the_bit(run: RunDirectory, unbroken: RunDirectory) -> None:
+    """Compare the model, the whole last state and every figure that is not the machine's."""
+    ours, theirs = (read_tensors(each.path / MODEL_FILE, MODEL_FORMAT) for each in (run, unbroken))
+    assert bits(ours[0]) == bits(theirs[0])
+    assert ours[1] == theirs[1]
+    our_state, their_state = newest_state(run), newest_state(unbroken)
+    kinds = {name.partition(".")[0] for name in our_state[0]}
+    assert {"model", "optimiser", "random"} <= kinds
+    assert bits(our_state[0]) == bits(their_state[0])
+    assert our_state[1] == their_state[1]
+    assert metrics(run) == metrics(unbroken)
+    assert metrics(run)
+    for name in ("evaluation.json", "config.toml", "vocab.txt"):
+        assert (run.path / name).read_bytes() == (unbroken.path / name).read_bytes()
+
+
+def train_in_pieces(
+    run: RunDirectory, corpus: Corpus, steps: list[int], between: Callable[[RunDirectory], None] = lambda run: None
+) -> Watcher:
+    """Stop after each of these steps, forget everything, and go on from the disk to the end."""
+    watcher = Watcher()
+    for number, step in enumerate(steps):
+        due = run.path / f"state-{step:012d}.safetensors"
+        # Counted by the calls, one a step, for the trainer itself is out of reach.
+        calls = iter(range(1 if number == 0 else steps[number - 1] + 1, 10_000))
+        summary = run_training(
+            run, corpus, CPU, watcher, resume=number > 0, should_stop=lambda calls=calls, step=step: next(calls) == step
+        )
+        assert summary["status"] == "stopped"
+        assert due.exists()
+        between(run)
+    torch.manual_seed(12345)
+    summary = run_training(RunDirectory.open(run.path), corpus, CPU, watcher, resume=True)
+    assert summary["status"] == "finished"
+    return watcher
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        pytest.param({**RANDOM}, id="lstm"),
+        pytest.param({**RANDOM, "model": {"name": "ffnn", "dropout": 0.2}}, id="ffnn"),
+        pytest.param(
+            {
+                **RANDOM,
+                "model": {"name": "relu-rnn", "dropout": 0.2},
+                "optimiser": {"name": "sgd", "learning_rate": 2.0, "schedule": "halve", "patience": 1},
+            },
+            id="halving sgd",
+        ),
+        pytest.param({"loss": {"learn_log_z": True, "num_noise": 3}}, id="learned log Z"),
+    ],
+)
+def test_stopped_and_resumed(tmp_path: Path, corpus: Corpus, sections: dict[str, Any]) -> None:
+    config = small_config(corpus, **sections, training={"evaluations_per_epoch": 3})
+    unbroken = create_run(tmp_path / "unbroken", config, corpus)
+    run_training(unbroken, corpus, CPU, Watcher())
+    broken = create_run(tmp_path / "broken", config, corpus)
+    # Before the first evaluation, between two, at the end of an epoch and right after it.
+    train_in_pieces(broken, corpus, [3, 20, 50, 51])
+    assert_the_same_to_the_bit(broken, unbroken)
+
+
+def test_a_torn_state_falls_back_to_the_one_before(tmp_path: Path, corpus: Corpus) -> None:
+    config = small_config(corpus, **RANDOM, training={"evaluations_per_epoch": 3})
+    unbroken = create_run(tmp_path / "unbroken", config, corpus)
+    run_training(unbroken, corpus, CPU, Watcher())
+    broken = create_run(tmp_path / "broken", config, corpus)
+
+    def tear(run: RunDirectory) -> None:
+        newest = state_files(run.path)[-1]
+        newest.write_bytes(newest.read_bytes()[:-100])
+
+    # State 17 was saved with an evaluation; the evaluation at 34 is beyond it, and must not be there twice.
+    watcher = train_in_pieces(broken, corpus, [34], tear)
+    (sentence,) = watcher.sentences
+    assert "state-000000000034.safetensors' is torn or is no safetensors file" in sentence
+    assert sentence.endswith("The previous checkpoint is used.")
+    assert [record["step"] for record in watcher.records] == [17, 34, 34, 50, 67, 84, 100]
+    assert_the_same_to_the_bit(broken, unbroken)
+
+
+def test_leftovers_of_a_killed_save_are_cleared(tmp_path: Path, corpus: Corpus) -> None:
+    run = create_run(tmp_path / "run", small_config(corpus), corpus)
+
+    def leave(run: RunDirectory) -> None:
+        (run.path / ".state-000000000004.safetensors.77.partial").write_bytes(b"half")
+
+    train_in_pieces(run, corpus, [3], leave)
+    assert list(run.path.glob(".*")) == []
+
+
+def test_no_state_is_whole(tmp_path: Path, corpus: Corpus) -> None:
+    run = create_run(tmp_path / "run", small_config(corpus), corpus)
+    with pytest.raises(UserError, match="has no checkpoint to resume from"):
+        run_training(run, corpus, CPU, Watcher(), resume=True)
+    run_training(run, corpus, CPU, Watcher(), should_stop=lambda: True)
+    for path in state_files(run.path):
+        path.write_bytes(b"")
+    with pytest.raises(UserError, match="has no checkpoint to resume from.*is torn"):
+        run_training(run, corpus, CPU, Watcher(), resume=True)
+
+
+def test_the_state_of_another_run_is_refused(tmp_path: Path, corpus: Corpus) -> None:
+    one, other = (
+        create_run(tmp_path / f"run-{seed}", small_config(corpus, training={"seed": seed}), corpus) for seed in (1, 2)
+    )
+    run_training(one, corpus, CPU, Watcher(), should_stop=lambda: True)
+    (state,) = state_files(one.path)
+    state.rename(other.path / state.name)
+    with pytest.raises(UserError, match="belongs to another run"):
+        run_training(other, corpus, CPU, Watcher(), resume=True)
+
+
+# From here on with processes, as a person has them.
+
+SETTINGS = [
+    "model.embedding_size=6",
+    "model.hidden_size=8",
+    "model.bottleneck_size=7",
+    "model.dropout=0.2",
+    "loss.num_noise=4",
+    "optimiser.warmup_steps=5",
+    "training.batch_size=8",
+    "training.num_steps=5",
+    "training.epochs=30",
+    "training.evaluations_per_epoch=2",
+    "training.checkpoint_seconds=0.01",
+]
+
+
+def command(corpus: Corpus, out: Path) -> list[str]:
+    arguments = ["train", "wiki", "--model", "relu-lstm", "--loss", "snce", "--corpus", str(corpus.directory)]
+    arguments += ["--out", str(out), "--device", "cpu"]
+    for setting in SETTINGS:
+        arguments += ["--set", setting]
+    return [sys.executable, "-m", "bnce", *arguments]
+
+
+def start(words: list[str]) -> subprocess.Popen[str]:
+    # One thread, as in this process: the order of a sum is part of its bits.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_a_state(process: subprocess.Popen[str], out: Path, after_step: int) -> None:
+    """Wait until the run has saved a state beyond a step."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        steps = [int(path.name[6:18]) for path in state_files(out)] if out.is_dir() else []
+        if steps and max(steps) > after_step:
+            return
+        assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        time.sleep(0.002)
+    raise AssertionError(f"{out} has no state after step {after_step}")
+
+
+@pytest.fixture(scope="module")
+def unbroken(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """Train the same run in this process in one go."""
+    from bnce.cli import app
+
+    out = tmp_path_factory.mktemp("unbroken") / "run"
+    app(command(corpus, out)[3:], standalone_mode=False)
+    return RunDirectory.open(out)
+
+
+def test_killed_and_resumed(tmp_path: Path, corpus: Corpus, unbroken: RunDirectory) -> None:
+    out = tmp_path / "run"
+    words = command(corpus, out)
+    killed = start(words)
+    # Past the first evaluation at step 25, so that there are metrics to keep.
+    wait_for_a_state(killed, out, after_step=30)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate(timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    run = RunDirectory.open(out)
+    _, record = newest_state(run)
+    assert 30 < record["step"] < 30 * 50
+    assert json.loads((out / "summary.json").read_text(encoding="utf-8"))["status"] == "running"
+    resumed = start([*words, "--resume"])
+    _, stderr = resumed.communicate(timeout=120)
+    assert resumed.returncode == 0, stderr
+    assert_the_same_to_the_bit(run, unbroken)
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, corpus: Corpus, unbroken: RunDirectory) -> None:
+    out = tmp_path / "a run"
+    interrupted = start(command(corpus, out))
+    wait_for_a_state(interrupted, out, after_step=0)
+    interrupted.send_signal(signal.SIGINT)
+    stdout, stderr = interrupted.communicate(timeout=60)
+    assert interrupted.returncode == 130
+    assert stdout == ""
+    assert "Traceback" not in stderr
+    told = re.search(r"^Stopped and saved at step (\d+): go on with  bnce (train .* --resume)$", stderr, re.MULTILINE)
+    assert told is not None
+    run = RunDirectory.open(out)
+    _, record = newest_state(run)
+    assert record["step"] == int(told[1]) < 30 * 50
+    assert json.loads((out / "summary.json").read_text(encoding="utf-8"))["status"] == "stopped"
+    # What it says to type works as it stands.
+    from bnce.cli import app
+
+    app(shlex.split(told[2]), standalone_mode=False)
+    assert_the_same_to_the_bit(run, unbroken)

@@ -1,0 +1,154 @@
+"""A language whose distribution is known: every loss must find it, normalised by the constant where it promises that.
+
+The words follow a Markov chain, so the best perplexity any model can have on a text is the chain's own on that text.
+
+Legend: V vocabulary, N tokens, T time steps, B streams, M noise words.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from small_corpus import Watcher, small_config, write_corpus
+from torch import Tensor
+
+from bnce.corpus.store import Corpus
+from bnce.corpus.vocabulary import END
+from bnce.evaluate import Evaluation, evaluate
+from bnce.losses import LOSSES, OutputBatch
+from bnce.losses.batch_nce import log_odds
+from bnce.run_directory import RunDirectory
+from bnce.trainer import Trainer
+
+VOCAB_SIZE = 60
+BATCH_SIZE = 100
+BAR = 0.02
+
+
+class MarkovLanguage:
+    """Words that depend on the word before: Zipf's law, bent by how well the two fit together."""
+
+    def __init__(self) -> None:
+        generator = np.random.default_rng(5)
+        fit_VV = generator.standard_normal((VOCAB_SIZE, 4)) @ generator.standard_normal((4, VOCAB_SIZE))
+        weight_VV = np.exp(0.4 * fit_VV) / np.arange(1, VOCAB_SIZE + 1)
+        self.prob_VV = weight_VV / weight_VV.sum(1, keepdims=True)
+
+    def text(self, num_tokens: int, seed: int) -> np.ndarray:
+        """Speak, from `</s>` on."""
+        cumulated_VV = self.prob_VV.cumsum(1)
+        word, words = END, []
+        for coin in np.random.default_rng(seed).random(num_tokens):
+            word = min(int(np.searchsorted(cumulated_VV[word], coin, side="right")), VOCAB_SIZE - 1)
+            words.append(word)
+        return np.array(words)
+
+    def perplexity(self, ids_N: np.ndarray) -> float:
+        """Compute the perplexity of the chain itself."""
+        before_N = np.concatenate([[END], ids_N[:-1]])
+        return math.exp(-float(np.mean(np.log(self.prob_VV[before_N, ids_N]))))
+
+
+@pytest.fixture(scope="module")
+def language() -> MarkovLanguage:
+    return MarkovLanguage()
+
+
+@pytest.fixture(scope="module")
+def corpus(language: MarkovLanguage, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    sizes = {"train": 120_000, "valid": 2000, "test": 40_000}
+    splits = {name: language.text(size, seed) for seed, (name, size) in enumerate(sizes.items())}
+    return write_corpus(tmp_path_factory.mktemp("language") / "corpus", splits, VOCAB_SIZE)
+
+
+def train_and_evaluate(corpus: Corpus, directory: Path, loss: str, num_noise: int = 0) -> Evaluation:
+    """Train a bigram network and measure it on text it has not seen."""
+    config = small_config(
+        corpus,
+        model={"name": "ffnn", "order": 2, "embedding_size": 16, "hidden_size": 32, "bottleneck_size": 32},
+        loss={"name": loss, "num_noise": num_noise},
+        optimiser={"learning_rate": 0.4, "body_learning_rate": 0.01, "warmup_steps": 50},
+        training={"batch_size": BATCH_SIZE, "num_steps": 10, "epochs": 3},
+    )
+    trainer = Trainer(RunDirectory.create(directory / "run", config, corpus), corpus, torch.device("cpu"), Watcher())
+    assert trainer.train()
+    return evaluate(trainer.model, corpus.split("test"))
+
+
+def meets_the_bar(result: Evaluation, true_perplexity: float) -> bool:
+    """Whether both perplexities and the normaliser are within 2% of the truth."""
+    assert result.ppl_n is not None
+    return (
+        abs(result.ppl_n / true_perplexity - 1) < BAR
+        and abs(result.ppl_f / true_perplexity - 1) < BAR
+        and abs(result.log_z_mean - result.log_z) < BAR
+    )
+
+
+def test_the_context_matters(language: MarkovLanguage, corpus: Corpus) -> None:
+    # Or a model that ignores it would pass below.
+    unigram_V = corpus.target_counts / corpus.target_counts.sum()
+    test = corpus.split("test")
+    unigram_perplexity = math.exp(-float(np.mean(np.log(unigram_V[test]))))
+    assert unigram_perplexity > 1.15 * language.perplexity(test)
+
+
+def test_softmax_finds_the_language(language: MarkovLanguage, corpus: Corpus, tmp_path: Path) -> None:
+    result = train_and_evaluate(corpus, tmp_path, "softmax")
+    assert result.ppl_f == pytest.approx(language.perplexity(corpus.split("test")), rel=BAR)
+
+
+@pytest.mark.parametrize(
+    ("loss", "num_noise"),
+    [("nce", 20), ("snce", 50), ("bnce", 0), pytest.param("bnce", 50, id="bnce-adaptive")],
+)
+def test_nce_finds_the_language(
+    language: MarkovLanguage, corpus: Corpus, tmp_path: Path, loss: str, num_noise: int
+) -> None:
+    result = train_and_evaluate(corpus, tmp_path, loss, num_noise)
+    assert meets_the_bar(result, language.perplexity(corpus.split("test"))), result
+    # Not only on average: the normaliser is the constant in every context.
+    assert result.log_z_std < 0.05
+
+
+def test_without_ln_m_the_constant_is_off_by_m(
+    language: MarkovLanguage, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OutputBatch, "log_num_noise", lambda self, drawn, *, from_batch: 0.0)
+    result = train_and_evaluate(corpus, tmp_path, "bnce")
+    true_perplexity = language.perplexity(corpus.split("test"))
+    assert not meets_the_bar(result, true_perplexity)
+    assert result.ppl_n == pytest.approx((BATCH_SIZE - 1) * true_perplexity, rel=0.05)
+    assert result.ppl_f == pytest.approx(true_perplexity, rel=0.05)
+
+
+def test_without_duplicates_another_language_is_found(
+    language: MarkovLanguage, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def masking_hits(batch: OutputBatch) -> Tensor:
+        """Leave out noise words that equal a position's own target, as sampled softmax does."""
+        weight_TBD, bias_TB = batch.output_rows(batch.target_TB)
+        score_TBB = log_odds(
+            batch.hidden_TBD,
+            weight_TBD,
+            bias_TB,
+            log_noise_TM=batch.noise.log_prob(batch.target_TB),
+            log_num_noise=batch.log_num_noise(0, from_batch=True),
+            log_z=batch.log_z,
+        )
+        hit_TBB = batch.target_TB.unsqueeze(2) == batch.target_TB.unsqueeze(1)
+        noise = torch.where(hit_TBB, 0.0, F.softplus(score_TBB)).sum()
+        return noise + F.softplus(-score_TBB.diagonal(dim1=1, dim2=2)).sum()
+
+    monkeypatch.setitem(LOSSES, "bnce", masking_hits)
+    result = train_and_evaluate(corpus, tmp_path, "bnce")
+    true_perplexity = language.perplexity(corpus.split("test"))
+    assert not meets_the_bar(result, true_perplexity)
+    # The trap: with the constant it seems to beat the truth.
+    assert result.ppl_n is not None
+    assert result.ppl_n < (1 - BAR) * true_perplexity

@@ -1,0 +1,244 @@
+"""A whole run: the files it leaves, the events TensorBoard reads, and what is refused before anything is written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import SafetensorError
+from small_corpus import Watcher, random_ids, small_config, small_corpus, write_corpus
+
+from bnce import checkpoint, training_run
+from bnce.checkpoint import state_files
+from bnce.corpus.prepare import DOCSTRINGS
+from bnce.corpus.store import Corpus
+from bnce.errors import UserError
+from bnce.evaluate import evaluate
+from bnce.run_directory import RunDirectory
+from bnce.trainer import Trainer
+from bnce.training_run import create_run, open_corpus, run_training
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    return small_corpus(tmp_path / "corpus")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Give a directory for runs alone, so that whatever is left behind shows."""
+    directory = tmp_path / "place"
+    directory.mkdir()
+    return directory
+
+
+def read_events(run: RunDirectory) -> dict[str, list[tuple[int, float]]]:
+    """Read a run's scalars back with TensorBoard itself."""
+    with warnings.catch_warnings():
+        # Its imports warn of their dependencies' futures.
+        warnings.simplefilter("ignore")
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        events = EventAccumulator(str(run.path / "tensorboard"))
+        events.Reload()
+    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_a_run_leaves_what_its_directory_promises(place: Path, corpus: Corpus) -> None:
+    watcher = Watcher()
+    run = create_run(place / "run", small_config(corpus), corpus)
+    summary = run_training(run, corpus, CPU, watcher, command="bnce train small")
+    assert {path.name for path in run.path.iterdir()} == {
+        "config.toml", "vocab.txt", "counts.npy", "normaliser.json", "summary.json", "metrics.jsonl",
+        "evaluation.json", "model.safetensors", "state-000000000050.safetensors", "state-000000000100.safetensors",
+        "tensorboard",
+    }  # fmt: skip
+    assert read_json(run.path / "summary.json") == summary
+    assert summary["status"] == "finished"
+    assert (summary["step"], summary["tokens"], summary["epochs"]) == (100, 4000, 2.0)
+    model = run.load_model()
+    assert summary["num_parameters"] == sum(parameter.numel() for parameter in model.parameters())
+    assert summary["num_table_parameters"] == 30 * (6 + 7 + 1)
+    assert (summary["vocab_size"], summary["vocabulary_digest"]) == (30, corpus.vocabulary.digest)
+    assert (summary["command"], summary["seed"]) == ("bnce train small", 1)
+    assert summary["words_per_second"] == pytest.approx(4000 / summary["train_seconds"])
+    result = evaluate(model, corpus.split("test"))
+    assert read_json(run.path / "evaluation.json") == {"split": "test", **result.to_dict()}
+    assert [record["step"] for record in watcher.records] == [50, 100]
+
+
+def test_a_corpus_may_have_no_test_split(tmp_path: Path, place: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus", {"train": random_ids(400), "valid": random_ids(50)})
+    run = create_run(place / "run", small_config(corpus), corpus)
+    assert run_training(run, corpus, CPU, Watcher())["status"] == "finished"
+    assert not (run.path / "evaluation.json").exists()
+
+
+def test_a_stopped_run_says_so(place: Path, corpus: Corpus) -> None:
+    run = create_run(place / "run", small_config(corpus), corpus)
+    summary = run_training(run, corpus, CPU, Watcher(), should_stop=lambda: True)
+    assert (summary["status"], summary["step"]) == ("stopped", 1)
+    assert read_json(run.path / "summary.json") == summary
+    assert not (run.path / "evaluation.json").exists()
+
+
+def test_tensorboard_reads_the_metrics_back(place: Path, corpus: Corpus) -> None:
+    run = create_run(place / "run", small_config(corpus, training={"evaluations_per_epoch": 3}), corpus)
+    run_training(run, corpus, CPU, Watcher())
+    events, records = read_events(run), run.read_metrics()
+    assert set(events) == set(records[0]) - {"step"}
+    for tag, points in events.items():
+        assert points == [(record["step"], pytest.approx(record[tag], rel=1e-6)) for record in records]
+
+
+def test_a_softmax_run_has_no_events_with_the_constant(place: Path, corpus: Corpus) -> None:
+    run = create_run(place / "run", small_config(corpus, loss={"name": "softmax"}), corpus)
+    run_training(run, corpus, CPU, Watcher())
+    events = read_events(run)
+    assert "ppl_n" not in events
+    assert "ppl_f" in events
+
+
+def test_events_beyond_a_resumed_step_are_hidden(place: Path, corpus: Corpus) -> None:
+    run = create_run(place / "run", small_config(corpus, training={"evaluations_per_epoch": 5}), corpus)
+    run_training(run, corpus, CPU, Watcher())
+    # As if it had been killed after step 90: the evaluation at 100 is made again.
+    state_files(run.path)[-1].unlink()
+    run_training(run, corpus, CPU, Watcher(), resume=True)
+    assert [step for step, _ in read_events(run)["ppl_f"]] == list(range(10, 101, 10))
+
+
+def test_a_finished_run_can_be_resumed_for_its_figures(place: Path, corpus: Corpus) -> None:
+    run = create_run(place / "run", small_config(corpus), corpus)
+    first = run_training(run, corpus, CPU, Watcher())
+    (run.path / "evaluation.json").unlink()
+    again = run_training(run, corpus, CPU, Watcher(), resume=True)
+    assert again["status"] == "finished"
+    assert (again["step"], again["train_seconds"]) == (first["step"], first["train_seconds"])
+    assert (run.path / "evaluation.json").exists()
+
+
+class TestRefusals:
+    def test_too_little_text(self, place: Path, corpus: Corpus) -> None:
+        config = small_config(corpus, training={"batch_size": 100, "num_steps": 21})
+        with pytest.raises(UserError, match="The text has 2003 tokens, but one batch of 100 streams and 21 steps"):
+            create_run(place / "run", config, corpus)
+        config = small_config(corpus, training={"max_train_tokens": 39})
+        with pytest.raises(UserError, match="The text has 39 tokens, but one batch of 8 streams and 5 steps needs 40"):
+            create_run(place / "run", config, corpus)
+        assert list(place.iterdir()) == []
+
+    def test_one_stream_has_no_noise(self, place: Path, corpus: Corpus) -> None:
+        training = {"batch_size": 1, "max_train_tokens": 30, "epochs": 1}
+        with pytest.raises(UserError, match=r"raise training\.batch_size or loss\.num_noise"):
+            create_run(place / "run", small_config(corpus, training=training), corpus)
+        assert list(place.iterdir()) == []
+        config = small_config(corpus, training=training, loss={"num_noise": 3})
+        run = create_run(place / "run", config, corpus)
+        assert run_training(run, corpus, CPU, Watcher())["status"] == "finished"
+
+    def test_an_existing_directory(self, place: Path, corpus: Corpus) -> None:
+        (place / "run").mkdir()
+        (place / "run" / "notes.txt").write_text("mine", encoding="utf-8")
+        with pytest.raises(UserError, match="exists already"):
+            create_run(place / "run", small_config(corpus), corpus)
+        assert [path.name for path in (place / "run").iterdir()] == ["notes.txt"]
+
+
+class TestFullDisk:
+    @pytest.mark.parametrize(
+        "error",
+        [
+            OSError(errno.ENOSPC, "No space left on device"),
+            # What safetensors raises there, word for word.
+            SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        ],
+        ids=["system", "safetensors"],
+    )
+    def test_a_checkpoint_that_does_not_fit(
+        self, place: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, error: Exception
+    ) -> None:
+        run = create_run(place / "run", small_config(corpus, training={"evaluations_per_epoch": 5}), corpus)
+        run_training(run, corpus, CPU, Watcher(), should_stop=self.after(run, 20))
+        whole = {path.name: path.read_bytes() for path in run.path.glob("*.safetensors")}
+
+        def full(tensors: Any, path: Path, metadata: Any) -> None:
+            path.write_bytes(b"half")
+            raise error
+
+        with monkeypatch.context() as patched:
+            patched.setattr(checkpoint, "save_file", full)
+            with pytest.raises(UserError, match=r"^The disk is full: '.*safetensors' could not be written"):
+                run_training(run, corpus, CPU, Watcher(), resume=True)
+        assert {path.name: path.read_bytes() for path in run.path.glob("*.safetensors")} == whole
+        assert list(run.path.glob(".*")) == []
+        # With space again, the same command goes on.
+        assert run_training(run, corpus, CPU, Watcher(), resume=True)["status"] == "finished"
+
+    @staticmethod
+    def after(run: RunDirectory, step: int) -> Any:
+        return lambda: (run.path / f"state-{step:012d}.safetensors").exists()
+
+    def test_events_that_do_not_fit_are_given_up(
+        self, place: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from torch.utils import tensorboard
+
+        def full(*arguments: object, **keywords: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        for broken in ("__init__", "add_scalar", "close"):
+            with monkeypatch.context() as patched:
+                patched.setattr(tensorboard.SummaryWriter, broken, full)
+                watcher = Watcher()
+                run = create_run(place / broken, small_config(corpus), corpus)
+                assert run_training(run, corpus, CPU, watcher)["status"] == "finished"
+            (sentence,) = watcher.sentences
+            assert sentence.startswith("TensorBoard events cannot be written to ")
+            assert "(No space left on device)" in sentence
+            assert len(watcher.records) == 2
+
+
+def test_the_writer_is_closed_when_training_fails(place: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Trainer, should_stop: Any) -> bool:
+        self.observer.evaluated({"step": 3, "ppl_f": 5.0})
+        raise UserError("enough")
+
+    monkeypatch.setattr(Trainer, "train", fail)
+    run = create_run(place / "run", small_config(corpus), corpus)
+    with pytest.raises(UserError, match="enough"):
+        run_training(run, corpus, CPU, Watcher())
+    assert read_events(run) == {"ppl_f": [(3, 5.0)]}
+
+
+def test_docstrings_are_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def prepare(sources: list[str], out: Path, **keywords: Any) -> Corpus:
+        calls.append((sources, keywords["vocab_size"]))
+        return small_corpus(out)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(training_run, "prepare", prepare)
+    first, second = open_corpus(DOCSTRINGS), open_corpus(DOCSTRINGS)
+    assert calls == [([DOCSTRINGS], training_run.DOCSTRING_WORDS)]
+    assert first.directory == second.directory
+    assert first.directory.is_relative_to(tmp_path / "cache" / "bnce")
+    assert torch.__version__ in first.directory.name
+
+
+def test_other_corpora_are_opened_where_they_are(corpus: Corpus, tmp_path: Path) -> None:
+    assert open_corpus(str(corpus.directory)).directory == corpus.directory
+    with pytest.raises(UserError, match="is not a corpus"):
+        open_corpus(str(tmp_path / "missing"))
