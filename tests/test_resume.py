@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -18,6 +19,7 @@ import pytest
 import torch
 from small_corpus import Watcher, small_config, small_corpus
 
+from bnce import trainer
 from bnce.checkpoint import MODEL_FILE, MODEL_FORMAT, STATE_FORMAT, read_tensors, state_files
 from bnce.corpus.store import Corpus
 from bnce.errors import UserError
@@ -58,7 +60,8 @@ def assert_the_same_to_the_bit(run: RunDirectory, unbroken: RunDirectory) -> Non
     assert ours[1] == theirs[1]
     our_state, their_state = newest_state(run), newest_state(unbroken)
     kinds = {name.partition(".")[0] for name in our_state[0]}
-    assert {"model", "optimiser", "random"} <= kinds
+    assert {"model", "random"} <= kinds
+    assert ("optimiser" in kinds) == (run.config.optimiser.name == "rowwise")
     assert bits(our_state[0]) == bits(their_state[0])
     assert our_state[1] == their_state[1]
     assert metrics(run) == metrics(unbroken)
@@ -133,6 +136,18 @@ def test_a_torn_state_falls_back_to_the_one_before(tmp_path: Path, corpus: Corpu
     assert_the_same_to_the_bit(broken, unbroken)
 
 
+def test_the_best_model_stays_the_best(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    perplexities = iter([5.0, 3.0, 4.0, 3.5, 6.0, 7.0])
+    plain = trainer.evaluate
+    monkeypatch.setattr(
+        trainer, "evaluate", lambda *arguments: dataclasses.replace(plain(*arguments), ppl_f=next(perplexities))
+    )
+    run = create_run(tmp_path / "run", small_config(corpus, training={"evaluations_per_epoch": 3}), corpus)
+    train_in_pieces(run, corpus, [40])
+    _, metadata = read_tensors(run.path / MODEL_FILE, MODEL_FORMAT)
+    assert metadata["step"] == "34"
+
+
 def test_leftovers_of_a_killed_save_are_cleared(tmp_path: Path, corpus: Corpus) -> None:
     run = create_run(tmp_path / "run", small_config(corpus), corpus)
 
@@ -150,7 +165,7 @@ def test_no_state_is_whole(tmp_path: Path, corpus: Corpus) -> None:
     run_training(run, corpus, CPU, Watcher(), should_stop=lambda: True)
     for path in state_files(run.path):
         path.write_bytes(b"")
-    with pytest.raises(UserError, match="has no checkpoint to resume from.*is torn"):
+    with pytest.raises(UserError, match=r"has no checkpoint to resume from.*is torn"):
         run_training(run, corpus, CPU, Watcher(), resume=True)
 
 
@@ -176,10 +191,11 @@ SETTINGS = [
     "optimiser.warmup_steps=5",
     "training.batch_size=8",
     "training.num_steps=5",
-    "training.epochs=30",
-    "training.evaluations_per_epoch=2",
-    "training.checkpoint_seconds=0.01",
+    "training.epochs=8",
+    "training.evaluations_per_epoch=1",
+    "training.checkpoint_seconds=0.05",
 ]
+NUM_STEPS = 8 * 50
 
 
 def command(corpus: Corpus, out: Path) -> list[str]:
@@ -222,14 +238,14 @@ def test_killed_and_resumed(tmp_path: Path, corpus: Corpus, unbroken: RunDirecto
     out = tmp_path / "run"
     words = command(corpus, out)
     killed = start(words)
-    # Past the first evaluation at step 25, so that there are metrics to keep.
-    wait_for_a_state(killed, out, after_step=30)
+    # Past the first evaluation at step 50, so that there are metrics to keep.
+    wait_for_a_state(killed, out, after_step=50)
     killed.send_signal(signal.SIGKILL)
     killed.communicate(timeout=60)
     assert killed.returncode == -signal.SIGKILL
     run = RunDirectory.open(out)
     _, record = newest_state(run)
-    assert 30 < record["step"] < 30 * 50
+    assert 50 < record["step"] < NUM_STEPS
     assert json.loads((out / "summary.json").read_text(encoding="utf-8"))["status"] == "running"
     resumed = start([*words, "--resume"])
     _, stderr = resumed.communicate(timeout=120)
@@ -250,7 +266,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, corpus: Corpus, unbr
     assert told is not None
     run = RunDirectory.open(out)
     _, record = newest_state(run)
-    assert record["step"] == int(told[1]) < 30 * 50
+    assert record["step"] == int(told[1]) < NUM_STEPS
     assert json.loads((out / "summary.json").read_text(encoding="utf-8"))["status"] == "stopped"
     # What it says to type works as it stands.
     from bnce.cli import app

@@ -251,8 +251,10 @@ class Trainer:
             self.observer.noticed(f"{sentence} The previous checkpoint is used.")
         tensors, record = state.tensors, state.record
         self.model.load_state_dict(_under("model.", tensors))
-        self.optimiser.load_state_tensors(_under("optimiser.", tensors))
-        self.state = tuple(tensors[f"hidden.{place}"].to(self.device) for place in range(len(self.state)))
+        # What is not copied into place is cloned: a tensor that lies in the file's mapping is not aligned as others
+        # are, and a product over it can differ in its last bit.
+        self.optimiser.load_state_tensors({name: part.clone() for name, part in _under("optimiser.", tensors).items()})
+        self.state = tuple(tensors[f"hidden.{place}"].clone().to(self.device) for place in range(len(self.state)))
         self.loss_total.copy_(tensors["loss_total"])
         self.last_norm = tensors["last_norm"].to(self.device)
         torch.set_rng_state(tensors["random.cpu"])

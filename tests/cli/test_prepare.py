@@ -89,6 +89,15 @@ def test_options_reach_the_corpus(bnce, text: Path, place: Path) -> None:
     assert 200 < corpus.statistics["test"].num_documents < 400
 
 
+def test_seed_draws_the_cut(bnce, text: Path, place: Path) -> None:
+    drawn = []
+    for name, seed in ("a", 1), ("b", 1), ("c", 2):
+        status, _, _ = bnce("prepare", text, "--out", place / name, "--seed", seed)
+        assert status == 0
+        drawn.append(Corpus.open(place / name).split("valid").tolist())
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
 def test_bad_bytes_go_on_request(bnce, text: Path, place: Path) -> None:
     text.write_bytes(text.read_bytes() + b"a \xff b\n")
     status, _, err = bnce("prepare", text, "--out", place / "c")

@@ -244,6 +244,8 @@ def test_wrong_paths_are_found_before_anything_is_made(texts: dict[str, str], pl
     for sources, splits in (["nowhere.txt"], {}), ([texts["train"]], {"test": "nowhere.txt"}), ([], {}):
         with pytest.raises(UserError, match=r"no file|no text"):
             prepare(sources, new, **splits)
+    with pytest.raises(UserError, match="'ignore'"):
+        prepare([texts["train"]], new, errors="ignore")
     assert list(place.iterdir()) == []
 
 

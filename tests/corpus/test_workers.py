@@ -6,6 +6,7 @@ import itertools
 import multiprocessing
 import operator
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -49,6 +50,11 @@ def test_endless_items_are_taken_as_needed(num_workers: int) -> None:
 def test_errors_of_workers_reach_the_caller(num_workers: int) -> None:
     with pytest.raises(ZeroDivisionError):
         list(ordered_map((1).__truediv__, [1, 2, 0, 3], num_workers))
+
+
+def test_workers_leave_interrupts_to_the_parent() -> None:
+    handlers = list(ordered_map(signal.getsignal, [signal.SIGINT, signal.SIGINT], 2))
+    assert handlers == [signal.SIG_IGN, signal.SIG_IGN]
 
 
 def test_death_of_a_worker_is_explained() -> None:

@@ -94,13 +94,17 @@ def _whole_number(text: str) -> int:
 
 
 def _print_table(result: dict[str, Any]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=f"Training speed on {result['device']}, torch {result['torch']}, recipe {result['recipe']}")
+    title = f"Training speed on {result['device']}, torch {result['torch']}, recipe {result['recipe']}"
+    # So narrow that all columns fit into 80 characters: a name or number cut in half would mislead.
+    table = Table(title=escape(title), box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     for name in ("model", "loss", "K", "V", "B × T"):
-        table.add_column(name)
-    for name in ("words/s", "± of rounds", "ms a step", "× softmax"):
-        table.add_column(name, justify="right")
+        table.add_column(name, no_wrap=True)
+    for name in ("words/s", "±", "ms/step", "×softmax"):
+        table.add_column(name, justify="right", no_wrap=True)
     for item in result["measurements"]:
         ratio = item["speedup_over_softmax"]
         table.add_row(
@@ -116,6 +120,6 @@ def _print_table(result: dict[str, Any]) -> None:
         )
     stdout.print(table)
     stdout.print(
-        f"Median of {result['num_rounds']} rounds of {result['round_seconds']:g} s; a step is body, loss, backward, "
-        "clip and update; float32; words drawn from Zipf's law."
+        f"Median of {result['num_rounds']} rounds of {result['round_seconds']:g} s, ± half their range; a step is "
+        "body, loss, backward, clip and update; float32; words drawn from Zipf's law."
     )

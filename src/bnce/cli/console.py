@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 stdout = Console(highlight=False, soft_wrap=True)
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -25,9 +25,26 @@ def print_json(record: Mapping[str, Any]) -> None:
     sys.stdout.write(json.dumps(_finite(record), ensure_ascii=False) + "\n")
 
 
-def progress_bar(*extra: str) -> Progress:
+class LateProgress(Progress):
+    """A bar that appears with its first update: what fails before then is answered by one sentence and no bar."""
+
+    def __enter__(self) -> LateProgress:
+        return self
+
+    def update(self, task_id: TaskID, *args: Any, **kwargs: Any) -> None:
+        """Change a task, and show the bar if it is not there yet."""
+        self.start()
+        super().update(task_id, *args, **kwargs)
+
+    def stop(self) -> None:
+        """Take the bar away if it is there."""
+        if self.live.is_started:
+            super().stop()
+
+
+def progress_bar(*extra: str) -> LateProgress:
     """Make a bar on standard error; `extra` are further columns, as rich templates over the task's fields."""
-    return Progress(
+    return LateProgress(
         TextColumn("[bold]{task.description}"),
         BarColumn(bar_width=24),
         TextColumn("{task.percentage:>3.0f}%"),

@@ -19,7 +19,7 @@ def generate(
     top_k: Annotated[int, typer.Option(help="Choose among the k likeliest words; 0 for all.")] = 0,
     top_p: Annotated[float, typer.Option(help="Choose among the likeliest words that make up this probability.")] = 1.0,
     allow_unknown: Annotated[bool, typer.Option("--allow-unk", help="Let <unk> be chosen.")] = False,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The same seed gives the same texts.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="The same seed gives the same texts.")] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     as_json: JsonOption = False,
 ) -> None:

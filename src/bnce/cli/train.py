@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import signal
 import sys
@@ -62,17 +61,9 @@ def train(
 
     chosen = choose_device(device)
     out, config = _plan(recipe, model, loss, corpus, settings or [], out, resume)
-    with contextlib.ExitStack() as shown:
-        bar = progress_bar()
+    with progress_bar() as bar:
         task = bar.add_task("preparing docstrings", total=None)
-
-        def progress(done: int, total: int) -> None:
-            # Only now, so that a corpus that is there, or a wrong path, shows no bar.
-            if not bar.live.is_started:
-                shown.enter_context(bar)
-            bar.update(task, completed=done, total=total or None)
-
-        opened = open_corpus(config.corpus, progress)
+        opened = open_corpus(config.corpus, lambda done, total: bar.update(task, completed=done, total=total))
     run = RunDirectory.open(out) if resume else create_run(out, config, opened)
     show = _Display(run.config, len(opened.split("train")))
     with _StopOnSignal() as stop, show.bar:

@@ -18,7 +18,7 @@ from bnce.corpus.store import SPLITS, Corpus, Ids, SplitStatistics, ids_dtype
 from bnce.corpus.vocabulary import MIN_SIZE, SPECIALS, UNK, Vocabulary
 from bnce.corpus.workers import ordered_map
 from bnce.errors import UserError
-from bnce.files import atomic_directory, refuse_existing
+from bnce.files import atomic_directory
 
 DOCSTRINGS = "docstrings"
 DEFAULT_FRACTION = 0.02
@@ -150,7 +150,6 @@ def _check_settings(out: Path, cut: Cut, vocab_size: int | None, min_count: int,
     check_errors(errors)
     if not out.name:
         raise UserError(f"The output '{out}' is no new directory: give the path of one to make.")
-    refuse_existing(out)
     for name, fraction in cut.fractions.items():
         if not 0 <= fraction < 1:
             raise UserError(f"The {name} fraction is {fraction:g}: it must be at least 0 and less than 1.")

@@ -21,7 +21,8 @@ def unpack(raw: IO[bytes], ending: str) -> Iterator[bytes]:
     if ending == ".gz":
         return _read(gzip.GzipFile(fileobj=raw))
     if ending == ".xz":
-        return _unpack_streams(raw, lzma.LZMADecompressor)
+        # Of the formats lzma knows only this one: to an older one eight zeros and some are a whole, empty file.
+        return _unpack_streams(raw, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ))
     if ending == ".bz2":
         return _unpack_streams(raw, bz2.BZ2Decompressor)
     if ending == ".zst":

@@ -1,0 +1,60 @@
+"""`bnce bench`: every loss at every size, as JSON or as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from .conftest import Command, settings
+
+Refused = Callable[..., str]
+
+QUICK = ["--rounds", 1, "--seconds", 0.01, "--device", "cpu", *settings()]
+
+
+def test_every_loss_at_every_size(bnce: Command) -> None:
+    record = bnce("bench", "--vocab-sizes", "200,2_000", *QUICK, "--json").json
+    assert {"recipe", "device", "torch", "bnce", "num_rounds", "round_seconds", "measurements"} == set(record)
+    measured = record["measurements"]
+    assert [(item["vocab_size"], item["loss"]) for item in measured] == [
+        (size, loss) for size in (200, 2000) for loss in ("softmax", "nce", "snce", "bnce")
+    ]
+    for item in measured:
+        assert item["words_per_second"] == pytest.approx(8 * 5 / item["step_seconds"])
+        assert item["speedup_over_softmax"] > 0
+        assert (item["speedup_over_softmax"] == 1) == (item["loss"] == "softmax")
+
+
+def test_softmax_is_left_out_where_it_is_too_slow(bnce: Command) -> None:
+    options = ["--vocab-sizes", "100001", "--losses", "softmax,bnce", "--models", "ffnn"]
+    (item,) = bnce("bench", *options, *QUICK, "--json").json["measurements"]
+    assert (item["model"], item["loss"], item["speedup_over_softmax"]) == ("ffnn", "bnce", None)
+
+
+def test_a_table_for_people(bnce: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    outcome = bnce("bench", "--vocab-sizes", "2000", "--losses", "softmax,bnce", *QUICK)
+    assert outcome.status == 0, outcome.stderr
+    rows = [line for line in outcome.stdout.splitlines() if "relu-lstm" in line]
+    assert len(rows) == 2
+    assert all("2,000" in row and "8 × 5" in row for row in rows)
+    assert "…" not in outcome.stdout
+    assert "Median of 1 rounds of 0.01 s" in outcome.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--losses", "bnce,sofmax"], "Did you mean 'softmax'?"),
+        (["--models", "lstm,grru"], "Unknown model 'grru'"),
+        (["--vocab-sizes", "20k"], "--vocab-sizes received '20k': give whole numbers with commas between them."),
+        (["--vocab-sizes", "2"], "--vocab-sizes received 2: a vocabulary has at least 3 words."),
+        (["--losses", "softmax", "--vocab-sizes", "800000"], "Nothing is left to time"),
+        (["--set", "training.batch_size=0"], "it must be at least 1"),
+        (["--device", "tpu"], "Unknown device 'tpu'"),
+        (["nothing"], "Unknown recipe 'nothing'"),
+    ],
+)
+def test_refusals(refused: Refused, options: list[str], told: str) -> None:
+    assert told in refused("bench", *options)

@@ -1,0 +1,80 @@
+"""What every command shares: JSON that any program reads, bars that appear late, and errors as one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bnce import cli
+from bnce.cli.console import print_json, progress_bar
+
+from .conftest import Command
+
+
+def test_json_is_one_line_of_plain_json(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"a": float("nan"), "b": [1.5, float("inf"), (float("-inf"), 2)], "c": {"d": float("nan")}, "e": "ü"})
+    printed = capsys.readouterr()
+    assert printed.out == '{"a": null, "b": [1.5, null, [null, 2]], "c": {"d": null}, "e": "ü"}\n'
+    assert printed.err == ""
+    assert json.loads(printed.out)["e"] == "ü"
+
+
+def test_a_bar_that_never_moves_never_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar() as bar:
+        task = bar.add_task("working", total=2)
+    assert capsys.readouterr() == ("", "")
+    with progress_bar("{task.fields[extra]}") as bar:
+        task = bar.add_task("working", total=2, extra="")
+        bar.update(task, completed=2, extra="nearly done")
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "working" in printed.err
+    assert "100%" in printed.err
+    assert "nearly done" in printed.err
+
+
+def test_every_command_explains_itself_with_examples(bnce: Command) -> None:
+    names = [command.name or command.callback.__name__ for command in cli.app.registered_commands if command.callback]
+    assert {"prepare", "train", "evaluate", "compare", "info", "generate", "bench", "doctor"} <= set(names)
+    for name in names:
+        outcome = bnce(name, "--help")
+        assert outcome.status == 0
+        assert f"bnce {name}" in outcome.stdout
+        assert "--json" in outcome.stdout
+
+
+def test_an_unknown_command_or_option_is_bad_input(bnce: Command) -> None:
+    for arguments in (["trian"], ["train", "--modle", "lstm"], ["train", "wiki", "--device"]):
+        outcome = bnce(*arguments)
+        assert outcome.status == 2
+        assert "Traceback" not in outcome.stderr
+
+
+def test_a_reader_that_leaves_is_no_error_of_ours(bnce: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*arguments: object, **keywords: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(cli, "app", gone)
+    outcome = bnce("doctor")
+    assert (outcome.status, outcome.stderr) == (1, "")
+
+
+def test_the_program_itself(tmp_path: Path) -> None:
+    # Once for real: the module runs, the status is the process's, and help needs no torch.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [sys.executable, "-m", "bnce", "train", "wiki", "--out", "run"]
+    refused = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert refused.returncode == 2
+    assert refused.stdout == ""
+    assert refused.stderr == (
+        "bnce: The recipe 'wiki' needs a corpus: make one with 'bnce prepare' and give it as --corpus DIR.\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+    script = "import sys, bnce.cli; sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'pyarrow')))"
+    light = subprocess.run([sys.executable, "-c", script], env=environment, timeout=120)
+    assert light.returncode == 0

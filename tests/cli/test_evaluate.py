@@ -1,0 +1,148 @@
+"""`bnce evaluate`: the figures of a run on a split or a text, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from bnce.checkpoint import MODEL_FILE
+from bnce.corpus.store import Corpus
+from bnce.evaluate import evaluate
+from bnce.run_directory import RunDirectory
+
+from .conftest import Command
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def copy(trained: Path, tmp_path: Path) -> Path:
+    """Give a copy of the run, to be damaged."""
+    return shutil.copytree(trained, tmp_path / "copy")
+
+
+def test_the_test_split_by_default(bnce: Command, trained: Path) -> None:
+    record = bnce("evaluate", trained, "--json").json
+    written = json.loads((trained / "evaluation.json").read_text(encoding="utf-8"))
+    assert record == {"run": str(trained), **written}
+    assert {"ppl_n", "ppl_f", "log_z_mean", "log_z_std", "num_tokens", "num_oov"} <= set(record)
+
+
+def test_another_split_and_its_first_tokens(bnce: Command, trained: Path, corpus: Path) -> None:
+    model, ids = RunDirectory.open(trained).load_model(), Corpus.open(corpus).split("valid")
+    record = bnce("evaluate", trained, "--split", "valid", "--json").json
+    assert record["split"] == "valid"
+    assert record["ppl_f"] == evaluate(model, ids).ppl_f
+    record = bnce("evaluate", trained, "--split", "valid", "--max-tokens", 100, "--json").json
+    assert record["num_tokens"] == 100
+    assert record["ppl_f"] == evaluate(model, ids[:100]).ppl_f
+
+
+def test_a_text_is_read_as_the_training_text_was(bnce: Command, trained: Path, texts: Path, tmp_path: Path) -> None:
+    expected = bnce("evaluate", trained, "--json").json
+    packed = tmp_path / "[odd] name.txt.gz"
+    packed.write_bytes(gzip.compress((texts / "test.txt").read_bytes()))
+    for text in (texts / "test.txt", packed):
+        record = bnce("evaluate", trained, "--text", text, "--json").json
+        assert record.pop("text") == str(text)
+        assert record == {key: value for key, value in expected.items() if key != "split"}
+    plain = bnce("evaluate", trained, "--text", packed)
+    assert plain.status == 0, plain.stderr
+    assert plain.stdout.startswith(f"{packed}: ")
+
+
+def test_prints_units_and_conditions(bnce: Command, trained: Path) -> None:
+    record, plain = bnce("evaluate", trained, "--json").json, bnce("evaluate", trained)
+    assert plain.status == 0
+    words = record["num_tokens"] - record["num_sentences"]
+    assert f"{record['num_tokens']:,} tokens, {record['num_sentences']:,} of them </s>" in plain.stdout
+    assert f"{record['num_oov']:,} <unk> ({100 * record['num_oov'] / words:.2f}% of words)" in plain.stdout
+    assert f"PPLn {record['ppl_n']:.2f}  with the constant ln Z = 9.000" in plain.stdout
+    assert f"PPLf {record['ppl_f']:.2f}  with the softmax" in plain.stdout
+    assert f"ln Z(context) {record['log_z_mean']:.3f} ± {record['log_z_std']:.3f}" in plain.stdout
+    assert "perplexities are per token, </s> and <unk> counted" in plain.stdout
+
+
+def test_what_is_not_finite_is_null_in_json(bnce: Command, trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "unknown.txt").write_text("xyzzy", encoding="utf-8")
+    record = bnce("evaluate", trained, "--text", tmp_path / "unknown.txt", "--max-tokens", 1, "--json").json
+    assert record["num_oov"] == 1
+    assert record["ppl_f_no_unk"] is None
+
+
+def test_a_softmax_run_has_no_perplexity_with_the_constant(bnce: Command, copy: Path) -> None:
+    config = (copy / "config.toml").read_text(encoding="utf-8")
+    (copy / "config.toml").write_text(config.replace('name = "bnce"', 'name = "softmax"'), encoding="utf-8")
+    assert bnce("evaluate", copy, "--json").json["ppl_n"] is None
+    assert "PPLn" not in bnce("evaluate", copy).stdout
+
+
+class TestRefusals:
+    def test_arguments(self, refused: Refused, trained: Path, texts: Path, tmp_path: Path) -> None:
+        told = refused("evaluate", trained, "--text", texts / "test.txt", "--split", "test")
+        assert told.endswith("leave out --split and --corpus.")
+        assert "has no split 'dev': choose one of train, valid, test." in refused("evaluate", trained, "--split", "dev")
+        assert "Unknown device 'tpu'" in refused("evaluate", trained, "--device", "tpu")
+        assert "missing.txt" in refused("evaluate", trained, "--text", tmp_path / "missing.txt")
+        (tmp_path / "empty.txt").write_text("\n", encoding="utf-8")
+        assert "holds no words" in refused("evaluate", trained, "--text", tmp_path / "empty.txt")
+
+    def test_what_is_no_run(self, refused: Refused, corpus: Path, tmp_path: Path) -> None:
+        for path in (tmp_path / "missing", corpus):
+            assert f"'{path}' is not a run directory" in refused("evaluate", path)
+
+    def test_a_corpus_with_other_words(self, bnce: Command, refused: Refused, trained: Path, texts: Path) -> None:
+        other = texts / "other"
+        options = ["--out", other, "--vocab-size", 20, "--valid", texts / "valid.txt", "--test", texts / "test.txt"]
+        assert bnce("prepare", texts / "train.txt", *options, "--workers", 1).status == 0
+        told = refused("evaluate", trained, "--corpus", other)
+        assert f"(20 words) than the run '{trained}' (30 words)" in told
+        # What it says to do works.
+        again = texts / "again"
+        options = ["--out", again, "--vocab", trained / "vocab.txt", "--valid", texts / "valid.txt"]
+        assert bnce("prepare", texts / "train.txt", *options, "--test-fraction", 0, "--workers", 1).status == 0
+        assert bnce("evaluate", trained, "--corpus", again, "--split", "valid", "--json").json["num_tokens"] > 0
+
+    def test_a_corpus_that_is_gone(self, refused: Refused, copy: Path, corpus: Path) -> None:
+        config = (copy / "config.toml").read_text(encoding="utf-8")
+        (copy / "config.toml").write_text(config.replace(str(corpus), "/nowhere"), encoding="utf-8")
+        assert "'/nowhere' is not a corpus" in refused("evaluate", copy)
+
+    @pytest.mark.parametrize(
+        ("name", "content", "told"),
+        [
+            ("config.toml", b"[model", "is not valid TOML"),
+            ("vocab.txt", b"</s>\n", "vocab.txt"),
+            ("vocab.txt", b"", "vocab.txt"),
+            (MODEL_FILE, b"", "is torn or is no safetensors file"),
+            (MODEL_FILE, b"\x10" * 50, "is torn or is no safetensors file"),
+        ],
+    )
+    def test_damage(self, refused: Refused, copy: Path, name: str, content: bytes, told: str) -> None:
+        (copy / name).write_bytes(content)
+        assert told in refused("evaluate", copy)
+
+    def test_a_flipped_bit(self, refused: Refused, copy: Path) -> None:
+        content = bytearray((copy / MODEL_FILE).read_bytes())
+        content[-1] ^= 64
+        (copy / MODEL_FILE).write_bytes(content)
+        assert "its checksum does not match its contents" in refused("evaluate", copy)
+
+    def test_a_model_that_does_not_fit(self, refused: Refused, copy: Path) -> None:
+        config = (copy / "config.toml").read_text(encoding="utf-8")
+        (copy / "config.toml").write_text(config.replace("hidden_size = 8", "hidden_size = 9"), encoding="utf-8")
+        assert "does not fit the run's config.toml and vocab.txt" in refused("evaluate", copy)
+
+    def test_a_run_without_a_model(self, refused: Refused, copy: Path) -> None:
+        (copy / MODEL_FILE).unlink()
+        assert "has no model yet" in refused("evaluate", copy)
+
+    def test_no_gpu(self, refused: Refused, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        assert refused("evaluate", trained, "--device", "cuda:0").endswith("use --device cpu.")

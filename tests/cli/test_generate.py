@@ -1,0 +1,92 @@
+"""`bnce generate`: the same seed, the same sentences; and every way to choose words."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import Command
+
+Refused = Callable[..., str]
+
+
+def test_a_seed_repeats_its_texts(bnce: Command, trained: Path) -> None:
+    first, again, other = (bnce("generate", trained, "--seed", seed, "--json").json for seed in (7, 7, 8))
+    assert first == again
+    assert first["texts"] != other["texts"]
+    assert len(first["texts"]) == 5
+    assert set(first) == {"run", "prompt", "seed", "texts"}
+
+
+def test_prints_a_sentence_a_line(bnce: Command, trained: Path) -> None:
+    record = bnce("generate", trained, "-n", 3, "--json").json
+    plain = bnce("generate", trained, "-n", 3)
+    assert plain.stdout.splitlines() == record["texts"]
+    assert plain.stderr == ""
+
+
+def test_temperature_zero_has_one_answer(bnce: Command, trained: Path) -> None:
+    options = ["--temperature", 0, "-n", 4, "--max-words", 12, "--json"]
+    texts = [text for seed in (1, 2) for text in bnce("generate", trained, *options, "--seed", seed).json["texts"]]
+    assert len(set(texts)) == 1
+    # So have the two other ways to leave no choice.
+    for option in (["--top-k", 1], ["--top-p", 1e-6]):
+        assert bnce("generate", trained, *options[2:], *option).json["texts"][0] == texts[0]
+
+
+def test_a_text_ends_by_itself_or_is_marked_as_cut(bnce: Command, trained: Path) -> None:
+    options = ["-n", 50, "--max-words", 6, "--temperature", 1, "--json"]
+    texts = bnce("generate", trained, *options).json["texts"]
+    cut = [text for text in texts if text.endswith(" …")]
+    assert 0 < len(cut) < len(texts)
+    assert all(len(text.split()) == 7 for text in cut)
+    assert all("</s>" not in text for text in texts)
+
+
+def test_unknown_words_of_a_prompt_stay_and_none_is_made(bnce: Command, trained: Path) -> None:
+    record = bnce("generate", trained, "--prompt", "Ba xyzzy", "-n", 20, "--temperature", 2, "--json").json
+    assert record["prompt"] == "Ba xyzzy"
+    assert all(text.startswith("ba xyzzy") for text in record["texts"])
+    assert all("<unk>" not in text for text in record["texts"])
+    options = ["--allow-unk", "-n", 100, "--temperature", 3, "--json"]
+    assert any("<unk>" in text for text in bnce("generate", trained, *options).json["texts"])
+
+
+def test_words_are_not_markup(bnce: Command, trained: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(trained, tmp_path / "copy")
+    # Where words are cut at blanks only, a word can look like a tag.
+    normaliser = {"lowercase": True, "tokens": "whitespace", "sentences": "lines"}
+    (copy / "normaliser.json").write_text(json.dumps(normaliser), encoding="utf-8")
+    outcome = bnce("generate", copy, "--prompt", "[red] [/b]", "-n", 1)
+    assert outcome.status == 0
+    assert outcome.stdout.startswith("[red] [/b]")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--temperature", "-1"], "The temperature is -1.0: it must be 0 (take the likeliest word) or above."),
+        (["--temperature", "nan"], "The temperature is nan"),
+        (["--temperature", "inf"], "The temperature is inf"),
+        (["--top-k", "-1"], "top-k is -1: it must be 0 (all words) or above."),
+        (["--top-p", "0"], "top-p is 0.0: it must be above 0 and at most 1."),
+        (["--top-p", "1.5"], "top-p is 1.5"),
+        (["--device", "abacus"], "Unknown device 'abacus'"),
+    ],
+)
+def test_refusals(refused: Refused, trained: Path, options: list[str], told: str) -> None:
+    assert told in refused("generate", trained, *options)
+
+
+def test_what_is_no_run(refused: Refused, tmp_path: Path) -> None:
+    assert "is not a run directory" in refused("generate", tmp_path)
+
+
+def test_a_seed_that_no_generator_takes(bnce: Command, trained: Path) -> None:
+    outcome = bnce("generate", trained, "--seed", 2**64)
+    assert outcome.status == 2
+    assert "Traceback" not in outcome.stderr

@@ -1,0 +1,74 @@
+"""`bnce info`: the number of parameters of a recipe, a run's settings, a corpus's statistics."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from bnce.corpus.store import Corpus
+from bnce.run_directory import RunDirectory
+from bnce.training_run import DOCSTRING_WORDS
+
+from .conftest import Command
+
+Refused = Callable[..., str]
+
+
+def test_a_run(bnce: Command, trained: Path) -> None:
+    record = bnce("info", trained, "--json").json
+    model = RunDirectory.open(trained).load_model()
+    assert record["num_parameters"] == sum(record["num_parameters_by_part"].values()) == model.num_parameters
+    assert (record["recipe"], record["model"], record["vocab_size"]) == ("wiki", "relu-lstm", 30)
+    assert record["architecture"] == "6–8(R)–7(B)–V"
+    assert record["settings"]["training"]["batch_size"] == 8
+    assert record["summary"]["status"] == "finished"
+    assert record["evaluation"]["split"] == "test"
+    assert record["metrics"][0]["step"] == record["summary"]["step"]
+
+
+def test_a_corpus(bnce: Command, corpus: Path) -> None:
+    record = bnce("info", corpus, "--json").json
+    opened = Corpus.open(corpus)
+    assert (record["corpus"], record["vocab_size"]) == (str(corpus), 30)
+    assert record["splits"]["train"]["num_tokens"] == opened.statistics["train"].num_tokens
+    assert record["splits"]["test"]["unk_rate"] == opened.statistics["test"].unk_rate
+
+
+def test_a_recipe_as_the_paper_counts_it(bnce: Command) -> None:
+    record = bnce("info", "ltcb", "--model", "lstm", "--json").json
+    assert record["vocab_size"] == 80_000
+    # Table 2: 66.0M.
+    assert f"{record['num_parameters'] / 1e6:.1f}" == "66.0"
+
+
+def test_a_recipe_has_the_vocabulary_of_its_corpus(bnce: Command) -> None:
+    assert bnce("info", "obwb", "--json").json["vocab_size"] == 793_471
+    assert bnce("info", "demo", "--json").json["vocab_size"] == DOCSTRING_WORDS
+    record = bnce("info", "wiki", "--vocab-size", 1000, "--set", "model.hidden_size=16", "--loss", "nce", "--json").json
+    assert record["vocab_size"] == 1000
+    assert record["settings"]["model"]["hidden_size"] == 16
+    assert record["settings"]["loss"] | {"name": "nce", "num_noise": 100} == record["settings"]["loss"]
+
+
+def test_prints_for_people(bnce: Command, trained: Path, corpus: Path) -> None:
+    outcome = bnce("info", trained)
+    assert "num_parameters: " in outcome.stdout
+    assert "log_z_histogram" not in outcome.stdout
+    assert "ppl_f: " in outcome.stdout
+    assert "num_tokens: 3,200" in bnce("info", corpus).stdout
+    assert "architecture: 200–600(R)–400(B)–V" in bnce("info", "ltcb").stdout
+
+
+def test_refusals(refused: Refused, trained: Path, tmp_path: Path) -> None:
+    assert "Did you mean 'ltcb'?" in refused("info", "ltbc")
+    assert "neither a run nor a corpus" in refused("info", tmp_path)
+    assert "Did you mean 'lstm'?" in refused("info", "ltcb", "--model", "lsm")
+    copy = shutil.copytree(trained, tmp_path / "copy")
+    (copy / "summary.json").write_text("{", encoding="utf-8")
+    assert f"'{copy / 'summary.json'}' is damaged" in refused("info", copy)
+    (copy / "summary.json").unlink()
+    (copy / "evaluation.json").write_text(json.dumps({}), encoding="utf-8")
+    (copy / "config.toml").write_text("[", encoding="utf-8")
+    assert "is not valid TOML" in refused("info", copy)

@@ -1,0 +1,307 @@
+"""`bnce train`: the run it makes, what it prints where, and everything it refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import re
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import SafetensorError
+
+from bnce import checkpoint
+from bnce.checkpoint import state_files
+from bnce.run_directory import RunDirectory
+from bnce.trainer import Trainer
+
+from .conftest import Command, settings
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Give a directory for runs alone, so that whatever is left behind shows."""
+    directory = tmp_path / "place"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
+def stopped(bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give a run of 80 steps that was stopped after its first evaluation, at step 40, and before its second."""
+    with stopping_at(monkeypatch, 50):
+        outcome = bnce("train", "wiki", "--corpus", corpus, "--out", place / "run", *settings())
+    assert outcome.status == 130
+    return place / "run"
+
+
+@contextlib.contextmanager
+def stopping_at(monkeypatch: pytest.MonkeyPatch, step: int) -> Any:
+    """Press Ctrl-C after a step."""
+    plain = Trainer._step
+
+    def pressing(self: Trainer, *arguments: Any, **keywords: Any) -> None:
+        plain(self, *arguments, **keywords)
+        if self.step == step:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "_step", pressing)
+        yield
+
+
+def test_from_text_to_model_in_two_commands(bnce: Command, texts: Path, place: Path) -> None:
+    corpus, run = place / "corpus", place / "run"
+    options = ["--valid", texts / "valid.txt", "--test", texts / "test.txt"]
+    prepared = bnce("prepare", texts / "train.txt", "--out", corpus, "--vocab-size", 30, *options)
+    assert prepared.status == 0, prepared.stderr
+    options = ["--corpus", corpus, "--model", "relu-lstm", "--loss", "bnce", "--out", run, "--json"]
+    record = bnce("train", "wiki", *options, *settings()).json
+    assert record["run"] == str(run)
+    assert record["status"] == "finished"
+    assert record["vocab_size"] == 30
+    assert record["command"].startswith("bnce train wiki --corpus ")
+    model = RunDirectory.open(run).load_model()
+    assert record["num_parameters"] == model.num_parameters
+    assert record["test"]["split"] == "test"
+    assert 1 < record["test"]["ppl_f"] < 30
+    config = RunDirectory.open(run).config
+    assert (config.recipe, config.corpus, config.model.name, config.loss.name) == (
+        "wiki", str(corpus), "relu-lstm", "bnce",
+    )  # fmt: skip
+    assert (config.model.hidden_size, config.training.epochs, config.loss.log_z) == (8, 1, 9.0)
+
+
+def test_prints_figures_with_their_conditions(bnce: Command, corpus: Path, place: Path) -> None:
+    outcome = bnce("train", "wiki", "--corpus", corpus, "--out", place / "a[/b]", *settings())
+    assert outcome.status == 0, outcome.stderr
+    first, *rest = outcome.stdout.splitlines()
+    assert first.startswith(f"{place / 'a[/b]'}: ")
+    assert re.search(
+        r"[\d,]+ words in [\d.]+ s of training, [\d,]+ words/s on CPU, 1 threads; [\d,]+ parameters", first
+    )
+    assert rest[0].startswith("test: ")
+    assert any(line.strip().startswith("PPLn") and "ln Z = 9.000" in line for line in rest)
+    assert any(line.strip().startswith("PPLf") and "softmax" in line for line in rest)
+    assert "relu-lstm bnce" in outcome.stderr
+
+
+def test_a_softmax_run_prints_one_perplexity(bnce: Command, corpus: Path, place: Path) -> None:
+    options = ["--corpus", corpus, "--loss", "softmax", "--model", "ffnn", "--out", place / "run"]
+    outcome = bnce("train", "wiki", *options, *settings("training.max_train_tokens=200"))
+    assert outcome.status == 0, outcome.stderr
+    assert "PPLn" not in outcome.stdout + outcome.stderr
+    assert "PPLf" in outcome.stdout
+
+
+def test_the_run_has_a_name_by_default(
+    bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    changes = settings("training.max_train_tokens=200")
+    assert bnce("train", "wiki", "--corpus", corpus, "--loss", "snce", "--model", "rnn", *changes).status == 0
+    assert [path.name for path in (place / "runs").iterdir()] == ["wiki-rnn-snce"]
+
+
+class TestStopAndResume:
+    def test_ctrl_c_saves_and_tells(self, stopped: Path) -> None:
+        assert [path.name for path in state_files(stopped)] == [
+            "state-000000000040.safetensors",
+            "state-000000000050.safetensors",
+        ]
+        assert json.loads((stopped / "summary.json").read_text(encoding="utf-8"))["status"] == "stopped"
+
+    def test_ctrl_c_with_json(self, bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        with stopping_at(monkeypatch, 3):
+            outcome = bnce("train", "wiki", "--corpus", corpus, "--out", place / "run", "--json", *settings())
+        assert outcome.status == 130
+        record = json.loads(outcome.stdout)
+        assert (record["status"], record["step"]) == ("stopped", 3)
+        assert f"go on with  bnce train --out {place / 'run'} --resume" in outcome.stderr
+
+    def test_the_keyboard_is_given_back(
+        self, bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+        with stopping_at(monkeypatch, 3):
+            bnce("train", "wiki", "--corpus", corpus, "--out", place / "run", *settings())
+        assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+    def test_resumes_by_out_alone(self, bnce: Command, stopped: Path) -> None:
+        record = bnce("train", "--out", stopped, "--resume", "--json").json
+        assert record["status"] == "finished"
+        assert [each["step"] for each in RunDirectory.open(stopped).read_metrics()] == [40, 80]
+
+    def test_resumes_by_the_same_command(self, bnce: Command, stopped: Path, corpus: Path) -> None:
+        outcome = bnce("train", "wiki", "--corpus", corpus, "--out", stopped, *settings(), "--resume")
+        assert outcome.status == 0, outcome.stderr
+
+    def test_a_torn_state_is_told_of(self, bnce: Command, stopped: Path) -> None:
+        newest = state_files(stopped)[-1]
+        newest.write_bytes(newest.read_bytes()[:-9])
+        outcome = bnce("train", "--out", stopped, "--resume", "--json")
+        assert outcome.json["status"] == "finished"
+        (told,) = [line for line in outcome.stderr.splitlines() if "is torn" in line]
+        assert told.endswith("The previous checkpoint is used.")
+
+    @pytest.mark.parametrize(
+        "change",
+        [["--set", "training.epochs=2"], ["--model", "lstm"], ["--loss", "softmax"]],
+        ids=["setting", "model", "loss"],
+    )
+    def test_not_with_other_settings(self, refused: Refused, stopped: Path, corpus: Path, change: list[str]) -> None:
+        before = contents(stopped)
+        told = refused("train", "wiki", "--corpus", corpus, "--out", stopped, *settings(), *change, "--resume")
+        assert told == (
+            f"bnce: The run '{stopped}' was started with other settings: "
+            f"resume it with  bnce train --out {stopped} --resume"
+        )
+        assert "A resumed run keeps its settings" in refused("train", "--out", stopped, *change, "--resume")
+        assert contents(stopped) == before
+
+    def test_not_with_other_settings_under_the_default_name(
+        self, refused: Refused, stopped: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(stopped.parent)
+        (stopped.parent / "runs").mkdir()
+        stopped.rename(stopped.parent / "runs" / "wiki-relu-lstm-bnce")
+        options = ["wiki", "--corpus", corpus, *settings("training.epochs=2"), "--resume"]
+        assert "was started with other settings" in refused("train", *options)
+
+    def test_not_without_a_run(self, refused: Refused, corpus: Path, place: Path) -> None:
+        assert "nothing to resume" in refused("train", "--out", place / "run", "--resume")
+        options = ["wiki", "--corpus", corpus, "--out", place / "run"]
+        assert "nothing to resume" in refused("train", *options, "--resume")
+        assert "give it as --out RUN" in refused("train", "--resume")
+        assert list(place.iterdir()) == []
+
+    def test_not_without_a_state(self, refused: Refused, stopped: Path) -> None:
+        for state in state_files(stopped):
+            state.unlink()
+        assert "has no checkpoint to resume from" in refused("train", "--out", stopped, "--resume")
+
+    @pytest.mark.parametrize(
+        ("name", "told"),
+        [
+            ("config.toml", "config.toml' is not valid TOML"),
+            ("vocab.txt", "vocab.txt"),
+            ("counts.npy", "is incomplete or damaged"),
+            ("normaliser.json", "is incomplete or damaged"),
+        ],
+    )
+    def test_not_with_damage(self, refused: Refused, stopped: Path, name: str, told: str) -> None:
+        (stopped / name).write_bytes(b"\xff\x00[")
+        assert told in refused("train", "--out", stopped, "--resume")
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("arguments", "told"),
+        [
+            (["wik"], "Unknown recipe 'wik': choose one of demo, ltcb, obwb, wiki. Did you mean 'wiki'?"),
+            (["wiki", "--model", "relu-lsm"], "Did you mean 'relu-lstm'?"),
+            (["wiki", "--loss", "bcne"], "Unknown loss 'bcne': choose one of softmax, nce, snce, bnce. Did you mean"),
+            (["missing.toml"], "The recipe file 'missing.toml' does not exist"),
+            (["wiki", "--set", "training.epoch=1"], "Did you mean 'epochs'?"),
+            (["wiki", "--set", "trainin.epochs=1"], "Did you mean 'training'?"),
+            (["wiki", "--set", "epochs"], "write it as section.key=value, such as training.epochs=3."),
+            (["wiki", "--set", "training.epochs=many"], "training] epochs is 'many': it must be of type int."),
+            (["wiki", "--set", "training.epochs=0"], "training.epochs is 0: it must be at least 1."),
+            (["wiki", "--set", "optimiser.learning_rate=-1"], "it must be above 0."),
+            (["wiki", "--device", "gpu"], "Unknown device 'gpu': use auto, cpu, cuda or cuda:N."),
+            ([], "No recipe was given: choose one of demo, ltcb, obwb, wiki, or a TOML file."),
+        ],
+    )
+    def test_arguments(self, refused: Refused, corpus: Path, place: Path, arguments: list[str], told: str) -> None:
+        assert told in refused("train", *arguments, "--corpus", corpus, "--out", place / "run")
+        assert list(place.iterdir()) == []
+
+    def test_no_corpus(self, refused: Refused, place: Path) -> None:
+        told = refused("train", "wiki", "--out", place / "run")
+        assert told.endswith("make one with 'bnce prepare' and give it as --corpus DIR.")
+        told = refused("train", "wiki", "--corpus", place / "missing", "--out", place / "run")
+        assert f"'{place / 'missing'}' is not a corpus" in told
+        assert list(place.iterdir()) == []
+
+    def test_a_damaged_corpus(self, refused: Refused, corpus: Path, place: Path, tmp_path: Path) -> None:
+        copy = shutil.copytree(corpus, tmp_path / "copy")
+        (copy / "vocab.txt").write_text("</s>\n<unk>\nba\n", encoding="utf-8")
+        told = refused("train", "wiki", "--corpus", copy, "--out", place / "run")
+        assert "is damaged" in told
+        assert list(place.iterdir()) == []
+
+    def test_too_little_text(self, refused: Refused, corpus: Path, place: Path) -> None:
+        told = refused(
+            "train", "wiki", "--corpus", corpus, "--out", place / "run", *settings("training.batch_size=10000")
+        )
+        assert re.search(r"The text has \d+ tokens, but one batch of 10000 streams and 5 steps needs 50000", told)
+        assert list(place.iterdir()) == []
+
+    def test_an_existing_run(self, refused: Refused, corpus: Path, trained: Path) -> None:
+        before = contents(trained)
+        told = refused("train", "wiki", "--corpus", corpus, "--out", trained, *settings())
+        assert told.endswith("exists already: go on with it by --resume, give another --out, or remove it.")
+        assert contents(trained) == before
+
+    def test_an_existing_directory(self, refused: Refused, corpus: Path, place: Path) -> None:
+        (place / "notes.txt").write_text("mine", encoding="utf-8")
+        assert "exists already" in refused("train", "wiki", "--corpus", corpus, "--out", place, *settings())
+        assert [path.name for path in place.iterdir()] == ["notes.txt"]
+
+    def test_no_gpu(self, refused: Refused, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        told = refused("train", "wiki", "--corpus", corpus, "--out", place / "run", "--device", "cuda")
+        assert told.endswith("PyTorch sees no CUDA GPU here: use --device cpu.")
+        assert list(place.iterdir()) == []
+
+    def test_a_loss_that_is_no_number(self, bnce: Command, corpus: Path, place: Path) -> None:
+        changes = ["optimiser.name=sgd", "optimiser.learning_rate=1e38", "optimiser.clip_norm=1e6"]
+        outcome = bnce("train", "wiki", "--corpus", corpus, "--out", place / "run", *settings(*changes))
+        assert outcome.status == 2
+        assert outcome.stdout == ""
+        assert "Traceback" not in outcome.stderr
+        assert re.fullmatch(
+            r"bnce: The (loss|gradient|model) is no longer finite at step \d+ \(learning rate .*\): there is no "
+            r"checkpoint yet\. Lower optimiser\.learning_rate or optimiser\.clip_norm and train again\.",
+            outcome.stderr.splitlines()[-1],
+        )
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            OSError(errno.ENOSPC, "No space left on device"),
+            SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        ],
+        ids=["system", "safetensors"],
+    )
+    def test_a_full_disk(
+        self, bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    ) -> None:
+        def full(tensors: Any, path: Path, metadata: Any) -> None:
+            path.write_bytes(b"half")
+            raise error
+
+        monkeypatch.setattr(checkpoint, "save_file", full)
+        run = place / "run"
+        outcome = bnce("train", "wiki", "--corpus", corpus, "--out", run, *settings())
+        assert outcome.status == 2
+        assert outcome.stdout == ""
+        assert "Traceback" not in outcome.stderr
+        assert outcome.stderr.splitlines()[-1] == (
+            f"bnce: The disk is full: '{run / 'model.safetensors'}' could not be written and nothing was left in its "
+            "place; free some space, then run the same command again."
+        )
+        assert list(run.glob("*.safetensors")) == []
+        assert list(run.glob(".*")) == []
+
+
+def contents(directory: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}

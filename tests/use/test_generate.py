@@ -1,0 +1,116 @@
+"""Sampling words and texts: the probabilities, the limits on them, and a state that is the whole text's.
+
+Legend: B texts side by side, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from small_corpus import small_model
+
+from bnce.corpus.vocabulary import END, UNK
+from bnce.errors import UserError
+from bnce.language_model import LanguageModel
+from bnce.use.generate import Sampling, generate, sample_words
+
+PROBS = [0.05, 0.3, 0.4, 0.2, 0.05]  # the second is <unk>
+
+
+def draw(sampling: Sampling, num_draws: int = 20_000) -> np.ndarray:
+    """Measure how often each word is chosen."""
+    score_BV = torch.tensor(PROBS).log().expand(num_draws, -1).clone() + 3.0
+    words = sample_words(score_BV, sampling, torch.Generator().manual_seed(1))
+    return np.bincount(words.numpy(), minlength=len(PROBS)) / num_draws
+
+
+def normalised(weights: list[float]) -> np.ndarray:
+    return np.array(weights) / np.sum(weights)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        (Sampling(allow_unknown=True), PROBS),
+        (Sampling(), [0.05, 0, 0.4, 0.2, 0.05]),
+        (Sampling(temperature=0.5), [0.05**2, 0, 0.4**2, 0.2**2, 0.05**2]),
+        (Sampling(temperature=2.0), [0.05**0.5, 0, 0.4**0.5, 0.2**0.5, 0.05**0.5]),
+        (Sampling(top_k=2), [0, 0, 0.4, 0.2, 0]),
+        (Sampling(top_k=99), [0.05, 0, 0.4, 0.2, 0.05]),
+        # The likeliest alone make up 0.57 of what is left without <unk>, the two likeliest 0.86.
+        (Sampling(top_p=0.55), [0, 0, 1, 0, 0]),
+        (Sampling(top_p=0.6), [0, 0, 0.4, 0.2, 0]),
+        (Sampling(top_k=3, top_p=0.9, allow_unknown=True), [0, 0.3, 0.4, 0.2, 0]),
+        (Sampling(temperature=0.0), [0, 0, 1, 0, 0]),
+        (Sampling(temperature=1e-42), [0, 0, 1, 0, 0]),
+        (Sampling(top_p=1e-9), [0, 0, 1, 0, 0]),
+    ],
+)
+def test_words_are_chosen_with_these_probabilities(sampling: Sampling, expected: list[float]) -> None:
+    seen = draw(sampling)
+    expected_V = normalised(expected)
+    # Four standard deviations of a share of 20,000 draws are less than this.
+    np.testing.assert_allclose(seen, expected_V, atol=0.015)
+    assert not np.any(seen[expected_V == 0])
+
+
+def test_what_cannot_be_is_refused() -> None:
+    for temperature in (-0.1, float("nan"), float("inf")):
+        with pytest.raises(UserError, match="The temperature is"):
+            Sampling(temperature=temperature)
+    with pytest.raises(UserError, match="top-k is -1"):
+        Sampling(top_k=-1)
+    for top_p in (0.0, -1.0, 1.01, float("nan")):
+        with pytest.raises(UserError, match="top-p is"):
+            Sampling(top_p=top_p)
+
+
+def greedy(model: LanguageModel, prompt: list[int], max_words: int) -> list[int]:
+    """Take the likeliest word each time, reading the whole text anew for every word."""
+    words: list[int] = []
+    with torch.no_grad():
+        while len(words) < max_words and END not in words:
+            context = [END] * (model.num_context + 1) + prompt + words
+            hidden_TBD, _ = model(torch.tensor(context).unsqueeze(1), model.initial_state(1))
+            score_V = model.output.all_scores(hidden_TBD[-1])[0]
+            score_V[UNK] = -torch.inf
+            words.append(int(score_V.argmax()))
+    return words
+
+
+@pytest.mark.parametrize("body", ["lstm", "rnn", "ffnn"])
+@pytest.mark.parametrize("prompt", [[], [5], [5, UNK, 7, 2, 9]])
+def test_goes_on_from_all_that_stands_before(body: str, prompt: list[int]) -> None:
+    model = small_model(body, order=4).eval()
+    expected = greedy(model, prompt, max_words=12)
+    texts = generate(model, prompt, num_texts=3, max_words=12, sampling=Sampling(temperature=0), seed=1)
+    assert texts == [expected] * 3
+
+
+def test_texts_end_by_themselves_or_at_the_limit() -> None:
+    model = small_model("lstm").eval()
+    texts = generate(model, [], num_texts=60, max_words=8, sampling=Sampling(), seed=1)
+    assert len(texts) == 60
+    assert all(END not in text[:-1] for text in texts)
+    assert all(len(text) == 8 or text[-1] == END for text in texts)
+    lengths = {len(text) for text in texts}
+    assert 8 in lengths
+    assert len(lengths) > 2
+    assert all(UNK not in text for text in texts)
+
+
+def test_stops_when_all_texts_have_ended() -> None:
+    model = small_model("lstm").eval()
+    with torch.no_grad():
+        model.output.bias[END] = 1000.0
+    assert generate(model, [], num_texts=2, max_words=10**9, sampling=Sampling(), seed=1) == [[END], [END]]
+
+
+def test_a_seed_is_all_that_decides() -> None:
+    model = small_model("ffnn").eval()
+    first = generate(model, [3], 5, 10, Sampling(), seed=4)
+    state = torch.get_rng_state()
+    assert generate(model, [3], 5, 10, Sampling(), seed=4) == first
+    assert torch.equal(torch.get_rng_state(), state)
+    assert generate(model, [3], 5, 10, Sampling(), seed=5) != first
