@@ -17,10 +17,11 @@ from typing import Any, TypeVar
 from bnce.errors import UserError, unknown_name
 
 MODEL_NAMES = ("ffnn", "rnn", "relu-rnn", "lstm", "relu-lstm")
-LOSS_NAMES = ("softmax", "nce", "snce", "bnce")
+LOSS_NAMES = ("softmax", "nce", "snce", "bnce", "chunk-bnce")
 NOISE_NAMES = ("unigram", "uniform", "log-uniform")
 OPTIMISER_NAMES = ("sgd", "rowwise")
 SCHEDULE_NAMES = ("halve", "linear")
+PRECISION_NAMES = ("auto", "float32", "tf32", "bf16")
 GRADIENT_NAMES = ("streams", "tokens")
 
 
@@ -98,6 +99,8 @@ class TrainingConfig:
     evaluations_per_epoch: int = 1
     max_valid_tokens: int = 0  # 0: all of them
     checkpoint_seconds: float = 600.0
+    precision: str = "auto"  # of matrix products: bf16 on a GPU and float32 on a CPU; masters are always float32
+    deterministic: bool = False  # the same bits every time, also on a GPU, at some cost
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -105,6 +108,7 @@ class TrainingConfig:
             _at_least(f"training.{key}", getattr(self, key), 1)
         for key in ("max_train_tokens", "max_valid_tokens", "seed"):
             _at_least(f"training.{key}", getattr(self, key), 0)
+        _among("training.precision", self.precision, PRECISION_NAMES)
         if not self.checkpoint_seconds > 0:
             raise UserError(f"training.checkpoint_seconds is {self.checkpoint_seconds}: it must be above 0.")
 
