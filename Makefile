@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test lint format clean
+.PHONY: setup demo test test-gpu lint format clean
 
 setup: $(VENV)/.installed
 
@@ -22,6 +22,11 @@ demo: setup
 
 test: $(VENV)/.installed-test lint
 	$(BIN)/pytest
+	TRITON_INTERPRET=1 $(BIN)/pytest --override-ini addopts=-q tests/kernels
+
+# On a machine with a GPU, in whatever environment has PyTorch for it.
+test-gpu:
+	PYTHONPATH=src $(PYTHON) -m pytest --override-ini addopts=-q tests/kernels tests/gpu
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

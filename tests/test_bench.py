@@ -12,7 +12,7 @@ from small_corpus import small_config
 
 from bnce import bench as bench_module
 from bnce.bench import bench
-from bnce.trainer import training_step
+from bnce.step import TrainingStep
 
 CPU = torch.device("cpu")
 
@@ -33,12 +33,14 @@ class FakeClock:
             self.rounds.append(loss)
             return plain(runner, round_seconds)
 
-        def step(*arguments: Any) -> Any:
+        call = TrainingStep.__call__
+
+        def step(*arguments: Any) -> None:
             self.now += self.current
-            return training_step(*arguments)
+            call(*arguments)
 
         monkeypatch.setattr(bench_module._Runner, "run", run)
-        monkeypatch.setattr(bench_module, "training_step", step)
+        monkeypatch.setattr(TrainingStep, "__call__", step)
 
 
 def test_medians_of_rounds_taken_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +62,7 @@ def test_medians_of_rounds_taken_in_turns(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_speedup_compares_like_with_like() -> None:
     def measured(loss: str, words_per_second: float, **changes: Any) -> bench_module.Measurement:
-        item = bench_module.Measurement("lstm", loss, 0, 50, 8, 5, words_per_second, 0.0, 1.0)
+        item = bench_module.Measurement("lstm", loss, 0, 50, 8, 5, words_per_second, 0.0, 1.0, None, 1.0)
         return dataclasses.replace(item, **changes)
 
     items = [
@@ -72,7 +74,7 @@ def test_a_speedup_compares_like_with_like() -> None:
         measured("bnce", 90.0, num_steps=6),
         measured("softmax", 45.0, vocab_size=51),
     ]
-    speedups = [item.speedup_over_softmax for item in bench_module._with_speedups(items)]
+    speedups = [item.speedup_over_softmax for item in bench_module._compare(items)]
     assert speedups == [1.0, 3.0, 2.0, None, None, None, 1.0]
 
 
@@ -80,12 +82,12 @@ def test_a_speedup_compares_like_with_like() -> None:
 def test_a_timed_step_is_a_whole_training_step(model: str) -> None:
     runner = bench_module._Runner(small_config(model={"name": model}), 50, CPU)
     before = {name: tensor.clone() for name, tensor in runner.model.state_dict().items()}
-    state = runner.state
+    state = [part.clone() for part in runner.step.state]
     assert runner.run(0.0) > 0
     after = runner.model.state_dict()
     assert all(not torch.equal(after[name], before[name]) for name in before if name != "output.log_z")
     if model == "lstm":
-        assert not torch.equal(runner.state[0], state[0])
+        assert not torch.equal(runner.step.state[0], state[0])
 
 
 def test_chunks_never_end() -> None:

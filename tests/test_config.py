@@ -44,7 +44,7 @@ def write(directory: Path, name: str, text: str) -> str:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(recipe=st.text(), corpus=st.text(), rate=st.floats(min_value=1e-300, allow_nan=False), power=st.floats())
+@given(recipe=st.text(), corpus=st.text(), rate=st.floats(1e-300, 1e38), power=st.floats(-1e9, 1e9))
 def test_round_trip(tmp_path: Path, recipe: str, corpus: str, rate: float, power: float) -> None:
     before = RunConfig(
         recipe=recipe,
@@ -252,10 +252,13 @@ def test_bad_settings_are_told(setting: str, sentence: str) -> None:
             "optimiser.gradient=token",
             "Unknown optimiser.gradient 'token': choose one of streams, tokens. Did you mean 'tokens'?",
         ),
-        ("optimiser.learning_rate=0", "optimiser.learning_rate is 0.0: it must be above 0."),
-        ("optimiser.learning_rate=nan", "optimiser.learning_rate is nan: it must be above 0."),
-        ("optimiser.body_learning_rate=-1", "optimiser.body_learning_rate is -1.0: it must be above 0."),
-        ("optimiser.clip_norm=0", "optimiser.clip_norm is 0.0: it must be above 0."),
+        ("optimiser.learning_rate=0", "optimiser.learning_rate is 0.0: it must be above 0 and at most 1e+38."),
+        ("optimiser.learning_rate=nan", "optimiser.learning_rate is nan: it must be above 0 and at most 1e+38."),
+        (
+            "optimiser.body_learning_rate=-1",
+            "optimiser.body_learning_rate is -1.0: it must be above 0 and at most 1e+38.",
+        ),
+        ("optimiser.clip_norm=0", "optimiser.clip_norm is 0.0: it must be above 0 and at most 1e+38."),
         ("optimiser.patience=0", "optimiser.patience is 0: it must be at least 1."),
         ("optimiser.warmup_steps=-1", "optimiser.warmup_steps is -1: it must be at least 0."),
         ("training.batch_size=0", "training.batch_size is 0: it must be at least 1."),

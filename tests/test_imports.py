@@ -21,6 +21,7 @@ ORDER = [
     "files",
     "config",
     "corpus",
+    "precision",
     "kernels",
     "noise",
     "rows",
@@ -29,7 +30,9 @@ ORDER = [
     "parameter_count",
     "output_layer",
     "language_model",
+    "adam",
     "optimiser",
+    "step",
     "checkpoint",
     "evaluate",
     "run_directory",
@@ -37,6 +40,7 @@ ORDER = [
     "training_run",
     "report",
     "bench",
+    "bench_paper",
     "doctor",
     "use",
     "cli",
@@ -138,7 +142,7 @@ def test_the_front_door_names_only_lazy_ones() -> None:
     at_run_time = ast.unparse(ast.Module([node for node in tree.body if not isinstance(node, ast.If)], []))
     assert sorted(imported(at_run_time)) == ["errors", "version"]
     assert sorted(set(imported(ast.unparse(tree)))) == ["errors", "noise", "output_layer", "version"]
-    assert set(bnce.__all__) == {"UserError", "__version__", *bnce._HOMES}
+    assert set(bnce.__all__) == {"UserError", "__version__", "noise", *bnce._HOMES}
     assert all(getattr(bnce, name) is not None for name in bnce.__all__)
     with pytest.raises(AttributeError, match="module 'bnce' has no attribute 'Softmax'"):
         _ = bnce.Softmax

@@ -160,13 +160,20 @@ def test_leftovers_of_a_killed_save_are_cleared(tmp_path: Path, corpus: Corpus) 
 
 def test_no_state_is_whole(tmp_path: Path, corpus: Corpus) -> None:
     run = create_run(tmp_path / "run", small_config(corpus), corpus)
-    with pytest.raises(UserError, match="has no checkpoint to resume from"):
-        run_training(run, corpus, CPU, Watcher(), resume=True)
     run_training(run, corpus, CPU, Watcher(), should_stop=lambda: True)
     for path in state_files(run.path):
         path.write_bytes(b"")
     with pytest.raises(UserError, match=r"has no checkpoint to resume from.*is torn"):
         run_training(run, corpus, CPU, Watcher(), resume=True)
+
+
+def test_a_run_stopped_before_its_first_state_starts(tmp_path: Path, corpus: Corpus) -> None:
+    whole, killed = (create_run(tmp_path / name, small_config(corpus), corpus) for name in ("whole", "killed"))
+    run_training(whole, corpus, CPU, Watcher())
+    watcher = Watcher()
+    run_training(killed, corpus, CPU, watcher, resume=True)
+    found, expected = (run.load_model().state_dict() for run in (killed, whole))
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 def test_the_state_of_another_run_is_refused(tmp_path: Path, corpus: Corpus) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from bnce import rows
 
 V, D = 9, 3
+CLIP = torch.tensor(1.0)
 RATE = torch.tensor(0.25)
 EPS = torch.finfo(torch.float32).eps
 
@@ -92,7 +93,7 @@ def test_size_of_the_table_does_not_matter() -> None:
     assert words_N.shape == (3,)
     assert grad_ND.shape == (3, 1)
     with torch.no_grad():
-        rows.sgd_(big, words_N, grad_ND, RATE)
+        rows.sgd_(big, words_N, grad_ND, RATE, CLIP)
     assert big[3].item() == -0.5
     assert big[num_rows - 1].item() == -0.25
     assert torch.count_nonzero(big).item() == 2
@@ -124,7 +125,7 @@ def test_sgd_equals_dense_and_leaves_other_rows_alone(words: list[int]) -> None:
         before, values = table(*shape), values_for(words, *shape[1:])
         expected = before - RATE * dense_sum(words, values)
         found = before.clone()
-        rows.sgd_(found, *rows.merge(torch.tensor(words, dtype=torch.long), values), RATE)
+        rows.sgd_(found, *rows.merge(torch.tensor(words, dtype=torch.long), values), RATE, CLIP)
         torch.testing.assert_close(found, expected, rtol=EPS, atol=EPS * 100)
         untouched = [word for word in range(V) if word not in words]
         assert torch.equal(found[untouched], before[untouched])
@@ -150,7 +151,9 @@ def test_adagrad_equals_dense_and_leaves_other_rows_alone(words: list[int]) -> N
         before, accumulator_V = table(*shape), table(V).square()
         expected, expected_accumulator_V = dense_adagrad(before, accumulator_V, grad)
         found, found_accumulator_V = before.clone(), accumulator_V.clone()
-        rows.adagrad_(found, found_accumulator_V, *rows.merge(torch.tensor(words, dtype=torch.long), values), RATE)
+        rows.adagrad_(
+            found, found_accumulator_V, *rows.merge(torch.tensor(words, dtype=torch.long), values), RATE, CLIP
+        )
         torch.testing.assert_close(found.double(), expected, rtol=8 * EPS, atol=8 * EPS)
         torch.testing.assert_close(found_accumulator_V.double(), expected_accumulator_V, rtol=8 * EPS, atol=0)
         untouched = [word for word in range(V) if word not in words]
@@ -158,7 +161,7 @@ def test_adagrad_equals_dense_and_leaves_other_rows_alone(words: list[int]) -> N
         assert torch.equal(found_accumulator_V[untouched], accumulator_V[untouched])
 
         all_rows, all_accumulators_V = before.clone(), accumulator_V.clone()
-        rows.adagrad_dense_(all_rows, all_accumulators_V, grad, RATE)
+        rows.adagrad_dense_(all_rows, all_accumulators_V, grad, RATE, CLIP)
         torch.testing.assert_close(all_rows.double(), expected, rtol=8 * EPS, atol=8 * EPS)
         torch.testing.assert_close(all_accumulators_V.double(), expected_accumulator_V, rtol=8 * EPS, atol=0)
 
@@ -167,14 +170,14 @@ def test_adagrad_without_merging_would_be_wrong() -> None:
     """The square of a sum is not the sum of squares: this is what merging is for."""
     words, values = torch.tensor([4, 4]), torch.ones(2, D)
     merged, unmerged = table(V, D), table(V, D)
-    rows.adagrad_(merged, torch.zeros(V), *rows.merge(words, values), RATE)
-    rows.adagrad_(unmerged, torch.zeros(V), words, values, RATE)
+    rows.adagrad_(merged, torch.zeros(V), *rows.merge(words, values), RATE, CLIP)
+    rows.adagrad_(unmerged, torch.zeros(V), words, values, RATE, CLIP)
     assert not torch.allclose(merged, unmerged, atol=0.05)
 
 
 def test_adagrad_rows_without_history_or_gradient_stand_still() -> None:
     """An accumulator of zero under a gradient of zero must not become NaN."""
     found = table(V, D)
-    rows.adagrad_(found, torch.zeros(V), torch.tensor([2]), torch.zeros(1, D), RATE)
-    rows.adagrad_dense_(found, torch.zeros(V), torch.zeros(V, D), RATE)
+    rows.adagrad_(found, torch.zeros(V), torch.tensor([2]), torch.zeros(1, D), RATE, CLIP)
+    rows.adagrad_dense_(found, torch.zeros(V), torch.zeros(V, D), RATE, CLIP)
     assert torch.equal(found, table(V, D))

@@ -181,7 +181,7 @@ def test_leftovers_of_a_killed_save_are_removed(run: RunDirectory) -> None:
 def test_devices() -> None:
     assert choose_device("cpu") == torch.device("cpu")
     assert choose_device("auto").type in ("cpu", "cuda")
-    assert "threads" in describe_device(torch.device("cpu"))
+    assert "CPU, 1 thread" in describe_device(torch.device("cpu"))
     for name in ("gpu", "", "meta", "cuda:x", "mps"):
         with pytest.raises(UserError, match=f"Unknown device '{name}': use auto, cpu, cuda or cuda:N"):
             choose_device(name)

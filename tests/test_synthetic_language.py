@@ -21,7 +21,7 @@ from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import END
 from bnce.evaluate import Evaluation, evaluate
 from bnce.losses import LOSSES, OutputBatch
-from bnce.losses.batch_nce import log_odds
+from bnce.losses.batch_nce import column_offset
 from bnce.run_directory import RunDirectory
 from bnce.trainer import Trainer
 
@@ -133,14 +133,13 @@ def test_without_duplicates_another_language_is_found(
     def masking_hits(batch: OutputBatch) -> Tensor:
         """Leave out noise words that equal a position's own target, as sampled softmax does."""
         weight_TBD, bias_TB = batch.output_rows(batch.target_TB)
-        score_TBB = log_odds(
-            batch.hidden_TBD,
-            weight_TBD,
+        offset_TB = column_offset(
             bias_TB,
             log_noise_TM=batch.noise.log_prob(batch.target_TB),
             log_num_noise=batch.log_num_noise(0, from_batch=True),
             log_z=batch.log_z,
         )
+        score_TBB = batch.hidden_TBD @ weight_TBD.transpose(1, 2) + offset_TB.unsqueeze(1)
         hit_TBB = batch.target_TB.unsqueeze(2) == batch.target_TB.unsqueeze(1)
         noise = torch.where(hit_TBB, 0.0, F.softplus(score_TBB)).sum()
         return noise + F.softplus(-score_TBB.diagonal(dim1=1, dim2=2)).sum()

@@ -13,15 +13,18 @@ from bnce.errors import UserError
 from bnce.version import __version__
 
 if TYPE_CHECKING:
+    from bnce import noise
     from bnce.noise import Noise
     from bnce.output_layer import OutputLayer
 
-__all__ = ["Noise", "OutputLayer", "UserError", "__version__"]
+__all__ = ["Noise", "OutputLayer", "UserError", "__version__", "noise"]
 
 _HOMES = {"OutputLayer": "bnce.output_layer", "Noise": "bnce.noise"}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "noise":
+        return importlib.import_module("bnce.noise")
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'bnce' has no attribute '{name}'")

@@ -16,14 +16,15 @@ import numpy as np
 import torch
 
 from bnce.config import RunConfig
-from bnce.corpus.batches import Chunk, Streams
+from bnce.corpus.batches import Chunk, open_streams
 from bnce.language_model import LanguageModel
 from bnce.noise import make_noise
 from bnce.optimiser import Optimiser
 from bnce.run_directory import describe_device
-from bnce.trainer import training_step
+from bnce.step import NUM_EAGER_STEPS, TrainingStep
 from bnce.version import __version__
 
+MIN_STEPS = NUM_EAGER_STEPS + 1  # the first round gets past what a step does only once
 NUM_CHUNKS = 8  # different chunks that the steps go through
 
 
@@ -40,7 +41,11 @@ class Measurement:
     words_per_second: float
     spread: float
     step_seconds: float
+    peak_memory_bytes: int | None  # of PyTorch on a GPU, what was there before not counted
+    teraflops: float  # of matrix products that the step is made of, a second
+    matmul_share: float | None = None  # of the rate one large matrix product reaches here
     speedup_over_softmax: float | None = None
+    speedup_over_paper: float | None = None
 
 
 def bench(
@@ -54,24 +59,42 @@ def bench(
     """Time training steps of several (config, vocabulary size) pairs, in turns."""
     timed: list[list[float]] = [[] for _ in configs]
     runners = [_Runner(config, vocab_size, device) for config, vocab_size in configs]
-    for runner in runners:
-        runner.run(0.0)  # the first steps allocate and settle
     for number in range(num_rounds):
         for place, runner in enumerate(runners):
             timed[place].append(runner.run(round_seconds))
             if progress is not None:
                 progress(number * len(runners) + place + 1, num_rounds * len(runners))
-    measured = [
-        _measurement(config, vocab_size, seconds) for (config, vocab_size), seconds in zip(configs, timed, strict=True)
-    ]
+    measured = [_measurement(runner, seconds) for runner, seconds in zip(runners, timed, strict=True)]
+    return {
+        **conditions(device, num_rounds, round_seconds),
+        "measurements": [asdict(item) for item in _compare(measured)],
+    }
+
+
+def conditions(device: torch.device, num_rounds: int, round_seconds: float) -> dict[str, Any]:
+    """Say what a figure was taken with."""
     return {
         "device": describe_device(device),
         "torch": torch.__version__,
         "bnce": __version__,
         "num_rounds": num_rounds,
         "round_seconds": round_seconds,
-        "measurements": [asdict(item) for item in _with_speedups(measured)],
     }
+
+
+def matmul_teraflops(device: torch.device) -> float:
+    """Measure what one large bf16 matrix product reaches on a GPU: the ceiling that steps are held against."""
+    size = 8192
+    left, right = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
+    seconds = []
+    for _ in range(8):
+        torch.cuda.synchronize(device)
+        begin = time.perf_counter()
+        for _ in range(5):
+            torch.mm(left, right)
+        torch.cuda.synchronize(device)
+        seconds.append((time.perf_counter() - begin) / 5)
+    return 2 * size**3 / statistics.median(seconds) / 1e12
 
 
 class _Runner:
@@ -79,30 +102,41 @@ class _Runner:
 
     def __init__(self, config: RunConfig, vocab_size: int, device: torch.device) -> None:
         torch.manual_seed(config.training.seed)
-        self.config, self.device = config, device
+        self.config, self.vocab_size, self.device = config, vocab_size, device
+        on_gpu = device.type == "cuda"
+        before_bytes = torch.cuda.memory_allocated(device) if on_gpu else 0
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats(device)
         weights = 1.0 / np.arange(1, vocab_size + 1)
-        noise = make_noise(config.loss.noise, weights, config.loss.noise_power)
-        self.model = LanguageModel(config.model, config.loss, noise).to(device)
-        self.optimiser = Optimiser(self.model, config.optimiser)
-        self.state = self.model.initial_state(config.training.batch_size)
-        self.chunks = self._chunks(noise.sample((NUM_CHUNKS * config.training.num_steps * config.training.batch_size,)))
+        noise = make_noise(config.loss.noise, weights, config.loss.noise_power).to(device)
+        with torch.device(device):
+            self.model = LanguageModel(config.model, config.loss, noise)
+        training = config.training
+        self.step = TrainingStep(
+            self.model,
+            Optimiser(self.model, config.optimiser, deterministic=training.deterministic),
+            training.batch_size,
+            gradient=config.optimiser.gradient,
+            precision=training.precision,
+        )
+        self.chunks = self._chunks(noise.sample((NUM_CHUNKS * training.num_steps * training.batch_size,)))
+        self.run(0.0)  # the first steps allocate, compile and settle
+        self.peak_memory_bytes = torch.cuda.max_memory_allocated(device) - before_bytes if on_gpu else None
 
     def _chunks(self, words: torch.Tensor) -> Iterator[Chunk]:
         training = self.config.training
-        streams = Streams(words.cpu().numpy(), training.batch_size, training.num_steps, self.model.num_context)
+        streams = open_streams(
+            words.cpu().numpy(), training.batch_size, training.num_steps, self.model.num_context, self.device
+        )
         while True:
             yield from streams.chunks()
 
     def run(self, seconds: float) -> float:
-        """Train for about so long, two steps at least; returns the seconds of one step."""
+        """Train for about so long, a few steps at least; returns the seconds of one step."""
         begin = time.perf_counter()
         num_steps = 0
-        while num_steps < 2 or time.perf_counter() - begin < seconds:
-            step = training_step(
-                self.model, self.optimiser, next(self.chunks), self.state, self.config.optimiser.gradient
-            )
-            self.state = step.state
-            self.optimiser.apply(step.gradients, 1.0)
+        while num_steps < MIN_STEPS or time.perf_counter() - begin < seconds:
+            self.step(next(self.chunks), 1.0)
             if self.device.type == "cuda" and num_steps % 10 == 0:
                 torch.cuda.synchronize(self.device)
             num_steps += 1
@@ -111,22 +145,40 @@ class _Runner:
         return (time.perf_counter() - begin) / num_steps
 
 
-def _measurement(config: RunConfig, vocab_size: int, seconds: Sequence[float]) -> Measurement:
-    training, median = config.training, statistics.median(seconds)
+def _measurement(runner: _Runner, seconds: Sequence[float]) -> Measurement:
+    config, median = runner.config, statistics.median(seconds)
+    num_words = config.training.batch_size * config.training.num_steps
     return Measurement(
         model=config.model.name,
         loss=config.loss.name,
         num_noise=config.loss.num_noise,
-        vocab_size=vocab_size,
-        batch_size=training.batch_size,
-        num_steps=training.num_steps,
-        words_per_second=training.batch_size * training.num_steps / median,
+        vocab_size=runner.vocab_size,
+        batch_size=config.training.batch_size,
+        num_steps=config.training.num_steps,
+        words_per_second=num_words / median,
         spread=(max(seconds) - min(seconds)) / 2 / median,
         step_seconds=median,
+        peak_memory_bytes=runner.peak_memory_bytes,
+        teraflops=flops_per_word(runner.model, config) * num_words / median / 1e12,
     )
 
 
-def _with_speedups(measured: Sequence[Measurement]) -> list[Measurement]:
+def flops_per_word(model: LanguageModel, config: RunConfig) -> float:
+    """Count the operations of the matrix products that a word's forward and backward pass needs, padding left out."""
+    body = sum(parameter.numel() for parameter in model.body.parameters() if parameter.ndim == 2)
+    training, loss = config.training, config.loss
+    columns = {
+        "softmax": model.output.vocab_size,
+        "nce": loss.num_noise + 1,
+        "snce": loss.num_noise + 1,
+        "bnce": training.batch_size + loss.num_noise,
+        "chunk-bnce": training.batch_size * training.num_steps,
+    }[loss.name]
+    # Two operations a multiply-add; forward once, backward twice.
+    return 6.0 * (body + columns * model.output.hidden_size)
+
+
+def _compare(measured: Sequence[Measurement]) -> list[Measurement]:
     def shape(item: Measurement) -> tuple[str, int, int, int]:
         return item.model, item.vocab_size, item.batch_size, item.num_steps
 

@@ -8,6 +8,7 @@ directory keeps.
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -17,10 +18,13 @@ from typing import Any, TypeVar
 from bnce.errors import UserError, unknown_name
 
 MODEL_NAMES = ("ffnn", "rnn", "relu-rnn", "lstm", "relu-lstm")
-LOSS_NAMES = ("softmax", "nce", "snce", "bnce")
+LOSS_NAMES = ("softmax", "nce", "snce", "bnce", "chunk-bnce")
 NOISE_NAMES = ("unigram", "uniform", "log-uniform")
 OPTIMISER_NAMES = ("sgd", "rowwise")
 SCHEDULE_NAMES = ("halve", "linear")
+PRECISION_NAMES = ("auto", "float32", "tf32", "bf16")
+MAX_RATE = 1e38  # what float32 can hold
+MAX_SEED = 2**63 - 1
 GRADIENT_NAMES = ("streams", "tokens")
 
 
@@ -59,6 +63,9 @@ class LossConfig:
         _among("loss", self.name, LOSS_NAMES)
         _among("noise", self.noise, NOISE_NAMES)
         _at_least("loss.num_noise", self.num_noise, 0)
+        for key in ("log_z", "noise_power"):
+            if not math.isfinite(getattr(self, key)):
+                raise UserError(f"loss.{key} is {getattr(self, key)}: it must be a finite number.")
         if self.name in ("nce", "snce"):
             _at_least(f"loss.num_noise of {self.name}", self.num_noise, 1)
 
@@ -81,8 +88,10 @@ class OptimiserConfig:
         _among("optimiser.gradient", self.gradient, GRADIENT_NAMES)
         _among("optimiser.schedule", self.schedule, SCHEDULE_NAMES)
         for key in ("learning_rate", "body_learning_rate", "clip_norm"):
-            if not getattr(self, key) > 0:
-                raise UserError(f"optimiser.{key} is {getattr(self, key)}: it must be above 0.")
+            if not 0 < getattr(self, key) <= MAX_RATE:
+                raise UserError(
+                    f"optimiser.{key} is {getattr(self, key)}: it must be above 0 and at most {MAX_RATE:g}."
+                )
         _at_least("optimiser.patience", self.patience, 1)
         _at_least("optimiser.warmup_steps", self.warmup_steps, 0)
 
@@ -98,6 +107,8 @@ class TrainingConfig:
     evaluations_per_epoch: int = 1
     max_valid_tokens: int = 0  # 0: all of them
     checkpoint_seconds: float = 600.0
+    precision: str = "auto"  # of matrix products: bf16 on a GPU and float32 on a CPU; masters are always float32
+    deterministic: bool = False  # the same bits every time, also on a GPU, at some cost
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -105,6 +116,9 @@ class TrainingConfig:
             _at_least(f"training.{key}", getattr(self, key), 1)
         for key in ("max_train_tokens", "max_valid_tokens", "seed"):
             _at_least(f"training.{key}", getattr(self, key), 0)
+        if self.seed > MAX_SEED:
+            raise UserError(f"training.seed is {self.seed}: it must be at most {MAX_SEED}.")
+        _among("training.precision", self.precision, PRECISION_NAMES)
         if not self.checkpoint_seconds > 0:
             raise UserError(f"training.checkpoint_seconds is {self.checkpoint_seconds}: it must be above 0.")
 

@@ -17,6 +17,7 @@ from bnce.run_directory import describe_device
 
 # Float32 sums of a few hundred terms agree with float64 to a few units of its seventh digit.
 TOLERANCE = 1e-5
+ADAPTIVE = "adaptive bnce"  # bnce with drawn words
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ def examine(device: torch.device) -> list[Finding]:
         _versions,
         _machine,
         _disk,
-        *map(_loss_check, LOSSES),
+        *map(_loss_check, (*LOSSES, ADAPTIVE)),
         _sampling,
     ]
     findings = []
@@ -95,7 +96,7 @@ def loss_error(name: str, device: torch.device) -> float:
     target = torch.randint(0, 10, (T, B), generator=generator)
     log_z = 2.0
     bias = noise.log_probs_V.cpu() + log_z
-    num_noise = 0 if name in ("softmax", "bnce") else K
+    num_noise = K if name in ("nce", "snce", ADAPTIVE) else 0
     batch = OutputBatch(
         hidden.to(device),
         target.to(device),
@@ -112,13 +113,15 @@ def loss_error(name: str, device: torch.device) -> float:
     shape = (T, B, K) if name == "nce" else (T, K)
     drawn = noise.sample(shape).cpu() if num_noise else torch.zeros(T, 0, dtype=torch.long)
     torch.manual_seed(7)
-    value = float(LOSSES[name](batch))
+    value = float(LOSSES["bnce" if name == ADAPTIVE else name](batch))
     probs = noise.log_probs_V.cpu().double().exp()
     expected = 0.0
-    for t in range(T):
+    if name == "chunk-bnce":
+        expected = float(reference.chunk_nce_loss(hidden, weight, bias, target, probs, log_z))
+    for t in range(T if name != "chunk-bnce" else 0):
         if name == "softmax":
             expected += float(reference.softmax_loss(hidden[t], weight, bias, target[t]))
-        elif name == "bnce":
+        elif name in ("bnce", ADAPTIVE):
             expected += float(reference.batch_nce_loss(hidden[t], weight, bias, target[t], drawn[t], probs, log_z))
         else:
             own = drawn[t] if name == "nce" else drawn[t].expand(B, K)

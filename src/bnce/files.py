@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
+import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from bnce.errors import UserError
 
@@ -54,6 +57,11 @@ def write_text(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
+def to_json(record: Mapping[str, Any], indent: int | None = None) -> str:
+    """Write a record as JSON; what is not finite becomes null, since JSON has no word for it."""
+    return json.dumps(_finite(record), indent=indent, ensure_ascii=False)
+
+
 def refuse_existing(path: Path) -> None:
     """Refuse to write over a directory that holds something."""
     if path.is_dir() and not any(path.iterdir()):
@@ -83,3 +91,13 @@ def _sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

@@ -7,12 +7,14 @@ Legend: V rows of a table, N touched rows, D columns.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from bnce import rows
+from bnce import kernels, rows
+from bnce.adam import Adam, FlatParameters
 from bnce.config import OptimiserConfig
 from bnce.language_model import LanguageModel
 
@@ -24,25 +26,30 @@ class Gradients:
     norm: Tensor
     touched: dict[str, tuple[Tensor, Tensor]]  # table → row numbers (N,), merged gradients (N, …)
     dense: dict[str, Tensor]  # table → gradient of every row
-    body: list[Tensor]
+    body: Tensor  # laid end to end
 
 
 class Optimiser:
-    """Holds the optimiser's state and applies one step at a time."""
+    """Holds the optimiser's state and applies one step at a time, without making a GPU's host wait."""
 
-    def __init__(self, model: LanguageModel, config: OptimiserConfig) -> None:
+    def __init__(self, model: LanguageModel, config: OptimiserConfig, *, deterministic: bool = False) -> None:
         self.config = config
         self.tables = model.tables()
-        self.body = model.body_parameters()
+        self.body = FlatParameters(model.body_parameters())
+        self.device = model.embedding.device
+        self.rate = torch.tensor(config.learning_rate, device=self.device)
+        self.body_rate = torch.tensor(config.body_learning_rate, device=self.device)
+        self._updates = _RowUpdates(self.tables, deterministic=deterministic)
         self.accumulators: dict[str, Tensor] = {}
-        self.body_optimiser: torch.optim.Optimizer
-        body = list(self.body.values())
-        if config.name == "sgd":
-            self.body_optimiser = torch.optim.SGD(body, lr=config.learning_rate)
-        else:
-            self.accumulators = {name: table.new_zeros(len(table)) for name, table in self.tables.items()}
-            self.body_optimiser = torch.optim.Adam(body, lr=config.body_learning_rate, betas=(0.9, 0.99))
-        self._base_rate = self.body_optimiser.param_groups[0]["lr"]
+        self.adam: Adam | None = None
+        if config.name == "rowwise":
+            self.accumulators = {name: table.detach().new_zeros(len(table)) for name, table in self.tables.items()}
+            self.adam = Adam(self.body.flat)
+
+    def set_factor(self, factor: float) -> None:
+        """Scale the configured rates; a captured step reads them where they are."""
+        self.rate.fill_(self.config.learning_rate * factor)
+        self.body_rate.fill_(self.config.body_learning_rate * factor)
 
     @torch.no_grad()
     def collect(self) -> Gradients:
@@ -52,58 +59,92 @@ class Optimiser:
             if table.grad is None:
                 continue
             if table.grad.is_sparse:
-                touched[name] = rows.merge(*rows.row_gradients(table.grad))
+                touched[name] = self._updates.merge(*rows.row_gradients(table.grad))
             else:
                 dense[name] = table.grad
             table.grad = None
-        body = [parameter.grad for parameter in self.body.values() if parameter.grad is not None]
-        parts = [grad for _, grad in touched.values()] + list(dense.values()) + body
+        body = self.body.take_gradients()
+        parts = [body, *(grad for _, grad in touched.values()), *dense.values()]
         norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(part) for part in parts]))
         return Gradients(norm, touched, dense, body)
 
     @torch.no_grad()
-    def apply(self, gradients: Gradients, factor: float) -> None:
-        """Clip, then step tables and body at `factor` times the configured rates."""
+    def apply(self, gradients: Gradients) -> None:
+        """Clip, then step tables and body."""
         clip = (self.config.clip_norm / (gradients.norm + 1e-6)).clamp(max=1.0)
-        rate = torch.as_tensor(self.config.learning_rate * factor, device=clip.device)
+        if self.adam is None:
+            self._apply_sgd(gradients, clip)
+        else:
+            self._apply_rowwise(gradients, clip)
+            self.adam.step(gradients.body, self.body_rate, clip)
+
+    def _apply_sgd(self, gradients: Gradients, clip: Tensor) -> None:
         for name, (words_N, grad_ND) in gradients.touched.items():
-            grad_ND.mul_(clip)
-            if self.config.name == "sgd":
-                rows.sgd_(self.tables[name], words_N, grad_ND, rate)
-            else:
-                rows.adagrad_(self.tables[name], self.accumulators[name], words_N, grad_ND, rate)
+            rows.sgd_(self.tables[name], words_N, grad_ND, self.rate, clip)
         for name, grad_VD in gradients.dense.items():
-            grad_VD.mul_(clip)
-            if self.config.name == "sgd":
-                self.tables[name].sub_(grad_VD.mul_(rate))
-            else:
-                rows.adagrad_dense_(self.tables[name], self.accumulators[name], grad_VD, rate)
-        torch._foreach_mul_(gradients.body, clip)
-        for group in self.body_optimiser.param_groups:
-            group["lr"] = self._base_rate * factor
-        self.body_optimiser.step()
-        self.body_optimiser.zero_grad(set_to_none=True)
+            self.tables[name].sub_(grad_VD.mul_(self.rate * clip))
+        self.body.flat.sub_(gradients.body * (self.rate * clip))
+
+    def _apply_rowwise(self, gradients: Gradients, clip: Tensor) -> None:
+        for name, (words_N, grad_ND) in gradients.touched.items():
+            self._updates.adagrad_(self.tables[name], self.accumulators[name], words_N, grad_ND, self.rate, clip)
+        for name, grad_VD in gradients.dense.items():
+            self._updates.adagrad_dense_(self.tables[name], self.accumulators[name], grad_VD, self.rate, clip)
 
     def state_tensors(self) -> dict[str, Tensor]:
         """Name every tensor that a later step depends on."""
         state = {f"accumulator.{name}": tensor for name, tensor in self.accumulators.items()}
-        for name, parameter in self.body.items():
-            for key, value in self.body_optimiser.state.get(parameter, {}).items():
-                if isinstance(value, Tensor):
-                    state[f"body.{name}.{key}"] = value
+        if self.adam is not None:
+            state |= {f"body.{name}": tensor for name, tensor in self.adam.state_tensors().items()}
         return state
 
     def load_state_tensors(self, state: dict[str, Tensor]) -> None:
         """Take back what `state_tensors` gave."""
-        for name, accumulator_V in self.accumulators.items():
-            accumulator_V.copy_(state[f"accumulator.{name}"])
-        for name, parameter in self.body.items():
-            prefix = f"body.{name}."
-            values = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-            for key, value in values.items():
-                # Adam counts its steps on the host. A copy, so that steps do not change what was given.
-                device = value.device if key == "step" else parameter.device
-                self.body_optimiser.state[parameter][key] = value.to(device, copy=True)
+        for name, tensor in self.state_tensors().items():
+            tensor.copy_(state[name])
+
+
+class _RowUpdates:
+    """The plain row functions, or their Triton twins with the scratch memory these need.
+
+    On a GPU both add up equal rows in no fixed order, unless asked to be deterministic: then PyTorch sorts first.
+    """
+
+    def __init__(self, tables: Mapping[str, Tensor], *, deterministic: bool) -> None:
+        device = next(iter(tables.values())).device
+        self.in_order = deterministic and device.type == "cuda"
+        self.fast = kernels.available(device) and not deterministic
+        if self.fast:
+            from bnce.kernels import rows as twin
+
+            self.twin = twin
+            # One scratch serves all tables: a merge is over before the next begins.
+            size = max(len(table) for table in tables.values())
+            self.scratch_V = torch.zeros(size, dtype=torch.int32, device=device)
+
+    def merge(self, words_N: Tensor, values_ND: Tensor) -> tuple[Tensor, Tensor]:
+        if self.fast:
+            return self.twin.merge(words_N, values_ND, self.scratch_V)
+        if not self.in_order:
+            return rows.merge(words_N, values_ND)
+        before = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(True)
+        try:
+            return rows.merge(words_N, values_ND)
+        finally:
+            torch.use_deterministic_algorithms(before)
+
+    def adagrad_(
+        self, table_VD: Tensor, accumulator_V: Tensor, words_N: Tensor, grad_ND: Tensor, rate: Tensor, clip: Tensor
+    ) -> None:
+        step = self.twin.adagrad_ if self.fast else rows.adagrad_
+        step(table_VD, accumulator_V, words_N, grad_ND, rate, clip)
+
+    def adagrad_dense_(
+        self, table_VD: Tensor, accumulator_V: Tensor, grad_VD: Tensor, rate: Tensor, clip: Tensor
+    ) -> None:
+        step = self.twin.adagrad_dense_ if self.fast else rows.adagrad_dense_
+        step(table_VD, accumulator_V, grad_VD, rate, clip)
 
 
 class Schedule:

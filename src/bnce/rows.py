@@ -34,7 +34,9 @@ class _Gather(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (words,) = ctx.saved_tensors
         values = grads[0].reshape(-1, *ctx.table_shape[1:])
-        return torch.sparse_coo_tensor(words.reshape(1, -1), values, ctx.table_shape, check_invariants=False), None
+        # The words were read with, so they are in range; checking again would make a GPU's host wait.
+        with torch.sparse.check_sparse_tensor_invariants(enable=False):
+            return torch.sparse_coo_tensor(words.reshape(1, -1), values, ctx.table_shape), None
 
 
 def row_gradients(grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,20 +59,24 @@ def merge(words_N: Tensor, values_ND: Tensor) -> tuple[Tensor, Tensor]:
     return unique_N, merged_ND
 
 
-def sgd_(table_VD: Tensor, words_N: Tensor, grad_ND: Tensor, rate: Tensor) -> None:
-    """Step the touched rows against their merged gradient."""
-    table_VD.index_add_(0, words_N, grad_ND.mul(-rate))
+def sgd_(table_VD: Tensor, words_N: Tensor, grad_ND: Tensor, rate: Tensor, clip: Tensor) -> None:
+    """Step the touched rows against their merged gradient, times `clip`."""
+    table_VD.index_add_(0, words_N, grad_ND.mul(-rate * clip))
 
 
-def adagrad_(table_VD: Tensor, accumulator_V: Tensor, words_N: Tensor, grad_ND: Tensor, rate: Tensor) -> None:
+def adagrad_(
+    table_VD: Tensor, accumulator_V: Tensor, words_N: Tensor, grad_ND: Tensor, rate: Tensor, clip: Tensor
+) -> None:
     """Step the touched rows by row-wise Adagrad: one accumulator a row, of the mean squared merged gradient."""
+    grad_ND = grad_ND * clip
     accumulator_V.index_add_(0, words_N, mean_square(grad_ND))
     step_N = -rate * adagrad_scale(accumulator_V.index_select(0, words_N))
     table_VD.index_add_(0, words_N, scale_rows(grad_ND, step_N))
 
 
-def adagrad_dense_(table_VD: Tensor, accumulator_V: Tensor, grad_VD: Tensor, rate: Tensor) -> None:
+def adagrad_dense_(table_VD: Tensor, accumulator_V: Tensor, grad_VD: Tensor, rate: Tensor, clip: Tensor) -> None:
     """Step every row by row-wise Adagrad, for losses that touch them all."""
+    grad_VD = grad_VD * clip
     accumulator_V.add_(mean_square(grad_VD))
     table_VD.add_(scale_rows(grad_VD, -rate * adagrad_scale(accumulator_V)))
 

@@ -120,7 +120,7 @@ class RunDirectory:
 
     def write_json(self, name: str, record: Mapping[str, Any]) -> None:
         """Write one of the run's JSON files."""
-        files.write_text(self.path / name, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+        files.write_text(self.path / name, files.to_json(record, indent=2) + "\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Read the evaluations so far; a line that a crash tore is left out."""
@@ -135,14 +135,14 @@ class RunDirectory:
 
     def keep_metrics_up_to(self, step: int) -> None:
         """Drop the evaluations after a step that the run is resumed from: they will be made again."""
-        kept = [json.dumps(record) + "\n" for record in self.read_metrics() if record["step"] <= step]
+        kept = [files.to_json(record) + "\n" for record in self.read_metrics() if record["step"] <= step]
         files.write_text(self.path / "metrics.jsonl", "".join(kept))
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """Add one evaluation."""
         path = self.path / "metrics.jsonl"
         before = path.read_text(encoding="utf-8") if path.exists() else ""
-        files.write_text(path, before + json.dumps(record) + "\n")
+        files.write_text(path, before + files.to_json(record) + "\n")
 
     def remove_leftovers(self) -> None:
         """Remove what a run that was killed while saving left behind, which can be as large as a checkpoint."""
@@ -171,7 +171,8 @@ def describe_device(device: torch.device) -> str:
     """Name the machine a figure was taken on."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"CPU, {torch.get_num_threads()} threads"
+    num_threads = torch.get_num_threads()
+    return f"CPU, {num_threads} thread{'s' if num_threads > 1 else ''}"
 
 
 def _first_line(error: Exception) -> str:

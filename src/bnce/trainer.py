@@ -10,7 +10,6 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,14 +17,14 @@ import torch
 from torch import Tensor
 
 from bnce.checkpoint import load_newest_state, save_state, state_files
-from bnce.corpus.batches import Chunk, Streams
+from bnce.corpus.batches import open_streams
 from bnce.corpus.store import Corpus
 from bnce.errors import UserError
 from bnce.evaluate import Evaluation, evaluate
 from bnce.language_model import LanguageModel
-from bnce.models import State
-from bnce.optimiser import Gradients, Optimiser, Schedule
+from bnce.optimiser import Optimiser, Schedule
 from bnce.run_directory import RunDirectory
+from bnce.step import TrainingStep
 
 # How often the loss is read back and looked at; a GPU should not have to wait for the host.
 CHECK_EVERY_STEPS = {"cpu": 1, "cuda": 50}
@@ -44,27 +43,6 @@ class Observer(Protocol):
         """Hear of something worth a line."""
 
 
-@dataclass(frozen=True)
-class Step:
-    """What one pass over a chunk gives: the summed loss, the gradients, and the state to go on from."""
-
-    loss_sum: Tensor
-    gradients: Gradients
-    state: State
-
-
-def training_step(model: LanguageModel, optimiser: Optimiser, chunk: Chunk, state: State, gradient: str) -> Step:
-    """Run a chunk forward and backward; the caller applies the gradients."""
-    device = model.embedding.device
-    target_TB = chunk.target_TB.to(device, non_blocking=True)
-    input_LB = chunk.input_LB.to(device, non_blocking=True)
-    loss_sum, state = model.loss_sum(input_LB, target_TB, state)
-    # The paper's rates fit a gradient averaged over streams and summed over time.
-    num_steps, num_streams = target_TB.shape
-    (loss_sum / (num_streams if gradient == "streams" else num_streams * num_steps)).backward()
-    return Step(loss_sum.detach(), optimiser.collect(), state)
-
-
 class Trainer:
     """Trains the model of one run directory on one corpus."""
 
@@ -76,21 +54,25 @@ class Trainer:
         torch.manual_seed(training.seed)
         self.model: LanguageModel = run.build_model().to(device)
         train_ids = corpus.split("train")[: training.max_train_tokens or None]
-        self.streams = Streams(train_ids, training.batch_size, training.num_steps, self.model.num_context)
+        self.streams = open_streams(train_ids, training.batch_size, training.num_steps, self.model.num_context, device)
         self.valid_ids = corpus.split("valid")[: training.max_valid_tokens or None]
         self.total_steps = training.epochs * len(self.streams)
-        self.optimiser = Optimiser(self.model, self.config.optimiser)
+        self.optimiser = Optimiser(self.model, self.config.optimiser, deterministic=training.deterministic)
         self.schedule = Schedule(self.config.optimiser, self.total_steps)
+        self.training_step = TrainingStep(
+            self.model,
+            self.optimiser,
+            training.batch_size,
+            gradient=self.config.optimiser.gradient,
+            precision=training.precision,
+        )
 
         self.step = 0
         self.tokens = 0
         self.seconds = 0.0  # of training alone
-        self.state: State = self.model.initial_state(training.batch_size)
-        self.loss_total = torch.zeros((), dtype=torch.float64, device=device)  # since the last evaluation
         self.tokens_at_evaluation = 0
         self.seconds_at_evaluation = 0.0
         self.best_perplexity = math.inf
-        self.last_norm = torch.zeros((), device=device)
         self.last_checkpoint: Path | None = None
 
     @property
@@ -105,16 +87,20 @@ class Trainer:
         while self.step < self.total_steps:
             index = self.step % len(self.streams)
             if index == 0:
-                self.state = self.model.initial_state(self.config.training.batch_size)
-            self._step(self.streams.chunk(index), check=(self.step + 1) % check_every == 0)
+                self.training_step.reset_state()
+            chunk = self.streams.chunk(index)
+            self.training_step(chunk, self.schedule.factor(self.step))
+            self.step += 1
+            self.tokens += chunk.target_TB.numel()
             if self.step % check_every == 0:
+                self._check_finite()
                 self._tell()
             evaluates = self._evaluation_due(index)
             saves = time.monotonic() - last_saved >= self.config.training.checkpoint_seconds
             stops = should_stop()
             if evaluates or saves or stops:
                 self._pause_clock()
-                self._check_finite(self.step - 1)
+                self._check_finite()
                 self._check_parameters()
                 if evaluates:
                     self._evaluate(ends_epoch=index == len(self.streams) - 1)
@@ -124,21 +110,10 @@ class Trainer:
                 return False
         return True
 
-    def _step(self, chunk: Chunk, *, check: bool) -> None:
-        step = training_step(self.model, self.optimiser, chunk, self.state, self.config.optimiser.gradient)
-        self.state, self.last_norm = step.state, step.gradients.norm
-        self.loss_total += step.loss_sum
-        if check:
-            self._check_finite(self.step)
-        self.optimiser.apply(step.gradients, self.schedule.factor(self.step))
-        self.step += 1
-        self.tokens += chunk.target_TB.numel()
-
-    def _check_finite(self, index: int) -> None:
-        loss, norm = float(self.loss_total), float(self.last_norm)
-        if math.isfinite(loss) and math.isfinite(norm):
-            return
-        raise self._not_finite("loss" if not math.isfinite(loss) else "gradient", index)
+    def _check_finite(self) -> None:
+        loss, norm = float(self.training_step.loss_total), float(self.training_step.norm)
+        if not math.isfinite(loss) or not math.isfinite(norm):
+            raise self._not_finite("loss" if not math.isfinite(loss) else "gradient", self.step - 1)
 
     def _check_parameters(self) -> None:
         """Look at what the last step made, which its loss does not show: a checkpoint must be one to go on from."""
@@ -174,7 +149,7 @@ class Trainer:
             self.run.save_model(self.model, self.step)
         if ends_epoch:
             self.schedule.end_epoch(result.ppl_f)
-        self.loss_total.zero_()
+        self.training_step.loss_total.zero_()
         self.tokens_at_evaluation, self.seconds_at_evaluation = self.tokens, self.seconds
         self.observer.evaluated(record)
 
@@ -191,7 +166,7 @@ class Trainer:
             "log_z_mean": result.log_z_mean,
             "log_z_std": result.log_z_std,
             "lr": self.config.optimiser.learning_rate * self.schedule.factor(self.step - 1),
-            "grad_norm": float(self.last_norm),
+            "grad_norm": float(self.training_step.norm),
             "peak_memory_bytes": peak_memory_bytes(self.device),
         }
 
@@ -200,7 +175,7 @@ class Trainer:
         return (self.tokens - self.tokens_at_evaluation) / seconds if seconds > 0 else 0.0
 
     def _mean_loss(self) -> float:
-        return float(self.loss_total) / max(1, self.tokens - self.tokens_at_evaluation)
+        return float(self.training_step.loss_total) / max(1, self.tokens - self.tokens_at_evaluation)
 
     def _tell(self) -> None:
         self.observer.advanced(tokens=self.tokens, words_per_second=self._words_per_second(), loss=self._mean_loss())
@@ -224,12 +199,8 @@ class Trainer:
         """Write everything that the rest of the run depends on."""
         tensors: dict[str, Tensor] = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         tensors |= {f"optimiser.{name}": tensor for name, tensor in self.optimiser.state_tensors().items()}
-        tensors |= {f"hidden.{place}": part for place, part in enumerate(self.state)}
-        tensors |= {
-            "loss_total": self.loss_total,
-            "last_norm": self.last_norm,
-            "random.cpu": torch.get_rng_state(),
-        }
+        tensors |= {f"step.{name}": tensor for name, tensor in self.training_step.tensors().items()}
+        tensors["random.cpu"] = torch.get_rng_state()
         if self.device.type == "cuda":
             tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
         record = {
@@ -244,19 +215,19 @@ class Trainer:
         self.last_checkpoint = save_state(self.run.path, self.step, tensors, record, self.run.owner)
 
     def resume(self) -> None:
-        """Go back to the newest state that is whole."""
+        """Go back to the newest state that is whole, or to the start of a run that was stopped before its first."""
         self.run.remove_leftovers()
+        if not state_files(self.run.path):
+            self.observer.noticed(f"'{self.run.path}' has no checkpoint yet: it starts at its first step.")
+            self.run.keep_metrics_up_to(0)
+            return
         state, refused = load_newest_state(self.run.path, self.run.owner)
         for sentence in refused:
             self.observer.noticed(f"{sentence} The previous checkpoint is used.")
         tensors, record = state.tensors, state.record
         self.model.load_state_dict(_under("model.", tensors))
-        # What is not copied into place is cloned: a tensor that lies in the file's mapping is not aligned as others
-        # are, and a product over it can differ in its last bit.
-        self.optimiser.load_state_tensors({name: part.clone() for name, part in _under("optimiser.", tensors).items()})
-        self.state = tuple(tensors[f"hidden.{place}"].clone().to(self.device) for place in range(len(self.state)))
-        self.loss_total.copy_(tensors["loss_total"])
-        self.last_norm = tensors["last_norm"].to(self.device)
+        self.optimiser.load_state_tensors(_under("optimiser.", tensors))
+        self.training_step.load_tensors(_under("step.", tensors))
         torch.set_rng_state(tensors["random.cpu"])
         if self.device.type == "cuda" and "random.cuda" in tensors:
             torch.cuda.set_rng_state(tensors["random.cuda"], self.device)

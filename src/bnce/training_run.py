@@ -73,6 +73,10 @@ def run_training(
     run.write_json("summary.json", summary("running"))
     try:
         finished = trainer.train(should_stop)
+    except BaseException:
+        with contextlib.suppress(UserError, OSError):  # the first error is the one to tell
+            run.write_json("summary.json", summary("failed"))
+        raise
     finally:
         recorder.close()
     if not finished:

@@ -18,7 +18,7 @@ def test_every_loss_at_every_size(bnce: Command) -> None:
     assert {"recipe", "device", "torch", "bnce", "num_rounds", "round_seconds", "measurements"} == set(record)
     measured = record["measurements"]
     assert [(item["vocab_size"], item["loss"]) for item in measured] == [
-        (size, loss) for size in (200, 2000) for loss in ("softmax", "nce", "snce", "bnce")
+        (size, loss) for size in (200, 2000) for loss in ("softmax", "nce", "snce", "bnce", "chunk-bnce")
     ]
     for item in measured:
         assert item["words_per_second"] == pytest.approx(8 * 5 / item["step_seconds"])

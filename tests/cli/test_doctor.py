@@ -24,7 +24,8 @@ def test_all_is_well(bnce: Command) -> None:
     record = bnce("doctor", "--device", "cpu", "--json").json
     assert record["well"] is True
     assert [finding["name"] for finding in record["findings"]] == [
-        "versions", "device", "disk", "loss softmax", "loss nce", "loss snce", "loss bnce", "noise sampling",
+        "versions", "device", "disk", "loss softmax", "loss nce", "loss snce", "loss bnce", "loss chunk-bnce",
+        "loss adaptive bnce", "noise sampling",
     ]  # fmt: skip
     plain = bnce("doctor", "--device", "cpu")
     assert plain.status == 0

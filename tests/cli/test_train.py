@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from bnce import checkpoint
 from bnce.checkpoint import state_files
 from bnce.run_directory import RunDirectory
-from bnce.trainer import Trainer
+from bnce.step import TrainingStep
 
 from .conftest import Command, settings
 
@@ -46,15 +46,17 @@ def stopped(bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.Monkey
 @contextlib.contextmanager
 def stopping_at(monkeypatch: pytest.MonkeyPatch, step: int) -> Any:
     """Press Ctrl-C after a step."""
-    plain = Trainer._step
+    plain, num_steps = TrainingStep.__call__, 0
 
-    def pressing(self: Trainer, *arguments: Any, **keywords: Any) -> None:
-        plain(self, *arguments, **keywords)
-        if self.step == step:
+    def pressing(*arguments: Any) -> None:
+        nonlocal num_steps
+        plain(*arguments)
+        num_steps += 1
+        if num_steps == step:
             signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Trainer, "_step", pressing)
+        patched.setattr(TrainingStep, "__call__", pressing)
         yield
 
 
@@ -85,9 +87,7 @@ def test_prints_figures_with_their_conditions(bnce: Command, corpus: Path, place
     assert outcome.status == 0, outcome.stderr
     first, *rest = outcome.stdout.splitlines()
     assert first.startswith(f"{place / 'a[/b]'}: ")
-    assert re.search(
-        r"[\d,]+ words in [\d.]+ s of training, [\d,]+ words/s on CPU, 1 threads; [\d,]+ parameters", first
-    )
+    assert re.search(r"[\d,]+ words in [\d.]+ s of training, [\d,]+ words/s on CPU, 1 thread; [\d,]+ parameters", first)
     assert rest[0].startswith("test: ")
     assert any(line.strip().startswith("PPLn") and "ln Z = 9.000" in line for line in rest)
     assert any(line.strip().startswith("PPLf") and "softmax" in line for line in rest)
@@ -183,9 +183,9 @@ class TestStopAndResume:
         assert "give it as --out RUN" in refused("train", "--resume")
         assert list(place.iterdir()) == []
 
-    def test_not_without_a_state(self, refused: Refused, stopped: Path) -> None:
+    def test_not_without_a_whole_state(self, refused: Refused, stopped: Path) -> None:
         for state in state_files(stopped):
-            state.unlink()
+            state.write_bytes(b"torn")
         assert "has no checkpoint to resume from" in refused("train", "--out", stopped, "--resume")
 
     @pytest.mark.parametrize(
@@ -208,14 +208,17 @@ class TestRefusals:
         [
             (["wik"], "Unknown recipe 'wik': choose one of demo, ltcb, obwb, wiki. Did you mean 'wiki'?"),
             (["wiki", "--model", "relu-lsm"], "Did you mean 'relu-lstm'?"),
-            (["wiki", "--loss", "bcne"], "Unknown loss 'bcne': choose one of softmax, nce, snce, bnce. Did you mean"),
+            (
+                ["wiki", "--loss", "bcne"],
+                "Unknown loss 'bcne': choose one of softmax, nce, snce, bnce, chunk-bnce. Did you mean",
+            ),
             (["missing.toml"], "The recipe file 'missing.toml' does not exist"),
             (["wiki", "--set", "training.epoch=1"], "Did you mean 'epochs'?"),
             (["wiki", "--set", "trainin.epochs=1"], "Did you mean 'training'?"),
             (["wiki", "--set", "epochs"], "write it as section.key=value, such as training.epochs=3."),
             (["wiki", "--set", "training.epochs=many"], "training] epochs is 'many': it must be of type int."),
             (["wiki", "--set", "training.epochs=0"], "training.epochs is 0: it must be at least 1."),
-            (["wiki", "--set", "optimiser.learning_rate=-1"], "it must be above 0."),
+            (["wiki", "--set", "optimiser.learning_rate=-1"], "it must be above 0 and at most 1e+38."),
             (["wiki", "--device", "gpu"], "Unknown device 'gpu': use auto, cpu, cuda or cuda:N."),
             ([], "No recipe was given: choose one of demo, ltcb, obwb, wiki, or a TOML file."),
         ],

@@ -23,8 +23,9 @@ from bnce.losses import OutputBatch, reference
 from bnce.losses.batch_nce import (
     batch_nce,
     classification_loss,
-    explicit_gradient,
-    log_odds,
+    column_offset,
+    errors,
+    loss_and_gradient,
     masked_classification_loss,
 )
 from bnce.noise import Noise
@@ -181,13 +182,12 @@ def test_huge_scores_stay_finite(make_batch: Callable[..., OutputBatch]) -> None
     assert torch.isfinite(loud.hidden_TBD.grad).all()
 
 
-def test_score_is_float32_where_the_product_is_not() -> None:
-    hidden_TBD, weight_TMD = torch.ones(1, 2, 4, dtype=torch.bfloat16), torch.ones(1, 2, 4, dtype=torch.bfloat16)
-    score_TBM = log_odds(
-        hidden_TBD, weight_TMD, torch.zeros(1, 2), log_noise_TM=torch.full((1, 2), 0.001), log_num_noise=0.0, log_z=0.0
+def test_offset_is_float32_where_the_bias_is_not() -> None:
+    offset_TM = column_offset(
+        torch.ones(1, 2, dtype=torch.bfloat16), log_noise_TM=torch.full((1, 2), 0.001), log_num_noise=0.0, log_z=0.0
     )
-    assert score_TBM.dtype == torch.float32
-    assert float(score_TBM[0, 0, 0]) == pytest.approx(3.999, abs=1e-6)
+    assert offset_TM.dtype == torch.float32
+    assert float(offset_TM[0, 0]) == pytest.approx(0.999, abs=1e-6)
 
 
 # The paper's explicit gradient, in float64.
@@ -208,7 +208,9 @@ def test_explicit_gradient_is_autograd_and_the_paper(
     score_TBM.retain_grad()
     classification_loss(score_TBM).backward()
 
-    explicit = explicit_gradient(exact.hidden_TBD.detach(), weight_TMD.detach(), score_TBM.detach())
+    no_offset_TM = torch.zeros_like(log_odds_offset_TM)
+    _, gradient_TBM = loss_and_gradient(score_TBM.detach(), no_offset_TM, torch.float64)
+    explicit = (gradient_TBM, *errors(gradient_TBM, exact.hidden_TBD.detach(), weight_TMD.detach()))
     for found, expected in zip(
         explicit, (score_TBM.grad, weight_TMD.grad, bias_TM.grad, exact.hidden_TBD.grad), strict=True
     ):
@@ -244,15 +246,14 @@ def scores_of_step(
 ) -> tuple[Tensor, Tensor]:
     """Compute the scores (B, M) and the columns (M,) of a batch with one time step."""
     column_TM = torch.cat([batch.target_TB, drawn_TK], dim=1)
-    score_TBM = log_odds(
-        batch.hidden_TBD.detach(),
-        batch.weight_VD.detach()[column_TM],
+    offset_TM = column_offset(
         batch.bias_V.detach()[column_TM],
         log_noise_TM=batch.noise.log_prob(column_TM),
         log_num_noise=math.log(column_TM.shape[1] - 1) if log_num_noise is None else log_num_noise,
         log_z=batch.log_z.detach(),
     )
-    return score_TBM[0], column_TM[0]
+    product_TBM = batch.hidden_TBD.detach() @ batch.weight_VD.detach()[column_TM].transpose(1, 2)
+    return (product_TBM + offset_TM.unsqueeze(1))[0], column_TM[0]
 
 
 def mask_accidental_hits(batch: OutputBatch, drawn_TK: Tensor) -> Tensor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -11,6 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from bnce import files
 
 stdout = Console(highlight=False, soft_wrap=True)
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -22,7 +22,7 @@ JsonOption = Annotated[
 
 def print_json(record: Mapping[str, Any]) -> None:
     """Write one JSON object; what is not finite becomes null, since JSON has no word for it."""
-    sys.stdout.write(json.dumps(_finite(record), ensure_ascii=False) + "\n")
+    sys.stdout.write(files.to_json(record) + "\n")
 
 
 class LateProgress(Progress):
@@ -55,13 +55,3 @@ def progress_bar(*extra: str) -> LateProgress:
         console=stderr,
         transient=False,
     )
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value

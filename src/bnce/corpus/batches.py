@@ -63,3 +63,31 @@ class Streams:
         """Read the chunks from `begin` to the end of the epoch."""
         for index in range(begin, len(self)):
             yield self.chunk(index)
+
+
+class DeviceStreams(Streams):
+    """The same streams with the whole text on a device, time by streams, so that a chunk is a slice."""
+
+    def __init__(
+        self, ids: np.ndarray, batch_size: int, num_steps: int, num_context: int, device: torch.device
+    ) -> None:
+        super().__init__(ids, batch_size, num_steps, num_context)
+        text_nB = np.ascontiguousarray(ids[: self.num_tokens].reshape(batch_size, self.stream_length).T, dtype=np.int32)
+        before_CB = super().chunk(0).input_LB[: 1 + num_context].to(torch.int32)
+        self.words_nB = torch.cat([before_CB, torch.from_numpy(text_nB)]).to(device)
+
+    def chunk(self, index: int) -> Chunk:
+        """Slice chunk `index`."""
+        begin = index * self.num_steps
+        end = min(begin + self.num_steps, self.stream_length)
+        words = self.words_nB[begin : end + 1 + self.num_context]
+        return Chunk(input_LB=words[:-1], target_TB=words[1 + self.num_context :])
+
+
+def open_streams(ids: np.ndarray, batch_size: int, num_steps: int, num_context: int, device: torch.device) -> Streams:
+    """Put the text on a GPU if it takes at most a quarter of what is free there; else it is read from its file."""
+    if device.type == "cuda":
+        free_bytes, _ = torch.cuda.mem_get_info(device)
+        if 4 * len(ids) <= free_bytes // 4:
+            return DeviceStreams(ids, batch_size, num_steps, num_context, device)
+    return Streams(ids, batch_size, num_steps, num_context)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from bnce.errors import unknown_name
 from bnce.losses.batch_nce import batch_nce
+from bnce.losses.chunk_nce import chunk_nce
 from bnce.losses.output_batch import OutputBatch
 from bnce.losses.sampled_nce import nce, shared_nce
 from bnce.losses.softmax import softmax
@@ -21,6 +22,7 @@ LOSSES: dict[str, Loss] = {
     "nce": nce,
     "snce": shared_nce,
     "bnce": batch_nce,
+    "chunk-bnce": chunk_nce,
 }
 
 

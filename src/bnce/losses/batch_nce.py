@@ -3,7 +3,7 @@
 Youssef Oualil and Dietrich Klakow, "A Batch Noise Contrastive Estimation Approach for Training Large Vocabulary
 Language Models", Interspeech 2017, Section 3. For the positions i of one time step and the words j of its columns,
 
-    s_ij = h_i·w_j + c_j − ln Z − ln(M · p_n(w_j))                     the log-odds "data, not noise" of Eq. (3)
+    s_ij = h_i·w_j + c_j − ln Z − ln(m · p_n(w_j))                     the log-odds "data, not noise" of Eq. (3)
     J    = Σ_i [ softplus(−s_ii) + Σ_{j≠i} softplus(s_ij) ]            Eq. (5)
     G    = ∂J/∂s = σ(s) − I                                            the paper's gradient matrix
 
@@ -13,9 +13,10 @@ Language Models", Interspeech 2017, Section 3. For the positions i of one time s
     L^t          hidden_TBD        last hidden layer; all T time steps at once, each with its own noise
     V^t          column_TM         the words the output layer is restricted to: B targets, then K drawn
     W^t, C^t     weight_TMD, bias_TM   output rows and biases of those words
-    N^t          log_noise_TM      p_n of those words, as ln p_n
-    B+K−1        num_noise M       noise words a position sees
+    N^t          noise.log_prob    p_n of those words, as ln p_n
+    B+K−1        log_num_noise     m, the noise words a position sees, as ln m; the columns are M = m + 1
     O^t, Y^t     score_TBM         O/Y = σ(s): both live on as the log-odds s, never as exp(·)/Z
+                 offset_TM         what is the same for every position: c_j − ln Z − ln(m · p_n(w_j))
     G^t          gradient_TBM      σ(s) − I
 
 A word that stands twice among the columns counts twice, also when it equals a row's own target: that is what makes the
@@ -24,12 +25,17 @@ columns a sample of the unigram. Masking such hits would teach the odds p/(1−p
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
+from bnce import kernels
 from bnce.errors import UserError
 from bnce.losses.output_batch import OutputBatch
+from bnce.precision import product_dtype, product_in_float32
 
 
 def batch_nce(batch: OutputBatch) -> Tensor:
@@ -46,33 +52,78 @@ def batch_nce(batch: OutputBatch) -> Tensor:
         # Section 3.2: K further words, shared by the batch.
         column_TM = torch.cat([column_TM, batch.noise.sample((T, K))], dim=1)
     weight_TMD, bias_TM = batch.output_rows(column_TM)
-    score_TBM = log_odds(
-        batch.hidden_TBD,
-        weight_TMD,
+    offset_TM = column_offset(
         bias_TM,
         log_noise_TM=batch.noise.log_prob(column_TM),
         log_num_noise=batch.log_num_noise(K, from_batch=True),
         log_z=batch.log_z,
     )
     if batch.valid_TB is None:
-        return classification_loss(score_TBM)
+        loss: Tensor = _BatchNce.apply(batch.hidden_TBD, weight_TMD, offset_TM, product_dtype(weight_TMD))
+        return loss
+    score_TBM = torch.matmul(batch.hidden_TBD, weight_TMD.transpose(1, 2)).float() + offset_TM.unsqueeze(1)
     return masked_classification_loss(score_TBM, batch.valid_TB)
 
 
-def log_odds(
-    hidden_TBD: Tensor,
-    weight_TMD: Tensor,
-    bias_TM: Tensor,
-    *,
-    log_noise_TM: Tensor,
-    log_num_noise: Tensor | float,
-    log_z: Tensor | float,
+def column_offset(
+    bias_TM: Tensor, *, log_noise_TM: Tensor, log_num_noise: Tensor | float, log_z: Tensor | float
 ) -> Tensor:
-    """Score every position against every column (T, B, M): ln p_θ(w_j | c_i) − ln(M · p_n(w_j)), in float32."""
+    """Compute the part of a score that is the same for every position, in float32."""
     # differs from the paper: Eqs. (7) and (8) form exp(·)/Z and divide; the log-odds never overflow.
-    offset_TM = bias_TM.float() - log_z - log_num_noise - log_noise_TM
-    product_TBM = torch.matmul(hidden_TBD, weight_TMD.transpose(1, 2))  # L^t · W^t of Eq. (7)
-    return product_TBM.float() + offset_TM.unsqueeze(1)
+    return bias_TM.float() - log_z - log_num_noise - log_noise_TM
+
+
+class _BatchNce(torch.autograd.Function):
+    """The paper's own gradient: G is formed with the loss, and backward is the dense products of Eqs. (9) to (11)."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden_TBD: Tensor, weight_TMD: Tensor, offset_TM: Tensor, dtype: torch.dtype) -> Tensor:
+        ctx.dtypes = hidden_TBD.dtype, weight_TMD.dtype
+        hidden_TBD, weight_TMD = hidden_TBD.to(dtype), weight_TMD.to(dtype)
+        with torch.autocast(hidden_TBD.device.type, enabled=False):
+            product_TBM = product_in_float32(hidden_TBD, weight_TMD.transpose(1, 2))  # L^t · W^t of Eq. (7)
+            loss, gradient_TBM = loss_and_gradient(product_TBM, offset_TM, dtype)
+        ctx.save_for_backward(hidden_TBD, weight_TMD, gradient_TBM)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_TBD, weight_TMD, gradient_TBM = ctx.saved_tensors
+        hidden_dtype, weight_dtype = ctx.dtypes
+        weight_error, bias_error, hidden_error = errors(
+            gradient_TBM * grads[0].to(gradient_TBM.dtype), hidden_TBD, weight_TMD
+        )
+        return hidden_error.to(hidden_dtype), weight_error.to(weight_dtype), bias_error, None
+
+
+def loss_and_gradient(product_TBM: Tensor, offset_TM: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Compute the loss, summed over positions, and the paper's G in `dtype`, for the scores s = product + offset."""
+    if kernels.available(product_TBM.device):
+        from bnce.kernels import batch_nce as twin
+
+        return twin.loss_and_gradient(product_TBM, offset_TM, dtype)
+    score_TBM = product_TBM + offset_TM.unsqueeze(1)
+    loss = classification_loss(score_TBM)
+    gradient_TBM = torch.sigmoid(score_TBM)  # O/Y off the diagonal
+    gradient_TBM.diagonal(dim1=1, dim2=2).sub_(1.0)  # −(B−1)·N/Y = O/Y − 1 on it
+    return loss, gradient_TBM.to(dtype)
+
+
+def errors(gradient_TBM: Tensor, hidden_TBD: Tensor, weight_TMD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the paper's ΔW, ΔC and E(L) from G.
+
+    ΔW and ΔC are one an occurrence: "some words may occur more than once in the batch", and `rows.merge` adds them up.
+    """
+    weight_error_TMD = product_in_float32(
+        gradient_TBM.transpose(1, 2), hidden_TBD
+    )  # Eq. (9), transposed: rows are words
+    ones_T1B = gradient_TBM.new_ones(gradient_TBM.shape[0], 1, gradient_TBM.shape[1])
+    bias_error_TM = product_in_float32(ones_T1B, gradient_TBM).squeeze(
+        1
+    )  # Eq. (10), the sum over positions as a product
+    hidden_error_TBD = torch.matmul(gradient_TBM, weight_TMD)  # Eq. (11)
+    return weight_error_TMD, bias_error_TM, hidden_error_TBD
 
 
 def classification_loss(score_TBM: Tensor) -> Tensor:
@@ -90,21 +141,3 @@ def masked_classification_loss(score_TBM: Tensor, valid_TB: Tensor) -> Tensor:
     has_noise_T1 = column_valid_TM.sum(1, keepdim=True) > 1
     loss_TB = noise_TB - score_TBM.diagonal(dim1=1, dim2=2)
     return torch.where(valid_TB & has_noise_T1, loss_TB, 0.0).sum()
-
-
-def explicit_gradient(
-    hidden_TBD: Tensor, weight_TMD: Tensor, score_TBM: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute the paper's G, ΔW, ΔC and E(L) from the scores, for the sum of the loss over all positions.
-
-    ΔW and ΔC are one an occurrence: "some words may occur more than once in the batch", and `rows.merge` adds them up.
-    """
-    B = score_TBM.shape[1]
-    gradient_TBM = torch.sigmoid(score_TBM)  # O/Y off the diagonal
-    gradient_TBM[:, :, :B].diagonal(dim1=1, dim2=2).sub_(1.0)  # −(B−1)·N/Y = O/Y − 1 on it
-    weight_error_TMD = torch.matmul(
-        gradient_TBM.transpose(1, 2), hidden_TBD
-    )  # Eq. (9), transposed: rows are words here
-    bias_error_TM = gradient_TBM.sum(1)  # Eq. (10)
-    hidden_error_TBD = torch.matmul(gradient_TBM, weight_TMD)  # Eq. (11)
-    return gradient_TBM, weight_error_TMD, bias_error_TM, hidden_error_TBD

@@ -48,19 +48,3 @@ class OutputBatch:
             return math.log(self.target_TB.shape[1] - 1 + drawn)
         others_T1 = self.valid_TB.sum(1, keepdim=True) - 1 + drawn
         return others_T1.clamp(min=1).to(torch.float32).log()
-
-
-def product_dtype(tensor: Tensor) -> torch.dtype:
-    """Choose the type matrix products are done in: autocast's where it is on, else the tensor's own."""
-    device = tensor.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tensor.dtype
-
-
-def product_in_float32(left: Tensor, right: Tensor) -> Tensor:
-    """Multiply matrices of a narrow type into float32, without rounding the result to the narrow type where possible."""
-    if left.dtype.itemsize >= 4:
-        return torch.matmul(left, right)
-    if left.device.type == "cuda":
-        multiply = torch.bmm if left.ndim == 3 else torch.mm
-        return multiply(left, right, out_dtype=torch.float32)
-    return torch.matmul(left, right).float()

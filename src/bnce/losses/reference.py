@@ -81,6 +81,25 @@ def batch_nce_loss(
     return sampled_nce_loss(hidden_BD, weight_VD, bias_V, target_B, torch.stack(noise), noise_probs_V, log_z)
 
 
+def chunk_nce_loss(
+    hidden_TBD: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor,
+    target_TB: Tensor,
+    noise_probs_V: Tensor,
+    log_z: Tensor | float,
+) -> Tensor:
+    """Sum Eq. (5) over a chunk where the noise of a position is every target of the other streams, at all steps."""
+    T, B = target_TB.shape
+    losses = []
+    for b in range(B):
+        others = torch.cat([target_TB[:, :b], target_TB[:, b + 1 :]], dim=1).reshape(1, -1).expand(T, -1)
+        losses.append(
+            sampled_nce_loss(hidden_TBD[:, b], weight_VD, bias_V, target_TB[:, b], others, noise_probs_V, log_z)
+        )
+    return torch.stack(losses).sum()
+
+
 def batch_nce_gradient(
     hidden_BD: Tensor,
     weight_VD: Tensor,

@@ -16,10 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from bnce import kernels
 from bnce.losses.output_batch import OutputBatch
+from bnce.precision import product_dtype, product_in_float32, widen
 
 # Numbers in one block of logits: on a CPU what its caches like, on a GPU what fills the chip.
-MAX_LOGITS = {"cpu": 2**22, "cuda": 2**28}
+MAX_LOGITS = {"cpu": 2**22, "cuda": 2**31}
 
 
 def softmax(batch: OutputBatch) -> Tensor:
@@ -41,8 +43,7 @@ def chunked_cross_entropy(
     hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N: Tensor, valid_N: Tensor | None = None
 ) -> Tensor:
     """Compute the same a few positions at a time."""
-    device = hidden_ND.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight_VD.dtype
+    dtype = product_dtype(weight_VD)
     # Asked here, because inside a Function gradients always look switched off.
     wants_grad = torch.is_grad_enabled()
     loss: Tensor = _ChunkedCrossEntropy.apply(hidden_ND, weight_VD, bias_V, target_N, valid_N, dtype, wants_grad)
@@ -61,55 +62,77 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         dtype: torch.dtype,
         wants_grad: bool,
     ) -> Tensor:
-        N, V = len(hidden_ND), len(weight_VD)
+        (N, D), V = hidden_ND.shape, len(weight_VD)
         num_rows = max(1, min(N, MAX_LOGITS.get(hidden_ND.device.type, 2**28) // V))
         needs_grad = wants_grad and any(ctx.needs_input_grad)
+        valid_N = torch.ones_like(target_N, dtype=torch.bool) if valid_N is None else valid_N
         with torch.autocast(hidden_ND.device.type, enabled=False):
-            weight = weight_VD.to(dtype)
+            hidden_NE, weight_VE = widen(hidden_ND, 1.0, dtype), widen(_pad_rows(weight_VD, dtype), 0.0, dtype)
             loss = torch.zeros((), dtype=torch.float32, device=hidden_ND.device)
-            hidden_grad_ND = torch.empty_like(hidden_ND) if needs_grad else None
-            weight_grad_VD = torch.zeros_like(weight_VD) if needs_grad else None
-            bias_grad_V = torch.zeros_like(bias_V) if needs_grad else None
+            hidden_grad_NE = torch.empty_like(hidden_NE) if needs_grad else hidden_NE
+            weight_grad_VE: Tensor | None = None
             for begin in range(0, N, num_rows):
                 block = slice(begin, begin + num_rows)
-                hidden = hidden_ND[block].to(dtype)
-                target_N1 = target_N[block].unsqueeze(1)
-                prob_NV, loss_N1 = _probabilities(hidden, weight, bias_V, target_N1)
-                weight_of_row_N1 = None if valid_N is None else valid_N[block].unsqueeze(1).to(loss_N1.dtype)
-                loss += (loss_N1 if weight_of_row_N1 is None else loss_N1 * weight_of_row_N1).sum()
-                if hidden_grad_ND is None or weight_grad_VD is None or bias_grad_V is None:
+                error_NV, loss_N = _error_and_loss(hidden_NE[block], weight_VE, bias_V, target_N[block], valid_N[block])
+                loss += loss_N.sum()
+                if not needs_grad:
                     continue
-                # ∂(−ln p)/∂logits = p − one-hot, in place of the probabilities.
-                error_NV = prob_NV.scatter_add_(1, target_N1, torch.full_like(loss_N1, -1.0))
-                if weight_of_row_N1 is not None:
-                    error_NV.mul_(weight_of_row_N1)
-                bias_grad_V += error_NV.sum(0)
-                error = error_NV.to(dtype)
-                hidden_grad_ND[block] = (error @ weight).to(hidden_ND.dtype)
-                if dtype == weight_VD.dtype:
-                    weight_grad_VD.addmm_(error.t(), hidden)
+                torch.mm(error_NV, weight_VE, out=hidden_grad_NE[block])
+                if weight_grad_VE is None:
+                    weight_grad_VE = product_in_float32(error_NV.t(), hidden_NE[block])
+                elif dtype == weight_VD.dtype:
+                    weight_grad_VE.addmm_(error_NV.t(), hidden_NE[block])
                 else:
-                    weight_grad_VD += error.t() @ hidden
-        if needs_grad:
-            ctx.save_for_backward(hidden_grad_ND, weight_grad_VD, bias_grad_V)
+                    weight_grad_VE += product_in_float32(error_NV.t(), hidden_NE[block])
+        if weight_grad_VE is not None:
+            ctx.save_for_backward(hidden_grad_NE, weight_grad_VE)
+            ctx.sizes, ctx.dtypes = (V, D), (hidden_ND.dtype, weight_VD.dtype, bias_V.dtype)
         return loss
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (grad,) = grads
-        hidden_grad_ND, weight_grad_VD, bias_grad_V = ctx.saved_tensors
-        return hidden_grad_ND * grad, weight_grad_VD * grad, bias_grad_V * grad, None, None, None, None
+        hidden_grad_NE, weight_grad_VE = ctx.saved_tensors
+        (V, D), (hidden_dtype, weight_dtype, bias_dtype) = ctx.sizes, ctx.dtypes
+        return (
+            (hidden_grad_NE[:, :D] * grads[0]).to(hidden_dtype),
+            (weight_grad_VE[:V, :D] * grads[0]).to(weight_dtype),
+            (weight_grad_VE[:V, D] * grads[0]).to(bias_dtype),
+            None,
+            None,
+            None,
+            None,
+        )
 
 
-def _probabilities(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N1: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the softmax (N, V) in float32 or better, and −ln p of the targets (N, 1)."""
+def _pad_rows(weight_VD: Tensor, dtype: torch.dtype) -> Tensor:
+    """Add rows of zeros up to a number of words that tensor cores like, where products are in a narrow type."""
+    missing = -len(weight_VD) % 8 if dtype.itemsize < 4 else 0
+    return F.pad(weight_VD, (0, 0, 0, missing)) if missing else weight_VD
+
+
+def _error_and_loss(
+    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N: Tensor, valid_N: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Compute the gradient of the logits (N, V), p − one-hot, and −ln p of the targets (N,); padding has no part."""
+    if hidden_ND.dtype.itemsize < 4 and kernels.available(hidden_ND.device):
+        from bnce.kernels import softmax as twin
+
+        logit_NV = torch.mm(hidden_ND, weight_VD.t())
+        loss_N = twin.loss_and_gradient_(logit_NV, bias_V, target_N, valid_N)
+        return logit_NV, loss_N
     if hidden_ND.dtype == bias_V.dtype and bias_V.dtype.itemsize >= 4:
         logit_NV = torch.addmm(bias_V, hidden_ND, weight_VD.t())
     else:
-        logit_NV = torch.mm(hidden_ND, weight_VD.t()).float() + bias_V
+        logit_NV = product_in_float32(hidden_ND, weight_VD.t())
+        logit_NV[:, : len(bias_V)] += bias_V
+        logit_NV[:, len(bias_V) :] = -torch.inf  # the rows of padding
     highest_N1 = logit_NV.amax(1, keepdim=True)
+    target_N1 = target_N.unsqueeze(1)
     target_logit_N1 = logit_NV.gather(1, target_N1)
     prob_NV = logit_NV.sub_(highest_N1).exp_()
     total_N1 = prob_NV.sum(1, keepdim=True)
-    return prob_NV.div_(total_N1), total_N1.log() + highest_N1 - target_logit_N1
+    loss_N1 = total_N1.log() + highest_N1 - target_logit_N1
+    error_NV = prob_NV.div_(total_N1).scatter_add_(1, target_N1, torch.full_like(loss_N1, -1.0))
+    error_NV.mul_(valid_N.unsqueeze(1))
+    return error_NV.to(hidden_ND.dtype), torch.where(valid_N, loss_N1.squeeze(1), 0.0)

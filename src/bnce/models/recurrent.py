@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from bnce import kernels
+
 State = tuple[Tensor, ...]
 
 
@@ -40,13 +42,32 @@ class Recurrent(nn.Module):
 
     def forward(self, embedded_TBE: Tensor, state: State) -> tuple[Tensor, State]:
         """Run T steps from a state; the returned state is cut from the graph, which truncates back-propagation."""
-        embedded_TBE = self.dropout(embedded_TBE)
+        device = embedded_TBE.device
+        if torch.is_autocast_enabled(device.type) and kernels.available(device):
+            return self._run_fast(self.dropout(embedded_TBE), state, torch.get_autocast_dtype(device.type))
         after: State
         if isinstance(self.cell, nn.LSTM):
-            hidden_TBD, after = self.cell(embedded_TBE, (state[0], state[1]))
+            hidden_TBD, after = self.cell(self.dropout(embedded_TBE), (state[0], state[1]))
         else:
-            hidden_TBD, last = self.cell(embedded_TBE, state[0])
+            hidden_TBD, last = self.cell(self.dropout(embedded_TBE), state[0])
             after = (last,)
         if self.bottleneck is not None:
             hidden_TBD = torch.relu(self.bottleneck(self.dropout(hidden_TBD)))
         return self.dropout(hidden_TBD), tuple(part.detach() for part in after)
+
+    def _run_fast(self, embedded_TBE: Tensor, state: State, dtype: torch.dtype) -> tuple[Tensor, State]:
+        """Compute the same through kernels that pad sizes inside, with products in a narrow type."""
+        from bnce.kernels import dense, recurrence
+
+        weights = self.cell.all_weights[0]
+        after: State
+        with torch.autocast(embedded_TBE.device.type, enabled=False):
+            if isinstance(self.cell, nn.LSTM):
+                wide_TBD, *last = recurrence.lstm(embedded_TBE, state[0][0], state[1][0], weights, dtype)
+            else:
+                wide_TBD, *last = recurrence.rnn(embedded_TBE, state[0][0], weights, dtype)
+            after = tuple(part.unsqueeze(0) for part in last)
+            if self.bottleneck is None:
+                return self.dropout(wide_TBD[..., : self.output_size]), after
+            layer = self.bottleneck
+            return self.dropout(dense.dense_relu(self.dropout(wide_TBD), layer.weight, layer.bias, dtype)), after

@@ -11,7 +11,14 @@ from bnce.report.runs import count, printable
 # The paper's order. Between families its table has a double line, between the models of one a single line.
 _MODELS = {"ffnn": "FFNN", "rnn": "RNN", "relu-rnn": "ReLu-RNN", "lstm": "LSTM", "relu-lstm": "ReLu-LSTM"}
 _FAMILIES = {"ffnn": 0, "rnn": 1, "relu-rnn": 1, "lstm": 2, "relu-lstm": 2}
-_LOSSES = {"softmax": "softmax", "nce": "NCE", "snce": "S-NCE", "bnce": "B-NCE", "adaptive": "adaptive B-NCE"}
+_LOSSES = {
+    "softmax": "softmax",
+    "nce": "NCE",
+    "snce": "S-NCE",
+    "bnce": "B-NCE",
+    "adaptive": "adaptive B-NCE",
+    "chunk-bnce": "chunk B-NCE",
+}
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,7 @@ COLOURS = {
     "snce": Colour("--snce", "#d55e00", "#ff8a45"),
     "bnce": Colour("--bnce", "#0072b2", "#56b4e9"),
     "adaptive": Colour("--adaptive", "#009e73", "#2fd0a2"),
+    "chunk-bnce": Colour("--chunk", "#7a4fbf", "#b79cf0"),
     "other": Colour("--other", "#b3589a", "#e79ccb"),
 }
 

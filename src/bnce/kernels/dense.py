@@ -1,0 +1,47 @@
+"""A dense ReLu layer whose input may be wider than its weight: the extra columns are padding and hold zeros.
+
+Legend: N positions, W input columns with padding, D outputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from bnce.precision import product_in_float32
+
+
+class _DenseRelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, input_NW: Tensor, weight_DE: Tensor, bias_D: Tensor, dtype: torch.dtype) -> Tensor:
+        D, E = weight_DE.shape
+        weight_DW = torch.zeros(D, input_NW.shape[1], dtype=dtype, device=input_NW.device)
+        weight_DW[:, :E].copy_(weight_DE)
+        input_NW = input_NW.to(dtype)
+        output_ND = torch.addmm(bias_D.to(dtype), input_NW, weight_DW.t()).relu_()
+        ctx.save_for_backward(input_NW, weight_DW, output_ND)
+        ctx.num_columns = E
+        return output_ND
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        input_NW, weight_DW, output_ND = ctx.saved_tensors
+        grad_ND = torch.ops.aten.threshold_backward(grads[0], output_ND, 0)
+        # A row of ones adds up columns faster than a reduction over so tall a matrix.
+        ones_1N = torch.ones(1, len(grad_ND), dtype=grad_ND.dtype, device=grad_ND.device)
+        return (
+            torch.mm(grad_ND, weight_DW),
+            product_in_float32(grad_ND.t(), input_NW)[:, : ctx.num_columns],
+            product_in_float32(ones_1N, grad_ND).squeeze(0),
+            None,
+        )
+
+
+def dense_relu(input: Tensor, weight_DE: Tensor, bias_D: Tensor, dtype: torch.dtype) -> Tensor:
+    """Compute max(0, x·W + b) with products in `dtype`."""
+    output_ND: Tensor = _DenseRelu.apply(input.reshape(-1, input.shape[-1]), weight_DE, bias_D, dtype)
+    return output_ND.view(*input.shape[:-1], -1)

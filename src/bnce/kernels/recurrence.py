@@ -1,0 +1,253 @@
+"""LSTM and RNN over a chunk of time steps, for a GPU whose launches are captured in a graph.
+
+A step is one matrix product and one small kernel. The products with the input and those for the weights' gradients do
+not depend on the step before, so they are done for all steps at once. Sizes are padded inside as tensor cores like it.
+
+Legend: T time steps, B streams, E input, H hidden, G = 4·H gates in PyTorch's order (input, forget, cell, output).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from bnce.precision import product_in_float32
+
+BLOCK = 1024
+MULTIPLE = 64  # of which tensor cores like sizes to be
+
+
+@triton.jit
+def _sigmoid(x):
+    return 1.0 / (1.0 + tl.exp(-x))
+
+
+@triton.jit
+def _tanh(x):
+    return 2.0 / (1.0 + tl.exp(-2.0 * x)) - 1.0
+
+
+@triton.jit
+def _lstm_forward(gate_BG, cell_before_BH, cell_BH, hidden_BH, H, size, BLOCK: tl.constexpr):
+    """Turn the gates' sums into their values, in place, and into the next cell and hidden state."""
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < size
+    stream, unit = place // H, place % H
+    gates = gate_BG + stream * 4 * H + unit
+    enter = _sigmoid(tl.load(gates, mask=inside, other=0.0).to(tl.float32))
+    keep = _sigmoid(tl.load(gates + H, mask=inside, other=0.0).to(tl.float32))
+    new = _tanh(tl.load(gates + 2 * H, mask=inside, other=0.0).to(tl.float32))
+    leave = _sigmoid(tl.load(gates + 3 * H, mask=inside, other=0.0).to(tl.float32))
+    cell = keep * tl.load(cell_before_BH + place, mask=inside, other=0.0) + enter * new
+    tl.store(gates, enter.to(gate_BG.dtype.element_ty), mask=inside)
+    tl.store(gates + H, keep.to(gate_BG.dtype.element_ty), mask=inside)
+    tl.store(gates + 2 * H, new.to(gate_BG.dtype.element_ty), mask=inside)
+    tl.store(gates + 3 * H, leave.to(gate_BG.dtype.element_ty), mask=inside)
+    tl.store(cell_BH + place, cell, mask=inside)
+    tl.store(hidden_BH + place, (leave * _tanh(cell)).to(hidden_BH.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _lstm_backward(gate_BG, cell_before_BH, cell_BH, hidden_grad_BH, cell_grad_BH, H, size, BLOCK: tl.constexpr):
+    """Turn the gates' values into the gradients of their sums, in place; carry the cell's gradient one step back."""
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < size
+    stream, unit = place // H, place % H
+    gates = gate_BG + stream * 4 * H + unit
+    enter = tl.load(gates, mask=inside, other=0.0).to(tl.float32)
+    keep = tl.load(gates + H, mask=inside, other=0.0).to(tl.float32)
+    new = tl.load(gates + 2 * H, mask=inside, other=0.0).to(tl.float32)
+    leave = tl.load(gates + 3 * H, mask=inside, other=0.0).to(tl.float32)
+    cell_before = tl.load(cell_before_BH + place, mask=inside, other=0.0)
+    squashed = _tanh(tl.load(cell_BH + place, mask=inside, other=0.0))
+    hidden_grad = tl.load(hidden_grad_BH + place, mask=inside, other=0.0).to(tl.float32)
+    cell_grad = tl.load(cell_grad_BH + place, mask=inside, other=0.0)
+    cell_grad += hidden_grad * leave * (1.0 - squashed * squashed)
+    enter_grad = cell_grad * new * enter * (1.0 - enter)
+    keep_grad = cell_grad * cell_before * keep * (1.0 - keep)
+    new_grad = cell_grad * enter * (1.0 - new * new)
+    leave_grad = hidden_grad * squashed * leave * (1.0 - leave)
+    tl.store(gates, enter_grad.to(gate_BG.dtype.element_ty), mask=inside)
+    tl.store(gates + H, keep_grad.to(gate_BG.dtype.element_ty), mask=inside)
+    tl.store(gates + 2 * H, new_grad.to(gate_BG.dtype.element_ty), mask=inside)
+    tl.store(gates + 3 * H, leave_grad.to(gate_BG.dtype.element_ty), mask=inside)
+    tl.store(cell_grad_BH + place, cell_grad * keep, mask=inside)
+
+
+class _Lstm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input_TBE: Tensor,
+        hidden_BH: Tensor,
+        cell_BH: Tensor,
+        in_weight_GE: Tensor,
+        weight_GH: Tensor,
+        in_bias_G: Tensor,
+        bias_G: Tensor,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor]:
+        T, B, E = input_TBE.shape
+        H = hidden_BH.shape[1]
+        sizes = ctx.sizes = _Sizes(T, B, E, H, num_gates=4)
+        input_NE = sizes.pad_input(input_TBE, dtype)
+        in_weight_GE = sizes.pad_in_weight(in_weight_GE, in_bias_G + bias_G, dtype)
+        weight_GH = sizes.pad_weight(weight_GH, dtype)
+        gate_TBG = torch.mm(input_NE, in_weight_GE.t()).view(T, B, -1)
+        # Row 0 is the state before the chunk, so that "one step before" is a view.
+        hidden_SBH = torch.empty(T + 1, B, sizes.wide_H, dtype=dtype, device=input_TBE.device)
+        cell_SBH = torch.empty(T + 1, B, sizes.wide_H, dtype=torch.float32, device=input_TBE.device)
+        sizes.put_state(hidden_BH, hidden_SBH[0])
+        sizes.put_state(cell_BH, cell_SBH[0])
+        num = B * sizes.wide_H
+        grid = (triton.cdiv(num, BLOCK),)
+        for t in range(T):
+            gate_TBG[t].addmm_(hidden_SBH[t], weight_GH.t())
+            _lstm_forward[grid](
+                gate_TBG[t], cell_SBH[t], cell_SBH[t + 1], hidden_SBH[t + 1], sizes.wide_H, num, BLOCK=BLOCK
+            )
+        ctx.save_for_backward(input_NE, in_weight_GE, weight_GH, gate_TBG, hidden_SBH, cell_SBH)
+        cell_after_BH = cell_SBH[T, :, :H]
+        ctx.mark_non_differentiable(cell_after_BH)
+        return hidden_SBH[1:], cell_after_BH
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        input_NE, in_weight_GE, weight_GH, gate_TBG, hidden_SBH, cell_SBH = ctx.saved_tensors
+        sizes = ctx.sizes
+        hidden_grad_TBH = grads[0].to(gate_TBG.dtype, copy=True)
+        cell_grad_BH = torch.zeros_like(cell_SBH[0])
+        num = sizes.B * sizes.wide_H
+        grid = (triton.cdiv(num, BLOCK),)
+        for t in range(sizes.T - 1, -1, -1):
+            _lstm_backward[grid](
+                gate_TBG[t],
+                cell_SBH[t],
+                cell_SBH[t + 1],
+                hidden_grad_TBH[t],
+                cell_grad_BH,
+                sizes.wide_H,
+                num,
+                BLOCK=BLOCK,
+            )
+            if t:
+                hidden_grad_TBH[t - 1].addmm_(gate_TBG[t], weight_GH)
+        input_grad, in_weight_grad, weight_grad, bias_grad = sizes.gradients(
+            gate_TBG, input_NE, hidden_SBH, in_weight_GE
+        )
+        return input_grad, None, None, in_weight_grad, weight_grad, bias_grad, bias_grad, None
+
+
+class _Rnn(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input_TBE: Tensor,
+        hidden_BH: Tensor,
+        in_weight_HE: Tensor,
+        weight_HH: Tensor,
+        in_bias_H: Tensor,
+        bias_H: Tensor,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        T, B, E = input_TBE.shape
+        H = hidden_BH.shape[1]
+        sizes = ctx.sizes = _Sizes(T, B, E, H, num_gates=1)
+        input_NE = sizes.pad_input(input_TBE, dtype)
+        in_weight_HE = sizes.pad_in_weight(in_weight_HE, in_bias_H + bias_H, dtype)
+        weight_HH = sizes.pad_weight(weight_HH, dtype)
+        sum_TBH = torch.mm(input_NE, in_weight_HE.t()).view(T, B, -1)
+        hidden_SBH = torch.empty(T + 1, B, sizes.wide_H, dtype=dtype, device=input_TBE.device)
+        sizes.put_state(hidden_BH, hidden_SBH[0])
+        for t in range(T):
+            sum_TBH[t].addmm_(hidden_SBH[t], weight_HH.t())
+            torch.tanh(sum_TBH[t], out=hidden_SBH[t + 1])
+        ctx.save_for_backward(input_NE, in_weight_HE, weight_HH, hidden_SBH)
+        return hidden_SBH[1:]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        input_NE, in_weight_HE, weight_HH, hidden_SBH = ctx.saved_tensors
+        sizes = ctx.sizes
+        sum_grad_TBH = grads[0].to(hidden_SBH.dtype, copy=True)
+        for t in range(sizes.T - 1, -1, -1):
+            torch.ops.aten.tanh_backward.grad_input(sum_grad_TBH[t], hidden_SBH[t + 1], grad_input=sum_grad_TBH[t])
+            if t:
+                sum_grad_TBH[t - 1].addmm_(sum_grad_TBH[t], weight_HH)
+        input_grad, in_weight_grad, weight_grad, bias_grad = sizes.gradients(
+            sum_grad_TBH, input_NE, hidden_SBH, in_weight_HE
+        )
+        return input_grad, None, in_weight_grad, weight_grad, bias_grad, bias_grad, None
+
+
+def lstm(
+    input_TBE: Tensor, hidden_BH: Tensor, cell_BH: Tensor, weights: Sequence[Tensor], dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run an LSTM over T steps; returns all hidden states, and the last hidden and cell state, which carry no gradient.
+
+    `weights` are those of `torch.nn.LSTM`, in its order; products are done in `dtype`. All hidden states come with the
+    padding they were computed with, columns of zeros on the right.
+    """
+    wide_TBH, cell_BH = _Lstm.apply(input_TBE, hidden_BH, cell_BH, *weights, dtype)
+    return wide_TBH, wide_TBH[-1, :, : hidden_BH.shape[1]].detach(), cell_BH
+
+
+def rnn(input_TBE: Tensor, hidden_BH: Tensor, weights: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Run a tanh RNN over T steps; returns all hidden states, padded, and the last one, which carries no gradient."""
+    wide_TBH: Tensor = _Rnn.apply(input_TBE, hidden_BH, *weights, dtype)
+    return wide_TBH, wide_TBH[-1, :, : hidden_BH.shape[1]].detach()
+
+
+class _Sizes:
+    """Pads what a network has to what tensor cores like, and back. Padding units have zero weights and stay zero."""
+
+    def __init__(self, T: int, B: int, E: int, H: int, num_gates: int) -> None:
+        self.T, self.B, self.E, self.H, self.num_gates = T, B, E, H, num_gates
+        # One column more than the input has, for the bias.
+        self.wide_E, self.wide_H = (-(-size // MULTIPLE) * MULTIPLE for size in (E + 1, H))
+
+    def pad_input(self, input_TBE: Tensor, dtype: torch.dtype) -> Tensor:
+        input_NE = torch.zeros(self.T * self.B, self.wide_E, dtype=dtype, device=input_TBE.device)
+        input_NE[:, : self.E].copy_(input_TBE.reshape(-1, self.E))
+        input_NE[:, self.E].fill_(1.0)
+        return input_NE
+
+    def pad_weight(self, weight_GH: Tensor, dtype: torch.dtype) -> Tensor:
+        padded = torch.zeros(self.num_gates, self.wide_H, self.wide_H, dtype=dtype, device=weight_GH.device)
+        padded[:, : self.H, : self.H].copy_(weight_GH.view(self.num_gates, self.H, self.H))
+        return padded.view(-1, self.wide_H)
+
+    def pad_in_weight(self, weight_GE: Tensor, bias_G: Tensor, dtype: torch.dtype) -> Tensor:
+        """Put the bias into the first column of the padding, whose input is always one."""
+        padded = torch.zeros(self.num_gates, self.wide_H, self.wide_E, dtype=dtype, device=weight_GE.device)
+        padded[:, : self.H, : self.E].copy_(weight_GE.view(self.num_gates, self.H, self.E))
+        padded[:, : self.H, self.E].copy_(bias_G.view(self.num_gates, self.H))
+        return padded.view(-1, self.wide_E)
+
+    def put_state(self, state_BH: Tensor, place_BH: Tensor) -> None:
+        place_BH[:, : self.H].copy_(state_BH)
+        place_BH[:, self.H :].zero_()
+
+    def gradients(
+        self, gate_grad_TBG: Tensor, input_NE: Tensor, hidden_SBH: Tensor, in_weight_GE: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Compute the gradients of input, input weight, recurrent weight and bias, for all steps at once."""
+        gate_grad_NG = gate_grad_TBG.view(self.T * self.B, -1)
+        before_NH = hidden_SBH[: self.T].view(self.T * self.B, self.wide_H)
+        input_grad_NE = product_in_float32(gate_grad_NG, in_weight_GE)[:, : self.E]
+        in_weight_grad = product_in_float32(gate_grad_NG.t(), input_NE).view(self.num_gates, self.wide_H, self.wide_E)
+        weight_grad = product_in_float32(gate_grad_NG.t(), before_NH).view(self.num_gates, self.wide_H, self.wide_H)
+        return (
+            input_grad_NE.reshape(self.T, self.B, self.E),
+            in_weight_grad[:, : self.H, : self.E].reshape(-1, self.E),
+            weight_grad[:, : self.H, : self.H].reshape(-1, self.H),
+            in_weight_grad[:, : self.H, self.E].reshape(-1),
+        )

@@ -1,0 +1,83 @@
+"""Row merging and row-wise updates without sorting.
+
+Every row number is written to a scratch table at its word, with its own place as the value; whichever write wins, all
+occurrences of the word read the same winner, and add their gradients into the winner's row. So equal rows are merged in
+two passes over N numbers and one over the gradients. Float32 additions in no fixed order differ in their last digits
+from run to run; `rows.merge` is the plain twin that does not.
+
+Legend: V rows of the table, N touched rows, D columns.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def _add_to_winner(scratch_V, words_N, values_ND, merged_ND, D: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    winner = tl.load(scratch_V + tl.load(words_N + row)).to(tl.int64)
+    for begin in range(0, D, BLOCK):
+        column = begin + tl.arange(0, BLOCK)
+        inside = column < D
+        value = tl.load(values_ND + row * D + column, mask=inside, other=0.0).to(tl.float32)
+        tl.atomic_add(merged_ND + winner * D + column, value, mask=inside, sem="relaxed")
+
+
+@triton.jit
+def _adagrad(
+    table_VD, accumulator_V, words_N, merged_ND, rate, clip, D: tl.constexpr, EVERY: tl.constexpr, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    scale = tl.load(clip)
+    total = 0.0
+    for begin in range(0, D, BLOCK):
+        column = begin + tl.arange(0, BLOCK)
+        value = tl.load(merged_ND + row * D + column, mask=column < D, other=0.0) * scale
+        total += tl.sum(value * value)
+    # A row that lost its word holds zeros and has nothing to do.
+    if total > 0.0:
+        word = row if EVERY else tl.load(words_N + row).to(tl.int64)
+        accumulated = tl.load(accumulator_V + word) + total / D
+        tl.store(accumulator_V + word, accumulated)
+        factor = -tl.load(rate) * scale / (tl.sqrt(accumulated) + 1e-8)
+        for begin in range(0, D, BLOCK):
+            column = begin + tl.arange(0, BLOCK)
+            inside = column < D
+            value = tl.load(merged_ND + row * D + column, mask=inside, other=0.0)
+            place = table_VD + word * D + column
+            tl.store(place, tl.load(place, mask=inside, other=0.0) + factor * value, mask=inside)
+
+
+def merge(words_N: Tensor, values_ND: Tensor, scratch_V: Tensor) -> tuple[Tensor, Tensor]:
+    """Add up the values of equal words: at one place of each word the sum, at its other places zeros, in float32."""
+    N = len(words_N)
+    scratch_V[words_N] = torch.arange(N, dtype=scratch_V.dtype, device=words_N.device)
+    merged_ND = torch.zeros(values_ND.shape, dtype=torch.float32, device=values_ND.device)
+    D = values_ND[0].numel()
+    _add_to_winner[(N,)](scratch_V, words_N, values_ND.contiguous(), merged_ND, D, BLOCK=_block(D))
+    return words_N, merged_ND
+
+
+def adagrad_(
+    table_VD: Tensor, accumulator_V: Tensor, words_N: Tensor, merged_ND: Tensor, rate: Tensor, clip: Tensor
+) -> None:
+    """Clip and step the touched rows by row-wise Adagrad, each row read and written once."""
+    D = merged_ND[0].numel()
+    _adagrad[(len(words_N),)](table_VD, accumulator_V, words_N, merged_ND, rate, clip, D, EVERY=False, BLOCK=_block(D))
+
+
+def adagrad_dense_(table_VD: Tensor, accumulator_V: Tensor, grad_VD: Tensor, rate: Tensor, clip: Tensor) -> None:
+    """Clip and step every row."""
+    D = grad_VD[0].numel()
+    # There are no row numbers to read; any pointer will do in their place.
+    _adagrad[(len(table_VD),)](
+        table_VD, accumulator_V, accumulator_V, grad_VD, rate, clip, D, EVERY=True, BLOCK=_block(D)
+    )
+
+
+def _block(D: int) -> int:
+    return min(1024, triton.next_power_of_2(D))

@@ -1,0 +1,35 @@
+"""In which type numbers are multiplied: autocast's where it is on, with results in float32."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def product_dtype(tensor: Tensor) -> torch.dtype:
+    """Choose the type matrix products are done in: autocast's where it is on, else the tensor's own."""
+    device = tensor.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tensor.dtype
+
+
+def product_in_float32(left: Tensor, right: Tensor) -> Tensor:
+    """Multiply matrices of a narrow type into float32, where possible without rounding to the narrow type between."""
+    if left.dtype.itemsize >= 4:
+        return torch.matmul(left, right)
+    if left.device.type == "cuda":
+        multiply = torch.bmm if left.ndim == 3 else torch.mm
+        return multiply(left, right, out_dtype=torch.float32)
+    return torch.matmul(left, right).float()
+
+
+def widen(rows_ND: Tensor, value: float, dtype: torch.dtype) -> Tensor:
+    """Cast rows and add columns up to a width that tensor cores like: the first holds `value`, the rest zeros.
+
+    Ones beside a layer's input make the gradient of its bias one more column of that of its weight, for nothing.
+    """
+    N, D = rows_ND.shape
+    wide = torch.zeros(N, -(-(D + 1) // 8) * 8, dtype=dtype, device=rows_ND.device)
+    wide[:, :D].copy_(rows_ND)
+    if value:
+        wide[:, D].fill_(value)
+    return wide

@@ -1,0 +1,120 @@
+"""Training on a GPU: the captured step agrees with the CPU's, resumes to the bit, and costs the same at any V."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from bnce.bench import bench
+from bnce.config import load_recipe
+from bnce.corpus.batches import Streams, open_streams
+from bnce.language_model import LanguageModel
+from bnce.noise import make_noise
+from bnce.optimiser import Optimiser
+from bnce.step import NUM_EAGER_STEPS, TrainingStep
+
+V, B, T, NUM_CHUNKS = 200, 32, 10, 40
+GPU, CPU = torch.device("cuda"), torch.device("cpu")
+CONDITIONS = [("relu-lstm", "bnce"), ("rnn", "chunk-bnce"), ("ffnn", "softmax"), ("lstm", "snce")]
+
+
+def markov_text() -> np.ndarray:
+    """Speak a language with something to learn, so that gradients are more than noise."""
+    generator = np.random.default_rng(3)
+    weight_VV = np.exp(generator.standard_normal((V, 4)) @ generator.standard_normal((4, V))) / np.arange(1, V + 1)
+    cumulated_VV = (weight_VV / weight_VV.sum(1, keepdims=True)).cumsum(1)
+    word, words = 0, []
+    for coin in generator.random(B * T * NUM_CHUNKS):
+        word = min(int(np.searchsorted(cumulated_VV[word], coin)), V - 1)
+        words.append(word)
+    return np.array(words)
+
+
+class Training:
+    """A small model on the text above."""
+
+    def __init__(
+        self, model: str, loss: str, device: torch.device, precision: str, deterministic: bool = False
+    ) -> None:
+        sizes = ["model.embedding_size=24", "model.hidden_size=40", "model.bottleneck_size=32"]
+        rates = ["optimiser.learning_rate=0.05", "optimiser.body_learning_rate=0.001"]
+        dropout = ["model.dropout=0.1"] if deterministic else []
+        config = load_recipe("demo", model=model, loss=loss, settings=[*sizes, *rates, *dropout])
+        ids = markov_text()
+        torch.manual_seed(1)
+        noise = make_noise("unigram", np.bincount(ids, minlength=V))
+        self.model = LanguageModel(config.model, config.loss, noise).to(device)
+        self.start = self.parameters()
+        self.optimiser = Optimiser(self.model, config.optimiser, deterministic=deterministic)
+        self.step = TrainingStep(self.model, self.optimiser, B, gradient="tokens", precision=precision)
+        self.streams = open_streams(ids, B, T, self.model.num_context, device)
+        self.num_steps = 0
+
+    def parameters(self) -> dict[str, Tensor]:
+        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.model.state_dict().items()}
+
+    def run(self, num_steps: int) -> float:
+        for _ in range(num_steps):
+            index = self.num_steps % len(self.streams)
+            if index == 0:
+                self.step.reset_state()
+            self.step(self.streams.chunk(index), 1.0)
+            self.num_steps += 1
+        return float(self.step.loss_total) / (self.num_steps * B * T)
+
+
+def distance(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    return float(sum((found[name] - expected[name]).double().square().sum() for name in expected)) ** 0.5
+
+
+@pytest.mark.parametrize(("model", "loss"), CONDITIONS)
+def test_agrees_with_the_cpu_within_the_error_of_bf16(model: str, loss: str) -> None:
+    exact = Training(model, loss, CPU, "float32")
+    exact_loss = exact.run(200)
+    path = distance(exact.parameters(), exact.start)
+    rounded, fast = Training(model, loss, CPU, "bf16"), Training(model, loss, GPU, "bf16")
+    rounded_loss, fast_loss = rounded.run(200), fast.run(200)
+    # Drawn noise differs by device, so S-NCE can agree in its loss only.
+    if loss != "snce":
+        allowed = 2 * distance(rounded.parameters(), exact.parameters()) / path + 0.01
+        assert distance(fast.parameters(), exact.parameters()) / path <= allowed
+    tolerance = 2 * abs(rounded_loss - exact_loss) + (0.02 if loss == "snce" else 2e-3)
+    assert abs(fast_loss - exact_loss) <= tolerance
+
+
+@pytest.mark.parametrize(("model", "loss"), CONDITIONS)
+def test_deterministic_training_resumes_to_the_bit(model: str, loss: str) -> None:
+    whole = Training(model, loss, GPU, "bf16", deterministic=True)
+    whole.run(30)
+    first = Training(model, loss, GPU, "bf16", deterministic=True)
+    first.run(NUM_EAGER_STEPS + 9)
+    random_state = torch.cuda.get_rng_state()
+    second = Training(model, loss, GPU, "bf16", deterministic=True)
+    second.model.load_state_dict(first.model.state_dict())
+    second.optimiser.load_state_tensors(first.optimiser.state_tensors())
+    second.step.load_tensors(first.step.tensors())
+    second.num_steps = first.num_steps
+    torch.cuda.set_rng_state(random_state)
+    second.run(30 - second.num_steps)
+    expected = whole.parameters()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in second.parameters().items())
+
+
+def test_text_on_the_device_is_the_same_text() -> None:
+    ids = markov_text()
+    for num_context in (0, 3):
+        host, device = Streams(ids, B, T, num_context), open_streams(ids, B, T, num_context, GPU)
+        assert type(device) is not Streams
+        for index in range(len(host)):
+            expected, found = host.chunk(index), device.chunk(index)
+            assert torch.equal(expected.input_LB, found.input_LB.cpu().long())
+            assert torch.equal(expected.target_TB, found.target_TB.cpu().long())
+
+
+def test_step_costs_the_same_at_any_vocabulary() -> None:
+    config = load_recipe("wiki", model="relu-lstm", loss="bnce")
+    measured = bench([(config, 80_000), (config, 800_000)], GPU, num_rounds=5, round_seconds=0.1)["measurements"]
+    small, large = (item["step_seconds"] for item in measured)
+    assert large == pytest.approx(small, rel=0.1)

@@ -1,0 +1,45 @@
+"""Adam over a flat buffer, and the dense ReLu layer, against PyTorch's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from bnce.adam import BETAS, Adam
+from bnce.kernels.dense import dense_relu
+
+Check = Callable[[Tensor, Tensor, Tensor], None]
+
+
+def test_adam_equals_torch(device: torch.device, no_worse: Check) -> None:
+    start = torch.randn(3000, device=device)
+    found = start.clone()
+    ours = Adam(found)
+    theirs = [start.to(dtype, copy=True).requires_grad_() for dtype in (torch.float32, torch.float64)]
+    optimisers = [torch.optim.Adam([parameter], lr=0.01, betas=BETAS) for parameter in theirs]
+    for _ in range(5):
+        grad = torch.randn(3000, device=device)
+        ours.step(grad, torch.tensor(0.01, device=device), torch.tensor(0.5, device=device))
+        for parameter, optimiser in zip(theirs, optimisers, strict=True):
+            parameter.grad = (0.5 * grad).to(parameter.dtype)
+            optimiser.step()
+    no_worse(found - start, theirs[0].detach() - start, theirs[1].detach() - start.double())
+
+
+def test_dense_relu_ignores_padding(device: torch.device, no_worse: Check) -> None:
+    layer = nn.Linear(6, 4).to(device)
+    inputs = torch.randn(3, 5, 6, device=device)
+    wide = torch.nn.functional.pad(inputs, (0, 2)).requires_grad_()
+    grad = torch.randn(3, 5, 4, device=device)
+    output = dense_relu(wide, layer.weight, layer.bias, torch.float32)
+    fast = [output, *torch.autograd.grad(output, [wide, layer.weight, layer.bias], grad)]
+    fast[1] = fast[1][..., :6]
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        leaves = [tensor.detach().to(dtype).requires_grad_() for tensor in (inputs, layer.weight, layer.bias)]
+        expected = torch.relu(nn.functional.linear(*leaves))
+        results.append([expected, *torch.autograd.grad(expected, leaves, grad.to(dtype))])
+    for parts in zip(fast, *results, strict=True):
+        no_worse(*parts)

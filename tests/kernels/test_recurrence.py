@@ -1,0 +1,55 @@
+"""The recurrent kernels against torch.nn's own cells, outputs and gradients, at sizes that need padding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bnce.kernels import recurrence
+
+T, B, E, H = 4, 5, 6, 7
+Check = Callable[[Tensor, Tensor, Tensor], None]
+
+
+def run_plain(cell: nn.RNN | nn.LSTM, inputs: Tensor, state: tuple[Tensor, ...], grad: Tensor) -> list[Tensor]:
+    given = (state[0], state[1]) if isinstance(cell, nn.LSTM) else state[0]
+    output, after = cell(inputs, given)
+    last = after if isinstance(after, tuple) else (after,)
+    return [output, *last, *torch.autograd.grad(output, [inputs, *cell.all_weights[0]], grad)]
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM])
+def test_equals_the_plain_cell(kind: type[nn.RNN] | type[nn.LSTM], device: torch.device, no_worse: Check) -> None:
+    cell = kind(E, H).to(device)
+    inputs = torch.randn(T, B, E, device=device, requires_grad=True)
+    state = tuple(torch.randn(1, B, H, device=device) for _ in range(2))
+    grad = torch.randn(T, B, H, device=device)
+    plain = run_plain(cell, inputs, state, grad)
+    weights = cell.all_weights[0]
+    if isinstance(cell, nn.LSTM):
+        wide, *last = recurrence.lstm(inputs, state[0][0], state[1][0], weights, torch.float32)
+    else:
+        wide, *last = recurrence.rnn(inputs, state[0][0], weights, torch.float32)
+    output = wide[..., :H]
+    fast = [output, *(part.unsqueeze(0) for part in last), *torch.autograd.grad(output, [inputs, *weights], grad)]
+    exact_inputs = inputs.detach().double().requires_grad_()
+    exact = run_plain(cell.double(), exact_inputs, tuple(part.double() for part in state), grad.double())
+    assert wide.shape[2] % recurrence.MULTIPLE == 0
+    assert not wide[..., H:].any(), "padding units stay zero"
+    for fast_part, plain_part, exact_part in zip(fast, plain, exact, strict=True):
+        assert fast_part.shape == plain_part.shape
+        no_worse(fast_part, plain_part, exact_part)
+
+
+def test_last_state_carries_no_gradient(device: torch.device) -> None:
+    cell = nn.LSTM(E, H).to(device)
+    zeros = torch.zeros(B, H, device=device)
+    wide, hidden, after = recurrence.lstm(
+        torch.randn(T, B, E, device=device), zeros, zeros, cell.all_weights[0], torch.float32
+    )
+    assert wide.requires_grad
+    assert not hidden.requires_grad
+    assert not after.requires_grad

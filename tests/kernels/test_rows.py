@@ -1,0 +1,60 @@
+"""Row kernels against the plain row functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from bnce import rows as plain
+from bnce.kernels import rows as fast
+
+V, N = 9, 40
+Check = Callable[[Tensor, Tensor, Tensor], None]
+
+
+@pytest.fixture(params=[(), (5,), (1100,)], ids=["vector", "narrow", "wider than a block"])
+def values(request: pytest.FixtureRequest, device: torch.device) -> Tensor:
+    return torch.randn(N, *request.param, device=device)
+
+
+def test_merge_adds_up_equal_rows_at_one_place_each(values: Tensor, no_worse: Check) -> None:
+    words = torch.randint(0, V, (N,), device=values.device)
+    found_words, merged = fast.merge(words, values, torch.zeros(V, dtype=torch.int32, device=values.device))
+    zeros = torch.zeros(V, *values.shape[1:], device=values.device)
+    exact = zeros.double().index_add(0, words, values.double())
+    no_worse(zeros.index_add(0, found_words, merged), zeros.index_add(0, words, values), exact)
+    touched = merged.reshape(N, -1).any(1)
+    assert int(touched.sum()) == len(words.unique()), "one place a word holds its sum, the others zeros"
+
+
+def test_adagrad_equals_the_plain_step(values: Tensor, no_worse: Check) -> None:
+    device = values.device
+    words = torch.randint(0, V - 2, (N,), device=device)
+    table, accumulator = torch.randn(V, *values.shape[1:], device=device), torch.rand(V, device=device)
+    rate, clip = torch.tensor(0.2, device=device), torch.tensor(0.5, device=device)
+    results = []
+    for functions, dtype in ((fast, torch.float32), (plain, torch.float32), (plain, torch.float64)):
+        new_table, new_accumulator = table.to(dtype, copy=True), accumulator.to(dtype, copy=True)
+        if functions is fast:
+            merged = fast.merge(words, values, torch.zeros(V, dtype=torch.int32, device=device))
+        else:
+            merged = plain.merge(words, values.to(dtype))
+        functions.adagrad_(new_table, new_accumulator, *merged, rate.to(dtype), clip.to(dtype))
+        results.append((new_table, new_accumulator))
+    for part in range(2):
+        no_worse(*(result[part] for result in results))
+    assert torch.equal(results[0][0][V - 2 :], table[V - 2 :]), "rows that no word touches stay as they are"
+
+
+def test_dense_adagrad_equals_the_plain_step(device: torch.device, no_worse: Check) -> None:
+    table, grad = torch.randn(V, 5, device=device), torch.randn(V, 5, device=device)
+    rate, clip = torch.tensor(0.2, device=device), torch.tensor(0.5, device=device)
+    results = []
+    for functions, dtype in ((fast, torch.float32), (plain, torch.float32), (plain, torch.float64)):
+        new_table, accumulator = table.to(dtype, copy=True), torch.ones(V, dtype=dtype, device=device)
+        functions.adagrad_dense_(new_table, accumulator, grad.to(dtype), rate.to(dtype), clip.to(dtype))
+        results.append(new_table)
+    no_worse(*results)
