@@ -22,6 +22,7 @@ from torch import Tensor
 from bnce.corpus.vocabulary import END, UNK
 from bnce.errors import UserError
 from bnce.language_model import LanguageModel
+from bnce.precision import float32_products
 
 WINDOW = 512
 CONTEXT = 64
@@ -82,7 +83,18 @@ def evaluate(
     num_parallel = num_parallel or (16 if device.type == "cpu" else 512)
     was_training = model.training
     model.eval()
-    target_log_probs, normalisers, targets = [], [], []
+    with float32_products(tf32=False):
+        scores = _score(model, ids, num_parallel, progress)
+    model.train(was_training)
+    return _summarise(*scores, model)
+
+
+def _score(
+    model: LanguageModel, ids: np.ndarray, num_parallel: int, progress: Callable[[int, int], None] | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute, for every token in some order, its target's score, its context's log normaliser, and the target."""
+    device = model.embedding.device
+    target_scores, normalisers, targets = [], [], []
     num_done = 0
     for window in _windows(ids, num_parallel, model.num_context):
         state = model.initial_state(window.target_TB.shape[1])
@@ -97,14 +109,13 @@ def evaluate(
             score_N = model.output.scores(hidden_ND, target_N.unsqueeze(1)).squeeze(1)
             # Sums over a large text want more digits than one probability has.
             normalisers.append(normaliser_N.double().cpu())
-            target_log_probs.append(score_N.double().cpu())
+            target_scores.append(score_N.double().cpu())
             targets.append(target_N.cpu())
             num_done += len(target_N)
             if progress is not None:
                 progress(num_done, len(ids))
-    model.train(was_training)
     assert num_done == len(ids)
-    return _summarise(torch.cat(target_log_probs), torch.cat(normalisers), torch.cat(targets), model)
+    return torch.cat(target_scores), torch.cat(normalisers), torch.cat(targets)
 
 
 def _windows(ids: np.ndarray, num_parallel: int, num_context: int) -> Iterator[_Window]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -33,3 +36,14 @@ def widen(rows_ND: Tensor, value: float, dtype: torch.dtype) -> Tensor:
     if value:
         wide[:, D].fill_(value)
     return wide
+
+
+@contextlib.contextmanager
+def float32_products(*, tf32: bool) -> Iterator[None]:
+    """Say whether a GPU may round the inputs of float32 products to tf32, until the block ends."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before

@@ -13,6 +13,7 @@ from torch import Tensor
 from bnce.corpus.batches import Chunk
 from bnce.language_model import LanguageModel
 from bnce.optimiser import Optimiser
+from bnce.precision import float32_products
 
 NUM_EAGER_STEPS = 3
 
@@ -62,6 +63,10 @@ class TrainingStep:
                 self._capture(on_device)
 
     def _run(self, chunk: Chunk) -> None:
+        with float32_products(tf32=self.precision == "tf32"):
+            self._train_on(chunk)
+
+    def _train_on(self, chunk: Chunk) -> None:
         # Inside a captured step a cache of casted weights would outlive its memory.
         casts = self.autocast_dtype is not None
         with torch.autocast(self.device.type, dtype=self.autocast_dtype, enabled=casts, cache_enabled=False):

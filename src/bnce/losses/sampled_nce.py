@@ -22,24 +22,31 @@ def nce(batch: OutputBatch) -> Tensor:
     """Sum the NCE loss: every position has noise words of its own, so nothing is a dense product."""
     T, B = batch.target_TB.shape
     noise_TBK = batch.noise.sample((T, B, _num_noise(batch, "NCE")))
-    weight_TBKD, bias_TBK = batch.output_rows(noise_TBK)
-    product_TBK = torch.matmul(weight_TBKD, batch.hidden_TBD.unsqueeze(3)).squeeze(3)
-    return _loss(batch, product_TBK.float() + bias_TBK.float() - _log_expected(batch, noise_TBK))
+    # Target and noise are read together: one look at a table gives one gradient of its rows.
+    word_TBM = torch.cat([batch.target_TB.unsqueeze(2), noise_TBK], dim=2)
+    weight_TBMD, bias_TBM = batch.output_rows(word_TBM)
+    product_TBM = torch.matmul(weight_TBMD, batch.hidden_TBD.unsqueeze(3)).squeeze(3)
+    score_TBM = product_TBM.float() + bias_TBM.float() - _log_expected(batch, word_TBM)
+    return _loss(batch, score_TBM[:, :, 0], score_TBM[:, :, 1:])
 
 
 def shared_nce(batch: OutputBatch) -> Tensor:
     """Sum the S-NCE loss: the positions of a time step share its noise words."""
-    T = batch.hidden_TBD.shape[0]
+    T, B = batch.target_TB.shape
     noise_TK = batch.noise.sample((T, _num_noise(batch, "S-NCE")))
-    weight_TKD, bias_TK = batch.output_rows(noise_TK)
-    product_TBK = torch.matmul(batch.hidden_TBD, weight_TKD.transpose(1, 2))
-    return _loss(batch, product_TBK.float() + (bias_TK.float() - _log_expected(batch, noise_TK)).unsqueeze(1))
+    word_TM = torch.cat([batch.target_TB, noise_TK], dim=1)
+    weight_TMD, bias_TM = batch.output_rows(word_TM)
+    offset_TM = bias_TM.float() - _log_expected(batch, word_TM)
+    target_product_TB = (batch.hidden_TBD.to(weight_TMD.dtype) * weight_TMD[:, :B]).sum(2)
+    noise_product_TBK = torch.matmul(batch.hidden_TBD, weight_TMD[:, B:].transpose(1, 2))
+    return _loss(
+        batch,
+        target_product_TB.float() + offset_TM[:, :B],
+        noise_product_TBK.float() + offset_TM[:, B:].unsqueeze(1),
+    )
 
 
-def _loss(batch: OutputBatch, noise_score_TBK: Tensor) -> Tensor:
-    weight_TBD, bias_TB = batch.output_rows(batch.target_TB)
-    product_TB = (batch.hidden_TBD.to(weight_TBD.dtype) * weight_TBD).sum(2)
-    target_score_TB = product_TB.float() + bias_TB.float() - _log_expected(batch, batch.target_TB)
+def _loss(batch: OutputBatch, target_score_TB: Tensor, noise_score_TBK: Tensor) -> Tensor:
     loss_TB = F.softplus(-target_score_TB) + F.softplus(noise_score_TBK).sum(2)
     return loss_TB.sum() if batch.valid_TB is None else torch.where(batch.valid_TB, loss_TB, 0.0).sum()
 
