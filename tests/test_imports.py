@@ -38,6 +38,7 @@ ORDER = [
     "run_directory",
     "trainer",
     "training_run",
+    "experiment",
     "report",
     "bench",
     "bench_paper",

@@ -55,6 +55,14 @@ Command = Callable[..., Outcome]
 
 
 @pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Give a directory for runs alone, so that whatever is left behind shows."""
+    directory = tmp_path / "place"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
 def bnce(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
     """Give the `bnce` command."""
 

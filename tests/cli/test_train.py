@@ -27,14 +27,6 @@ Refused = Callable[..., str]
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """Give a directory for runs alone, so that whatever is left behind shows."""
-    directory = tmp_path / "place"
-    directory.mkdir()
-    return directory
-
-
-@pytest.fixture
 def stopped(bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give a run of 80 steps that was stopped after its first evaluation, at step 40, and before its second."""
     with stopping_at(monkeypatch, 50):
@@ -206,7 +198,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("arguments", "told"),
         [
-            (["wik"], "Unknown recipe 'wik': choose one of demo, ltcb, obwb, wiki. Did you mean 'wiki'?"),
+            (["wik"], "Unknown recipe 'wik': choose one of demo, ltcb, news, obwb, wiki. Did you mean 'wiki'?"),
             (["wiki", "--model", "relu-lsm"], "Did you mean 'relu-lstm'?"),
             (
                 ["wiki", "--loss", "bcne"],
@@ -220,7 +212,7 @@ class TestRefusals:
             (["wiki", "--set", "training.epochs=0"], "training.epochs is 0: it must be at least 1."),
             (["wiki", "--set", "optimiser.learning_rate=-1"], "it must be above 0 and at most 1e+38."),
             (["wiki", "--device", "gpu"], "Unknown device 'gpu': use auto, cpu, cuda or cuda:N."),
-            ([], "No recipe was given: choose one of demo, ltcb, obwb, wiki, or a TOML file."),
+            ([], "No recipe was given: choose one of demo, ltcb, news, obwb, wiki, or a TOML file."),
         ],
     )
     def test_arguments(self, refused: Refused, corpus: Path, place: Path, arguments: list[str], told: str) -> None:

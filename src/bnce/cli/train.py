@@ -65,8 +65,8 @@ def train(
         task = bar.add_task("preparing docstrings", total=None)
         opened = open_corpus(config.corpus, lambda done, total: bar.update(task, completed=done, total=total))
     run = RunDirectory.open(out) if resume else create_run(out, config, opened)
-    show = _Display(run.config, len(opened.split("train")))
-    with _StopOnSignal() as stop, show.bar:
+    show = Display(run.config, len(opened.split("train")))
+    with StopOnSignal() as stop, show.bar:
         summary = run_training(
             run,
             opened,
@@ -144,13 +144,13 @@ def _resume_command(out: Path) -> str:
     return shlex.join(["bnce", "train", "--out", str(out), "--resume"])
 
 
-class _StopOnSignal:
+class StopOnSignal:
     """Turns the first Ctrl-C (or a polite kill) into a wish to stop after the step; a second one ends at once."""
 
     def __init__(self) -> None:
         self.wished = False
 
-    def __enter__(self) -> _StopOnSignal:
+    def __enter__(self) -> StopOnSignal:
         self._before = {number: signal.signal(number, self._wish) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
@@ -163,10 +163,11 @@ class _StopOnSignal:
         signal.signal(number, signal.SIG_DFL)
 
     def __call__(self) -> bool:
+        """Say whether somebody wishes to stop."""
         return self.wished
 
 
-class _Display:
+class Display:
     """Shows a run's progress on standard error."""
 
     def __init__(self, config: RunConfig, num_train_tokens: int) -> None:
@@ -179,13 +180,16 @@ class _Display:
         )
 
     def advanced(self, *, tokens: int, words_per_second: float, loss: float) -> None:
+        """Move the bar."""
         self.bar.update(self.task, completed=tokens, speed=f"{words_per_second:,.0f} words/s", loss=f"loss {loss:.3f}")
 
     def evaluated(self, record: dict[str, Any]) -> None:
+        """Show the newest perplexities."""
         constant = "" if record["ppl_n"] is None else f"PPLn {record['ppl_n']:.1f} "
         self.bar.update(self.task, perplexity=f"{constant}PPLf {record['ppl_f']:.1f}")
 
     def noticed(self, sentence: str) -> None:
+        """Print a sentence above the bar."""
         self.bar.console.print(sentence, markup=False)
 
 
