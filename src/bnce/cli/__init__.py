@@ -10,6 +10,7 @@ from bnce.cli.bench import bench
 from bnce.cli.compare import compare
 from bnce.cli.doctor import doctor
 from bnce.cli.evaluate import evaluate
+from bnce.cli.fetch import fetch
 from bnce.cli.generate import generate
 from bnce.cli.info import info
 from bnce.cli.prepare import prepare
@@ -24,7 +25,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (prepare, train, evaluate, compare, info, generate, bench, doctor):
+for _command in (fetch, prepare, train, evaluate, compare, info, generate, bench, doctor):
     app.command()(_command)
 
 
