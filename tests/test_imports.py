@@ -51,14 +51,28 @@ ORDER = [
 CORPUS_ORDER = [
     "unpack",
     "sources",
+    "spacing",
     "workers",
     "normalise",
     "vocabulary",
     "docstrings",
+    "records",
+    "blocks",
+    "markup",
+    "wikipedia",
+    "billion_words",
+    "wikitext",
+    "benchmarks",
+    "download",
+    "fetch",
+    "meter",
     "store",
     "numbering",
+    "tally",
+    "encoding",
     "prepare",
     "batches",
+    "audit",
 ]
 UNPICKLERS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 

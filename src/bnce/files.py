@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import glob
 import json
 import math
 import os
@@ -42,13 +44,52 @@ def atomic_directory(path: Path) -> Iterator[Path]:
     try:
         with _explain_full_disk(path):
             path.parent.mkdir(parents=True, exist_ok=True)
+            _remove_stale(path)
             partial.mkdir()
-            yield partial
-            refuse_existing(path)
-            os.replace(partial, path)
+            with _locked(partial):
+                yield partial
+                refuse_existing(path)
+                os.replace(partial, path)
             _sync_directory(path.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove what processes that were killed left of their way to `path`."""
+    for partial in path.parent.glob(f".{glob.escape(path.name)}.*{PARTIAL_SUFFIX}"):
+        number = partial.name.removesuffix(PARTIAL_SUFFIX).rpartition(".")[2]
+        if number.isdecimal() and partial.is_dir() and _is_gone(int(number)):
+            # On a shared disk the number may be that of a process elsewhere: only its lock tells.
+            with contextlib.suppress(OSError), _locked(partial, required=True):
+                shutil.rmtree(partial, ignore_errors=True)
+
+
+def _is_gone(process: int) -> bool:
+    if process == os.getpid():
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+@contextlib.contextmanager
+def _locked(directory: Path, required: bool = False) -> Iterator[None]:
+    """Hold a directory's lock, which ends with the process however that ends; some file systems have none."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if required:
+                raise
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_text(path: Path, text: str) -> None:

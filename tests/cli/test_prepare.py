@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ import pytest
 
 from bnce.cli import main
 from bnce.corpus.store import Corpus
+from tests.corpus.published import dump, shards, write_tar, write_wikitext
 
 
 @pytest.fixture
@@ -59,6 +61,7 @@ def test_json_is_one_object(bnce, text: Path, place: Path) -> None:
             "num_sentences": statistics.num_sentences,
             "num_documents": statistics.num_documents,
             "num_oov": statistics.num_oov,
+            "sentence_lengths": list(statistics.sentence_lengths),
             "unk_rate": statistics.unk_rate,
         }
         assert split["unk_rate"] > 0.1
@@ -79,11 +82,29 @@ def test_options_reach_the_corpus(bnce, text: Path, place: Path) -> None:
     valid.write_text("It says\n")
     status, _, _ = bnce(
         *("prepare", text, text, "--out", place / "c", "--vocab", vocabulary, "--valid", valid, "--cased"),
-        *("--tokens", "whitespace", "--sentences", "lines", "--test-fraction", 0.5, "--seed", 4, "--workers", 1),
+        *(
+            "--tokens",
+            "whitespace",
+            "--sentences",
+            "lines",
+            "--numbers",
+            "word",
+            "--test-fraction",
+            0.5,
+            "--seed",
+            4,
+            "--workers",
+            1,
+        ),
     )
     assert status == 0
     corpus = Corpus.open(place / "c")
-    assert corpus.normaliser.to_dict() == {"lowercase": False, "tokens": "whitespace", "sentences": "lines"}
+    assert corpus.normaliser.to_dict() == {
+        "lowercase": False,
+        "tokens": "whitespace",
+        "sentences": "lines",
+        "numbers": "word",
+    }
     assert corpus.vocabulary.words == ["</s>", "<unk>", "It", "says"]
     assert corpus.split("valid").tolist() == [2, 3, 0]
     assert 200 < corpus.statistics["test"].num_documents < 400
@@ -143,6 +164,7 @@ def test_bad_text(bnce, place: Path, content: bytes | None, name: str, message: 
         ("--test-fraction", "-0.5"),
         ("--tokens", "letters"),
         ("--sentences", "paragraphs"),
+        ("--numbers", "spell"),
         ("--errors", "ignore"),
         ("--workers", "0"),
         ("--valid", "nowhere.txt"),
@@ -165,9 +187,92 @@ def test_option_that_is_no_number(bnce, text: Path, place: Path) -> None:
     assert "Traceback" not in err
 
 
-def test_directory_and_existing_output(bnce, text: Path, place: Path) -> None:
+def test_directories_patterns_and_records(bnce, place: Path) -> None:
+    """One text from many places: each file in the order of its name, whatever it is packed in."""
+    texts = place.parent / "texts"
+    (texts / "deep").mkdir(parents=True)
+    (texts / "a.txt").write_text("One two.\n\nThree.\n")
+    (texts / "deep" / "b.txt.gz").write_bytes(gzip.compress(b"Four.\n"))
+    (place.parent / "c.jsonl").write_text('{"body": "Five."}\n{"body": "Six."}\n')
+    for split in ("valid", "test"):
+        (place.parent / f"{split}.jsonl").write_text('{"body": "One six."}\n')
+    status, _, _ = bnce(
+        *("prepare", texts, place.parent / "c*.jsonl", "--field", "body", "--out", place / "c"),
+        *("--valid", place.parent / "valid.jsonl", "--test", place.parent / "test*"),
+    )
+    assert status == 0
+    corpus = Corpus.open(place / "c")
+    decoded = " ".join(corpus.vocabulary.decode(corpus.split("train")))
+    assert decoded == "one two . </s> three . </s> four . </s> five . </s> six . </s>"
+    assert corpus.statistics["train"].num_documents == 5
+
+
+def test_a_corpus_name_goes_before_a_file(bnce, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place.parent)
+    Path("ltcb").write_text("\n\n".join(f"Document {n}." for n in range(200)))
+    status, _, err = bnce("prepare", "ltcb", "--out", place / "c")
+    assert (status, err) == (
+        2,
+        "bnce: 'ltcb' is given 0 paths: give one, enwik9, plain or packed; a file of that name is ./ltcb.\n",
+    )
+    status, _, _ = bnce("prepare", "./ltcb", "--out", place / "c")
+    assert status == 0
+    status, _, err = bnce("prepare", "./ltcb", "ltcb", "--out", place / "d")
+    assert status == 2
+    assert "'ltcb' names a corpus, which stands alone" in err
+
+
+def test_published_corpora(bnce, place: Path) -> None:
+    """Each by its name, with the words that are its own, and those that are asked for instead."""
+    (place.parent / "enwik9").write_bytes(dump(60))
+    write_tar(place.parent / "r13.tar.gz", shards().items())
+    write_wikitext(place.parent / "wikitext-2")
+    found = {}
+    for name, path in (("ltcb", "enwik9"), ("obwb", "r13.tar.gz"), ("wikitext", "wikitext-2")):
+        status, _, _ = bnce("prepare", name, place.parent / path, "--out", place / name, "--workers", 1)
+        assert status == 0
+        found[name] = Corpus.open(place / name)
+    assert [found[name].normaliser.tokens for name in found] == ["words", "whitespace", "whitespace"]
+    assert [found[name].normaliser.lowercase for name in found] == [True, False, False]
+    assert "Smith" in found["obwb"].vocabulary
+    assert "w7" not in found["obwb"].vocabulary
+    status, _, _ = bnce(
+        *("prepare", "obwb", place.parent / "r13.tar.gz", "--out", place / "own", "--lowercase"),
+        *("--min-count", 1, "--workers", 1),
+    )
+    assert status == 0
+    own = Corpus.open(place / "own")
+    assert "smith" in own.vocabulary
+    assert "w7" in own.vocabulary
+    assert (own.normaliser.tokens, own.normaliser.sentences) == ("whitespace", "lines")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--valid", "x.txt"), ("--test", "x.txt"), ("--valid-fraction", "0.1"), ("--test-fraction", "0"), ("--seed", "2")],
+)
+def test_published_corpora_have_their_own_splits(bnce, place: Path, options: tuple[str, str]) -> None:
+    (place.parent / "enwik9").write_bytes(dump())
+    status, _, err = bnce("prepare", "ltcb", place.parent / "enwik9", "--out", place / "c", *options)
+    assert status == 2
+    assert "'ltcb' has splits of its own" in err
+    assert list(place.iterdir()) == []
+
+
+def test_dump_too_small_for_three_splits(bnce, place: Path) -> None:
+    (place.parent / "enwik9").write_bytes(dump(1))
+    status, _, err = bnce("prepare", "ltcb", place.parent / "enwik9", "--out", place / "c")
+    assert status == 2
+    assert "holds no words for" in err
+    assert list(place.iterdir()) == []
+
+
+def test_empty_directory_and_existing_output(bnce, text: Path, place: Path) -> None:
     status, _, err = bnce("prepare", place, "--out", place / "c")
-    assert (status, err) == (2, f"bnce: '{place}' is a directory: give the files in it.\n")
+    assert (status, err) == (
+        2,
+        f"bnce: The directory '{place}' holds no files: give one with text files in it.\n",
+    )
     (place / "c").mkdir()
     (place / "c" / "mine").write_text("")
     status, _, err = bnce("prepare", text, "--out", place / "c")
@@ -192,7 +297,7 @@ def test_interrupt_leaves_nothing(place: Path) -> None:
     process.stdin.write(b"some words of text\n" * 500_000)
     process.stdin.flush()
     deadline = time.monotonic() + 30
-    while not any(path.stat().st_size for path in place.glob(".c.*.partial/train.numbers")):
+    while not any(path.stat().st_size for path in place.glob(".c.*.partial/scratch/*.numbers")):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert [path.name.startswith(".c.") for path in place.iterdir()] == [True]

@@ -1,86 +1,118 @@
-"""Numbers before ids: blocks, the tally that joins them, and the cut into splits."""
+"""Numbers before ids: a block's words by first occurrence, its sentences and its documents."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections import Counter
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from bnce.corpus.blocks import Cut, gather
 from bnce.corpus.normalise import Normaliser
-from bnce.corpus.numbering import Block, Cut, Tally, number_block
-from bnce.corpus.store import Corpus
-from bnce.corpus.vocabulary import Vocabulary
+from bnce.corpus.numbering import MARKS, NumberedBlock, cut_words, number_block
 
-TOKENISED = Normaliser(tokens="whitespace", sentences="lines")
+TOKENISED = Normaliser(lowercase=False, tokens="whitespace", sentences="lines")
 ALL_TRAIN = Cut(0, {})
 
 
+def number(
+    documents: list[list[str]], normaliser: Normaliser = TOKENISED, split: str | None = "train"
+) -> NumberedBlock:
+    (block,) = gather(documents, split)
+    return number_block(block, normaliser, ALL_TRAIN)
+
+
+def spelt(numbered: NumberedBlock, split: str = "train") -> str:
+    words = numbered.words.to_pylist()
+    return " ".join(words[number] for number in numbered.splits[split].numbers).replace("\n", "|")
+
+
 def test_block_numbers_its_words_by_first_occurrence() -> None:
-    block = Block("valid", 0, [["b a b", "<unk> a"], ["c"]])
-    numbered = number_block(block, TOKENISED, ALL_TRAIN)
-    assert numbered.words == ["b", "a", "c"]
+    numbered = number([["b a b", "<unk> a"], ["c"]], split="valid")
+    assert numbered.words.to_pylist() == [*MARKS, "b", "a", "c"]
     part = numbered.splits["valid"]
-    assert part.numbers.tolist() == [2, 3, 2, 0, 1, 3, 0, 4, 0]
+    assert part.numbers.tolist() == [4, 5, 4, 0, 2, 5, 0, 6, 0]
+    assert part.numbers.dtype == np.uint16
     assert (part.num_sentences, part.num_documents) == (3, 2)
 
 
+def test_blanks_and_empty_lines_make_no_words() -> None:
+    assert spelt(number([["  a \t b  ", "", " ", "\u3000c\x85d\xa0"]])) == "a b | c d |"
+
+
 def test_document_without_words_does_not_count() -> None:
-    numbered = number_block(Block("train", 0, [["</s>"], ["a </s>"]]), TOKENISED, ALL_TRAIN)
+    numbered = number([["</s>"], ["a </s>", "</s>"], ["</s>"]])
     assert numbered.splits["train"].num_documents == 1
-    assert number_block(Block("train", 0, [["</s>"]]), TOKENISED, ALL_TRAIN).splits == {}
+    assert spelt(numbered) == "a |"
+    assert number([["</s>"]]).splits == {}
+
+
+def test_text_cannot_forge_a_sentence_end() -> None:
+    for text in ("a </s> b", "a </S> b"):
+        folded = Normaliser(tokens="whitespace", sentences="lines")
+        assert spelt(number([[text]], folded)) == "a <unk> b |"
+
+
+def test_sentence_lengths_are_counted_by_their_bounds() -> None:
+    lines = ["w " * length for length in (1, 5, 6, 100, 101, 3000)]
+    assert number([lines]).splits["train"].sentence_lengths.tolist() == [2, 1, 0, 0, 0, 0, 0, 0, 0, 1, 2]
+
+
+def test_many_words_need_wider_numbers() -> None:
+    numbered = number([[" ".join(map(str, range(70_000)))]])
+    numbers = numbered.splits["train"].numbers
+    assert numbers.dtype == np.int32
+    assert numbers[:-1].tolist() == list(range(len(MARKS), len(MARKS) + 70_000))
 
 
 def test_documents_are_drawn_by_their_index_in_the_text() -> None:
     cut = Cut(3, {"valid": 0.3, "test": 0.3})
-    documents = [[f"word{index}"] for index in range(50)]
-    whole = number_block(Block(None, 0, documents), TOKENISED, cut).splits
-    late = number_block(Block(None, 20, documents[20:]), TOKENISED, cut).splits
-    early = number_block(Block(None, 0, documents[:20]), TOKENISED, cut).splits
+    (whole,) = gather([[f"word{index}"] for index in range(50)], None)
+    numbered = number_block(whole, TOKENISED, cut)
     for split in ("train", "valid", "test"):
-        assert whole[split].num_documents == early[split].num_documents + late[split].num_documents
+        drawn = [f"word{index} |" for index in range(50) if cut(index) == split]
+        assert spelt(numbered, split) == " ".join(drawn)
+        assert numbered.splits[split].num_documents == len(drawn)
+    late = number_block(whole._replace(first_document=20), TOKENISED, cut)
+    assert spelt(late) == " ".join(f"word{index} |" for index in range(50) if cut(index + 20) == "train")
 
 
-@pytest.mark.parametrize("fractions", [{"valid": 0.1, "test": 0.2}, {"test": 0.5}, {}])
-def test_cut_keeps_its_fractions(fractions: dict[str, float]) -> None:
-    drawn = [Cut(1, fractions)(index) for index in range(10_000)]
-    for split, fraction in fractions.items():
-        assert drawn.count(split) == pytest.approx(10_000 * fraction, rel=0.1)
-    assert drawn.count("train") == 10_000 - sum(drawn.count(split) for split in fractions)
+def test_words_are_cut_before_blanks() -> None:
+    words = cut_words("a  bc\nd\0").to_pylist()
+    assert words[len(MARKS) :] == [" a", " ", " bc", " \n", " d", " \0", " "]
 
 
-def test_cut_depends_on_the_seed_alone() -> None:
-    def draws(seed: int) -> list[str]:
-        return [Cut(seed, {"valid": 0.5})(index) for index in range(100)]
-
-    assert draws(1) == draws(1)
-    assert draws(1) != draws(2)
+TEXT = st.text(st.sampled_from("aBü.!?'’5, \t\r\x0b\x1c\x85\u2028\u3000\ufeff<unk></s>_-\n"))
 
 
-def test_tally_joins_blocks(tmp_path: Path) -> None:
-    blocks = [
-        Block("train", 0, [["a b a"]]),
-        Block("valid", 0, [["only here"]]),
-        Block("train", 1, [["c b"], ["here c a"]]),
-    ]
-    with Tally(tmp_path) as tally:
-        for block in blocks:
-            tally.add(number_block(block, TOKENISED, ALL_TRAIN))
-    assert tally.train_counts() == {"</s>": 3, "a": 3, "b": 2, "c": 2, "here": 1}
-    assert [tally.num_tokens(split) for split in ("train", "valid", "test")] == [11, 3, 0]
-    vocabulary = Vocabulary.from_counts(tally.train_counts(), max_size=5)
-    assert vocabulary.words == ["</s>", "<unk>", "a", "b", "c"]
-    tally.write_corpus(vocabulary, TOKENISED)
-    corpus = Corpus.open(tmp_path)
-    assert corpus.split("train").tolist() == [2, 3, 2, 0, 4, 3, 0, 1, 4, 2, 0]
-    assert corpus.split("valid").tolist() == [1, 1, 0]
-    assert corpus.target_counts.tolist() == np.bincount(corpus.split("train"), minlength=5).tolist()
-    assert corpus.statistics["train"].num_oov == 1
-    assert corpus.statistics["valid"].num_oov == 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "corpus.json",
-        "counts.npy",
-        "train.npy",
-        "valid.npy",
-        "vocab.txt",
-    ]
+@settings(deadline=None, max_examples=200)
+@given(
+    documents=st.lists(st.lists(TEXT.map(lambda text: text.replace("\n", " ")), min_size=1), min_size=1),
+    lowercase=st.booleans(),
+    tokens=st.sampled_from(["words", "whitespace"]),
+    sentences=st.sampled_from(["split", "lines"]),
+)
+def test_counts_add_up(documents: list[list[str]], lowercase: bool, tokens: str, sentences: str) -> None:
+    """What is numbered all at once is what the normaliser gives line by line, word for word."""
+    normaliser = Normaliser(lowercase, tokens, sentences)
+    by_document = [[words for line in document for words in normaliser(line)] for document in documents]
+    expected = [[*words, "\n"] for found in by_document for words in found]
+    numbered = number(documents, normaliser)
+    if not expected:
+        assert numbered.splits == {}
+        return
+    part = numbered.splits["train"]
+    words = numbered.words.to_pylist()
+    assert Counter(words[number] for number in part.numbers) == Counter(word for words in expected for word in words)
+    assert [words[number] for number in part.numbers] == [word for sentence in expected for word in sentence]
+    assert part.num_sentences == len(expected)
+    assert part.num_documents == sum(map(bool, by_document))
+
+
+@pytest.mark.parametrize("split", ["train", None])
+def test_empty_documents_keep_their_index(split: str | None) -> None:
+    numbered = number([["</s>"], ["a"], ["</s>"], ["b"]], split=split)
+    assert spelt(numbered) == "a | b |"
+    assert numbered.splits["train"].num_documents == 2

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
+import os
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bnce.corpus import numbering, store
+from bnce.corpus import blocks, encoding, store, tally
 from bnce.corpus import prepare as prepare_module
 from bnce.corpus.normalise import Normaliser
 from bnce.corpus.prepare import encode_text, prepare
@@ -103,16 +109,82 @@ def test_several_sources_are_one_text(texts: dict[str, str], place: Path) -> Non
     assert corpus.statistics["train"].num_tokens == 20
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
 def test_same_bytes_whatever_the_blocks_and_workers(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch, num_workers: int
 ) -> None:
     source = many_documents(tmp_path)
     settings: dict[str, Any] = {"valid_fraction": 0.2, "test_fraction": 0.1, "min_count": 2}
     prepare([source], place / "whole", **settings)
-    monkeypatch.setattr(prepare_module, "_BLOCK_CHARACTERS", 1000)
+    monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 1000)
     prepare([source], place / "blocks", num_workers=num_workers, **settings)
     assert files_of(place / "whole") == files_of(place / "blocks")
+
+
+def test_same_bytes_when_counts_go_through_the_disk(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = many_documents(tmp_path)
+    prepare([source], place / "held", vocab_size=25)
+    monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 1000)
+    monkeypatch.setattr(tally.Tally.__init__, "__defaults__", (100,))
+    runs: list[int] = []
+    merged = tally.Tally._merged
+    monkeypatch.setattr(tally.Tally, "_merged", lambda self: (runs.append(len(self._runs)), merged(self))[1])
+    prepare([source], place / "spilled", vocab_size=25)
+    assert runs[0] > 3
+    assert files_of(place / "held") == files_of(place / "spilled")
+
+
+def test_counts_add_up(tmp_path: Path, place: Path) -> None:
+    corpus = prepare([many_documents(tmp_path)], place / "c", vocab_size=25)
+    for name, split in corpus.statistics.items():
+        ids = corpus.split(name)
+        assert split.num_tokens == len(ids)
+        assert split.num_sentences == sum(split.sentence_lengths) == np.count_nonzero(ids == 0)
+        assert split.num_oov == np.count_nonzero(ids == 1)
+    assert corpus.target_counts.tolist() == np.bincount(corpus.split("train"), minlength=25).tolist()
+    everything = prepare([many_documents(tmp_path)], place / "all")
+    assert corpus.num_types == everything.num_types == len(everything.vocabulary) - 2
+
+
+def test_killed_run_leaves_nothing_that_matters(tmp_path: Path, texts: dict[str, str]) -> None:
+    """Its processes end with it, no corpus is in place, and the next run clears up."""
+    place = tmp_path / "place"
+    command = [sys.executable, "-m", "bnce", "prepare", "-", "--out", str(place / "c"), "--workers", "2"]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, **pipes) as run:
+        assert run.stdin is not None
+        run.stdin.write(b"some words and more of them\n\n" * 2**19)
+        run.stdin.flush()
+        wait_until(lambda: list(place.glob(".c.*/scratch/*.numbers")))
+        children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+        os.kill(run.pid, signal.SIGKILL)
+        with contextlib.suppress(BrokenPipeError):
+            run.stdin.close()
+    assert [path.name for path in place.iterdir()] == [f".c.{run.pid}.partial"]
+    assert children
+    wait_until(lambda: not any(is_running(int(child)) for child in children))
+    alive = place / f".c.{os.getppid()}.partial"
+    other = place / ".cc.1.partial"
+    alive.mkdir()
+    other.mkdir()
+    prepare([texts["train"]], place / "c", valid=texts["valid"], test=texts["test"])
+    assert {path.name for path in place.iterdir()} == {"c", alive.name, other.name}
+
+
+def wait_until(happens: Callable[[], object]) -> None:
+    end = time.monotonic() + 30
+    while not happens():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def is_running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_cut_takes_whole_documents(tmp_path: Path, place: Path) -> None:
@@ -165,7 +237,7 @@ def test_progress_ends_at_the_whole(texts: dict[str, str], place: Path) -> None:
 def test_text_is_encoded_as_a_split_would_be(tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = many_documents(tmp_path)
     corpus = prepare([source], place / "c", valid=source, test_fraction=0, vocab_size=30)
-    monkeypatch.setattr(prepare_module, "_BLOCK_CHARACTERS", 1000)
+    monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 1000)
     ids, statistics = encode_text(source, corpus.vocabulary, corpus.normaliser)
     assert ids.tolist() == corpus.split("valid").tolist()
     assert ids.dtype == corpus.split("valid").dtype
@@ -273,12 +345,12 @@ class FullDisk(io.BytesIO):
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-@pytest.mark.parametrize("module", [numbering, store])
+@pytest.mark.parametrize("module", [encoding, store])
 def test_full_disk_leaves_nothing(
     texts: dict[str, str], place: Path, monkeypatch: pytest.MonkeyPatch, module: Any
 ) -> None:
     def open_on_full_disk(path: Path, mode: str) -> Any:
-        return FullDisk() if "w" in mode else open(path, mode)
+        return open(path, mode) if mode == "rb" else FullDisk()
 
     monkeypatch.setattr(module, "open", open_on_full_disk, raising=False)
     with pytest.raises(UserError, match="disk is full"):

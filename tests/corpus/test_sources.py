@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
 import os
 import sys
 import tracemalloc
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bnce.corpus import sources, unpack
-from bnce.corpus.sources import read_documents, read_lines
+from bnce.corpus.sources import expand_sources, read_documents, read_lines, unpacked_bytes
 from bnce.errors import UserError
 
 
@@ -156,3 +159,54 @@ def test_documents_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [len(document) for document in read_documents(path)] == [100, 100, 50]
     monkeypatch.setattr(sources, "MAX_DOCUMENT_CHARACTERS", 100)
     assert [len(document) for document in read_documents(path)] == [25] * 10
+
+
+def test_directories_and_patterns_become_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("b.txt", "a/2.txt", "a/10.txt", "a/deep/x.txt.gz", "a/.hidden", ".git/config", "[odd].txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("words")
+    assert expand_sources(["b.txt", "a", "-"]) == ["b.txt", "a/10.txt", "a/2.txt", "a/deep/x.txt.gz", "-"]
+    assert expand_sources(["*.txt"]) == ["[odd].txt", "b.txt"]
+    assert expand_sources(["**/*.txt"]) == ["[odd].txt", "a/10.txt", "a/2.txt", "b.txt"]
+    # A file of that very name is meant before a pattern is.
+    assert expand_sources(["[odd].txt"]) == ["[odd].txt"]
+    assert expand_sources(["missing.txt"]) == ["missing.txt"]
+    with pytest.raises(UserError, match=r"No file fits the pattern 'x\*\.txt'"):
+        expand_sources(["x*.txt"])
+    (tmp_path / "none").mkdir()
+    with pytest.raises(UserError, match="The directory 'none' holds no files"):
+        expand_sources(["none"])
+
+
+def test_zip(tmp_path: Path) -> None:
+    path = tmp_path / "text.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.mkdir("d")
+        archive.writestr("d/text.txt", "some\nwords\n" * 1000)
+    assert len(list(read_lines(str(path)))) == 2000
+    assert unpacked_bytes(str(path)) == 11_000
+    steps: list[int] = []
+    list(read_lines(str(path), advance=steps.append))
+    assert 0 < sum(steps) <= path.stat().st_size
+    content = bytearray(path.read_bytes())
+    content[60] ^= 0xFF
+    path.write_bytes(content)
+    assert "damaged" in refusal(str(path))
+
+
+def test_zip_of_several(tmp_path: Path) -> None:
+    path = tmp_path / "text.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("d/one.txt", "first\n")
+        archive.writestr("two.txt", "second\n")
+    assert "holds 2 files" in refusal(str(path))
+    assert list(read_lines(str(path), member="one.txt")) == ["first"]
+    with pytest.raises(UserError, match=r"holds 0 files named three\.txt"):
+        list(read_lines(str(path), member="three.txt"))
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".bz2"])
+def test_unpacked_bytes(tmp_path: Path, ending: str) -> None:
+    pack = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress}[ending]
+    assert unpacked_bytes(write(tmp_path, pack(b"word\n" * 3000), f"text.txt{ending}")) == 15_000

@@ -12,7 +12,17 @@ import numpy as np
 import pytest
 
 from bnce.corpus.normalise import Normaliser
-from bnce.corpus.store import Corpus, SplitStatistics, ids_dtype, write_description, write_ids
+from bnce.corpus.store import (
+    Corpus,
+    SplitStatistics,
+    hash_ids,
+    ids_dtype,
+    start_ids,
+    sum_statistics,
+    write_description,
+    write_ids,
+    write_ids_at,
+)
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError
 
@@ -55,6 +65,45 @@ def test_what_was_written_comes_back(directory: Path) -> None:
     assert corpus.statistics["train"].unk_rate == 1 / 4
     assert corpus.directory == directory
     corpus.verify()
+
+
+def test_corpus_of_the_first_version_opens(directory: Path) -> None:
+    def make_old(manifest: dict) -> None:
+        manifest["version"] = 1
+        del manifest["vocabulary"]["num_types"]
+        for split in manifest["splits"].values():
+            del split["sentence_lengths"]
+
+    change_manifest(directory, make_old)
+    corpus = Corpus.open(directory)
+    assert corpus.num_types is None
+    assert corpus.statistics["valid"] == SplitStatistics(2, 1, 1, 0)
+
+
+def test_figures_of_the_description_come_back(directory: Path) -> None:
+    lengths = {"train": (0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1), "valid": (1,) + (0,) * 10}
+    statistics = {"train": SplitStatistics(6, 2, 1, 1, lengths["train"]), "valid": SplitStatistics(2, 1, 1, 0)}
+    vocabulary = Vocabulary(["</s>", "<unk>", "a", "b"])
+    counts = np.bincount(TRAIN, minlength=4)
+    hashes = Corpus.open(directory).hashes
+    write_description(directory, vocabulary, Normaliser(), counts, statistics, hashes, num_types=17)
+    corpus = Corpus.open(directory)
+    assert corpus.num_types == 17
+    assert corpus.statistics == statistics
+
+
+def test_statistics_add_up() -> None:
+    parts = [SplitStatistics(5, 2, 1, 1, (2, 0)), SplitStatistics(7, 1, 3, 0, (0, 1))]
+    assert sum_statistics(parts) == SplitStatistics(12, 3, 4, 1, (2, 1))
+
+
+def test_ids_may_be_written_in_any_order(directory: Path) -> None:
+    expected = (directory / "train.npy").read_bytes()
+    start_ids(directory, "train", 6, 4)
+    for first, last in ((4, 6), (0, 1), (1, 4)):
+        write_ids_at(directory, "train", TRAIN[first:last].astype(np.uint16), first)
+    assert (directory / "train.npy").read_bytes() == expected
+    assert hash_ids(directory, "train") == hashlib.sha256(expected).hexdigest()
 
 
 def test_ids_are_mapped_not_read(directory: Path) -> None:

@@ -16,21 +16,6 @@ LETTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 WORDS = st.text(LETTERS, min_size=1).filter(lambda word: word.split() == [word] and word not in ("</s>", "<unk>"))
 
 
-def test_frequent_words_first_and_ties_by_spelling() -> None:
-    counts = {"b": 2, "the": 9, "a": 2, "rare": 1, "</s>": 50, "<unk>": 3}
-    assert Vocabulary.from_counts(counts).words == ["</s>", "<unk>", "the", "a", "b", "rare"]
-    assert Vocabulary.from_counts(counts, max_size=4).words == ["</s>", "<unk>", "the", "a"]
-    assert Vocabulary.from_counts(counts, min_count=2).words == ["</s>", "<unk>", "the", "a", "b"]
-    assert Vocabulary.from_counts(counts, max_size=100) == Vocabulary.from_counts(counts)
-
-
-def test_too_small() -> None:
-    with pytest.raises(UserError, match="2 words is too small: it needs 3"):
-        Vocabulary.from_counts({"a": 1}, max_size=2)
-    with pytest.raises(UserError, match="No word occurs 2 times"):
-        Vocabulary.from_counts({"a": 1, "</s>": 5}, min_count=2)
-
-
 def test_words_that_a_file_could_not_give_back() -> None:
     with pytest.raises(UserError, match="NUL inside"):
         Vocabulary(["</s>", "<unk>", "a\0"])

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bnce.corpus.workers import num_cores, ordered_map
+from bnce.corpus.workers import Workers, num_cores, ordered_map
 from bnce.errors import UserError
 
 
@@ -60,6 +60,14 @@ def test_workers_leave_interrupts_to_the_parent() -> None:
 def test_death_of_a_worker_is_explained() -> None:
     with pytest.raises(UserError, match="--workers 1"):
         list(ordered_map(os._exit, [1, 1, 1], 2))
+
+
+def test_processes_serve_one_map_after_another() -> None:
+    with Workers(2) as workers:
+        first = set(workers.map(_process, range(20)))
+        assert os.getpid() not in first
+        assert set(workers.map(_process, [0])) <= first
+    assert not multiprocessing.active_children()
 
 
 def test_cores() -> None:

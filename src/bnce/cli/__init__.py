@@ -11,6 +11,7 @@ from bnce.cli.compare import compare
 from bnce.cli.doctor import doctor
 from bnce.cli.evaluate import evaluate
 from bnce.cli.experiment import experiment
+from bnce.cli.fetch import fetch
 from bnce.cli.generate import generate
 from bnce.cli.info import info
 from bnce.cli.prepare import prepare
@@ -25,7 +26,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (prepare, train, evaluate, compare, experiment, info, generate, bench, doctor):
+for _command in (fetch, prepare, train, evaluate, compare, experiment, info, generate, bench, doctor):
     app.command()(_command)
 
 

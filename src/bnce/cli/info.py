@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bnce.cli.console import JsonOption, print_json, stdout
+from bnce.cli.corpus_info import corpus_record, print_corpus
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ def info(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="For a recipe: change a setting.")
     ] = None,
+    batch_size: Annotated[
+        int, typer.Option(min=2, help="For a corpus: B, the parallel streams that its noise is audited for.")
+    ] = 400,
     as_json: JsonOption = False,
 ) -> None:
     """Show the architecture, the number of parameters (NoP) and the settings, or a corpus's statistics.
@@ -44,11 +48,11 @@ def info(
 
       bnce info runs/relu-lstm
 
-      bnce info corpora/wiki
+      bnce info corpora/wiki --batch-size 1600
     """
     path = Path(subject)
     if (path / "corpus.json").is_file():
-        record = _corpus(path)
+        record = corpus_record(path, batch_size)
     elif (path / "config.toml").is_file():
         record = _run(path)
     elif path.is_dir():
@@ -60,6 +64,8 @@ def info(
         record = _network(config, vocab_size or _vocab_size(config))
     if as_json:
         print_json(record)
+    elif "corpus" in record:
+        print_corpus(record)
     else:
         _print(record)
 
@@ -103,21 +109,6 @@ def _run(path: Path) -> dict[str, Any]:
                 raise UserError(f"'{file}' is damaged ({error}): train the run again, or remove the file.") from error
     record["metrics"] = run.read_metrics()[-1:]
     return record
-
-
-def _corpus(path: Path) -> dict[str, Any]:
-    from bnce.corpus.store import Corpus
-
-    corpus = Corpus.open(path)
-    return {
-        "corpus": str(path),
-        "vocab_size": len(corpus.vocabulary),
-        "vocabulary_digest": corpus.vocabulary.digest,
-        "normaliser": corpus.normaliser.to_dict(),
-        "splits": {
-            name: {**dataclasses.asdict(split), "unk_rate": split.unk_rate} for name, split in corpus.statistics.items()
-        },
-    }
 
 
 def _print(record: dict[str, Any], indent: str = "") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,8 +20,10 @@ def prepare(
         list[str],
         typer.Argument(
             metavar="SOURCE",
-            help="Text files (plain, .gz, .xz, .bz2 or .zst), [bold]-[/bold] for standard input, or "
-            "[bold]docstrings[/bold] for those of the installed Python, which need no file.",
+            help="Files of text (plain, .gz, .xz, .bz2, .zst or .zip) or of records (.jsonl, .parquet), directories, "
+            "quoted patterns, [bold]-[/bold] for standard input, or [bold]docstrings[/bold] for those of the installed "
+            "Python, which need no file. Or a published corpus and its path: [bold]ltcb[/bold] with enwik9, "
+            "[bold]obwb[/bold] with its tar.gz or directory, [bold]wikitext[/bold] with its .zip or directory.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The corpus directory to make.")],
@@ -29,19 +31,45 @@ def prepare(
     test: Annotated[str | None, typer.Option(help="Text for the test split, instead of a cut.")] = None,
     vocab_size: Annotated[
         int | None,
-        typer.Option(help="Keep this many words, </s> and <unk> counted.", show_default="all words"),
+        typer.Option(help="Keep this many words, </s> and <unk> counted.", show_default="all words; 80000 for ltcb"),
     ] = None,
-    min_count: Annotated[int, typer.Option(help="Drop words that occur less often.")] = 1,
+    min_count: Annotated[
+        int | None, typer.Option(help="Drop words that occur less often.", show_default="1; 3 for obwb")
+    ] = None,
     vocab: Annotated[
         Path | None, typer.Option(help="Use this vocabulary: one word a line, </s> and <unk> first.")
     ] = None,
-    lowercase: Annotated[bool, typer.Option("--lowercase/--cased", help="Whether case is folded.")] = True,
+    lowercase: Annotated[
+        bool | None,
+        typer.Option(
+            "--lowercase/--cased", help="Whether case is folded.", show_default="lowercase; cased for obwb and wikitext"
+        ),
+    ] = None,
     tokens: Annotated[
-        str, typer.Option(metavar="words|whitespace", help="Cut words from marks, or only at blanks.")
-    ] = "words",
+        str | None,
+        typer.Option(
+            metavar="words|whitespace",
+            help="Cut words from marks, or only at blanks.",
+            show_default="words; whitespace for obwb and wikitext",
+        ),
+    ] = None,
     sentences: Annotated[
-        str, typer.Option(metavar="split|lines", help="End sentences after . ! ?, or only with the line.")
-    ] = "split",
+        str | None,
+        typer.Option(
+            metavar="split|lines",
+            help="End sentences after . ! ?, or only with the line.",
+            show_default="split; lines for obwb and wikitext",
+        ),
+    ] = None,
+    numbers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="keep|zero|word",
+            help="Keep numbers, make every digit 0, or every number <num>.",
+            show_default="keep",
+        ),
+    ] = None,
+    field: Annotated[str, typer.Option(help="The field of JSON and Parquet records that holds the text.")] = "text",
     valid_fraction: Annotated[float, typer.Option(help="Share of documents cut for valid.")] = 0.02,
     test_fraction: Annotated[float, typer.Option(help="Share cut for test; 0 for no test split.")] = 0.02,
     seed: Annotated[int, typer.Option(help="Draws the documents that are cut.")] = 1,
@@ -55,7 +83,7 @@ def prepare(
 ) -> None:
     """Make a corpus directory of text.
 
-    A document is a run of lines up to a blank one, or 100 lines; valid and test are cut by whole documents.
+    A document is a record, or a run of lines up to a blank one, or 100 lines; valid and test are cut by whole ones.
 
     [bold]Examples[/bold]
 
@@ -64,13 +92,24 @@ def prepare(
       bnce prepare train.txt.xz --valid valid.txt --test test.txt --out corpora/wiki --min-count 3
 
       bnce prepare ptb.txt --tokens whitespace --sentences lines --out corpora/ptb
+
+      bnce prepare articles/ 'more/*.jsonl.gz' --field body --numbers zero --out corpora/mine
+
+      bnce prepare ltcb enwik9.zip --out corpora/ltcb
     """
     # Here, so that `bnce --help` answers without loading NumPy and pyarrow.
+    from dataclasses import replace
+
+    from bnce.corpus.benchmarks import find_benchmark
     from bnce.corpus.normalise import Normaliser
     from bnce.corpus.prepare import prepare as make_corpus
     from bnce.corpus.workers import num_cores
 
     start = time.perf_counter()
+    benchmark = find_benchmark(sources)
+    settings = {"lowercase": lowercase, "tokens": tokens, "sentences": sentences, "numbers": numbers}
+    given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
+    normaliser = replace(benchmark.normaliser(sources[1]) if benchmark else Normaliser(), **given)
     with contextlib.ExitStack() as shown:
         bar = progress_bar()
         task = bar.add_task("reading", total=None)
@@ -89,10 +128,11 @@ def prepare(
             vocab_size=vocab_size,
             min_count=min_count,
             vocabulary_file=vocab,
-            normaliser=Normaliser(lowercase, tokens, sentences),
+            normaliser=normaliser,
             valid_fraction=valid_fraction,
             test_fraction=test_fraction,
             seed=seed,
+            field=field,
             errors=errors,
             num_workers=num_cores() if workers is None else workers,
             progress=progress,

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import functools
 import re
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from bnce.corpus.spacing import combining_marks, space
 from bnce.errors import UserError, unknown_name
 
 END_WORD = "</s>"
 UNKNOWN_WORD = "<unk>"
+NUMBER_WORD = "<num>"
 
 TOKENS = ("words", "whitespace")
 SENTENCES = ("split", "lines")
-
-# Zero-width characters that Persian and Indic scripts write inside words.
-_JOINERS = (0x200C, 0x200D)
+NUMBERS = ("keep", "zero", "word")
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+_DIGIT = re.compile(r"\d")
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 @dataclass(frozen=True)
@@ -32,32 +33,55 @@ class Normaliser:
     the end of a line is the sentence end that the line's end gives anyway, and `</s>` anywhere else
     is an unknown word, so that text cannot forge a sentence end.
     sentences="split" ends a sentence after . ! or ? before a blank, and at a line's end; "lines" only there.
+    numbers="keep" leaves them, "zero" makes every digit a 0, "word" makes every number the word `<num>`.
     """
 
     lowercase: bool = True
     tokens: str = "words"
     sentences: str = "split"
+    numbers: str = "keep"
 
     def __post_init__(self) -> None:
         if not isinstance(self.lowercase, bool):
             raise UserError(f"The normaliser's lowercase is {self.lowercase!r}: it must be true or false.")
-        if self.tokens not in TOKENS:
-            raise unknown_name("value of tokens", str(self.tokens), TOKENS)
-        if self.sentences not in SENTENCES:
-            raise unknown_name("value of sentences", str(self.sentences), SENTENCES)
+        for name, allowed in (("tokens", TOKENS), ("sentences", SENTENCES), ("numbers", NUMBERS)):
+            if getattr(self, name) not in allowed:
+                raise unknown_name(f"value of {name}", str(getattr(self, name)), allowed)
 
     def __call__(self, line: str) -> list[list[str]]:
         """Cut a line into its sentences, and these into words; there are no empty ones."""
-        if self.lowercase:
-            line = line.lower()
+        line = self._fold(line)
         if self.tokens == "whitespace":
-            return self._split_at_blanks(line)
-        if self.sentences == "lines":
-            sentences = [line]
+            found = self._split_at_blanks(line)
         else:
-            sentences = _SENTENCE_END.split(line)
-        find_words = _word_pattern().findall
-        return [words for sentence in sentences if (words := find_words(sentence))]
+            sentences = [line] if self.sentences == "lines" else _SENTENCE_END.split(line)
+            find_words = _word_pattern().findall
+            found = [words for sentence in sentences if (words := find_words(sentence))]
+        if self.numbers == "word":
+            found = [[NUMBER_WORD if _NUMBER.fullmatch(word) else word for word in words] for words in found]
+        return found
+
+    def spaced(self, text: str) -> str:
+        """Do the same to many lines at once, and fast: spaces between words, a newline after a sentence.
+
+        There may be several spaces between two words, and newlines with no word between them.
+        """
+        text = self._fold(text)
+        # After the fold, which can make it of </S>; to fold twice changes nothing.
+        if self.tokens == "whitespace" and END_WORD in text:
+            sentences = (words for line in text.split("\n") for words in self(line))
+            return "\n".join(map(" ".join, sentences))
+        return space(
+            text,
+            end_sentences=self.sentences == "split",
+            cut_words=self.tokens == "words",
+            number_word=NUMBER_WORD if self.numbers == "word" else None,
+        )
+
+    def _fold(self, text: str) -> str:
+        if self.lowercase:
+            text = text.lower()
+        return _DIGIT.sub("0", text) if self.numbers == "zero" else text
 
     def _split_at_blanks(self, line: str) -> list[list[str]]:
         words = line.split()
@@ -93,20 +117,8 @@ def _word_pattern() -> re.Pattern[str]:
     """Compile the pattern of a word: letters with at most one apostrophe inside, a number, or one mark."""
     # \w leaves out the vowel signs and accents that stand as characters of their own (Devanagari, Thai,
     # decomposed Latin): without them a word of such a script would fall into single letters.
-    letters = rf"[^\W\d_]+(?:[{_combining_marks()}]+[^\W\d_]*)*"
+    letters = rf"[^\W\d_]+(?:[{combining_marks()}]+[^\W\d_]*)*"
     # Before a blank, comma or full stop ASCII letters are a whole word: the short way for most words of a
     # Western text, which halves the time and changes nothing.
     plain = r"[A-Za-z]+(?=[ ,.])"
-    return re.compile(rf"{plain}|{letters}(?:['’]{letters})?|\d+(?:[.,]\d+)*|_+|[^\s\w]")
-
-
-def _combining_marks() -> str:
-    """List the characters that belong to the letter before them, as ranges of a regular expression."""
-    ranges: list[list[int]] = []
-    for code in range(0x300, 0x1F000):
-        if unicodedata.category(chr(code))[0] == "M" or code in _JOINERS:
-            if ranges and ranges[-1][1] == code - 1:
-                ranges[-1][1] = code
-            else:
-                ranges.append([code, code])
-    return "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges)
+    return re.compile(rf"{plain}|{letters}(?:['’]{letters})?|{_NUMBER.pattern}|_+|[^\s\w]")

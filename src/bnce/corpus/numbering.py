@@ -1,180 +1,95 @@
-"""Words become numbers before there is a vocabulary: each block numbers its own, the tally joins them.
+"""Words become numbers before there is a vocabulary: each block numbers its own by first occurrence.
 
-The text is read a single time, so that a pipe will do and nothing is cut into words twice. A worker numbers
-the words of its block by first occurrence; the tally gives every word one number for the whole text, counts
-it, and keeps the numbered text in scratch files. When the counts have decided the vocabulary, one table
-look-up turns numbers into ids. All numberings begin with the specials, so theirs are their ids throughout.
+Nothing here goes through a text word by word in Python: NumPy finds where words begin, and Arrow, whose
+dictionary encoding was the fastest of the tools tried (benchmarks/results/prepare.md), numbers them.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import itertools
-from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import IO, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow
+import pyarrow.compute
 from numpy.typing import NDArray
 
-from bnce.corpus.normalise import Normaliser
-from bnce.corpus.sources import Document
-from bnce.corpus.store import SPLITS, SplitStatistics, write_description, write_ids
-from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
+from bnce.corpus.blocks import DOCUMENT_END, Block, Cut
+from bnce.corpus.normalise import UNKNOWN_WORD, Normaliser
+from bnce.corpus.store import count_lengths
+from bnce.corpus.vocabulary import END, UNK
 
-_ENCODED_AT_ONCE = 2**22
+# They open every block's numbering, so that their numbers are the same in all: a sentence's end, a document's,
+# the one special word that text may spell, and what is between two blanks.
+MARKS = ("\n", DOCUMENT_END, UNKNOWN_WORD, "")
+MARK_IDS = (END, END, UNK, UNK)
+_OPENING = "".join(f" {mark}" for mark in MARKS).encode() + b" "
 
-Numbers = NDArray[np.int32]
+_DOCUMENT = MARKS.index(DOCUMENT_END)
+_EMPTY = MARKS.index("")
+_BLANK = ord(" ")
 
-
-class Block(NamedTuple):
-    """Whole documents to be numbered together; without a split each document is drawn into one."""
-
-    split: str | None
-    first_document: int
-    documents: list[Document]
+Numbers = NDArray[Any]
 
 
 class NumberedSplit(NamedTuple):
     """What a block holds for one split, in the block's own numbers."""
 
     numbers: Numbers
-    num_sentences: int
     num_documents: int
+    sentence_lengths: NDArray[np.int64]
+
+    @property
+    def num_sentences(self) -> int:
+        """Count the sentence ends."""
+        return int(self.sentence_lengths.sum())
 
 
 class NumberedBlock(NamedTuple):
-    """The words of a block in the order of their numbers, the specials left out, and its text by split."""
+    """The words of a block in the order of their numbers, the marks first, and its text by split."""
 
-    words: list[str]
+    words: Any
     splits: dict[str, NumberedSplit]
-
-
-@dataclass(frozen=True)
-class Cut:
-    """Draws documents into splits by a hash of seed and index: the same whoever works on them, and when."""
-
-    seed: int
-    fractions: dict[str, float]
-
-    def __call__(self, document: int) -> str:
-        """Name the split of a document."""
-        digest = hashlib.blake2b(f"{self.seed}:{document}".encode(), digest_size=8).digest()
-        draw = int.from_bytes(digest, "little") / 2**64
-        for split, fraction in self.fractions.items():
-            if draw < fraction:
-                return split
-            draw -= fraction
-        return "train"
 
 
 def number_block(block: Block, normaliser: Normaliser, cut: Cut) -> NumberedBlock:
     """Cut the documents of a block into words and number these by first occurrence."""
-    # The dictionary hands out the next number by itself, so the loop over words never leaves the interpreter.
-    number_of: defaultdict[str, int] = defaultdict(itertools.count(len(SPECIALS)).__next__)
-    number_of.update(zip(SPECIALS, itertools.count(), strict=False))
-    number = number_of.__getitem__
-    parts: dict[str, list[list[int]]] = defaultdict(list)
-    num_sentences: dict[str, int] = defaultdict(int)
-    for index, document in enumerate(block.documents, start=block.first_document):
-        split = block.split or cut(index)
-        numbers: list[int] = []
-        for line in document:
-            for sentence in normaliser(line):
-                numbers.extend(map(number, sentence))
-                numbers.append(END)
-                num_sentences[split] += 1
-        if numbers:
-            parts[split].append(numbers)
-    splits = {
-        split: NumberedSplit(
-            np.fromiter(itertools.chain.from_iterable(documents), dtype=np.int32),
-            num_sentences[split],
-            len(documents),
-        )
-        for split, documents in parts.items()
-    }
-    return NumberedBlock(list(number_of)[len(SPECIALS) :], splits)
+    encoded = cut_words(normaliser.spaced(block.text.decode())).dictionary_encode()
+    # Every word comes with the blank before it, and two blanks in a row make an empty word.
+    words = pyarrow.compute.utf8_slice_codeunits(encoded.dictionary, 1)
+    numbers = encoded.indices.to_numpy()[len(MARKS) :]
+    # The largest numbers of most blocks fit in two bytes, which halves what goes to disk and back.
+    numbers = numbers[numbers != _EMPTY].astype(np.uint16 if len(words) <= 2**16 else np.int32)
+    # A mark right after a mark ends nothing: an empty line, or the line that a document's end stands on.
+    is_mark = numbers <= _DOCUMENT
+    is_kept = ~is_mark
+    is_kept[1:] |= ~is_mark[:-1]
+    document_end_at = np.flatnonzero(numbers == _DOCUMENT)
+    assert len(document_end_at) == block.num_documents
+    length = np.add.reduceat(is_kept, np.append(0, document_end_at[:-1] + 1), dtype=np.int64)
+    numbers = numbers[is_kept]
+    if block.split is not None:
+        names = [block.split] * len(length)
+    else:
+        names = [cut(index) for index in range(block.first_document, block.first_document + len(length))]
+    documents: dict[str, list[Numbers]] = {}
+    end = np.cumsum(length)
+    for name, first, last in zip(names, (end - length).tolist(), end.tolist(), strict=True):
+        if first < last:
+            documents.setdefault(name, []).append(numbers[first:last])
+    return NumberedBlock(words, {name: _split(parts) for name, parts in documents.items()})
 
 
-@dataclass
-class Tally:
-    """One number for every word of the text, its counts by split, and the numbered text in scratch files."""
-
-    directory: Path
-    numbers: dict[str, int] = field(default_factory=lambda: {word: i for i, word in enumerate(SPECIALS)})
-    counts: dict[str, NDArray[np.int64]] = field(default_factory=dict)
-    num_sentences: dict[str, int] = field(default_factory=dict)
-    num_documents: dict[str, int] = field(default_factory=dict)
-    files: dict[str, IO[bytes]] = field(default_factory=dict)
-    _open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
-
-    def __enter__(self) -> Tally:
-        for split in SPLITS:
-            self.files[split] = self._open.enter_context(open(self._scratch(split), "wb"))
-            self.counts[split] = np.zeros(len(SPECIALS), dtype=np.int64)
-            self.num_sentences[split] = self.num_documents[split] = 0
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._open.close()
-
-    def add(self, block: NumberedBlock) -> None:
-        """Take in a block: its own numbers become those of the whole text."""
-        numbers = self.numbers
-        in_text = (numbers.setdefault(word, len(numbers)) for word in block.words)
-        number_of = np.fromiter(itertools.chain(range(len(SPECIALS)), in_text), dtype=np.int32)
-        for split, part in block.splits.items():
-            counts = self.counts[split]
-            if len(counts) < len(numbers):
-                counts = np.concatenate([counts, np.zeros(2 * len(numbers) - len(counts), dtype=np.int64)])
-                self.counts[split] = counts
-            # No number occurs twice in number_of, so every count is added.
-            counts[number_of] += np.bincount(part.numbers, minlength=len(number_of))
-            self.files[split].write(number_of[part.numbers].data)
-            self.num_sentences[split] += part.num_sentences
-            self.num_documents[split] += part.num_documents
-
-    def num_tokens(self, split: str) -> int:
-        """Count the tokens of a split, sentence ends included."""
-        return int(self.counts[split].sum())
-
-    def train_counts(self) -> dict[str, int]:
-        """Count the words of the training split; words of other splits alone are not among them."""
-        counts = zip(self.numbers, self.counts["train"].tolist(), strict=False)
-        return {word: count for word, count in counts if count}
-
-    def write_corpus(self, vocabulary: Vocabulary, normaliser: Normaliser) -> None:
-        """Turn the numbers of the scratch files into ids, and remove them."""
-        id_of = vocabulary.encode(self.numbers)
-        target_counts = np.zeros(len(vocabulary), dtype=np.int64)
-        statistics = {}
-        hashes = {}
-        for split in SPLITS:
-            counts = np.zeros(len(id_of), dtype=np.int64)
-            counts[: len(self.counts[split])] = self.counts[split][: len(id_of)]
-            if split == "train":
-                np.add.at(target_counts, id_of, counts)
-            if num_tokens := int(counts.sum()):
-                blocks = (id_of[numbers] for numbers in _read_numbers(self._scratch(split)))
-                hashes[split] = write_ids(self.directory, split, blocks, num_tokens, len(vocabulary))
-                statistics[split] = SplitStatistics(
-                    num_tokens=num_tokens,
-                    num_sentences=self.num_sentences[split],
-                    num_documents=self.num_documents[split],
-                    num_oov=int(counts[id_of == UNK].sum()),
-                )
-            self._scratch(split).unlink()
-        write_description(self.directory, vocabulary, normaliser, target_counts, statistics, hashes)
-
-    def _scratch(self, split: str) -> Path:
-        return self.directory / f"{split}.numbers"
+def _split(documents: Sequence[Numbers]) -> NumberedSplit:
+    numbers = np.concatenate(documents)
+    return NumberedSplit(numbers, len(documents), count_lengths(np.flatnonzero(numbers <= _DOCUMENT)))
 
 
-def _read_numbers(path: Path) -> Iterator[Numbers]:
-    with open(path, "rb") as file:
-        while len(numbers := np.fromfile(file, dtype=np.int32, count=_ENCODED_AT_ONCE)):
-            yield numbers
+def cut_words(spaced: str) -> Any:
+    """Cut text before every space into an Arrow array, with every newline and NUL a word; MARKS come first."""
+    marked = spaced.encode().replace(b"\n", b" \n ").replace(b"\0", b" \0 ")
+    # The text itself becomes the array's: all that has to be found is where words begin.
+    text = _OPENING + marked
+    begin = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == _BLANK).astype(np.int32)
+    begin = np.append(begin, np.int32(len(text)))
+    return pyarrow.StringArray.from_buffers(len(begin) - 1, pyarrow.py_buffer(begin), pyarrow.py_buffer(text))

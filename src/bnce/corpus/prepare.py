@@ -1,31 +1,49 @@
-"""Text in, corpus directory out: source → blocks of documents → numbered words → vocabulary → ids."""
+"""Text in, corpus directory out: source → blocks of documents → numbered words → vocabulary → ids.
+
+The text is read a single time, so that a pipe will do and nothing is cut into words twice. In the first pass
+workers number the words of a block, by first occurrence there, and keep the numbered block in a scratch file;
+the counts they give back decide the vocabulary. In the second they turn numbers into ids. Memory does not grow
+with the text: a few blocks are in work, and the counts have a bound (`tally`).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from bnce.corpus.benchmarks import BENCHMARKS, find_benchmark
+from bnce.corpus.blocks import Cut, gather
 from bnce.corpus.docstrings import installed_modules, read_docstrings
+from bnce.corpus.encoding import StoredBlock, encode_corpus, number_and_store
+from bnce.corpus.meter import Meter, Progress
 from bnce.corpus.normalise import Normaliser
-from bnce.corpus.numbering import Block, Cut, Tally, number_block
-from bnce.corpus.sources import Advance, Document, check_errors, check_source, read_documents, source_bytes
-from bnce.corpus.store import SPLITS, Corpus, Ids, SplitStatistics, ids_dtype
+from bnce.corpus.numbering import MARK_IDS, MARKS, number_block
+from bnce.corpus.records import DEFAULT_FIELD, holds_records, read_records
+from bnce.corpus.sources import (
+    Advance,
+    Document,
+    check_errors,
+    check_source,
+    expand_sources,
+    read_documents,
+    source_bytes,
+)
+from bnce.corpus.store import SPLITS, Corpus, Ids, SplitStatistics, ids_dtype, sum_statistics
+from bnce.corpus.tally import Tally
 from bnce.corpus.vocabulary import MIN_SIZE, SPECIALS, UNK, Vocabulary
-from bnce.corpus.workers import ordered_map
+from bnce.corpus.workers import Workers
 from bnce.errors import UserError
 from bnce.files import atomic_directory
 
 DOCSTRINGS = "docstrings"
 DEFAULT_FRACTION = 0.02
-
-_BLOCK_CHARACTERS = 2**20
-
-Progress = Callable[[int, int], None]
+DEFAULT_SEED = 1
 
 
 def prepare(
@@ -35,52 +53,80 @@ def prepare(
     valid: str | None = None,
     test: str | None = None,
     vocab_size: int | None = None,
-    min_count: int = 1,
+    min_count: int | None = None,
     vocabulary_file: Path | None = None,
     normaliser: Normaliser | None = None,
     valid_fraction: float = DEFAULT_FRACTION,
     test_fraction: float = DEFAULT_FRACTION,
-    seed: int = 1,
+    seed: int = DEFAULT_SEED,
+    field: str = DEFAULT_FIELD,
     errors: str = "strict",
     num_workers: int = 1,
     progress: Progress | None = None,
 ) -> Corpus:
-    """Make a corpus directory of text; a source is a path, "-" (standard input) or "docstrings".
+    """Make a corpus directory of text; a source is a file, directory or pattern, "-" (standard input) or "docstrings".
 
-    `valid` and `test` are sources too; without them whole documents are drawn from the training text. The
+    `valid` and `test` are sources too; without them whole documents are drawn from the training text. If the first
+    source is the name of a benchmark, the second is its path: it has splits, and its own words for a default. The
     vocabulary and the counts for noise come from the training split alone. The same text gives the same bytes
-    whatever `num_workers` is. `progress` is told how many bytes of how many were read; 0 of 0 is unknown.
+    whatever `num_workers` is. `progress` is told how many bytes of how many are done; of 0 is unknown.
     """
     given = {name: source for name, source in (("valid", valid), ("test", test)) if source is not None}
     fractions = {"valid": valid_fraction, "test": test_fraction}
     cut = Cut(seed, {name: fraction for name, fraction in fractions.items() if name not in given})
-    _check_settings(out, cut, vocab_size, min_count, num_workers, errors)
-    _check_sources([*sources, *given.values()])
+    _check_settings(out, cut, vocab_size, 1 if min_count is None else min_count, num_workers, errors)
+    benchmark = find_benchmark(sources)
+    if benchmark is not None:
+        if cut != Cut(DEFAULT_SEED, dict.fromkeys(fractions, DEFAULT_FRACTION)):
+            raise UserError(
+                f"'{sources[0]}' has splits of its own: leave out --valid, --test, their fractions and --seed."
+            )
+        given = dict.fromkeys(SPLITS, sources[1])
+        normaliser = normaliser or benchmark.normaliser(sources[1])
+        if vocab_size is None and min_count is None and vocabulary_file is None:
+            vocab_size, min_count = benchmark.vocab_size, benchmark.min_count
     vocabulary = None
     if vocabulary_file is not None:
-        if vocab_size is not None or min_count != 1:
+        if vocab_size is not None or min_count not in (None, 1):
             raise UserError(
                 f"The vocabulary '{vocabulary_file}' is taken as it is: leave out --vocab-size and --min-count."
             )
         vocabulary = Vocabulary.read(vocabulary_file)
     normaliser = normaliser or Normaliser()
-    number = functools.partial(number_block, normaliser=normaliser, cut=cut)
-    read = functools.partial(
-        _read, errors=errors, num_workers=num_workers, advance=_watch(progress, [*sources, *given.values()])
-    )
-    texts = [(None, list(sources)), *((name, [source]) for name, source in given.items())]
-    with atomic_directory(out) as directory:
-        with Tally(directory) as tally:
-            for split, names in texts:
-                blocks = _blocks(itertools.chain.from_iterable(map(read, names)), split)
-                # Closed here and now, so that after an error no process goes on with text nobody wants.
-                with contextlib.closing(ordered_map(number, blocks, num_workers)) as numbered:
-                    for block in numbered:
-                        tally.add(block)
-        _check_splits(tally, cut, given)
+    texts: Iterable[tuple[str | None, Iterator[Document]]]
+    if benchmark is not None:
+        meter = Meter(progress, benchmark.num_bytes(sources[1]))
+        texts = _runs(benchmark.read(sources[1], errors, meter.read))
+    else:
+        names: dict[str | None, list[str]] = {None: _find_files(sources)}
+        names.update({name: _find_files([source]) for name, source in given.items()})
+        meter = Meter(progress, sum(map(_source_bytes, itertools.chain.from_iterable(names.values()))))
+        read = functools.partial(_read, field=field, errors=errors, num_workers=num_workers, advance=meter.read)
+        texts = [(split, itertools.chain.from_iterable(map(read, files))) for split, files in names.items()]
+    with atomic_directory(out) as directory, Workers(num_workers) as workers:
+        scratch = directory / "scratch"
+        scratch.mkdir()
+        cutter = benchmark.cutter(normaliser) if benchmark else normaliser
+        number = functools.partial(number_and_store, normaliser=cutter, cut=cut, directory=scratch)
+        tally = Tally(scratch)
+        stored = []
+        for split, documents in texts:
+            # Closed here and now, so that after an error nothing goes on with text nobody wants.
+            with contextlib.closing(workers.map(number, meter.watch(gather(documents, split)))) as counted:
+                for block in counted:
+                    tally.add(block.words, block.train_counts)
+                    stored.append(block.stored)
+                    meter.numbered()
+        _check_splits(stored, cut, given)
+        max_words = 0 if vocabulary else None if vocab_size is None else vocab_size - len(SPECIALS)
+        min_count = min_count or 1
+        ranking = tally.most_frequent(max_words, min_count)
         if vocabulary is None:
-            vocabulary = Vocabulary.from_counts(tally.train_counts(), vocab_size, min_count)
-        tally.write_corpus(vocabulary, normaliser)
+            if not ranking.words:
+                raise UserError(f"No word occurs {min_count} times or more: lower the minimal count.")
+            vocabulary = Vocabulary([*SPECIALS, *ranking.words])
+        encode_corpus(stored, directory, vocabulary, normaliser, ranking.num_types, workers, meter.encoded)
+        shutil.rmtree(scratch)
     return Corpus.open(out)
 
 
@@ -89,61 +135,42 @@ def encode_text(
 ) -> tuple[Ids, SplitStatistics]:
     """Encode a text file with a vocabulary at hand, as `prepare` would, to evaluate on it."""
     parts = []
-    num_sentences = num_documents = num_oov = 0
-    for block in _blocks(read_documents(path, errors), "text"):
+    figures = []
+    for block in gather(_read(path, DEFAULT_FIELD, errors), "text"):
         numbered = number_block(block, normaliser, Cut(0, {}))
-        id_of = vocabulary.encode([*SPECIALS, *numbered.words]).astype(ids_dtype(len(vocabulary)))
+        in_vocabulary = vocabulary.encode(numbered.words.to_pylist()[len(MARKS) :])
+        id_of = np.append(MARK_IDS, in_vocabulary).astype(ids_dtype(len(vocabulary)))
         for part in numbered.splits.values():
             ids = id_of[part.numbers]
             parts.append(ids)
-            num_oov += int(np.count_nonzero(ids == UNK))
-            num_sentences += part.num_sentences
-            num_documents += part.num_documents
+            num_oov = int(np.count_nonzero(ids == UNK))
+            lengths = tuple(part.sentence_lengths.tolist())
+            figures.append(SplitStatistics(len(ids), part.num_sentences, part.num_documents, num_oov, lengths))
     if not parts:
         raise UserError(f"'{path}' holds no words: give a file with text in it.")
-    whole = np.concatenate(parts)
-    return whole, SplitStatistics(len(whole), num_sentences, num_documents, num_oov)
+    return np.concatenate(parts), sum_statistics(figures)
 
 
-def _read(name: str, errors: str, num_workers: int, advance: Advance | None) -> Iterator[Document]:
+def _read(
+    name: str, field: str, errors: str, num_workers: int = 1, advance: Advance | None = None
+) -> Iterator[Document]:
     if name == DOCSTRINGS:
         return read_docstrings(installed_modules(), num_workers, advance)
+    if holds_records(name):
+        return read_records(name, field, errors, advance)
     return read_documents(name, errors, advance)
 
 
-def _blocks(documents: Iterable[Document], split: str | None) -> Iterator[Block]:
-    """Gather documents into blocks of bounded size."""
-    first = 0
-    gathered: list[Document] = []
-    num_characters = 0
-    for document in documents:
-        gathered.append(document)
-        num_characters += sum(map(len, document))
-        if num_characters >= _BLOCK_CHARACTERS:
-            yield Block(split, first, gathered)
-            first += len(gathered)
-            gathered, num_characters = [], 0
-    if gathered:
-        yield Block(split, first, gathered)
+def _runs(documents: Iterable[tuple[str, Document]]) -> Iterator[tuple[str, Iterator[Document]]]:
+    """Put neighbouring documents of one split together."""
+    for split, run in itertools.groupby(documents, key=lambda pair: pair[0]):
+        yield split, (document for _, document in run)
 
 
-def _watch(progress: Progress | None, names: Sequence[str]) -> Advance | None:
-    """Turn bytes read since the last time into bytes read of all there are."""
-    if progress is None:
-        return None
-    total = done = 0
-    for name in names:
-        if name == DOCSTRINGS:
-            total += sum(source_bytes(str(path)) for path in installed_modules())
-        else:
-            total += source_bytes(name)
-
-    def advance(num_bytes: int) -> None:
-        nonlocal done
-        done += num_bytes
-        progress(done, total)
-
-    return advance
+def _source_bytes(name: str) -> int:
+    if name == DOCSTRINGS:
+        return sum(source_bytes(str(path)) for path in installed_modules())
+    return source_bytes(name)
 
 
 def _check_settings(out: Path, cut: Cut, vocab_size: int | None, min_count: int, num_workers: int, errors: str) -> None:
@@ -168,20 +195,23 @@ def _check_settings(out: Path, cut: Cut, vocab_size: int | None, min_count: int,
             raise UserError(f"The {what} is {number}: it must be 1 or more.")
 
 
-def _check_sources(names: Sequence[str]) -> None:
+def _find_files(names: Sequence[str]) -> list[str]:
     if not names:
-        raise UserError(f"There is no text to prepare: give files, or '{DOCSTRINGS}'.")
-    for name in names:
+        raise UserError(f"There is no text to prepare: give files, '{DOCSTRINGS}', or one of {', '.join(BENCHMARKS)}.")
+    files = [name for given in names for name in ([given] if given == DOCSTRINGS else expand_sources([given]))]
+    for name in files:
         if name != DOCSTRINGS:
             check_source(name)
+    return files
 
 
-def _check_splits(tally: Tally, cut: Cut, given: dict[str, str]) -> None:
-    num_documents = sum(number for split, number in tally.num_documents.items() if split not in given)
+def _check_splits(stored: Sequence[StoredBlock], cut: Cut, given: dict[str, str]) -> None:
+    found = [(split, part.num_documents) for block in stored for split, part in block.splits.items()]
+    num_documents = sum(number for split, number in found if split not in given)
     text = f"The text has {num_documents} document{'' if num_documents == 1 else 's'}"
     for split in SPLITS:
         # No test split is a choice; training and its early stop need the other two.
-        if tally.num_tokens(split) or (split == "test" and cut.fractions.get(split) == 0):
+        if split in dict(found) or (split == "test" and cut.fractions.get(split) == 0):
             continue
         if split in given:
             raise UserError(f"'{given[split]}' holds no words for {split}: give a file with text in it.")

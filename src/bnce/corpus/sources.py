@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import sys
-from collections.abc import Callable, Iterator
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO
 
-from bnce.corpus.unpack import DAMAGE, unpack
+from bnce.corpus.unpack import DAMAGE, PACKED, NotOneFileError, find_member, unpack
 from bnce.errors import UserError, unknown_name
 
 STANDARD_INPUT = "-"
@@ -25,11 +27,45 @@ Document = list[str]
 Advance = Callable[[int], None]
 
 
+def expand_sources(names: Sequence[str]) -> list[str]:
+    """List the files that are meant: those under directories and those that fit a pattern, each lot sorted."""
+    paths = []
+    for name in names:
+        if name == STANDARD_INPUT or os.path.isfile(name):
+            found = [name]
+        elif os.path.isdir(name):
+            found = _files_under(name)
+            if not found:
+                raise UserError(f"The directory '{name}' holds no files: give one with text files in it.")
+        elif glob.has_magic(name) and not os.path.exists(name):
+            found = sorted(path for path in glob.iglob(name, recursive=True) if os.path.isfile(path))
+            if not found:
+                raise UserError(f"No file fits the pattern '{name}': check it, or give the files.")
+        else:
+            found = [name]
+        paths += found
+    return paths
+
+
+def _files_under(directory: str) -> list[str]:
+    """List the files of a directory and those below it, hidden ones left out."""
+    found = []
+    for place, subdirectories, names in os.walk(directory):
+        subdirectories[:] = [name for name in subdirectories if not name.startswith(".")]
+        found += [os.path.join(place, name) for name in names if not name.startswith(".")]
+    return sorted(path for path in found if os.path.isfile(path))
+
+
 def read_documents(path: str, errors: str = "strict", advance: Advance | None = None) -> Iterator[Document]:
     """Group the lines of a file into documents: a run up to a blank line, or MAX_DOCUMENT_LINES at most."""
+    return group_lines(read_lines(path, errors, advance))
+
+
+def group_lines(lines: Iterable[str]) -> Iterator[Document]:
+    """Group lines into documents, of which a blank line or the bounds above make an end."""
     document: Document = []
     num_characters = 0
-    for line in read_lines(path, errors, advance):
+    for line in lines:
         if line and not line.isspace():
             document.append(line)
             num_characters += len(line)
@@ -43,18 +79,25 @@ def read_documents(path: str, errors: str = "strict", advance: Advance | None = 
         yield document
 
 
-def read_lines(path: str, errors: str = "strict", advance: Advance | None = None) -> Iterator[str]:
-    """Stream the lines of a text file (plain, .gz, .xz, .bz2 or .zst; "-" is standard input).
+def read_lines(
+    path: str, errors: str = "strict", advance: Advance | None = None, member: str | None = None
+) -> Iterator[str]:
+    """Stream the lines of a text file (plain, .gz, .xz, .bz2, .zst or .zip; "-" is standard input).
 
     Lines end at "\\n" or "\\r\\n" and at nothing else. `advance` is told how many bytes of the file, as
-    it lies on disk, were read since the last call.
+    it lies on disk, were read since the last call. `member` names the file in a .zip that has several.
     """
     check_errors(errors)
     check_source(path)
+    return decode_lines(read_chunks(path, advance, member), named(path), errors)
+
+
+def decode_lines(chunks: Iterable[bytes], name: str, errors: str) -> Iterator[str]:
+    """Turn pieces of UTF-8 into lines; `name` is what messages call the text."""
     any_words = False
     num_lines = num_bytes = 0
-    for piece in _whole_lines(path, advance):
-        text = _decode(piece, errors, path, num_lines, num_bytes)
+    for piece in _whole_lines(chunks, name):
+        text = _decode(piece, errors, name, num_lines, num_bytes)
         if "\r" in text:
             text = text.replace("\r\n", "\n")
         any_words = any_words or bool(text and not text.isspace())
@@ -66,7 +109,12 @@ def read_lines(path: str, errors: str = "strict", advance: Advance | None = None
         num_lines += len(lines)
         num_bytes += len(piece)
     if not any_words:
-        raise UserError(f"{_named(path)} holds no words: give a file with text in it.")
+        raise no_words(name)
+
+
+def no_words(name: str) -> UserError:
+    """Say that there is nothing to learn from."""
+    return UserError(f"{name} holds no words: give a file with text in it.")
 
 
 def check_errors(errors: str) -> None:
@@ -78,6 +126,22 @@ def check_errors(errors: str) -> None:
 def source_bytes(path: str) -> int:
     """Tell how large a file is on disk, for progress; 0 where that cannot be known."""
     return os.path.getsize(path) if path != STANDARD_INPUT and os.path.isfile(path) else 0
+
+
+def unpacked_bytes(path: str) -> int:
+    """Tell how large a file is when it is unpacked, which may take unpacking it."""
+    ending = file_ending(path)
+    if ending not in PACKED:
+        return source_bytes(path)
+    if ending == ".zip":
+        with _told(path), zipfile.ZipFile(path) as archive:
+            return find_member(archive).file_size
+    return sum(map(len, read_chunks(path)))
+
+
+def file_ending(path: str) -> str:
+    """Give the ending of a file's name, in small letters."""
+    return os.path.splitext(path)[1].lower()
 
 
 def check_source(path: str) -> None:
@@ -92,16 +156,16 @@ def check_source(path: str) -> None:
         raise UserError(f"'{path}' may not be read: change its permissions.")
 
 
-def _whole_lines(path: str, advance: Advance | None) -> Iterator[bytes]:
-    """Yield pieces of a file that end where a line ends; a line never grows past MAX_LINE_BYTES in memory."""
+def _whole_lines(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:
+    """Yield pieces of a text that end where a line ends; a line never grows past MAX_LINE_BYTES in memory."""
     rest = b""
     num_lines = 0
-    for chunk in _chunks(path, advance):
+    for chunk in chunks:
         # Only the first line of a chunk can be too long: the others lie within it, and it is not that large.
         first_end = chunk.find(b"\n")
         if len(rest) + (len(chunk) if first_end < 0 else first_end) > MAX_LINE_BYTES:
             raise UserError(
-                f"{_named(path)}, line {num_lines + 1} is longer than {MAX_LINE_BYTES // 2**20} MiB: "
+                f"{name}, line {num_lines + 1} is longer than {MAX_LINE_BYTES // 2**20} MiB: "
                 "put one sentence, paragraph or article on a line."
             )
         if first_end < 0:
@@ -116,24 +180,15 @@ def _whole_lines(path: str, advance: Advance | None) -> Iterator[bytes]:
         yield rest
 
 
-def _chunks(path: str, advance: Advance | None) -> Iterator[bytes]:
+def read_chunks(path: str, advance: Advance | None = None, member: str | None = None) -> Iterator[bytes]:
     """Yield the unpacked bytes of a file, and turn what can go wrong into a sentence."""
-    ending = os.path.splitext(path)[1].lower()
     with contextlib.ExitStack() as stack:
-        try:
-            raw: IO[bytes] = sys.stdin.buffer if path == STANDARD_INPUT else stack.enter_context(open(path, "rb"))
-        except OSError as error:
-            raise UserError(f"Cannot read {_named(path)}: {error.strerror}.") from error
-        chunks = unpack(raw, ending)
+        stack.enter_context(_told(path))
+        raw: IO[bytes] = sys.stdin.buffer if path == STANDARD_INPUT else stack.enter_context(open(path, "rb"))
+        chunks = unpack(raw, file_ending(path), member)
         position = 0
         while True:
-            try:
-                chunk = next(chunks, b"")
-            except DAMAGE as error:
-                raise UserError(
-                    f"{_named(path)} is damaged, cut short or not what its name's ending says ({error}): "
-                    "fetch it or pack it again."
-                ) from error
+            chunk = next(chunks, b"")
             if advance is not None and raw.seekable():
                 before, position = position, raw.tell()
                 advance(position - before)
@@ -142,7 +197,23 @@ def _chunks(path: str, advance: Advance | None) -> Iterator[bytes]:
             yield chunk
 
 
-def _decode(piece: bytes, errors: str, path: str, num_lines: int, num_bytes: int) -> str:
+@contextlib.contextmanager
+def _told(path: str) -> Iterator[None]:
+    """Say in one sentence what is wrong with a file that cannot be read."""
+    try:
+        yield
+    except NotOneFileError as error:
+        raise UserError(f"{named(path)} holds {error}: give the one that is meant, unpacked.") from error
+    except DAMAGE as error:
+        if isinstance(error, OSError) and error.errno:
+            raise UserError(f"Cannot read {named(path)}: {error.strerror}.") from error
+        raise UserError(
+            f"{named(path)} is damaged, cut short or not what its name's ending says ({error}): "
+            "fetch it or pack it again."
+        ) from error
+
+
+def _decode(piece: bytes, errors: str, name: str, num_lines: int, num_bytes: int) -> str:
     """Turn bytes into text; `num_lines` and `num_bytes` before them tell where in the file an error is."""
     if num_bytes == 0 and piece.startswith(_BYTE_ORDER_MARK):
         piece = piece[len(_BYTE_ORDER_MARK) :]
@@ -162,10 +233,11 @@ def _decode(piece: bytes, errors: str, path: str, num_lines: int, num_bytes: int
         at, what = nul, "a NUL byte"
     line = num_lines + piece.count(b"\n", 0, at) + 1
     raise UserError(
-        f"{_named(path)}, line {line} has {what} at byte offset {num_bytes + at}: "
+        f"{name}, line {line} has {what} at byte offset {num_bytes + at}: "
         "convert the text to UTF-8, or give --errors replace to put U+FFFD in its place."
     )
 
 
-def _named(path: str) -> str:
+def named(path: str) -> str:
+    """Call a source by its name in a message."""
     return "Standard input" if path == STANDARD_INPUT else f"'{path}'"

@@ -1,10 +1,11 @@
-"""Packed files as chunks of bounded size: .gz, .xz, .bz2 and .zst, unpacked to the end or refused."""
+"""Packed files as chunks of bounded size: .gz, .xz, .bz2, .zst and .zip, unpacked to the end or refused."""
 
 from __future__ import annotations
 
 import bz2
 import gzip
 import lzma
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any
@@ -13,11 +14,21 @@ import pyarrow
 
 CHUNK_BYTES = 2**20
 # What the readers raise for a file that is damaged, cut short or of another format.
-DAMAGE = (EOFError, OSError, lzma.LZMAError, zlib.error, pyarrow.ArrowException)
+DAMAGE = (EOFError, OSError, lzma.LZMAError, zlib.error, zipfile.BadZipFile, pyarrow.ArrowException)
+PACKED = (".gz", ".xz", ".bz2", ".zst", ".zip")
 
 
-def unpack(raw: IO[bytes], ending: str) -> Iterator[bytes]:
-    """Yield the text in an open file, unpacked as the ending of its name asks."""
+class NotOneFileError(Exception):
+    """An archive holds several files, or not the one that is asked for."""
+
+
+def unpack(raw: IO[bytes], ending: str, member: str | None = None) -> Iterator[bytes]:
+    """Yield the text in an open file, unpacked as the ending of its name asks.
+
+    `member` is the name, without directories, of the file to read in a .zip; without it there must be only one.
+    """
+    if ending == ".zip":
+        return _unzip(raw, member)
     if ending == ".gz":
         return _read(gzip.GzipFile(fileobj=raw))
     if ending == ".xz":
@@ -28,6 +39,27 @@ def unpack(raw: IO[bytes], ending: str) -> Iterator[bytes]:
     if ending == ".zst":
         return _read(pyarrow.CompressedInputStream(raw, "zstd"))
     return _read(raw)
+
+
+def find_member(archive: zipfile.ZipFile, member: str | None = None) -> zipfile.ZipInfo:
+    """Find the file of an archive that is meant."""
+    files = [entry for entry in archive.infolist() if not entry.is_dir()]
+    if member is not None:
+        files = [entry for entry in files if entry.filename.rpartition("/")[2] == member]
+    if len(files) != 1:
+        raise NotOneFileError(f"{len(files)} files{'' if member is None else f' named {member}'}")
+    return files[0]
+
+
+def _unzip(raw: IO[bytes], member: str | None) -> Iterator[bytes]:
+    with zipfile.ZipFile(raw) as archive:
+        try:
+            stream = archive.open(find_member(archive, member))
+        except RuntimeError as error:
+            # A password, or a packing that Python has no code for.
+            raise zipfile.BadZipFile(str(error)) from error
+        with stream:
+            yield from _read(stream)
 
 
 def _read(stream: Any) -> Iterator[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +30,6 @@ class Vocabulary:
         self.words = list(words)
         self._ids = {word: number for number, word in enumerate(self.words)}
         _check(self.words, self._ids, source)
-
-    @classmethod
-    def from_counts(cls, counts: Mapping[str, int], max_size: int | None = None, min_count: int = 1) -> Vocabulary:
-        """Take the most frequent words, equally frequent ones by spelling; `max_size` counts the specials."""
-        if max_size is not None and max_size < MIN_SIZE:
-            raise UserError(f"A vocabulary of {max_size} words is too small: it needs {MIN_SIZE} or more.")
-        kept = [word for word, count in counts.items() if count >= min_count and word not in SPECIALS]
-        if not kept:
-            raise UserError(f"No word occurs {min_count} times or more: lower the minimal count.")
-        kept.sort(key=lambda word: (-counts[word], word))
-        if max_size is not None:
-            del kept[max_size - len(SPECIALS) :]
-        return cls([*SPECIALS, *kept])
 
     @classmethod
     def read(cls, path: Path) -> Vocabulary:
@@ -87,6 +74,11 @@ class Vocabulary:
 
 def _check(words: list[str], ids: dict[str, int], source: str) -> None:
     """Refuse words that a file of one word a line could not give back, naming the line."""
+    text = "\n".join(words)
+    # A million words at once take a twentieth of the time that they take one by one, which names the bad line.
+    fine = tuple(words[: len(SPECIALS)]) == SPECIALS and len(ids) == len(words) and "\0" not in text
+    if fine and text.split() == words:
+        return
     for number, special in enumerate(SPECIALS):
         found = f"'{words[number]}'" if number < len(words) else "nothing"
         if found != f"'{special}'":

@@ -1,0 +1,132 @@
+"""What `bnce info` tells of a corpus: its figures, its commonest words, and whether its batches are fair noise."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from bnce.cli.console import stdout
+from bnce.errors import UserError
+
+if TYPE_CHECKING:
+    from bnce.corpus.store import Corpus
+
+_NUM_TOP_WORDS = 20
+_BAR_WIDTH = 40
+
+
+def corpus_record(path: Path, batch_size: int) -> dict[str, Any]:
+    """Gather all that is shown, as plain values."""
+    import numpy as np
+
+    from bnce.corpus.store import LENGTH_BOUNDS, Corpus
+
+    corpus = Corpus.open(path)
+    top = np.argsort(-corpus.target_counts, kind="stable")[:_NUM_TOP_WORDS]
+    audit = _audit(corpus, batch_size)
+    return {
+        "corpus": str(path),
+        "vocab_size": len(corpus.vocabulary),
+        "num_types": corpus.num_types,
+        "vocabulary_digest": corpus.vocabulary.digest,
+        "normaliser": corpus.normaliser.to_dict(),
+        "splits": {name: _split(corpus, name) for name in corpus.statistics},
+        "sentence_length_bounds": list(LENGTH_BOUNDS),
+        "top_words": [
+            {"word": corpus.vocabulary.words[number], "count": int(corpus.target_counts[number])} for number in top
+        ],
+        "noise_audit": audit,
+        "warnings": _warnings(audit),
+    }
+
+
+def _split(corpus: Corpus, name: str) -> dict[str, Any]:
+    import numpy as np
+
+    from bnce.corpus.store import count_lengths
+    from bnce.corpus.vocabulary import END
+
+    split = corpus.statistics[name]
+    # A corpus of version 1 has none in its description.
+    lengths = split.sentence_lengths or count_lengths(np.flatnonzero(corpus.split(name) == END)).tolist()
+    return {**dataclasses.asdict(split), "sentence_lengths": list(lengths), "unk_rate": split.unk_rate}
+
+
+def _audit(corpus: Corpus, batch_size: int) -> dict[str, Any]:
+    from bnce.corpus.audit import audit_sentences, audit_streams
+
+    ids = corpus.split("train")
+    if len(ids) < batch_size:
+        raise UserError(
+            f"The training text has {len(ids)} tokens and cannot be read as {batch_size} streams: "
+            "give a smaller --batch-size."
+        )
+    batchings = {"parallel_streams": audit_streams, "sentence_aligned": audit_sentences}
+    measured = {name: audit(ids, corpus.target_counts, batch_size) for name, audit in batchings.items()}
+    record = {name: {**dataclasses.asdict(found), "is_unigram": found.is_unigram} for name, found in measured.items()}
+    return {"batch_size": batch_size, "unit": "nats", **record}
+
+
+def _warnings(audit: dict[str, Any]) -> list[str]:
+    streams = audit["parallel_streams"]
+    if streams["is_unigram"]:
+        return []
+    return [
+        f"With {audit['batch_size']} parallel streams the targets of a time step are not unigram noise (KL "
+        f"{streams['kl']:.3f} nats, {streams['kl_by_chance']:.3f} by chance), which B-NCE relies on: shuffle the "
+        "documents, or choose another batch size."
+    ]
+
+
+def print_corpus(record: dict[str, Any]) -> None:
+    """Show the record as tables."""
+    known = record["num_types"]
+    types = f", of {known:,} types in the training text" if known is not None else ""
+    stdout.print(escape(f"{record['corpus']}: V = {record['vocab_size']:,}{types}"))
+    stdout.print(escape("normaliser: " + ", ".join(f"{key} = {value}" for key, value in record["normaliser"].items())))
+    stdout.print(f"vocabulary: sha256 {record['vocabulary_digest']}")
+    _print_splits(record)
+    _print_lengths(record)
+    words = "  ".join(f"{top['word']} {top['count']:,}" for top in record["top_words"])
+    stdout.print(escape(f"top words of train, with counts: {words}"))
+    _print_audit(record["noise_audit"])
+    for warning in record["warnings"]:
+        stdout.print(f"[bold yellow]warning:[/bold yellow] {escape(warning)}")
+
+
+def _print_splits(record: dict[str, Any]) -> None:
+    table = Table("split")
+    for column in ("documents", "sentences", "tokens", "<unk> rate"):
+        table.add_column(column, justify="right")
+    for name, split in record["splits"].items():
+        counts = (split["num_documents"], split["num_sentences"], split["num_tokens"])
+        table.add_row(name, *(f"{count:,}" for count in counts), f"{split['unk_rate']:.2%}")
+    stdout.print(table)
+
+
+def _print_lengths(record: dict[str, Any]) -> None:
+    lengths = record["splits"]["train"]["sentence_lengths"]
+    bounds = record["sentence_length_bounds"]
+    names = [f"{low + 1}–{high}" for low, high in zip([0, *bounds], bounds, strict=False)] + [f"over {bounds[-1]}"]
+    table = Table("words in a sentence", title="sentence lengths of train", title_justify="left")
+    table.add_column("sentences", justify="right")
+    table.add_column("")
+    for name, count in zip(names, lengths, strict=True):
+        table.add_row(name, f"{count:,}", "█" * round(_BAR_WIDTH * count / max(1, *lengths)))
+    stdout.print(table)
+
+
+def _print_audit(audit: dict[str, Any]) -> None:
+    title = f"noise audit: KL(targets of a time step ‖ unigram), B = {audit['batch_size']}, nats"
+    table = Table("batching", title=title, title_justify="left")
+    for column in ("KL", "by chance", "standard error", "unigram noise"):
+        table.add_column(column, justify="right")
+    for name, note in (("parallel_streams", ""), ("sentence_aligned", " (not used: a warning example)")):
+        found = audit[name]
+        figures = (f"{found[key]:.4f}" for key in ("kl", "kl_by_chance", "standard_error"))
+        table.add_row(name.replace("_", " ") + note, *figures, "yes" if found["is_unigram"] else "no")
+    stdout.print(table)

@@ -1,0 +1,59 @@
+"""`bnce fetch`: a published corpus brought to this machine."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdout
+
+
+def fetch(
+    name: Annotated[str, typer.Argument(metavar="ltcb|obwb|wikitext-103", help="The corpus.")],
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from", help="A mirror's address, or the path of the file.", show_default="where it is published"
+        ),
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="The directory to keep it in.", show_default="the user's cache")
+    ] = None,
+    sha256: Annotated[
+        str | None, typer.Option(help="Take only a file with this sum.", show_default="the published sum")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Download a published corpus, check it, and print where it is.
+
+    A download that was broken off goes on where it stopped. A corpus that is there already is only checked.
+
+    [bold]Examples[/bold]
+
+      bnce fetch ltcb
+
+      bnce fetch obwb --from https://mirror.example/lm-benchmark/ --cache /data
+    """
+    from bnce.corpus.fetch import fetch as fetch_corpus
+
+    with contextlib.ExitStack() as shown:
+        bar = progress_bar("{task.fields[size]}")
+        task = bar.add_task(name, total=None, size="")
+
+        def progress(done: int, total: int) -> None:
+            if not bar.live.is_started:
+                shown.enter_context(bar)
+            size = f"{done / 1e6:,.0f}{f' of {total / 1e6:,.0f}' if total else ''} MB"
+            bar.update(task, completed=done, total=total or None, size=size)
+
+        fetched = fetch_corpus(name, source, cache, sha256, progress)
+    if as_json:
+        sizes = {"bytes": fetched.path.stat().st_size, "sha256": fetched.sha256, "checked": fetched.checked}
+        print_json({"corpus": name, "path": str(fetched.path), **sizes})
+        return
+    stdout.print(str(fetched.path), markup=False)
+    if fetched.checked == "nothing":
+        stderr.print(f"No sum is published for it: it was taken on trust, and its SHA-256 {fetched.sha256} recorded.")
