@@ -98,7 +98,8 @@ def test_every_text_once(tree: Path, monkeypatch: pytest.MonkeyPatch, num_worker
     files = python_files(tree)
     steps: list[int] = []
     documents = list(read_docstrings(files, num_workers, steps.append))
-    assert documents[:3] == [["First."], ["A thing."], ["The module.", "Wrapped over two lines."]]
+    assert all(document in documents for document in (["First."], ["The module.", "Wrapped over two lines."]))
+    assert documents == list(read_docstrings(files[::-1])), "the order is that of the texts, not of the files"
     assert sum(document == ["A thing."] for document in documents) == 1
     assert not any("Lost." in document for document in documents)
     assert sum(steps) == sum(path.stat().st_size for path in files)
@@ -108,7 +109,7 @@ def test_file_that_vanishes_is_skipped(tree: Path) -> None:
     files = python_files(tree)
     documents = read_docstrings(files)
     (tree / "package" / "b.py").unlink()
-    assert list(documents) == [["First."], ["A thing."]]
+    assert sorted(documents) == [["A thing."], ["First."]]
 
 
 @pytest.mark.parametrize(

@@ -56,16 +56,18 @@ def python_files(root: Path) -> list[Path]:
 
 
 def read_docstrings(paths: Sequence[Path], num_workers: int = 1, advance: Advance | None = None) -> Iterator[Document]:
-    """Yield the docstrings of Python files as documents, each text only once, in the order of the files."""
-    seen: set[bytes] = set()
+    """Yield the docstrings of Python files as documents, each text only once, shuffled by their hash.
+
+    In that order any part of the text is a fair sample of the whole, whatever the packages are called.
+    """
+    found: dict[bytes, Document] = {}
     for num_bytes, documents in ordered_map(_read_job, _jobs(paths), num_workers):
         for document in documents:
-            key = hashlib.blake2b("\n".join(document).encode(), digest_size=16).digest()
-            if key not in seen:
-                seen.add(key)
-                yield document
+            found[hashlib.blake2b("\n".join(document).encode(), digest_size=16).digest()] = document
         if advance is not None:
             advance(num_bytes)
+    for key in sorted(found):
+        yield found[key]
 
 
 def _jobs(paths: Sequence[Path]) -> Iterator[list[Path]]:
