@@ -3,7 +3,7 @@
     python benchmarks/prepare.py TEXT                  # TEXT: a plain or packed text file, cut into words first
     python benchmarks/prepare.py --memory              # 4 GB of generated text, the memory of all processes
 
-Every round runs the baseline and both ways of preparing one after the other, so that whatever else the machine
+Every round runs the baseline and the ways of preparing one after the other, so that whatever else the machine
 does falls on all of them; what is compared are medians. CPU seconds are those of all processes together.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import array
 import collections
+import html
 import os
 import platform
 import shutil
@@ -62,19 +63,34 @@ def normalise(text: Path, out: Path) -> None:
             file.write("\n")
 
 
+def write_dump(text: Path, out: Path) -> None:
+    """Write text as a Wikipedia dump, an article a page, for the reader of LTCB."""
+    with open(out, "w", encoding="utf-8") as file:
+        file.write('<mediawiki xml:lang="en">\n')
+        for number, document in enumerate(read_documents(str(text))):
+            title, body = html.escape(document[0], quote=False), html.escape("\n\n".join(document), quote=False)
+            file.write(
+                f"  <page>\n    <title>{title}</title>\n    <id>{number}</id>\n    <revision>\n"
+                f'      <text xml:space="preserve">{body}</text>\n    </revision>\n  </page>\n'
+            )
+        file.write("</mediawiki>\n")
+
+
 def compare(text: Path, rounds: int) -> None:
-    """Time the baseline, whitespace text and full normalisation in turn, and print medians and ratios."""
+    """Time the baseline and the ways of preparing in turn, and print medians and ratios."""
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
-        plain, spaced, out = place / "plain.txt", place / "spaced.txt", place / "out"
+        plain, spaced, dump, out = place / "plain.txt", place / "spaced.txt", place / "dump.xml", place / "out"
         with open(plain, "w", encoding="utf-8") as file:
             file.writelines("\n".join(document) + "\n\n" for document in read_documents(str(text)))
         normalise(plain, spaced)
+        write_dump(plain, dump)
         print(f"{plain.stat().st_size:,} bytes as they are, {spaced.stat().st_size:,} cut into words")
         commands = {
             "plain Python, words cut already": [sys.executable, __file__, "--plain-python", str(spaced), str(out)],
             "bnce prepare, words cut already": prepare_command(spaced, out, *WHITESPACE),
             "bnce prepare, full normalisation": prepare_command(plain, out, "--cased"),
+            "bnce prepare ltcb, the text as a Wikipedia dump": prepare_command("ltcb", out, str(dump)),
         }
         seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
         for _ in range(rounds):
@@ -96,7 +112,7 @@ def compare(text: Path, rounds: int) -> None:
         )
 
 
-def prepare_command(text: Path, out: Path, *options: str, vocab_size: int = VOCAB_SIZE) -> list[str]:
+def prepare_command(text: Path | str, out: Path, *options: str, vocab_size: int = VOCAB_SIZE) -> list[str]:
     """Say how to prepare a text from the command line."""
     command = [sys.executable, "-m", "bnce", "prepare", str(text), "--out", str(out), "--json"]
     return [*command, "--vocab-size", str(vocab_size), *options]

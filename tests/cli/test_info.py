@@ -7,6 +7,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from bnce.corpus.store import Corpus
 from bnce.run_directory import RunDirectory
 from bnce.training_run import DOCSTRING_WORDS
@@ -50,6 +52,14 @@ def test_a_recipe_has_the_vocabulary_of_its_corpus(bnce: Command) -> None:
     assert record["vocab_size"] == 1000
     assert record["settings"]["model"]["hidden_size"] == 16
     assert record["settings"]["loss"] | {"name": "nce", "num_noise": 100} == record["settings"]["loss"]
+
+
+def test_a_recipe_goes_before_a_directory_of_its_name(
+    bnce: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "demo").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert bnce("info", "demo", "--json").json["recipe"] == "demo"
 
 
 def test_prints_for_people(bnce: Command, trained: Path, corpus: Path) -> None:

@@ -50,16 +50,16 @@ def info(
 
       bnce info corpora/wiki --batch-size 1600
     """
+    from bnce.config import load_recipe, recipe_names
+
     path = Path(subject)
     if (path / "corpus.json").is_file():
         record = corpus_record(path, batch_size)
     elif (path / "config.toml").is_file():
         record = _run(path)
-    elif path.is_dir():
+    elif path.is_dir() and subject not in recipe_names():
         raise UserError(f"'{path}' is neither a run nor a corpus: it holds no config.toml and no corpus.json.")
     else:
-        from bnce.config import load_recipe
-
         config = load_recipe(subject, model=model, loss=loss, settings=settings or [])
         record = _network(config, vocab_size or _vocab_size(config))
     if as_json:

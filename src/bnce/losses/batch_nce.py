@@ -115,15 +115,12 @@ def errors(gradient_TBM: Tensor, hidden_TBD: Tensor, weight_TMD: Tensor) -> tupl
 
     ΔW and ΔC are one an occurrence: "some words may occur more than once in the batch", and `rows.merge` adds them up.
     """
-    weight_error_TMD = product_in_float32(
-        gradient_TBM.transpose(1, 2), hidden_TBD
-    )  # Eq. (9), transposed: rows are words
+    error_TMB = gradient_TBM.transpose(1, 2)
+    weight_error_TMD = product_in_float32(error_TMB, hidden_TBD)  # Eq. (9), transposed: rows are words here
     ones_T1B = gradient_TBM.new_ones(gradient_TBM.shape[0], 1, gradient_TBM.shape[1])
-    bias_error_TM = product_in_float32(ones_T1B, gradient_TBM).squeeze(
-        1
-    )  # Eq. (10), the sum over positions as a product
+    bias_error_T1M = product_in_float32(ones_T1B, gradient_TBM)  # Eq. (10), the sum over positions as a product
     hidden_error_TBD = torch.matmul(gradient_TBM, weight_TMD)  # Eq. (11)
-    return weight_error_TMD, bias_error_TM, hidden_error_TBD
+    return weight_error_TMD, bias_error_T1M.squeeze(1), hidden_error_TBD
 
 
 def classification_loss(score_TBM: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ def draw_plots(comparison: Comparison) -> list[Plot]:
         _plot(
             "speed",
             "Training speed",
-            "Median training words per second; in brackets, relative to the softmax run of the same model.",
+            "Training words per second; in brackets, relative to the softmax run of the same model.",
             lambda: _draw_speeds(speeds),
             speeds,
             has_legend=False,  # bars bear their names
