@@ -12,6 +12,6 @@ done
 "$bnce" compare "$out/softmax" "$out/snce" "$out/bnce" --title "The paper's comparison in small" --out "$out/report"
 echo
 echo "Sentences that the B-NCE model makes up:"
-"$bnce" generate "$out/bnce" --num 5 --temperature 0.7
+"$bnce" generate "$out/bnce" --prompt "this function" --num 5 --temperature 0.7
 echo
 echo "The report with plots: $out/report/report.html"
