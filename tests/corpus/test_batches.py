@@ -90,3 +90,14 @@ def test_too_little_text_is_refused_with_the_numbers() -> None:
         r"or a smaller training.batch_size or training.num_steps\.$",
     ):
         Streams(numbered(39), batch_size=8, num_steps=5)
+
+
+def test_reading_ahead_gives_the_same_chunks() -> None:
+    from bnce.corpus.batches import PrefetchedStreams
+
+    ids = np.random.default_rng(1).integers(0, 50, size=103)
+    plain, ahead = Streams(ids, 4, 5, 2), PrefetchedStreams(ids, 4, 5, 2)
+    for index in [*range(len(plain)), *range(len(plain)), 2, 1, 1]:
+        expected, found = plain.chunk(index), ahead.chunk(index)
+        assert torch.equal(expected.input_LB, found.input_LB)
+        assert torch.equal(expected.target_TB, found.target_TB)

@@ -9,6 +9,7 @@ Legend: T time steps, B streams, C context words, L = C + T.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,10 +85,36 @@ class DeviceStreams(Streams):
         return Chunk(input_LB=words[:-1], target_TB=words[1 + self.num_context :])
 
 
+class PrefetchedStreams(Streams):
+    """The same streams for a text that is too large for a device: the next chunk is read while this one is used."""
+
+    def __init__(self, ids: np.ndarray, batch_size: int, num_steps: int, num_context: int = 0) -> None:
+        super().__init__(ids, batch_size, num_steps, num_context)
+        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="chunks")
+        self._ahead: tuple[int, Future[Chunk]] | None = None
+
+    def chunk(self, index: int) -> Chunk:
+        """Give chunk `index`, and begin to read the one after it."""
+        if self._ahead is None or self._ahead[0] != index:
+            self._ahead = (index, self._reader.submit(self._read, index))
+        chunk = self._ahead[1].result()
+        following = (index + 1) % len(self)
+        self._ahead = (following, self._reader.submit(self._read, following))
+        return chunk
+
+    def _read(self, index: int) -> Chunk:
+        chunk = super().chunk(index)
+        if not torch.cuda.is_available():
+            return chunk
+        # From pinned memory a copy to the device goes on beside the computation.
+        return Chunk(chunk.input_LB.pin_memory(), chunk.target_TB.pin_memory())
+
+
 def open_streams(ids: np.ndarray, batch_size: int, num_steps: int, num_context: int, device: torch.device) -> Streams:
     """Put the text on a GPU if it takes at most a quarter of what is free there; else it is read from its file."""
     if device.type == "cuda":
         free_bytes, _ = torch.cuda.mem_get_info(device)
         if 4 * len(ids) <= free_bytes // 4:
             return DeviceStreams(ids, batch_size, num_steps, num_context, device)
+        return PrefetchedStreams(ids, batch_size, num_steps, num_context)
     return Streams(ids, batch_size, num_steps, num_context)

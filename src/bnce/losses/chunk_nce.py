@@ -8,8 +8,8 @@ a rare word repeats far more often than its unigram rate says, and noise must no
     s_ij = h_i·w_j + c_j − ln Z − ln(M · p_n(w_j))
     J    = Σ_i [ softplus(−s_ii) + Σ_{j in other streams} softplus(s_ij) ]
 
-`chunk_nce` visits the positions block by block, so that no N × N matrix is ever in memory, and forms loss and gradient
-in one visit. `all_pairs_nce` is the plain twin.
+Positions are visited block by block, so that no N × N matrix is ever in memory, and loss and gradient are formed in one
+visit; on a CPU equal words are merged first (`merged_chunk_nce.py`). `all_pairs_nce` is the plain twin of both.
 
 Legend: T time steps, B streams, N = T·B positions in the order t·B + b, R positions of a block, D hidden.
 """
@@ -26,6 +26,7 @@ from torch.autograd.function import once_differentiable
 
 from bnce import kernels
 from bnce.errors import UserError
+from bnce.losses.merged_chunk_nce import merged_chunk_nce
 from bnce.losses.output_batch import OutputBatch
 from bnce.precision import product_dtype, product_in_float32, widen
 
@@ -35,8 +36,16 @@ MAX_SCORES = {"cpu": 2**20, "cuda": 2**25}
 
 def chunk_nce(batch: OutputBatch) -> Tensor:
     """Sum the chunk B-NCE loss over the positions that count."""
+    _check(batch)
     if batch.valid_TB is not None:
         return all_pairs_nce(batch)
+    if batch.hidden_TBD.device.type == "cpu" and not kernels.available(batch.hidden_TBD.device):
+        return merged_chunk_nce(batch)
+    return chunk_nce_by_position(batch)
+
+
+def chunk_nce_by_position(batch: OutputBatch) -> Tensor:
+    """Compute it with a column for every position, at shapes that do not depend on the data."""
     T, B = batch.target_TB.shape
     hidden_ND, weight_ND, offset_N = _flatten(batch)
     offset_N = offset_N - math.log((B - 1) * T)
@@ -59,13 +68,16 @@ def all_pairs_nce(batch: OutputBatch) -> Tensor:
     return torch.where(valid_N & (num_noise_N1.squeeze(1) > 0), own_N + noise_N, 0.0).sum()
 
 
-def _flatten(batch: OutputBatch) -> tuple[Tensor, Tensor, Tensor]:
-    """Put the positions of all time steps in one row, with what scores need of their targets, all but ln M."""
+def _check(batch: OutputBatch) -> None:
     B = batch.target_TB.shape[1]
     if B < 2:
         raise UserError(f"Chunk B-NCE takes its noise from other streams, but the batch holds {B}: use 2 or more.")
     if batch.num_noise:
         raise UserError(f"Chunk B-NCE draws no noise, but num_noise is {batch.num_noise}: set it to 0.")
+
+
+def _flatten(batch: OutputBatch) -> tuple[Tensor, Tensor, Tensor]:
+    """Put the positions of all time steps in one row, with what scores need of their targets, all but ln M."""
     target_N = batch.target_TB.reshape(-1)
     weight_ND, bias_N = batch.output_rows(target_N)
     hidden_ND = batch.hidden_TBD.reshape(len(target_N), -1)

@@ -1,0 +1,97 @@
+"""Chunk B-NCE with equal words merged, for where shapes may depend on the data.
+
+The N targets of a chunk are U different words, U about a third of N in text. A word that occurs m_u times is one column
+with weight m_u, less what a position's own stream brought into it:
+
+    J = Σ_i [ softplus(−s_ii) + Σ_u m_u softplus(s_iu) − Σ_{j in own stream} softplus(s_ij) ]
+
+which is the plain form's sum in another order. A captured GPU step has fixed shapes and uses the plain form.
+
+Legend: T time steps, B streams, N = T·B positions, R positions of a block, U different words, D hidden, E = D padded.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from bnce.losses.output_batch import OutputBatch
+from bnce.precision import product_dtype, product_in_float32, widen
+
+MAX_SCORES = 2**20  # numbers in one block of scores
+
+
+def merged_chunk_nce(batch: OutputBatch) -> Tensor:
+    """Sum the chunk B-NCE loss over all positions of a chunk."""
+    T, B = batch.target_TB.shape
+    word_U, column_TB, count_U = torch.unique(batch.target_TB, return_inverse=True, return_counts=True)
+    weight_UD, bias_U = batch.output_rows(word_U)
+    offset_U = bias_U.float() - batch.log_z - batch.noise.log_prob(word_U) - math.log((B - 1) * T)
+    hidden_ND = batch.hidden_TBD.reshape(T * B, -1)
+    loss: Tensor = _MergedChunkNce.apply(hidden_ND, weight_UD, offset_U, column_TB, count_U, product_dtype(hidden_ND))
+    return loss
+
+
+class _MergedChunkNce(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_ND: Tensor,
+        weight_UD: Tensor,
+        offset_U: Tensor,
+        column_TB: Tensor,
+        count_U: Tensor,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        (N, D), B = hidden_ND.shape, column_TB.shape[1]
+        num_rows = max(1, min(N, MAX_SCORES // len(weight_UD)))
+        hidden_NE, weight_UE = widen(hidden_ND, 1.0, dtype), widen(weight_UD, 0.0, dtype)
+        loss = torch.zeros((), dtype=torch.float32, device=hidden_ND.device)
+        hidden_grad_NE = torch.empty_like(hidden_NE)
+        weight_grad_UE = torch.zeros(weight_UE.shape, dtype=torch.float32, device=hidden_ND.device)
+        with torch.autocast(hidden_ND.device.type, enabled=False):
+            for begin in range(0, N, num_rows):
+                block = slice(begin, min(begin + num_rows, N))
+                stream_R = torch.arange(N, device=hidden_ND.device)[block] % B
+                score_RU = product_in_float32(hidden_NE[block], weight_UE.t()).add_(offset_U)
+                block_loss, gradient_RU = loss_and_gradient(
+                    score_RU, count_U, column_TB[:, stream_R].t(), column_TB.reshape(-1)[block].unsqueeze(1)
+                )
+                loss += block_loss
+                gradient_RU = gradient_RU.to(dtype)
+                torch.mm(gradient_RU, weight_UE, out=hidden_grad_NE[block])
+                weight_grad_UE += product_in_float32(gradient_RU.t(), hidden_NE[block])
+        ctx.save_for_backward(hidden_grad_NE, weight_grad_UE)
+        ctx.num_columns, ctx.dtypes = D, (hidden_ND.dtype, weight_UD.dtype)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_grad_NE, weight_grad_UE = ctx.saved_tensors
+        D, (hidden_dtype, weight_dtype) = ctx.num_columns, ctx.dtypes
+        return (
+            (hidden_grad_NE[:, :D] * grads[0]).to(hidden_dtype),
+            (weight_grad_UE[:, :D] * grads[0]).to(weight_dtype),
+            weight_grad_UE[:, D] * grads[0],
+            None,
+            None,
+            None,
+        )
+
+
+def loss_and_gradient(score_RU: Tensor, count_U: Tensor, own_RT: Tensor, target_R1: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute a block's loss and the gradient of its scores; `own_RT` are the columns of a position's own stream."""
+    count_U = count_U.to(score_RU.dtype)
+    own_score_RT, target_score_R1 = score_RU.gather(1, own_RT), score_RU.gather(1, target_R1)
+    loss = torch.mv(F.softplus(score_RU), count_U).sum()
+    loss = loss - F.softplus(own_score_RT).sum() + F.softplus(-target_score_R1).sum()
+    gradient_RU = torch.sigmoid(score_RU).mul_(count_U)
+    gradient_RU.scatter_add_(1, own_RT, -torch.sigmoid(own_score_RT))
+    gradient_RU.scatter_add_(1, target_R1, torch.sigmoid(target_score_R1) - 1.0)
+    return loss, gradient_RU
