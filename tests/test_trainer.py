@@ -459,3 +459,13 @@ def test_stops_when_asked_to_and_saves(corpus: Corpus, names: Iterator[Path]) ->
 def test_a_wish_to_stop_at_the_last_step_is_the_end(corpus: Corpus, names: Iterator[Path]) -> None:
     trainer = make_trainer(names, corpus)
     assert trainer.train(should_stop=lambda: trainer.step == trainer.total_steps)
+
+
+def test_the_fastest_softmax_is_chosen_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bnce.losses.softmax_forms.fastest", lambda *_, **__: ("plain", {"fused": 2.0, "plain": 1.0}))
+    corpus = small_corpus(tmp_path / "corpus")
+    config = small_config(corpus, loss={"name": "softmax", "softmax": "auto"})
+    watcher = Watcher()
+    trainer = Trainer(RunDirectory.create(tmp_path / "run", config, corpus), corpus, CPU, watcher)
+    assert trainer.model.output.softmax == "plain"
+    assert any("fastest softmax here is 'plain'" in sentence for sentence in watcher.sentences)

@@ -6,9 +6,10 @@ whole round several times over, and the medians are compared: a machine that slo
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 from bnce.config import RunConfig
-from bnce.corpus.batches import Chunk, open_streams
+from bnce.corpus.batches import open_streams
 from bnce.language_model import LanguageModel
 from bnce.noise import make_noise
 from bnce.optimiser import Optimiser
@@ -119,17 +120,13 @@ class _Runner:
             gradient=config.optimiser.gradient,
             precision=training.precision,
         )
-        self.chunks = self._chunks(noise.sample((NUM_CHUNKS * training.num_steps * training.batch_size,)))
+        words = noise.sample((NUM_CHUNKS * training.num_steps * training.batch_size,)).cpu().numpy()
+        streams = open_streams(words, training.batch_size, training.num_steps, self.model.num_context, device)
+        if config.loss.name == "chunk-bnce":
+            self.model.output.max_words = streams.max_distinct_targets()
+        self.chunks = itertools.cycle([*streams.chunks()])
         self.run(0.0)  # the first steps allocate, compile and settle
         self.peak_memory_bytes = torch.cuda.max_memory_allocated(device) - before_bytes if on_gpu else None
-
-    def _chunks(self, words: torch.Tensor) -> Iterator[Chunk]:
-        training = self.config.training
-        streams = open_streams(
-            words.cpu().numpy(), training.batch_size, training.num_steps, self.model.num_context, self.device
-        )
-        while True:
-            yield from streams.chunks()
 
     def run(self, seconds: float) -> float:
         """Train for about so long, a few steps at least; returns the seconds of one step."""
@@ -172,7 +169,7 @@ def flops_per_word(model: LanguageModel, config: RunConfig) -> float:
         "nce": loss.num_noise + 1,
         "snce": loss.num_noise + 1,
         "bnce": training.batch_size + loss.num_noise,
-        "chunk-bnce": training.batch_size * training.num_steps,
+        "chunk-bnce": model.output.max_words or training.batch_size * training.num_steps,
     }[loss.name]
     # Two operations a multiply-add; forward once, backward twice.
     return 6.0 * (body + columns * model.output.hidden_size)

@@ -20,6 +20,7 @@ from bnce.errors import UserError, unknown_name
 MODEL_NAMES = ("ffnn", "rnn", "relu-rnn", "lstm", "relu-lstm")
 LOSS_NAMES = ("softmax", "nce", "snce", "bnce", "chunk-bnce")
 NOISE_NAMES = ("unigram", "uniform", "log-uniform")
+SOFTMAX_NAMES = ("auto", "fused", "plain", "compiled", "linear", "cce", "liger")
 OPTIMISER_NAMES = ("sgd", "rowwise")
 SCHEDULE_NAMES = ("halve", "linear")
 PRECISION_NAMES = ("auto", "float32", "tf32", "bf16")
@@ -58,10 +59,12 @@ class LossConfig:
     learn_log_z: bool = False
     noise: str = "unigram"
     noise_power: float = 1.0  # flattens the unigram when below 1
+    softmax: str = "fused"  # in which form the softmax is computed; auto measures those at hand when training starts
 
     def __post_init__(self) -> None:
         _among("loss", self.name, LOSS_NAMES)
         _among("noise", self.noise, NOISE_NAMES)
+        _among("loss.softmax", self.softmax, SOFTMAX_NAMES)
         _at_least("loss.num_noise", self.num_noise, 0)
         for key in ("log_z", "noise_power"):
             if not math.isfinite(getattr(self, key)):

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bnce import kernels
 from bnce.errors import UserError
 from bnce.losses import get_loss
 from bnce.losses.output_batch import OutputBatch
@@ -58,6 +59,8 @@ class OutputLayer(nn.Module):
             raise UserError(f"num_noise is {num_noise}: {loss} draws its noise, so give 1 or more (the paper: 100).")
         self.hidden_size, self.vocab_size = hidden_size, vocab_size
         self.num_noise, self.sparse, self.ignore_index = num_noise, sparse, ignore_index
+        self.softmax = "fused"
+        self.max_words: int | None = None  # the most different targets of a chunk; lets a GPU merge equal ones
         self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size))
         self.bias = nn.Parameter(torch.empty(vocab_size))
         self.log_z: Tensor
@@ -107,6 +110,8 @@ class OutputLayer(nn.Module):
             noise=self.noise,
             num_noise=self.num_noise,
             sparse=self.sparse,
+            softmax=self.softmax,
+            max_words=self.max_words,
         )
         return self._loss(batch)
 
@@ -142,6 +147,10 @@ class OutputLayer(nn.Module):
 
     def log_normaliser(self, hidden_ND: Tensor) -> Tensor:
         """Compute ln Σ_v exp(h·w_v + c_v) for each position (N,), block by block."""
+        if not torch.is_grad_enabled() and hidden_ND.is_cuda and kernels.available(hidden_ND.device):
+            from bnce.kernels import log_normaliser as twin
+
+            return twin.log_normaliser(hidden_ND.float(), self.weight, self.bias)
         blocks = [self._log_normaliser(part) for part in hidden_ND.split(BLOCK_POSITIONS)]
         return torch.cat(blocks) if blocks else hidden_ND.new_zeros(0)
 

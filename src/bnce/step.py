@@ -36,6 +36,11 @@ class TrainingStep:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._chunk: Chunk | None = None
 
+    @property
+    def starts_up(self) -> bool:
+        """Whether the next call is one of the first on a GPU, which cost seconds once and are not to be timed."""
+        return self.device.type == "cuda" and self._graph is None
+
     def reset_state(self) -> None:
         """Begin a text."""
         for part in self.state:

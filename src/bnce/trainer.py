@@ -22,6 +22,7 @@ from bnce.corpus.store import Corpus
 from bnce.errors import UserError
 from bnce.evaluate import Evaluation, evaluate
 from bnce.language_model import LanguageModel
+from bnce.losses import softmax_forms
 from bnce.optimiser import Optimiser, Schedule
 from bnce.run_directory import RunDirectory
 from bnce.step import TrainingStep
@@ -55,6 +56,8 @@ class Trainer:
         self.model: LanguageModel = run.build_model().to(device)
         train_ids = corpus.split("train")[: training.max_train_tokens or None]
         self.streams = open_streams(train_ids, training.batch_size, training.num_steps, self.model.num_context, device)
+        if self.config.loss.name == "chunk-bnce":
+            self.model.output.max_words = self.streams.max_distinct_targets()
         self.valid_ids = corpus.split("valid")[: training.max_valid_tokens or None]
         self.total_steps = training.epochs * len(self.streams)
         self.optimiser = Optimiser(self.model, self.config.optimiser, deterministic=training.deterministic)
@@ -67,13 +70,34 @@ class Trainer:
             precision=training.precision,
         )
 
+        if self.config.loss.name == "softmax":
+            self._choose_softmax()
+
         self.step = 0
         self.tokens = 0
         self.seconds = 0.0  # of training alone
+        self.startup_seconds = 0.0  # of a GPU's first steps, in which kernels are compiled and the step is captured
+        self.timed_tokens = 0  # those that `seconds` went into
         self.tokens_at_evaluation = 0
+        self.timed_tokens_at_evaluation = 0
         self.seconds_at_evaluation = 0.0
         self.best_perplexity = math.inf
         self.last_checkpoint: Path | None = None
+
+    def _choose_softmax(self) -> None:
+        """Take the form of the softmax that is configured, or the one that is fastest here at these sizes."""
+        output, training, name = self.model.output, self.config.training, self.config.loss.softmax
+        if name == "auto":
+            name, seconds = softmax_forms.fastest(
+                output.weight,
+                output.bias,
+                training.batch_size * training.num_steps,
+                dtype=self.training_step.autocast_dtype,
+            )
+            timed = ", ".join(f"{form} {1000 * time:.2f} ms" for form, time in seconds.items())
+            self.observer.noticed(f"The fastest softmax here is '{name}' ({timed} for one batch's loss and gradients).")
+        softmax_forms.get_form(name, self.device)
+        output.softmax = name
 
     @property
     def total_tokens(self) -> int:
@@ -89,9 +113,14 @@ class Trainer:
             if index == 0:
                 self.training_step.reset_state()
             chunk = self.streams.chunk(index)
+            is_startup = self.training_step.starts_up
             self.training_step(chunk, self.schedule.factor(self.step))
             self.step += 1
             self.tokens += chunk.target_TB.numel()
+            if is_startup:
+                self._set_aside_startup()
+            else:
+                self.timed_tokens += chunk.target_TB.numel()
             if self.step % check_every == 0:
                 self._check_finite()
                 self._tell()
@@ -151,6 +180,7 @@ class Trainer:
             self.schedule.end_epoch(result.ppl_f)
         self.training_step.loss_total.zero_()
         self.tokens_at_evaluation, self.seconds_at_evaluation = self.tokens, self.seconds
+        self.timed_tokens_at_evaluation = self.timed_tokens
         self.observer.evaluated(record)
 
     def _metrics(self, result: Evaluation) -> dict[str, Any]:
@@ -170,9 +200,15 @@ class Trainer:
             "peak_memory_bytes": peak_memory_bytes(self.device),
         }
 
+    @property
+    def words_per_second(self) -> float:
+        """Compute the speed of the run so far, its start-up left out."""
+        return self.timed_tokens / self.seconds if self.seconds else 0.0
+
     def _words_per_second(self) -> float:
+        """Compute the speed since the last evaluation."""
         seconds = self._elapsed() - self.seconds_at_evaluation
-        return (self.tokens - self.tokens_at_evaluation) / seconds if seconds > 0 else 0.0
+        return (self.timed_tokens - self.timed_tokens_at_evaluation) / seconds if seconds > 0 else 0.0
 
     def _mean_loss(self) -> float:
         return float(self.training_step.loss_total) / max(1, self.tokens - self.tokens_at_evaluation)
@@ -188,6 +224,14 @@ class Trainer:
 
     def _elapsed(self) -> float:
         return self.seconds + (time.monotonic() - self._clock_started if self._clock_started is not None else 0.0)
+
+    def _set_aside_startup(self) -> None:
+        """Keep apart what is done once a process, however long the run: it says nothing of training's speed."""
+        torch.cuda.synchronize(self.device)
+        now = time.monotonic()
+        assert self._clock_started is not None
+        self.startup_seconds += now - self._clock_started
+        self._clock_started = now
 
     def _pause_clock(self) -> None:
         if self.device.type == "cuda":
@@ -207,6 +251,9 @@ class Trainer:
             "step": self.step,
             "tokens": self.tokens,
             "seconds": self.seconds,
+            "startup_seconds": self.startup_seconds,
+            "timed_tokens": self.timed_tokens,
+            "timed_tokens_at_evaluation": self.timed_tokens_at_evaluation,
             "tokens_at_evaluation": self.tokens_at_evaluation,
             "seconds_at_evaluation": self.seconds_at_evaluation,
             "best_perplexity": self.best_perplexity,
@@ -232,6 +279,8 @@ class Trainer:
         if self.device.type == "cuda" and "random.cuda" in tensors:
             torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
         self.step, self.tokens, self.seconds = record["step"], record["tokens"], record["seconds"]
+        self.startup_seconds, self.timed_tokens = record["startup_seconds"], record["timed_tokens"]
+        self.timed_tokens_at_evaluation = record["timed_tokens_at_evaluation"]
         self.tokens_at_evaluation = record["tokens_at_evaluation"]
         self.seconds_at_evaluation = record["seconds_at_evaluation"]
         self.best_perplexity = record["best_perplexity"]

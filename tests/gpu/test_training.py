@@ -9,10 +9,13 @@ from torch import Tensor
 
 from bnce.bench import bench
 from bnce.config import load_recipe
-from bnce.corpus.batches import Streams, open_streams
+from bnce.corpus.batches import PrefetchedStreams, Streams, open_streams
 from bnce.language_model import LanguageModel
+from bnce.losses.softmax_forms import FORMS, can_run
 from bnce.noise import make_noise
 from bnce.optimiser import Optimiser
+from bnce.output_layer import OutputLayer
+from bnce.precision import float32_products
 from bnce.step import NUM_EAGER_STEPS, TrainingStep
 
 V, B, T, NUM_CHUNKS = 200, 32, 10, 40
@@ -50,6 +53,8 @@ class Training:
         self.optimiser = Optimiser(self.model, config.optimiser, deterministic=deterministic)
         self.step = TrainingStep(self.model, self.optimiser, B, gradient="tokens", precision=precision)
         self.streams = open_streams(ids, B, T, self.model.num_context, device)
+        if loss == "chunk-bnce":
+            self.model.output.max_words = self.streams.max_distinct_targets()
         self.num_steps = 0
 
     def parameters(self) -> dict[str, Tensor]:
@@ -111,6 +116,51 @@ def test_text_on_the_device_is_the_same_text() -> None:
             expected, found = host.chunk(index), device.chunk(index)
             assert torch.equal(expected.input_LB, found.input_LB.cpu().long())
             assert torch.equal(expected.target_TB, found.target_TB.cpu().long())
+
+
+def test_text_read_ahead_from_the_host_trains_the_same_model() -> None:
+    expected = Training("relu-lstm", "bnce", GPU, "bf16", deterministic=True)
+    found = Training("relu-lstm", "bnce", GPU, "bf16", deterministic=True)
+    found.streams = PrefetchedStreams(markov_text(), B, T, found.model.num_context)
+    random_state = torch.cuda.get_rng_state()
+    expected.run(NUM_CHUNKS + 20)  # over the end of an epoch
+    torch.cuda.set_rng_state(random_state)
+    found.run(NUM_CHUNKS + 20)
+    parameters = expected.parameters()
+    assert all(torch.equal(tensor, parameters[name]) for name, tensor in found.parameters().items())
+
+
+@pytest.mark.parametrize(("num_positions", "num_words", "size"), [(3, 50, 5), (9000, 40_000, 400)])
+def test_normaliser_is_as_exact_as_float32(num_positions: int, num_words: int, size: int) -> None:
+    torch.manual_seed(1)
+    layer = OutputLayer(size, num_words, np.ones(num_words)).to(GPU)
+    with torch.no_grad():
+        layer.weight.normal_()
+        hidden_ND = torch.randn(num_positions, size, device=GPU) / size**0.5 * 3
+        exact_N = (hidden_ND.double() @ layer.weight.double().t() + layer.bias.double()).logsumexp(1)
+        with float32_products(tf32=False):
+            plain_N = (hidden_ND @ layer.weight.t() + layer.bias).logsumexp(1)
+        error = float((layer.log_normaliser(hidden_ND) - exact_N).abs().max())
+    # 16 bits of a number are kept of its 24; a logarithm of 1e-4 is a hundredth of a percent of a perplexity.
+    assert error <= max(1e-4, 4 * float((plain_N - exact_N).abs().max()))
+
+
+@pytest.mark.parametrize("name", [name for name in FORMS if can_run(name, GPU)])
+def test_every_softmax_at_hand_gives_the_gradients_of_the_plain_one(name: str) -> None:
+    torch.manual_seed(1)
+    leaves = [torch.randn(shape, device=GPU).requires_grad_() for shape in [(256, 64), (1000, 64), (1000,)]]
+    target_N, valid_N = torch.randint(0, 1000, (256,), device=GPU), torch.arange(256, device=GPU) % 3 != 1
+    exact = torch.nn.functional.cross_entropy(
+        torch.nn.functional.linear(*(leaf.double() for leaf in leaves))[valid_N], target_N[valid_N], reduction="sum"
+    )
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss, plain = (FORMS[form](*leaves, target_N, valid_N) for form in (name, "plain"))
+    wanted = [torch.autograd.grad(total, leaves) for total in (loss, plain, exact)]
+    for found, rounded, expected in zip(*wanted, strict=True):
+        assert float((found - expected).norm()) <= 4 * float((rounded - expected).norm()) + 1e-3 * float(
+            expected.norm()
+        )
+    assert float(abs(loss - exact)) <= 4 * float(abs(plain - exact)) + 1e-3 * float(exact)
 
 
 def test_step_costs_the_same_at_any_vocabulary() -> None:

@@ -17,10 +17,10 @@ T, B, D, V = 3, 6, 8, 30
 Check = Callable[[Tensor, Tensor, Tensor], None]
 
 
-def loss_and_gradients(name: str, leaves: list[Tensor], target: Tensor) -> list[Tensor]:
+def loss_and_gradients(name: str, leaves: list[Tensor], target: Tensor, max_words: int | None = None) -> list[Tensor]:
     hidden, weight, bias, log_z = leaves
     noise = log_uniform(V).to(hidden.device)
-    batch = OutputBatch(hidden, target, None, weight, bias, log_z, noise, 0, sparse=False)
+    batch = OutputBatch(hidden, target, None, weight, bias, log_z, noise, 0, sparse=False, max_words=max_words)
     loss = LOSSES[name](batch)
     wanted = leaves if name != "softmax" else leaves[:3]
     return [loss, *torch.autograd.grad(2 * loss, wanted)]
@@ -84,3 +84,51 @@ def test_softmax_kernel_puts_the_gradient_in_place(num_words: int, device: torch
     no_worse(loss, results[0][0], results[1][0])
     no_worse(logit[:, :num_words], results[0][1], results[1][1])
     assert not logit[:, num_words:].any(), "padding has no gradient"
+
+
+@pytest.mark.parametrize(("num_steps", "num_streams", "num_words"), [(1, 2, 1), (3, 6, 4), (5, 7, 30), (20, 60, 30)])
+def test_distinct_words_are_found_at_a_fixed_shape(
+    num_steps: int, num_streams: int, num_words: int, device: torch.device
+) -> None:
+    from bnce.kernels.merged_chunk_nce import distinct_words
+
+    target = torch.randint(0, num_words, (num_steps, num_streams), device=device)
+    word, column, count, found = distinct_words(target, 40, V)
+    expected_word, expected_count = target.unique(return_counts=True)
+    assert int(found) == len(expected_word)
+    assert torch.equal(word[column.long()], target)
+    assert torch.equal(word[: int(found)].sort().values, expected_word)
+    assert torch.equal(count[word[: int(found)].argsort()].cpu().long(), expected_count.cpu())
+    assert not count[int(found) :].any()
+
+
+def test_chunk_loss_with_words_merged_equals_its_plain_form(
+    device: torch.device, no_worse: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leaves = [torch.randn(shape, device=device).requires_grad_() for shape in [(T, B, D), (V, D), (V,), ()]]
+    target = torch.randint(0, 10, (T, B), device=device)
+    target[:, 0] = target[0, 0]  # a stream that says one word only
+    fast = loss_and_gradients("chunk-bnce", leaves, target, max_words=len(target.unique()))
+    monkeypatch.setattr(kernels, "available", lambda device: False)
+    plain = loss_and_gradients("chunk-bnce", leaves, target)
+    double = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    exact_loss = all_scores_loss("chunk-bnce", double, target)
+    for parts in zip(fast, plain, [exact_loss, *torch.autograd.grad(2 * exact_loss, double)], strict=True):
+        no_worse(*parts)
+
+
+def test_more_words_than_were_announced_are_not_a_result(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bnce.losses.merged_chunk_nce.COLUMNS", 1)
+    leaves = [torch.randn(shape, device=device).requires_grad_() for shape in [(T, B, D), (V, D), (V,), ()]]
+    target = torch.arange(T * B, device=device).reshape(T, B)
+    assert loss_and_gradients("chunk-bnce", leaves, target, max_words=T * B)[0].isfinite()
+    assert loss_and_gradients("chunk-bnce", leaves, target, max_words=T * B - 1)[0].isnan()
+
+
+@pytest.mark.parametrize("num_words", [1, 50, 5000])
+def test_log_sum_exp_adds_the_bias(num_words: int, device: torch.device, no_worse: Check) -> None:
+    from bnce.kernels.log_normaliser import log_sum_exp
+
+    logit, bias = 30 * torch.randn(7, num_words, device=device), torch.randn(num_words, device=device)
+    plain, exact = ((logit.to(dtype) + bias.to(dtype)).logsumexp(1) for dtype in (torch.float32, torch.float64))
+    no_worse(log_sum_exp(logit, bias), plain, exact)

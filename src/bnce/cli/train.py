@@ -203,8 +203,9 @@ def _results(run: Any) -> dict[str, Any]:
 
 
 def _print_results(record: dict[str, Any]) -> None:
+    startup = f" after {record['startup_seconds']:.1f} s of start-up" if record["startup_seconds"] else ""
     stdout.print(
-        f"{record['run']}: {record['tokens']:,} words in {record['train_seconds']:.1f} s of training, "
+        f"{record['run']}: {record['tokens']:,} words in {record['train_seconds']:.1f} s of training{startup}, "
         f"{record['words_per_second']:,.0f} words/s on {record['device']}; {record['num_parameters']:,} parameters",
         markup=False,
     )

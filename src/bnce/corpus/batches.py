@@ -19,6 +19,8 @@ from torch import Tensor
 from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
 
+SORTED_AT_ONCE = 2**24  # words
+
 
 @dataclass(frozen=True)
 class Chunk:
@@ -60,6 +62,10 @@ class Streams:
         words = torch.from_numpy(word_LB)
         return Chunk(input_LB=words[:-1], target_TB=words[1 + self.num_context :])
 
+    def max_distinct_targets(self) -> int | None:
+        """Count the different targets of the chunk that has most of them, where that is quickly done."""
+        return None
+
     def chunks(self, begin: int = 0) -> Iterator[Chunk]:
         """Read the chunks from `begin` to the end of the epoch."""
         for index in range(begin, len(self)):
@@ -83,6 +89,15 @@ class DeviceStreams(Streams):
         end = min(begin + self.num_steps, self.stream_length)
         words = self.words_nB[begin : end + 1 + self.num_context]
         return Chunk(input_LB=words[:-1], target_TB=words[1 + self.num_context :])
+
+    def max_distinct_targets(self) -> int:
+        """Count the different targets of the chunk that has most of them, by sorting many chunks at a time."""
+        target_nB = self.words_nB[1 + self.num_context :]
+        chunk_size = self.num_steps * self.batch_size
+        num_whole = self.stream_length // self.num_steps
+        whole_CN = target_nB[: num_whole * self.num_steps].reshape(num_whole, chunk_size)
+        counts = [_distinct(part_CN) for part_CN in whole_CN.split(max(1, SORTED_AT_ONCE // chunk_size))]
+        return max([*counts, _distinct(target_nB[num_whole * self.num_steps :].reshape(1, -1))])
 
 
 class PrefetchedStreams(Streams):
@@ -108,6 +123,13 @@ class PrefetchedStreams(Streams):
             return chunk
         # From pinned memory a copy to the device goes on beside the computation.
         return Chunk(chunk.input_LB.pin_memory(), chunk.target_TB.pin_memory())
+
+
+def _distinct(word_CN: Tensor) -> int:
+    """Count the different words of each row, and give the highest count."""
+    sorted_CN = word_CN.sort(dim=1).values
+    changes_C = (sorted_CN[:, 1:] != sorted_CN[:, :-1]).sum(1)
+    return int(changes_C.max()) + 1 if word_CN.numel() else 0
 
 
 def open_streams(ids: np.ndarray, batch_size: int, num_steps: int, num_context: int, device: torch.device) -> Streams:

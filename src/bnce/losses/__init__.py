@@ -11,7 +11,7 @@ from bnce.losses.batch_nce import batch_nce
 from bnce.losses.chunk_nce import chunk_nce
 from bnce.losses.output_batch import OutputBatch
 from bnce.losses.sampled_nce import nce, shared_nce
-from bnce.losses.softmax import softmax
+from bnce.losses.softmax_forms import softmax
 
 __all__ = ["LOSSES", "Loss", "OutputBatch", "get_loss"]
 

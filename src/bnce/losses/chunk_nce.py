@@ -9,7 +9,8 @@ a rare word repeats far more often than its unigram rate says, and noise must no
     J    = Σ_i [ softplus(−s_ii) + Σ_{j in other streams} softplus(s_ij) ]
 
 Positions are visited block by block, so that no N × N matrix is ever in memory, and loss and gradient are formed in one
-visit; on a CPU equal words are merged first (`merged_chunk_nce.py`). `all_pairs_nce` is the plain twin of both.
+visit; where shapes allow it equal words are merged first (`merged_chunk_nce.py`). `all_pairs_nce` is the plain twin of
+both.
 
 Legend: T time steps, B streams, N = T·B positions in the order t·B + b, R positions of a block, D hidden.
 """
@@ -39,7 +40,9 @@ def chunk_nce(batch: OutputBatch) -> Tensor:
     _check(batch)
     if batch.valid_TB is not None:
         return all_pairs_nce(batch)
-    if batch.hidden_TBD.device.type == "cpu" and not kernels.available(batch.hidden_TBD.device):
+    device = batch.hidden_TBD.device
+    # A captured GPU step has fixed shapes: it can merge where it is known how many columns that leaves at most.
+    if batch.max_words is not None if kernels.available(device) else device.type == "cpu":
         return merged_chunk_nce(batch)
     return chunk_nce_by_position(batch)
 

@@ -1,11 +1,12 @@
-"""Chunk B-NCE with equal words merged, for where shapes may depend on the data.
+"""Chunk B-NCE with equal words merged.
 
 The N targets of a chunk are U different words, U about a third of N in text. A word that occurs m_u times is one column
 with weight m_u, less what a position's own stream brought into it:
 
     J = Σ_i [ softplus(−s_ii) + Σ_u m_u softplus(s_iu) − Σ_{j in own stream} softplus(s_ij) ]
 
-which is the plain form's sum in another order. A captured GPU step has fixed shapes and uses the plain form.
+which is the plain form's sum in another order. On a CPU there are as many columns as words; a captured GPU step has
+fixed shapes, and so as many columns as the chunk of the text with the most words needs.
 
 Legend: T time steps, B streams, N = T·B positions, R positions of a block, U different words, D hidden, E = D padded.
 """
@@ -20,21 +21,36 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from bnce import kernels
 from bnce.losses.output_batch import OutputBatch
 from bnce.precision import product_dtype, product_in_float32, widen
 
-MAX_SCORES = 2**20  # numbers in one block of scores
+# Numbers in one block of scores: near the processor on a CPU, enough to fill the chip on a GPU.
+MAX_SCORES = {"cpu": 2**20, "cuda": 2**25}
+COLUMNS = 128  # what tensor cores like a number of columns to be a multiple of
 
 
 def merged_chunk_nce(batch: OutputBatch) -> Tensor:
     """Sum the chunk B-NCE loss over all positions of a chunk."""
     T, B = batch.target_TB.shape
-    word_U, column_TB, count_U = torch.unique(batch.target_TB, return_inverse=True, return_counts=True)
+    word_U, column_TB, count_U, too_many = _distinct_words(batch)
     weight_UD, bias_U = batch.output_rows(word_U)
     offset_U = bias_U.float() - batch.log_z - batch.noise.log_prob(word_U) - math.log((B - 1) * T)
     hidden_ND = batch.hidden_TBD.reshape(T * B, -1)
     loss: Tensor = _MergedChunkNce.apply(hidden_ND, weight_UD, offset_U, column_TB, count_U, product_dtype(hidden_ND))
-    return loss
+    # A wrong `max_words` must not pass for a result, and a GPU's host must not wait to be told.
+    return loss if too_many is None else torch.where(too_many, torch.nan, loss)
+
+
+def _distinct_words(batch: OutputBatch) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Give the different targets, each position's among them, how often each occurs, and whether they did not fit."""
+    if batch.max_words is None or not kernels.available(batch.target_TB.device):
+        return *torch.unique(batch.target_TB, return_inverse=True, return_counts=True), None
+    from bnce.kernels import merged_chunk_nce as twin
+
+    num_columns = -(-batch.max_words // COLUMNS) * COLUMNS
+    *words, num_words = twin.distinct_words(batch.target_TB, num_columns, len(batch.weight_VD))
+    return *words, num_words > num_columns
 
 
 class _MergedChunkNce(torch.autograd.Function):
@@ -49,7 +65,9 @@ class _MergedChunkNce(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> Tensor:
         (N, D), B = hidden_ND.shape, column_TB.shape[1]
-        num_rows = max(1, min(N, MAX_SCORES // len(weight_UD)))
+        fast = kernels.available(hidden_ND.device)
+        num_blocks = -(-N * len(weight_UD) // MAX_SCORES.get(hidden_ND.device.type, 2**25))
+        num_rows = -(-N // num_blocks)
         hidden_NE, weight_UE = widen(hidden_ND, 1.0, dtype), widen(weight_UD, 0.0, dtype)
         loss = torch.zeros((), dtype=torch.float32, device=hidden_ND.device)
         hidden_grad_NE = torch.empty_like(hidden_NE)
@@ -57,13 +75,17 @@ class _MergedChunkNce(torch.autograd.Function):
         with torch.autocast(hidden_ND.device.type, enabled=False):
             for begin in range(0, N, num_rows):
                 block = slice(begin, min(begin + num_rows, N))
-                stream_R = torch.arange(N, device=hidden_ND.device)[block] % B
-                score_RU = product_in_float32(hidden_NE[block], weight_UE.t()).add_(offset_U)
-                block_loss, gradient_RU = loss_and_gradient(
-                    score_RU, count_U, column_TB[:, stream_R].t(), column_TB.reshape(-1)[block].unsqueeze(1)
-                )
-                loss += block_loss
-                gradient_RU = gradient_RU.to(dtype)
+                if fast:
+                    gradient_RU = torch.mm(hidden_NE[block], weight_UE.t())
+                    loss += _loss_and_gradient_(gradient_RU, offset_U, count_U, column_TB, begin)
+                else:
+                    stream_R = torch.arange(N, device=hidden_ND.device)[block] % B
+                    score_RU = product_in_float32(hidden_NE[block], weight_UE.t()).add_(offset_U)
+                    block_loss, gradient_RU = loss_and_gradient(
+                        score_RU, count_U, column_TB[:, stream_R].t(), column_TB.reshape(-1)[block].unsqueeze(1)
+                    )
+                    loss += block_loss
+                    gradient_RU = gradient_RU.to(dtype)
                 torch.mm(gradient_RU, weight_UE, out=hidden_grad_NE[block])
                 weight_grad_UE += product_in_float32(gradient_RU.t(), hidden_NE[block])
         ctx.save_for_backward(hidden_grad_NE, weight_grad_UE)
@@ -95,3 +117,9 @@ def loss_and_gradient(score_RU: Tensor, count_U: Tensor, own_RT: Tensor, target_
     gradient_RU.scatter_add_(1, own_RT, -torch.sigmoid(own_score_RT))
     gradient_RU.scatter_add_(1, target_R1, torch.sigmoid(target_score_R1) - 1.0)
     return loss, gradient_RU
+
+
+def _loss_and_gradient_(product_RU: Tensor, offset_U: Tensor, count_U: Tensor, column_TB: Tensor, begin: int) -> Tensor:
+    from bnce.kernels import merged_chunk_nce as twin
+
+    return twin.loss_and_gradient_(product_RU, offset_U, count_U, column_TB, begin)

@@ -17,18 +17,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bnce import kernels
-from bnce.losses.output_batch import OutputBatch
 from bnce.precision import product_dtype, product_in_float32, widen
 
 # Numbers in one block of logits: on a CPU what its caches like, on a GPU what fills the chip.
 MAX_LOGITS = {"cpu": 2**22, "cuda": 2**31}
-
-
-def softmax(batch: OutputBatch) -> Tensor:
-    """Sum −ln p(target) over the positions that count."""
-    hidden_ND = batch.hidden_TBD.reshape(-1, batch.hidden_TBD.shape[2])
-    valid_N = None if batch.valid_TB is None else batch.valid_TB.reshape(-1)
-    return chunked_cross_entropy(hidden_ND, batch.weight_VD, batch.bias_V, batch.target_TB.reshape(-1), valid_N)
 
 
 def cross_entropy(
