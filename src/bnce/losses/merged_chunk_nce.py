@@ -45,12 +45,13 @@ def merged_chunk_nce(batch: OutputBatch) -> Tensor:
 def _distinct_words(batch: OutputBatch) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Give the different targets, each position's among them, how often each occurs, and whether they did not fit."""
     if batch.max_words is None or not kernels.available(batch.target_TB.device):
-        return *torch.unique(batch.target_TB, return_inverse=True, return_counts=True), None
+        word_U, column_TB, count_U = torch.unique(batch.target_TB, return_inverse=True, return_counts=True)
+        return word_U, column_TB, count_U, None
     from bnce.kernels import merged_chunk_nce as twin
 
     num_columns = -(-batch.max_words // COLUMNS) * COLUMNS
-    *words, num_words = twin.distinct_words(batch.target_TB, num_columns, len(batch.weight_VD))
-    return *words, num_words > num_columns
+    word_U, column_TB, count_U, num_words = twin.distinct_words(batch.target_TB, num_columns, len(batch.weight_VD))
+    return word_U, column_TB, count_U, num_words > num_columns
 
 
 class _MergedChunkNce(torch.autograd.Function):

@@ -167,7 +167,7 @@ def measure(
     for _ in range(num_rounds + 2):  # the first two compile and settle
         begin = _now(device)
         with torch.enable_grad(), torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
-            loss = form(*leaves, target_N, None)
+            loss = form(leaves[0], leaves[1], leaves[2], target_N, None)
         torch.autograd.grad(loss, leaves)
         seconds.append(_now(device) - begin)
     return statistics.median(seconds[2:])
