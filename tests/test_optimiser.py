@@ -201,6 +201,31 @@ def test_linear_falls_from_one_to_the_floor() -> None:
     assert schedule.factor(250) == pytest.approx(0.75), "perplexities do not matter to it"
 
 
+def test_cosine_falls_slowly_at_both_ends() -> None:
+    schedule = Schedule(OptimiserConfig(schedule="cosine"), total_steps=1000)
+    assert schedule.factor(0) == pytest.approx(1.0)
+    assert schedule.factor(500) == pytest.approx(0.5)
+    assert schedule.factor(100) > 0.9 + 0.05
+    assert schedule.factor(900) < 0.1 - 0.05
+    assert schedule.factor(999) == Schedule.FLOOR
+
+
+def test_initial_accumulator_keeps_a_rows_first_step_small() -> None:
+    steps = []
+    for initial in (0.0, 1.0):
+        model = LanguageModel(ModelConfig("relu-lstm", 5, 7, 4), LossConfig("bnce"), log_uniform(V))
+        optimiser = Optimiser(model, OptimiserConfig("rowwise", initial_accumulator=initial))
+        assert all(bool((tensor == initial).all()) for tensor in optimiser.accumulators.values())
+        before = model.embedding.detach().clone()
+        loss_sum, _ = model.loss_sum(
+            torch.ones(2, 3, dtype=torch.int64), torch.ones(2, 3, dtype=torch.int64) * 2, model.initial_state(3)
+        )
+        loss_sum.backward()
+        optimiser.apply(optimiser.collect())
+        steps.append(float((model.embedding.detach() - before).norm()))
+    assert 0 < steps[1] < 0.5 * steps[0]
+
+
 def test_linear_warms_up() -> None:
     schedule = Schedule(OptimiserConfig(schedule="linear", warmup_steps=4), total_steps=100)
     found = [schedule.factor(step) for step in range(6)]

@@ -22,7 +22,7 @@ LOSS_NAMES = ("softmax", "nce", "snce", "bnce", "chunk-bnce")
 NOISE_NAMES = ("unigram", "uniform", "log-uniform")
 SOFTMAX_NAMES = ("auto", "fused", "plain", "compiled", "linear", "cce", "liger")
 OPTIMISER_NAMES = ("sgd", "rowwise")
-SCHEDULE_NAMES = ("halve", "linear")
+SCHEDULE_NAMES = ("halve", "linear", "cosine")
 PRECISION_NAMES = ("auto", "float32", "tf32", "bf16")
 MAX_RATE = 1e38  # what float32 can hold
 MAX_SEED = 2**63 - 1
@@ -84,7 +84,8 @@ class OptimiserConfig:
     gradient: str = "streams"  # averaged over streams and summed over time (the paper), or averaged over tokens
     schedule: str = "halve"
     patience: int = 7  # halve: epochs without a better validation perplexity
-    warmup_steps: int = 0  # linear: steps to the full rate
+    warmup_steps: int = 0  # linear and cosine: steps to the full rate
+    initial_accumulator: float = 0.0  # rowwise only: what a row's mean squared gradients start from
 
     def __post_init__(self) -> None:
         _among("optimiser", self.name, OPTIMISER_NAMES)
@@ -95,6 +96,10 @@ class OptimiserConfig:
                 raise UserError(
                     f"optimiser.{key} is {getattr(self, key)}: it must be above 0 and at most {MAX_RATE:g}."
                 )
+        if not 0 <= self.initial_accumulator <= MAX_RATE:
+            raise UserError(
+                f"optimiser.initial_accumulator is {self.initial_accumulator}: it must be from 0 to {MAX_RATE:g}."
+            )
         _at_least("optimiser.patience", self.patience, 1)
         _at_least("optimiser.warmup_steps", self.warmup_steps, 0)
 

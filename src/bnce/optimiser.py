@@ -7,6 +7,7 @@ Legend: V rows of a table, N touched rows, D columns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -43,7 +44,10 @@ class Optimiser:
         self.accumulators: dict[str, Tensor] = {}
         self.adam: Adam | None = None
         if config.name == "rowwise":
-            self.accumulators = {name: table.detach().new_zeros(len(table)) for name, table in self.tables.items()}
+            self.accumulators = {
+                name: table.detach().new_full((len(table),), config.initial_accumulator)
+                for name, table in self.tables.items()
+            }
             self.adam = Adam(self.body.flat)
 
     def set_factor(self, factor: float) -> None:
@@ -148,9 +152,9 @@ class _RowUpdates:
 
 
 class Schedule:
-    """The factor on the learning rates: halved when validation stops improving, or falling linearly to nothing."""
+    """The factor on the learning rates: halved when validation stops improving, or falling to nothing by the end."""
 
-    FLOOR = 0.003  # the last steps of a linear decay still move
+    FLOOR = 0.003  # the last steps of a decay still move
 
     def __init__(self, config: OptimiserConfig, total_steps: int) -> None:
         self.config, self.total_steps = config, total_steps
@@ -163,7 +167,10 @@ class Schedule:
         if self.config.schedule == "halve":
             return 0.5**self.halvings
         warm = min(1.0, (step + 1) / self.config.warmup_steps) if self.config.warmup_steps else 1.0
-        return warm * max(self.FLOOR, 1.0 - step / self.total_steps)
+        left = 1.0 - step / self.total_steps
+        if self.config.schedule == "cosine":
+            left = 0.5 - 0.5 * math.cos(math.pi * left)
+        return warm * max(self.FLOOR, left)
 
     def end_epoch(self, perplexity: float) -> None:
         """Note an epoch's validation perplexity; `patience` epochs without a better one halve the rate."""

@@ -1,0 +1,182 @@
+"""Search the row-wise recipe's settings, the same search for every loss, on validation text alone.
+
+Coordinate descent: the settings are gone through in a fixed order, each of a setting's other values is tried with the
+best of everything before it, and kept when validation PPLf is lower. Every trial is one line of `trials.jsonl`; those
+that are there are not run again.
+
+    python benchmarks/search.py corpora/wiki --out experiments/search --tokens 10240000
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bnce.config import load_recipe
+from bnce.corpus.store import Corpus
+from bnce.errors import UserError
+from bnce.files import to_json
+from bnce.run_directory import choose_device
+from bnce.trainer import Trainer
+from bnce.training_run import create_run
+
+START = {
+    "optimiser.initial_accumulator": 0.0,
+    "optimiser.learning_rate": 0.2,
+    "optimiser.body_learning_rate": 0.004,
+    "optimiser.schedule": "linear",
+    "optimiser.warmup_steps": 500,
+    "model.dropout": 0.0,
+    "training.num_steps": 20,
+    "loss.log_z": 9.0,
+}
+# In the order they are searched. A rate goes on in the direction that helped for as long as it helps.
+VALUES: dict[str, list[Any]] = {
+    "optimiser.initial_accumulator": [1e-10, 1e-9, 1e-8],
+    "optimiser.schedule": ["cosine"],
+    "optimiser.warmup_steps": [100],
+    "model.dropout": [0.1],
+    "training.num_steps": [40],
+    "loss.log_z": [7.0],
+}
+ORDER = [
+    "optimiser.initial_accumulator",
+    "optimiser.learning_rate",
+    "optimiser.body_learning_rate",
+    "optimiser.schedule",
+    "optimiser.warmup_steps",
+    "model.dropout",
+    "training.num_steps",
+    "loss.log_z",
+]
+MAX_DOUBLINGS = 2
+
+
+class Silent:
+    """An observer that keeps the last evaluation."""
+
+    record: dict[str, Any] | None = None
+
+    def advanced(self, *, tokens: int, words_per_second: float, loss: float) -> None:
+        """Hear of progress."""
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        """Remember the figures."""
+        self.record = record
+
+    def noticed(self, sentence: str) -> None:
+        """Hear of something worth a line."""
+
+
+class Search:
+    """One loss's search, with its trials on disk."""
+
+    def __init__(self, corpus: Path, out: Path, model: str, loss: str, fixed: list[str], deadline: float) -> None:
+        self.corpus, self.out, self.model, self.loss, self.fixed = Corpus.open(corpus), out, model, loss, fixed
+        self.deadline = deadline
+        self.device = choose_device("auto")
+        self.path = out / "trials.jsonl"
+        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.is_file() else []
+        self.done = {self._key(trial["settings"], trial["loss"]): trial for trial in map(json.loads, lines)}
+
+    def _key(self, settings: dict[str, Any], loss: str) -> str:
+        return json.dumps([loss, settings], sort_keys=True)
+
+    def run(self) -> dict[str, Any]:
+        """Go through the settings; returns the best."""
+        best = dict(START)
+        lowest = self.trial(best, "start")
+        self.trial(best, "start, another seed", seed=2)
+        for name in ORDER:
+            if name == "loss.log_z" and self.loss == "softmax":
+                continue
+            candidates = [[value] for value in VALUES[name]] if name in VALUES else self._directions(best[name])
+            found = dict(best)
+            for direction in candidates:
+                for value in direction:
+                    tried = {**best, name: value}
+                    perplexity = self.trial(tried, f"{name} = {value}")
+                    if perplexity >= lowest:
+                        break
+                    lowest, found = perplexity, tried
+            best = found
+        print(f"{self.loss}: PPLf {lowest:.2f} with {best}", flush=True)
+        return best
+
+    @staticmethod
+    def _directions(rate: float) -> list[list[float]]:
+        return [[round(rate * 2.0 ** (sign * n), 6) for n in range(1, MAX_DOUBLINGS + 1)] for sign in (1, -1)]
+
+    def trial(self, settings: dict[str, Any], what: str, seed: int = 1) -> float:
+        """Train once, or read what was trained, and give validation PPLf."""
+        key = self._key({**settings, "training.seed": seed}, self.loss)
+        if key not in self.done:
+            if time.monotonic() > self.deadline:
+                return math.inf
+            self.done[key] = self._train({**settings, "training.seed": seed}, what)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(to_json(self.done[key]) + "\n")
+        trial = self.done[key]
+        print(
+            f"{self.loss:11} {what:45} PPLf {trial['ppl_f']} PPLn {trial['ppl_n']} {trial['seconds']:.1f} s", flush=True
+        )
+        return trial["ppl_f"] if trial["ppl_f"] is not None else math.inf
+
+    def _train(self, settings: dict[str, Any], what: str) -> dict[str, Any]:
+        written = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
+        config = load_recipe("wiki", model=self.model, loss=self.loss, settings=[*self.fixed, *written])
+        path = self.out / "trial"
+        shutil.rmtree(path, ignore_errors=True)
+        observer, begin = Silent(), time.monotonic()
+        try:
+            Trainer(create_run(path, config, self.corpus), self.corpus, self.device, observer).train()
+        except UserError as error:  # a rate that is too high
+            observer.record = {"ppl_f": None, "ppl_n": None, "seconds": 0.0, "error": str(error)}
+        record = observer.record or {}
+        shutil.rmtree(path, ignore_errors=True)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return {
+            "loss": self.loss,
+            "what": what,
+            "settings": settings,
+            **{key: record.get(key) for key in ("ppl_f", "ppl_n", "log_z_mean", "log_z_std", "seconds", "error")},
+            "wall_seconds": time.monotonic() - begin,
+        }
+
+
+def main() -> None:
+    """Search for every loss in turn."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--model", default="relu-lstm")
+    parser.add_argument("--losses", default="bnce,chunk-bnce,softmax")
+    parser.add_argument("--tokens", type=int, default=10_240_000, help="training words of a trial, one epoch")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="start no trial after so long")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    fixed = [
+        f"training.max_train_tokens={given.tokens}",
+        "training.epochs=1",
+        "training.evaluations_per_epoch=1",
+        *given.settings,
+    ]
+    deadline = time.monotonic() + 60 * given.minutes
+    best = {
+        loss: Search(given.corpus, given.out, given.model, loss, fixed, deadline).run()
+        for loss in given.losses.split(",")
+    }
+    (given.out / "best.json").write_text(to_json(best) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
