@@ -246,7 +246,7 @@ def test_bad_settings_are_told(setting: str, sentence: str) -> None:
         ("optimiser.name=adam", "Unknown optimiser 'adam': choose one of sgd, rowwise."),
         (
             "optimiser.schedule=half",
-            "Unknown optimiser.schedule 'half': choose one of halve, linear. Did you mean 'halve'?",
+            "Unknown optimiser.schedule 'half': choose one of halve, linear, cosine. Did you mean 'halve'?",
         ),
         (
             "optimiser.gradient=token",

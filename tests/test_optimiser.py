@@ -217,9 +217,8 @@ def test_initial_accumulator_keeps_a_rows_first_step_small() -> None:
         optimiser = Optimiser(model, OptimiserConfig("rowwise", initial_accumulator=initial))
         assert all(bool((tensor == initial).all()) for tensor in optimiser.accumulators.values())
         before = model.embedding.detach().clone()
-        loss_sum, _ = model.loss_sum(
-            torch.ones(2, 3, dtype=torch.int64), torch.ones(2, 3, dtype=torch.int64) * 2, model.initial_state(3)
-        )
+        word_TB = torch.ones(2, 3, dtype=torch.int64)
+        loss_sum, _ = model.loss_sum(word_TB, 2 * word_TB, model.initial_state(3))
         loss_sum.backward()
         optimiser.apply(optimiser.collect())
         steps.append(float((model.embedding.detach() - before).norm()))

@@ -51,6 +51,12 @@ def state_files(directory: Path) -> list[Path]:
     return sorted(directory.glob("state-*.safetensors"))
 
 
+def remove_states(directory: Path) -> None:
+    """Delete what a run would be resumed from."""
+    for path in state_files(directory):
+        path.unlink()
+
+
 def load_newest_state(directory: Path, owner: str) -> tuple[State, list[str]]:
     """Read the newest state that is whole; also say, a sentence each, why newer ones were refused."""
     refused: list[str] = []

@@ -114,7 +114,8 @@ class TrainingConfig:
     max_train_tokens: int = 0  # 0: all of them
     evaluations_per_epoch: int = 1
     max_valid_tokens: int = 0  # 0: all of them
-    checkpoint_seconds: float = 600.0
+    max_test_tokens: int = 0  # 0: all of them
+    checkpoint_seconds: float = 600.0  # inf: saved only when stopped
     precision: str = "auto"  # of matrix products: bf16 on a GPU and float32 on a CPU; masters are always float32
     deterministic: bool = False  # the same bits every time, also on a GPU, at some cost
     seed: int = 1
@@ -122,7 +123,7 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         for key in ("batch_size", "num_steps", "epochs", "evaluations_per_epoch"):
             _at_least(f"training.{key}", getattr(self, key), 1)
-        for key in ("max_train_tokens", "max_valid_tokens", "seed"):
+        for key in ("max_train_tokens", "max_valid_tokens", "max_test_tokens", "seed"):
             _at_least(f"training.{key}", getattr(self, key), 0)
         if self.seed > MAX_SEED:
             raise UserError(f"training.seed is {self.seed}: it must be at most {MAX_SEED}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from bnce.checkpoint import MODEL_FILE, remove_states
 from bnce.config import MODEL_NAMES, RunConfig
 from bnce.corpus.store import Corpus
 from bnce.errors import UserError, unknown_name
@@ -59,10 +61,12 @@ def run_experiment(
     budget_seconds: float | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     command: str = "",
+    keep_models: bool = True,
 ) -> bool:
     """Train the rows that are not done; returns whether all of them are now.
 
-    A budget is shared fairly: a row may use what is left of it, divided by the rows that are left.
+    A budget is shared fairly: a row may use what is left of it, divided by the rows that are left. A finished row keeps
+    its model, or only its figures, but nothing to resume from.
     """
     waiting = [row for row in rows if not is_finished(out / row.name)]
     deadline = None if budget_seconds is None else time.monotonic() + budget_seconds
@@ -81,6 +85,13 @@ def run_experiment(
                 should_stop=stop_row,
                 command=command,
             )
+        if is_finished(run.path):
+            remove_states(run.path)
+            if not keep_models:
+                (run.path / MODEL_FILE).unlink(missing_ok=True)
+        gc.collect()  # a captured step keeps its memory until its owner is collected
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
     return all(is_finished(out / row.name) for row in rows)
 
 

@@ -82,6 +82,7 @@ class Trainer:
         self.timed_tokens_at_evaluation = 0
         self.seconds_at_evaluation = 0.0
         self.best_perplexity = math.inf
+        self.best_step = 0
         self.last_checkpoint: Path | None = None
 
     def _choose_softmax(self) -> None:
@@ -133,7 +134,9 @@ class Trainer:
                 self._check_parameters()
                 if evaluates:
                     self._evaluate(ends_epoch=index == len(self.streams) - 1)
-                self.save()
+                # A run that never saves by the clock is one to be repeated rather than resumed, unless it is stopped.
+                if stops or math.isfinite(self.config.training.checkpoint_seconds):
+                    self.save()
                 last_saved = self._resume_clock()
             if stops and self.step < self.total_steps:
                 return False
@@ -174,7 +177,7 @@ class Trainer:
         record = self._metrics(result)
         self.run.append_metrics(record)
         if result.ppl_f < self.best_perplexity:
-            self.best_perplexity = result.ppl_f
+            self.best_perplexity, self.best_step = result.ppl_f, self.step
             self.run.save_model(self.model, self.step)
         if ends_epoch:
             self.schedule.end_epoch(result.ppl_f)

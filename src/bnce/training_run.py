@@ -83,7 +83,9 @@ def run_training(
         run.write_json("summary.json", summary("stopped"))
         return summary("stopped")
     if "test" in corpus.statistics:
-        result = evaluate(run.load_model(str(device)), corpus.split("test"))
+        # The best model is the one at hand, or the one on disk.
+        best = trainer.model if trainer.best_step == trainer.step else run.load_model(str(device))
+        result = evaluate(best, corpus.split("test")[: run.config.training.max_test_tokens or None])
         run.write_json("evaluation.json", {"split": "test", **result.to_dict()})
     run.write_json("summary.json", summary("finished"))
     return summary("finished")

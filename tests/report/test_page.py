@@ -60,7 +60,7 @@ def runs(tmp_path, write_run):
 def test_the_whole_page(runs):
     source = to_html(compare_runs(runs))
     page = Page(source)
-    assert page.tags.count("svg") == 4
+    assert page.tags.count("svg") == 5
     assert page.tags.count("table") == 1 + 3 * 5
     assert page.tags.count("details") == 3
     assert "script" not in page.tags
@@ -125,14 +125,14 @@ def test_odd_names_can_be_drawn(tmp_path, write_run, name):
 
 
 def test_one_colour_a_loss_in_every_plot(runs):
-    words, seconds, log_z, speed = draw_plots(compare_runs(runs))
-    for plot in (words, seconds, log_z, speed):
+    words, seconds, log_z, speed, quality = draw_plots(compare_runs(runs))
+    for plot in (words, seconds, log_z, speed, quality):
         assert plot.svg is not None
         for key, colour in COLOURS.items():
             assert (f"var({colour.variable})" in plot.svg) == (key in ("softmax", "snce", "bnce"))
             assert colour.light not in plot.svg
     assert [entry.row.run for entry in log_z.legend] == ["softmax", "snce", "bnce"]
-    assert speed.legend == ()
+    assert speed.legend == quality.legend == ()
 
 
 def test_ppl_n_is_dashed_and_softmax_has_none(runs):
@@ -147,11 +147,12 @@ def test_ppl_n_is_dashed_and_softmax_has_none(runs):
 def test_runs_without_data_are_not_drawn(tmp_path, write_run):
     path = write_run(tmp_path / "a", num_evaluations=0, evaluation={"log_z_histogram": {"edges": [1], "counts": [1]}})
     other = write_run(tmp_path / "b", "ffnn", num_evaluations=1, evaluated=False)
-    words, seconds, log_z, speed = draw_plots(compare_runs([path, other]))
+    words, seconds, log_z, speed, quality = draw_plots(compare_runs([path, other]))
     assert log_z.svg is None
     assert [entry.row.run for entry in words.legend] == ["b"]
     assert [entry.row.run for entry in seconds.legend] == ["b"]
     assert speed.svg is not None
+    assert quality.svg is None, "there is no softmax run to be as good as"
     assert "No run has recorded this yet." in to_html(compare_runs([path, other]))
 
 

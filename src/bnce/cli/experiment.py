@@ -41,6 +41,9 @@ def experiment(
     budget: Annotated[
         float | None, typer.Option(min=0.01, help="Minutes for all rows together, shared fairly.")
     ] = None,
+    keep_models: Annotated[
+        bool, typer.Option(help="Keep the models of finished rows, and not only their figures.")
+    ] = True,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -85,6 +88,7 @@ def experiment(
             budget_seconds=None if budget is None else 60.0 * budget,
             should_stop=stop,
             command=shlex.join(["bnce", *sys.argv[1:]]),
+            keep_models=keep_models,
         )
         stopped = stop()
     measured = [out / row.name for row in rows if (out / row.name / "metrics.jsonl").is_file()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any, TypeVar
 
 from bnce.report.conditions import Conditions, find_differences, gather_conditions
 from bnce.report.names import LossName, ModelName, name_loss, name_model, num_noise_words
+from bnce.report.quality import seconds_to_reach, target_perplexity
 from bnce.report.row import Row
-from bnce.report.runs import Run, count, number, printable, read_runs, text
+from bnce.report.runs import Run, count, curve, number, printable, read_runs, text
 
 Number = TypeVar("Number", int, float)
 
@@ -55,10 +57,13 @@ def compare_runs(paths: Iterable[Path], title: str | None = None) -> Comparison:
     entries = [_make_entry(run) for run in read_runs(paths)]
     entries.sort(key=lambda entry: (entry.model.order, entry.loss.order))
     labels = _distinct_labels(entries)
-    speedups = _speedups_over_softmax(entries)
     rows = [
-        dataclasses.replace(entry.row, label=label, speedup_over_softmax=speedup)
-        for entry, label, speedup in zip(entries, labels, speedups, strict=True)
+        dataclasses.replace(
+            entry.row, label=label, speedup_over_softmax=speedup, seconds_to_softmax_quality=seconds_to_quality
+        )
+        for entry, label, speedup, seconds_to_quality in zip(
+            entries, labels, _speedups_over_softmax(entries), _seconds_to_softmax_quality(entries), strict=True
+        )
     ]
     differences = find_differences(rows)
     rows = [
@@ -97,6 +102,7 @@ def _make_entry(run: Run) -> Entry:
         words_per_second=_first(number(summary, "words_per_second"), number(last, "words_per_second")),
         num_parameters=count(summary, "num_parameters"),
         speedup_over_softmax=None,
+        seconds_to_softmax_quality=None,
         log_z_mean_nats=number(figures, "log_z_mean"),
         log_z_std_nats=number(figures, "log_z_std"),
         log_z_constant_nats=_first(number(figures, "log_z"), number(run.settings("loss"), "log_z")),
@@ -140,19 +146,35 @@ def _distinct_labels(entries: Sequence[Entry]) -> list[str]:
 
 def _speedups_over_softmax(entries: Sequence[Entry]) -> list[float | None]:
     """Divide each speed by that of the fastest softmax run of the same model on the same device."""
-
-    def setting(entry: Entry) -> tuple[object, ...]:
-        model = entry.run.settings("model")
-        return (*(model.get(key) for key in _ARCHITECTURE), entry.row.vocab_size, entry.row.device)
-
     softmax: dict[tuple[object, ...], float] = {}
     for entry in entries:
         speed = entry.row.words_per_second
         if entry.row.loss == "softmax" and speed:
-            softmax[setting(entry)] = max(speed, softmax.get(setting(entry), 0.0))
+            softmax[_setting(entry)] = max(speed, softmax.get(_setting(entry), 0.0))
     return [
-        speed / softmax[setting(entry)]
-        if (speed := entry.row.words_per_second) is not None and setting(entry) in softmax
+        speed / softmax[_setting(entry)]
+        if (speed := entry.row.words_per_second) is not None and _setting(entry) in softmax
         else None
         for entry in entries
     ]
+
+
+def _seconds_to_softmax_quality(entries: Sequence[Entry]) -> list[float | None]:
+    """Find when each run was as good as the best softmax run of the same model on the same device ended, and 5%."""
+    targets: dict[tuple[object, ...], float] = {}
+    for entry in entries:
+        target = target_perplexity(curve(entry.run, "seconds", "ppl_f"))
+        if entry.row.loss == "softmax" and target is not None:
+            targets[_setting(entry)] = min(target, targets.get(_setting(entry), math.inf))
+    return [
+        seconds_to_reach(curve(entry.run, "seconds", "ppl_f"), targets[_setting(entry)])
+        if _setting(entry) in targets
+        else None
+        for entry in entries
+    ]
+
+
+def _setting(entry: Entry) -> tuple[object, ...]:
+    """Name what runs must share for their losses to be compared."""
+    model = entry.run.settings("model")
+    return (*(model.get(key) for key in _ARCHITECTURE), entry.row.vocab_size, entry.row.device)

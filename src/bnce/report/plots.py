@@ -1,4 +1,4 @@
-"""The report's plots: perplexity against words and against time, log Z on test, and training speed."""
+"""The report's plots: perplexity against words and against time, log Z on test, training speed, and time to quality."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from bnce.report import numbers
 from bnce.report.comparison import Comparison, Entry
 from bnce.report.drawing import HEIGHT, INK, inline_svg, make_logarithmic, new_axes, page_style
 from bnce.report.names import Colour, ModelName
-from bnce.report.runs import number
+from bnce.report.quality import MARGIN
+from bnce.report.runs import curve
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,13 +40,15 @@ class Plot:
 
 
 def draw_plots(comparison: Comparison) -> list[Plot]:
-    """Draw the report's four plots."""
+    """Draw the report's plots."""
     marked = list(zip(comparison.entries, (name for name, _ in markers(comparison.entries)), strict=True))
-    curves = [pair for pair in marked if _points(pair[0], "tokens", "ppl_f")]
-    timed = [pair for pair in marked if _points(pair[0], "seconds", "ppl_f")]
+    curves = [pair for pair in marked if curve(pair[0].run, "tokens", "ppl_f")]
+    timed = [pair for pair in marked if curve(pair[0].run, "seconds", "ppl_f")]
     normalised = [pair for pair in marked if _histogram(pair[0])]
     styles = "Solid: PPLf, normalised by the full softmax. Dashed: PPLn, by the constant Z."
     speeds = [pair for pair in marked if pair[0].row.words_per_second is not None]
+    with_softmax = {entry.model for entry, _ in marked if entry.row.seconds_to_softmax_quality is not None}
+    sought = [pair for pair in timed if pair[0].model in with_softmax]
     return [
         _plot(
             "words",
@@ -76,6 +79,15 @@ def draw_plots(comparison: Comparison) -> list[Plot]:
             lambda: _draw_speeds(speeds),
             speeds,
             has_legend=False,  # bars bear their names
+        ),
+        _plot(
+            "quality",
+            "Time to quality",
+            "Seconds of training until validation PPLf was that of the end of the same model's softmax run, "
+            f"and {100 * (MARGIN - 1):.0f}%. Shorter is better.",
+            lambda: _draw_quality(sought),
+            sought,
+            has_legend=False,
         ),
     ]
 
@@ -116,7 +128,7 @@ def _draw_curves(marked: Sequence[Marked], key: str, label: str) -> Figure:
     figure, axes = new_axes()
     for entry, marker in marked:
         for ppl, style in (("ppl_f", "-"), ("ppl_n", "--")):
-            if points := _points(entry, key, ppl):
+            if points := curve(entry.run, key, ppl):
                 axes.plot(
                     *zip(*points, strict=True),
                     linestyle=style,
@@ -131,12 +143,6 @@ def _draw_curves(marked: Sequence[Marked], key: str, label: str) -> Figure:
     if key == "seconds":
         make_logarithmic(axes, "x")
     return figure
-
-
-def _points(entry: Entry, x_key: str, y_key: str) -> list[tuple[float, float]]:
-    """What of a run's validation curve a logarithmic axis can show."""
-    pairs = ((number(record, x_key), number(record, y_key)) for record in entry.run.metrics)
-    return [(x, y) for x, y in pairs if x is not None and x > 0 and y is not None and y > 0]
 
 
 def _draw_log_z(marked: Sequence[Marked]) -> Figure:
@@ -194,24 +200,37 @@ def _bulk(edges: np.ndarray, counts: np.ndarray) -> tuple[float, float]:
 
 
 def _draw_speeds(marked: Sequence[Marked]) -> Figure:
-    entries = [entry for entry, _ in marked]
-    figure, axes = new_axes(height=max(HEIGHT, 0.9 + 0.5 * len(entries)))
-    speeds = [entry.row.words_per_second or 0.0 for entry in entries]
-    longest = max(speeds) or 1.0
-    for place, (entry, speed) in enumerate(zip(entries, speeds, strict=True)):
-        axes.barh(place, speed, height=0.42, color=entry.loss.colour.light)
-        factor = entry.row.speedup_over_softmax
-        value = numbers.speed(speed) + ("" if factor is None else f" ({numbers.ratio(factor)}×)")
-        label = entry.row.label
-        label = label if len(label) <= _MAX_LETTERS else f"{label[: _MAX_LETTERS - 1]}…"
+    bars = []
+    for entry, _ in marked:
+        speed, factor = entry.row.words_per_second or 0.0, entry.row.speedup_over_softmax
+        bars.append((entry, speed, numbers.speed(speed) + ("" if factor is None else f" ({numbers.ratio(factor)}×)")))
+    return _draw_bars(bars, "training words per second")
+
+
+def _draw_quality(marked: Sequence[Marked]) -> Figure:
+    bars = []
+    for entry, _ in marked:
+        seconds = entry.row.seconds_to_softmax_quality
+        bars.append((entry, seconds or 0.0, "not reached" if seconds is None else numbers.duration(seconds)))
+    return _draw_bars(bars, "seconds of training")
+
+
+def _draw_bars(bars: Sequence[tuple[Entry, float, str]], label: str) -> Figure:
+    """Draw one bar a run, with its name above it and its value behind it."""
+    figure, axes = new_axes(height=max(HEIGHT, 0.9 + 0.5 * len(bars)))
+    longest = max(value for _, value, _ in bars) or 1.0
+    for place, (entry, value, shown) in enumerate(bars):
+        axes.barh(place, value, height=0.42, color=entry.loss.colour.light)
+        name = entry.row.label
+        name = name if len(name) <= _MAX_LETTERS else f"{name[: _MAX_LETTERS - 1]}…"
         # Outside the layout: a long name must not squeeze the bars.
-        axes.text(0, place - 0.27, label, va="bottom", fontsize=10.5, in_layout=False)
-        axes.text(speed + 0.01 * longest, place, value, va="center", fontsize=10.5, in_layout=False)
-    axes.set_ylim(len(entries) - 0.6, -0.75)
+        axes.text(0, place - 0.27, name, va="bottom", fontsize=10.5, in_layout=False)
+        axes.text(value + 0.01 * longest, place, shown, va="center", fontsize=10.5, in_layout=False)
+    axes.set_ylim(len(bars) - 0.6, -0.75)
     axes.set_xlim(0, longest * 1.32)
     axes.set_yticks([])
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
     axes.xaxis.set_major_formatter(numbers.axis)
-    axes.set_xlabel("training words per second")
+    axes.set_xlabel(label)
     return figure

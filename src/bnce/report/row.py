@@ -22,6 +22,7 @@ class Row:
     words_per_second: float | None
     num_parameters: int | None
     speedup_over_softmax: float | None
+    seconds_to_softmax_quality: float | None
     log_z_mean_nats: float | None
     log_z_std_nats: float | None
     log_z_constant_nats: float | None

@@ -69,6 +69,12 @@ def number(record: Mapping[str, Any], key: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def curve(run: Run, x_key: str, y_key: str) -> list[tuple[float, float]]:
+    """Read of a run's evaluations while it trained what a logarithmic axis can show."""
+    pairs = ((number(record, x_key), number(record, y_key)) for record in run.metrics)
+    return [(x, y) for x, y in pairs if x is not None and x > 0 and y is not None and y > 0]
+
+
 def count(record: Mapping[str, Any], key: str) -> int | None:
     """A whole number, or None."""
     value = number(record, key)
