@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from bnce import files
-from bnce.checkpoint import MODEL_FILE, MODEL_FORMAT, read_model, write_tensors
-from bnce.packed_rows import pack_rows, unpack_rows
+from bnce.checkpoint import MODEL_FILE, MODEL_FORMAT, write_tensors
+from bnce.packed_rows import SCALE_SUFFIX, pack_rows, unpack_rows
 from bnce.run_directory import RunDirectory
 from bnce.version import __version__
 
@@ -18,9 +21,9 @@ def export_rows(run: RunDirectory, out: Path, row_format: str = "float32") -> di
     model = run.load_model()
     tensors, tables = model.state_dict(), model.tables()
     packed = pack_rows(tensors, tables, row_format)
-    _, metadata = read_model(run.path / MODEL_FILE)
     header = {
-        **{key: value for key, value in metadata.items() if key in ("owner", "step", "vocabulary")},
+        "owner": run.owner,
+        "vocabulary": run.vocabulary.digest,
         "rows": row_format,
         "model": run.config.model.name,
         "log_z": repr(float(model.output.log_z)),
@@ -29,11 +32,11 @@ def export_rows(run: RunDirectory, out: Path, row_format: str = "float32") -> di
     with files.atomic_directory(out) as partial:
         run.copy_description(partial)
         write_tensors(partial / MODEL_FILE, packed, MODEL_FORMAT, header)
-    unpacked = unpack_rows(packed)
-    return {
-        "rows": row_format,
-        "model_bytes": (out / MODEL_FILE).stat().st_size,
-        "max_row_error": {
-            name: float((unpacked[name] - tensors[name]).abs().max()) for name in tables if tensors[name].ndim == 2
-        },
-    }
+    errors = {name: _largest_error(name, tensors, packed) for name in tables if tensors[name].ndim == 2}
+    return {"rows": row_format, "model_bytes": (out / MODEL_FILE).stat().st_size, "max_row_error": errors}
+
+
+def _largest_error(name: str, tensors: Mapping[str, Tensor], packed: Mapping[str, Tensor]) -> float:
+    # One table at a time: all of them, unpacked, would be the model once more.
+    unpacked = unpack_rows({key: packed[key] for key in (name, name + SCALE_SUFFIX) if key in packed})
+    return float(unpacked[name].sub_(tensors[name]).abs_().max()) if packed[name] is not tensors[name] else 0.0

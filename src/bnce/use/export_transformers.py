@@ -5,8 +5,10 @@ Legend: T time steps, B streams, C context words, L = C + T, D last hidden layer
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from bnce.errors import UserError
 from bnce.language_model import LanguageModel
 from bnce.run_directory import RunDirectory
 from bnce.use.agreement import Agreement, all_word_scores
-from bnce.use.word_tokenizer import TOKENIZER_FILE, build_tokenizer, tokenizer_config
+from bnce.use.word_tokenizer import TOKENIZER_CLASS, TOKENIZER_FILE, build_tokenizer, tokenizer_config
 from bnce.version import __version__
 
 CODE_FILE = "modeling_bnce.py"
@@ -51,7 +53,8 @@ def compare(model: LanguageModel, directory: Path) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(1)
     words_TB = torch.randint(model.output.vocab_size, (3, 2), generator=generator)
     context_LB = torch.cat([torch.full((model.num_context, 2), END), words_TB])
-    opened = BnceForCausalLM.from_pretrained(directory).eval()
+    with _no_progress():
+        opened = BnceForCausalLM.from_pretrained(directory).eval()
     agreement = Agreement(abs(float(model.output.log_z)))
     with torch.no_grad():
         hidden_TBD, _ = model(context_LB, model.initial_state(2))
@@ -65,6 +68,20 @@ def compare(model: LanguageModel, directory: Path) -> dict[str, Any]:
         )
     agreement.require("The model that transformers opens", "try another version of transformers")
     return {"max_difference": agreement.difference, "tolerance": agreement.tolerance}
+
+
+@contextlib.contextmanager
+def _no_progress() -> Iterator[None]:
+    """Keep the library from drawing bars of its own."""
+    from transformers.utils import logging
+
+    was_enabled = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            logging.enable_progress_bar()
 
 
 def _config(run: RunDirectory, model: LanguageModel) -> dict[str, Any]:
@@ -85,6 +102,7 @@ def _config(run: RunDirectory, model: LanguageModel) -> dict[str, Any]:
         "dropout": sizes.dropout,
         "log_z": float(model.output.log_z),
         "dtype": "float32",
+        "tokenizer_class": TOKENIZER_CLASS,  # older pipelines look for it here
         **_SPECIAL_IDS,
     }
 

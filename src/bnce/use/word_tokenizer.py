@@ -14,9 +14,10 @@ from bnce.corpus.spacing import character_class, combining_marks
 from bnce.corpus.vocabulary import END, Vocabulary
 
 TOKENIZER_FILE = "tokenizer.json"
+TOKENIZER_CLASS = "PreTrainedTokenizerFast"
 # What the transformers library reads beside it; texts of several lengths are filled up before their first word.
 TOKENIZER_CONFIG = {
-    "tokenizer_class": "PreTrainedTokenizerFast",
+    "tokenizer_class": TOKENIZER_CLASS,
     "bos_token": END_WORD,
     "eos_token": END_WORD,
     "pad_token": END_WORD,
@@ -29,12 +30,16 @@ TOKENIZER_CONFIG = {
 
 def build_tokenizer(vocabulary: Vocabulary, normaliser: Normaliser) -> Any:
     """Build a `tokenizers.Tokenizer`: `</s>`, the words, and `</s>` between sentences but not after the last."""
-    from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
     words = {word: number for number, word in enumerate(vocabulary.words)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token=UNKNOWN_WORD))
     tokenizer.add_special_tokens([AddedToken(word, normalized=False) for word in (END_WORD, UNKNOWN_WORD)])
-    steps: list[Any] = [normalizers.Lowercase()] if normaliser.lowercase else []
+    steps: list[Any] = []
+    if normaliser.lowercase:
+        # The one capital whose small letter depends on its place, which the library's own lower case does not look at.
+        letter = character_class(r"[^\W\d_]")
+        steps = [normalizers.Replace(_regex(f"(?<=[{letter}])Σ(?![{letter}])"), "ς"), normalizers.Lowercase()]
     steps += [normalizers.Replace(_regex(pattern), content) for pattern, content in _replacements(normaliser)]
     tokenizer.normalizer = normalizers.Sequence(steps)
     if normaliser.tokens == "words":
@@ -44,6 +49,8 @@ def build_tokenizer(vocabulary: Vocabulary, normaliser: Normaliser) -> Any:
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{END_WORD} $A", pair=f"{END_WORD} $A {END_WORD} $B", special_tokens=[(END_WORD, END)]
     )
+    # A blank before every word, so that what is made up can be put behind its prompt as it is.
+    tokenizer.decoder = decoders.Replace(_regex(r"\A"), " ")
     return tokenizer
 
 
