@@ -118,6 +118,13 @@ class RunDirectory:
         for name in DESCRIPTION_FILES:
             shutil.copyfile(self.path / name, directory / name)
 
+    def check_resumable(self) -> None:
+        """Refuse to train over an exported model: a run has its summary before its first step, an export has none."""
+        if (self.path / MODEL_FILE).exists() and not (self.path / "summary.json").exists():
+            raise UserError(
+                f"'{self.path}' holds an exported model and nothing to resume from: train with another --out."
+            )
+
     def check_vocabulary(self, corpus: Corpus) -> None:
         """Refuse a corpus whose ids mean other words."""
         if corpus.vocabulary.digest != self.vocabulary.digest:

@@ -106,15 +106,14 @@ def open_graph(path: Path) -> Any:
 
 def run_body(session: Any, input_LB: Tensor, state: State) -> list[Tensor]:
     """Run the body graph: the last hidden layer, then the parts of the state after it."""
-    names = [each.name for each in session.get_inputs()]
-    after = [f"{name}_after" for name in names[1:]]
-    return run_graph(session, dict(zip(names, (input_LB, *state), strict=True)), ["hidden", *after])
+    names = (each.name for each in session.get_inputs())
+    return run_graph(session, dict(zip(names, (input_LB, *state), strict=True)))
 
 
-def run_graph(session: Any, feed: Mapping[str, Tensor], outputs: list[str] | None = None) -> list[Tensor]:
-    """Run a graph on tensors; without names of outputs give all of them, in their order."""
+def run_graph(session: Any, feed: Mapping[str, Tensor]) -> list[Tensor]:
+    """Run a graph on tensors and give all of its outputs, in their order."""
     arrays = {name: tensor.numpy() for name, tensor in feed.items()}
-    return [torch.from_numpy(np.asarray(array)) for array in session.run(outputs, arrays)]
+    return [torch.from_numpy(np.asarray(array)) for array in session.run(None, arrays)]
 
 
 def _random_words(model: LanguageModel, generator: torch.Generator, *shape: int) -> Tensor:

@@ -120,13 +120,13 @@ def state_names(model: LanguageModel) -> list[str]:
 def _body(model: LanguageModel, weights: WeightsFile) -> Graph:
     """Input words and state in, last hidden layer and state out."""
     graph = Graph("body")
+    graph.output("hidden", ["T", "B", model.body.output_size])
     ids_LB = graph.input("input_ids", TensorProto.INT64, ["L", "B"])
     embedded_LBE = graph.node("Gather", graph.weight(weights.add("embedding", model.embedding)), ids_LB)
     if isinstance(model.body, FeedForward):
         _feed_forward(graph, weights, model.body, embedded_LBE)
     else:
         _recurrent(graph, weights, model.body, embedded_LBE, state_names(model))
-    graph.output("hidden", ["T", "B", model.body.output_size])
     return graph
 
 
