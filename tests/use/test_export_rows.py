@@ -66,7 +66,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return run, corpus
 
 
-# Shares of a perplexity. Measured, the larger of both models: bf16 0.08% of PPLn and 0.02% of PPLf, int8 0.11% and 0.05%.
+# Shares of a perplexity. Measured, the larger of both models: bf16 0.08% of PPLn, 0.02% of PPLf; int8 0.11%, 0.05%.
 @pytest.mark.parametrize(("row_format", "allowed"), [("float32", 0.0), ("bf16", 0.002), ("int8", 0.003)])
 def test_what_rounding_does_to_perplexity(
     trained: tuple[RunDirectory, Corpus], tmp_path: Path, row_format: str, allowed: float
