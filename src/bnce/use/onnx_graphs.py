@@ -205,7 +205,7 @@ def _all_words(hidden_size: int, vocab_size: int, weight_VD: TensorProto, bias_V
     batch = graph.node("Slice", graph.node("Shape", hidden_TBD), graph.integers(0), graph.integers(2))
     shape = graph.node("Concat", batch, graph.integers(vocab_size), axis=0)
     score_TBV = graph.node("Reshape", score_NV, shape, to="log_probs")
-    # In four steps: onnxruntime's one operator for them adds 800K numbers up one by one, and is 0.001 off.
+    # In steps: with ReduceLogSumExp for all of them, onnxruntime 1.31 was 0.001 off at V = 800K, and is 5e-6 off so.
     highest_TB1 = graph.node("ReduceMax", score_TBV, axes=[2])
     share_TBV = graph.node("Exp", graph.node("Sub", score_TBV, highest_TB1))
     sum_TB1 = graph.node("ReduceSum", share_TBV, graph.integers(2))
