@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from bnce import checkpoint
-from bnce.checkpoint import load_newest_state, read_tensors, save_state, state_files, write_tensors
+from bnce.checkpoint import load_newest_state, read_model, read_tensors, save_state, state_files, write_tensors
 from bnce.errors import UserError
 
 OWNER = "the run"
@@ -227,3 +227,29 @@ def test_half_written_state_is_not_seen(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(KeyboardInterrupt):
         save_state(tmp_path, 2, {"a": torch.tensor(2)}, {}, OWNER)
     assert os.listdir(tmp_path) == ["state-000000000001.safetensors"]
+
+
+def test_a_model_is_read_in_any_form_it_may_have(tmp_path: Path) -> None:
+    path, table = tmp_path / "model.safetensors", torch.randn(5, 3)
+    packed = {"table": torch.tensor([[127, -127], [1, 0]], dtype=torch.int8), "table.scale": torch.tensor([0.5, 2.0])}
+    write_tensors(path, packed, checkpoint.MODEL_FORMAT, {})
+    tensors, _ = read_model(path)
+    assert tensors["table"].tolist() == [[63.5, -63.5], [2.0, 0.0]]
+    assert tensors.keys() == {"table"}
+    # As transformers saves it, without a checksum, and as an export for transformers is, with one.
+    save_file({"table": table.bfloat16()}, path, {"format": "pt"})
+    assert read_model(path)[0]["table"].equal(table.bfloat16().float())
+    write_tensors(path, {"table": table}, checkpoint.TRANSFORMERS_FORMAT, {})
+    assert read_model(path)[0]["table"].equal(table)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="is damaged: its checksum does not match"):
+        read_model(path)
+
+
+@pytest.mark.parametrize("kind", [checkpoint.STATE_FORMAT, "np"])
+def test_a_file_that_is_no_model_is_refused_as_one(tmp_path: Path, kind: str) -> None:
+    write_tensors(tmp_path / "a", TENSORS, kind, {})
+    with pytest.raises(UserError, match=f"is not a bnce-model file: it says '{kind}'"):
+        read_model(tmp_path / "a")

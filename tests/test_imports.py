@@ -25,6 +25,7 @@ ORDER = [
     "kernels",
     "noise",
     "rows",
+    "packed_rows",
     "losses",
     "models",
     "parameter_count",

@@ -18,10 +18,12 @@ from torch import Tensor
 
 from bnce import files
 from bnce.errors import UserError
+from bnce.packed_rows import unpack_rows
 
 VERSION = "1"
 STATE_FORMAT = "bnce-state"
 MODEL_FORMAT = "bnce-model"
+TRANSFORMERS_FORMAT = "pt"  # what the transformers library writes, and insists on
 MODEL_FILE = "model.safetensors"
 NUM_KEPT_STATES = 2
 
@@ -94,12 +96,33 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], kind: str, metadata
 
 def read_tensors(path: Path, kind: str, device: str = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read tensors back; a torn, damaged or foreign file is refused."""
+    tensors, metadata = _read(path)
+    _check(path, tensors, metadata, kind)
+    if device != "cpu":
+        tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
+    return tensors, metadata
+
+
+def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read a model as float32, however its rows are packed, and also as transformers saves it: without a checksum."""
+    tensors, metadata = _read(path)
+    of_transformers = metadata.get("format") == TRANSFORMERS_FORMAT
+    if not of_transformers or "checksum" in metadata:
+        _check(path, tensors, metadata, TRANSFORMERS_FORMAT if of_transformers else MODEL_FORMAT)
+    return unpack_rows(tensors), metadata
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             metadata = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise UserError(f"'{path}' is torn or is no safetensors file ({error}).") from error
+    return tensors, metadata
+
+
+def _check(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str], kind: str) -> None:
     if metadata.get("format") != kind:
         raise UserError(f"'{path}' is not a {kind} file: it says '{metadata.get('format', 'nothing')}'.")
     if metadata.get("version") != VERSION:
@@ -108,9 +131,6 @@ def read_tensors(path: Path, kind: str, device: str = "cpu") -> tuple[dict[str, 
         )
     if metadata.pop("checksum", None) != _checksum(tensors, metadata):
         raise UserError(f"'{path}' is damaged: its checksum does not match its contents.")
-    if device != "cpu":
-        tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
-    return tensors, metadata
 
 
 def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ import numpy as np
 import torch
 
 from bnce import files
-from bnce.checkpoint import MODEL_FILE, MODEL_FORMAT, read_tensors, write_tensors
+from bnce.checkpoint import MODEL_FILE, MODEL_FORMAT, read_model, write_tensors
 from bnce.config import RunConfig, read_config, to_toml
 from bnce.corpus.normalise import Normaliser
 from bnce.corpus.store import Corpus
@@ -33,6 +34,8 @@ from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError
 from bnce.language_model import LanguageModel
 from bnce.noise import make_noise
+
+DESCRIPTION_FILES = ("config.toml", "vocab.txt", "counts.npy", "normaliser.json")
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ class RunDirectory:
         path = self.path / MODEL_FILE
         if not path.is_file():
             raise UserError(f"The run '{self.path}' has no model yet: train it up to its first evaluation.")
-        tensors, _ = read_tensors(path, MODEL_FORMAT)
+        tensors, _ = read_model(path)
         model = self.build_model()
         try:
             model.load_state_dict(tensors)
@@ -109,6 +112,18 @@ class RunDirectory:
         """Keep a model as the run's best so far."""
         metadata = {"owner": self.owner, "step": str(step), "vocabulary": self.vocabulary.digest}
         write_tensors(self.path / MODEL_FILE, model.state_dict(), MODEL_FORMAT, metadata)
+
+    def copy_description(self, directory: Path) -> None:
+        """Copy what makes a directory with a model file of its own a run, too."""
+        for name in DESCRIPTION_FILES:
+            shutil.copyfile(self.path / name, directory / name)
+
+    def check_resumable(self) -> None:
+        """Refuse to train over an exported model: a run has its summary before its first step, an export has none."""
+        if (self.path / MODEL_FILE).exists() and not (self.path / "summary.json").exists():
+            raise UserError(
+                f"'{self.path}' holds an exported model and nothing to resume from: train with another --out."
+            )
 
     def check_vocabulary(self, corpus: Corpus) -> None:
         """Refuse a corpus whose ids mean other words."""

@@ -61,6 +61,8 @@ def run_training(
     command: str = "",
 ) -> dict[str, Any]:
     """Train to the end or to a stop, evaluate the best model on test, and return the run's summary."""
+    if resume:
+        run.check_resumable()
     recorder = _Recorder(run.path / "tensorboard", observer)
     trainer = Trainer(run, corpus, device, recorder)
     if resume:

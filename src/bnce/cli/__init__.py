@@ -11,6 +11,7 @@ from bnce.cli.compare import compare
 from bnce.cli.doctor import doctor
 from bnce.cli.evaluate import evaluate
 from bnce.cli.experiment import experiment
+from bnce.cli.export import export
 from bnce.cli.fetch import fetch
 from bnce.cli.generate import generate
 from bnce.cli.info import info
@@ -26,7 +27,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (fetch, prepare, train, evaluate, compare, experiment, info, generate, bench, doctor):
+for _command in (fetch, prepare, train, evaluate, compare, experiment, info, generate, export, bench, doctor):
     app.command()(_command)
 
 

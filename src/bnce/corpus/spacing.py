@@ -25,7 +25,7 @@ def space(text: str, *, end_sentences: bool, cut_words: bool, number_word: str |
     """Put spaces between words, a newline after . ! or ? before a blank, and one word for every number, as is asked."""
     # One after the other on Arrow's side, so that the text is turned to UTF-8 and back only once.
     spaced = pyarrow.array([text])
-    digits, blanks, odd_blanks = _class(r"\d"), _class(r"\s"), _class(r"[^\S \n]")
+    digits, blanks, odd_blanks = character_class(r"\d"), character_class(r"\s"), character_class(r"[^\S \n]")
     if end_sentences:
         spaced = _replace(spaced, rf"([.!?])[{blanks}]+", "\\1\n")
     spaced = _replace(spaced, rf"[{odd_blanks}]", " ")
@@ -53,8 +53,8 @@ def combining_marks() -> str:
 @functools.cache
 def _word_pattern() -> str:
     """Write the pattern of a word for RE2: whatever `normalise` would not leave as a run of letters."""
-    letter, digit, blank = _class(r"[^\W\d_]"), _class(r"\d"), _class(r"\s")
-    mark = _class(rf"[{combining_marks()}]")
+    letter, digit, blank = character_class(r"[^\W\d_]"), character_class(r"\d"), character_class(r"\s")
+    mark = character_class(rf"[{combining_marks()}]")
     letters = f"[{letter}]+(?:[{mark}]+[{letter}]*)*"
     return (
         f"{letters}['’]{letters}|[{letter}]+(?:[{mark}]+[{letter}]*)+"
@@ -63,7 +63,7 @@ def _word_pattern() -> str:
 
 
 @functools.cache
-def _class(character: str) -> str:
+def character_class(character: str) -> str:
     """Write the characters that match a pattern as the ranges of a class."""
     runs = re.finditer(f"{character}+", _every_character())
     return "".join(rf"\x{{{run.start():x}}}-\x{{{run.end() - 1:x}}}" for run in runs)

@@ -1,0 +1,70 @@
+"""`bnce export`: a run in, a directory that other programs open out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bnce.cli.console import JsonOption, print_json, stdout
+from bnce.errors import UserError, unknown_name
+
+if TYPE_CHECKING:
+    from bnce.run_directory import RunDirectory
+
+TARGETS = ("onnx", "transformers", "safetensors")
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A directory that 'bnce train' made.")],
+    to: Annotated[str, typer.Option(metavar="|".join(TARGETS), help="What is to open it.")],
+    out: Annotated[Path, typer.Option(help="The directory to write; it must not exist yet.")],
+    rows: Annotated[
+        str | None,
+        typer.Option(metavar="float32|bf16|int8", help="With safetensors: how tables are stored; float32 by default."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a run's best model for onnxruntime, for transformers, or as a smaller run; and compare it with PyTorch.
+
+    [bold]Examples[/bold]
+
+      bnce export runs/relu-lstm --to onnx --out exported/onnx
+
+      bnce export runs/relu-lstm --to transformers --out exported/transformers
+
+      bnce export runs/relu-lstm --to safetensors --rows int8 --out exported/int8
+    """
+    from bnce.run_directory import RunDirectory
+
+    if to not in TARGETS:
+        raise unknown_name("target of an export", to, TARGETS)
+    if rows is not None and to != "safetensors":
+        raise UserError(f"--rows is for --to safetensors: {to} has float32 rows; leave it out.")
+    result = _write(RunDirectory.open(run), to, out, rows or "float32")
+    num_bytes = sum(file.stat().st_size for file in out.iterdir())
+    record = {"run": str(run), "to": to, "out": str(out), "num_bytes": num_bytes, **result}
+    if as_json:
+        print_json(record)
+        return
+    stdout.print(f"{out}: {num_bytes / 1e6:,.1f} MB", markup=False)
+    if to == "safetensors":
+        worst = max(result["max_row_error"].values())
+        stdout.print(f"  {result['rows']} rows, off by at most {worst:.3g}; the directory is itself a run")
+    else:
+        stdout.print(f"  off PyTorch's numbers by at most {result['max_difference']:.3g}")
+
+
+def _write(run: RunDirectory, to: str, out: Path, rows: str) -> dict[str, Any]:
+    if to == "onnx":
+        from bnce.use.export_onnx import export_onnx
+
+        return export_onnx(run, out)
+    if to == "transformers":
+        from bnce.use.export_transformers import export_transformers
+
+        return export_transformers(run, out)
+    from bnce.use.export_rows import export_rows
+
+    return export_rows(run, out, rows)

@@ -1,0 +1,57 @@
+"""Tables in fewer bits on disk: bf16, or int8 with one scale a row; unpacked they are float32 again.
+
+Only matrices with one row a word are packed. They are nearly all of a model, and a row's error stays in its own word's
+score; the body and the bias are small and stay exact.
+
+Legend: V rows of the table, D columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import torch
+from torch import Tensor
+
+from bnce.errors import UserError, unknown_name
+
+ROW_FORMATS = ("float32", "bf16", "int8")
+SCALE_SUFFIX = ".scale"
+_INT8_MAX = 127
+
+
+def pack_rows(tensors: Mapping[str, Tensor], tables: Collection[str], row_format: str) -> dict[str, Tensor]:
+    """Replace the matrices among `tables` by their packed form; int8 adds a tensor of scales beside each."""
+    if row_format not in ROW_FORMATS:
+        raise unknown_name("row format", row_format, ROW_FORMATS)
+    packed: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if row_format == "float32" or name not in tables or tensor.ndim != 2:
+            packed[name] = tensor
+        elif row_format == "bf16":
+            packed[name] = tensor.bfloat16()
+        else:
+            packed[name], packed[name + SCALE_SUFFIX] = _to_int8(name, tensor)
+    return packed
+
+
+def unpack_rows(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Give every tensor of a model as float32, whichever form it was packed in."""
+    unpacked: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if name.endswith(SCALE_SUFFIX):
+            continue
+        scale_V = tensors.get(name + SCALE_SUFFIX)
+        unpacked[name] = tensor.float() if scale_V is None else tensor.float().mul_(scale_V.unsqueeze(1))
+    return unpacked
+
+
+def _to_int8(name: str, table_VD: Tensor) -> tuple[Tensor, Tensor]:
+    """Round each row to 255 even steps between its largest absolute value and the negative of that."""
+    scale_V = table_VD.abs().amax(1) / _INT8_MAX
+    if not scale_V.isfinite().all():
+        raise UserError(f"The table '{name}' has values that are not finite: int8 cannot hold them; use float32.")
+    # A row of zeros has scale 0, by which nothing can be divided.
+    step_V1 = torch.where(scale_V > 0, scale_V, 1.0).unsqueeze(1)
+    # A scale so small that float32 holds few digits of it can push the largest value past the last step.
+    return (table_VD / step_V1).round_().clamp_(-_INT8_MAX, _INT8_MAX).to(torch.int8), scale_V

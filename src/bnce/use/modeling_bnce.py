@@ -1,0 +1,251 @@
+"""A word language model that `bnce` trained, for the transformers library.
+
+This file is written beside an exported model and needs torch and transformers alone:
+
+    AutoModelForCausalLM.from_pretrained(directory, trust_remote_code=True)
+
+Logits are raw scores less ln Z. A model trained by noise contrastive estimation is self-normalised: its logits are log
+probabilities as they stand, up to the little by which the sum of all words differs from one.
+
+Legend: B texts side by side, T words of each, C context words of an n-gram, L = C + T, K chosen words, E embedding,
+D last hidden layer, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+END = 0  # the sentence end, which also stands before the first sentence
+
+
+class BnceConfig(PretrainedConfig):
+    """The sizes of a model; `body` is ffnn, rnn, relu-rnn, lstm or relu-lstm."""
+
+    model_type = "bnce"
+
+    def __init__(
+        self,
+        vocab_size: int = 3,
+        body: str = "relu-lstm",
+        embedding_size: int = 200,
+        hidden_size: int = 600,
+        bottleneck_size: int = 400,
+        order: int = 5,
+        dropout: float = 0.0,
+        log_z: float = 9.0,
+        **others: Any,
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.body = body
+        self.embedding_size = embedding_size
+        self.hidden_size = hidden_size
+        self.bottleneck_size = bottleneck_size
+        self.order = order
+        self.dropout = dropout
+        self.log_z = log_z
+        special = {f"{name}_token_id": END for name in ("bos", "eos", "pad")}
+        super().__init__(**{"tie_word_embeddings": False, **special, **others})
+
+
+class WordState:
+    """What the words so far have left behind, in the place where attention has its keys and values.
+
+    Parts have the texts in their second dimension: a recurrent layer's (1, B, H), or an n-gram's last words (C, B).
+    """
+
+    is_compileable = False
+
+    def __init__(self, parts: tuple[Tensor, ...], num_words: int) -> None:
+        self.parts = parts
+        self.num_words = num_words
+
+    def get_seq_length(self, *_: Any) -> int:
+        """Count the words so far."""
+        return self.num_words
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Go on from the texts that a beam search keeps."""
+        self.parts = tuple(part.index_select(1, beam_idx.to(part.device)) for part in self.parts)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Go on from every text several times."""
+        self.parts = tuple(part.repeat_interleave(repeats, dim=1) for part in self.parts)
+
+
+class Recurrent(nn.Module):
+    """One recurrent layer and, for relu-rnn and relu-lstm, a narrower ReLu layer."""
+
+    def __init__(self, config: BnceConfig) -> None:
+        super().__init__()
+        cell = nn.LSTM if config.body.endswith("lstm") else nn.RNN
+        self.cell: nn.LSTM | nn.RNN = cell(config.embedding_size, config.hidden_size)
+        self.bottleneck: nn.Linear | None = None
+        if config.body.startswith("relu-"):
+            self.bottleneck = nn.Linear(config.hidden_size, config.bottleneck_size)
+        self.dropout = nn.Dropout(config.dropout)
+        self.output_size = config.hidden_size if self.bottleneck is None else config.bottleneck_size
+
+    def initial_state(self, words_TB: Tensor, like: Tensor) -> tuple[Tensor, ...]:
+        """Make the state that a text starts from."""
+        num_parts = 2 if isinstance(self.cell, nn.LSTM) else 1
+        return tuple(like.new_zeros(1, words_TB.shape[1], self.cell.hidden_size) for _ in range(num_parts))
+
+    def forward(
+        self, words_TB: Tensor, embedding_VE: Tensor, state: tuple[Tensor, ...], real_TB: Tensor | None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Run T steps; where `real_TB` is false, a text stands still."""
+        embedded_TBE = self.dropout(embedding_VE[words_TB])
+        if real_TB is None:
+            hidden_TBD, state = self._steps(embedded_TBE, state)
+        else:
+            rows = []
+            for embedded_BE, real_B in zip(embedded_TBE, real_TB, strict=True):
+                row_1BD, after = self._steps(embedded_BE.unsqueeze(0), state)
+                rows.append(row_1BD)
+                state = tuple(torch.where(real_B[:, None], new, old) for new, old in zip(after, state, strict=True))
+            hidden_TBD = torch.cat(rows)
+        if self.bottleneck is not None:
+            hidden_TBD = torch.relu(self.bottleneck(self.dropout(hidden_TBD)))
+        return self.dropout(hidden_TBD), state
+
+    def _steps(self, embedded_TBE: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        if isinstance(self.cell, nn.LSTM):
+            hidden_TBD, after = self.cell(embedded_TBE, (state[0], state[1]))
+            return hidden_TBD, after
+        hidden_TBD, last = self.cell(embedded_TBE, state[0])
+        return hidden_TBD, (last,)
+
+
+class FeedForward(nn.Module):
+    """An n-gram network: the last order − 1 words through two ReLu layers."""
+
+    def __init__(self, config: BnceConfig) -> None:
+        super().__init__()
+        self.num_words = config.order - 1
+        self.hidden = nn.Linear(self.num_words * config.embedding_size, config.hidden_size)
+        self.bottleneck = nn.Linear(config.hidden_size, config.bottleneck_size)
+        self.dropout = nn.Dropout(config.dropout)
+        self.output_size = config.bottleneck_size
+
+    def initial_state(self, words_TB: Tensor, like: Tensor) -> tuple[Tensor, ...]:
+        """Make the words that stand before a text."""
+        return (words_TB.new_full((self.num_words - 1, words_TB.shape[1]), END),)
+
+    def forward(
+        self, words_TB: Tensor, embedding_VE: Tensor, state: tuple[Tensor, ...], real_TB: Tensor | None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Map T words, and those before them, to T rows; where `real_TB` is false stands what is before a text."""
+        if real_TB is not None:
+            words_TB = words_TB.masked_fill(~real_TB, END)
+        words_LB = torch.cat([state[0], words_TB])
+        embedded_LBE = embedding_VE[words_LB]
+        windows = [embedded_LBE[offset : offset + len(words_TB)] for offset in range(self.num_words)]
+        hidden = torch.relu(self.hidden(self.dropout(torch.cat(windows, dim=2))))
+        hidden_TBD = torch.relu(self.bottleneck(self.dropout(hidden)))
+        return self.dropout(hidden_TBD), (words_LB[len(words_TB) :],)
+
+
+class OutputTable(nn.Module):
+    """One row and one bias a word, and the constant that scores are normalised by."""
+
+    log_z: Tensor
+
+    def __init__(self, hidden_size: int, vocab_size: int, log_z: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(vocab_size, hidden_size))
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+        self.register_buffer("log_z", torch.tensor(float(log_z)))
+
+
+class BnceForCausalLM(PreTrainedModel, GenerationMixin):
+    """Predicts each word of a text from those before it; a text starts with `</s>`, as the tokenizer writes it."""
+
+    config_class = BnceConfig
+    main_input_name = "input_ids"
+    _is_stateful = True  # a state cannot go back to an earlier word
+
+    def __init__(self, config: BnceConfig) -> None:
+        super().__init__(config)
+        self.embedding = nn.Parameter(torch.zeros(config.vocab_size, config.embedding_size))
+        self.body = FeedForward(config) if config.body == "ffnn" else Recurrent(config)
+        self.output = OutputTable(self.body.output_size, config.vocab_size, config.log_z)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: WordState | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int = 0,
+        return_dict: bool | None = None,
+        **others: Any,
+    ) -> CausalLMOutputWithPast | tuple[Any, ...]:
+        """Compute logits (B, T, V), of the last `logits_to_keep` words or of all; labels are shifted here.
+
+        Texts of several lengths are filled up on the left, or, where no state is carried on, on the right.
+        """
+        hidden_BTD, state = self._run_body(input_ids, attention_mask, past_key_values)
+        if logits_to_keep:
+            hidden_BTD = hidden_BTD[:, -logits_to_keep:]
+        table = self.output
+        logits_BTV = torch.matmul(hidden_BTD, table.weight.t()).float() + table.bias - table.log_z
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits_BTV, labels=labels, vocab_size=self.config.vocab_size, **others)
+        output = CausalLMOutputWithPast(
+            loss=loss, logits=logits_BTV, past_key_values=None if use_cache is False else state
+        )
+        return output.to_tuple() if return_dict is False else output
+
+    def word_log_probs(self, input_ids: Tensor, words: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Compute ln p of the words (B, T, K) that may follow each input word, with the constant ln Z.
+
+        Only the rows of these words are read, so the cost does not depend on the vocabulary.
+        """
+        hidden_BTD, _ = self._run_body(input_ids, attention_mask, None)
+        table = self.output
+        product_BTK = torch.matmul(table.weight[words], hidden_BTD.unsqueeze(3)).squeeze(3)
+        return product_BTK.float() + table.bias[words] - table.log_z
+
+    def _run_body(self, input_ids: Tensor, mask: Tensor | None, past: WordState | None) -> tuple[Tensor, WordState]:
+        words_TB = input_ids.t()
+        real_TB = None
+        if mask is not None:
+            real_TB = mask[:, -len(words_TB) :].t().bool()
+            # Words that are all there need not go one by one.
+            real_TB = None if bool(real_TB.all()) else real_TB
+        parts = self.body.initial_state(words_TB, self.embedding) if past is None else past.parts
+        hidden_TBD, parts = self.body(words_TB, self.embedding, parts, real_TB)
+        return hidden_TBD.transpose(0, 1), WordState(parts, len(words_TB) + (0 if past is None else past.num_words))
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        past_key_values: WordState | None = None,
+        attention_mask: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | None = None,
+        **others: Any,
+    ) -> dict[str, Any]:
+        """Give the words that the state has not seen yet."""
+        if past_key_values is not None:
+            input_ids = input_ids[:, past_key_values.num_words :]
+        return {
+            "input_ids": input_ids,
+            "past_key_values": past_key_values,
+            "attention_mask": attention_mask,
+            "use_cache": use_cache,
+            "logits_to_keep": logits_to_keep or 0,
+        }
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        """Tell `generate` to make no cache of keys and values: the first forward pass makes a state."""
+        return False

@@ -1,0 +1,216 @@
+"""A language model as ONNX graphs: the body, the scores of chosen words, and the scores of all words.
+
+The graphs are written node by node. ONNX has operators for the recurrent layers and for all else that the models do, so
+that there is nothing to trace, and every size that may vary is free: T, B and K.
+
+All weights are in one file beside the graphs, which refer to them by place. So the output table, which two of the
+graphs need, is stored once, and no graph meets the 2 GB that a protobuf may have.
+
+Legend: T time steps, B streams, C context words, L = C + T, K chosen words, E embedding, H recurrent layer,
+D last hidden layer, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import onnx
+import torch
+from onnx import TensorProto, helper
+from torch import Tensor, nn
+
+from bnce.language_model import LanguageModel
+from bnce.models import FeedForward, Recurrent
+
+OPSET = 17
+IR_VERSION = 8  # of the same time as the opset, so that runtimes some years old can read it
+WEIGHTS_FILE = "weights.bin"
+ALIGNMENT_BYTES = 65536  # a place that every system can map into memory
+_LAST = 2**63 - 1
+
+Dimension = int | str
+
+
+class WeightsFile:
+    """The file with all weights, written once from front to back."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def add(self, name: str, tensor: Tensor) -> TensorProto:
+        """Append a tensor and give what a graph holds in its place."""
+        self._file.write(b"\0" * (-self._file.tell() % ALIGNMENT_BYTES))
+        offset = self._file.tell()
+        values = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
+        self._file.write(values.data)
+        reference = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=values.shape)
+        reference.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", WEIGHTS_FILE), ("offset", offset), ("length", values.nbytes)):
+            reference.external_data.add(key=key, value=str(value))
+        return reference
+
+
+class Graph:
+    """A graph in the making: nodes in the order they run, and what they refer to."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.nodes: list[Any] = []
+        self.weights: list[TensorProto] = []
+        self.inputs: list[Any] = []
+        self.outputs: list[Any] = []
+
+    def input(self, name: str, kind: int, shape: Sequence[Dimension]) -> str:
+        """Declare an input; a dimension with a name may have any size."""
+        self.inputs.append(helper.make_tensor_value_info(name, kind, shape))
+        return name
+
+    def output(self, name: str, shape: Sequence[Dimension]) -> None:
+        """Declare an output."""
+        self.outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+
+    def weight(self, reference: TensorProto) -> str:
+        """Refer to a tensor in the weights file."""
+        self.weights.append(reference)
+        return str(reference.name)
+
+    def integers(self, *values: int) -> str:
+        """Make a small constant."""
+        name = f"integers_{len(self.weights)}"
+        self.weights.append(helper.make_tensor(name, TensorProto.INT64, [len(values)], values))
+        return name
+
+    def node(self, kind: str, *inputs: str, to: str | Sequence[str] = "", **attributes: Any) -> str:
+        """Append a node and give the name of its first output."""
+        outputs = [to or f"{kind.lower()}_{len(self.nodes)}"] if isinstance(to, str) else list(to)
+        self.nodes.append(helper.make_node(kind, list(inputs), outputs, **attributes))
+        return outputs[0]
+
+    def save(self, path: Path) -> None:
+        """Write the graph, checked against ONNX's own rules."""
+        graph = helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, self.weights)
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="bnce"
+        )
+        onnx.save(model, str(path))
+        onnx.checker.check_model(str(path), full_check=True)
+
+
+def write_graphs(model: LanguageModel, directory: Path) -> None:
+    """Write body.onnx, words.onnx, all_words.onnx and the weights they share."""
+    output = model.output
+    with open(directory / WEIGHTS_FILE, "wb") as file:
+        weights = WeightsFile(file)
+        body = _body(model, weights)
+        weight_VD = weights.add("output_weight", output.weight)
+        # Every score has ln Z taken off, so the bias has it taken off once and for all.
+        bias_V = weights.add("output_bias_less_log_z", output.bias - output.log_z)
+    body.save(directory / "body.onnx")
+    _words(output.hidden_size, weight_VD, bias_V).save(directory / "words.onnx")
+    _all_words(output.hidden_size, output.vocab_size, weight_VD, bias_V).save(directory / "all_words.onnx")
+
+
+def state_names(model: LanguageModel) -> list[str]:
+    """Name the parts of the recurrent state, as the body's inputs; its outputs have `_after` added."""
+    return [f"state_{part}" for part, _ in zip("hc", model.initial_state(1), strict=False)]
+
+
+def _body(model: LanguageModel, weights: WeightsFile) -> Graph:
+    """Input words and state in, last hidden layer and state out."""
+    graph = Graph("body")
+    graph.output("hidden", ["T", "B", model.body.output_size])
+    ids_LB = graph.input("input_ids", TensorProto.INT64, ["L", "B"])
+    embedded_LBE = graph.node("Gather", graph.weight(weights.add("embedding", model.embedding)), ids_LB)
+    if isinstance(model.body, FeedForward):
+        _feed_forward(graph, weights, model.body, embedded_LBE)
+    else:
+        _recurrent(graph, weights, model.body, embedded_LBE, state_names(model))
+    return graph
+
+
+def _recurrent(graph: Graph, weights: WeightsFile, body: Recurrent, embedded_TBE: str, names: list[str]) -> None:
+    cell, size = body.cell, body.cell.hidden_size
+    is_lstm = isinstance(cell, nn.LSTM)
+    input_weight, state_weight, input_bias, state_bias = (
+        _reorder_gates(tensor, size) if is_lstm else tensor for tensor in cell.all_weights[0]
+    )
+    parts = [
+        graph.weight(weights.add("input_weight", input_weight.unsqueeze(0))),
+        graph.weight(weights.add("state_weight", state_weight.unsqueeze(0))),
+        graph.weight(weights.add("cell_bias", torch.cat([input_bias, state_bias]).unsqueeze(0))),
+    ]
+    all_steps = ""  # the place of the lengths of texts: none is shorter than the others
+    states = [graph.input(name, TensorProto.FLOAT, [1, "B", size]) for name in names]
+    after = [f"{name}_after" for name in names]
+    run_T1BH = graph.node(
+        "LSTM" if is_lstm else "RNN", embedded_TBE, *parts, all_steps, *states, to=["steps", *after], hidden_size=size
+    )
+    last = "hidden" if body.bottleneck is None else ""
+    hidden_TBH = graph.node("Squeeze", run_T1BH, graph.integers(1), to=last)
+    if body.bottleneck is not None:
+        _dense(graph, weights, "bottleneck", body.bottleneck, hidden_TBH, to="hidden")
+    for name in after:
+        graph.output(name, [1, "B", size])
+
+
+def _reorder_gates(tensor: Tensor, size: int) -> Tensor:
+    """PyTorch stacks an LSTM's gates as input, forget, cell, output; ONNX as input, output, forget, cell."""
+    into, forget, cell, out = tensor.split(size)
+    return torch.cat([into, out, forget, cell])
+
+
+def _feed_forward(graph: Graph, weights: WeightsFile, body: FeedForward, embedded_LBE: str) -> None:
+    windows = []
+    for offset in range(body.num_words):
+        # Each window has T words: the first ends C before the last word, the last with it.
+        end = offset - body.num_context if offset < body.num_context else _LAST
+        windows.append(
+            graph.node("Slice", embedded_LBE, graph.integers(offset), graph.integers(end), graph.integers(0))
+        )
+    joined = graph.node("Concat", *windows, axis=2)
+    hidden = _dense(graph, weights, "hidden_layer", body.hidden, joined)
+    _dense(graph, weights, "bottleneck", body.bottleneck, hidden, to="hidden")
+
+
+def _dense(graph: Graph, weights: WeightsFile, name: str, layer: nn.Linear, rows: str, to: str = "") -> str:
+    product = graph.node("MatMul", rows, graph.weight(weights.add(f"{name}_weight", layer.weight.t())))
+    shifted = graph.node("Add", product, graph.weight(weights.add(f"{name}_bias", layer.bias)))
+    return graph.node("Relu", shifted, to=to)
+
+
+def _words(hidden_size: int, weight_VD: TensorProto, bias_V: TensorProto) -> Graph:
+    """Score chosen words: only their rows are read."""
+    graph = Graph("words")
+    hidden_TBD = graph.input("hidden", TensorProto.FLOAT, ["T", "B", hidden_size])
+    words_TBK = graph.input("words", TensorProto.INT64, ["T", "B", "K"])
+    rows_TBKD = graph.node("Gather", graph.weight(weight_VD), words_TBK)
+    column_TBD1 = graph.node("Unsqueeze", hidden_TBD, graph.integers(-1))
+    product_TBK1 = graph.node("MatMul", rows_TBKD, column_TBD1)
+    product_TBK = graph.node("Squeeze", product_TBK1, graph.integers(-1))
+    bias_TBK = graph.node("Gather", graph.weight(bias_V), words_TBK)
+    graph.node("Add", product_TBK, bias_TBK, to="log_probs")
+    graph.output("log_probs", ["T", "B", "K"])
+    return graph
+
+
+def _all_words(hidden_size: int, vocab_size: int, weight_VD: TensorProto, bias_V: TensorProto) -> Graph:
+    """Score every word, and sum: what is left of one, by logarithm, makes the scores exact."""
+    graph = Graph("all_words")
+    hidden_TBD = graph.input("hidden", TensorProto.FLOAT, ["T", "B", hidden_size])
+    hidden_ND = graph.node("Reshape", hidden_TBD, graph.integers(-1, hidden_size))
+    # This product takes the table as it is; the one for more dimensions would need a transposed copy.
+    score_NV = graph.node("Gemm", hidden_ND, graph.weight(weight_VD), graph.weight(bias_V), transB=1)
+    batch = graph.node("Slice", graph.node("Shape", hidden_TBD), graph.integers(0), graph.integers(2))
+    shape = graph.node("Concat", batch, graph.integers(vocab_size), axis=0)
+    score_TBV = graph.node("Reshape", score_NV, shape, to="log_probs")
+    # In steps: with ReduceLogSumExp for all of them, onnxruntime 1.31 was 0.001 off at V = 800K, and is 5e-6 off so.
+    highest_TB1 = graph.node("ReduceMax", score_TBV, axes=[2])
+    share_TBV = graph.node("Exp", graph.node("Sub", score_TBV, highest_TB1))
+    sum_TB1 = graph.node("ReduceSum", share_TBV, graph.integers(2))
+    log_sum_TB1 = graph.node("Add", graph.node("Log", sum_TB1), highest_TB1)
+    graph.node("Squeeze", log_sum_TB1, graph.integers(2), to="log_sum")
+    graph.output("log_probs", ["T", "B", vocab_size])
+    graph.output("log_sum", ["T", "B"])
+    return graph
