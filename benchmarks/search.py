@@ -43,7 +43,7 @@ VALUES: dict[str, list[Any]] = {
     "optimiser.schedule": ["cosine"],
     "optimiser.warmup_steps": [100],
     "model.dropout": [0.1],
-    "training.num_steps": [40],
+    "training.num_steps": [40, 10],
     "loss.log_z": [7.0],
 }
 ORDER = [
@@ -56,7 +56,7 @@ ORDER = [
     "training.num_steps",
     "loss.log_z",
 ]
-MAX_DOUBLINGS = 2
+MAX_DOUBLINGS = 3
 
 
 class Silent:
@@ -160,17 +160,28 @@ def main() -> None:
     parser.add_argument("--model", default="relu-lstm")
     parser.add_argument("--losses", default="bnce,chunk-bnce,softmax")
     parser.add_argument("--tokens", type=int, default=10_240_000, help="training words of a trial, one epoch")
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument(
+        "--try", action="append", default=[], dest="tries", metavar="KEY=VALUE,…", help="these trials and no search"
+    )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings")
     parser.add_argument("--minutes", type=float, default=math.inf, help="start no trial after so long")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     fixed = [
         f"training.max_train_tokens={given.tokens}",
-        "training.epochs=1",
+        f"training.epochs={given.epochs}",
         "training.evaluations_per_epoch=1",
         *given.settings,
     ]
     deadline = time.monotonic() + 60 * given.minutes
+    if given.tries:
+        for loss in given.losses.split(","):
+            search = Search(given.corpus, given.out, given.model, loss, fixed, deadline)
+            for text in given.tries:
+                pairs = (pair.split("=", 1) for pair in text.split(","))
+                search.trial({**START, **{key: json.loads(value) for key, value in pairs}}, text)
+        return
     best = {
         loss: Search(given.corpus, given.out, given.model, loss, fixed, deadline).run()
         for loss in given.losses.split(",")
