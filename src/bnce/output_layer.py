@@ -138,7 +138,11 @@ class OutputLayer(nn.Module):
 
     def all_scores(self, hidden_ND: Tensor) -> Tensor:
         """Compute the raw scores of every word for a few positions (N, V), in float32."""
-        return torch.matmul(hidden_ND, self.weight.t()).float() + self.bias
+        return self.scores_between(hidden_ND, 0, self.vocab_size)
+
+    def scores_between(self, hidden_ND: Tensor, begin: int, end: int) -> Tensor:
+        """Compute the raw scores of the words from `begin` up to `end`, which is not among them, in float32."""
+        return torch.matmul(hidden_ND, self.weight[begin:end].t()).float() + self.bias[begin:end]
 
     def log_normaliser(self, hidden_ND: Tensor) -> Tensor:
         """Compute ln Σ_v exp(h·w_v + c_v) for each position (N,), block by block."""
@@ -148,9 +152,7 @@ class OutputLayer(nn.Module):
     def _log_normaliser(self, hidden_ND: Tensor) -> Tensor:
         total_N: Tensor | None = None
         for begin in range(0, self.vocab_size, BLOCK_WORDS):
-            end = begin + BLOCK_WORDS
-            logit_NV = torch.matmul(hidden_ND, self.weight[begin:end].t()).float() + self.bias[begin:end]
-            part_N = torch.logsumexp(logit_NV, dim=1)
+            part_N = torch.logsumexp(self.scores_between(hidden_ND, begin, begin + BLOCK_WORDS), dim=1)
             total_N = part_N if total_N is None else torch.logaddexp(total_N, part_N)
         assert total_N is not None
         return total_N

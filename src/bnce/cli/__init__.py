@@ -15,6 +15,7 @@ from bnce.cli.fetch import fetch
 from bnce.cli.generate import generate
 from bnce.cli.info import info
 from bnce.cli.prepare import prepare
+from bnce.cli.score import score
 from bnce.cli.train import train
 from bnce.errors import UserError
 
@@ -26,7 +27,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (fetch, prepare, train, evaluate, compare, experiment, info, generate, bench, doctor):
+for _command in (fetch, prepare, train, evaluate, compare, experiment, info, score, generate, bench, doctor):
     app.command()(_command)
 
 
