@@ -45,17 +45,17 @@ def test_each_distinct_prefix_goes_through_the_network_once(monkeypatch: pytest.
     scorer.start()
     widths: list[int] = []
     normalised: list[int] = []
-    forward, log_normaliser = model.forward, model.output.log_normaliser
+    branch, log_normaliser = scorer.branch_states, model.output.log_normaliser
 
-    def watch(input_LB: Any, state: Any) -> Any:
-        widths.append(input_LB.shape[1])
-        return forward(input_LB, state)
+    def watch(states: Any, parent_B: Any, word_B: Any) -> Any:
+        widths.append(len(word_B))
+        return branch(states, parent_B, word_B)
 
     def count(hidden_ND: Any) -> Any:
         normalised.append(len(hidden_ND))
         return log_normaliser(hidden_ND)
 
-    monkeypatch.setattr(model, "forward", watch)
+    monkeypatch.setattr(scorer, "branch_states", watch)
     monkeypatch.setattr(model.output, "log_normaliser", count)
     score_prefixes(scorer, HYPOTHESES, normalised=True)
     # 4 and 9 go on; 4 5; 4 5 6; 4 5 6 7 and 4 5 6 8; 4 5 6 7 7.

@@ -56,14 +56,10 @@ def _score_tree(scorer: Scorer, sequences: Sequence[Ids], normalised: bool) -> l
     states = scorer.start_states()
     for level in _levels(word_N, length_S):
         parent_B, word_B, kept_B = (torch.from_numpy(part).to(scorer.device) for part in level[:3])
-        if normalised:
-            # Before the states are copied, so that a context is normalised once however many words follow it.
-            scorer.log_normaliser(states)
-        before = states.select(parent_B)
-        log_prob_B = scorer.score_states(before, word_B, normalised).double().cpu().numpy()
+        log_prob_B = scorer.score_words(states, parent_B, word_B, normalised).double().cpu().numpy()
         log_prob_N[level.position_A] = log_prob_B[level.node_A]
         if len(kept_B):
-            states = scorer.advance_states(before.select(kept_B), word_B[kept_B])
+            states = scorer.branch_states(states, parent_B[kept_B], word_B[kept_B])
     return np.split(log_prob_N, np.cumsum(length_S)[:-1]) if len(length_S) else []
 
 

@@ -3,7 +3,8 @@
 All logarithms are natural. A state stands for a whole history; it is never changed, so hypotheses may share one, and
 any number of them go through the network side by side. `prefixes` scores whole lists of hypotheses with it.
 
-Legend: B states side by side, C context words of an n-gram body, D hidden, K words a state.
+Legend: B states side by side, C context words of an n-gram body, D hidden, K words a state, W different words,
+P different states.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor
 from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
 from bnce.language_model import LanguageModel
+from bnce.models import Recurrent
 from bnce.models import State as RecurrentState
 from bnce.precision import float32_products
 
@@ -84,17 +86,11 @@ class Scorer:
         if not states:
             return torch.zeros(0, device=self.device)
         words_B = self._words(states, words, several=True)
-        if not normalised:
-            return self.score_states(gather(states), words_B)
-        # What is computed now is kept with the states it is computed for, not with the copies that are gathered.
-        distinct = list(dict.fromkeys((state.states, state.place) for state in states))
-        unknown = [State(*pair) for pair in distinct if bool(pair[0].log_normaliser_B[pair[1]].isnan())]
-        if unknown:
-            with torch.inference_mode():
-                log_normaliser_B = self.log_normaliser(gather(unknown))
-                for state, value in zip(unknown, log_normaliser_B, strict=True):
-                    state.states.log_normaliser_B[state.place] = value
-        return self.score_states(gather(states), words_B, normalised=True)
+        if normalised:
+            self._normalise(states)
+        side_by_side = gather(states)
+        every_B = torch.arange(len(states), device=self.device)
+        return self.score_words(side_by_side, every_B, words_B, normalised)
 
     def start_states(self) -> States:
         """Give the start of a sentence as states, of which there is one."""
@@ -111,16 +107,29 @@ class Scorer:
         return self._step(states.context_CB, states.recurrent, word_B)
 
     @torch.inference_mode()
-    def score_states(self, states: States, words: Tensor, normalised: bool = False) -> Tensor:
-        """Compute ln p of words (B,) or (B, K) after states that lie side by side."""
+    def branch_states(self, states: States, parent_B: Tensor, word_B: Tensor) -> States:
+        """Move the states at these places on by one word each, which is cheaper where states and words repeat."""
+        body = self.model.body
+        if not isinstance(body, Recurrent):
+            return self.advance_states(states.select(parent_B), word_B)
+        word_W, word_B = torch.unique(word_B, return_inverse=True)
+        parent_P, parent_B = torch.unique(parent_B, return_inverse=True)
+        before = tuple(part.index_select(1, parent_P) for part in states.recurrent)
+        with float32_products(tf32=False):
+            hidden_BD, after = body.branch(self.model.embedding.index_select(0, word_W), word_B, before, parent_B)
+        return States(states.context_CB[:, :1].expand(0, len(word_B)), after, hidden_BD)
+
+    @torch.inference_mode()
+    def score_words(self, states: States, place_N: Tensor, words: Tensor, normalised: bool = False) -> Tensor:
+        """Compute ln p of words (N,) or (N, K) after the states at these places; each state is normalised once."""
         output = self.model.output
         if not normalised:
             refuse_unnormalised(self.model)
-        words_BK = words.reshape(len(states), -1)
+        words_NK = words.reshape(len(place_N), -1)
         with float32_products(tf32=False):
-            score_BK = output.scores(states.hidden_BD, words_BK)
-            constant = self.log_normaliser(states).unsqueeze(1) if normalised else output.log_z
-        return (score_BK - constant).reshape(words.shape)
+            score_NK = output.scores(states.hidden_BD.index_select(0, place_N), words_NK)
+            constant = self.log_normaliser(states)[place_N].unsqueeze(1) if normalised else output.log_z
+        return (score_NK - constant).reshape(words.shape)
 
     @torch.inference_mode()
     def log_normaliser(self, states: States) -> Tensor:
@@ -131,6 +140,15 @@ class Scorer:
                 found = self.model.output.log_normaliser(states.hidden_BD.index_select(0, missing))
             states.log_normaliser_B[missing] = found
         return states.log_normaliser_B
+
+    @torch.inference_mode()
+    def _normalise(self, states: Sequence[State]) -> None:
+        """Keep ln Z(context) with the very states it belongs to, which copies of them then have, too."""
+        distinct = dict.fromkeys((state.states, state.place) for state in states)
+        missing = [State(*pair) for pair in distinct if pair[0].log_normaliser_B[pair[1]].isnan()]
+        if missing:
+            for state, value in zip(missing, self.log_normaliser(gather(missing)), strict=True):
+                state.states.log_normaliser_B[state.place] = value
 
     def _step(self, context_CB: Tensor, recurrent: RecurrentState, word_B: Tensor) -> States:
         input_LB = torch.cat([context_CB, word_B.unsqueeze(0)])
