@@ -247,8 +247,8 @@ REPORT = """# Scoring text: speed
 
 Machine: {machine}. {versions}.
 ReLu-LSTM with random weights, float32, V = {vocab_size}; sizes are embedding–recurrent–bottleneck as in the paper's
-tables. Sentences have {mean_words} words on average, drawn by Zipf's law. Every round runs all ways in turn; figures are
-medians of {rounds} rounds with the least and the most, and ratios are taken within a round.
+tables. Sentences have {mean_words} words on average, drawn by Zipf's law. Every round runs all ways in turn; figures
+are medians of {rounds} rounds with the least and the most, and ratios are taken within a round.
 
 ## Without the softmax
 
@@ -261,9 +261,9 @@ of 2,048 words in float32, which was the fastest of the shapes from 256 × 1,024
 
 ## Shared prefixes
 
-100-best lists, unnormalised. Of a sentence's places {places} are uncertain (6 at least), each with {alternatives} alternatives,
-one of them no word at all, at costs drawn from an exponential distribution; a list is the 100 cheapest combinations, as
-a decoder's lattice gives them. Apart, hypotheses are packed by length as any other sentences are.
+100-best lists, unnormalised. Of a sentence's places {places} are uncertain (6 at least), each with {alternatives}
+alternatives, one of them no word at all, at costs drawn from an exponential distribution; a list is the 100 cheapest
+combinations, as a decoder's lattice gives them. Apart, hypotheses are packed by length as any other sentences are.
 
 | recipe, sizes | words / distinct prefixes | apart, hypotheses/s | shared, hypotheses/s | times | bar |
 |---|---:|---:|---:|---:|---:|
