@@ -260,7 +260,7 @@ are medians of {rounds} rounds with the least and the most, and ratios are taken
 ## Without the softmax
 
 Ids in, log-probabilities of every word and `</s>` out. The exact scorer multiplies blocks of 512 positions with blocks
-of 2,048 words in float32, which was the fastest of the shapes from 256 × 1,024 to 1,024 × 8,192 here.
+of 2,048 words in float32: within 5% of the best of the shapes from 256 × 1,024 to 1,024 × 8,192 here.
 
 | recipe, sizes | exact softmax, sentences/s | unnormalised, sentences/s | times | times by arithmetic | bar |
 |---|---:|---:|---:|---:|---:|
