@@ -199,7 +199,7 @@ class LargestTensor(TorchDispatchMode):
     [
         pytest.param(800_000, 24, 24, id="many words"),
         # Sixteen windows of 64 steps each are twice as many positions as one block has.
-        pytest.param(BLOCK_WORDS + 10, CONTEXT + 16 * WINDOW, BLOCK_POSITIONS, id="many positions"),
+        pytest.param(BLOCK_WORDS["cpu"] + 10, CONTEXT + 16 * WINDOW, BLOCK_POSITIONS, id="many positions"),
     ],
 )
 def test_memory_does_not_grow_with_the_vocabulary_or_the_text(
@@ -209,14 +209,14 @@ def test_memory_does_not_grow_with_the_vocabulary_or_the_text(
     ids = random_ids(num_tokens, vocab_size)
     with LargestTensor() as largest:
         evaluate(model, ids)
-    assert largest.num_numbers == num_positions * BLOCK_WORDS
+    assert largest.num_numbers == num_positions * BLOCK_WORDS["cpu"]
 
 
 def test_scores_are_those_of_the_whole_vocabulary_across_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     # Blocks of 7 words and 11 positions, neither of which divides anything here.
     model, ids = small_model("lstm").eval(), random_ids(200)
     whole = numbers(evaluate(model, ids))
-    monkeypatch.setattr("bnce.output_layer.BLOCK_WORDS", 7)
+    monkeypatch.setitem(BLOCK_WORDS, "cpu", 7)
     monkeypatch.setattr("bnce.output_layer.BLOCK_POSITIONS", 11)
     assert VOCAB_SIZE % 7 != 0
     assert numbers(evaluate(model, ids)) == pytest.approx(whole, rel=1e-6)

@@ -236,7 +236,7 @@ def exact_log_probs(layer: OutputLayer, hidden_ND: Tensor) -> Tensor:
 @pytest.mark.parametrize("block_words", [1, 5, V - 1, V, 8192])
 @pytest.mark.parametrize("block_positions", [1, 4, 512])
 def test_normalised_log_probs(monkeypatch: pytest.MonkeyPatch, block_words: int, block_positions: int) -> None:
-    monkeypatch.setattr(output_layer, "BLOCK_WORDS", block_words)
+    monkeypatch.setitem(output_layer.BLOCK_WORDS, "cpu", block_words)
     monkeypatch.setattr(output_layer, "BLOCK_POSITIONS", block_positions)
     layer = build(spread=1.0)
     hidden_ND, _ = hidden_and_targets(6)

@@ -1,7 +1,7 @@
 """Word language models over huge vocabularies at the speed of small ones.
 
-`bnce.OutputLayer` is the drop-in for any PyTorch model; `bnce.noise` makes its noise. PyTorch is loaded on first use,
-so that the command line answers at once.
+`bnce.load(RUN)` opens a trained model for use. `bnce.OutputLayer` is the drop-in for any PyTorch model; `bnce.noise`
+makes its noise. PyTorch is loaded on first use, so that the command line answers at once.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from bnce import noise
     from bnce.noise import Noise
     from bnce.output_layer import OutputLayer
+    from bnce.use.model import load
 
-__all__ = ["Noise", "OutputLayer", "UserError", "__version__", "noise"]
+__all__ = ["Noise", "OutputLayer", "UserError", "__version__", "load", "noise"]
 
-_HOMES = {"OutputLayer": "bnce.output_layer", "Noise": "bnce.noise"}
+_HOMES = {"OutputLayer": "bnce.output_layer", "Noise": "bnce.noise", "load": "bnce.use.model"}
 
 
 def __getattr__(name: str) -> Any:

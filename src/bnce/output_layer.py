@@ -21,9 +21,9 @@ from bnce.noise import Noise, unigram
 
 IGNORE_INDEX = -100
 
-# One block of logits while normalising: 2^22 numbers are 16 MB, whatever V is.
+# One block of logits while normalising, whatever V is: 2^20 numbers stay in a CPU's cache, 2^22 are worth a kernel.
 BLOCK_POSITIONS = 512
-BLOCK_WORDS = 8192
+BLOCK_WORDS = {"cpu": 2048, "cuda": 8192}
 
 
 class OutputLayer(nn.Module):
@@ -138,12 +138,20 @@ class OutputLayer(nn.Module):
 
     def scores(self, hidden_ND: Tensor, words_NK: Tensor) -> Tensor:
         """Compute the raw scores h·w + c of K words for each position, in float32."""
+        if words_NK.shape[1] == 1:
+            # One row a position is no matrix product: a batch of those takes four times as long on a CPU.
+            word_N = words_NK[:, 0]
+            return ((self.weight[word_N] * hidden_ND).float().sum(1) + self.bias[word_N]).unsqueeze(1)
         product_NK = torch.matmul(self.weight[words_NK], hidden_ND.unsqueeze(2)).squeeze(2)
         return product_NK.float() + self.bias[words_NK]
 
     def all_scores(self, hidden_ND: Tensor) -> Tensor:
         """Compute the raw scores of every word for a few positions (N, V), in float32."""
-        return torch.matmul(hidden_ND, self.weight.t()).float() + self.bias
+        return self.scores_between(hidden_ND, 0, self.vocab_size)
+
+    def scores_between(self, hidden_ND: Tensor, begin: int, end: int) -> Tensor:
+        """Compute the raw scores of the words from `begin` up to `end`, which is not among them, in float32."""
+        return torch.matmul(hidden_ND, self.weight[begin:end].t()).float() + self.bias[begin:end]
 
     def log_normaliser(self, hidden_ND: Tensor) -> Tensor:
         """Compute ln Σ_v exp(h·w_v + c_v) for each position (N,), block by block."""
@@ -156,10 +164,9 @@ class OutputLayer(nn.Module):
 
     def _log_normaliser(self, hidden_ND: Tensor) -> Tensor:
         total_N: Tensor | None = None
-        for begin in range(0, self.vocab_size, BLOCK_WORDS):
-            end = begin + BLOCK_WORDS
-            logit_NV = torch.matmul(hidden_ND, self.weight[begin:end].t()).float() + self.bias[begin:end]
-            part_N = torch.logsumexp(logit_NV, dim=1)
+        num_words = BLOCK_WORDS.get(hidden_ND.device.type, BLOCK_WORDS["cuda"])
+        for begin in range(0, self.vocab_size, num_words):
+            part_N = torch.logsumexp(self.scores_between(hidden_ND, begin, begin + num_words), dim=1)
             total_N = part_N if total_N is None else torch.logaddexp(total_N, part_N)
         assert total_N is not None
         return total_N

@@ -66,6 +66,19 @@ def test_words_are_not_markup(bnce: Command, trained: Path, tmp_path: Path) -> N
     assert outcome.stdout.startswith("[red] [/b]")
 
 
+def test_the_likeliest_next_words(bnce: Command, trained: Path) -> None:
+    record = bnce("generate", trained, "--prompt", "Ba be", "--next", 5, "--json").json
+    assert set(record) == {"run", "prompt", "next"}
+    assert len(record["next"]) == 5
+    probs = [word["prob"] for word in record["next"]]
+    assert probs == sorted(probs, reverse=True)
+    every = bnce("generate", trained, "--prompt", "Ba be", "--next", 10**6, "--json").json["next"]
+    assert sum(word["prob"] for word in every) == pytest.approx(1, abs=1e-5)
+    assert every[:5] == record["next"]
+    plain = bnce("generate", trained, "--prompt", "Ba be", "--next", 5)
+    assert plain.stdout.splitlines() == [f"{word['prob']:.6f}  {word['word']}" for word in record["next"]]
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [

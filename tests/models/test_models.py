@@ -51,6 +51,25 @@ def test_two_chunks_are_one_long_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RECURRENT)
+def test_a_branch_is_a_step_for_every_pair(name: str) -> None:
+    """Two words and three states in five pairs, some of them the same: each as `forward` alone would have it."""
+    network = body(name).eval()
+    assert isinstance(network, Recurrent)
+    word_WE = embedded(2)[:, 0]
+    word_B, parent_B = torch.tensor([0, 1, 1, 0, 1]), torch.tensor([2, 0, 2, 2, 2])
+    with torch.no_grad():
+        _, state = network(embedded(4), network.initial_state(B))
+        before = tuple(part.clone() for part in state)
+        hidden_BD, after = network.branch(word_WE, word_B, state, parent_B)
+        pairs = tuple(part[:, parent_B] for part in state)
+        expected_TBD, expected = network(word_WE[word_B].unsqueeze(0), pairs)
+    torch.testing.assert_close(hidden_BD, expected_TBD[0], rtol=0, atol=16 * EPS)
+    for part, expected_part in zip(after, expected, strict=True):
+        torch.testing.assert_close(part, expected_part, rtol=0, atol=16 * EPS)
+    assert all(torch.equal(part, kept) for part, kept in zip(state, before, strict=True))
+
+
+@pytest.mark.parametrize("name", RECURRENT)
 def test_the_carried_state_ends_back_propagation(name: str) -> None:
     network = body(name)
     words_TBE = embedded(4).requires_grad_()

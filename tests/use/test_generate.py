@@ -13,7 +13,8 @@ from small_corpus import small_model
 from bnce.corpus.vocabulary import END, UNK
 from bnce.errors import UserError
 from bnce.language_model import LanguageModel
-from bnce.use.generate import Sampling, generate, sample_words
+from bnce.use import generate as generate_module
+from bnce.use.generate import Sampling, _draw, _nucleus, generate, sample_words
 
 PROBS = [0.05, 0.3, 0.4, 0.2, 0.05]  # the second is <unk>
 
@@ -114,3 +115,42 @@ def test_a_seed_is_all_that_decides() -> None:
     assert generate(model, [3], 5, 10, Sampling(), seed=4) == first
     assert torch.equal(torch.get_rng_state(), state)
     assert generate(model, [3], 5, 10, Sampling(), seed=5) != first
+
+
+def sorted_nucleus(prob_V: np.ndarray, top_p: float) -> np.ndarray:
+    """Keep the likeliest words up to top_p by sorting them all, in float64."""
+    order = np.argsort(-prob_V, kind="stable")
+    before = np.cumsum(prob_V[order]) - prob_V[order]
+    kept = np.zeros_like(prob_V)
+    kept[order[before < top_p]] = prob_V[order[before < top_p]]
+    return kept
+
+
+@pytest.mark.parametrize("top_p", [0.3, 0.9, 0.999])
+@pytest.mark.parametrize("spread", [0.1, 3.0])  # nearly uniform: thousands of words make it up; or a few do
+def test_a_nucleus_found_without_sorting_is_the_sorted_one(spread: float, top_p: float) -> None:
+    torch.manual_seed(2)
+    prob_BV = torch.softmax(spread * torch.randn(3, 20_000), dim=1)
+    prob_BK, word_BK = _nucleus(prob_BV, top_p)
+    found_BV = torch.zeros_like(prob_BV).scatter_(1, word_BK, prob_BK)
+    for found_V, prob_V in zip(found_BV.numpy(), prob_BV.double().numpy(), strict=True):
+        expected_V = sorted_nucleus(prob_V, top_p)
+        # Sums in float32 may end one or two words sooner or later.
+        assert abs(np.count_nonzero(found_V) - np.count_nonzero(expected_V)) <= 3
+        assert np.abs(found_V - expected_V).sum() < 1e-3
+    if spread == 3.0 and top_p < 0.999:
+        assert prob_BK.shape[1] < 20_000
+
+
+def test_places_of_no_weight_are_never_drawn() -> None:
+    weights_BK = torch.tensor([0.0, 0.3, 0.0, 0.7, 0.0]).expand(50_000, -1)
+    seen = np.bincount(_draw(weights_BK, torch.Generator().manual_seed(3)).numpy(), minlength=5) / 50_000
+    np.testing.assert_allclose(seen, [0, 0.3, 0, 0.7, 0], atol=0.01)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(top_k=3), Sampling(top_p=0.8), Sampling(temperature=0)])
+def test_texts_do_not_depend_on_how_the_vocabulary_is_cut(monkeypatch: pytest.MonkeyPatch, sampling: Sampling) -> None:
+    model = small_model("lstm").eval()
+    whole = generate(model, [4], 6, 8, sampling, seed=2)
+    monkeypatch.setattr(generate_module, "BLOCK_NUMBERS", 30)
+    assert generate(model, [4], 6, 8, sampling, seed=2) == whole

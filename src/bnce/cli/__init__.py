@@ -16,6 +16,7 @@ from bnce.cli.fetch import fetch
 from bnce.cli.generate import generate
 from bnce.cli.info import info
 from bnce.cli.prepare import prepare
+from bnce.cli.score import score
 from bnce.cli.train import train
 from bnce.errors import UserError
 
@@ -27,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (fetch, prepare, train, evaluate, compare, experiment, info, generate, export, bench, doctor):
+for _command in (fetch, prepare, train, evaluate, compare, experiment, info, score, generate, export, bench, doctor):
     app.command()(_command)
 
 

@@ -1,7 +1,8 @@
-"""`bnce generate`: a run in, new sentences out."""
+"""`bnce generate`: a run in, new sentences out, or the words that may come next."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated
 
@@ -19,36 +20,41 @@ def generate(
     top_k: Annotated[int, typer.Option(help="Choose among the k likeliest words; 0 for all.")] = 0,
     top_p: Annotated[float, typer.Option(help="Choose among the likeliest words that make up this probability.")] = 1.0,
     allow_unknown: Annotated[bool, typer.Option("--allow-unk", help="Let <unk> be chosen.")] = False,
+    num_next: Annotated[
+        int,
+        typer.Option("--next", min=0, metavar="K", help="Print the K likeliest next words with their probabilities."),
+    ] = 0,
     seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="The same seed gives the same texts.")] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Write sentences that a model makes up.
+    """Write sentences that a model makes up, or the likeliest next words.
 
     [bold]Examples[/bold]
 
       bnce generate runs/relu-lstm
 
       bnce generate runs/relu-lstm --prompt "the function returns" -n 3 --temperature 0.7
+
+      bnce generate runs/relu-lstm --prompt "the function" --next 10
     """
-    from bnce.corpus.vocabulary import END
-    from bnce.run_directory import RunDirectory, choose_device
     from bnce.use.generate import Sampling
-    from bnce.use.generate import generate as continue_text
+    from bnce.use.model import load
 
     sampling = Sampling(temperature, top_k, top_p, allow_unknown)
-    opened = RunDirectory.open(run)
-    words = [word for sentence in opened.normaliser(prompt) for word in sentence]
-    model = opened.load_model(str(choose_device(device)))
-    prompt_ids = [int(word) for word in opened.vocabulary.encode(words)]
-    texts = continue_text(model, prompt_ids, num_texts, max_words, sampling, seed)
-    sentences = []
-    for ids in texts:
-        ended = bool(ids) and ids[-1] == END
-        made = opened.vocabulary.decode(ids[:-1] if ended else ids)
-        sentences.append(" ".join([*words, *made]) + ("" if ended else " …"))
+    model = load(run, device)
+    if num_next:
+        words = model.next_words(prompt, num_next)
+        if as_json:
+            record = {"run": str(run), "prompt": prompt, "next": [dataclasses.asdict(word) for word in words]}
+            print_json(record)
+        else:
+            for word in words:
+                stdout.print(f"{word.prob:.6f}  {word.word}", markup=False)
+        return
+    texts = model.generate(prompt, num_texts, max_words, sampling, seed)
     if as_json:
-        print_json({"run": str(run), "prompt": prompt, "seed": seed, "texts": sentences})
+        print_json({"run": str(run), "prompt": prompt, "seed": seed, "texts": texts})
     else:
-        for sentence in sentences:
-            stdout.print(sentence, markup=False)
+        for text in texts:
+            stdout.print(text, markup=False)

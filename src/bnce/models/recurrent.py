@@ -1,11 +1,12 @@
 """Recurrent bodies: RNN and LSTM, with or without the paper's ReLu bottleneck.
 
-Legend: T time steps, B streams, E embedding, D last hidden layer.
+Legend: T time steps, B streams, E embedding, D last hidden layer, G gates.
 """
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bnce import kernels
@@ -54,6 +55,27 @@ class Recurrent(nn.Module):
         if self.bottleneck is not None:
             hidden_TBD = torch.relu(self.bottleneck(self.dropout(hidden_TBD)))
         return self.dropout(hidden_TBD), tuple(part.detach() for part in after)
+
+    def branch(self, embedded_WE: Tensor, word_B: Tensor, state: State, parent_B: Tensor) -> tuple[Tensor, State]:
+        """Run one step from W words and P states into B pairs of them: hidden (B, D) and the state after each pair.
+
+        What `forward` would multiply for every pair is multiplied once for a word and once for a state.
+        """
+        input_weight, state_weight, *biases = self.cell.all_weights[0]
+        input_WG = F.linear(embedded_WE, input_weight, biases[0] + biases[1])
+        state_PG = F.linear(state[0][0], state_weight)
+        sum_BG = input_WG.index_select(0, word_B).add_(state_PG.index_select(0, parent_B))
+        after: State
+        if isinstance(self.cell, nn.LSTM):
+            input_gate, forget_gate, candidate, output_gate = sum_BG.chunk(4, dim=1)
+            memory_BD = state[1][0].index_select(0, parent_B).mul_(forget_gate.sigmoid_())
+            memory_BD.addcmul_(input_gate.sigmoid_(), candidate.tanh_())
+            hidden_BD = memory_BD.tanh().mul_(output_gate.sigmoid_())
+            after = (hidden_BD.unsqueeze(0), memory_BD.unsqueeze(0))
+        else:
+            hidden_BD = sum_BG.tanh_()
+            after = (hidden_BD.unsqueeze(0),)
+        return hidden_BD if self.bottleneck is None else torch.relu(self.bottleneck(hidden_BD)), after
 
     def _run_fast(self, embedded_TBE: Tensor, state: State, dtype: torch.dtype) -> tuple[Tensor, State]:
         """Compute the same through kernels that pad sizes inside, with products in a narrow type."""

@@ -1,6 +1,6 @@
 """Text from a model: sampled word by word, with the usual ways to keep to the likely ones.
 
-Legend: B texts side by side, V vocabulary, D hidden.
+Legend: B texts side by side, V vocabulary, K its likeliest words, D hidden.
 """
 
 from __future__ import annotations
@@ -15,6 +15,11 @@ from torch import Tensor
 from bnce.corpus.vocabulary import END, UNK
 from bnce.errors import UserError
 from bnce.language_model import LanguageModel
+from bnce.output_layer import OutputLayer
+from bnce.use.top_words import BLOCK_NUMBERS, top_words
+
+# Where the search for the words that make up top-p begins: a trained model seldom spreads over more.
+NUCLEUS_WORDS = 1024
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ class Sampling:
             raise UserError(f"top-p is {self.top_p}: it must be above 0 and at most 1.")
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def generate(
     model: LanguageModel, prompt: Sequence[int], num_texts: int, max_words: int, sampling: Sampling, seed: int
 ) -> list[list[int]]:
@@ -49,7 +54,7 @@ def generate(
     open_texts = set(range(num_texts))
     for _ in range(max_words):
         hidden_TBD, state = model(input_LB, state)
-        word_B = sample_words(model.output.all_scores(hidden_TBD[-1]), sampling, generator)
+        word_B = _next_words(model.output, hidden_TBD[-1], sampling, generator)
         for place, word in enumerate(word_B.tolist()):
             if place in open_texts:
                 texts[place].append(word)
@@ -68,12 +73,62 @@ def sample_words(score_BV: Tensor, sampling: Sampling, generator: torch.Generato
         score_BV[:, UNK] = -torch.inf
     if sampling.temperature == 0:
         return score_BV.argmax(1)
-    # Highest first, so that both limits are prefixes.
-    num_kept = min(sampling.top_k or score_BV.shape[1], score_BV.shape[1])
-    score_BK, word_BK = torch.topk(score_BV, num_kept, dim=1)
+    if sampling.top_k:
+        score_BK, word_BK = torch.topk(score_BV, min(sampling.top_k, score_BV.shape[1]), dim=1)
+        return _sample_highest(score_BK, word_BK, sampling, generator)
     # The highest becomes 0 first, which no temperature, however small, makes infinite.
+    prob_BV = torch.softmax((score_BV - score_BV.amax(1, keepdim=True)) / sampling.temperature, dim=1)
+    if sampling.top_p == 1:
+        return _draw(prob_BV, generator)
+    prob_BK, word_BK = _nucleus(prob_BV, sampling.top_p)
+    return word_BK.gather(1, _draw(prob_BK, generator).unsqueeze(1)).squeeze(1)
+
+
+def _next_words(output: OutputLayer, hidden_BD: Tensor, sampling: Sampling, generator: torch.Generator) -> Tensor:
+    """Choose one word a text (B,), in bounded memory."""
+    num_highest = 1 if sampling.temperature == 0 else sampling.top_k
+    if num_highest:
+        # The whole vocabulary is never laid out where only its highest scores are asked for.
+        without = None if sampling.allow_unknown else UNK
+        score_BK, word_BK, _ = top_words(output, hidden_BD, num_highest, without)
+        return _sample_highest(score_BK, word_BK, sampling, generator)
+    rows = max(1, BLOCK_NUMBERS // output.vocab_size)
+    parts = [sample_words(output.all_scores(part), sampling, generator) for part in hidden_BD.split(rows)]
+    return torch.cat(parts)
+
+
+def _sample_highest(score_BK: Tensor, word_BK: Tensor, sampling: Sampling, generator: torch.Generator) -> Tensor:
+    """Choose among words that come highest first."""
+    if sampling.temperature == 0:
+        return word_BK[:, 0]
     prob_BK = torch.softmax((score_BK - score_BK[:, :1]) / sampling.temperature, dim=1)
+    prob_BK = _cut(prob_BK, sampling.top_p)
+    return word_BK.gather(1, _draw(prob_BK, generator).unsqueeze(1)).squeeze(1)
+
+
+def _nucleus(prob_BV: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
+    """Find the likeliest words that make up `top_p`, without sorting more of the vocabulary than about as many."""
+    num_words = prob_BV.shape[1]
+    num_kept = min(NUCLEUS_WORDS, num_words)
+    while True:
+        prob_BK, word_BK = torch.topk(prob_BV, num_kept, dim=1)
+        if num_kept == num_words or bool((prob_BK.sum(1) >= top_p).all()):
+            return _cut(prob_BK, top_p), word_BK
+        num_kept = min(8 * num_kept, num_words)
+
+
+def _cut(prob_BK: Tensor, top_p: float) -> Tensor:
+    """Keep the first words, highest first, up to the one with which they make up `top_p`; zero the others."""
     before_BK = prob_BK.cumsum(1) - prob_BK
-    prob_BK = torch.where(before_BK < sampling.top_p, prob_BK, 0.0)
-    place_B1 = torch.multinomial(prob_BK, 1, generator=generator)
-    return word_BK.gather(1, place_B1).squeeze(1)
+    return torch.where(before_BK < top_p, prob_BK, 0.0)
+
+
+def _draw(prob_BK: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw one place a row (B,) by its weight: a point on the running sum, which one random number gives."""
+    # In float64, where the sum of 800,000 small numbers loses none of them.
+    sum_BK = prob_BK.double().cumsum(1)
+    total_B1 = sum_BK[:, -1:]
+    point_B1 = torch.rand(len(prob_BK), 1, dtype=torch.float64, device=prob_BK.device, generator=generator) * total_B1
+    # A place of no weight ends where the one before it does, and is never the first to end beyond the point.
+    point_B1 = torch.minimum(point_B1, torch.nextafter(total_B1, torch.zeros_like(total_B1)))
+    return torch.searchsorted(sum_BK, point_B1, right=True).squeeze(1)

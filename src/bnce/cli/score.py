@@ -1,0 +1,120 @@
+"""`bnce score`: a run and plain text in, log10 probabilities of sentences and words out."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from bnce import files
+from bnce.cli.console import JsonOption, print_json, progress_bar, stderr
+from bnce.errors import UserError
+
+
+def score(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A directory that 'bnce train' made.")],
+    text: Annotated[str, typer.Argument(metavar="[FILE]", help="Text, a sentence a line; - is standard input.")] = "-",
+    mode: Annotated[
+        str,
+        typer.Option(
+            metavar="unnormalised|normalised|checked",
+            help="With the constant Z; with the softmax; with the constant, and the softmax at a sample of words.",
+        ),
+    ] = "unnormalised",
+    per_word: Annotated[bool, typer.Option("--per-word", help="Print the probability of every word.")] = False,
+    layout: Annotated[
+        str, typer.Option(metavar="kenlm|srilm", help="Print as KenLM's query or as SRILM's ngram -ppl does.")
+    ] = "kenlm",
+    carry: Annotated[bool, typer.Option("--carry", help="Go on from the sentence before; else start afresh.")] = False,
+    split: Annotated[
+        bool, typer.Option("--split", help="Cut lines into sentences as the training text was; else a line is one.")
+    ] = False,
+    num_checked: Annotated[int, typer.Option(min=1, help="With --mode checked: how many words to check.")] = 1000,
+    errors: Annotated[
+        str, typer.Option(metavar="strict|replace", help="Refuse invalid UTF-8 and NULs, or replace them.")
+    ] = "strict",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    as_jsonl: Annotated[
+        bool, typer.Option("--jsonl", help="Print one JSON object a sentence, with every word, and nothing else.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Score plain text: log10 probabilities (all of them to the base 10), totals, unknown words, perplexity.
+
+    Words come from the text as they did in training, and every line is one sentence with </s> scored at its end.
+
+    [bold]Examples[/bold]
+
+      bnce score runs/relu-lstm news.txt
+
+      echo "the function returns nothing" | bnce score runs/relu-lstm --per-word
+
+      bnce score runs/relu-lstm news.txt.gz --mode checked --json
+    """
+    from bnce.corpus.sources import read_lines, source_bytes
+    from bnce.use.layouts import get_layout
+    from bnce.use.model import load
+    from bnce.use.score import SentenceScorer
+    from bnce.use.scored import Totals
+
+    if as_json and as_jsonl:
+        raise UserError("--json prints the totals and --jsonl the sentences: give one of the two.")
+    if per_word and as_json:
+        raise UserError("--json prints the totals alone: give --jsonl for the probability of every word.")
+    form = get_layout(layout, per_word)
+    num_bytes_read = 0
+
+    def advance(num_bytes: int) -> None:
+        nonlocal num_bytes_read
+        num_bytes_read += num_bytes
+
+    lines = read_lines(text, errors, advance)
+    model = load(run, device)
+    scorer = SentenceScorer(model.network, mode, carry=carry, num_checked=num_checked)
+    sentences = (
+        words for line in lines for words in (model.normaliser(line) or [[]] if split else [model.words(line)])
+    )
+    totals = Totals()
+    with _shown_progress(text, source_bytes(text)) as show:
+        for scored in model.score_words(scorer, sentences):
+            totals.add(scored)
+            if as_jsonl:
+                sys.stdout.write(files.to_json(scored.to_dict()) + "\n")
+            elif not as_json:
+                sys.stdout.write(form.sentence(scored))
+            show(num_bytes_read)
+    check = scorer.check() if mode == "checked" else None
+    log_z = None if mode == "normalised" else float(model.network.output.log_z)
+    if as_json:
+        record = {"run": str(run), "text": text, "mode": mode, "carry": carry, "log_base": 10, "log_z": log_z}
+        checked = {} if check is None else {"check": dataclasses.asdict(check)}
+        print_json({**record, **totals.to_dict(), **checked})
+        return
+    # Of JSON lines there is one a sentence and none besides.
+    summary = sys.stderr if as_jsonl else sys.stdout
+    summary.write(form.summary(totals, text))
+    if check is not None:
+        summary.write(
+            f"Check:\t{check.num_positions} words, unnormalised - exact ln p: mean {check.mean_difference:.4f}, "
+            f"at most {check.max_difference:.4f}; ln Z(context) {check.log_z_mean:.4f} ± {check.log_z_std:.4f} "
+            "(mean ± standard deviation)\n"
+        )
+    with_what = "with the softmax" if log_z is None else f"with the constant ln Z = {log_z:.3f}"
+    stderr.print(f"log10 probabilities, {with_what}", markup=False)
+
+
+@contextlib.contextmanager
+def _shown_progress(name: str, num_bytes: int) -> Iterator[Callable[[int], object]]:
+    """Give what shows how much of a file is read, where a bar would not stand among the results."""
+    if not num_bytes or sys.stdout.isatty() or not sys.stderr.isatty():
+        yield lambda num_bytes_read: None
+        return
+    with progress_bar() as bar:
+        task = bar.add_task(f"scoring {escape(name)}", total=num_bytes)
+        yield lambda num_bytes_read: bar.update(task, completed=num_bytes_read)

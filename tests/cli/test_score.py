@@ -1,0 +1,180 @@
+"""`bnce score`: text from a file or a pipe, in either layout, as totals or as JSON lines; and what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from bnce.use.model import load
+
+from .conftest import Command
+
+Refused = Callable[..., str]
+
+TEXT = "Ba be bi .\n\nxyzzy ba? Bo!\nfu\n"
+NUM_WORDS, NUM_TOKENS = 4 + 0 + 5 + 1, 4 + 0 + 5 + 1 + 4
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+def pipe(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
+
+
+def test_a_line_a_sentence_then_the_totals(bnce: Command, trained: Path, text: Path) -> None:
+    outcome = bnce("score", trained, text)
+    lines = outcome.stdout.splitlines()
+    expected = load(trained).score(TEXT.splitlines())
+    for line, scored in zip(lines[:4], expected, strict=True):
+        total, num_oov = re.fullmatch(r"Total: (\S+) OOV: (\d+)", line).groups()  # type: ignore[union-attr]
+        assert float(total) == pytest.approx(scored.log10_prob, abs=1e-5)
+        assert int(num_oov) == scored.num_oov
+    total = sum(scored.log10_prob for scored in expected)
+    assert float(lines[4].split("\t")[1]) == pytest.approx(10 ** (-total / NUM_TOKENS), rel=1e-5)
+    assert lines[6:] == [f"OOVs:\t{sum(scored.num_oov for scored in expected)}", f"Tokens:\t{NUM_TOKENS}"]
+    assert outcome.stderr == "log10 probabilities, with the constant ln Z = 9.000\n"
+
+
+@pytest.mark.parametrize("layout", ["kenlm", "srilm"])
+def test_a_pipe_is_read_like_a_file(
+    bnce: Command, trained: Path, text: Path, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["--per-word", "--layout", layout]
+    expected = bnce("score", trained, text, *options).stdout.replace(str(text), "-")
+    for place in ([], ["-"]):
+        pipe(monkeypatch, TEXT.encode())
+        assert bnce("score", trained, *place, *options).stdout == expected
+
+
+def test_words_as_srilm_prints_them(bnce: Command, trained: Path, text: Path) -> None:
+    printed = bnce("score", trained, text, "--layout", "srilm", "--per-word").stdout
+    scored = load(trained).score(TEXT.splitlines())
+    values = [float(value) for value in re.findall(r"\[ (-[\d.e-]+) \]", printed)]
+    known = [
+        value
+        for sentence in scored
+        for value, is_oov in zip(sentence.log10_probs, sentence.oov, strict=True)
+        if not is_oov
+    ]
+    assert values == pytest.approx(known, abs=1e-5)
+    assert f"file {text}: 4 sentences, {NUM_WORDS} words, " in printed
+    assert printed.splitlines()[1].startswith("\tp( ba | <s> ) \t= [2gram] ")
+
+
+def test_the_three_modes_agree(bnce: Command, trained: Path, text: Path) -> None:
+    unnormalised, normalised, checked = (
+        bnce("score", trained, text, "--mode", mode, "--num-checked", 10**6, "--json").json
+        for mode in ("unnormalised", "normalised", "checked")
+    )
+    assert checked["log10_prob"] == unnormalised["log10_prob"]
+    assert "check" not in unnormalised
+    check = checked["check"]
+    assert check["num_positions"] == NUM_TOKENS
+    # Every position is checked: the difference of the totals is that of the logarithms.
+    difference = (unnormalised["log10_prob"] - normalised["log10_prob"]) * math.log(10)
+    assert check["mean_difference"] * NUM_TOKENS == pytest.approx(difference, abs=1e-3)
+    assert check["log_z_mean"] - check["log_z"] == pytest.approx(check["mean_difference"], abs=1e-6)
+    assert (unnormalised["log_z"], normalised["log_z"]) == (9.0, None)
+    assert unnormalised["log_base"] == 10
+    assert unnormalised["ppl"] == pytest.approx(10 ** (-unnormalised["log10_prob"] / NUM_TOKENS))
+    assert unnormalised["ppl1"] == pytest.approx(10 ** (-unnormalised["log10_prob"] / NUM_WORDS))
+    printed = bnce("score", trained, text, "--mode", "checked")
+    assert printed.stdout.splitlines()[-1].startswith(f"Check:\t{NUM_TOKENS} words, unnormalised - exact ln p: mean ")
+    assert "with the softmax" in bnce("score", trained, text, "--mode", "normalised").stderr
+
+
+def test_json_lines(bnce: Command, trained: Path, text: Path) -> None:
+    outcome = bnce("score", trained, text, "--jsonl")
+    records = [json.loads(line) for line in outcome.stdout.splitlines()]
+    assert [record["words"] for record in records] == [
+        ["ba", "be", "bi", ".", "</s>"],
+        ["</s>"],
+        ["xyzzy", "ba", "?", "bo", "!", "</s>"],
+        ["fu", "</s>"],
+    ]
+    assert records[2]["oov"][0] is True
+    total = bnce("score", trained, text, "--json").json["log10_prob"]
+    assert sum(record["log10_prob"] for record in records) == pytest.approx(total)
+    assert "Tokens:\t14" in outcome.stderr
+
+
+def test_split_and_carried_over_is_what_evaluate_measures(bnce: Command, trained: Path, texts: Path) -> None:
+    path = texts / "test.txt"
+    evaluated = bnce("evaluate", trained, "--text", path, "--json").json
+    scored = bnce("score", trained, path, "--split", "--carry", "--json").json
+    assert scored["num_words"] + scored["num_sentences"] == evaluated["num_tokens"]
+    assert scored["ppl"] == pytest.approx(evaluated["ppl_n"], rel=1e-5)
+    exact = bnce("score", trained, path, "--split", "--carry", "--mode", "normalised", "--json").json
+    assert exact["ppl"] == pytest.approx(evaluated["ppl_f"], rel=1e-5)
+    reset = bnce("score", trained, path, "--split", "--json").json
+    assert reset["num_sentences"] == scored["num_sentences"]
+    assert reset["ppl"] != pytest.approx(scored["ppl"], rel=1e-7)
+
+
+def test_a_line_is_one_sentence_unless_split(bnce: Command, trained: Path, text: Path) -> None:
+    assert bnce("score", trained, text, "--json").json["num_sentences"] == 4
+    # xyzzy ba? | Bo!
+    assert bnce("score", trained, text, "--split", "--json").json["num_sentences"] == 5
+
+
+def test_bad_bytes_are_refused_or_replaced(
+    bnce: Command, refused: Refused, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe(monkeypatch, b"ba be\nb\xff\n")
+    told = refused("score", trained)
+    assert "Standard input, line 2 has invalid UTF-8 (byte 0xff) at byte offset 7" in told
+    pipe(monkeypatch, b"ba be\nb\xff\n")
+    assert bnce("score", trained, "--errors", "replace", "--json").json["num_sentences"] == 2
+
+
+@pytest.mark.parametrize("data", [b"", b"\n \n"])
+def test_text_without_words_is_refused(
+    refused: Refused, trained: Path, monkeypatch: pytest.MonkeyPatch, data: bytes
+) -> None:
+    pipe(monkeypatch, data)
+    assert "Standard input holds no words" in refused("score", trained)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--mode", "exact"], "Unknown mode of scoring 'exact': choose one of unnormalised, normalised, checked."),
+        (["--layout", "moses"], "Unknown layout 'moses': choose one of kenlm, srilm."),
+        (["--json", "--jsonl"], "--json prints the totals and --jsonl the sentences: give one of the two."),
+        (["--json", "--per-word"], "give --jsonl for the probability of every word."),
+        (["--device", "abacus"], "Unknown device 'abacus'"),
+        (["--errors", "ignore"], "Unknown value of --errors 'ignore'"),
+    ],
+)
+def test_refusals(refused: Refused, trained: Path, text: Path, options: list[str], told: str) -> None:
+    assert told in refused("score", trained, text, *options)
+
+
+def test_what_is_not_there(refused: Refused, trained: Path, text: Path, tmp_path: Path) -> None:
+    assert "There is no file" in refused("score", trained, tmp_path / "none.txt")
+    assert "is a directory: give the files in it" in refused("score", trained, tmp_path)
+    assert "is not a run directory" in refused("score", tmp_path, text)
+
+
+def test_a_softmax_run_must_be_normalised(
+    bnce: Command, refused: Refused, trained: Path, text: Path, tmp_path: Path
+) -> None:
+    copy = shutil.copytree(trained, tmp_path / "softmax")
+    config = (copy / "config.toml").read_text(encoding="utf-8")
+    (copy / "config.toml").write_text(config.replace('name = "bnce"', 'name = "softmax"'), encoding="utf-8")
+    assert "was trained with the softmax and has no constant" in refused("score", copy, text)
+    assert bnce("score", copy, text, "--mode", "normalised", "--json").json["log10_prob"] < 0

@@ -1,0 +1,35 @@
+"""The plain twin of all scoring: one sentence at a time, the whole of it anew for every word, in float64."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from bnce.corpus.vocabulary import END
+from bnce.language_model import LanguageModel
+
+BODIES = ["ffnn", "rnn", "relu-rnn", "lstm", "relu-lstm"]
+
+
+def plain_scores(model: LanguageModel, history: Sequence[int]) -> torch.Tensor:
+    """Compute the raw scores (V,) of what comes after a history, in float64."""
+    double = copy.deepcopy(model).double().eval()
+    context = [END] * (model.num_context + 1) + list(history)
+    with torch.no_grad():
+        hidden_TBD, _ = double(torch.tensor(context).unsqueeze(1), double.initial_state(1))
+        return torch.nn.functional.linear(hidden_TBD[-1, 0], double.output.weight, double.output.bias)
+
+
+def plain_log_probs(
+    model: LanguageModel, sentence: Sequence[int], normalised: bool = False, before: Sequence[int] = ()
+) -> np.ndarray:
+    """Compute ln p of every word of a sentence, which may have words before it."""
+    found = []
+    for place, word in enumerate(sentence):
+        score_V = plain_scores(model, [*before, *sentence[:place]])
+        constant = torch.logsumexp(score_V, 0) if normalised else model.output.log_z.double()
+        found.append(float(score_V[word] - constant))
+    return np.array(found)
