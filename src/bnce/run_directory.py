@@ -31,6 +31,7 @@ from bnce.corpus.normalise import Normaliser
 from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError
+from bnce.evaluation_detail import WordCounts
 from bnce.language_model import LanguageModel
 from bnce.noise import make_noise
 
@@ -84,6 +85,11 @@ class RunDirectory:
     def owner(self) -> str:
         """A digest of settings and vocabulary: a state belongs to the run that has the same one."""
         return hashlib.sha256(f"{to_toml(self.config)}\n{self.vocabulary.digest}".encode()).hexdigest()
+
+    @property
+    def word_counts(self) -> WordCounts:
+        """The words and their counts, as an evaluation in detail wants them."""
+        return WordCounts(self.vocabulary.words, self.target_counts)
 
     def build_model(self) -> LanguageModel:
         """Build the network this run trains, at its start."""
