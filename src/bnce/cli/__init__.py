@@ -16,6 +16,7 @@ from bnce.cli.generate import generate
 from bnce.cli.info import info
 from bnce.cli.prepare import prepare
 from bnce.cli.train import train
+from bnce.cli.vocab import vocab
 from bnce.errors import UserError
 
 app = typer.Typer(
@@ -26,7 +27,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (fetch, prepare, train, evaluate, compare, experiment, info, generate, bench, doctor):
+for _command in (fetch, prepare, train, evaluate, compare, experiment, info, generate, vocab, bench, doctor):
     app.command()(_command)
 
 
