@@ -75,8 +75,11 @@ def make_up_contexts(model: LanguageModel, seed: int = 1) -> Contexts:
         log_z_B = torch.logsumexp(score_BV, dim=1)
         hidden.append(hidden_TBD[-1])
         log_z.append(log_z_B)
-        word_1B = torch.multinomial(score_BV.sub_(log_z_B.unsqueeze(1)).exp_(), 1, generator=generator).t()
-        input_LB = torch.cat([input_LB, word_1B])[1:]
+        # Where a draw falls in the running sum: a tenth of torch.multinomial's time at V = 800K.
+        sum_BV = score_BV.sub_(log_z_B.unsqueeze(1)).exp_().cumsum(1)
+        draw_B1 = torch.rand(NUM_TEXTS, 1, generator=generator) * sum_BV[:, -1:]
+        word_B1 = torch.searchsorted(sum_BV, draw_B1).clamp_(max=sum_BV.shape[1] - 1)
+        input_LB = torch.cat([input_LB, word_B1.t()])[1:]
     return Contexts(torch.cat(hidden), torch.cat(log_z))
 
 
