@@ -205,6 +205,10 @@ def test_refusals(run: RunDirectory, missing: list[NewWord], tmp_path: Path) -> 
         change_words(run, tmp_path / "x", add=[NewWord("zz")], drop=["zz"])
     with pytest.raises(UserError, match="leaves none but </s> and <unk>"):
         change_words(run, tmp_path / "x", drop=run.vocabulary.words[2:])
+    with pytest.raises(
+        UserError, match="The count of 'zz' is 10000000000000000000000, but the training text has only 30000"
+    ):
+        change_words(run, tmp_path / "x", add=[NewWord("yy", 3), NewWord("zz", 10**22)])
     with pytest.raises(UserError, match="exists already"):
         change_words(run, run.path, add=missing)
     with pytest.raises(UserError, match="Every word of the list of unknown words is known"):

@@ -133,6 +133,12 @@ def _seed(run: RunDirectory, new_words: Sequence[NewWord]) -> tuple[list[Added],
     # A word that just missed the vocabulary occurs as often as its rarest one.
     rarest = int(seen.min()) if len(seen) else 1
     new_counts = [rarest if new.count is None else new.count for new in new_words]
+    largest = max(range(len(new_words)), key=lambda place: new_counts[place])
+    if new_counts[largest] > counts_V.sum():
+        raise UserError(
+            f"The count of '{new_words[largest].word}' is {new_counts[largest]}, but the training text has only "
+            f"{int(counts_V.sum())} tokens: give counts for a text of that size."
+        )
     found = iter(find_neighbours(words, [new.word for new in new_words if not new.neighbours]))
     neighbours = [_given(run, new) if new.neighbours else next(found) for new in new_words]
     added = [
