@@ -51,6 +51,19 @@ def read_events(run: RunDirectory) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
+def read_test_events(run: RunDirectory) -> tuple[dict[str, list[tuple[int, float]]], str]:
+    """Read the events of the test back: scalars, and the text of the worst sentences."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        events = EventAccumulator(str(run.path / "tensorboard" / "test"))
+        events.Reload()
+    scalars = {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    (text,) = events.Tensors("test/worst_sentences/text_summary")
+    return scalars, text.tensor_proto.string_val[0].decode()
+
+
 def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
@@ -73,7 +86,7 @@ def test_a_run_leaves_what_its_directory_promises(place: Path, corpus: Corpus) -
     assert (summary["vocab_size"], summary["vocabulary_digest"]) == (30, corpus.vocabulary.digest)
     assert (summary["command"], summary["seed"]) == ("bnce train small", 1)
     assert summary["words_per_second"] == pytest.approx(4000 / summary["train_seconds"])
-    result = evaluate(model, corpus.split("test"))
+    result = evaluate(model, corpus.split("test"), known=run.word_counts)
     assert read_json(run.path / "evaluation.json") == {"split": "test", **result.to_dict()}
     assert [record["step"] for record in watcher.records] == [50, 100]
 
@@ -100,6 +113,30 @@ def test_tensorboard_reads_the_metrics_back(place: Path, corpus: Corpus) -> None
     assert set(events) == set(records[0]) - {"step"}
     for tag, points in events.items():
         assert points == [(record["step"], pytest.approx(record[tag], rel=1e-6)) for record in records]
+
+
+def test_tensorboard_has_the_test_in_detail(place: Path, corpus: Corpus) -> None:
+    run = create_run(place / "run", small_config(corpus), corpus)
+    run_training(run, corpus, CPU, Watcher())
+    run_training(run, corpus, CPU, Watcher(), resume=True)  # measured twice, told once
+    scalars, worst = read_test_events(run)
+    detail = read_json(run.path / "evaluation.json")["detail"]
+    for kind in ("ppl_n", "ppl_f"):
+        tags = {"1-10": "1-10", "11-100": "11-100", "<unk>": "unk"}
+        assert len(detail["by_frequency"]) == len(tags)
+        for group in detail["by_frequency"]:
+            found = scalars[f"test_by_frequency_rank/{kind}/{tags[group['name']]}"]
+            assert found == [(100, pytest.approx(group[kind], rel=1e-6))]
+        firsts = [int(group["name"].split("-")[0].rstrip("+")) for group in detail["by_position"]]
+        curve = scalars[f"test_by_position/{kind}"]
+        assert curve == [
+            (first, pytest.approx(group[kind], rel=1e-6))
+            for first, group in zip(firsts, detail["by_position"], strict=True)
+        ]
+    assert len(worst.splitlines()) == 2 + len(detail["worst_sentences"]) > 3
+    first = detail["worst_sentences"][0]
+    assert f"| {first['mean_loss_nats']:.2f} | {first['words'][0]} *{first['losses_nats'][0]:.1f}*" in worst
+    assert "&lt;/s&gt; *" in worst
 
 
 def test_a_softmax_run_has_no_events_with_the_constant(place: Path, corpus: Corpus) -> None:

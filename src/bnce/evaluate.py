@@ -21,6 +21,7 @@ from torch import Tensor
 
 from bnce.corpus.vocabulary import END, UNK
 from bnce.errors import UserError
+from bnce.evaluation_detail import Detail, WordCounts, find_detail
 from bnce.language_model import LanguageModel
 from bnce.precision import float32_products
 
@@ -55,10 +56,14 @@ class Evaluation:
     num_tokens: int
     num_oov: int
     num_sentences: int
+    detail: Detail | None = None  # where the text is hard, if it was asked for
 
     def to_dict(self) -> dict[str, object]:
-        """Give the fields as JSON has them."""
-        return dataclasses.asdict(self)
+        """Give the fields as JSON has them; no detail is no field."""
+        record = dataclasses.asdict(self)
+        if self.detail is None:
+            del record["detail"]
+        return record
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,7 @@ class _Window:
     input_LB: Tensor
     target_TB: Tensor
     scored_TB: Tensor
+    position_TB: Tensor  # of the targets in the text
 
 
 @torch.no_grad()
@@ -75,8 +81,12 @@ def evaluate(
     *,
     num_parallel: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    known: WordCounts | None = None,
 ) -> Evaluation:
-    """Evaluate on a text of ids; `progress` is told of tokens done and tokens in all."""
+    """Evaluate on a text of ids; `progress` is told of tokens done and tokens in all.
+
+    With `known`, the words and their counts, the result says where the text is hard, too.
+    """
     if len(ids) == 0:
         raise UserError("There is nothing to evaluate: the text has no tokens.")
     device = model.embedding.device
@@ -84,17 +94,25 @@ def evaluate(
     was_training = model.training
     model.eval()
     with float32_products(tf32=False):
-        scores = _score(model, ids, num_parallel, progress)
+        score_N, normaliser_N, target_N, position_N = _score(model, ids, num_parallel, progress)
     model.train(was_training)
-    return _summarise(*scores, model)
+    result = _summarise(score_N, normaliser_N, target_N, model)
+    if known is None:
+        return result
+    order_N = torch.empty_like(position_N)
+    order_N[position_N] = torch.arange(len(position_N))
+    score_N, normaliser_N, target_N = score_N[order_N], normaliser_N[order_N], target_N[order_N]
+    log_prob_n_N = (score_N - float(model.output.log_z)).numpy() if model.output.normalises else None
+    detail = find_detail(target_N.numpy(), (score_N - normaliser_N).numpy(), log_prob_n_N, known)
+    return dataclasses.replace(result, detail=detail)
 
 
 def _score(
     model: LanguageModel, ids: np.ndarray, num_parallel: int, progress: Callable[[int, int], None] | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute, for every token in some order, its target's score, its context's log normaliser, and the target."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Compute, for every token in some order, the target's score, the context's log normaliser, target and position."""
     device = model.embedding.device
-    target_scores, normalisers, targets = [], [], []
+    target_scores, normalisers, targets, positions = [], [], [], []
     num_done = 0
     for window in _windows(ids, num_parallel, model.num_context):
         state = model.initial_state(window.target_TB.shape[1])
@@ -111,11 +129,12 @@ def _score(
             normalisers.append(normaliser_N.double().cpu())
             target_scores.append(score_N.double().cpu())
             targets.append(target_N.cpu())
+            positions.append(window.position_TB[begin:end][window.scored_TB[begin:end]])
             num_done += len(target_N)
             if progress is not None:
                 progress(num_done, len(ids))
     assert num_done == len(ids)
-    return torch.cat(target_scores), torch.cat(normalisers), torch.cat(targets)
+    return torch.cat(target_scores), torch.cat(normalisers), torch.cat(targets), torch.cat(positions)
 
 
 def _windows(ids: np.ndarray, num_parallel: int, num_context: int) -> Iterator[_Window]:
@@ -136,6 +155,7 @@ def _windows(ids: np.ndarray, num_parallel: int, num_context: int) -> Iterator[_
             input_LB=words[: longest + num_context],
             target_TB=words[1 + num_context :][:longest],
             scored_TB=torch.from_numpy(scored_TB[:longest]),
+            position_TB=torch.from_numpy(target_position_TB[:longest]),
         )
 
 

@@ -10,6 +10,7 @@ RUN/evaluation.json    the model on the test split, once the run has finished
 RUN/model.safetensors  the model with the best validation perplexity so far
 RUN/state-*            the newest states a run can be resumed from
 RUN/tensorboard/       the same figures as TensorBoard events
+RUN/lexicon.json       how the vocabulary was changed after training, if it was: such a run is not trained further
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from bnce import files
 from bnce.checkpoint import MODEL_FILE, MODEL_FORMAT, read_model, write_tensors
@@ -32,10 +34,12 @@ from bnce.corpus.normalise import Normaliser
 from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError
+from bnce.evaluation_detail import WordCounts
 from bnce.language_model import LanguageModel
 from bnce.noise import make_noise
 
 DESCRIPTION_FILES = ("config.toml", "vocab.txt", "counts.npy", "normaliser.json")
+LEXICON_FILE = "lexicon.json"
 
 
 @dataclass(frozen=True)
@@ -52,12 +56,16 @@ class RunDirectory:
     def create(cls, path: Path, config: RunConfig, corpus: Corpus) -> RunDirectory:
         """Lay out a new run; it appears whole or not at all."""
         with files.atomic_directory(path) as partial:
-            (partial / "config.toml").write_text(to_toml(config), encoding="utf-8")
-            corpus.vocabulary.write(partial / "vocab.txt")
-            np.save(partial / "counts.npy", corpus.target_counts, allow_pickle=False)
-            normaliser = json.dumps(corpus.normaliser.to_dict(), indent=2)
-            (partial / "normaliser.json").write_text(normaliser + "\n", encoding="utf-8")
+            cls(partial, config, corpus.vocabulary, corpus.normaliser, corpus.target_counts).write_description()
         return cls.open(path)
+
+    def write_description(self) -> None:
+        """Write what the run was asked to do into its directory."""
+        (self.path / "config.toml").write_text(to_toml(self.config), encoding="utf-8")
+        self.vocabulary.write(self.path / "vocab.txt")
+        np.save(self.path / "counts.npy", self.target_counts, allow_pickle=False)
+        normaliser = json.dumps(self.normaliser.to_dict(), indent=2)
+        (self.path / "normaliser.json").write_text(normaliser + "\n", encoding="utf-8")
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
@@ -88,6 +96,11 @@ class RunDirectory:
         """A digest of settings and vocabulary: a state belongs to the run that has the same one."""
         return hashlib.sha256(f"{to_toml(self.config)}\n{self.vocabulary.digest}".encode()).hexdigest()
 
+    @property
+    def word_counts(self) -> WordCounts:
+        """The words and their counts, as an evaluation in detail wants them."""
+        return WordCounts(self.vocabulary.words, self.target_counts)
+
     def build_model(self) -> LanguageModel:
         """Build the network this run trains, at its start."""
         loss = self.config.loss
@@ -95,23 +108,31 @@ class RunDirectory:
 
     def load_model(self, device: str = "cpu") -> LanguageModel:
         """Load the best model so far, ready for use."""
-        path = self.path / MODEL_FILE
-        if not path.is_file():
-            raise UserError(f"The run '{self.path}' has no model yet: train it up to its first evaluation.")
-        tensors, _ = read_model(path)
+        tensors, _ = self.read_model()
         model = self.build_model()
         try:
             model.load_state_dict(tensors)
         except RuntimeError as error:
             raise UserError(
-                f"'{path}' does not fit the run's config.toml and vocab.txt: {_first_line(error)}"
+                f"'{self.path / MODEL_FILE}' does not fit the run's config.toml and vocab.txt: {_first_line(error)}"
             ) from error
         return model.to(device).eval()
 
+    def read_model(self) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """Read the best model so far as tensors by name, and what its file says beside them."""
+        path = self.path / MODEL_FILE
+        if not path.is_file():
+            raise UserError(f"The run '{self.path}' has no model yet: train it up to its first evaluation.")
+        return read_model(path)
+
     def save_model(self, model: LanguageModel, step: int) -> None:
         """Keep a model as the run's best so far."""
+        self.save_tensors(model.state_dict(), step)
+
+    def save_tensors(self, tensors: Mapping[str, Tensor], step: int) -> None:
+        """Keep a model that is known by its `state_dict`."""
         metadata = {"owner": self.owner, "step": str(step), "vocabulary": self.vocabulary.digest}
-        write_tensors(self.path / MODEL_FILE, model.state_dict(), MODEL_FORMAT, metadata)
+        write_tensors(self.path / MODEL_FILE, tensors, MODEL_FORMAT, metadata)
 
     def copy_description(self, directory: Path) -> None:
         """Copy what makes a directory with a model file of its own a run, too."""

@@ -18,7 +18,8 @@ from bnce.corpus.prepare import DOCSTRINGS, prepare
 from bnce.corpus.store import Corpus
 from bnce.corpus.workers import num_cores
 from bnce.errors import UserError
-from bnce.evaluate import evaluate
+from bnce.evaluate import Evaluation, evaluate
+from bnce.evaluation_events import write_test_events
 from bnce.run_directory import RunDirectory, describe_device
 from bnce.trainer import Observer, Trainer
 from bnce.version import __version__
@@ -87,8 +88,10 @@ def run_training(
     if "test" in corpus.statistics:
         # The best model is the one at hand, or the one on disk.
         best = trainer.model if trainer.best_step == trainer.step else run.load_model(str(device))
-        result = evaluate(best, corpus.split("test")[: run.config.training.max_test_tokens or None])
+        test_ids = corpus.split("test")[: run.config.training.max_test_tokens or None]
+        result = evaluate(best, test_ids, known=run.word_counts)
         run.write_json("evaluation.json", {"split": "test", **result.to_dict()})
+        recorder.tested(trainer.step, result)
     run.write_json("summary.json", summary("finished"))
     return summary("finished")
 
@@ -122,6 +125,7 @@ class _Recorder:
     def __init__(self, directory: Path, observer: Observer) -> None:
         self.directory, self.observer = directory, observer
         self.writer: Any = None
+        self.given_up = False
 
     def start(self, step: int) -> None:
         with warnings.catch_warnings():
@@ -143,6 +147,12 @@ class _Recorder:
                     self.writer.add_scalar(key, value, record["step"])
         self.observer.evaluated(record)
 
+    def tested(self, step: int, result: Evaluation) -> None:
+        if not self.given_up:
+            # A directory of its own: a resume hides what the others say of later steps, and positions are no steps.
+            with self._without_tensorboard():
+                write_test_events(self.directory / "test", step, result)
+
     def noticed(self, sentence: str) -> None:
         self.observer.noticed(sentence)
 
@@ -157,7 +167,7 @@ class _Recorder:
         try:
             yield
         except OSError as error:
-            self.writer = None
+            self.writer, self.given_up = None, True
             self.noticed(f"TensorBoard events cannot be written to '{self.directory}' ({error.strerror}): going on.")
 
 

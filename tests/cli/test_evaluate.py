@@ -83,6 +83,29 @@ def test_a_softmax_run_has_no_perplexity_with_the_constant(bnce: Command, copy: 
     assert "PPLn" not in bnce("evaluate", copy).stdout
 
 
+def test_detail_shows_where_a_text_is_hard(bnce: Command, trained: Path) -> None:
+    record, plain = bnce("evaluate", trained, "--json").json, bnce("evaluate", trained, "--detail")
+    assert plain.status == 0, plain.stderr
+    assert plain.stdout.startswith(bnce("evaluate", trained).stdout)
+    for group in record["detail"]["by_frequency"] + record["detail"]["by_position"]:
+        row = [group["name"], f"{group['num_tokens']:,}", f"{group['ppl_n']:,.1f}", f"{group['ppl_f']:,.1f}"]
+        assert row in [line.split() for line in plain.stdout.splitlines()]
+    worst = record["detail"]["worst_sentences"][0]
+    assert f"{worst['mean_loss_nats']:.2f}  {worst['words'][0]} {worst['losses_nats'][0]:.1f} · " in plain.stdout
+
+
+def test_saved_figures_are_those_that_a_comparison_shows(bnce: Command, copy: Path, texts: Path) -> None:
+    before = (copy / "evaluation.json").read_bytes()
+    assert bnce("evaluate", copy, "--split", "valid").status == 0
+    assert (copy / "evaluation.json").read_bytes() == before
+    record = bnce("evaluate", copy, "--split", "valid", "--save", "--json").json
+    (row,) = bnce("compare", copy, "--json").json["rows"]
+    assert (row["split"], row["ppl_f"]) == ("valid", record["ppl_f"])
+    assert bnce("evaluate", copy, "--text", texts / "test.txt", "--save").status == 0
+    (row,) = bnce("compare", copy, "--json").json["rows"]
+    assert row["split"] == "test.txt"
+
+
 class TestRefusals:
     def test_arguments(self, refused: Refused, trained: Path, texts: Path, tmp_path: Path) -> None:
         told = refused("evaluate", trained, "--text", texts / "test.txt", "--split", "test")

@@ -18,6 +18,7 @@ from bnce.cli.info import info
 from bnce.cli.prepare import prepare
 from bnce.cli.score import score
 from bnce.cli.train import train
+from bnce.cli.vocab import vocab
 from bnce.errors import UserError
 
 app = typer.Typer(
@@ -28,7 +29,21 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (fetch, prepare, train, evaluate, compare, experiment, info, score, generate, export, bench, doctor):
+for _command in (
+    fetch,
+    prepare,
+    train,
+    evaluate,
+    compare,
+    experiment,
+    info,
+    score,
+    generate,
+    vocab,
+    export,
+    bench,
+    doctor,
+):
     app.command()(_command)
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from bnce.cli.console import JsonOption, print_json, progress_bar, stdout
 from bnce.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def evaluate(
@@ -23,6 +26,12 @@ def evaluate(
         str,
         typer.Option(metavar="strict|replace", help="With --text: refuse invalid UTF-8 and NULs, or replace them."),
     ] = "strict",
+    detail: Annotated[
+        bool, typer.Option("--detail", help="Also show where the text is hard: by frequency, position, sentence.")
+    ] = False,
+    save: Annotated[
+        bool, typer.Option("--save", help="Keep the figures in RUN/evaluation.json, where 'bnce compare' looks.")
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -34,7 +43,7 @@ def evaluate(
 
       bnce evaluate runs/relu-lstm --split valid --json
 
-      bnce evaluate runs/relu-lstm --text news.txt.gz
+      bnce evaluate runs/relu-lstm --text news.txt.gz --detail
     """
     from bnce.corpus.prepare import encode_text
     from bnce.evaluate import evaluate as measure
@@ -60,12 +69,19 @@ def evaluate(
             model,
             ids[: max_tokens or None],
             progress=lambda done, total: bar.update(task, completed=done, total=total),
+            known=opened.word_counts,
         )
-    record = {"run": str(run), "split" if text is None else "text": name, **result.to_dict()}
+    figures = result.to_dict()
+    if save:
+        # A comparison sets figures on different texts apart by their split.
+        opened.write_json("evaluation.json", {"split": name if text is None else Path(text).name, **figures})
+    record: dict[str, Any] = {"run": str(run), "split" if text is None else "text": name, **figures}
     if as_json:
         print_json(record)
     else:
         describe(record, name)
+        if detail:
+            describe_detail(record["detail"])
 
 
 def describe(record: Mapping[str, Any], name: str) -> None:
@@ -86,3 +102,29 @@ def describe(record: Mapping[str, Any], name: str) -> None:
     )
     stdout.print(f"  ln Z(context) {record['log_z_mean']:.3f} ± {record['log_z_std']:.3f} (mean ± standard deviation)")
     stdout.print("  perplexities are per token, </s> and <unk> counted")
+
+
+def describe_detail(detail: Mapping[str, Any]) -> None:
+    """Print where the text is hard: two tables, then the worst sentences with every word's loss."""
+    for key, heading in (("by_frequency", "rank in training text"), ("by_position", "position in sentence")):
+        stdout.print(_group_table(detail[key], heading))
+    for sentence in detail["worst_sentences"]:
+        words = (f"{word} {loss:.1f}" for word, loss in zip(sentence["words"], sentence["losses_nats"], strict=True))
+        rest = " · …" if len(sentence["words"]) < sentence["num_tokens"] else ""
+        stdout.print(f"  {sentence['mean_loss_nats']:.2f}  {' · '.join(words)}{rest}", markup=False)
+    if detail["worst_sentences"]:
+        stdout.print("  the worst sentences: mean loss, then every word with its loss (nats, with the softmax)")
+
+
+def _group_table(groups: list[Mapping[str, Any]], heading: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    constant = any(group["ppl_n"] is not None for group in groups)
+    for column in (heading, "tokens", *(("PPLn",) if constant else ()), "PPLf"):
+        table.add_column(column, justify="right" if column != heading else "left", no_wrap=True)
+    for group in groups:
+        perplexities = [group["ppl_n"], group["ppl_f"]] if constant else [group["ppl_f"]]
+        table.add_row(group["name"], f"{group['num_tokens']:,}", *(f"{value:,.1f}" for value in perplexities))
+    return table

@@ -113,7 +113,7 @@ def _run(path: Path) -> dict[str, Any]:
 
 def _print(record: dict[str, Any], indent: str = "") -> None:
     for key, value in record.items():
-        if key == "log_z_histogram":
+        if key in ("log_z_histogram", "detail"):
             continue
         if isinstance(value, dict):
             stdout.print(f"{indent}[bold]{key}[/bold]")

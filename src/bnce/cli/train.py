@@ -133,6 +133,13 @@ def _require_run(out: Path) -> None:
         raise UserError(
             f"'{out}' is not a run directory, so there is nothing to resume: leave out --resume to start it."
         )
+    from bnce.run_directory import LEXICON_FILE
+
+    if (out / LEXICON_FILE).is_file():
+        raise UserError(
+            f"The words of '{out}' were changed by 'bnce vocab', so it has no state to resume from: "
+            "prepare a corpus with the words wanted and train a new run."
+        )
 
 
 def _refuse_existing_run(out: Path) -> None:

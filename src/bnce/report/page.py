@@ -9,6 +9,7 @@ from typing import Any
 
 from bnce.report import numbers
 from bnce.report.comparison import Comparison, Entry
+from bnce.report.detail import draw_detail_plots, sentence_section
 from bnce.report.plots import Plot, draw_plots, markers
 from bnce.report.runs import count, printable, text
 from bnce.report.style import STYLE
@@ -47,8 +48,9 @@ def to_html(comparison: Comparison) -> str:
         *_table(comparison, legend),
         "<h2>Plots</h2>",
         '<div class="plots">',
-        *(line for plot in draw_plots(comparison) for line in _figure(plot, comparison, legend)),
+        *(line for plot in _plots(comparison) for line in _figure(plot, comparison, legend)),
         "</div>",
+        *sentence_section(comparison, legend),
         "<h2>Runs</h2>",
         *(line for entry, mark in zip(comparison.entries, legend, strict=True) for line in _details(entry, mark)),
         "</main>",
@@ -56,6 +58,10 @@ def to_html(comparison: Comparison) -> str:
         "</html>",
     ]
     return "\n".join(parts) + "\n"
+
+
+def _plots(comparison: Comparison) -> list[Plot]:
+    return [*draw_plots(comparison), *draw_detail_plots(comparison)]
 
 
 def _prose(plain: str) -> str:

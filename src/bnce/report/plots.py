@@ -41,7 +41,7 @@ class Plot:
 
 def draw_plots(comparison: Comparison) -> list[Plot]:
     """Draw the report's plots."""
-    marked = list(zip(comparison.entries, (name for name, _ in markers(comparison.entries)), strict=True))
+    marked = mark_entries(comparison.entries)
     curves = [pair for pair in marked if curve(pair[0].run, "tokens", "ppl_f")]
     timed = [pair for pair in marked if curve(pair[0].run, "seconds", "ppl_f")]
     normalised = [pair for pair in marked if _histogram(pair[0])]
@@ -50,21 +50,21 @@ def draw_plots(comparison: Comparison) -> list[Plot]:
     with_softmax = {entry.model for entry, _ in marked if entry.row.seconds_to_softmax_quality is not None}
     sought = [pair for pair in timed if pair[0].model in with_softmax]
     return [
-        _plot(
+        make_plot(
             "words",
             "Validation perplexity by training words",
             f"{styles} Lower is better.",
             lambda: _draw_curves(curves, "tokens", "training words"),
             curves,
         ),
-        _plot(
+        make_plot(
             "seconds",
             "Validation perplexity by training time",
             f"{styles} Further left is sooner.",
             lambda: _draw_curves(timed, "seconds", "training time (seconds, log scale)"),
             timed,
         ),
-        _plot(
+        make_plot(
             "log-z",
             "Normalisation on test",
             "How log Z (natural) is spread over test contexts. The dotted line is the constant ln Z of PPLn: "
@@ -72,7 +72,7 @@ def draw_plots(comparison: Comparison) -> list[Plot]:
             lambda: _draw_log_z(normalised),
             normalised,
         ),
-        _plot(
+        make_plot(
             "speed",
             "Training speed",
             "Training words per second; in brackets, relative to the softmax run of the same model.",
@@ -80,7 +80,7 @@ def draw_plots(comparison: Comparison) -> list[Plot]:
             speeds,
             has_legend=False,  # bars bear their names
         ),
-        _plot(
+        make_plot(
             "quality",
             "Time to quality",
             "Seconds of training until validation PPLf was that of the end of the same model's softmax run, "
@@ -108,7 +108,12 @@ def markers(entries: Sequence[Entry]) -> list[tuple[str, str]]:
     return chosen
 
 
-def _plot(
+def mark_entries(entries: Sequence[Entry]) -> list[Marked]:
+    """Pair every run with its marker."""
+    return list(zip(entries, (name for name, _ in markers(entries)), strict=True))
+
+
+def make_plot(
     name: str,
     heading: str,
     caption: str,
@@ -117,6 +122,7 @@ def _plot(
     *,
     has_legend: bool = True,
 ) -> Plot:
+    """Draw a plot in the page's style, if there are runs to draw."""
     if not marked:
         return Plot(name, heading, caption, None, ())
     with page_style():

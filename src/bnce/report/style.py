@@ -11,12 +11,12 @@ STYLE = f"""
 :root {{
   color-scheme: light dark;
   --page: #f6f7f9; --card: #ffffff; --ink: #1f2328; --soft: #59636e; --grid: #d8dee4; --line: #d8dee4;
-  --note: #fff6e0; --note-line: #d9a520; {_LIGHT}
+  --note: #fff6e0; --note-line: #d9a520; --hot: #f2a884; {_LIGHT}
 }}
 @media (prefers-color-scheme: dark) {{
   :root {{
     --page: #0f1318; --card: #171c23; --ink: #e3e8ee; --soft: #98a3b0; --grid: #2d353f; --line: #2d353f;
-    --note: #2b2410; --note-line: #b98d1e; {_DARK}
+    --note: #2b2410; --note-line: #b98d1e; --hot: #8f3a1d; {_DARK}
   }}
 }}
 * {{ box-sizing: border-box; }}
@@ -72,6 +72,16 @@ summary {{ cursor: pointer; padding: .7rem 1rem; font-weight: 500; }}
 .settings th {{ text-align: left; font-weight: 400; color: var(--soft); padding: .12rem 1rem .12rem 0; }}
 .settings td {{ text-align: right; padding: .12rem 0; font-variant-numeric: tabular-nums; }}
 .settings tr + tr > * {{ border-top: 1px solid var(--line); }}
+.sentences {{ border-collapse: collapse; width: 100%; }}
+.sentences thead th {{ color: var(--soft); font-size: .85rem; text-align: left; white-space: nowrap; }}
+.sentences th, .sentences td {{ padding: .45rem .8rem .45rem 0; vertical-align: top; }}
+.sentences td:first-child {{ font-variant-numeric: tabular-nums; }}
+.sentences tbody tr > * {{ border-top: 1px solid var(--line); }}
+.word {{
+  display: inline-block; margin: 0 0 .2rem; padding: .05rem .3rem; border-radius: 4px; text-align: center;
+  line-height: 1.25; background: color-mix(in srgb, var(--hot) var(--loss), transparent);
+}}
+.word small {{ display: block; font-size: .7rem; font-variant-numeric: tabular-nums; }}
 pre {{ margin: 0 0 1rem; padding: .7rem; background: var(--page); white-space: pre-wrap; }}
 code {{ font: .85rem/1.5 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }}
 @media (max-width: 40rem) {{

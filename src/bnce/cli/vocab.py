@@ -1,0 +1,100 @@
+"""`bnce vocab`: a run with other words, as a new run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bnce.cli.console import JsonOption, print_json, stdout
+from bnce.errors import UserError
+
+if TYPE_CHECKING:
+    from bnce.use.lexicon import LexiconChange
+
+NUM_EXAMPLES = 5
+
+
+def vocab(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory; it stays as it is.")],
+    out: Annotated[Path, typer.Option(help="The new run directory.")],
+    add: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Words to add: WORD, TAB its count, TAB its neighbours with commas between."),
+    ] = None,
+    drop: Annotated[str | None, typer.Option(metavar="FILE", help="Words to drop, one a line.")] = None,
+    unk_list: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Words that share <unk>'s probability: WORD, TAB its weight.")
+    ] = None,
+    unk_rest: Annotated[
+        float, typer.Option(help="With --unk-list: the share of <unk> that is left for words not listed.")
+    ] = 0.0,
+    unk_rest_words: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="With --unk-rest: how many words that share is for.", show_default="as many as listed"
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add words to a trained model, drop some, or share <unk> out among listed ones.
+
+    A new run is written, for evaluate, score, generate, compare and info; it cannot be trained further. Words are
+    given as the run reads text: a lower-cased run refuses 'Paris', which no text would ever give it.
+
+    [bold]Examples[/bold]
+
+      bnce vocab runs/relu-lstm --out runs/more --add names.tsv
+
+      bnce vocab runs/relu-lstm --out runs/clean --drop rude.txt --json
+
+      bnce vocab runs/relu-lstm --out runs/open --unk-list lexicon.tsv --unk-rest 0.1
+    """
+    from bnce.run_directory import RunDirectory
+    from bnce.use.lexicon import change_words
+    from bnce.use.unknown_words import UnknownWords
+    from bnce.use.word_list import read_new_words, read_weighted_words, read_words
+
+    if add is None and drop is None and unk_list is None:
+        raise UserError("There is nothing to change: give --add, --drop or --unk-list.")
+    if unk_list is None and (unk_rest or unk_rest_words is not None):
+        raise UserError("--unk-rest and --unk-rest-words are for the words of --unk-list: give it, or leave them out.")
+    opened = RunDirectory.open(run)
+    shared = None
+    if unk_list is not None:
+        shared = UnknownWords(read_weighted_words(unk_list, opened.normaliser), unk_rest, unk_rest_words)
+    change = change_words(
+        opened,
+        out,
+        add=[] if add is None else read_new_words(add, opened.normaliser),
+        drop=[] if drop is None else read_words(drop),
+        unknown_words=shared,
+    )
+    if as_json:
+        print_json({"run": str(run), "out": str(out), **change.to_dict()})
+    else:
+        _print(change, out)
+
+
+def _print(change: LexiconChange, out: Path) -> None:
+    def say(sentence: str) -> None:
+        stdout.print(sentence, markup=False)
+
+    say(f"{out}: {change.num_words_before:,} words became {change.num_words_after:,}")
+    for what, words in (
+        ("added", [added.word for added in change.added]),
+        ("known already, left as they are", change.already_known),
+        ("dropped", change.dropped),
+        ("asked to be dropped, but not known", change.not_known),
+    ):
+        if words:
+            more = " …" if len(words) > NUM_EXAMPLES else ""
+            say(f"  {len(words):,} {what}: {' '.join(words[:NUM_EXAMPLES])}{more}")
+    for added in change.added[:NUM_EXAMPLES]:
+        near = ", ".join(f"{word} {similarity:.2f}" for word, similarity in added.neighbours[:NUM_EXAMPLES])
+        say(f"  {added.word} (count {added.count:,}) after {near or 'no word, for none is spelt like it'}")
+    if change.unknown_words is not None:
+        rest = f", {change.unknown_words.rest:.2%} of it left for others" if change.unknown_words.rest else ""
+        say(f"  <unk> is shared by {len(change.unknown_words):,} listed words{rest}")
+    say("  it can be used and measured, but not trained further")
