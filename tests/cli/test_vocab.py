@@ -44,7 +44,7 @@ def test_the_new_run_is_used_as_any(
         == info["summary"]["num_parameters"]
         == RunDirectory.open(out).load_model().num_parameters
     )
-    assert bnce("generate", out, "--prompt", "zaba", "-n", 1).stdout.startswith("zaba ")
+    assert bnce("generate", out, "--prompt", "zaba", "-n", 1).stdout.startswith("zaba")
     assert "prepare it with --vocab" in refused("evaluate", out)
     assert "run 'bnce evaluate --save' on it" in refused("compare", out)
     assert bnce("evaluate", out, "--text", texts / "test.txt", "--save").status == 0

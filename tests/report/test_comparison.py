@@ -123,7 +123,7 @@ def test_conditions(tmp_path, write_run):
         "torch 2.13.0",
         "per token, </s> and <unk> included",
         "natural logarithm",
-        "evaluation and checkpoints are not counted",
+        "evaluation, checkpoints and a GPU's start-up are not counted",
     ):
         assert fact in statements
     assert "valid" not in statements
