@@ -61,7 +61,7 @@ def test_runs_with_detail_are_drawn_and_old_ones_left_out(tmp_path, write_run):
     assert "position in the sentence" in position.svg
     source = to_html(comparison)
     page = Page(source)
-    assert page.tags.count("svg") == 6
+    assert page.tags.count("svg") == 7
     assert len(page.ids) == len(set(page.ids))
     assert page.tags.count("details") == 3 + 2
     assert '<span class="word" style="--loss:100%">&lt;b&gt;&amp;<small>14.0</small></span>' in source
