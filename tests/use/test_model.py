@@ -15,7 +15,7 @@ from bnce.corpus.normalise import Normaliser
 from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
 from bnce.errors import UserError
 from bnce.run_directory import RunDirectory
-from bnce.use import model as model_module
+from bnce.use import component as component_module
 from bnce.use.generate import Sampling
 from bnce.use.model import Model
 from bnce.use.score import SentenceScorer
@@ -52,8 +52,8 @@ def test_sentences_keep_their_order_across_blocks(monkeypatch: pytest.MonkeyPatc
     texts = ["w3", "", "W4 w5 w6", "ünïcode w9", "w2 w2 w2 w2 w2 w2", "w7 . w8"]
     model = make_model()
     whole = model.score(texts, normalised=normalised)
-    monkeypatch.setattr(model_module, "BLOCK_SENTENCES", 2)
-    monkeypatch.setattr(model_module, "BLOCK_WORDS", 4)
+    monkeypatch.setattr(component_module, "BLOCK_SENTENCES", 2)
+    monkeypatch.setattr(component_module, "BLOCK_WORDS", 4)
     cut = model.score(iter(texts), normalised=normalised)
     for text, one, other in zip(texts, whole, cut, strict=True):
         # A line stays one sentence, whatever marks are in it.
@@ -64,7 +64,7 @@ def test_sentences_keep_their_order_across_blocks(monkeypatch: pytest.MonkeyPatc
 
 
 def test_memory_is_that_of_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_module, "BLOCK_SENTENCES", 4)
+    monkeypatch.setattr(component_module, "BLOCK_SENTENCES", 4)
     model = make_model()
     num_read = 0
 
