@@ -47,7 +47,8 @@ def open_ngram(path: Path) -> Ngram:
     try:
         return Ngram(kenlm.Model(str(path), config), str(path))
     except (OSError, RuntimeError, UnicodeError) as error:
-        reason = str(error).strip().splitlines()[-1].strip().rstrip(".")
+        # KenLM names its own source file and function first, and then what is wrong.
+        reason = str(error).strip().splitlines()[-1].rpartition("Exception")[2].lstrip(". ").rstrip(").\n")
         raise UserError(
             f"'{path}' is no n-gram model that KenLM can read ({reason}): give an ARPA file or a KenLM binary."
         ) from error
