@@ -134,8 +134,8 @@ def report(options: argparse.Namespace, typed: list[str], found: Figures) -> str
     first = found["seeds"][0]
     lines = ["# N-best rescoring", ""]
     lines += [
-        f"Lists that are real in form: {NUM_UTTERANCES} utterances × {NUM_HYPOTHESES} hypotheses to judge by, and as many",
-        "of other sentences to tune the weights on. `benchmarks/nbest_lists.py` describes the error model at its head.",
+        f"Lists that are real in form: {NUM_UTTERANCES} utterances × {NUM_HYPOTHESES} hypotheses to judge by,",
+        "and as many of other sentences to tune the weights on. `benchmarks/nbest_lists.py` describes the error model at its head.",
         f"Machine: {os.cpu_count()} cores, {platform.machine()}; Python {platform.python_version()}, "
         f"PyTorch {torch.__version__}.",
         "",
@@ -163,8 +163,8 @@ def report(options: argparse.Namespace, typed: list[str], found: Figures) -> str
     lines += [
         "## Perplexity",
         "",
-        f"Of the first {NUM_TEXT_SENTENCES} sentences of each text, each from a fresh state, per word and `</s>`, `<unk>`",
-        "counted as a word; both models know the same words. The run's is with the constant Z.",
+        f"Of the first {NUM_TEXT_SENTENCES} sentences of each text, each from a fresh state, per word and",
+        "`</s>`, `<unk>` counted as a word; both models know the same words. The run's is with the constant Z.",
         "",
     ]
     rows = [
