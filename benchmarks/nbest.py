@@ -135,7 +135,8 @@ def report(options: argparse.Namespace, typed: list[str], found: Figures) -> str
     lines = ["# N-best rescoring", ""]
     lines += [
         f"Lists that are real in form: {NUM_UTTERANCES} utterances × {NUM_HYPOTHESES} hypotheses to judge by,",
-        "and as many of other sentences to tune the weights on. `benchmarks/nbest_lists.py` describes the error model at its head.",
+        "and as many of other sentences to tune the weights on. `benchmarks/nbest_lists.py` describes the error model",
+        "at its head.",
         f"Machine: {os.cpu_count()} cores, {platform.machine()}; Python {platform.python_version()}, "
         f"PyTorch {torch.__version__}.",
         "",

@@ -29,11 +29,11 @@ from bnce.use.ngram import Ngram
 
 NUM_HYPOTHESES = 50
 NUM_CHEAPEST = 400
-UNCERTAIN_SHARE = 0.6  # of words that are spelt with letters
+UNCERTAIN_SHARE = 0.45  # of words that are spelt with letters
 INSERTION_SHARE = 0.1
-ALTERNATIVES = 4
+ALTERNATIVES = 2
 SHORT_LETTERS = 3
-EDIT_COST, NOISE = 1.3, 2.0  # natural logarithms
+EDIT_COST, NOISE = 0.5, 2.0  # natural logarithms
 OLD_LM_WEIGHT = 0.4
 
 _CLASSES = {

@@ -10,7 +10,7 @@ import pytest
 from bnce.corpus.normalise import Normaliser
 from bnce.errors import UserError
 from bnce.use.component import Component, Words, WordScores
-from bnce.use.mixture import Mixture, TextScores, find_weights, mix, shared_normaliser
+from bnce.use.mixture import MAX_GAIN, Mixture, TextScores, find_weights, mix, shared_normaliser
 from bnce.use.ngram import AS_IT_STANDS
 
 
@@ -60,20 +60,20 @@ def test_em_finds_the_share_of_each_source() -> None:
     generator = np.random.default_rng(1)
     probs_KV = np.array([[0.6, 0.2, 0.1, 0.1], [0.1, 0.1, 0.2, 0.6], [0.25, 0.25, 0.25, 0.25]])
     truth = np.array([0.7, 0.3, 0.0])
-    text = generator.choice(4, 200_000, p=truth @ probs_KV)
+    text = generator.choice(4, 50_000, p=truth @ probs_KV)
     found = find_weights(np.log(probs_KV[:2, text]))
-    np.testing.assert_allclose(found, truth[:2], atol=0.01)
+    np.testing.assert_allclose(found, truth[:2], atol=0.02)
     assert found.sum() == pytest.approx(1)
     # No other weights are likelier.
     best = mix(np.log(probs_KV[:2, text]), found).mean()
     for weight in np.linspace(0.01, 0.99, 50):
-        assert mix(np.log(probs_KV[:2, text]), np.array([weight, 1 - weight])).mean() <= best + 1e-9
+        assert mix(np.log(probs_KV[:2, text]), np.array([weight, 1 - weight])).mean() <= best + MAX_GAIN
 
 
 def test_em_at_the_edges() -> None:
-    np.testing.assert_allclose(find_weights(np.log([[0.5, 0.5], [0.1, 0.1]])), [1, 0], atol=1e-3)
+    np.testing.assert_allclose(find_weights(np.log([[0.5, 0.5], [0.1, 0.1]])), [1, 0], atol=1e-4)
     np.testing.assert_allclose(find_weights(np.log([[0.5, 0.1], [0.5, 0.1]])), [0.5, 0.5])
-    np.testing.assert_allclose(find_weights(np.array([[-5000.0, -1.0], [-5001.0, -3.0]])), [1, 0], atol=1e-3)
+    np.testing.assert_allclose(find_weights(np.array([[-5000.0, -1.0], [-5001.0, -3.0]])), [1, 0], atol=1e-4)
     with_zeros = np.array([[-np.inf, -1.0, -np.inf], [-2.0, -np.inf, -np.inf]])
     np.testing.assert_allclose(find_weights(with_zeros), [0.5, 0.5], atol=1e-3)
     with pytest.raises(UserError, match="no word that every component knows"):

@@ -20,9 +20,9 @@ from bnce.errors import UserError
 from bnce.use.component import Component, Floats, Words, WordScores
 from bnce.use.ngram import AS_IT_STANDS
 
-# EM goes on until no weight moves by more than this.
-TOLERANCE = 1e-6
-MAX_ROUNDS = 1000
+# EM goes on until no weights at all could gain more than this, in nats a word.
+MAX_GAIN = 1e-5
+MAX_ROUNDS = 5000
 
 
 class Mixture(Component):
@@ -84,18 +84,20 @@ def find_weights(log_prob_KN: Floats) -> Floats:
     The likelihood has one summit, so that the start decides nothing.
     """
     log_prob_KN = log_prob_KN[:, log_prob_KN.max(axis=0, initial=-np.inf) > -np.inf]
-    weight_K = np.full(len(log_prob_KN), 1 / len(log_prob_KN))
+    weight_K: Floats = np.full(len(log_prob_KN), 1 / len(log_prob_KN))
     if not log_prob_KN.shape[1]:
         raise UserError("The text to find the weights on has no word that every component knows: give another text.")
     # A factor a word changes nothing, and keeps the likeliest component from vanishing.
     prob_KN = np.exp(log_prob_KN - log_prob_KN.max(axis=0))
     for _ in range(MAX_ROUNDS):
-        joint_KN = weight_K[:, None] * prob_KN
-        updated_K = (joint_KN / joint_KN.sum(axis=0)).mean(axis=1)
-        moved = float(np.abs(updated_K - weight_K).max())
-        weight_K = updated_K
-        if moved < TOLERANCE:
+        # How much likelier each component makes a word than the mixture does, on average: EM's factor. The logarithm of
+        # the largest bounds what is left to gain, for the likelihood is concave and a mean of logarithms is below that
+        # of the mean.
+        ratio_K = prob_KN @ (1 / (weight_K @ prob_KN)) / prob_KN.shape[1]
+        if float(np.log(ratio_K.max())) < MAX_GAIN:
             break
+        weight_K = weight_K * ratio_K
+    weight_K /= weight_K.sum()
     return weight_K
 
 
