@@ -6,6 +6,7 @@ does not know gets the probability of its `<unk>`.
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -67,8 +68,13 @@ class Component(ABC):
 
 def one_sentence(normaliser: Normaliser, text: str) -> list[str]:
     """Cut a text into words and never into sentences, whatever marks are in it: a hypothesis must not fall apart."""
-    sentences = replace(normaliser, sentences="lines")(text.replace("\n", " "))
+    sentences = _by_lines(normaliser)(text.replace("\n", " "))
     return sentences[0] if sentences else []
+
+
+@functools.cache
+def _by_lines(normaliser: Normaliser) -> Normaliser:
+    return replace(normaliser, sentences="lines")
 
 
 def sentence_blocks(sentences: Iterable[list[str]]) -> Iterator[list[list[str]]]:
