@@ -10,8 +10,8 @@ A sentence becomes a row of slots with alternatives:
 The acoustic cost of an alternative is EDIT_COST for each letter that it differs in, plus Gaussian noise; what was said
 has noise alone, so that it is not always the cheapest. A hypothesis costs the sum over its slots. The NUM_CHEAPEST
 hypotheses by acoustic cost are scored with the old language model, and the list is the NUM_HYPOTHESES best of both
-together, the best first: what was said need not be in it. The figures below give a first best with 15–25% of its words
-wrong, which is what they were chosen by.
+together, the best first: what was said need not be in it. The settings below give a first best with 15–25% of its words
+wrong and lists whose best has half of that or less, which is what they were chosen by, on sentences of another text.
 
 Marks such as commas are words like others, of which the error model changes none. Costs are natural logarithms.
 """
