@@ -93,6 +93,7 @@ def test_refusals(refused: Refused, trained: Path, arpa: Path, texts: Path, tmp_
     valid = ["--valid", texts / "valid.txt"]
     assert "There is 1 model to mix: give two or more." in refused("interpolate", trained, *valid)
     assert "give a name that ends in .toml." in refused("interpolate", trained, arpa, *valid, "--out", "m.json")
+    assert "There is no directory 'none'" in refused("interpolate", trained, arpa, *valid, "--out", "none/m.toml")
     assert "is a mixture, not a model to mix" in refused("interpolate", trained, "m.toml", *valid)
     assert "is not a run directory" in refused("interpolate", trained, tmp_path / "none", *valid)
     assert "There is no file" in refused("interpolate", trained, arpa, "--valid", tmp_path / "none")

@@ -116,6 +116,8 @@ def test_all_formats_say_the_same(bnce: Command, trained: Path, lists: Path) -> 
         (["--mode", "checked"], "Unknown mode of rescoring 'checked': choose one of unnormalised, normalised."),
         (["--tune", "{refs}", "--refs", "{refs}"], "give --tune for the weights, then --weights and --refs."),
         (["--full", "scores.csv"], "--full is to be written to 'scores.csv': give a name that ends in .tsv or .jsonl."),
+        (["--out", "none/best"], "There is no directory 'none' to write 'best' into: make it first."),
+        (["--save-weights", "none/w.json"], "There is no directory 'none'"),
         (["--am-weight", "2"], "came without acoustic scores."),
         (["--old-lm-weight", "2"], "came without old language model scores."),
         (["--lm-weight", "nan"], "The weight lm_weight is nan: it must be a finite number."),

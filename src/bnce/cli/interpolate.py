@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from bnce import files
 from bnce.cli.console import JsonOption, print_json, stderr, stdout
 from bnce.errors import UserError, unknown_name
 
@@ -60,8 +61,10 @@ def interpolate(
     for path in paths:
         if path.suffix == ".toml":
             raise UserError(f"'{path}' is a mixture, not a model to mix: give its components.")
-    if out is not None and out.suffix != ".toml":
-        raise UserError(f"The mixture is to be written to '{out}': give a name that ends in .toml.")
+    if out is not None:
+        if out.suffix != ".toml":
+            raise UserError(f"The mixture is to be written to '{out}': give a name that ends in .toml.")
+        files.check_place(out)
     components = [open_any(path, mode == "normalised", device) for path in paths]
     # Refused before any text is scored.
     shared_normaliser(components)

@@ -113,6 +113,9 @@ def rescore(
         )
     if full is not None and full.suffix not in (".tsv", ".jsonl"):
         raise UserError(f"--full is to be written to '{full}': give a name that ends in .tsv or .jsonl.")
+    for path in (save_weights, out, full):
+        if path is not None:
+            files.check_place(path)
     options = (am_weight, old_lm_weight, lm_weight, word_penalty, oov_penalty)
     given = {name: value for name, value in zip(NAMES, options, strict=True) if value is not None}
     weights = replace(Weights() if weights_file is None else Weights.read(weights_file), **given)
