@@ -168,3 +168,11 @@ def test_an_output_that_appeared_meanwhile_is_refused(tmp_path: Path) -> None:
         write()
     assert os.listdir(tmp_path) == ["run"]
     assert os.listdir(path) == ["other"]
+
+
+def test_a_place_to_write_to(tmp_path: Path) -> None:
+    files.check_place(tmp_path / "new")
+    with pytest.raises(UserError, match="is a directory: give the name of a file to write"):
+        files.check_place(tmp_path)
+    with pytest.raises(UserError, match=r"There is no directory '.*none' to write 'new' into: make it first"):
+        files.check_place(tmp_path / "none" / "new")

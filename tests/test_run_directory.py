@@ -14,7 +14,7 @@ from small_corpus import random_ids, small_config, small_corpus, write_corpus
 from bnce.checkpoint import MODEL_FILE
 from bnce.corpus.store import Corpus
 from bnce.errors import UserError
-from bnce.run_directory import RunDirectory, choose_device, describe_device
+from bnce.run_directory import UNKNOWN_WORDS_FILE, RunDirectory, choose_device, describe_device
 
 
 @pytest.fixture
@@ -71,6 +71,18 @@ def test_a_model_comes_back_bit_for_bit_and_ready_for_use(run: RunDirectory) -> 
     assert loaded.state_dict().keys() == model.state_dict().keys()
     assert all(torch.equal(tensor, loaded.state_dict()[name]) for name, tensor in model.state_dict().items())
     assert torch.equal(loaded.output.noise.log_probs_V, model.output.noise.log_probs_V)
+
+
+def test_a_description_takes_the_shares_of_unknown_words_along(tmp_path: Path, run: RunDirectory) -> None:
+    for name, content in (("without", None), ("with", b"<unk>\t0.0\t1\nzebra\t1.0\n")):
+        copy = tmp_path / name
+        copy.mkdir()
+        if content is not None:
+            (run.path / UNKNOWN_WORDS_FILE).write_bytes(content)
+        run.copy_description(copy)
+        assert (copy / UNKNOWN_WORDS_FILE).exists() == (content is not None)
+        assert RunDirectory.open(copy).vocabulary == run.vocabulary
+    assert (copy / UNKNOWN_WORDS_FILE).read_bytes() == content
 
 
 def test_a_run_without_a_model_says_so(run: RunDirectory) -> None:

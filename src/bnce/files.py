@@ -111,6 +111,14 @@ def refuse_existing(path: Path) -> None:
         raise UserError(f"The output '{path}' exists already: give another path, or remove it first.")
 
 
+def check_place(path: Path) -> None:
+    """Refuse a file that could not be written, before any work goes into what it is to hold."""
+    if path.is_dir():
+        raise UserError(f"'{path}' is a directory: give the name of a file to write.")
+    if not path.parent.is_dir():
+        raise UserError(f"There is no directory '{path.parent}' to write '{path.name}' into: make it first.")
+
+
 @contextlib.contextmanager
 def _explain_full_disk(path: Path) -> Iterator[None]:
     try:

@@ -11,6 +11,7 @@ RUN/model.safetensors  the model with the best validation perplexity so far
 RUN/state-*            the newest states a run can be resumed from
 RUN/tensorboard/       the same figures as TensorBoard events
 RUN/lexicon.json       how the vocabulary was changed after training, if it was: such a run is not trained further
+RUN/unknown_words.tsv  words outside the vocabulary that share the probability of <unk>, if some were attached
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from bnce.noise import make_noise
 
 DESCRIPTION_FILES = ("config.toml", "vocab.txt", "counts.npy", "normaliser.json")
 LEXICON_FILE = "lexicon.json"
+UNKNOWN_WORDS_FILE = "unknown_words.tsv"
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,8 @@ class RunDirectory:
         """Copy what makes a directory with a model file of its own a run, too."""
         for name in DESCRIPTION_FILES:
             shutil.copyfile(self.path / name, directory / name)
+        if (self.path / UNKNOWN_WORDS_FILE).is_file():
+            shutil.copyfile(self.path / UNKNOWN_WORDS_FILE, directory / UNKNOWN_WORDS_FILE)
 
     def check_resumable(self) -> None:
         """Refuse to train over an exported model: a run has its summary before its first step, an export has none."""

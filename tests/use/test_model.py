@@ -14,11 +14,13 @@ import bnce
 from bnce.corpus.normalise import Normaliser
 from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
 from bnce.errors import UserError
-from bnce.run_directory import RunDirectory
-from bnce.use import model as model_module
+from bnce.run_directory import UNKNOWN_WORDS_FILE, RunDirectory
+from bnce.use import component as component_module
 from bnce.use.generate import Sampling
 from bnce.use.model import Model
 from bnce.use.score import SentenceScorer
+from bnce.use.scored import Totals
+from bnce.use.unknown_words import UnknownWords
 
 from .plain import plain_log_probs, plain_scores
 
@@ -52,8 +54,8 @@ def test_sentences_keep_their_order_across_blocks(monkeypatch: pytest.MonkeyPatc
     texts = ["w3", "", "W4 w5 w6", "ünïcode w9", "w2 w2 w2 w2 w2 w2", "w7 . w8"]
     model = make_model()
     whole = model.score(texts, normalised=normalised)
-    monkeypatch.setattr(model_module, "BLOCK_SENTENCES", 2)
-    monkeypatch.setattr(model_module, "BLOCK_WORDS", 4)
+    monkeypatch.setattr(component_module, "BLOCK_SENTENCES", 2)
+    monkeypatch.setattr(component_module, "BLOCK_WORDS", 4)
     cut = model.score(iter(texts), normalised=normalised)
     for text, one, other in zip(texts, whole, cut, strict=True):
         # A line stays one sentence, whatever marks are in it.
@@ -64,7 +66,7 @@ def test_sentences_keep_their_order_across_blocks(monkeypatch: pytest.MonkeyPatc
 
 
 def test_memory_is_that_of_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_module, "BLOCK_SENTENCES", 4)
+    monkeypatch.setattr(component_module, "BLOCK_SENTENCES", 4)
     model = make_model()
     num_read = 0
 
@@ -113,6 +115,64 @@ def test_generate_goes_on_from_the_prompt() -> None:
     assert len(texts) == 3
     assert all(text.startswith("w3 zebra") for text in texts)
     assert texts == model.generate("w3 zebra", 3, max_words=5, sampling=Sampling(top_k=5), seed=2)
+
+
+def test_shares_of_unknown_words() -> None:
+    """p(word) = p(<unk>) · share; such words are OOV no longer, those without a share and <unk> itself are."""
+    plain = make_model()
+    shared = Model(plain.network, plain.vocabulary, plain.normaliser, UnknownWords({"zebra": 3.0, "gnu": 1.0}))
+    texts = ["w3 Zebra gnu yak <unk> w4", "", "w5"]
+    for normalised in (False, True):
+        before, after = plain.score(texts, normalised=normalised), shared.score(texts, normalised=normalised)
+        gained = after[0].log10_probs - before[0].log10_probs
+        np.testing.assert_allclose(gained, [0, math.log10(0.75), math.log10(0.25), 0, 0, 0, 0], atol=1e-6)
+        assert before[0].oov.tolist() == [False, True, True, True, True, False, False]
+        assert after[0].oov.tolist() == [False, False, False, True, True, False, False]
+        assert after[0].ids == before[0].ids
+    totals = Totals.of(after)
+    assert (totals.num_oov, totals.num_words) == (2, 7)
+    assert totals.log10_prob_no_oov == pytest.approx(
+        after[0].log10_probs[~after[0].oov].sum() + after[1].log10_prob + after[2].log10_prob
+    )
+
+
+def test_a_run_has_its_shares(tmp_path: Path) -> None:
+    corpus = small_corpus(tmp_path / "corpus")
+    run = RunDirectory.create(tmp_path / "run", small_config(corpus), corpus)
+    run.save_model(small_model("relu-lstm"), 1)
+    assert bnce.load(run.path).unknown_words is None
+    UnknownWords({"zebra": 1.0}, 0.5, 2).write(run.path / UNKNOWN_WORDS_FILE)
+    (scored,) = bnce.load(run.path).score(["zebra yak"])
+    assert scored.num_oov == 0
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_rescore_sorts_hypotheses(normalised: bool) -> None:
+    model = make_model()
+    given = [("w3 w4", -1.0), ("w3 w4 w5", -2.0), ("", -50.0), ("w3 zebra", 0.0)]
+    found = model.rescore(given, score_weight=2.0, lm_weight=0.5, word_penalty=0.25, normalised=normalised)
+    assert sorted(one.place for one in found) == [0, 1, 2, 3]
+    assert [one.total for one in found] == sorted((one.total for one in found), reverse=True)
+    for one in found:
+        assert (one.text, one.score) == given[one.place]
+        expected = plain_log_probs(model.network, model.encode(one.text.split()).tolist(), normalised).sum()
+        assert one.log_prob == pytest.approx(expected, abs=1e-4)
+        assert one.total == pytest.approx(2 * one.score + 0.5 * one.log_prob - 0.25 * len(one.text.split()))
+    plain = model.rescore(["w3", "w3", "w4"], normalised=normalised)
+    assert [one.place for one in plain if one.text == "w3"] == [0, 1]  # equals keep their order
+    assert all(one.total == one.log_prob for one in plain)
+    assert model.rescore([]) == []
+
+
+def test_what_cannot_be_rescored() -> None:
+    with pytest.raises(UserError, match="The hypotheses are one string"):
+        make_model().rescore("w3")
+    with pytest.raises(UserError, match="The score of the hypothesis 'w3' is nan"):
+        make_model().rescore([("w3", math.nan)])
+    with pytest.raises(UserError, match="The weight lm_weight is inf"):
+        make_model().rescore(["w3"], lm_weight=math.inf)
+    with pytest.raises(UserError, match="trained with the softmax"):
+        make_model(loss="softmax").rescore(["w3"])
 
 
 def test_what_cannot_be_is_refused() -> None:

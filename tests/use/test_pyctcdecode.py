@@ -11,6 +11,7 @@ from bnce.corpus.normalise import Normaliser
 from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
 from bnce.use.model import Model
 from bnce.use.pyctcdecode import DecoderLanguageModel
+from bnce.use.unknown_words import UnknownWords
 
 from .plain import plain_log_probs
 
@@ -33,6 +34,16 @@ def test_a_sentence_in_steps_is_the_sentence(body: str, normalised: bool) -> Non
     log_prob = plain_log_probs(model.network, [2, 4, UNK, 3, END], normalised).sum()
     # One word is unknown: its offset is a log10.
     assert total == pytest.approx(0.7 * (log_prob - 10.0 * math.log(10)) + 4 * 0.3, abs=1e-4)
+
+
+def test_a_share_of_unknown_words_takes_the_place_of_the_offset() -> None:
+    model = make_model()
+    model.unknown_words = UnknownWords({"zebra": 1.0, "gnu": 3.0})
+    adapter = DecoderLanguageModel(model, alpha=1.0, beta=0.0)
+    log_prob = plain_log_probs(model.network, [UNK])[0]
+    for word, offset in (("zebra", math.log(0.25)), ("yak", -10 * math.log(10)), ("<unk>", -10 * math.log(10))):
+        score, _ = adapter.score(adapter.get_start_state(), word)
+        assert score == pytest.approx(log_prob + offset, abs=1e-4)
 
 
 def test_the_state_goes_on_from_the_last_word() -> None:

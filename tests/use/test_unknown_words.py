@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from bnce.errors import UserError
-from bnce.use.unknown_words import UNKNOWN_WORDS_FILE, UnknownWords
+from bnce.run_directory import UNKNOWN_WORDS_FILE
+from bnce.use.unknown_words import UnknownWords
 
 
 def share(words: UnknownWords, word: str) -> float:

@@ -15,7 +15,9 @@ from bnce.cli.export import export
 from bnce.cli.fetch import fetch
 from bnce.cli.generate import generate
 from bnce.cli.info import info
+from bnce.cli.interpolate import interpolate
 from bnce.cli.prepare import prepare
+from bnce.cli.rescore import rescore
 from bnce.cli.score import score
 from bnce.cli.train import train
 from bnce.cli.vocab import vocab
@@ -38,6 +40,8 @@ for _command in (
     experiment,
     info,
     score,
+    rescore,
+    interpolate,
     generate,
     vocab,
     export,

@@ -5,20 +5,25 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
 from bnce import files
 from bnce.cli.console import JsonOption, print_json, progress_bar, stderr
-from bnce.errors import UserError
+from bnce.errors import UserError, unknown_name
+
+if TYPE_CHECKING:
+    from bnce.corpus.normalise import Normaliser
+    from bnce.use.score import Check
+    from bnce.use.scored import ScoredSentence
 
 
 def score(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A directory that 'bnce train' made.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, a mixture (.toml), or an n-gram model.")],
     text: Annotated[str, typer.Argument(metavar="[FILE]", help="Text, a sentence a line; - is standard input.")] = "-",
     mode: Annotated[
         str,
@@ -56,11 +61,11 @@ def score(
       echo "the function returns nothing" | bnce score runs/relu-lstm --per-word
 
       bnce score runs/relu-lstm news.txt.gz --mode checked --json
+
+      bnce score mixture.toml news.txt
     """
     from bnce.corpus.sources import read_lines, source_bytes
     from bnce.use.layouts import get_layout
-    from bnce.use.model import load
-    from bnce.use.score import SentenceScorer
     from bnce.use.scored import Totals
 
     if as_json and as_jsonl:
@@ -75,22 +80,21 @@ def score(
         num_bytes_read += num_bytes
 
     lines = read_lines(text, errors, advance)
-    model = load(run, device)
-    scorer = SentenceScorer(model.network, mode, carry=carry, num_checked=num_checked)
+    source = _open_file(run, mode, carry, device) if run.is_file() else _open_run(run, mode, carry, num_checked, device)
     sentences = (
-        words for line in lines for words in (model.normaliser(line) or [[]] if split else [model.words(line)])
+        words for line in lines for words in (source.normaliser(line) or [[]] if split else [source.words(line)])
     )
     totals = Totals()
     with _shown_progress(text, source_bytes(text)) as show:
-        for scored in model.score_words(scorer, sentences):
+        for scored in source.score(sentences):
             totals.add(scored)
             if as_jsonl:
                 sys.stdout.write(files.to_json(scored.to_dict()) + "\n")
             elif not as_json:
                 sys.stdout.write(form.sentence(scored))
             show(num_bytes_read)
-    check = scorer.check() if mode == "checked" else None
-    log_z = None if mode == "normalised" else float(model.network.output.log_z)
+    check = None if source.check is None else source.check()
+    log_z = source.log_z
     if as_json:
         record = {"run": str(run), "text": text, "mode": mode, "carry": carry, "log_base": 10, "log_z": log_z}
         checked = {} if check is None else {"check": dataclasses.asdict(check)}
@@ -105,8 +109,55 @@ def score(
             f"at most {check.max_difference:.4f}; ln Z(context) {check.log_z_mean:.4f} ± {check.log_z_std:.4f} "
             "(mean ± standard deviation)\n"
         )
-    with_what = "with the softmax" if log_z is None else f"with the constant ln Z = {log_z:.3f}"
-    stderr.print(f"log10 probabilities, {with_what}", markup=False)
+    stderr.print(f"log10 probabilities, {source.with_what}", markup=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Source:
+    """What scores sentences, and what there is to say of it."""
+
+    normaliser: Normaliser
+    words: Callable[[str], list[str]]
+    score: Callable[[Iterable[list[str]]], Iterator[ScoredSentence]]
+    with_what: str
+    log_z: float | None = None
+    check: Callable[[], Check] | None = None
+
+
+def _open_run(run: Path, mode: str, carry: bool, num_checked: int, device: str) -> _Source:
+    from bnce.use.model import load
+    from bnce.use.score import SentenceScorer
+
+    model = load(run, device)
+    scorer = SentenceScorer(model.network, mode, carry=carry, num_checked=num_checked)
+    log_z = None if mode == "normalised" else float(model.network.output.log_z)
+    return _Source(
+        model.normaliser,
+        model.words,
+        lambda sentences: model.score_words(scorer, sentences),
+        "with the softmax" if log_z is None else f"with the constant ln Z = {log_z:.3f}",
+        log_z,
+        scorer.check if mode == "checked" else None,
+    )
+
+
+def _open_file(path: Path, mode: str, carry: bool, device: str) -> _Source:
+    """Open a mixture or an n-gram model, which starts every sentence afresh."""
+    from bnce.use.any_model import open_any
+    from bnce.use.mixture import Mixture
+    from bnce.use.score import MODES
+
+    if mode not in MODES:
+        raise unknown_name("mode of scoring", mode, MODES)
+    if carry or mode == "checked":
+        what = "--carry" if carry else "--mode checked"
+        raise UserError(f"{what} is for a run, and '{path}' is a file: give a run directory, or leave it out.")
+    model = open_any(path, mode == "normalised", device)
+    what = "an n-gram model"
+    if isinstance(model, Mixture):
+        how = "the softmax" if mode == "normalised" else "the constant Z"
+        what = f"a mixture of {len(model.components)}, runs in it with {how}"
+    return _Source(model.normaliser, model.words, model.score_sentences, f"of {what}")
 
 
 @contextlib.contextmanager

@@ -23,9 +23,9 @@ from torch import Tensor
 from bnce import files
 from bnce.corpus.vocabulary import MIN_SIZE, SPECIALS, UNK, Vocabulary
 from bnce.errors import UserError
-from bnce.run_directory import LEXICON_FILE, RunDirectory
+from bnce.run_directory import LEXICON_FILE, UNKNOWN_WORDS_FILE, RunDirectory
 from bnce.use.row_seeding import GIVEN_SIMILARITY, MIN_UNKNOWN, Neighbours, Rows, find_neighbours, seed_rows
-from bnce.use.unknown_words import UNKNOWN_WORDS_FILE, UnknownWords
+from bnce.use.unknown_words import UnknownWords
 from bnce.use.word_list import NewWord
 
 TABLES = ("embedding", "output.weight", "output.bias")

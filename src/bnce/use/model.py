@@ -8,26 +8,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bnce.corpus.normalise import END_WORD, Normaliser
+from bnce.corpus.normalise import END_WORD, UNKNOWN_WORD, Normaliser
 from bnce.corpus.vocabulary import END, UNK, Vocabulary
 from bnce.errors import UserError
 from bnce.language_model import LanguageModel
 from bnce.run_directory import RunDirectory, choose_device
+from bnce.use.component import WordScores, one_sentence, sentence_blocks
 from bnce.use.generate import Sampling, generate
+from bnce.use.prefixes import score_prefixes
 from bnce.use.score import SentenceScorer
 from bnce.use.scored import ScoredSentence
 from bnce.use.scorer import Scorer, refuse_unnormalised
 from bnce.use.top_words import top_words
-
-# Sentences in memory at a time, fewer where they are long: enough that neighbours in length are alike.
-BLOCK_SENTENCES = 2**12
-BLOCK_WORDS = 2**18
+from bnce.use.unknown_words import UnknownWords
+from bnce.use.weights import Weights
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,33 @@ class NextWord:
     log10_prob: float
 
 
-class Model:
-    """A network with its words: what a run directory holds."""
+@dataclass(frozen=True)
+class RescoredHypothesis:
+    """A hypothesis with what decides over it; `place` is where it stood in the list that was given."""
 
-    def __init__(self, network: LanguageModel, vocabulary: Vocabulary, normaliser: Normaliser) -> None:
+    text: str
+    total: float
+    score: float  # the one it came with
+    log_prob: float  # natural logarithm, of all its words and </s>
+    place: int
+
+
+class Model:
+    """A network with its words, and where there is one the list of those that share `<unk>`: a run directory's."""
+
+    def __init__(
+        self,
+        network: LanguageModel,
+        vocabulary: Vocabulary,
+        normaliser: Normaliser,
+        unknown_words: UnknownWords | None = None,
+    ) -> None:
         self.network, self.vocabulary, self.normaliser = network.eval(), vocabulary, normaliser
-        # A line is one sentence, whatever marks are in it: a hypothesis must not fall apart.
-        self._one_sentence = replace(normaliser, sentences="lines")
+        self.unknown_words = unknown_words
 
     def words(self, text: str) -> list[str]:
         """Cut a text into the words of one sentence."""
-        sentences = self._one_sentence(text.replace("\n", " "))
-        return sentences[0] if sentences else []
+        return one_sentence(self.normaliser, text)
 
     def encode(self, words: Iterable[str]) -> NDArray[np.int64]:
         """Give the ids of a sentence's words and of the `</s>` after them."""
@@ -72,21 +87,69 @@ class Model:
 
     def score_words(self, scorer: SentenceScorer, sentences: Iterable[list[str]]) -> Iterator[ScoredSentence]:
         """Score sentences that are cut into words, a block of them at a time, so that memory stays bounded."""
-        for block in _blocks(sentences):
+        for block in sentence_blocks(sentences):
             ids = [self.encode(words) for words in block]
             for words, numbers, log_probs in zip(block, ids, scorer.score(ids), strict=True):
                 yield self.scored(words, numbers, log_probs)
 
     def scored(self, words: Sequence[str], ids: NDArray[np.int64], log_probs: NDArray[np.float64]) -> ScoredSentence:
         """Put together words, their ids with `</s>`, and natural log-probabilities."""
-        order = self.network.num_context + 2 if self.network.num_context else len(ids) + 1
+        scores = self.word_scores(words, ids, log_probs)
         return ScoredSentence(
             words=[*words, END_WORD],
             ids=ids.tolist(),
-            log10_probs=log_probs / math.log(10),
-            oov=ids == UNK,
-            ngram_lengths=[min(place + 2, order) for place in range(len(ids))],
+            log10_probs=scores.log_probs / math.log(10),
+            oov=scores.oov,
+            ngram_lengths=scores.ngram_lengths,
         )
+
+    def word_scores(self, words: Sequence[str], ids: NDArray[np.int64], log_probs: NDArray[np.float64]) -> WordScores:
+        """Give unknown words their shares of `<unk>`; those without one stay OOV, with the probability of `<unk>`."""
+        oov = ids == UNK
+        if self.unknown_words is not None and oov.any():
+            log_probs = log_probs.copy()
+            for place in np.flatnonzero(oov).tolist():
+                log_share = self.unknown_words.log_share(words[place])
+                # <unk> in a text stands for any unknown word: it has the whole, and is none that is known.
+                if log_share is not None and words[place] != UNKNOWN_WORD:
+                    log_probs[place] += log_share
+                    oov[place] = False
+        order = self.network.num_context + 2 if self.network.num_context else len(ids) + 1
+        return WordScores(log_probs, oov, [min(place + 2, order) for place in range(len(ids))])
+
+    def score_lists(self, sentences: Sequence[Sequence[str]], *, normalised: bool = False) -> list[WordScores]:
+        """Score sentences that begin alike, neighbours most of all: every distinct prefix is computed once."""
+        ids = [self.encode(words) for words in sentences]
+        found = zip(sentences, ids, score_prefixes(self.scorer(), ids, normalised), strict=True)
+        return [self.word_scores(words, numbers, log_probs) for words, numbers, log_probs in found]
+
+    def rescore(
+        self,
+        hypotheses: Sequence[str | tuple[str, float]],
+        *,
+        score_weight: float = 1.0,
+        lm_weight: float = 1.0,
+        word_penalty: float = 0.0,
+        normalised: bool = False,
+    ) -> list[RescoredHypothesis]:
+        """Sort the hypotheses of one utterance, texts or (text, score) pairs, the best first; equals keep their order.
+
+        total = score_weight · score + lm_weight · ln p − word_penalty · words; a higher score is better.
+        """
+        if isinstance(hypotheses, str):
+            raise UserError("The hypotheses are one string: give a list of them, such as ['one', ('another', -3.5)].")
+        pairs = [(one, 0.0) if isinstance(one, str) else (str(one[0]), float(one[1])) for one in hypotheses]
+        for text, score in pairs:
+            if not math.isfinite(score):
+                raise UserError(f"The score of the hypothesis '{text}' is {score}: it must be a finite number.")
+        weights = Weights(am_weight=score_weight, lm_weight=lm_weight, word_penalty=word_penalty)
+        scores = self.score_lists([self.words(text) for text, _ in pairs], normalised=normalised)
+        found = []
+        for place, ((text, score), word_scores) in enumerate(zip(pairs, scores, strict=True)):
+            log_prob = float(word_scores.log_probs.sum())
+            total = weights.total(am=score, lm=log_prob, num_words=len(text.split()))
+            found.append(RescoredHypothesis(text, float(total), score, log_prob, place))
+        return sorted(found, key=lambda one: -one.total)
 
     def next_words(self, text: str = "", k: int = 10, *, normalised: bool = True) -> list[NextWord]:
         """Find the k likeliest words after a text, the likeliest first, `</s>` and `<unk>` among them.
@@ -126,17 +189,5 @@ class Model:
 def load(run: str | Path, device: str = "cpu") -> Model:
     """Load the best model of a run directory; the device is auto, cpu, cuda or cuda:N."""
     opened = RunDirectory.open(Path(run))
-    return Model(opened.load_model(str(choose_device(device))), opened.vocabulary, opened.normaliser)
-
-
-def _blocks(sentences: Iterable[list[str]]) -> Iterator[list[list[str]]]:
-    block: list[list[str]] = []
-    num_words = 0
-    for sentence in sentences:
-        block.append(sentence)
-        num_words += len(sentence)
-        if len(block) >= BLOCK_SENTENCES or num_words >= BLOCK_WORDS:
-            yield block
-            block, num_words = [], 0
-    if block:
-        yield block
+    network = opened.load_model(str(choose_device(device)))
+    return Model(network, opened.vocabulary, opened.normaliser, UnknownWords.of_run(opened.path))

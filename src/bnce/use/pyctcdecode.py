@@ -15,6 +15,7 @@ from __future__ import annotations
 import bisect
 import math
 
+from bnce.corpus.normalise import UNKNOWN_WORD
 from bnce.corpus.vocabulary import END, SPECIALS, UNK
 from bnce.use.model import Model
 from bnce.use.scorer import State
@@ -31,7 +32,7 @@ class DecoderLanguageModel:
     """Scores words that a decoder spells, one at a time, with a state between them.
 
     `unk_score_offset` is a log10 value that an unknown word gets on top of the probability of `<unk>`, which alone is
-    far too high for any single unknown spelling.
+    far too high for any single unknown spelling; a word that has a share of `<unk>` gets that instead.
     """
 
     def __init__(
@@ -72,14 +73,21 @@ class DecoderLanguageModel:
     def score(self, prev_state: State, word: str, is_last_word: bool = False) -> tuple[float, State]:
         """Score a word after a state, and give the state after it; `</s>` is scored with the last word."""
         state, log_prob = prev_state, 0.0
-        for number in self.model.vocabulary.encode(self.model.words(word)).tolist():
+        words = self.model.words(word)
+        for spelling, number in zip(words, self.model.vocabulary.encode(words).tolist(), strict=True):
             log_prob += self._log_prob(state, number)
             if number == UNK:
-                log_prob += self.unk_score_offset * math.log(10)
+                log_prob += self._log_share(spelling)
             (state,) = self._scorer.advance([state], [number])
         if is_last_word and self.score_boundary:
             log_prob += self._log_prob(state, END)
         return self.alpha * log_prob + self.beta, state
+
+    def _log_share(self, spelling: str) -> float:
+        """Give what an unknown word has of `<unk>`: its share where the run has one for it, else the offset."""
+        shares = self.model.unknown_words
+        log_share = None if shares is None or spelling == UNKNOWN_WORD else shares.log_share(spelling)
+        return self.unk_score_offset * math.log(10) if log_share is None else log_share
 
     def _log_prob(self, state: State, word: int) -> float:
         return float(self._scorer.score([state], [word], self.normalised))

@@ -1,0 +1,121 @@
+"""`bnce interpolate`: several models and a text in, the weights of their mixture out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from bnce import files
+from bnce.cli.console import JsonOption, print_json, stderr, stdout
+from bnce.errors import UserError, unknown_name
+
+if TYPE_CHECKING:
+    from bnce.use.component import Component
+
+MODES = ("unnormalised", "normalised")
+
+
+def interpolate(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="MODEL…", help="Two or more: runs, ARPA files, KenLM binaries.")
+    ],
+    valid: Annotated[str, typer.Option(metavar="FILE", help="Text to find the weights on; - is standard input.")],
+    test: Annotated[str | None, typer.Option(metavar="FILE", help="Another text, to judge the mixture by.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.toml", help="Write the mixture: 'bnce score' and 'bnce rescore' take it as RUN."),
+    ] = None,
+    split: Annotated[
+        bool, typer.Option("--split", help="Cut lines into sentences as the training text was; else a line is one.")
+    ] = False,
+    mode: Annotated[
+        str, typer.Option(metavar="unnormalised|normalised", help="Runs with the constant Z, or with the softmax.")
+    ] = "unnormalised",
+    errors: Annotated[
+        str, typer.Option(metavar="strict|replace", help="Refuse invalid UTF-8 and NULs, or replace them.")
+    ] = "strict",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Mix language models word by word, with weights that EM finds on a text.
+
+    Every sentence starts afresh and </s> is scored at its end; a word that a model does not know has the probability
+    of its <unk>.
+
+    [bold]Examples[/bold]
+
+      bnce interpolate runs/relu-lstm trigram.arpa --valid valid.txt --test test.txt --out mixture.toml
+
+      bnce interpolate runs/lstm runs/rnn --valid valid.txt.xz --split --mode normalised --json
+    """
+    from bnce.use.any_model import open_any, write_mixture
+    from bnce.use.mixture import TextScores, find_weights, shared_normaliser
+
+    if mode not in MODES:
+        raise unknown_name("mode of mixing", mode, MODES)
+    if len(paths) < 2:
+        raise UserError(f"There is {len(paths)} model to mix: give two or more.")
+    for path in paths:
+        if path.suffix == ".toml":
+            raise UserError(f"'{path}' is a mixture, not a model to mix: give its components.")
+    if out is not None:
+        if out.suffix != ".toml":
+            raise UserError(f"The mixture is to be written to '{out}': give a name that ends in .toml.")
+        files.check_place(out)
+    components = [open_any(path, mode == "normalised", device) for path in paths]
+    # Refused before any text is scored.
+    shared_normaliser(components)
+    texts = {"valid": valid} if test is None else {"valid": valid, "test": test}
+    scored = {name: TextScores.of(components, _read(components, text, split, errors)) for name, text in texts.items()}
+    weights = find_weights(scored["valid"].comparable)
+    reports = {name: one.report(weights) for name, one in scored.items()}
+    if out is not None:
+        write_mixture(out, paths, weights.tolist())
+    for name, report in reports.items():
+        if report["vocabularies_differ"]:
+            stderr.print(
+                f"Warning: the models know different words of {name}; perplexities with OOV words do not compare, "
+                f"and weights are found on words that all know ({report['num_known']:,} of {report['num_tokens']:,}).",
+                markup=False,
+            )
+    if as_json:
+        record = {"models": [str(path) for path in paths], "mode": mode, "weights": weights.tolist(), **reports}
+        print_json({**record, "out": None if out is None else str(out)})
+        return
+    stdout.print(_table(paths, weights.tolist(), reports))
+    stdout.print("perplexity per word and </s>; 'known' leaves out words that some model does not know", markup=False)
+
+
+def _read(components: list[Component], path: str, split: bool, errors: str) -> list[list[str]]:
+    """Read a text as the components do."""
+    from bnce.corpus.sources import read_lines
+    from bnce.use.component import one_sentence
+    from bnce.use.mixture import shared_normaliser
+
+    normaliser = shared_normaliser(components)
+    lines = read_lines(path, errors)
+    return [
+        words for line in lines for words in (normaliser(line) or [[]] if split else [one_sentence(normaliser, line)])
+    ]
+
+
+def _table(paths: list[Path], weights: list[float], reports: dict[str, Any]) -> Table:
+    table = Table("model", "weight")
+    for name in reports:
+        table.add_column(f"{name} ppl", justify="right")
+        table.add_column("known", justify="right")
+    for place, (path, weight) in enumerate(zip(paths, weights, strict=True)):
+        table.add_row(str(path), f"{weight:.4f}", *_cells(report["components"][place] for report in reports.values()))
+    table.add_row("mixture", "", *_cells(report["mixture"] for report in reports.values()))
+    return table
+
+
+def _cells(figures: Any) -> list[str]:
+    return [
+        "undefined" if value is None else f"{value:.2f}"
+        for figure in figures
+        for value in (figure["ppl"], figure["ppl_known"])
+    ]

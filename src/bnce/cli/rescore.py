@@ -1,0 +1,186 @@
+"""`bnce rescore`: a model and n-best lists in, the best hypotheses out, and how many words are wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bnce import files
+from bnce.cli.console import JsonOption, print_json, progress_bar, stderr
+from bnce.errors import UserError, unknown_name
+
+if TYPE_CHECKING:
+    from bnce.use.rescore import Scores
+    from bnce.use.weights import Weights
+
+MODES = ("unnormalised", "normalised")
+PANEL = "Weights (logarithms, higher is better)"
+
+
+def rescore(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, a mixture (.toml), or an n-gram model.")],
+    nbest: Annotated[str, typer.Argument(metavar="NBEST", help="Lists of hypotheses; - is standard input.")],
+    form: Annotated[
+        str, typer.Option("--format", metavar="auto|kaldi|jsonl|tsv", help="What NBEST is; auto goes by its ending.")
+    ] = "auto",
+    keys: Annotated[
+        str, typer.Option(metavar="auto|numbered|plain", help="Kaldi keys: utt-1, utt-2, … or utt, repeated.")
+    ] = "auto",
+    am_scores: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Kaldi text: acoustic scores, 'key score' lines.")
+    ] = None,
+    lm_scores: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Kaldi text: the old language model's scores, likewise.")
+    ] = None,
+    costs: Annotated[bool, typer.Option("--costs", help="Scores are costs, as Kaldi writes them: lower is better.")] = (
+        False
+    ),
+    am_weight: Annotated[
+        float | None, typer.Option(help="Of acoustic scores; 1 unless given.", rich_help_panel=PANEL)
+    ] = None,
+    old_lm_weight: Annotated[
+        float | None, typer.Option(help="Of the old language model's scores; 0.", rich_help_panel=PANEL)
+    ] = None,
+    lm_weight: Annotated[float | None, typer.Option(help="Of RUN's ln p (natural); 1.", rich_help_panel=PANEL)] = None,
+    word_penalty: Annotated[
+        float | None, typer.Option(help="Taken off for every word of a hypothesis; 0.", rich_help_panel=PANEL)
+    ] = None,
+    oov_penalty: Annotated[
+        float | None, typer.Option(help="Taken off for every word that RUN does not know; 0.", rich_help_panel=PANEL)
+    ] = None,
+    weights_file: Annotated[
+        Path | None,
+        typer.Option("--weights", metavar="FILE", help="Weights that --save-weights kept.", rich_help_panel=PANEL),
+    ] = None,
+    tune_on: Annotated[
+        str | None,
+        typer.Option(
+            "--tune",
+            metavar="REFS",
+            help="Find the weights that are not given as options: the fewest errors against these references.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None,
+    save_weights: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keep the weights, as JSON.", rich_help_panel=PANEL)
+    ] = None,
+    refs: Annotated[
+        str | None, typer.Option(metavar="REFS", help="References, 'utt words…' lines: print word error rates.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the best hypotheses here; else to standard output.")
+    ] = None,
+    full: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write all hypotheses with all scores: .tsv or .jsonl.")
+    ] = None,
+    mode: Annotated[
+        str, typer.Option(metavar="unnormalised|normalised", help="With the constant Z, or with the softmax.")
+    ] = "unnormalised",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Choose among the hypotheses of a recogniser with a language model, by the highest
+
+      am_weight · am + old_lm_weight · old_lm + lm_weight · ln p − word_penalty · words − oov_penalty · OOV
+
+    Prefixes that hypotheses share are computed once. The best ones come out as Kaldi text, 'utt words…'.
+
+    [bold]Examples[/bold]
+
+      bnce rescore runs/relu-lstm dev.nbest --am-scores dev.am --lm-scores dev.lm --tune dev.ref --save-weights w.json
+
+      bnce rescore runs/relu-lstm test.nbest --am-scores test.am --lm-scores test.lm --weights w.json --refs test.ref
+
+      bnce rescore mixture.toml hypotheses.jsonl --lm-weight 0.5 --full scores.tsv
+    """
+    from bnce.use.any_model import open_any
+    from bnce.use.error_rate import import_jiwer
+    from bnce.use.nbest import read_nbest, read_references
+    from bnce.use.rescore import Judge, score_nbest
+    from bnce.use.tuning import tune
+    from bnce.use.weights import NAMES, Weights
+
+    if mode not in MODES:
+        raise unknown_name("mode of rescoring", mode, MODES)
+    if tune_on is not None and refs is not None:
+        raise UserError(
+            "--tune has references and --refs, too: give --tune for the weights, then --weights and --refs."
+        )
+    if full is not None and full.suffix not in (".tsv", ".jsonl"):
+        raise UserError(f"--full is to be written to '{full}': give a name that ends in .tsv or .jsonl.")
+    for path in (save_weights, out, full):
+        if path is not None:
+            files.check_place(path)
+    options = (am_weight, old_lm_weight, lm_weight, word_penalty, oov_penalty)
+    given = {name: value for name, value in zip(NAMES, options, strict=True) if value is not None}
+    weights = replace(Weights() if weights_file is None else Weights.read(weights_file), **given)
+    references = tune_on if refs is None else refs
+    if references is not None:
+        import_jiwer()
+    lists = read_nbest(nbest, form, keys=keys, am_scores=am_scores, lm_scores=lm_scores, costs=costs)
+    spoken = None if references is None else read_references(references, lists.utterances)
+    for name, has in (("am_weight", lists.has_am), ("old_lm_weight", lists.has_old_lm)):
+        if given.get(name) and not has:
+            kind = name.removesuffix("_weight").replace("am", "acoustic").replace("_lm", " language model")
+            raise UserError(f"--{name.replace('_', '-')} is {given[name]:g}, but '{nbest}' came without {kind} scores.")
+    model = open_any(run, mode == "normalised", device)
+    with progress_bar() as bar:
+        task = bar.add_task("rescoring", total=lists.num_hypotheses)
+        shown = sys.stderr.isatty()
+        scores = score_nbest(model, lists, lambda num: bar.update(task, advance=num) if shown else None)
+    judge = None if spoken is None else Judge(lists, spoken)
+    if judge is not None and tune_on is not None:
+        weights = tune(scores, judge.num_errors, weights, fixed=given)
+    if save_weights is not None:
+        weights.write(save_weights)
+    if full is not None:
+        files.write_text(full, "".join(_full_lines(scores, weights, full.suffix)))
+    best = "".join(f"{name} {text}".rstrip() + "\n" for name, text in scores.best_texts(weights))
+    if out is not None:
+        files.write_text(out, best)
+    elif not as_json:
+        sys.stdout.write(best)
+    rates = {}
+    if judge is not None:
+        rates = {"before": judge.first(), "after": judge.judge(scores.best(weights)), "oracle": judge.oracle()}
+    if as_json:
+        print_json(
+            {
+                "run": str(run),
+                "nbest": nbest,
+                "mode": mode,
+                "num_utterances": len(lists.utterances),
+                "num_hypotheses": lists.num_hypotheses,
+                "weights": asdict(weights),
+                "tuned": tune_on is not None,
+                **{name: errors.to_dict() for name, errors in rates.items()},
+            }
+        )
+        return
+    stderr.print(
+        f"{len(lists.utterances)} utterances, {lists.num_hypotheses} hypotheses; {_shown(weights)}", markup=False
+    )
+    for name, errors in rates.items():
+        stderr.print(f"WER {name:<7}{errors}", markup=False)
+    if tune_on is not None:
+        stderr.print("The weights were found on these references: judge them on others.", markup=False)
+
+
+def _full_lines(scores: Scores, weights: Weights, ending: str) -> Iterator[str]:
+    from bnce.use.rescore import FULL_COLUMNS
+
+    if ending == ".jsonl":
+        yield from (files.to_json(row) + "\n" for row in scores.rows(weights))
+        return
+    yield "\t".join(FULL_COLUMNS) + "\n"
+    for row in scores.rows(weights):
+        yield "\t".join("" if value is None else str(value) for value in row.values()) + "\n"
+
+
+def _shown(weights: Weights) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in asdict(weights).items())

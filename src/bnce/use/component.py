@@ -1,0 +1,91 @@
+"""What scores words, whatever it is: a run, an n-gram model, or a mixture of such. Logarithms are natural.
+
+All keep the same conventions: every sentence starts afresh, `</s>` is scored at its end, and a word that a component
+does not know gets the probability of its `<unk>`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnce.corpus.normalise import END_WORD, Normaliser
+from bnce.use.scored import ScoredSentence
+
+# Sentences in memory at a time, fewer where they are long: enough that neighbours in length are alike.
+BLOCK_SENTENCES = 2**12
+BLOCK_WORDS = 2**18
+
+Floats = NDArray[np.float64]
+Words = Sequence[str]
+
+
+class WordScores(NamedTuple):
+    """A sentence's words and its `</s>`: ln p, which of them are unknown, and how many words each ln p is about."""
+
+    log_probs: Floats
+    oov: NDArray[np.bool_]
+    ngram_lengths: list[int]
+
+
+class Component(ABC):
+    """Probabilities of words; `normaliser` says how text becomes them."""
+
+    name: str
+    normaliser: Normaliser
+
+    def words(self, text: str) -> list[str]:
+        """Cut a text into the words of one sentence."""
+        return one_sentence(self.normaliser, text)
+
+    @abstractmethod
+    def score(self, sentences: Sequence[Words], share_prefixes: bool = False) -> list[WordScores]:
+        """Score sentences; `share_prefixes` says that neighbours begin alike, as hypotheses of one utterance do."""
+
+    def ids(self, words: Words) -> list[int]:
+        """Give the numbers of words and of `</s>` where they have some, else zeros."""
+        return [0] * (len(words) + 1)
+
+    def score_sentences(self, sentences: Iterable[list[str]]) -> Iterator[ScoredSentence]:
+        """Score sentences a block at a time, so that memory stays bounded."""
+        for block in sentence_blocks(sentences):
+            for words, scores in zip(block, self.score(block), strict=True):
+                yield ScoredSentence(
+                    words=[*words, END_WORD],
+                    ids=self.ids(words),
+                    log10_probs=scores.log_probs / math.log(10),
+                    oov=scores.oov,
+                    ngram_lengths=scores.ngram_lengths,
+                )
+
+
+def one_sentence(normaliser: Normaliser, text: str) -> list[str]:
+    """Cut a text into words and never into sentences, whatever marks are in it: a hypothesis must not fall apart."""
+    sentences = _by_lines(normaliser)(text.replace("\n", " "))
+    return sentences[0] if sentences else []
+
+
+@functools.cache
+def _by_lines(normaliser: Normaliser) -> Normaliser:
+    return replace(normaliser, sentences="lines")
+
+
+def sentence_blocks(sentences: Iterable[list[str]]) -> Iterator[list[list[str]]]:
+    """Cut a stream of sentences into blocks that fit into memory."""
+    block: list[list[str]] = []
+    num_words = 0
+    for sentence in sentences:
+        block.append(sentence)
+        num_words += len(sentence)
+        if len(block) >= BLOCK_SENTENCES or num_words >= BLOCK_WORDS:
+            yield block
+            block, num_words = [], 0
+    if block:
+        yield block

@@ -1,0 +1,68 @@
+"""Weights of the scores that decide between hypotheses, and their file.
+
+total = am_weight · am + old_lm_weight · old_lm + lm_weight · ln p − word_penalty · words − oov_penalty · OOV words
+
+Scores are logarithms, higher is better. ln p is natural, that of the new language model; the others keep the base they
+came with, and their weights make up for it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from bnce import files
+from bnce.errors import UserError, unknown_name
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What each score counts; by default the new language model takes the old one's place."""
+
+    am_weight: float = 1.0
+    old_lm_weight: float = 0.0
+    lm_weight: float = 1.0
+    word_penalty: float = 0.0
+    oov_penalty: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise UserError(f"The weight {name} is {value!r}: it must be a finite number.")
+
+    def total(self, am: Any = 0.0, old_lm: Any = 0.0, lm: Any = 0.0, num_words: Any = 0, num_oov: Any = 0) -> Any:
+        """Combine scores: numbers, or arrays of one shape."""
+        return (
+            self.am_weight * am
+            + self.old_lm_weight * old_lm
+            + self.lm_weight * lm
+            - self.word_penalty * num_words
+            - self.oov_penalty * num_oov
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> Weights:
+        """Read the JSON file that `write` makes; a weight that is not in it has its default."""
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(found, dict):
+                raise ValueError("not an object")
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"'{path}' is no file of weights as 'bnce rescore --save-weights' writes it ({error}): "
+                "give such a file, or the weights as options."
+            ) from error
+        for name in found:
+            if name not in NAMES:
+                raise unknown_name(f"weight in '{path}'", name, NAMES)
+        return cls(**found)
+
+    def write(self, path: Path) -> None:
+        """Write the file that `read` reads."""
+        files.write_text(path, files.to_json(asdict(self), indent=2) + "\n")
+
+
+NAMES = tuple(field.name for field in fields(Weights))

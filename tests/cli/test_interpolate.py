@@ -1,0 +1,100 @@
+"""`bnce interpolate`: weights, perplexities and a mixture that `score` and `rescore` take; what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bnce.corpus.store import Corpus
+
+from .conftest import Command
+
+pytest.importorskip("kenlm")
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def arpa(corpus: Path, tmp_path: Path) -> Path:
+    """A unigram model of the corpus, with a bigram that KenLM insists on; it knows the words the run knows."""
+    opened = Corpus.open(corpus)
+    counts = opened.target_counts + 1
+    pairs = zip(opened.vocabulary.words, counts, strict=True)
+    lines = [f"{math.log10(count / counts.sum()):.6f}\t{word}" for word, count in pairs]
+    head = f"\\data\\\nngram 1={len(lines) + 1}\nngram 2=1\n\n\\1-grams:\n"
+    body = "\n".join(["-99\t<s>\t0", *(f"{line}\t0" for line in lines)])
+    bigram = lines[2].split("\t")
+    path = tmp_path / "unigram.arpa"
+    path.write_text(f"{head}{body}\n\n\\2-grams:\n{bigram[0]}\t<s> {bigram[1]}\n\n\\end\\\n", encoding="utf-8")
+    return path
+
+
+def test_weights_perplexities_and_a_mixture(
+    bnce: Command, trained: Path, arpa: Path, texts: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "both.toml"
+    valid, test = texts / "valid.txt", texts / "test.txt"
+    found = bnce("interpolate", trained, arpa, "--valid", valid, "--test", test, "--out", out, "--json").json
+    assert sum(found["weights"]) == pytest.approx(1)
+    for name, text in (("valid", valid), ("test", test)):
+        report = found[name]
+        assert not report["vocabularies_differ"]
+        for model, figures in zip((trained, arpa), report["components"], strict=True):
+            scored = bnce("score", model, text, "--json").json
+            assert figures["ppl"] == pytest.approx(scored["ppl"], rel=1e-4)
+            assert figures["ppl_known"] == pytest.approx(scored["ppl_no_oov"], rel=1e-4)
+        mixed = bnce("score", out, text, "--json").json
+        assert report["mixture"]["ppl"] == pytest.approx(mixed["ppl"], rel=1e-4)
+        assert mixed["num_words"] + mixed["num_sentences"] == report["num_tokens"]
+    # On the text they were found on, no component by itself is better, but for what EM leaves where it hardly matters.
+    assert found["valid"]["mixture"]["ppl"] <= min(one["ppl"] for one in found["valid"]["components"]) * 1.0001
+    printed = bnce("interpolate", trained, arpa, "--valid", valid)
+    assert "mixture" in printed.stdout
+    assert printed.stderr == ""
+
+
+def test_a_mixture_scores_and_rescores(
+    bnce: Command, refused: Refused, trained: Path, arpa: Path, texts: Path, tmp_path: Path
+) -> None:
+    out, nbest, full = tmp_path / "both.toml", tmp_path / "nbest", tmp_path / "full.jsonl"
+    bnce("interpolate", trained, arpa, "--valid", texts / "valid.txt", "--out", out)
+    nbest.write_text("a-1 ba be bi\na-2 ba fu\n", encoding="utf-8")
+    text = tmp_path / "text"
+    text.write_text("ba be bi\nba fu\n", encoding="utf-8")
+    bnce("rescore", out, nbest, "--full", full)
+    lines = bnce("score", out, text).stdout.splitlines()[:2]
+    totals = [float(line.split()[1]) * math.log(10) for line in lines]
+    rescored = [json.loads(line)["ln_prob"] for line in full.read_text(encoding="utf-8").splitlines()]
+    assert sorted(totals) == pytest.approx(sorted(rescored), abs=1e-4)
+    assert "runs in it with the constant Z" in bnce("score", out, text).stderr
+    assert "of an n-gram model" in bnce("score", arpa, text, "--per-word").stderr
+    assert "runs in it with the softmax" in bnce("score", out, text, "--mode", "normalised").stderr
+    assert "--carry is for a run" in refused("score", out, text, "--carry")
+    assert "--mode checked is for a run" in refused("score", arpa, text, "--mode", "checked")
+    assert "Unknown mode of scoring 'some'" in refused("score", arpa, text, "--mode", "some")
+
+
+def test_vocabularies_that_differ_are_told(bnce: Command, trained: Path, arpa: Path, texts: Path) -> None:
+    content = arpa.read_text(encoding="utf-8")
+    line = next(line for line in content.splitlines() if line.split("\t")[1:2] == ["."])
+    arpa.write_text(content.replace(line + "\n", line.replace("\t.\t", "\tzebra\t") + "\n"), encoding="utf-8")
+    outcome = bnce("interpolate", trained, arpa, "--valid", texts / "valid.txt", "--json")
+    assert "Warning: the models know different words of valid" in outcome.stderr
+    report = outcome.json["valid"]
+    assert report["vocabularies_differ"]
+    assert report["num_known"] <= report["num_tokens"] - 60  # a full stop a sentence
+
+
+def test_refusals(refused: Refused, trained: Path, arpa: Path, texts: Path, tmp_path: Path) -> None:
+    valid = ["--valid", texts / "valid.txt"]
+    assert "There is 1 model to mix: give two or more." in refused("interpolate", trained, *valid)
+    assert "give a name that ends in .toml." in refused("interpolate", trained, arpa, *valid, "--out", "m.json")
+    assert "There is no directory 'none'" in refused("interpolate", trained, arpa, *valid, "--out", "none/m.toml")
+    assert "is a mixture, not a model to mix" in refused("interpolate", trained, "m.toml", *valid)
+    assert "is not a run directory" in refused("interpolate", trained, tmp_path / "none", *valid)
+    assert "There is no file" in refused("interpolate", trained, arpa, "--valid", tmp_path / "none")
+    assert "Unknown mode of mixing 'checked'" in refused("interpolate", trained, arpa, *valid, "--mode", "checked")

@@ -1,0 +1,140 @@
+"""`bnce rescore`: lists in, the best out, errors before and after; weights tuned, kept and used; what is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bnce.use.model import load
+
+from .conftest import Command
+
+pytest.importorskip("jiwer")
+
+Refused = Callable[..., str]
+
+KALDI = "x-1 ba be bi\nx-2 ba be\nx-3\ny-1 xyzzy fu\ny-2 fu\n"
+AM = "x-1 3\nx-2 2\nx-3 9\ny-1 1\ny-2 1.5\n"
+REFS = "x ba be\ny fu\n"
+
+
+@pytest.fixture
+def lists(tmp_path: Path) -> Path:
+    for name, content in (("nbest", KALDI), ("am", AM), ("refs", REFS)):
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    return tmp_path
+
+
+def test_the_best_by_the_model_alone(bnce: Command, trained: Path, lists: Path) -> None:
+    outcome = bnce("rescore", trained, lists / "nbest")
+    model = load(trained)
+    expected = []
+    for name, texts in (("x", ["ba be bi", "ba be", ""]), ("y", ["xyzzy fu", "fu"])):
+        best = max(model.score(texts), key=lambda one: one.log10_prob)
+        expected.append(" ".join([name, *best.words[:-1]]))
+    assert outcome.stdout.splitlines() == expected
+    assert "2 utterances, 5 hypotheses; am_weight 1, old_lm_weight 0, lm_weight 1" in outcome.stderr
+
+
+def test_weights_and_costs(bnce: Command, trained: Path, lists: Path) -> None:
+    options = [lists / "nbest", "--am-scores", lists / "am", "--lm-weight", 0]
+    assert bnce("rescore", trained, *options).stdout == "x\ny fu\n"
+    assert bnce("rescore", trained, *options, "--costs").stdout == "x ba be\ny xyzzy fu\n"
+    assert bnce("rescore", trained, *options, "--word-penalty", -100).stdout == "x ba be bi\ny xyzzy fu\n"
+    assert (
+        bnce("rescore", trained, *options, "--word-penalty", -100, "--oov-penalty", 1000).stdout == "x ba be bi\ny fu\n"
+    )
+
+
+def test_errors_before_and_after(bnce: Command, trained: Path, lists: Path) -> None:
+    options = [lists / "nbest", "--am-scores", lists / "am", "--costs", "--lm-weight", 0, "--refs", lists / "refs"]
+    found = bnce("rescore", trained, *options, "--json").json
+    assert found["before"] == {
+        "wer": 2 / 3, "num_utterances": 2, "num_words": 3, "substitutions": 0, "deletions": 0, "insertions": 2
+    }  # fmt: skip
+    assert found["after"]["wer"] == pytest.approx(1 / 3)
+    assert found["oracle"]["wer"] == 0
+    assert (found["num_utterances"], found["num_hypotheses"], found["tuned"]) == (2, 5, False)
+    told = bnce("rescore", trained, *options).stderr
+    assert "WER before 66.67% (2 of 3 words in 2 utterances: 0 substitutions, 0 deletions, 2 insertions)" in told
+
+
+def test_tuned_weights_are_kept_and_used(bnce: Command, trained: Path, lists: Path) -> None:
+    options = [trained, lists / "nbest", "--am-scores", lists / "am"]
+    saved = lists / "weights.json"
+    tuned = bnce("rescore", *options, "--tune", lists / "refs", "--save-weights", saved, "--json").json
+    assert tuned["after"]["wer"] <= tuned["before"]["wer"]
+    assert tuned["tuned"] is True
+    assert json.loads(saved.read_text(encoding="utf-8")) == tuned["weights"]
+    used = bnce("rescore", *options, "--weights", saved, "--refs", lists / "refs", "--json").json
+    assert used["after"] == tuned["after"]
+    held = bnce("rescore", *options, "--tune", lists / "refs", "--lm-weight", 0.125, "--json").json
+    assert held["weights"]["lm_weight"] == 0.125
+    over = bnce("rescore", *options, "--weights", saved, "--word-penalty", 7, "--json").json
+    assert over["weights"] == {**tuned["weights"], "word_penalty": 7.0}
+    assert "judge them on others" in bnce("rescore", *options, "--tune", lists / "refs").stderr
+
+
+def test_files_out(bnce: Command, trained: Path, lists: Path) -> None:
+    options = [trained, lists / "nbest", "--am-scores", lists / "am"]
+    assert bnce("rescore", *options, "--out", lists / "best", "--full", lists / "full.tsv").stdout == ""
+    head, *rows = [line.split("\t") for line in (lists / "full.tsv").read_text(encoding="utf-8").splitlines()]
+    assert head == ["utt", "place", "total", "am", "old_lm", "ln_prob", "num_words", "num_oov", "hypothesis"]
+    assert [row[0] for row in rows] == ["x", "x", "x", "y", "y"]
+    best = [f"{rows[0][0]} {rows[0][-1]}".rstrip(), f"{rows[3][0]} {rows[3][-1]}"]
+    assert (lists / "best").read_text(encoding="utf-8").splitlines() == best
+    for row in rows:
+        assert float(row[2]) == pytest.approx(float(row[3]) + float(row[5]))
+        assert row[4] == ""
+    bnce("rescore", *options, "--out", lists / "best", "--full", lists / "full.jsonl")
+    records = [json.loads(line) for line in (lists / "full.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [record["hypothesis"] for record in records] == [row[-1] for row in rows]
+
+
+def test_all_formats_say_the_same(bnce: Command, trained: Path, lists: Path) -> None:
+    expected = bnce("rescore", trained, lists / "nbest", "--am-scores", lists / "am").stdout
+    scores = dict(line.split() for line in AM.splitlines())
+    tsv, objects = "", {}
+    for line in KALDI.splitlines():
+        key, _, text = line.partition(" ")
+        tsv += f"{key[0]}\t{scores[key]}\t0\t{text}\n"
+        objects.setdefault(key[0], []).append({"text": text, "am_score": float(scores[key])})
+    (lists / "n.tsv").write_text(tsv, encoding="utf-8")
+    records = (json.dumps({"utt": name, "hyps": hypotheses}) for name, hypotheses in objects.items())
+    (lists / "n.jsonl").write_text("\n".join(records), encoding="utf-8")
+    assert bnce("rescore", trained, lists / "n.tsv").stdout == expected
+    assert bnce("rescore", trained, lists / "n.jsonl").stdout == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--mode", "checked"], "Unknown mode of rescoring 'checked': choose one of unnormalised, normalised."),
+        (["--tune", "{refs}", "--refs", "{refs}"], "give --tune for the weights, then --weights and --refs."),
+        (["--full", "scores.csv"], "--full is to be written to 'scores.csv': give a name that ends in .tsv or .jsonl."),
+        (["--out", "none/best"], "There is no directory 'none' to write 'best' into: make it first."),
+        (["--save-weights", "none/w.json"], "There is no directory 'none'"),
+        (["--am-weight", "2"], "came without acoustic scores."),
+        (["--old-lm-weight", "2"], "came without old language model scores."),
+        (["--lm-weight", "nan"], "The weight lm_weight is nan: it must be a finite number."),
+        (["--weights", "none.json"], "'none.json' is no file of weights"),
+        (["--refs", "{am}"], "has no reference for 'x'"),
+        (["--format", "htk"], "Unknown format of n-best lists 'htk'"),
+        (["--am-scores", "{refs}"], "line 1 has 3 columns: give a key and one score a line."),
+    ],
+)
+def test_refusals(refused: Refused, trained: Path, lists: Path, options: list[str], told: str) -> None:
+    filled = [option.format(refs=lists / "refs", am=lists / "am") for option in options]
+    assert told in refused("rescore", trained, lists / "nbest", *filled)
+
+
+def test_what_is_not_there(refused: Refused, trained: Path, lists: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "There is no file" in refused("rescore", trained, lists / "none")
+    assert "is not a run directory" in refused("rescore", lists, lists / "nbest")
+    assert "is no n-gram model that KenLM can read" in refused("rescore", lists / "refs", lists / "nbest")
+    monkeypatch.setitem(sys.modules, "jiwer", None)
+    assert "pip install 'bnce[rescore]'" in refused("rescore", trained, lists / "nbest", "--refs", lists / "refs")
