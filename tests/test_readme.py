@@ -57,7 +57,8 @@ def test_commands_on_own_text_run(tmp_path: Path) -> None:
     done = run(["sh", "-e", "-c", resume.group(1)], tmp_path)
     assert done.returncode == 0, done.stderr
     (uses,) = (block for block in blocks("sh") if "bnce score" in block)
-    (tmp_path / "nbest.tsv").write_text("one\t-1.0\t-2.0\tthe worda\none\t-1.5\t-1.0\tthe wordb\n", encoding="utf-8")
+    hypotheses = "one\t-1.0\t-2.0\tthe worda\none\t-1.5\t-1.0\tthe wordb\n"
+    (tmp_path / "nbest.tsv").write_text(hypotheses, encoding="utf-8")
     (tmp_path / "refs.txt").write_text("one the wordb\n", encoding="utf-8")
     done = run(["sh", "-e", "-c", uses], tmp_path)
     assert done.returncode == 0, done.stderr
