@@ -84,10 +84,15 @@ def make_files(options: argparse.Namespace) -> None:
     confusions, old_lm = Confusions(vocabulary, corpus.target_counts), open_ngram(work / "old.arpa")
     for seed in range(1, options.num_seeds + 1):
         generator = np.random.default_rng(seed)
-        chosen = [fit[place] for place in generator.choice(len(fit), 2 * NUM_UTTERANCES, replace=False)]
         (work / f"seed-{seed}").mkdir(exist_ok=True)
-        for half, sentences in (("dev", chosen[:NUM_UTTERANCES]), ("test", chosen[NUM_UTTERANCES:])):
-            lists = [make_list(words, confusions, old_lm, generator) for words in sentences]
+        made = (
+            (fit[place], make_list(fit[place], confusions, old_lm, generator))
+            for place in generator.permutation(len(fit))
+        )
+        # A sentence with too few words that may be taken for others is passed over.
+        full = ((words, hypotheses) for words, hypotheses in made if len(hypotheses) == NUM_HYPOTHESES)
+        for half in ("dev", "test"):
+            sentences, lists = zip(*itertools.islice(full, NUM_UTTERANCES), strict=True)
             write_lists(work / f"seed-{seed}", half, sentences, lists)
 
 

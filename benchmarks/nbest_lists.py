@@ -161,7 +161,9 @@ def make_list(
     return sorted(found, key=lambda one: one.am_cost + OLD_LM_WEIGHT * one.lm_cost)[:NUM_HYPOTHESES]
 
 
-def write_lists(directory: Path, half: str, sentences: list[list[str]], lists: list[list[Hypothesis]]) -> None:
+def write_lists(
+    directory: Path, half: str, sentences: Sequence[Sequence[str]], lists: Sequence[Sequence[Hypothesis]]
+) -> None:
     """Write lists as Kaldi does: hypotheses, costs by the same keys, and references."""
     rows = [
         (f"{half}-{number:03d}-{place}", one)

@@ -135,7 +135,7 @@ def rescore(
         scores = score_nbest(model, lists, lambda num: bar.update(task, advance=num) if shown else None)
     judge = None if spoken is None else Judge(lists, spoken)
     if judge is not None and tune_on is not None:
-        weights = tune(scores, judge.num_errors, weights, fixed=given)
+        weights = tune(scores, judge.num_errors_N, weights, fixed=given)
     if save_weights is not None:
         weights.write(save_weights)
     if full is not None:

@@ -3,13 +3,14 @@
 Hypotheses of one utterance begin alike: they go through the network as one tree, in which every prefix is computed
 once, many utterances at a time. Only the output rows of words that occur are read, unless the softmax is asked for.
 
-Legend: U utterances, H hypotheses of the longest list; shorter lists are padded, and padding is never the best.
+Legend: U utterances, N hypotheses of all of them, one utterance's after the other's.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,43 +34,53 @@ class Scores:
     """Every score of every hypothesis."""
 
     nbest: NBest
-    am_UH: Floats
-    old_lm_UH: Floats
-    lm_UH: Floats  # ln p of the new language model
-    num_words_UH: Floats
-    num_oov_UH: Floats
-    present_UH: NDArray[np.bool_]
+    am_N: Floats
+    old_lm_N: Floats
+    lm_N: Floats  # ln p of the new language model
+    num_words_N: Floats
+    num_oov_N: Floats
+
+    @functools.cached_property
+    def begins(self) -> NDArray[np.int64]:
+        """Where each utterance's hypotheses begin (U,)."""
+        lengths = [len(utterance.texts) for utterance in self.nbest.utterances]
+        return np.cumsum([0, *lengths[:-1]], dtype=np.int64)
 
     def total(self, weights: Weights) -> Floats:
-        """Combine the scores; padding has the lowest total there is."""
-        total_UH = weights.total(self.am_UH, self.old_lm_UH, self.lm_UH, self.num_words_UH, self.num_oov_UH)
-        return np.where(self.present_UH, total_UH, -np.inf)
+        """Combine the scores (N,)."""
+        total_N: Floats = weights.total(self.am_N, self.old_lm_N, self.lm_N, self.num_words_N, self.num_oov_N)
+        return total_N
 
     def best(self, weights: Weights) -> NDArray[np.int64]:
-        """Find the best hypothesis of every utterance, the first of equals."""
-        place_U: NDArray[np.int64] = self.total(weights).argmax(axis=1)
+        """Find the best hypothesis of every utterance among all (U,), the first of equals."""
+        total_N = self.total(weights)
+        best_U = np.maximum.reduceat(total_N, self.begins)
+        length_U = np.diff(self.begins, append=len(total_N))
+        (place_N,) = np.nonzero(total_N == np.repeat(best_U, length_U))
+        place_U: NDArray[np.int64] = place_N[np.searchsorted(place_N, self.begins)]
         return place_U
 
     def best_texts(self, weights: Weights) -> Iterator[tuple[str, str]]:
         """Give every utterance's name and best hypothesis."""
-        for utterance, place in zip(self.nbest.utterances, self.best(weights), strict=True):
+        places = (self.best(weights) - self.begins).tolist()
+        for utterance, place in zip(self.nbest.utterances, places, strict=True):
             yield utterance.name, utterance.texts[place]
 
     def rows(self, weights: Weights) -> Iterator[dict[str, Any]]:
         """Give every hypothesis with all its scores under the names of FULL_COLUMNS, the best of an utterance first."""
-        total_UH = self.total(weights)
-        for number, utterance in enumerate(self.nbest.utterances):
-            for place in np.argsort(-total_UH[number, : len(utterance.texts)], kind="stable").tolist():
-                where = (number, place)
+        total_N = self.total(weights)
+        for begin, utterance in zip(self.begins.tolist(), self.nbest.utterances, strict=True):
+            for place in np.argsort(-total_N[begin : begin + len(utterance.texts)], kind="stable").tolist():
+                where = begin + place
                 yield {
                     "utt": utterance.name,
                     "place": place + 1,
-                    "total": float(total_UH[where]),
-                    "am": float(self.am_UH[where]) if self.nbest.has_am else None,
-                    "old_lm": float(self.old_lm_UH[where]) if self.nbest.has_old_lm else None,
-                    "ln_prob": float(self.lm_UH[where]),
-                    "num_words": int(self.num_words_UH[where]),
-                    "num_oov": int(self.num_oov_UH[where]),
+                    "total": float(total_N[where]),
+                    "am": float(self.am_N[where]) if self.nbest.has_am else None,
+                    "old_lm": float(self.old_lm_N[where]) if self.nbest.has_old_lm else None,
+                    "ln_prob": float(self.lm_N[where]),
+                    "num_words": int(self.num_words_N[where]),
+                    "num_oov": int(self.num_oov_N[where]),
                     "hypothesis": utterance.texts[place],
                 }
 
@@ -85,23 +96,14 @@ def score_nbest(model: Component, nbest: NBest, advance: Callable[[int], object]
         if advance is not None:
             advance(len(texts))
     utterances = nbest.utterances
-    lengths = [len(utterance.texts) for utterance in utterances]
-    present_UH = np.arange(max(lengths, default=0)) < np.array(lengths, dtype=np.int64).reshape(-1, 1)
-
-    def padded(values: Sequence[float]) -> Floats:
-        filled_UH = np.zeros(present_UH.shape)
-        filled_UH[present_UH] = values
-        return filled_UH
-
-    none = [0.0] * len(log_probs)
+    none = np.zeros(len(log_probs))
     return Scores(
         nbest,
-        am_UH=padded(_flat(utterance.am for utterance in utterances) if nbest.has_am else none),
-        old_lm_UH=padded(_flat(utterance.old_lm for utterance in utterances) if nbest.has_old_lm else none),
-        lm_UH=padded(log_probs),
-        num_words_UH=padded([len(text.split()) for utterance in utterances for text in utterance.texts]),
-        num_oov_UH=padded(num_oov),
-        present_UH=present_UH,
+        am_N=_flat(utterance.am for utterance in utterances) if nbest.has_am else none,
+        old_lm_N=_flat(utterance.old_lm for utterance in utterances) if nbest.has_old_lm else none,
+        lm_N=np.array(log_probs),
+        num_words_N=_flat([len(text.split()) for text in utterance.texts] for utterance in utterances),
+        num_oov_N=np.array(num_oov, dtype=np.float64),
     )
 
 
@@ -111,29 +113,24 @@ class Judge:
     def __init__(self, nbest: NBest, references: Sequence[str]) -> None:
         pairs = zip(nbest.utterances, references, strict=True)
         self._errors = [count_errors(reference, utterance.texts) for utterance, reference in pairs]
-
-    @property
-    def num_errors(self) -> NDArray[np.int64]:
-        """How many errors each hypothesis has (U, H); padding has none and is never chosen."""
-        longest = max(map(len, self._errors), default=0)
-        rows = [[one.total for one in errors] + [0] * (longest - len(errors)) for errors in self._errors]
-        return np.array(rows, dtype=np.int64).reshape(len(rows), longest)
+        self._all = list(itertools.chain.from_iterable(self._errors))
+        self.num_errors_N = np.array([one.total for one in self._all], dtype=np.int64)
 
     def judge(self, place_U: NDArray[np.int64]) -> Errors:
-        """Sum up the errors of chosen hypotheses."""
-        return sum_errors(errors[place] for errors, place in zip(self._errors, place_U, strict=True))
+        """Sum up the errors of chosen hypotheses, by their places among all."""
+        return sum_errors(self._all[place] for place in place_U.tolist())
 
     def first(self) -> Errors:
         """Sum up the errors of the hypotheses that the lists have first."""
-        return self.judge(np.zeros(len(self._errors), dtype=np.int64))
+        return sum_errors(errors[0] for errors in self._errors)
 
     def oracle(self) -> Errors:
         """Sum up the errors of the hypotheses that have fewest: no weights can give less."""
         return sum_errors(min(errors, key=lambda one: one.total) for errors in self._errors)
 
 
-def _flat(parts: Any) -> list[float]:
-    return list(itertools.chain.from_iterable(parts))
+def _flat(parts: Iterable[Sequence[float]]) -> Floats:
+    return np.fromiter(itertools.chain.from_iterable(parts), dtype=np.float64)
 
 
 def _blocks(utterances: Sequence[Utterance]) -> Iterator[list[Utterance]]:

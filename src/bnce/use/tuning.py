@@ -4,7 +4,7 @@ Only ratios between weights decide, so one stays as it is: the acoustic weight, 
 are no acoustic scores. From several starts, each other weight in turn takes the best of a grid of values, then of finer
 grids around it. Among equally good neighbours on a grid the middle one is taken: it is the least a matter of luck.
 
-Legend: U utterances, H hypotheses of the longest list.
+Legend: U utterances, N hypotheses of all of them.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _MAX_ROUNDS = 10
 _SIGNED = ("word_penalty", "oov_penalty")
 
 
-def tune(scores: Scores, num_errors_UH: NDArray[np.int64], start: Weights, fixed: Collection[str] = ()) -> Weights:
+def tune(scores: Scores, num_errors_N: NDArray[np.int64], start: Weights, fixed: Collection[str] = ()) -> Weights:
     """Find weights with few errors, never more than `start` has; those named in `fixed` stay as they are."""
     free = _free(scores, fixed)
     starts = [start]
     if "lm_weight" in free:
         starts += [replace(start, lm_weight=value) for value in _STARTS]
-    best, fewest = start, _num_errors(scores, num_errors_UH, start)
+    best, fewest = start, _num_errors(scores, num_errors_N, start)
     for weights in starts:
-        found = _descend(scores, num_errors_UH, weights, free)
-        num_errors = _num_errors(scores, num_errors_UH, found)
+        found = _descend(scores, num_errors_N, weights, free)
+        num_errors = _num_errors(scores, num_errors_N, found)
         if num_errors < fewest:
             best, fewest = found, num_errors
     return best
@@ -47,23 +47,23 @@ def _free(scores: Scores, fixed: Collection[str]) -> list[str]:
     if scores.nbest.has_old_lm:
         free.append("old_lm_weight")
     free.append("word_penalty")
-    if scores.num_oov_UH.any():
+    if scores.num_oov_N.any():
         free.append("oov_penalty")
     if not scores.nbest.has_am:
         free.remove("lm_weight")
     return [name for name in free if name not in fixed]
 
 
-def _descend(scores: Scores, num_errors_UH: NDArray[np.int64], weights: Weights, free: list[str]) -> Weights:
+def _descend(scores: Scores, num_errors_N: NDArray[np.int64], weights: Weights, free: list[str]) -> Weights:
     """Improve one weight after the other until none gets better."""
-    fewest = _num_errors(scores, num_errors_UH, weights)
+    fewest = _num_errors(scores, num_errors_N, weights)
     for _ in range(_MAX_ROUNDS):
         before = fewest
         for name in free:
             for number in range(1 + len(_FINE)):
                 value = getattr(weights, name)
                 grid = _grid(name, value, number)
-                errors = [_num_errors(scores, num_errors_UH, replace(weights, **{name: one})) for one in grid]
+                errors = [_num_errors(scores, num_errors_N, replace(weights, **{name: one})) for one in grid]
                 # The whole range is searched for something better; near a good value its neighbours have a say, too.
                 if min(errors) < fewest or (number > 0 and min(errors) == fewest):
                     fewest = min(errors)
@@ -94,6 +94,5 @@ def _middle(errors: list[int]) -> int:
     return longest[(len(longest) - 1) // 2]
 
 
-def _num_errors(scores: Scores, num_errors_UH: NDArray[np.int64], weights: Weights) -> int:
-    place_U = scores.best(weights)
-    return int(np.take_along_axis(num_errors_UH, place_U[:, None], axis=1).sum())
+def _num_errors(scores: Scores, num_errors_N: NDArray[np.int64], weights: Weights) -> int:
+    return int(num_errors_N[scores.best(weights)].sum())
