@@ -184,6 +184,8 @@ def read_chunks(path: str, advance: Advance | None = None, member: str | None = 
     """Yield the unpacked bytes of a file, and turn what can go wrong into a sentence."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(_told(path))
+        if path == STANDARD_INPUT and sys.stdin is None:
+            raise UserError("Standard input is closed: give a file, or send text to it.")
         raw: IO[bytes] = sys.stdin.buffer if path == STANDARD_INPUT else stack.enter_context(open(path, "rb"))
         chunks = unpack(raw, file_ending(path), member)
         position = 0
