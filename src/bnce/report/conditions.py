@@ -83,7 +83,8 @@ def _statements(conditions: Conditions, rows: Sequence[Row]) -> list[str]:
         f"bnce {_listed(conditions.bnce_versions)}.",
         "Perplexities are per token, </s> and <unk> included: PPLn normalises by the constant Z, PPLf by the "
         "full softmax. log Z is the natural logarithm, mean ± standard deviation over contexts.",
-        "TS is training words per second over the whole run; evaluation, checkpoints and a GPU's start-up are not counted.",
+        "TS is training words per second over the whole run; evaluation, checkpoints and a GPU's start-up are not "
+        "counted.",
     ]
     if "valid" in conditions.splits:
         statements.append("(valid): not evaluated on test yet; the figures are the last ones on validation.")
