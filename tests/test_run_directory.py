@@ -95,6 +95,7 @@ def test_a_model_of_other_sizes_is_refused(tmp_path: Path, run: RunDirectory, co
         ("config.toml", b"[model]\nname = 'gru'\n", "Unknown model 'gru'"),
         ("config.toml", b"[model]\nhiden_size = 3\n", r"'hiden_size'.*Did you mean 'hidden_size'\?"),
         ("normaliser.json", b"{", "is incomplete or damaged"),
+        ("normaliser.json", b"[]", "is incomplete or damaged"),
         ("normaliser.json", None, "is incomplete or damaged"),
         ("counts.npy", b"", "is incomplete or damaged"),
         ("counts.npy", b"nonsense", "is incomplete or damaged"),
@@ -113,6 +114,17 @@ def test_damage_is_named(run: RunDirectory, name: str, content: bytes | None, ma
         (run.path / name).write_bytes(content)
     with pytest.raises(UserError, match=match):
         RunDirectory.open(run.path).load_model()
+
+
+@pytest.mark.parametrize(
+    "counts", [np.int64(3), np.full((30, 2), 1), np.full(30, "x"), np.full(30, 0.5), np.full(30, -1)]
+)
+def test_counts_that_are_none(run: RunDirectory, counts: np.ndarray) -> None:
+    np.save(run.path / "counts.npy", counts)
+    with pytest.raises(
+        UserError, match=r"is incomplete or damaged \(counts.npy is no list of counts\): train it again"
+    ):
+        RunDirectory.open(run.path)
 
 
 def test_a_flipped_bit_in_the_model_is_noticed(run: RunDirectory) -> None:

@@ -77,8 +77,10 @@ class RunDirectory:
         try:
             normaliser = Normaliser.from_dict(json.loads((path / "normaliser.json").read_text(encoding="utf-8")))
             counts = np.load(path / "counts.npy", allow_pickle=False)
+            if counts.ndim != 1 or counts.dtype.kind not in "iu" or counts.min(initial=0) < 0:
+                raise ValueError("counts.npy is no list of counts")
             config = read_config(path / "config.toml")
-        except (OSError, ValueError, EOFError) as error:
+        except (OSError, ValueError, EOFError, TypeError) as error:
             if isinstance(error, UserError):
                 raise
             raise UserError(
