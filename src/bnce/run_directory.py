@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from bnce import files
-from bnce.checkpoint import MODEL_FILE, MODEL_FORMAT, read_model, write_tensors
+from bnce.checkpoint import MODEL_FILE, MODEL_FORMAT, read_model, state_files, write_tensors
 from bnce.config import RunConfig, read_config, to_toml
 from bnce.corpus.normalise import Normaliser
 from bnce.corpus.store import Corpus
@@ -124,6 +124,11 @@ class RunDirectory:
         """Read the best model so far as tensors by name, and what its file says beside them."""
         path = self.path / MODEL_FILE
         if not path.is_file():
+            if self.read_metrics():
+                raise UserError(
+                    f"The run '{self.path}' has its figures but no model any more, as 'bnce experiment "
+                    "--no-keep-models' leaves its rows: train it again with another --out."
+                )
             raise UserError(f"The run '{self.path}' has no model yet: train it up to its first evaluation.")
         return read_model(path)
 
@@ -142,10 +147,17 @@ class RunDirectory:
             shutil.copyfile(self.path / name, directory / name)
 
     def check_resumable(self) -> None:
-        """Refuse to train over an exported model: a run has its summary before its first step, an export has none."""
+        """Refuse to train over an exported model, or over a finished run that kept no state: it would begin anew.
+
+        A run has its summary before its first step, an export has none.
+        """
         if (self.path / MODEL_FILE).exists() and not (self.path / "summary.json").exists():
             raise UserError(
                 f"'{self.path}' holds an exported model and nothing to resume from: train with another --out."
+            )
+        if not state_files(self.path) and is_finished(self.path):
+            raise UserError(
+                f"The run '{self.path}' is finished and kept no state to resume from: train with another --out."
             )
 
     def check_vocabulary(self, corpus: Corpus) -> None:
@@ -188,6 +200,15 @@ class RunDirectory:
         for pattern in (f".*{files.PARTIAL_SUFFIX}", ".tmp*"):
             for leftover in self.path.glob(pattern):
                 leftover.unlink()
+
+
+def is_finished(path: Path) -> bool:
+    """Say whether a run has reached its end."""
+    try:
+        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(summary, dict) and summary.get("status") == "finished"
 
 
 def choose_device(name: str) -> torch.device:

@@ -142,7 +142,7 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_standard_input_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(UserError, match="^Standard input is closed: give a file, or send text to it"):
+    with pytest.raises(UserError, match="Standard input is closed: give a file, or send text to it"):
         list(read_lines("-"))
 
 
