@@ -73,7 +73,7 @@ def run_experiment(
         if should_stop():
             return False
         stop_row = _at_time(should_stop, deadline, num_left=len(waiting) - number)
-        run, resume = _open_or_create(out / row.name, make_config(row), corpus)
+        run, resume = _open_or_create(out / row.name, make_config(row), corpus, device)
         with watch(run.config) as observer:
             run_training(
                 run,
@@ -103,9 +103,9 @@ def _at_time(should_stop: Callable[[], bool], deadline: float | None, num_left: 
     return lambda: should_stop() or time.monotonic() >= ends_at
 
 
-def _open_or_create(path: Path, config: RunConfig, corpus: Corpus) -> tuple[RunDirectory, bool]:
+def _open_or_create(path: Path, config: RunConfig, corpus: Corpus, device: torch.device) -> tuple[RunDirectory, bool]:
     if not (path / "config.toml").is_file():
-        return create_run(path, config, corpus), False
+        return create_run(path, config, corpus, device), False
     run = RunDirectory.open(path)
     if run.config != config:
         raise UserError(f"The row '{path}' was started with other settings: give another --out, or remove it.")
