@@ -236,7 +236,7 @@ def _decode(piece: bytes, errors: str, name: str, num_lines: int, num_bytes: int
     line = num_lines + piece.count(b"\n", 0, at) + 1
     raise UserError(
         f"{name}, line {line} has {what} at byte offset {num_bytes + at}: "
-        "convert the text to UTF-8, or give --errors replace to put U+FFFD in its place."
+        "convert the text to UTF-8, or give --errors replace, where a command has it, to put U+FFFD in its place."
     )
 
 

@@ -197,7 +197,7 @@ def refuse_unnormalised(model: LanguageModel) -> None:
     if not model.output.normalises:
         raise UserError(
             "This model was trained with the softmax and has no constant to be normalised by: "
-            "ask for normalised probabilities, or train with --loss bnce."
+            "ask for normalised probabilities (--mode normalised, or normalised=True), or train with --loss bnce."
         )
 
 
