@@ -45,6 +45,10 @@ def generate(
     model: LanguageModel, prompt: Sequence[int], num_texts: int, max_words: int, sampling: Sampling, seed: int
 ) -> list[list[int]]:
     """Continue a prompt in `num_texts` ways, each up to `</s>` or `max_words` words; the prompt is not repeated."""
+    if num_texts < 1 or max_words < 1:
+        raise UserError(f"{num_texts} texts of {max_words} words at most are asked for: both must be 1 or more.")
+    if not 0 <= seed < 2**64:
+        raise UserError(f"The seed is {seed}: it must be from 0 to 2^64 - 1.")
     device = model.embedding.device
     generator = torch.Generator(device).manual_seed(seed)
     context = [END] * (model.num_context + 1) + list(prompt)

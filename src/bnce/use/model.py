@@ -49,6 +49,8 @@ class Model:
 
     def words(self, text: str) -> list[str]:
         """Cut a text into the words of one sentence."""
+        if not isinstance(text, str):
+            raise UserError(f"A text is {text!r:.60}: give a string.")
         sentences = self._one_sentence(text.replace("\n", " "))
         return sentences[0] if sentences else []
 
