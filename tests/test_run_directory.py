@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from small_corpus import random_ids, small_config, small_corpus, write_corpus
 
 from bnce.checkpoint import MODEL_FILE
 from bnce.corpus.store import Corpus
+from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError
 from bnce.run_directory import RunDirectory, choose_device, describe_device
 
@@ -58,6 +61,27 @@ def test_appears_whole_or_not_at_all(tmp_path: Path, corpus: Corpus, monkeypatch
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(np, "save", full)
+    with pytest.raises(UserError, match="The disk is full"):
+        RunDirectory.create(tmp_path / "place" / "run", small_config(corpus), corpus)
+    assert list((tmp_path / "place").iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_disk_that_is_full_at_the_counts(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, save = Vocabulary.write, np.save
+
+    def write_before_a_full_disk(vocabulary: Vocabulary, path: Path) -> None:
+        write(vocabulary, path)
+        path.with_name("counts.npy").symlink_to("/dev/full")
+
+    def fall_short(file: object, *arguments: Any, **keywords: Any) -> None:
+        # What NumPy says when a part still fits: there is no number of an error in it.
+        if not isinstance(file, io.BytesIO):
+            raise OSError("3002 requested and 1520 written")
+        save(file, *arguments, **keywords)
+
+    monkeypatch.setattr(Vocabulary, "write", write_before_a_full_disk)
+    monkeypatch.setattr(np, "save", fall_short)
     with pytest.raises(UserError, match="The disk is full"):
         RunDirectory.create(tmp_path / "place" / "run", small_config(corpus), corpus)
     assert list((tmp_path / "place").iterdir()) == []

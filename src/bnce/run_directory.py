@@ -16,6 +16,7 @@ RUN/lexicon.json       how the vocabulary was changed after training, if it was:
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import shutil
 from collections.abc import Mapping
@@ -63,7 +64,9 @@ class RunDirectory:
         """Write what the run was asked to do into its directory."""
         (self.path / "config.toml").write_text(to_toml(self.config), encoding="utf-8")
         self.vocabulary.write(self.path / "vocab.txt")
-        np.save(self.path / "counts.npy", self.target_counts, allow_pickle=False)
+        counts = io.BytesIO()  # written by hand: NumPy's error does not say that the disk is full
+        np.save(counts, self.target_counts, allow_pickle=False)
+        (self.path / "counts.npy").write_bytes(counts.getvalue())
         normaliser = json.dumps(self.normaliser.to_dict(), indent=2)
         (self.path / "normaliser.json").write_text(normaliser + "\n", encoding="utf-8")
 
