@@ -14,8 +14,10 @@ from small_corpus import Watcher, small_config, small_corpus
 from bnce.config import RunConfig
 from bnce.corpus.store import Corpus
 from bnce.errors import UserError
-from bnce.experiment import Row, is_finished, run_experiment, table_rows
+from bnce.experiment import Row, run_experiment, table_rows
+from bnce.run_directory import RunDirectory, is_finished
 from bnce.step import TrainingStep
+from bnce.training_run import run_training
 
 CPU = torch.device("cpu")
 ROWS = [Row("rnn", "softmax"), Row("rnn", "bnce"), Row("ffnn", "bnce")]
@@ -65,6 +67,17 @@ def test_rows_that_are_done_are_skipped(corpus: Corpus, tmp_path: Path) -> None:
     assert all((tmp_path / row.name / "evaluation.json").is_file() for row in ROWS)
     assert experiment.run()
     assert experiment.trained == [row.name for row in ROWS]
+
+
+def test_a_row_without_its_model_is_neither_used_nor_trained_anew(corpus: Corpus, tmp_path: Path) -> None:
+    assert Experiment(corpus, tmp_path).run(keep_models=False)
+    run = RunDirectory.open(tmp_path / "rnn-bnce")
+    before = {path.name: path.read_bytes() for path in run.path.iterdir() if path.is_file()}
+    with pytest.raises(UserError, match="has its figures but no model any more"):
+        run.load_model()
+    with pytest.raises(UserError, match="is finished and kept no state to resume from: train with another --out"):
+        run_training(run, corpus, CPU, Watcher(), resume=True)
+    assert {path.name: path.read_bytes() for path in run.path.iterdir() if path.is_file()} == before
 
 
 def test_an_interrupted_experiment_goes_on_to_the_same_numbers(

@@ -131,6 +131,20 @@ def test_a_parent_that_is_a_file(tmp_path: Path) -> None:
         files.write_text(tmp_path / "file" / "a", "text")
 
 
+def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path, reason in (
+        (tmp_path / "file" / "a", errno.ENOTDIR),
+        (tmp_path / "file" / "a" / "b", errno.ENOTDIR),
+        (tmp_path / ("a" * 250), errno.ENAMETOOLONG),  # long enough for what is written beside it
+        (tmp_path / ("a" * 300), errno.ENAMETOOLONG),
+    ):
+        with pytest.raises(UserError) as caught, files.atomic_directory(path):
+            pytest.fail("nothing must be written")
+        assert str(caught.value) == f"Cannot write '{path}': {os.strerror(reason)}; choose a place you may write to."
+    assert os.listdir(tmp_path) == ["file"]
+
+
 def test_other_errors_are_not_explained_away(tmp_path: Path) -> None:
     def write() -> None:
         with files.atomic_file(tmp_path / "a"):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from small_corpus import random_ids, small_config, small_corpus, write_corpus
 
 from bnce.checkpoint import MODEL_FILE
 from bnce.corpus.store import Corpus
+from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError
 from bnce.run_directory import UNKNOWN_WORDS_FILE, RunDirectory, choose_device, describe_device
 
@@ -63,6 +66,27 @@ def test_appears_whole_or_not_at_all(tmp_path: Path, corpus: Corpus, monkeypatch
     assert list((tmp_path / "place").iterdir()) == []
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_disk_that_is_full_at_the_counts(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, save = Vocabulary.write, np.save
+
+    def write_before_a_full_disk(vocabulary: Vocabulary, path: Path) -> None:
+        write(vocabulary, path)
+        path.with_name("counts.npy").symlink_to("/dev/full")
+
+    def fall_short(file: object, *arguments: Any, **keywords: Any) -> None:
+        # What NumPy says when a part still fits: there is no number of an error in it.
+        if not isinstance(file, io.BytesIO):
+            raise OSError("3002 requested and 1520 written")
+        save(file, *arguments, **keywords)
+
+    monkeypatch.setattr(Vocabulary, "write", write_before_a_full_disk)
+    monkeypatch.setattr(np, "save", fall_short)
+    with pytest.raises(UserError, match="The disk is full"):
+        RunDirectory.create(tmp_path / "place" / "run", small_config(corpus), corpus)
+    assert list((tmp_path / "place").iterdir()) == []
+
+
 def test_a_model_comes_back_bit_for_bit_and_ready_for_use(run: RunDirectory) -> None:
     model = run.build_model()
     run.save_model(model, 5)
@@ -107,6 +131,7 @@ def test_a_model_of_other_sizes_is_refused(tmp_path: Path, run: RunDirectory, co
         ("config.toml", b"[model]\nname = 'gru'\n", "Unknown model 'gru'"),
         ("config.toml", b"[model]\nhiden_size = 3\n", r"'hiden_size'.*Did you mean 'hidden_size'\?"),
         ("normaliser.json", b"{", "is incomplete or damaged"),
+        ("normaliser.json", b"[]", "is incomplete or damaged"),
         ("normaliser.json", None, "is incomplete or damaged"),
         ("counts.npy", b"", "is incomplete or damaged"),
         ("counts.npy", b"nonsense", "is incomplete or damaged"),
@@ -125,6 +150,17 @@ def test_damage_is_named(run: RunDirectory, name: str, content: bytes | None, ma
         (run.path / name).write_bytes(content)
     with pytest.raises(UserError, match=match):
         RunDirectory.open(run.path).load_model()
+
+
+@pytest.mark.parametrize(
+    "counts", [np.int64(3), np.full((30, 2), 1), np.full(30, "x"), np.full(30, 0.5), np.full(30, -1)]
+)
+def test_counts_that_are_none(run: RunDirectory, counts: np.ndarray) -> None:
+    np.save(run.path / "counts.npy", counts)
+    with pytest.raises(
+        UserError, match=r"is incomplete or damaged \(counts.npy is no list of counts\): train it again"
+    ):
+        RunDirectory.open(run.path)
 
 
 def test_a_flipped_bit_in_the_model_is_noticed(run: RunDirectory) -> None:

@@ -185,6 +185,12 @@ class TestRefusals:
         run = create_run(place / "run", config, corpus)
         assert run_training(run, corpus, CPU, Watcher())["status"] == "finished"
 
+    def test_a_softmax_that_cannot_run_here(self, place: Path, corpus: Corpus) -> None:
+        config = small_config(corpus, loss={"name": "softmax", "softmax": "cce"})
+        with pytest.raises(UserError, match="The softmax 'cce' cannot run on cpu with what is installed: use one of"):
+            create_run(place / "run", config, corpus, CPU)
+        assert list(place.iterdir()) == []
+
     def test_an_existing_directory(self, place: Path, corpus: Corpus) -> None:
         (place / "run").mkdir()
         (place / "run" / "notes.txt").write_text("mine", encoding="utf-8")

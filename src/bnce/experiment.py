@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -16,7 +15,7 @@ from bnce.checkpoint import MODEL_FILE, remove_states
 from bnce.config import MODEL_NAMES, RunConfig
 from bnce.corpus.store import Corpus
 from bnce.errors import UserError, unknown_name
-from bnce.run_directory import RunDirectory
+from bnce.run_directory import RunDirectory, is_finished
 from bnce.trainer import Observer
 from bnce.training_run import create_run, run_training
 
@@ -74,7 +73,7 @@ def run_experiment(
         if should_stop():
             return False
         stop_row = _at_time(should_stop, deadline, num_left=len(waiting) - number)
-        run, resume = _open_or_create(out / row.name, make_config(row), corpus)
+        run, resume = _open_or_create(out / row.name, make_config(row), corpus, device)
         with watch(run.config) as observer:
             run_training(
                 run,
@@ -104,18 +103,9 @@ def _at_time(should_stop: Callable[[], bool], deadline: float | None, num_left: 
     return lambda: should_stop() or time.monotonic() >= ends_at
 
 
-def is_finished(path: Path) -> bool:
-    """Say whether a run has reached its end."""
-    try:
-        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(summary, dict) and summary.get("status") == "finished"
-
-
-def _open_or_create(path: Path, config: RunConfig, corpus: Corpus) -> tuple[RunDirectory, bool]:
+def _open_or_create(path: Path, config: RunConfig, corpus: Corpus, device: torch.device) -> tuple[RunDirectory, bool]:
     if not (path / "config.toml").is_file():
-        return create_run(path, config, corpus), False
+        return create_run(path, config, corpus, device), False
     run = RunDirectory.open(path)
     if run.config != config:
         raise UserError(f"The row '{path}' was started with other settings: give another --out, or remove it.")

@@ -43,9 +43,7 @@ def atomic_directory(path: Path) -> Iterator[Path]:
     partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
     try:
         with _explain_full_disk(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _remove_stale(path)
-            partial.mkdir()
+            _make_room(path, partial)
             with _locked(partial):
                 yield partial
                 refuse_existing(path)
@@ -53,6 +51,21 @@ def atomic_directory(path: Path) -> Iterator[Path]:
             _sync_directory(path.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _make_room(path: Path, partial: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_stale(path)
+        partial.mkdir()
+    except FileExistsError as error:
+        # Said of a parent, which is a file: to hear that something exists would mislead.
+        raise _no_place(path, os.strerror(errno.ENOTDIR)) from error
+    except OSError as error:
+        # Some places that are no disks, such as /proc, do not find what is to be made.
+        if error.errno in (errno.ENAMETOOLONG, errno.ENOENT):
+            raise _no_place(path, error.strerror) from error
+        raise
 
 
 def _remove_stale(path: Path) -> None:
@@ -105,9 +118,13 @@ def to_json(record: Mapping[str, Any], indent: int | None = None) -> str:
 
 def refuse_existing(path: Path) -> None:
     """Refuse to write over a directory that holds something."""
-    if path.is_dir() and not any(path.iterdir()):
-        return
-    if path.exists():
+    try:
+        if path.is_dir() and not any(path.iterdir()):
+            return
+        exists = path.exists()
+    except OSError as error:  # a name that is too long, or a directory that nobody may look into
+        raise _no_place(path, error.strerror) from error
+    if exists:
         raise UserError(f"The output '{path}' exists already: give another path, or remove it first.")
 
 
@@ -130,8 +147,12 @@ def _explain_full_disk(path: Path) -> Iterator[None]:
                 "free some space, then run the same command again."
             ) from error
         if error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR):
-            raise UserError(f"Cannot write '{path}': {error.strerror}; choose a place you may write to.") from error
+            raise _no_place(path, error.strerror) from error
         raise
+
+
+def _no_place(path: Path, reason: str | None) -> UserError:
+    return UserError(f"Cannot write '{path}': {reason}; choose a place you may write to.")
 
 
 def _sync_directory(path: Path) -> None:

@@ -17,6 +17,7 @@ RUN/unknown_words.tsv  words outside the vocabulary that share the probability o
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import shutil
 from collections.abc import Mapping
@@ -29,7 +30,7 @@ import torch
 from torch import Tensor
 
 from bnce import files
-from bnce.checkpoint import MODEL_FILE, MODEL_FORMAT, read_model, write_tensors
+from bnce.checkpoint import MODEL_FILE, MODEL_FORMAT, read_model, state_files, write_tensors
 from bnce.config import RunConfig, read_config, to_toml
 from bnce.corpus.normalise import Normaliser
 from bnce.corpus.store import Corpus
@@ -65,7 +66,9 @@ class RunDirectory:
         """Write what the run was asked to do into its directory."""
         (self.path / "config.toml").write_text(to_toml(self.config), encoding="utf-8")
         self.vocabulary.write(self.path / "vocab.txt")
-        np.save(self.path / "counts.npy", self.target_counts, allow_pickle=False)
+        counts = io.BytesIO()  # written by hand: NumPy's error does not say that the disk is full
+        np.save(counts, self.target_counts, allow_pickle=False)
+        (self.path / "counts.npy").write_bytes(counts.getvalue())
         normaliser = json.dumps(self.normaliser.to_dict(), indent=2)
         (self.path / "normaliser.json").write_text(normaliser + "\n", encoding="utf-8")
 
@@ -79,8 +82,10 @@ class RunDirectory:
         try:
             normaliser = Normaliser.from_dict(json.loads((path / "normaliser.json").read_text(encoding="utf-8")))
             counts = np.load(path / "counts.npy", allow_pickle=False)
+            if counts.ndim != 1 or counts.dtype.kind not in "iu" or counts.min(initial=0) < 0:
+                raise ValueError("counts.npy is no list of counts")
             config = read_config(path / "config.toml")
-        except (OSError, ValueError, EOFError) as error:
+        except (OSError, ValueError, EOFError, TypeError) as error:
             if isinstance(error, UserError):
                 raise
             raise UserError(
@@ -124,6 +129,11 @@ class RunDirectory:
         """Read the best model so far as tensors by name, and what its file says beside them."""
         path = self.path / MODEL_FILE
         if not path.is_file():
+            if self.read_metrics():
+                raise UserError(
+                    f"The run '{self.path}' has its figures but no model any more, as 'bnce experiment "
+                    "--no-keep-models' leaves its rows: train it again with another --out."
+                )
             raise UserError(f"The run '{self.path}' has no model yet: train it up to its first evaluation.")
         return read_model(path)
 
@@ -144,10 +154,17 @@ class RunDirectory:
             shutil.copyfile(self.path / UNKNOWN_WORDS_FILE, directory / UNKNOWN_WORDS_FILE)
 
     def check_resumable(self) -> None:
-        """Refuse to train over an exported model: a run has its summary before its first step, an export has none."""
+        """Refuse to train over an exported model, or over a finished run that kept no state: it would begin anew.
+
+        A run has its summary before its first step, an export has none.
+        """
         if (self.path / MODEL_FILE).exists() and not (self.path / "summary.json").exists():
             raise UserError(
                 f"'{self.path}' holds an exported model and nothing to resume from: train with another --out."
+            )
+        if not state_files(self.path) and is_finished(self.path):
+            raise UserError(
+                f"The run '{self.path}' is finished and kept no state to resume from: train with another --out."
             )
 
     def check_vocabulary(self, corpus: Corpus) -> None:
@@ -190,6 +207,15 @@ class RunDirectory:
         for pattern in (f".*{files.PARTIAL_SUFFIX}", ".tmp*"):
             for leftover in self.path.glob(pattern):
                 leftover.unlink()
+
+
+def is_finished(path: Path) -> bool:
+    """Say whether a run has reached its end."""
+    try:
+        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(summary, dict) and summary.get("status") == "finished"
 
 
 def choose_device(name: str) -> torch.device:

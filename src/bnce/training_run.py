@@ -20,6 +20,7 @@ from bnce.corpus.workers import num_cores
 from bnce.errors import UserError
 from bnce.evaluate import Evaluation, evaluate
 from bnce.evaluation_events import write_test_events
+from bnce.losses import softmax_forms
 from bnce.run_directory import RunDirectory, describe_device
 from bnce.trainer import Observer, Trainer
 from bnce.version import __version__
@@ -40,9 +41,11 @@ def open_corpus(name: str, progress: Callable[[int, int], None] | None = None) -
     return Corpus.open(cache)
 
 
-def create_run(out: Path, config: RunConfig, corpus: Corpus) -> RunDirectory:
-    """Lay out a run directory, after checking that the corpus can train it."""
+def create_run(out: Path, config: RunConfig, corpus: Corpus, device: torch.device | None = None) -> RunDirectory:
+    """Lay out a run directory, after checking that the corpus and the device, where it is known, can train it."""
     training = config.training
+    if device is not None and config.loss.name == "softmax" and config.loss.softmax != "auto":
+        softmax_forms.get_form(config.loss.softmax, device)
     Streams(corpus.split("train")[: training.max_train_tokens or None], training.batch_size, training.num_steps)
     if config.loss.name == "bnce" and training.batch_size + config.loss.num_noise < 2:
         raise UserError(

@@ -78,3 +78,29 @@ def test_the_program_itself(tmp_path: Path) -> None:
     script = "import sys, bnce.cli; sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'pyarrow')))"
     light = subprocess.run([sys.executable, "-c", script], env=environment, timeout=120)
     assert light.returncode == 0
+
+
+def test_an_output_that_is_full_or_closed_is_no_traceback() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    for unbuffered in ("", "1"):
+        shell = ["sh", "-c", f"'{sys.executable}' -m bnce score --help > /dev/full"]
+        full = subprocess.run(
+            shell, env={**environment, "PYTHONUNBUFFERED": unbuffered}, capture_output=True, text=True, timeout=120
+        )
+        assert full.returncode == 2
+        assert full.stderr == (
+            "bnce: Standard output cannot be written (No space left on device): send it to another place.\n"
+        )
+    closed = subprocess.run(["sh", "-c", f"'{sys.executable}' -m bnce --help >&-"], env=environment, timeout=120)
+    assert closed.returncode == 0
+
+
+def test_output_is_utf8_in_every_locale_and_json_whatever_a_path_holds() -> None:
+    script = (
+        "from bnce.cli import console; console.open_stdout(); "
+        "console.print_json({'text': 'naïve 漢字', 'run': b'runs/\\xff'.decode('utf-8', 'surrogateescape')})"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "ascii"}
+    printed = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True)
+    record = json.loads(printed.stdout.decode("utf-8"))
+    assert record == {"text": "naïve 漢字", "run": "runs/\udcff"}

@@ -74,6 +74,9 @@ def test_what_is_not_finite_is_null_in_json(bnce: Command, trained: Path, tmp_pa
     record = bnce("evaluate", trained, "--text", tmp_path / "unknown.txt", "--max-tokens", 1, "--json").json
     assert record["num_oov"] == 1
     assert record["ppl_f_no_unk"] is None
+    plain = bnce("evaluate", trained, "--text", tmp_path / "unknown.txt", "--max-tokens", 1, "--detail")
+    assert plain.status == 0
+    assert plain.stdout.count("without <unk> undefined") == 2
 
 
 def test_a_softmax_run_has_no_perplexity_with_the_constant(bnce: Command, copy: Path) -> None:
@@ -164,7 +167,7 @@ class TestRefusals:
 
     def test_a_run_without_a_model(self, refused: Refused, copy: Path) -> None:
         (copy / MODEL_FILE).unlink()
-        assert "has no model yet" in refused("evaluate", copy)
+        assert "no model any more" in refused("evaluate", copy)
 
     def test_no_gpu(self, refused: Refused, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -94,6 +94,16 @@ def test_a_softmax_run_prints_one_perplexity(bnce: Command, corpus: Path, place:
     assert "PPLf" in outcome.stdout
 
 
+def test_figures_that_are_undefined_are_printed_as_such(bnce: Command, texts: Path, place: Path) -> None:
+    (place / "unknown.txt").write_text("xyzzy\n", encoding="utf-8")
+    splits = ["--valid", texts / "valid.txt", "--test", place / "unknown.txt"]
+    assert bnce("prepare", texts / "train.txt", "--out", place / "corpus", "--workers", 1, *splits).status == 0
+    limit = settings("training.max_test_tokens=1")
+    outcome = bnce("train", "wiki", "--corpus", place / "corpus", "--out", place / "run", "--device", "cpu", *limit)
+    assert outcome.status == 0, outcome.stderr
+    assert outcome.stdout.count("without <unk> undefined") == 2
+
+
 def test_the_run_has_a_name_by_default(
     bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

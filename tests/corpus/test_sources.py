@@ -140,6 +140,12 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
         list(read_lines("-"))
 
 
+def test_standard_input_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(UserError, match="Standard input is closed: give a file, or send text to it"):
+        list(read_lines("-"))
+
+
 def test_progress_adds_up_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpack, "CHUNK_BYTES", 16)
     path = write(tmp_path, b"some words\n" * 10)

@@ -147,3 +147,18 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(UserError, match=r"needs the package 'transformers': pip install 'bnce\[transformers\]'"):
         export_transformers(run, tmp_path / "out")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_disk_that_is_full_at_the_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path, "lstm")
+
+    def copy_before_a_full_disk(source: Path, target: Path) -> None:
+        target.write_bytes(source.read_bytes())
+        if target.name == module.CODE_FILE:
+            target.with_name("tokenizer.json").symlink_to("/dev/full")
+
+    monkeypatch.setattr(shutil, "copyfile", copy_before_a_full_disk)
+    with pytest.raises(UserError, match="The disk is full"):
+        export_transformers(run, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "lstm-bnce"]

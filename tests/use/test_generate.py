@@ -45,6 +45,11 @@ def normalised(weights: list[float]) -> np.ndarray:
         (Sampling(top_k=3, top_p=0.9, allow_unknown=True), [0, 0.3, 0.4, 0.2, 0]),
         (Sampling(temperature=0.0), [0, 0, 1, 0, 0]),
         (Sampling(temperature=1e-42), [0, 0, 1, 0, 0]),
+        # Nothing in float32, and more than it holds.
+        (Sampling(temperature=1e-300), [0, 0, 1, 0, 0]),
+        (Sampling(temperature=1e-300, top_k=2), [0, 0, 1, 0, 0]),
+        (Sampling(temperature=1e300), [1, 0, 1, 1, 1]),
+        (Sampling(temperature=1e300, top_k=99, top_p=0.999), [1, 0, 1, 1, 1]),
         (Sampling(top_p=1e-9), [0, 0, 1, 0, 0]),
     ],
 )

@@ -214,3 +214,14 @@ def test_refusals(run: RunDirectory, missing: list[NewWord], tmp_path: Path) -> 
     with pytest.raises(UserError, match="Every word of the list of unknown words is known"):
         change_words(run, tmp_path / "x", unknown_words=UnknownWords({run.vocabulary.words[5]: 1.0}))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_records_of_a_run_that_hold_something_else(run: RunDirectory, tmp_path: Path) -> None:
+    shutil.copytree(run.path, tmp_path / "odd")
+    odd = RunDirectory.open(tmp_path / "odd")
+    (odd.path / "summary.json").write_text('{"num_parameters": "many"}', encoding="utf-8")
+    assert change_words(odd, tmp_path / "a", add=[NewWord("zz")]).num_words_after == len(run.vocabulary) + 1
+    (odd.path / LEXICON_FILE).write_text('{"changes": 5}', encoding="utf-8")
+    with pytest.raises(UserError, match="is damaged \\(its changes are no list\\): restore the file"):
+        change_words(odd, tmp_path / "b", add=[NewWord("zz")])
+    assert not (tmp_path / "b").exists()

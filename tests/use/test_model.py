@@ -181,6 +181,15 @@ def test_what_cannot_be_is_refused() -> None:
         model.score("a sentence")
     with pytest.raises(UserError, match="The number of next words is 0"):
         model.next_words("w3", 0)
+    for text in (None, b"w3", ["w3", "w4"]):
+        with pytest.raises(UserError, match=r"A text is .*: give a string\."):
+            model.score([text])  # type: ignore[list-item]
+    for wrong in ({"num_texts": 0}, {"max_words": 0}, {"num_texts": -1}):
+        with pytest.raises(UserError, match=r"texts of .* words at most are asked for: both must be 1 or more\."):
+            model.generate("w3", **wrong)
+    for seed in (-1, 2**64):
+        with pytest.raises(UserError, match=f"The seed is {seed}: it must be from 0"):
+            model.generate("w3", seed=seed)
     softmax = make_model(loss="softmax")
     with pytest.raises(UserError, match="trained with the softmax"):
         softmax.score(["w3"])

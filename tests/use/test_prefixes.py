@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_corpus import small_model
+from small_corpus import VOCAB_SIZE, small_model
 
 from bnce.corpus.vocabulary import END
+from bnce.errors import UserError
 from bnce.use import prefixes
 from bnce.use.prefixes import num_prefixes, score_prefixes
 from bnce.use.scorer import Scorer
@@ -84,3 +85,10 @@ def test_nothing_to_score() -> None:
     assert score_prefixes(scorer, []) == []
     (empty,) = score_prefixes(scorer, [[]])
     assert empty.shape == (0,)
+
+
+def test_ids_of_no_words_are_refused() -> None:
+    scorer = Scorer(small_model("lstm"))
+    for wrong in (-1, VOCAB_SIZE):
+        with pytest.raises(UserError, match=f"the vocabulary has those from 0 to {VOCAB_SIZE - 1}"):
+            score_prefixes(scorer, [[3, END], [3, wrong, END]])

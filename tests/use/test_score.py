@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from small_corpus import random_ids, small_model
+from small_corpus import VOCAB_SIZE, random_ids, small_model
 
 from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
@@ -147,6 +147,10 @@ def test_what_cannot_be_is_refused() -> None:
         SentenceScorer(model, "checked", num_checked=0)
     with pytest.raises(UserError, match="only 'checked' keeps positions"):
         SentenceScorer(model).check()
+    for wrong in (-1, VOCAB_SIZE):
+        for carry in (False, True):
+            with pytest.raises(UserError, match=f"the vocabulary has those from 0 to {VOCAB_SIZE - 1}"):
+                SentenceScorer(model, carry=carry).score([[3, END], [wrong, END]])
     softmax = small_model("lstm", loss="softmax")
     for mode in ("unnormalised", "checked"):
         with pytest.raises(UserError, match="has no constant to be normalised by: ask for normalised probabilities"):

@@ -136,6 +136,11 @@ def test_what_cannot_be_is_refused() -> None:
     for words in ([VOCAB_SIZE], [-1]):
         with pytest.raises(UserError, match=f"the vocabulary has those from 0 to {VOCAB_SIZE - 1}"):
             scorer.advance([start], words)
+    for words in ([[1], [2, 3]], [["the"], ["cat"]]):
+        with pytest.raises(UserError, match=r"The words are no table of ids \(.*\): give ids \(2,\) or \(2, k\)\."):
+            scorer.score([start, start], words)  # type: ignore[arg-type]
+    small = np.array([3], dtype=np.uint16)  # a type with which torch can do little
+    assert torch.equal(scorer.score([start], torch.from_numpy(small)), scorer.score([start], [3]))
 
 
 def test_a_softmax_model_has_no_constant() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 
 import typer
 
 from bnce.cli.bench import bench
 from bnce.cli.compare import compare
+from bnce.cli.console import drop_stdout, open_stdout
 from bnce.cli.doctor import doctor
 from bnce.cli.evaluate import evaluate
 from bnce.cli.experiment import experiment
@@ -53,10 +55,22 @@ for _command in (
 
 def main() -> None:
     """Run the command line; bad input is one sentence on standard error and status 2."""
+    open_stdout()
     try:
-        app()
+        try:
+            app()
+        finally:
+            # Here, where a failure can be told: Python's own flush at the end only complains.
+            sys.stdout.flush()
     except UserError as error:
         sys.stderr.write(f"bnce: {error}\n")
         sys.exit(2)
     except BrokenPipeError:
+        drop_stdout()
         sys.exit(1)
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise
+        drop_stdout()
+        sys.stderr.write(f"bnce: Standard output cannot be written ({error.strerror}): send it to another place.\n")
+        sys.exit(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -93,15 +94,23 @@ def describe(record: Mapping[str, Any], name: str) -> None:
     )
     if record["ppl_n"] is not None:
         stdout.print(
-            f"  PPLn {record['ppl_n']:.2f}  with the constant ln Z = {record['log_z']:.3f}; "
-            f"without <unk> {record['ppl_n_no_unk']:.2f}; log10 total {record['log10_prob_n']:.1f}"
+            f"  PPLn {_number(record['ppl_n'], 2)}  with the constant ln Z = {record['log_z']:.3f}; "
+            f"without <unk> {_number(record['ppl_n_no_unk'], 2)}; log10 total {_number(record['log10_prob_n'], 1)}"
         )
     stdout.print(
-        f"  PPLf {record['ppl_f']:.2f}  with the softmax; "
-        f"without <unk> {record['ppl_f_no_unk']:.2f}; log10 total {record['log10_prob_f']:.1f}"
+        f"  PPLf {_number(record['ppl_f'], 2)}  with the softmax; "
+        f"without <unk> {_number(record['ppl_f_no_unk'], 2)}; log10 total {_number(record['log10_prob_f'], 1)}"
     )
-    stdout.print(f"  ln Z(context) {record['log_z_mean']:.3f} ± {record['log_z_std']:.3f} (mean ± standard deviation)")
+    stdout.print(
+        f"  ln Z(context) {_number(record['log_z_mean'], 3)} ± {_number(record['log_z_std'], 3)} "
+        "(mean ± standard deviation)"
+    )
     stdout.print("  perplexities are per token, </s> and <unk> counted")
+
+
+def _number(value: float | None, num_digits: int) -> str:
+    """Write a figure; read back from a file, one that is not finite is None."""
+    return "undefined" if value is None or math.isnan(value) else f"{value:.{num_digits}f}"
 
 
 def describe_detail(detail: Mapping[str, Any]) -> None:

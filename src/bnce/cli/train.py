@@ -64,7 +64,7 @@ def train(
     with progress_bar() as bar:
         task = bar.add_task("preparing docstrings", total=None)
         opened = open_corpus(config.corpus, lambda done, total: bar.update(task, completed=done, total=total))
-    run = RunDirectory.open(out) if resume else create_run(out, config, opened)
+    run = RunDirectory.open(out) if resume else create_run(out, config, opened, chosen)
     show = Display(run.config, len(opened.split("train")))
     with StopOnSignal() as stop, show.bar:
         summary = run_training(

@@ -184,6 +184,8 @@ def read_chunks(path: str, advance: Advance | None = None, member: str | None = 
     """Yield the unpacked bytes of a file, and turn what can go wrong into a sentence."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(_told(path))
+        if path == STANDARD_INPUT and sys.stdin is None:
+            raise UserError("Standard input is closed: give a file, or send text to it.")
         raw: IO[bytes] = sys.stdin.buffer if path == STANDARD_INPUT else stack.enter_context(open(path, "rb"))
         chunks = unpack(raw, file_ending(path), member)
         position = 0
@@ -234,7 +236,7 @@ def _decode(piece: bytes, errors: str, name: str, num_lines: int, num_bytes: int
     line = num_lines + piece.count(b"\n", 0, at) + 1
     raise UserError(
         f"{name}, line {line} has {what} at byte offset {num_bytes + at}: "
-        "convert the text to UTF-8, or give --errors replace to put U+FFFD in its place."
+        "convert the text to UTF-8, or give --errors replace, where a command has it, to put U+FFFD in its place."
     )
 
 

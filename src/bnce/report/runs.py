@@ -121,9 +121,10 @@ def _read_object(path: Path) -> Mapping[str, Any]:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(
-            f"The run '{path.parent}' has no {path.name}, so it never began to train: train it, or leave this run out."
-        ) from None
+        why = "so it never began to train: train it, or leave this run out"
+        if (path.parent / "model.safetensors").exists():
+            why = "for it holds an exported model: give the run that it came from"
+        raise UserError(f"The run '{path.parent}' has no {path.name}, {why}.") from None
     except (OSError, ValueError) as error:
         raise UserError(
             f"'{path}' cannot be read as JSON ({error}): restore the file or leave this run out."

@@ -41,7 +41,9 @@ def export_transformers(run: RunDirectory, out: Path) -> dict[str, Any]:
         _write_json(partial / "config.json", _config(run, model))
         # As `bnce generate` does, <unk> is not made up.
         _write_json(partial / "generation_config.json", {**_SPECIAL_IDS, "suppress_tokens": [UNK]})
-        build_tokenizer(run.vocabulary, run.normaliser).save(str(partial / TOKENIZER_FILE))
+        # By our own hand: its `save` tells of a full disk in words only.
+        tokenizer = build_tokenizer(run.vocabulary, run.normaliser).to_str(pretty=True)
+        (partial / TOKENIZER_FILE).write_text(tokenizer, encoding="utf-8")
         (partial / "tokenizer_config.json").write_text(tokenizer_config(), encoding="utf-8")
         return compare(model, partial)
 

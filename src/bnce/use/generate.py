@@ -45,6 +45,10 @@ def generate(
     model: LanguageModel, prompt: Sequence[int], num_texts: int, max_words: int, sampling: Sampling, seed: int
 ) -> list[list[int]]:
     """Continue a prompt in `num_texts` ways, each up to `</s>` or `max_words` words; the prompt is not repeated."""
+    if num_texts < 1 or max_words < 1:
+        raise UserError(f"{num_texts} texts of {max_words} words at most are asked for: both must be 1 or more.")
+    if not 0 <= seed < 2**64:
+        raise UserError(f"The seed is {seed}: it must be from 0 to 2^64 - 1.")
     device = model.embedding.device
     generator = torch.Generator(device).manual_seed(seed)
     context = [END] * (model.num_context + 1) + list(prompt)
@@ -76,8 +80,7 @@ def sample_words(score_BV: Tensor, sampling: Sampling, generator: torch.Generato
     if sampling.top_k:
         score_BK, word_BK = torch.topk(score_BV, min(sampling.top_k, score_BV.shape[1]), dim=1)
         return _sample_highest(score_BK, word_BK, sampling, generator)
-    # The highest becomes 0 first, which no temperature, however small, makes infinite.
-    prob_BV = torch.softmax((score_BV - score_BV.amax(1, keepdim=True)) / sampling.temperature, dim=1)
+    prob_BV = _tempered(score_BV, score_BV.amax(1, keepdim=True), sampling.temperature)
     if sampling.top_p == 1:
         return _draw(prob_BV, generator)
     prob_BK, word_BK = _nucleus(prob_BV, sampling.top_p)
@@ -101,9 +104,16 @@ def _sample_highest(score_BK: Tensor, word_BK: Tensor, sampling: Sampling, gener
     """Choose among words that come highest first."""
     if sampling.temperature == 0:
         return word_BK[:, 0]
-    prob_BK = torch.softmax((score_BK - score_BK[:, :1]) / sampling.temperature, dim=1)
+    prob_BK = _tempered(score_BK, score_BK[:, :1], sampling.temperature)
     prob_BK = _cut(prob_BK, sampling.top_p)
     return word_BK.gather(1, _draw(prob_BK, generator).unsqueeze(1)).squeeze(1)
+
+
+def _tempered(score_BK: Tensor, highest_B1: Tensor, temperature: float) -> Tensor:
+    """Turn scores into probabilities at a temperature."""
+    # The highest becomes 0 first, which no temperature makes infinite; and a temperature that float32 holds as 0 or
+    # as infinite is brought to one that does the same without 0 / 0.
+    return torch.softmax((score_BK - highest_B1) / min(max(temperature, 1e-30), 1e30), dim=1)
 
 
 def _nucleus(prob_BV: Tensor, top_p: float) -> tuple[Tensor, Tensor]:

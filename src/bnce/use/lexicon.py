@@ -207,17 +207,21 @@ def _write(
     """Lay out the new run; it appears whole or not at all, without the figures of the old one's words."""
     tables = sum(tensors[name].numel() for name in TABLES)
     summary, before = _read_object(run.path / "summary.json"), _read_object(run.path / LEXICON_FILE)
-    if "num_parameters" in summary:
-        body = summary["num_parameters"] - summary.get("num_table_parameters", 0)
+    counted = summary.get("num_parameters"), summary.get("num_table_parameters", 0)
+    if all(isinstance(number, int) for number in counted):
+        body = counted[0] - counted[1]
         summary |= {"num_parameters": body + tables, "num_table_parameters": tables}
     summary |= {"vocab_size": len(vocabulary), "vocabulary_digest": vocabulary.digest}
     done = {"run": str(run.path), "num_added": len(change.added), "num_dropped": len(change.dropped)}
+    changes = before.get("changes", [])
+    if not isinstance(changes, list):
+        raise UserError(f"'{run.path / LEXICON_FILE}' is damaged (its changes are no list): restore the file.")
     with files.atomic_directory(out) as partial:
         made = RunDirectory(partial, run.config, vocabulary, run.normaliser, counts)
         made.write_description()
         made.save_tensors(tensors, step)
         made.write_json("summary.json", summary)
-        made.write_json(LEXICON_FILE, {"changes": [*before.get("changes", []), done]})
+        made.write_json(LEXICON_FILE, {"changes": [*changes, done]})
         if change.unknown_words is not None:
             change.unknown_words.write(partial / UNKNOWN_WORDS_FILE)
 

@@ -65,6 +65,8 @@ class Model:
 
     def words(self, text: str) -> list[str]:
         """Cut a text into the words of one sentence."""
+        if not isinstance(text, str):
+            raise UserError(f"A text is {text!r:.60}: give a string.")
         return one_sentence(self.normaliser, text)
 
     def encode(self, words: Iterable[str]) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bnce.use.scorer import Scorer
+from bnce.use.scorer import Scorer, check_ids
 
 # Sequences in one tree: more keep wider states in memory, fewer share less and leave the network's steps small.
 TREE_SEQUENCES = 4096
@@ -52,6 +52,7 @@ def num_prefixes(sequences: Sequence[Ids]) -> int:
 
 def _score_tree(scorer: Scorer, sequences: Sequence[Ids], normalised: bool) -> list[NDArray[np.float64]]:
     word_N, length_S = _flatten(sequences)
+    check_ids(scorer.model, int(word_N.min(initial=0)), int(word_N.max(initial=0)))
     log_prob_N = np.empty(len(word_N))
     states = scorer.start_states()
     for level in _levels(word_N, length_S):

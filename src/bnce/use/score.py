@@ -20,7 +20,7 @@ from bnce.corpus.vocabulary import END
 from bnce.errors import UserError, unknown_name
 from bnce.language_model import LanguageModel
 from bnce.precision import float32_products
-from bnce.use.scorer import refuse_unnormalised
+from bnce.use.scorer import check_ids, refuse_unnormalised
 
 MODES = ("unnormalised", "normalised", "checked")
 
@@ -78,10 +78,12 @@ class SentenceScorer:
             return []
         parts = [np.asarray(sentence, dtype=np.int64) for sentence in sentences]
         length_S = np.array([len(part) for part in parts])
+        word_N = np.concatenate(parts)
+        check_ids(self.model, int(word_N.min(initial=0)), int(word_N.max(initial=0)))
         with float32_products(tf32=False):
             if self._stream is None:
                 return self._score_apart(parts, length_S)
-            log_prob_N = self._score_stream(self._stream, np.concatenate(parts))
+            log_prob_N = self._score_stream(self._stream, word_N)
             return np.split(log_prob_N, np.cumsum(length_S)[:-1])
 
     @torch.inference_mode()

@@ -158,20 +158,20 @@ class Scorer:
 
     def _words(self, states: Sequence[State], words: Words, several: bool = False) -> Tensor:
         """Take words as a tensor, refusing what does not fit the states or the vocabulary."""
-        given = torch.as_tensor(words, device=self.device)
+        shape = f"({len(states)},)" + (f" or ({len(states)}, k)" if several else "")
+        try:
+            given = torch.as_tensor(words, device=self.device)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"The words are no table of ids ({error}): give ids {shape}.") from error
         allowed = (1, 2) if several else (1,)
         if given.ndim not in allowed or len(given) != len(states) or given.is_floating_point():
-            shape = f"({len(states)},)" + (f" or ({len(states)}, k)" if several else "")
             raise UserError(
                 f"{len(states)} states and words of shape {tuple(given.shape)} do not fit: give ids {shape}."
             )
-        vocab_size = self.model.output.vocab_size
-        if given.numel() and (int(given.min()) < 0 or int(given.max()) >= vocab_size):
-            raise UserError(
-                f"The ids of words go from {int(given.min())} to {int(given.max())}: "
-                f"the vocabulary has those from 0 to {vocab_size - 1}."
-            )
-        return given.long()
+        given = given.long()
+        if given.numel():
+            check_ids(self.model, int(given.min()), int(given.max()))
+        return given
 
 
 def gather(states: Sequence[State]) -> States:
@@ -192,12 +192,21 @@ def gather(states: Sequence[State]) -> States:
         return _concatenate(parts).select(torch.tensor(side_by_side, device=device).argsort())
 
 
+def check_ids(model: LanguageModel, smallest: int, largest: int) -> None:
+    """Refuse ids of no words: a negative one would be counted from the end of a table, without a complaint."""
+    vocab_size = model.output.vocab_size
+    if smallest < 0 or largest >= vocab_size:
+        raise UserError(
+            f"The ids of words go from {smallest} to {largest}: the vocabulary has those from 0 to {vocab_size - 1}."
+        )
+
+
 def refuse_unnormalised(model: LanguageModel) -> None:
     """Refuse to go without the softmax where a model was not trained to be normalised without it."""
     if not model.output.normalises:
         raise UserError(
             "This model was trained with the softmax and has no constant to be normalised by: "
-            "ask for normalised probabilities, or train with --loss bnce."
+            "ask for normalised probabilities (--mode normalised, or normalised=True), or train with --loss bnce."
         )
 
 

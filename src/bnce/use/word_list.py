@@ -11,6 +11,8 @@ from bnce.corpus.sources import read_lines
 from bnce.corpus.vocabulary import SPECIALS
 from bnce.errors import UserError
 
+MAX_COUNT_DIGITS = 18  # what 64 bits hold; Python itself refuses to read numbers of thousands of digits
+
 
 @dataclass(frozen=True)
 class NewWord:
@@ -29,10 +31,10 @@ def read_new_words(path: str, normaliser: Normaliser) -> list[NewWord]:
     for line, (word, *fields) in lines:
         count = None
         if fields and fields[0]:
-            if not fields[0].isdecimal() or int(fields[0]) < 1:
+            if not fields[0].isdecimal() or len(fields[0]) > MAX_COUNT_DIGITS or int(fields[0]) < 1:
                 raise UserError(
-                    f"'{path}' has the count {fields[0]!r} on line {line}: give how often '{word}' occurs in a text "
-                    "of the training text's size, a whole number from 1, or leave it out."
+                    f"'{path}' has the count {fields[0][:40]!r} on line {line}: give how often '{word}' occurs in a "
+                    "text of the training text's size, a whole number from 1, or leave it out."
                 )
             count = int(fields[0])
         neighbours = tuple(name.strip() for name in fields[1].split(",") if name.strip()) if len(fields) > 1 else ()
