@@ -17,6 +17,7 @@ from bnce.cli.generate import generate
 from bnce.cli.info import info
 from bnce.cli.prepare import prepare
 from bnce.cli.score import score
+from bnce.cli.serve import serve
 from bnce.cli.train import train
 from bnce.cli.vocab import vocab
 from bnce.errors import UserError
@@ -41,6 +42,7 @@ for _command in (
     generate,
     vocab,
     export,
+    serve,
     bench,
     doctor,
 ):
