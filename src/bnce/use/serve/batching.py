@@ -83,7 +83,8 @@ class Batcher:
         """Wait for the answers to a request's questions; a full queue refuses at once."""
         if not questions:
             return []
-        if self._num_waiting >= self._max_waiting or self._num_words + num_words > self._max_waiting_words:
+        is_long = self._num_words + num_words > self._max_waiting_words
+        if self._num_waiting >= self._max_waiting or (self._num_waiting and is_long):
             raise RefusedError(503, "The server has more requests than it takes at a time: try again in a second.", 1)
         request = _Request(questions, asyncio.get_running_loop().create_future())
         self._turns.append(request)

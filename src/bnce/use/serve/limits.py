@@ -21,7 +21,7 @@ class Limits:
     max_sentence_words: int = 1000  # 413: words of one sentence, hypothesis or prompt
     max_next: int = 100  # 422: next words
     max_waiting: int = 512  # 503: requests that wait for the model or are with it
-    max_waiting_words: int = 200_000  # 503: their words
+    max_waiting_words: int = 200_000  # 503: their words, but one request alone always fits
     max_connections: int = 900  # 503: open ones, idle ones too
     body_seconds: float = 10.0  # 408: from a connection's first byte to the end of the header, and then of the body
     request_seconds: float = 30.0  # 504: waiting and scoring
@@ -31,11 +31,6 @@ class Limits:
             value = getattr(self, field.name)
             if not 0 < value < math.inf:
                 raise UserError(f"The limit {field.name} is {value}: it must be above 0.")
-        if self.max_waiting_words < self.max_words:
-            raise UserError(
-                f"The limit max_waiting_words is {self.max_waiting_words}: "
-                f"it must be {self.max_words} (max_words) or more, or some requests would never fit."
-            )
 
 
 class RefusedError(Exception):

@@ -33,7 +33,8 @@ def listen(host: str, port: int) -> tuple[socket.socket, str]:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.create_server(address[:2], family=family)
     except (OSError, OverflowError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        # Python adds the address, which the sentence has already.
+        reason = (getattr(error, "strerror", None) or str(error)).split(" (while")[0]
         raise UserError(f"Cannot listen on {host}:{port} ({reason}): give another --host or --port.") from error
     shown = f"[{host}]" if ":" in host else host
     return listener, f"http://{shown}:{listener.getsockname()[1]}"

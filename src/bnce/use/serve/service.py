@@ -1,6 +1,7 @@
 """What the endpoints do, without HTTP: a request checked against the limits, put to the model, and written up.
 
-Texts are cut into words, and answers are written, beside the loop: a long request must not keep short ones waiting.
+Long texts are cut into words, and long answers written, beside the loop: a long request must not keep short ones
+waiting.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,11 @@ from bnce.use.serve.metrics import Metrics
 from bnce.use.serve.questions import HypothesesQuestion, NextQuestion, SentenceQuestion
 
 Floats = NDArray[np.float64]
+Made = TypeVar("Made")
+
+# Characters, or words, that are dealt with before a thread would have begun.
+SHORT_CHARACTERS = 10_000
+SHORT_WORDS = 500
 
 
 class Service:
@@ -61,7 +67,7 @@ class Service:
         if not normalised:
             refuse_unnormalised(self.model.network)
         _refuse_many("sentences", len(given), self.limits.max_sentences)
-        sources, sentences = await asyncio.to_thread(self._cut, given, request.texts is not None)
+        sources, sentences = await self._cut(given, split=request.texts is not None)
         _refuse_many("sentences", len(sentences), self.limits.max_sentences)
         modes = [False, True] if request.exact and not normalised else [normalised]
         num_words = self._count_words(sentences, exact=modes[-1])
@@ -75,7 +81,8 @@ class Service:
             ]
             for part in (log_probs[place * len(ids) : (place + 1) * len(ids)] for place in range(len(modes)))
         ]
-        return await asyncio.to_thread(self._write_scores, request.mode, sources, *scored)
+        is_short = num_words <= SHORT_WORDS
+        return await _make(lambda: self._write_scores(request.mode, sources, *scored), is_short)
 
     async def rescore(self, request: RescoreRequest) -> dict[str, Any]:
         """Score the hypotheses of utterances anew, each shared prefix once, and find the best of each."""
@@ -85,7 +92,7 @@ class Service:
         num_hypotheses = sum(len(utterance.hypotheses) for utterance in request.utterances)
         _refuse_many("hypotheses", num_hypotheses, self.limits.max_hypotheses)
         texts = [hypothesis.text for utterance in request.utterances for hypothesis in utterance.hypotheses]
-        _, hypotheses = await asyncio.to_thread(self._cut, texts, False)
+        _, hypotheses = await self._cut(texts)
         num_words = self._count_words(hypotheses, exact=normalised)
         ids = iter([self.model.encode(words) for words in hypotheses])
         questions = [
@@ -104,7 +111,7 @@ class Service:
             raise RefusedError(422, f"k is {request.k}: this server gives at most {self.limits.max_next} next words.")
         if not request.normalised:
             refuse_unnormalised(self.model.network)
-        _, (words,) = await asyncio.to_thread(self._cut, [request.prompt], False)
+        _, (words,) = await self._cut([request.prompt])
         num_words = self._count_words([words], exact=False)
         (found,) = await self._ask([NextQuestion(words, request.k, request.normalised)], num_words)
         return {
@@ -120,16 +127,21 @@ class Service:
         self.metrics.num_words += num_words
         return answers
 
-    def _cut(self, texts: Iterable[str], split: bool) -> tuple[list[int], list[list[str]]]:
+    async def _cut(self, texts: Sequence[str], split: bool = False) -> tuple[list[int], list[list[str]]]:
         """Cut texts into sentences of words; beside each, which text it comes from."""
-        sources, sentences = [], []
-        for number, text in enumerate(texts):
-            lines = text.splitlines() if split else [text]
-            for line in lines:
-                for words in self.model.normaliser(line) if split else [self.model.words(line)]:
+
+        def cut() -> tuple[list[int], list[list[str]]]:
+            sources, sentences = [], []
+            for number, text in enumerate(texts):
+                lines = (
+                    (self.model.normaliser(line) for line in text.splitlines()) if split else [[self.model.words(text)]]
+                )
+                for words in (words for line in lines for words in line):
                     sources.append(number)
                     sentences.append(words)
-        return sources, sentences
+            return sources, sentences
+
+        return await _make(cut, sum(map(len, texts)) <= SHORT_CHARACTERS)
 
     def _count_words(self, sentences: list[list[str]], exact: bool) -> int:
         """Count words and sentence ends, refusing too many."""
@@ -176,6 +188,10 @@ class Service:
         """Compute ln Z(context) of every word: both kinds of probability have the same score above it."""
         log_z: Floats = self._log_z + (scored.log10_probs - exact.log10_probs) * math.log(10)
         return log_z
+
+
+async def _make(make: Callable[[], Made], is_short: bool) -> Made:
+    return make() if is_short else await asyncio.to_thread(make)
 
 
 def _rescored(
