@@ -19,6 +19,7 @@ import random
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -113,6 +114,39 @@ def disturb(port: int, seconds: float) -> int:
     return refused
 
 
+def flood(port: int, long: bytes, short: bytes) -> tuple[int, int, float]:
+    """Let every client send the largest request at once, thrice, and one client short ones beside.
+
+    Gives how many were answered and how many told to come back (503), and the short one's longest latency in seconds.
+    """
+    statuses: Counter[int] = Counter()
+    short_latencies: list[float] = []
+
+    async def long_client() -> None:
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**26)
+            statuses[await exchange(reader, writer, long)] += 1
+            writer.close()
+
+    async def short_client() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        while statuses.total() < 3 * NUM_CLIENTS:
+            begin = time.perf_counter()
+            if await exchange(reader, writer, short) != 200:
+                raise RuntimeError("a short request was refused")
+            short_latencies.append(time.perf_counter() - begin)
+            await asyncio.sleep(0.05)
+        writer.close()
+
+    async def all_clients() -> None:
+        await asyncio.gather(short_client(), *(long_client() for _ in range(NUM_CLIENTS)))
+
+    asyncio.run(all_clients())
+    if set(statuses) - {200, 503}:
+        raise RuntimeError(f"large requests got {dict(statuses)}")
+    return statuses[200], statuses[503], max(short_latencies)
+
+
 @contextmanager
 def serving(run: Path, threads: int) -> Iterator[tuple[int, int]]:
     """Start a server; gives its process and port."""
@@ -194,6 +228,10 @@ def main() -> None:
             )
             print(rows[-1], flush=True)
         peak = memory_mib(process, "VmHWM")
+        large = request("/score", json.dumps({"sentences": [" ".join(["the"] * 40)] * 500}).encode())
+        short = request("/next", b'{"prompt": "the"}')
+        num_answered, num_refused, longest = others.submit(flood, port, large, short).result()
+        flood_peak = memory_mib(process, "VmHWM")
     opened = RunDirectory.open(options.run)
     config, machine = opened.config, _machine()
     report = f"""# Serving: load
@@ -213,6 +251,10 @@ with the 4xx it should get (broken JSON, other bytes, 3 MB, forms, and 40 connec
 {chr(10).join(rows)}
 
 Memory (resident): {before:,.0f} MiB when ready, {peak:,.0f} MiB at most.
+
+Then all {NUM_CLIENTS} clients send requests of 20,000 words, the most that is taken, three each: {num_answered} were
+answered and {num_refused} got a 503 with Retry-After, since no more than 200,000 words may wait. A client beside them
+that asked for next words was answered within {longest:.2f} s every time. Memory: {flood_peak:,.0f} MiB at most.
 """
     if options.out:
         options.out.write_text(report, encoding="utf-8")

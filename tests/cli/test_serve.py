@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
+import shlex
 import socket
 import threading
 import time
@@ -202,6 +204,22 @@ def test_it_finishes_what_runs_and_refuses_what_is_new(trained: Path, model: Mod
         assert errors == f"Serving {trained} at {server.url} (Ctrl-C to stop)\n"
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{server.url}/healthz")
+
+
+def test_the_documented_requests_are_answered(server: ServerProcess) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    blocks = "".join(re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)).replace("\\\n", "")
+    commands = [shlex.split(f"curl {command}") for command in blocks.split("curl ")[1:]]
+    assert len(commands) == 4
+    for command in commands:
+        url = next(word for word in command if word.startswith("http://127.0.0.1:8000/"))
+        url = url.replace("http://127.0.0.1:8000", server.url)
+        if "-d" in command:
+            kind = {"content-type": "application/json"}
+            answer = httpx.post(url, content=command[command.index("-d") + 1], headers=kind)
+        else:
+            answer = httpx.get(url)
+        assert answer.status_code == 200, answer.text
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:

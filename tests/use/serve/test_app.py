@@ -80,6 +80,19 @@ def test_texts_are_cut_into_sentences(client: TestClient) -> None:
         assert (answer["totals"]["ppl"], answer["log_z_mean"]) == (None, None)
 
 
+def test_a_long_text_is_scored_like_a_short_one(client: TestClient, model: Model) -> None:
+    """Beside the loop, and in several batches."""
+    texts = [" ".join(f"w{2 + (place * 7 + number) % 28}" for place in range(200)) for number in range(60)]
+    answer = post(client, "/score", {"sentences": texts})
+    assert answer["totals"]["num_words"] == 12_000
+    for found, scored in zip(answer["sentences"], model.score(texts), strict=True):
+        np.testing.assert_allclose(found["log10_probs"], scored.log10_probs, atol=1e-5)
+    hypotheses = [{"text": text} for text in texts]
+    (utterance,) = post(client, "/rescore", {"utterances": [{"hypotheses": hypotheses}]})["utterances"]
+    totals = [sentence["log10_prob"] * math.log(10) for sentence in answer["sentences"]]
+    assert [hypothesis["new_lm"] for hypothesis in utterance["hypotheses"]] == pytest.approx(totals, rel=1e-5)
+
+
 @pytest.mark.parametrize("normalised", [False, True])
 def test_next_words_are_the_librarys(client: TestClient, model: Model, normalised: bool) -> None:
     expected = model.next_words("w3 Zebra", 4, normalised=normalised)

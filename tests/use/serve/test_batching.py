@@ -29,6 +29,8 @@ class Recorder:
         assert self.may_answer.wait(10)
         ids = [int(question.ids[0]) for question in questions if isinstance(question, SentenceQuestion)]
         self.batches.append(ids)
+        if 14 in ids:
+            raise MemoryError
         return [ValueError("bad luck") if number == 13 else number for number in ids]
 
 
@@ -142,6 +144,8 @@ def test_an_error_is_for_its_own_request() -> None:
             )
             assert good == [1, 2]
             assert isinstance(bad, ValueError)
+            with pytest.raises(MemoryError):
+                await batcher.ask(questions(14), 1)
             assert await batcher.ask(questions(4), 1) == [4]
 
     run(scenario)

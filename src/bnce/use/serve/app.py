@@ -142,25 +142,25 @@ def _add_refusals(app: FastAPI) -> None:
     @app.exception_handler(RefusedError)
     async def refused(request: Request, error: RefusedError) -> Response:
         headers = {} if error.retry_seconds is None else {"retry-after": str(error.retry_seconds)}
-        return _json({"detail": error.sentence}, error.status, headers)
+        return _refusal(error.status, error.sentence, headers)
 
     @app.exception_handler(UserError)
     async def bad_input(request: Request, error: UserError) -> Response:
-        return _json({"detail": str(error)}, 422)
+        return _refusal(422, str(error))
 
     @app.exception_handler(RequestValidationError)
     async def wrong_field(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
             reason = first.get("ctx", {}).get("error", "it cannot be read")
-            return _json({"detail": f"The body is not JSON: {reason} at character {first['loc'][-1]}."}, 400)
+            return _refusal(400, f"The body is not JSON: {reason} at character {first['loc'][-1]}.")
         place = ".".join(str(part) for part in first["loc"][1:]) or "the body"
-        return _json({"detail": f"{place}: {first['msg']}; /docs says what is allowed."}, 422)
+        return _refusal(422, f"{place}: {first['msg']}; /docs says what is allowed.")
 
     @app.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> Response:
         # The guard hears of it, too, and logs it.
-        return _json({"detail": FAILED}, 500)
+        return _refusal(500, FAILED)
 
     @app.exception_handler(HTTPException)
     async def not_here(request: Request, error: HTTPException) -> Response:
@@ -169,8 +169,12 @@ def _add_refusals(app: FastAPI) -> None:
             404: f"There is nothing at '{request.url.path}': /docs lists what there is.",
             405: f"'{request.url.path}' does not take {request.method}: /docs lists what it takes.",
         }
-        return _json({"detail": sentences.get(error.status_code, error.detail)}, error.status_code, error.headers)
+        return _refusal(error.status_code, sentences.get(error.status_code, error.detail), error.headers)
 
 
-def _json(record: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(files.to_json(record), status, headers, "application/json")
+def _json(text: str) -> Response:
+    return Response(text, media_type="application/json")
+
+
+def _refusal(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(files.to_json({"detail": sentence}), status, headers, "application/json")

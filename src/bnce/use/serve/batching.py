@@ -79,13 +79,17 @@ class Batcher:
                 await self._task
         self._thread.shutdown()
 
+    def refuse_if_full(self, num_words: int) -> None:
+        """Refuse where a request with so many words would not be taken; one that would be alone always is."""
+        is_long = self._num_words + num_words > self._max_waiting_words
+        if self._num_waiting >= self._max_waiting or (self._num_waiting and is_long):
+            raise RefusedError(503, "The server has more requests than it takes at a time: try again in a second.", 1)
+
     async def ask(self, questions: Sequence[Question], num_words: int) -> list[Any]:
         """Wait for the answers to a request's questions; a full queue refuses at once."""
         if not questions:
             return []
-        is_long = self._num_words + num_words > self._max_waiting_words
-        if self._num_waiting >= self._max_waiting or (self._num_waiting and is_long):
-            raise RefusedError(503, "The server has more requests than it takes at a time: try again in a second.", 1)
+        self.refuse_if_full(num_words)
         request = _Request(questions, asyncio.get_running_loop().create_future())
         self._turns.append(request)
         self._num_waiting += 1
@@ -108,7 +112,11 @@ class Batcher:
                 continue
             questions = [request.questions[place] for request, place in batch]
             self._metrics.batch_questions.observe(len(questions))
-            answers = await loop.run_in_executor(self._thread, self._answer, questions)
+            try:
+                answers = await loop.run_in_executor(self._thread, self._answer, questions)
+            except Exception as error:
+                # Those of this batch are told; the next batch is another matter.
+                answers = [error] * len(batch)
             for (request, place), answer in zip(batch, answers, strict=True):
                 request.put(place, answer)
 

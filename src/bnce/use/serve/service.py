@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bnce import files
 from bnce.corpus.vocabulary import UNK
 from bnce.use.model import Model
 from bnce.use.scored import ScoredSentence, Totals
@@ -26,7 +28,6 @@ from bnce.use.serve.metrics import Metrics
 from bnce.use.serve.questions import HypothesesQuestion, NextQuestion, SentenceQuestion
 
 Floats = NDArray[np.float64]
-Made = TypeVar("Made")
 
 # Characters, or words, that are dealt with before a thread would have begun.
 SHORT_CHARACTERS = 10_000
@@ -34,16 +35,17 @@ SHORT_WORDS = 500
 
 
 class Service:
-    """Answers the requests for one model; answers are what JSON has."""
+    """Answers the requests for one model; answers are JSON."""
 
     def __init__(self, model: Model, run: str, limits: Limits, batcher: Batcher, metrics: Metrics) -> None:
         self.model, self.run, self.limits, self.batcher, self.metrics = model, run, limits, batcher, metrics
         self._log_z = float(model.network.output.log_z)
+        self._long_turn = asyncio.Semaphore(1)
 
-    def health(self) -> dict[str, Any]:
+    def health(self) -> str:
         """Say what is served."""
         self_normalised = self.model.network.output.normalises
-        return {
+        record = {
             "status": "ok",
             "run": self.run,
             "vocab_size": len(self.model.vocabulary),
@@ -55,8 +57,9 @@ class Service:
             "max_sentence_words": self.limits.max_sentence_words,
             "max_next": self.limits.max_next,
         }
+        return files.to_json(record)
 
-    async def score(self, request: ScoreRequest) -> dict[str, Any]:
+    async def score(self, request: ScoreRequest) -> str:
         """Score sentences, with the constant, with the softmax, or with both."""
         given = request.sentences if request.texts is None else request.texts
         if given is None or (request.sentences is not None and request.texts is not None):
@@ -81,10 +84,10 @@ class Service:
             ]
             for part in (log_probs[place * len(ids) : (place + 1) * len(ids)] for place in range(len(modes)))
         ]
-        is_short = num_words <= SHORT_WORDS
-        return await _make(lambda: self._write_scores(request.mode, sources, *scored), is_short)
+        record = functools.partial(self._score_record, request.mode, sources, *scored)
+        return await _write(lambda: files.to_json(record()), num_words)
 
-    async def rescore(self, request: RescoreRequest) -> dict[str, Any]:
+    async def rescore(self, request: RescoreRequest) -> str:
         """Score the hypotheses of utterances anew, each shared prefix once, and find the best of each."""
         normalised = request.mode == "normalised"
         if not normalised:
@@ -100,12 +103,14 @@ class Service:
             for utterance in request.utterances
         ]
         answers = await self._ask(questions, num_words)
-        utterances = [
-            _rescored(request, *columns) for columns in zip(request.utterances, questions, answers, strict=True)
-        ]
-        return {"mode": request.mode, "utterances": utterances}
 
-    async def next_words(self, request: NextRequest) -> dict[str, Any]:
+        def write() -> str:
+            columns = zip(request.utterances, questions, answers, strict=True)
+            return files.to_json({"mode": request.mode, "utterances": [_rescored(request, *row) for row in columns]})
+
+        return await _write(write, num_words)
+
+    async def next_words(self, request: NextRequest) -> str:
         """Find the likeliest next words."""
         if request.k > self.limits.max_next:
             raise RefusedError(422, f"k is {request.k}: this server gives at most {self.limits.max_next} next words.")
@@ -114,11 +119,8 @@ class Service:
         _, (words,) = await self._cut([request.prompt])
         num_words = self._count_words([words], exact=False)
         (found,) = await self._ask([NextQuestion(words, request.k, request.normalised)], num_words)
-        return {
-            "words": words,
-            "normalised": request.normalised,
-            "next": [dataclasses.asdict(word) for word in found],
-        }
+        next_words = [dataclasses.asdict(word) for word in found]
+        return files.to_json({"words": words, "normalised": request.normalised, "next": next_words})
 
     async def _ask(
         self, questions: Sequence[SentenceQuestion | HypothesesQuestion | NextQuestion], num_words: int
@@ -141,7 +143,13 @@ class Service:
                     sentences.append(words)
             return sources, sentences
 
-        return await _make(cut, sum(map(len, texts)) <= SHORT_CHARACTERS)
+        if sum(map(len, texts)) <= SHORT_CHARACTERS:
+            return cut()
+        # One at a time, and none that the queue would refuse: a flood of long texts leaves time for short ones.
+        async with self._long_turn:
+            # Between blanks there is a word at least.
+            self.batcher.refuse_if_full(sum(len(text.split()) for text in texts))
+            return await asyncio.to_thread(cut)
 
     def _count_words(self, sentences: list[list[str]], exact: bool) -> int:
         """Count words and sentence ends, refusing too many."""
@@ -153,7 +161,7 @@ class Service:
             _refuse_many("words for normalised probabilities", num_words, self.limits.max_exact_words)
         return num_words + len(sentences)
 
-    def _write_scores(
+    def _score_record(
         self,
         mode: str,
         sources: list[int],
@@ -190,8 +198,8 @@ class Service:
         return log_z
 
 
-async def _make(make: Callable[[], Made], is_short: bool) -> Made:
-    return make() if is_short else await asyncio.to_thread(make)
+async def _write(write: Callable[[], str], num_words: int) -> str:
+    return write() if num_words <= SHORT_WORDS else await asyncio.to_thread(write)
 
 
 def _rescored(

@@ -91,18 +91,22 @@ async function suggest() {
   }, suggest);
 }
 
-let timer = 0;
+let typedTimer = 0;
+let movedTimer = 0;
+let promptBefore = "";
+
 function typed() {
-  clearTimeout(timer);
-  timer = setTimeout(() => { score(); suggest(); }, WAIT_MS);
+  // The cursor moves, too: that must not be a second question.
+  promptBefore = prompt();
+  clearTimeout(typedTimer);
+  typedTimer = setTimeout(() => { score(); suggest(); }, WAIT_MS);
 }
 
-let promptBefore = "";
 function moved() {
   if (document.activeElement !== text || prompt() === promptBefore) return;
   promptBefore = prompt();
-  clearTimeout(moved.timer);
-  moved.timer = setTimeout(suggest, WAIT_MS);
+  clearTimeout(movedTimer);
+  movedTimer = setTimeout(suggest, WAIT_MS);
 }
 
 // --- Next words -----------------------------------------------------------------------------------------------------
@@ -152,7 +156,6 @@ function insert(place) {
   text.value = before + piece + (word === END ? after : after.replace(/^ /, ""));
   text.focus();
   text.selectionStart = text.selectionEnd = before.length + piece.length;
-  promptBefore = prompt();
   typed();
 }
 
