@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +31,8 @@ import torch
 from bnce.run_directory import RunDirectory
 
 NUM_CLIENTS = 200
-SECONDS = 8.0
+NUM_ROUNDS = 5
+SECONDS = 3.0
 SENTENCE_WORDS = 20
 
 BAD = [
@@ -191,6 +192,13 @@ def kinds_of_request(run: Path) -> dict[str, list[bytes]]:
     }
 
 
+def spread(figures: Sequence[float]) -> str:
+    """Write the median of some figures with the least and the most."""
+    low, middle, high = (np.quantile(figures, share) for share in (0, 0.5, 1))
+    digits = 0 if middle >= 100 else 1
+    return f"{middle:,.{digits}f} ({low:,.{digits}f}–{high:,.{digits}f})"
+
+
 def _machine() -> str:
     """Name the processor where the system tells."""
     try:
@@ -209,29 +217,27 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     kinds = kinds_of_request(options.run)
-    rows = []
+    mixed = [one for requests in kinds.values() for one in requests]
+    kinds |= {"all of these": mixed, "all of these, bad clients among them": mixed}
+    figures: dict[str, list[list[float]]] = {name: [] for name in kinds}
+    num_bad = 0
     with serving(options.run, options.threads) as (process, port), ProcessPoolExecutor(2) as others:
         before = memory_mib(process, "VmRSS")
-        mixed = [one for requests in kinds.values() for one in requests]
-        for name, requests in [
-            *kinds.items(),
-            ("all of these", mixed),
-            ("all of these, bad clients among them", mixed),
-        ]:
-            bad = others.submit(disturb, port, SECONDS) if "bad" in name else None
-            latencies = others.submit(load, port, requests, NUM_CLIENTS, SECONDS).result()
-            middle, high = (1000 * np.quantile(latencies, share) for share in (0.5, 0.99))
-            refused = "" if bad is None else f"{bad.result()}"
-            rows.append(
-                f"| {name} | {len(latencies) / SECONDS:,.0f} | {middle:,.0f} | {high:,.0f} | {refused} "
-                f"| {memory_mib(process, 'VmRSS'):,.0f} |"
-            )
-            print(rows[-1], flush=True)
+        for _ in range(NUM_ROUNDS):
+            for name, requests in kinds.items():
+                alone = others.submit(load, port, requests, 1, SECONDS / 4).result()
+                bad = others.submit(disturb, port, SECONDS) if "bad" in name else None
+                latencies = others.submit(load, port, requests, NUM_CLIENTS, SECONDS).result()
+                milliseconds = [1000 * float(np.quantile(latencies, share)) for share in (0.5, 0.99)]
+                figures[name].append([len(latencies) / SECONDS, *milliseconds, 1000 * float(np.median(alone))])
+                num_bad += 0 if bad is None else bad.result()
+                print(name, [round(figure, 1) for figure in figures[name][-1]], flush=True)
         peak = memory_mib(process, "VmHWM")
         large = request("/score", json.dumps({"sentences": [" ".join(["the"] * 40)] * 500}).encode())
         short = request("/next", b'{"prompt": "the"}')
         num_answered, num_refused, longest = others.submit(flood, port, large, short).result()
         flood_peak = memory_mib(process, "VmHWM")
+    rows = [f"| {name} | {' | '.join(map(spread, zip(*rounds, strict=True)))} |" for name, rounds in figures.items()]
     opened = RunDirectory.open(options.run)
     config, machine = opened.config, _machine()
     report = f"""# Serving: load
@@ -242,12 +248,13 @@ Machine: {machine}, shared by server and clients; {options.threads} thread(s) fo
 Python {platform.python_version()}, PyTorch {torch.__version__}. The run: {config.recipe}, {config.model.name},
 {config.loss.name}, V = {len(opened.vocabulary):,}.
 
-{NUM_CLIENTS} clients at once, each with a connection of its own and a request under way all the time, {SECONDS:g} s
-a row; sentences have {SENTENCE_WORDS} words. Every answer to them was a 200. Refused: requests of bad clients, each
-with the 4xx it should get (broken JSON, other bytes, 3 MB, forms, and 40 connections that stall in header or body).
+{NUM_CLIENTS} clients at once, each with a connection of its own and a request under way all the time; sentences have
+{SENTENCE_WORDS} words. Every round of {NUM_ROUNDS} runs every row for {SECONDS:g} s in turn; figures are medians of the
+rounds with the least and the most. Every answer to these clients was a 200. The bad ones sent {num_bad} requests
+(broken JSON, other bytes, 3 MB, forms, and 40 connections that stall in header or body); each got its 4xx.
 
-| requests | requests/s | latency, median ms | 99th percentile, ms | refused | memory, MiB |
-|---|---:|---:|---:|---:|---:|
+| requests | requests/s | latency, median ms | 99th percentile, ms | median ms of one client alone |
+|---|---:|---:|---:|---:|
 {chr(10).join(rows)}
 
 Memory (resident): {before:,.0f} MiB when ready, {peak:,.0f} MiB at most.

@@ -51,7 +51,7 @@ def serving(run: Path, *options: object) -> Iterator[ServerProcess]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""},
     )
     try:
         assert process.stdout is not None

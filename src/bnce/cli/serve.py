@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -107,6 +108,8 @@ def serve(
         def announce() -> None:
             if as_json:
                 print_json({"url": url, "run": str(run), "vocab_size": len(model.vocabulary)})
+                # Whoever reads it through a pipe waits for it now.
+                sys.stdout.flush()
             stderr.print(f"Serving {run} at {url} (Ctrl-C to stop)", markup=False)
 
         run_server(app, listener, limits, metrics, announce, log_level=log_level, access_log=access_log)

@@ -29,6 +29,13 @@ def test_any_free_port() -> None:
             listen("127.0.0.1", port)
 
 
+def test_answers_are_sent_at_once() -> None:
+    """asyncio sets TCP_NODELAY where the socket names its protocol, and only there."""
+    listener, _ = listen("127.0.0.1", 0)
+    with listener:
+        assert listener.proto == socket.IPPROTO_TCP
+
+
 def test_hosts_that_are_not_ours() -> None:
     with pytest.raises(UserError, match="give another --host or --port"):
         listen("203.0.113.7", 0)

@@ -17,6 +17,8 @@ from bnce.use.serve.limits import Limits
 from bnce.use.serve.metrics import Metrics
 
 KEEP_ALIVE_SECONDS = 30
+# Connections that the system keeps until the server takes them.
+BACKLOG = 1024
 
 
 def is_loopback(host: str) -> bool:
@@ -30,14 +32,26 @@ def is_loopback(host: str) -> bool:
 def listen(host: str, port: int) -> tuple[socket.socket, str]:
     """Take a port, 0 for any free one; gives it with the server's URL."""
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.create_server(address[:2], family=family)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+        family, kind, protocol, _, address = found[0]
+        # Only with the protocol named does asyncio send at once; else a body waits 40 ms until its header is confirmed.
+        listener = socket.socket(family, kind, protocol)
     except (OSError, OverflowError, UnicodeError) as error:
-        # Python adds the address, which the sentence has already.
-        reason = (getattr(error, "strerror", None) or str(error)).split(" (while")[0]
-        raise UserError(f"Cannot listen on {host}:{port} ({reason}): give another --host or --port.") from error
+        raise _cannot_listen(host, port, error) from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise _cannot_listen(host, port, error) from error
     shown = f"[{host}]" if ":" in host else host
     return listener, f"http://{shown}:{listener.getsockname()[1]}"
+
+
+def _cannot_listen(host: str, port: int, error: Exception) -> UserError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return UserError(f"Cannot listen on {host}:{port} ({reason}): give another --host or --port.")
 
 
 class _AnnouncedServer(uvicorn.Server):
@@ -68,6 +82,7 @@ def run_server(
         app,
         http=limited_connections(limits, metrics),
         ws="none",
+        backlog=BACKLOG,
         lifespan="on",
         loop="asyncio",
         log_config=None,
