@@ -102,6 +102,19 @@ def test_next_words_are_the_likeliest_and_sum_to_one(body: str, text: str) -> No
     assert model.next_words(text, k=3) == found[:3]
 
 
+@pytest.mark.parametrize("body", ["ffnn", "lstm"])
+@pytest.mark.parametrize("normalised", [False, True])
+def test_next_words_of_several_prompts_are_those_of_each(body: str, normalised: bool) -> None:
+    model = make_model(body)
+    prompts = [["w3"], [], ["w3", "w4", "zebra", "w9", "w3"], ["w3"], ["w4", "w3"]]
+    together = model.next_words_after(prompts, 4, normalised=normalised)
+    for prompt, found in zip(prompts, together, strict=True):
+        alone = model.next_words(" ".join(prompt), 4, normalised=normalised)
+        assert [word.word for word in found] == [word.word for word in alone]
+        assert [word.prob for word in found] == pytest.approx([word.prob for word in alone], rel=1e-5)
+    assert model.next_words_after([], 4) == []
+
+
 def test_next_words_with_the_constant() -> None:
     model = make_model()
     (word,) = model.next_words("w5", 1, normalised=False)

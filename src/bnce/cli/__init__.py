@@ -21,6 +21,7 @@ from bnce.cli.interpolate import interpolate
 from bnce.cli.prepare import prepare
 from bnce.cli.rescore import rescore
 from bnce.cli.score import score
+from bnce.cli.serve import serve
 from bnce.cli.train import train
 from bnce.cli.vocab import vocab
 from bnce.errors import UserError
@@ -47,6 +48,7 @@ for _command in (
     generate,
     vocab,
     export,
+    serve,
     bench,
     doctor,
 ):

@@ -24,7 +24,7 @@ from bnce.use.generate import Sampling, generate
 from bnce.use.prefixes import score_prefixes
 from bnce.use.score import SentenceScorer
 from bnce.use.scored import ScoredSentence
-from bnce.use.scorer import Scorer, refuse_unnormalised
+from bnce.use.scorer import Scorer, gather, refuse_unnormalised
 from bnce.use.top_words import top_words
 from bnce.use.unknown_words import UnknownWords
 from bnce.use.weights import Weights
@@ -158,20 +158,34 @@ class Model:
 
         The order is exact; the probabilities are those of the softmax, or with the constant Z.
         """
+        return self.next_words_after([self.words(text)], k, normalised=normalised)[0]
+
+    def next_words_after(
+        self, prompts: Sequence[Sequence[str]], k: int = 10, *, normalised: bool = True
+    ) -> list[list[NextWord]]:
+        """Find the k likeliest words after each of several prompts, which are cut into words, in one pass for all."""
         if k < 1:
             raise UserError(f"The number of next words is {k}: it must be 1 or more.")
         if not normalised:
             refuse_unnormalised(self.network)
+        if not prompts:
+            return []
         scorer = self.scorer()
-        state = scorer.start()
-        for word in self.vocabulary.encode(self.words(text)):
-            (state,) = scorer.advance([state], [int(word)])
-        hidden_BD = state.states.hidden_BD[state.place : state.place + 1]
-        score_BK, word_BK, log_normaliser_B = top_words(self.network.output, hidden_BD, k)
-        constant = float(log_normaliser_B[0]) if normalised else float(self.network.output.log_z)
+        ids = [self.vocabulary.encode(prompt).tolist() for prompt in prompts]
+        states = [scorer.start()] * len(ids)
+        for place in range(max(map(len, ids))):
+            going = [number for number, prompt in enumerate(ids) if place < len(prompt)]
+            moved = scorer.advance([states[number] for number in going], [ids[number][place] for number in going])
+            for number, state in zip(going, moved, strict=True):
+                states[number] = state
+        score_BK, word_BK, log_normaliser_B = top_words(self.network.output, gather(states).hidden_BD, k)
+        constants = log_normaliser_B.tolist() if normalised else [float(self.network.output.log_z)] * len(ids)
         return [
-            NextWord(word, math.exp(score - constant), (score - constant) / math.log(10))
-            for word, score in zip(self.vocabulary.decode(word_BK[0].tolist()), score_BK[0].tolist(), strict=True)
+            [
+                NextWord(word, math.exp(score - constant), (score - constant) / math.log(10))
+                for word, score in zip(self.vocabulary.decode(words), scores, strict=True)
+            ]
+            for words, scores, constant in zip(word_BK.tolist(), score_BK.tolist(), constants, strict=True)
         ]
 
     def generate(

@@ -1,0 +1,115 @@
+"""`bnce serve`: a run behind HTTP, with a page to look at it."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bnce.cli.console import JsonOption, print_json, stderr
+from bnce.errors import UserError, unknown_name
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def serve(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A directory that 'bnce train' made.")],
+    host: Annotated[str, typer.Option(help="Where to listen; only this machine reaches the default.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes any free one.")] = 8000,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads of the model; 0 leaves it to PyTorch.")] = 0,
+    max_batch: Annotated[int, typer.Option(min=1, help="Words in one pass of the model.")] = 4096,
+    max_wait_ms: Annotated[float, typer.Option(min=0, help="How long a request waits for others to join it.")] = 3.0,
+    max_body_bytes: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 2**20,
+    max_sentences: Annotated[int, typer.Option(min=1, help="Sentences of a request.")] = 1000,
+    max_hypotheses: Annotated[int, typer.Option(min=1, help="Hypotheses of a request.")] = 2000,
+    max_words: Annotated[int, typer.Option(min=1, help="Words of a request.")] = 20_000,
+    max_exact_words: Annotated[
+        int, typer.Option(min=1, help="Words of a request for normalised probabilities.")
+    ] = 4000,
+    max_sentence_words: Annotated[int, typer.Option(min=1, help="Words of a sentence, hypothesis or prompt.")] = 1000,
+    max_waiting: Annotated[int, typer.Option(min=1, help="Requests that wait for the model.")] = 512,
+    max_waiting_words: Annotated[int, typer.Option(min=1, help="Words of those requests.")] = 200_000,
+    max_connections: Annotated[int, typer.Option(min=1, help="Open connections.")] = 900,
+    body_seconds: Annotated[float, typer.Option(min=0, help="Time for a client to send its request.")] = 10.0,
+    request_seconds: Annotated[float, typer.Option(min=0, help="Time to answer a request.")] = 30.0,
+    log_level: Annotated[str, typer.Option(metavar="debug|info|warning|error")] = "warning",
+    access_log: Annotated[bool, typer.Option("--access-log", help="Log every request to standard error.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Serve a model over HTTP until Ctrl-C: /score, /rescore, /next, /healthz, /metrics, /docs, and a page at /.
+
+    Requests that arrive together go through the model together. --json prints the URL once the server is ready.
+
+    [bold]Examples[/bold]
+
+      bnce serve runs/relu-lstm
+
+      bnce serve runs/relu-lstm --port 0 --json
+
+      curl -s -H 'Content-Type: application/json' -d '{"sentences": ["a sentence"]}' http://127.0.0.1:8000/score
+    """
+    for package in ("fastapi", "uvicorn"):
+        if importlib.util.find_spec(package) is None:
+            raise UserError(f"bnce serve needs the package '{package}': run pip install 'bnce[serve]'.")
+    if log_level not in LOG_LEVELS:
+        raise unknown_name("log level", log_level, LOG_LEVELS)
+
+    from bnce.use.serve.limits import Limits
+
+    limits = Limits(
+        max_body_bytes=max_body_bytes,
+        max_sentences=max_sentences,
+        max_hypotheses=max_hypotheses,
+        max_words=max_words,
+        max_exact_words=max_exact_words,
+        max_sentence_words=max_sentence_words,
+        max_waiting=max_waiting,
+        max_waiting_words=max_waiting_words,
+        max_connections=max_connections,
+        body_seconds=body_seconds,
+        request_seconds=request_seconds,
+    )
+
+    import torch
+
+    from bnce.use.model import load
+    from bnce.use.serve.app import make_app
+    from bnce.use.serve.metrics import Metrics
+    from bnce.use.serve.server import is_loopback, listen, run_server
+
+    # Before the model, which takes its time: a port that is taken should be told at once.
+    listener, url = listen(host, port)
+    with listener:
+        if not is_loopback(host):
+            stderr.print(
+                f"Warning: {host} can be reached from other machines, and whoever reaches it may use the model; "
+                "there is no password.",
+                markup=False,
+            )
+        if threads:
+            torch.set_num_threads(threads)
+        logging.basicConfig(level=log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+        metrics = Metrics()
+        model = load(run, device)
+        app = make_app(
+            model,
+            run.resolve().name,
+            limits,
+            metrics,
+            max_batch_words=max_batch,
+            max_wait_seconds=max_wait_ms / 1000,
+        )
+
+        def announce() -> None:
+            if as_json:
+                print_json({"url": url, "run": str(run), "vocab_size": len(model.vocabulary)})
+                # Whoever reads it through a pipe waits for it now.
+                sys.stdout.flush()
+            stderr.print(f"Serving {run} at {url} (Ctrl-C to stop)", markup=False)
+
+        run_server(app, listener, limits, metrics, announce, log_level=log_level, access_log=access_log)

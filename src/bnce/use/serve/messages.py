@@ -1,0 +1,178 @@
+"""Requests and answers as JSON has them: what the endpoints take, and what /openapi.json says about them.
+
+Probabilities of words are log10. Scores of hypotheses, and ln Z, are natural logarithms.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat
+
+Mode = Literal["unnormalised", "normalised"]
+
+
+def _refuse_half_characters(text: str) -> str:
+    # JSON can spell half of a surrogate pair, which is no character and cannot be written back.
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError("the text holds half of a surrogate pair, which is no character")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_refuse_half_characters)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class ScoreRequest(_Strict):
+    """Give either `sentences` or `texts`."""
+
+    sentences: list[Text] | None = Field(None, description="Each string is one sentence.")
+    texts: list[Text] | None = Field(None, description="Each string is cut into sentences as the training text was.")
+    mode: Mode = Field("unnormalised", description="With the constant Z, or with the softmax.")
+    exact: bool = Field(False, description="With mode unnormalised: give the softmax's values and ln Z beside.")
+
+
+class Hypothesis(_Strict):
+    """What a recogniser thinks was said, and its scores (natural logarithms; higher is better)."""
+
+    text: Text
+    am: FiniteFloat = Field(0.0, description="The acoustic score.")
+    lm: FiniteFloat = Field(0.0, description="The score of the old language model.")
+
+
+class Utterance(_Strict):
+    """The hypotheses of one utterance."""
+
+    id: Text = ""
+    hypotheses: list[Hypothesis] = Field(min_length=1)
+
+
+class RescoreRequest(_Strict):
+    """total = am_weight * am + old_lm_weight * lm + lm_weight * new_lm + word_penalty * num_words."""
+
+    utterances: list[Utterance]
+    am_weight: FiniteFloat = 1.0
+    old_lm_weight: FiniteFloat = 0.0
+    lm_weight: FiniteFloat = 1.0
+    word_penalty: FiniteFloat = Field(0.0, description="Added for every word.")
+    mode: Mode = "unnormalised"
+
+
+class NextRequest(_Strict):
+    """Ask for the likeliest words after a prompt."""
+
+    prompt: Text = ""
+    k: int = Field(10, ge=1)
+    normalised: bool = True
+
+
+class TotalsAnswer(BaseModel):
+    """Sums over sentences; perplexities are null where there is nothing to divide by."""
+
+    num_sentences: int
+    num_words: int
+    num_oov: int
+    num_zero_probs: int
+    log10_prob: float
+    log10_prob_no_oov: float
+    ppl: float | None
+    ppl1: float | None
+    ppl_no_oov: float | None
+    ppl1_no_oov: float | None
+
+
+class SentenceAnswer(BaseModel):
+    """One sentence; `</s>` is the last of its words."""
+
+    text: int = Field(description="Which of the given texts or sentences it comes from, from 0.")
+    words: list[str]
+    log10_probs: list[float]
+    oov: list[bool]
+    log10_prob: float
+    num_oov: int
+    ppl: float | None
+    ppl1: float | None
+    ppl_no_oov: float | None
+    ppl1_no_oov: float | None
+    exact_log10_probs: list[float] | None = None
+    exact_log10_prob: float | None = None
+    log_z: list[float] | None = Field(None, description="ln Z(context) at every word, with exact.")
+
+
+class ScoreAnswer(BaseModel):
+    """Sentences in the order they were given."""
+
+    mode: Mode
+    log_base: int
+    log_z: float | None = Field(description="The constant ln Z; null where it is not used.")
+    sentences: list[SentenceAnswer]
+    totals: TotalsAnswer
+    exact_totals: TotalsAnswer | None = None
+    log_z_mean: float | None = Field(None, description="The mean of ln Z(context), with exact.")
+
+
+class HypothesisAnswer(BaseModel):
+    """A hypothesis with its scores."""
+
+    text: str
+    am: float
+    lm: float
+    new_lm: float
+    num_words: int
+    num_oov: int
+    total: float
+
+
+class UtteranceAnswer(BaseModel):
+    """The hypotheses in the order they were given; the first of the highest total is the best."""
+
+    id: str
+    best: int
+    hypotheses: list[HypothesisAnswer]
+
+
+class RescoreAnswer(BaseModel):
+    """Utterances in the order they were given."""
+
+    mode: Mode
+    utterances: list[UtteranceAnswer]
+
+
+class NextWordAnswer(BaseModel):
+    """A word that may come next."""
+
+    word: str
+    prob: float
+    log10_prob: float
+
+
+class NextAnswer(BaseModel):
+    """The likeliest words, the likeliest first; `words` is the prompt as the model reads it."""
+
+    words: list[str]
+    normalised: bool
+    next: list[NextWordAnswer]
+
+
+class HealthAnswer(BaseModel):
+    """What is served."""
+
+    status: Literal["ok"]
+    run: str
+    vocab_size: int
+    self_normalised: bool = Field(description="Whether there are unnormalised probabilities.")
+    log_z: float | None = Field(description="The constant ln Z.")
+    device: str
+    max_words: int
+    max_exact_words: int
+    max_sentence_words: int
+    max_next: int
+
+
+class ErrorAnswer(BaseModel):
+    """Why a request is not answered."""
+
+    detail: str

@@ -1,0 +1,108 @@
+"""What the model is asked, and many such questions answered in as few passes through it as there are kinds.
+
+Logarithms are natural.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnce.use.model import Model
+from bnce.use.prefixes import score_prefixes
+from bnce.use.score import SentenceScorer
+
+Ids = NDArray[np.int64]
+
+# What a normalised position counts in a batch: it passes over the vocabulary, and others must not wait for thousands.
+EXACT_COST = 16
+
+
+@dataclass(frozen=True, eq=False)
+class SentenceQuestion:
+    """The log-probabilities of a sentence's words: an array."""
+
+    ids: Ids
+    normalised: bool
+
+    @property
+    def cost(self) -> int:
+        """How much of a batch it takes up, in words."""
+        return len(self.ids) * (EXACT_COST if self.normalised else 1)
+
+
+@dataclass(frozen=True, eq=False)
+class HypothesesQuestion:
+    """The log-probabilities of hypotheses that share prefixes: a list of arrays."""
+
+    sequences: list[Ids]
+    normalised: bool
+
+    @property
+    def cost(self) -> int:
+        """How much of a batch it takes up, in words; what is shared is not known yet."""
+        return sum(map(len, self.sequences)) * (EXACT_COST if self.normalised else 1)
+
+
+@dataclass(frozen=True, eq=False)
+class NextQuestion:
+    """The likeliest words after others: a list of `NextWord`."""
+
+    words: list[str]
+    num_next: int
+    normalised: bool
+
+    @property
+    def cost(self) -> int:
+        """How much of a batch it takes up, in words."""
+        return len(self.words) + EXACT_COST
+
+
+Question = SentenceQuestion | HypothesesQuestion | NextQuestion
+
+
+class Answerer:
+    """Answers questions of all kinds for one model; one thread calls it."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._scorer = model.scorer()
+        self._ways: dict[type[Question], Callable[[list[Any], bool], Sequence[Any]]] = {
+            SentenceQuestion: self._sentences,
+            HypothesesQuestion: self._hypotheses,
+            NextQuestion: self._next_words,
+        }
+
+    def answer(self, questions: Sequence[Question]) -> list[Any]:
+        """Answer in the order of the questions; where something failed the error stands as the answer."""
+        groups: dict[tuple[type[Question], bool], list[int]] = {}
+        for place, question in enumerate(questions):
+            groups.setdefault((type(question), question.normalised), []).append(place)
+        answers: list[Any] = [None] * len(questions)
+        for (kind, normalised), places in groups.items():
+            try:
+                found = self._ways[kind]([questions[place] for place in places], normalised)
+            except Exception as error:
+                # Other kinds of question in the batch belong to other requests.
+                found = [error] * len(places)
+            for place, answer in zip(places, found, strict=True):
+                answers[place] = answer
+        return answers
+
+    def _sentences(self, questions: list[SentenceQuestion], normalised: bool) -> Sequence[Any]:
+        scorer = SentenceScorer(self.model.network, "normalised" if normalised else "unnormalised")
+        return scorer.score([question.ids for question in questions])
+
+    def _hypotheses(self, questions: list[HypothesesQuestion], normalised: bool) -> Sequence[Any]:
+        together = [ids for question in questions for ids in question.sequences]
+        log_probs = iter(score_prefixes(self._scorer, together, normalised))
+        return [[next(log_probs) for _ in question.sequences] for question in questions]
+
+    def _next_words(self, questions: list[NextQuestion], normalised: bool) -> Sequence[Any]:
+        most = max(question.num_next for question in questions)
+        found = self.model.next_words_after([question.words for question in questions], most, normalised=normalised)
+        return [words[: question.num_next] for question, words in zip(questions, found, strict=True)]

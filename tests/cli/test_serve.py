@@ -1,0 +1,282 @@
+"""`bnce serve` as a process: many clients at once, bad ones among them, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import shlex
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from bnce.use.model import Model, load
+from bnce.use.prefixes import score_prefixes
+
+from .server_process import ServerProcess, serving
+
+NUM_CLIENTS = 200
+REQUESTS_EACH = 4
+BODY_SECONDS = 2
+# The most that requests may add to what the server holds when it is ready, and the limit in all.
+MEMORY_GROWTH_BYTES = 128 * 2**20
+MEMORY_LIMIT_BYTES = 768 * 2**20
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def server(trained: Path) -> Iterator[ServerProcess]:
+    with serving(trained, "--body-seconds", BODY_SECONDS) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def model(trained: Path) -> Model:
+    return load(trained)
+
+
+class Asked:
+    """A request, and what the library says to it."""
+
+    def __init__(self, model: Model, number: int) -> None:
+        generator = random.Random(number)
+        words = [*model.vocabulary.words[2:], "xyzzy"]
+        self.texts = [" ".join(generator.choices(words, k=generator.randint(0, 12))) for _ in range(3)]
+        self.kind = ("unnormalised", "normalised", "exact", "next", "rescore")[number % 5]
+        self.path, self.body = "/score", {"sentences": self.texts, "mode": self.kind}
+        if self.kind == "exact":
+            self.body = {"sentences": self.texts, "exact": True}
+        elif self.kind == "next":
+            self.path, self.body = "/next", {"prompt": self.texts[0], "k": 5}
+        elif self.kind == "rescore":
+            hypotheses = [{"text": text, "am": float(place)} for place, text in enumerate(self.texts)]
+            self.path, self.body = "/rescore", {"utterances": [{"id": str(number), "hypotheses": hypotheses}]}
+        self.expected = self._numbers_of_library(model)
+
+    def numbers(self, answer: dict[str, Any]) -> list[float]:
+        """Take the numbers out of an answer."""
+        if self.kind == "next":
+            return [word["log10_prob"] for word in answer["next"]]
+        if self.kind == "rescore":
+            return [hypothesis["new_lm"] for hypothesis in answer["utterances"][0]["hypotheses"]]
+        keys = ["log10_probs", "exact_log10_probs"] if self.kind == "exact" else ["log10_probs"]
+        return [value for key in keys for sentence in answer["sentences"] for value in sentence[key]]
+
+    def _numbers_of_library(self, model: Model) -> list[float]:
+        if self.kind == "next":
+            return [word.log10_prob for word in model.next_words(self.texts[0], 5)]
+        if self.kind == "rescore":
+            ids = [model.encode(model.words(text)) for text in self.texts]
+            return [float(part.sum()) for part in score_prefixes(model.scorer(), ids)]
+        modes = {"unnormalised": [False], "normalised": [True], "exact": [False, True]}[self.kind]
+        scored = [sentence for mode in modes for sentence in model.score(self.texts, normalised=mode)]
+        return [float(value) for sentence in scored for value in sentence.log10_probs]
+
+
+BAD_BODIES = [
+    (b'{"sentences": ["ba"', 400),
+    (b"\x00\xff\xfe\x80" * 300, 400),
+    (b'{"sentences": [7]}', 422),
+    (b'{"sentences": ["' + b"ba " * 2**20 + b'"]}', 413),
+    (json.dumps({"sentences": ["ba"] * 5000}).encode(), 413),
+]
+BAD_BYTES = [
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    b"hello there\r\n\r\n",
+    b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+]
+SLOW_STARTS = [
+    b"POST /sco",
+    b"POST /score HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n{",
+    b'POST /score HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"sen\r\n',
+]
+
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def read_answer(reader: asyncio.StreamReader) -> tuple[int, Any]:
+    """Read one answer: its status, and what its JSON says."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+    return int(head.split()[1]), json.loads(await reader.readexactly(int(length.split(b":")[1])))
+
+
+async def post(connection: Connection, path: str, body: bytes) -> tuple[int, Any]:
+    """Send one request and read its answer."""
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    connection[1].write(head.encode() + body)
+    return await read_answer(connection[0])
+
+
+async def send_raw(port: int, data: bytes, drip: bool = False) -> tuple[int, Any]:
+    """Send bytes as they are, and then nothing, or a blank now and then."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(data)
+        answer = asyncio.create_task(read_answer(reader))
+        while drip and not answer.done():
+            await asyncio.wait([answer], timeout=0.3)
+            writer.write(b"" if answer.done() else b" ")
+        return await answer
+    finally:
+        writer.close()
+
+
+def test_many_clients_and_bad_ones_among_them(server: ServerProcess, model: Model) -> None:
+    questions = [Asked(model, number) for number in range(50)]
+    before = server.memory_bytes()
+
+    async def client(number: int) -> int:
+        connection = await asyncio.open_connection("127.0.0.1", server.port)
+        for turn in range(REQUESTS_EACH):
+            asked = questions[(number * 7 + turn) % len(questions)]
+            status, answer = await post(connection, asked.path, json.dumps(asked.body).encode())
+            assert status == 200, answer
+            np.testing.assert_allclose(asked.numbers(answer), asked.expected, atol=2e-5)
+        connection[1].close()
+        return REQUESTS_EACH
+
+    async def bad_client(content: bytes, expected: int) -> None:
+        for _ in range(3):
+            connection = await asyncio.open_connection("127.0.0.1", server.port)
+            status, answer = await post(connection, "/score", content)
+            assert (status, list(answer)) == (expected, ["detail"])
+            connection[1].close()
+
+    async def raw_client(data: bytes, expected: int) -> None:
+        status, answer = await send_raw(server.port, data, drip=data.endswith(b"{"))
+        assert (status, list(answer)) == (expected, ["detail"])
+
+    async def everybody() -> int:
+        good = [client(number) for number in range(NUM_CLIENTS)]
+        bad = [bad_client(*pair) for pair in BAD_BODIES for _ in range(2)]
+        bad += [raw_client(data, 408) for data in SLOW_STARTS for _ in range(5)]
+        bad += [raw_client(data, 400) for data in BAD_BYTES for _ in range(3)]
+        answered, _ = await asyncio.gather(asyncio.gather(*good), asyncio.gather(*bad))
+        return sum(answered)
+
+    assert asyncio.run(everybody()) == NUM_CLIENTS * REQUESTS_EACH
+    peak = server.memory_bytes("VmHWM")
+    assert peak - before < MEMORY_GROWTH_BYTES
+    assert peak < MEMORY_LIMIT_BYTES
+    metrics = httpx.get(f"{server.url}/metrics").text
+    samples = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if not line.startswith("#"))
+    counted = {name: int(value) for name, value in samples.items() if name.startswith("bnce_requests_total")}
+    assert sum(value for name, value in counted.items() if 'status="200"' in name) == NUM_CLIENTS * REQUESTS_EACH
+    assert sum(value for name, value in counted.items() if 'status="408"' in name) == 5 * len(SLOW_STARTS)
+    assert not [name for name in counted if 'status="5' in name]
+    # Requests did go through the model together.
+    assert float(samples["bnce_batch_questions_sum"]) > 2 * float(samples["bnce_batch_questions_count"])
+    assert samples["bnce_waiting_requests"] == "0"
+    assert abs(int(samples["process_resident_memory_bytes"]) - server.memory_bytes()) < 64 * 2**20
+
+
+def test_it_finishes_what_runs_and_refuses_what_is_new(trained: Path, model: Model) -> None:
+    texts = ["ba be bi", "xyzzy"]
+    # So long does the request wait for others to join it: the signal comes before it is scored.
+    with serving(trained, "--max-wait-ms", 1500) as server:
+        answers: list[httpx.Response] = []
+        asked = threading.Thread(
+            target=lambda: answers.append(
+                httpx.post(f"{server.url}/score", json={"sentences": texts, "mode": "normalised"}, timeout=60)
+            )
+        )
+        asked.start()
+        wait_until(lambda: "bnce_waiting_requests 1" in httpx.get(f"{server.url}/metrics").text)
+        assert not answers
+        status, errors = server.stop()
+        asked.join(30)
+        (answer,) = answers
+        assert answer.status_code == 200
+        found = [sentence["log10_prob"] for sentence in answer.json()["sentences"]]
+        assert found == pytest.approx([scored.log10_prob for scored in model.score(texts, normalised=True)], rel=1e-5)
+        assert status == 0
+        assert errors == f"Serving {trained} at {server.url} (Ctrl-C to stop)\n"
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{server.url}/healthz")
+
+
+def test_the_documented_requests_are_answered(server: ServerProcess) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    blocks = "".join(re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)).replace("\\\n", "")
+    commands = [shlex.split(f"curl {command}") for command in blocks.split("curl ")[1:]]
+    assert len(commands) == 4
+    for command in commands:
+        url = next(word for word in command if word.startswith("http://127.0.0.1:8000/"))
+        url = url.replace("http://127.0.0.1:8000", server.url)
+        if "-d" in command:
+            kind = {"content-type": "application/json"}
+            answer = httpx.post(url, content=command[command.index("-d") + 1], headers=kind)
+        else:
+            answer = httpx.get(url)
+        assert answer.status_code == 200, answer.text
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_an_answer_nobody_reads_is_dropped(server: ServerProcess) -> None:
+    body = json.dumps({"sentences": ["ba"] * 1000, "exact": True}).encode()
+    head = f"POST /score HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    num_sockets = server.num_sockets()
+    with socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.connect(("127.0.0.1", server.port))
+        begin = time.monotonic()
+        # Twenty answers of half a megabyte: more than the system keeps for a connection.
+        deaf.sendall((head.encode() + body) * 20)
+        wait_until(lambda: server.num_sockets() == num_sockets + 1)
+        wait_until(lambda: server.num_sockets() == num_sockets)
+        assert time.monotonic() - begin > BODY_SECONDS
+    assert httpx.get(f"{server.url}/healthz").json()["status"] == "ok"
+
+
+def test_connections_have_a_bound_and_other_machines_a_warning(trained: Path) -> None:
+    options = ["--max-connections", 2, "--host", "0.0.0.0", "--access-log", "--log-level", "info"]
+    with serving(trained, *options) as server:
+        url = f"http://127.0.0.1:{server.port}/healthz"
+        idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2)]
+        wait_until(lambda: httpx.get(url).status_code == 503)
+        refused = httpx.get(url)
+        assert refused.headers["retry-after"] == "1"
+        assert refused.json()["detail"] == "The server has more connections than it takes: try again in a second."
+        for connection in idle:
+            connection.close()
+        wait_until(lambda: httpx.get(url).status_code == 200)
+        status, errors = server.stop()
+    assert status == 0
+    assert "Warning: 0.0.0.0 can be reached from other machines" in errors
+    assert '"GET /healthz HTTP/1.1" 200' in errors
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--log-level", "loud"], "Unknown log level 'loud': choose one of debug, info, warning, error."),
+        (["--body-seconds", "0"], "The limit body_seconds is 0.0: it must be above 0."),
+        (["--host", "no such host"], "Cannot listen on no such host:0"),
+        (["--device", "abacus"], "Unknown device 'abacus'"),
+    ],
+)
+def test_refusals(refused: Refused, trained: Path, options: list[str], told: str) -> None:
+    assert told in refused("serve", trained, "--port", 0, *options)
+
+
+def test_what_is_not_there(refused: Refused, tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "is not a run directory" in refused("serve", tmp_path, "--port", 0)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "bnce serve needs the package 'fastapi': run pip install 'bnce[serve]'." in refused("serve", trained)

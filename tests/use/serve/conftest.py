@@ -1,0 +1,45 @@
+"""A small model behind the endpoints, without a port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from small_corpus import VOCAB_SIZE, small_model
+from starlette.testclient import TestClient
+
+from bnce.corpus.normalise import Normaliser
+from bnce.corpus.vocabulary import SPECIALS, Vocabulary
+from bnce.use.model import Model
+from bnce.use.serve.app import make_app
+from bnce.use.serve.limits import Limits
+
+WORDS = [*SPECIALS, *(f"w{number}" for number in range(2, VOCAB_SIZE))]
+
+MakeClient = Callable[..., TestClient]
+
+
+def make_model(body: str = "lstm", loss: str = "bnce") -> Model:
+    return Model(small_model(body, loss, order=4), Vocabulary(WORDS), Normaliser(True, "whitespace", "split"))
+
+
+@pytest.fixture
+def model() -> Model:
+    return make_model()
+
+
+@pytest.fixture
+def make_client() -> Iterator[MakeClient]:
+    """Give a maker of clients of servers that run until the test ends."""
+    with ExitStack() as stack:
+
+        def make(model: Model, limits: Limits | None = None) -> TestClient:
+            return stack.enter_context(TestClient(make_app(model, "small", limits), raise_server_exceptions=False))  # type: ignore[arg-type]
+
+        yield make
+
+
+@pytest.fixture
+def client(make_client: MakeClient, model: Model) -> TestClient:
+    return make_client(model)
