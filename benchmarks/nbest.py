@@ -3,8 +3,8 @@
     python benchmarks/nbest.py --run RUN --corpus CORPUS --valid valid.txt --test test.txt --work DIR --out nbest.md
 
 CORPUS is the one RUN was trained on; valid and test are plain text, packed or not. DIR gets a trigram of the corpus
-(arpa.py) and for every seed lists in Kaldi's form, made of sentences of test (nbest_lists.py): a development half that
-weights are tuned on and a test half that they are judged by. All figures come from the commands that the report names.
+(arpa.py) and for every seed lists in Kaldi's form, made of sentences of test (nbest_lists.py): a development set that
+weights are tuned on and a test set that they are judged by. All figures come from the commands that the report names.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bnce.corpus.sources import read_lines
 from bnce.corpus.store import Corpus
 from bnce.use.ngram import open_ngram
 
-NUM_UTTERANCES = 100  # in each half
+NUM_UTTERANCES = {"dev": 500, "test": 100}  # fewer to tune on leave the weights to chance
 MIN_WORDS, MAX_WORDS = 8, 25
 OLD_LM_TOKENS = 300_000  # the old language model is a bigram of so much of the corpus
 NUM_TEXT_SENTENCES = 4000  # of each text that perplexities are of
@@ -51,10 +51,11 @@ valid's sentences, by their first best (15–25%) and oracle (half of it or less
 | 0.6, 0.1, 4, 1.3 | 17.79 | 13.57 | 13.36 | 10.84 | 2 of 5, one equal |
 | 0.6, 0.1, 4, 1.3; 12 pairs of lists of valid's sentences | 18.20 | 14.01 | 14.02 | | 5 of 12 |
 | those of this page, but lists of fewer than 50 kept; seeds 1 to 10 | 17.43 | 10.79 | 10.40 | 8.15 | 10 of 10 |
+| those of this page, but tuned on 100 utterances; seeds 1 to 10 | 18.04 | 11.32 | 11.15 | 8.74 | 6 of 10, two equal |
 
-So the run's gain over the first best is there with all settings and seeds. The n-gram model's on top of it is there
-on average over seeds, and of the size of the noise in any one of them: weights that are tuned on 100 utterances vary.
-On valid's lists with the second settings it is not there at all.
+So the run's gain over the first best is there with all settings and seeds. The n-gram model's on top of it is of the
+size of what chance does to weights that are tuned on 100 utterances (that of the new model goes from 0.85 to 5.2),
+which is why this page tunes on 500. On valid's lists with the second settings it is not there at all.
 """
 
 Figures = dict[str, Any]
@@ -93,8 +94,8 @@ def make_files(options: argparse.Namespace) -> None:
         )
         # A sentence with too few words that may be taken for others is passed over.
         full = ((words, hypotheses) for words, hypotheses in made if len(hypotheses) == NUM_HYPOTHESES)
-        for half in ("dev", "test"):
-            sentences, lists = zip(*itertools.islice(full, NUM_UTTERANCES), strict=True)
+        for half, num_utterances in NUM_UTTERANCES.items():
+            sentences, lists = zip(*itertools.islice(full, num_utterances), strict=True)
             write_lists(work / f"seed-{seed}", half, sentences, lists)
 
 
@@ -114,7 +115,7 @@ class Commands:
 
 
 def rescore(bnce: Commands, model: Path, name: str, lists: Path) -> Figures:
-    """Tune on the development half, then judge on the test half."""
+    """Tune on the development set, then judge on the test set."""
     weights = lists / f"{name}.json"
     dev, test = (
         [lists / f"{half}.nbest", "--am-scores", lists / f"{half}.am", "--lm-scores", lists / f"{half}.lm", "--costs"]
@@ -149,7 +150,7 @@ def table(head: str, align: str, rows: list[list[str]]) -> list[str]:
 
 
 def rates(seed: Figures) -> dict[str, Figures]:
-    """Give the test half's errors in the order of the steps."""
+    """Give the test set's errors in the order of the steps."""
     judged = {f"rescored: {MODELS[name]}": seed[name]["test"]["after"] for name in MODELS}
     return {"first best": seed["run"]["test"]["before"], **judged, "oracle": seed["run"]["test"]["oracle"]}
 
@@ -159,13 +160,13 @@ def report(options: argparse.Namespace, typed: list[str], found: Figures) -> str
     first = found["seeds"][0]
     lines = ["# N-best rescoring", ""]
     lines += [
-        f"Lists that are real in form: {NUM_UTTERANCES} utterances × {NUM_HYPOTHESES} hypotheses to judge by,",
-        "and as many of other sentences to tune the weights on. `benchmarks/nbest_lists.py` describes the error model",
-        "at its head.",
+        f"Lists that are real in form: {NUM_UTTERANCES['test']} utterances × {NUM_HYPOTHESES} hypotheses to judge by,",
+        f"and {NUM_UTTERANCES['dev']} of other sentences to tune the weights on. `benchmarks/nbest_lists.py` describes",
+        "the error model at its head.",
         f"Machine: {os.cpu_count()} cores, {platform.machine()}; Python {platform.python_version()}, "
         f"PyTorch {torch.__version__}.",
         "",
-        "## Word error rate on the test half, seed 1",
+        "## Word error rate on the test set, seed 1",
         "",
     ]
     rows = []
@@ -176,8 +177,8 @@ def report(options: argparse.Namespace, typed: list[str], found: Figures) -> str
     lines += table("hypotheses | WER | errors | S / D / I", "lrrr", rows)
     rows = [[MODELS[name], *(f"{value:.4g}" for value in first[name]["dev"]["weights"].values())] for name in MODELS]
     lines += table("weights, tuned on dev | am | old LM | new LM (ln p) | word penalty | OOV penalty", "lrrrrr", rows)
-    lines += [f"The test half with the run took {first['run']['seconds']:.1f} s, start and loading included.", ""]
-    lines += ["## Other sentences and other noise", "", "WER on the test half.", ""]
+    lines += [f"The test set with the run took {first['run']['seconds']:.1f} s, start and loading included.", ""]
+    lines += ["## Other sentences and other noise", "", "WER on the test set.", ""]
     columns = [rates(seed) for seed in found["seeds"]]
     rows = []
     for name in columns[0]:

@@ -114,7 +114,7 @@ def test_hypotheses_are_rescored(client: TestClient, model: Model, mode: str) ->
         {"id": "one", "hypotheses": [{"text": "w3 w4", "am": -5.0, "lm": -2.0}, {"text": "w3 zebra", "am": -4.5}]},
         {"id": "two", "hypotheses": [{"text": ""}, {"text": "w9 w9 w9", "am": 1.0}, {"text": "w9 w9 w9", "am": 1.0}]},
     ]
-    weights = {"am_weight": 0.7, "old_lm_weight": 0.2, "lm_weight": 1.3, "word_penalty": -0.5}
+    weights = {"am_weight": 0.7, "old_lm_weight": 0.2, "lm_weight": 1.3, "word_penalty": 0.5, "oov_penalty": 0.25}
     answer = post(client, "/rescore", {"utterances": utterances, **weights, "mode": mode})
     RescoreAnswer.model_validate(answer)
     for given, found in zip(utterances, answer["utterances"], strict=True):
@@ -123,7 +123,11 @@ def test_hypotheses_are_rescored(client: TestClient, model: Model, mode: str) ->
         ids = [model.encode(hypothesis["text"].split()) for hypothesis in hypotheses]
         new = [part.sum() for part in score_prefixes(model.scorer(), ids, mode == "normalised")]
         totals = [
-            0.7 * hypothesis.get("am", 0) + 0.2 * hypothesis.get("lm", 0) + 1.3 * score - 0.5 * (len(numbers) - 1)
+            0.7 * hypothesis.get("am", 0)
+            + 0.2 * hypothesis.get("lm", 0)
+            + 1.3 * score
+            - 0.5 * (len(numbers) - 1)
+            - 0.25 * ("zebra" in hypothesis["text"])
             for hypothesis, score, numbers in zip(hypotheses, new, ids, strict=True)
         ]
         assert [hypothesis["new_lm"] for hypothesis in found["hypotheses"]] == pytest.approx(new, abs=1e-5)

@@ -51,13 +51,14 @@ class Utterance(_Strict):
 
 
 class RescoreRequest(_Strict):
-    """total = am_weight * am + old_lm_weight * lm + lm_weight * new_lm + word_penalty * num_words."""
+    """am_weight * am + old_lm_weight * lm + lm_weight * new_lm - word_penalty * num_words - oov_penalty * num_oov."""
 
     utterances: list[Utterance]
     am_weight: FiniteFloat = 1.0
     old_lm_weight: FiniteFloat = 0.0
     lm_weight: FiniteFloat = 1.0
-    word_penalty: FiniteFloat = Field(0.0, description="Added for every word.")
+    word_penalty: FiniteFloat = Field(0.0, description="Taken off for every word.")
+    oov_penalty: FiniteFloat = Field(0.0, description="Taken off for every word that the model does not know.")
     mode: Mode = "unnormalised"
 
 

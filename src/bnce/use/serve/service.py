@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce import files
-from bnce.corpus.vocabulary import UNK
 from bnce.use.model import Model
 from bnce.use.scored import ScoredSentence, Totals
 from bnce.use.scorer import refuse_unnormalised
@@ -26,6 +25,7 @@ from bnce.use.serve.limits import Limits, RefusedError
 from bnce.use.serve.messages import NextRequest, RescoreRequest, ScoreRequest, Utterance
 from bnce.use.serve.metrics import Metrics
 from bnce.use.serve.questions import HypothesesQuestion, NextQuestion, SentenceQuestion
+from bnce.use.weights import NAMES, Weights
 
 Floats = NDArray[np.float64]
 
@@ -97,16 +97,16 @@ class Service:
         texts = [hypothesis.text for utterance in request.utterances for hypothesis in utterance.hypotheses]
         _, hypotheses = await self._cut(texts)
         num_words = self._count_words(hypotheses, exact=normalised)
-        ids = iter([self.model.encode(words) for words in hypotheses])
-        questions = [
-            HypothesesQuestion([next(ids) for _ in utterance.hypotheses], normalised)
-            for utterance in request.utterances
-        ]
+        left = iter(hypotheses)
+        words = [[next(left) for _ in utterance.hypotheses] for utterance in request.utterances]
+        questions = [HypothesesQuestion([self.model.encode(one) for one in each], normalised) for each in words]
         answers = await self._ask(questions, num_words)
+        weights = Weights(**{name: getattr(request, name) for name in NAMES})
 
         def write() -> str:
-            columns = zip(request.utterances, questions, answers, strict=True)
-            return files.to_json({"mode": request.mode, "utterances": [_rescored(request, *row) for row in columns]})
+            columns = zip(request.utterances, words, questions, answers, strict=True)
+            rescored = [self._rescored(weights, *row) for row in columns]
+            return files.to_json({"mode": request.mode, "utterances": rescored})
 
         return await _write(write, num_words)
 
@@ -197,37 +197,36 @@ class Service:
         log_z: Floats = self._log_z + (scored.log10_probs - exact.log10_probs) * math.log(10)
         return log_z
 
+    def _rescored(
+        self,
+        weights: Weights,
+        utterance: Utterance,
+        words: list[list[str]],
+        question: HypothesesQuestion,
+        answers: list[Floats],
+    ) -> dict[str, Any]:
+        hypotheses: list[dict[str, Any]] = []
+        columns = zip(utterance.hypotheses, words, question.sequences, answers, strict=True)
+        for given, hypothesis, ids, log_probs in columns:
+            scores = self.model.word_scores(hypothesis, ids, log_probs)
+            new_lm, num_words, num_oov = float(scores.log_probs.sum()), len(hypothesis), int(scores.oov.sum())
+            hypotheses.append(
+                {
+                    "text": given.text,
+                    "am": given.am,
+                    "lm": given.lm,
+                    "new_lm": new_lm,
+                    "num_words": num_words,
+                    "num_oov": num_oov,
+                    "total": weights.total(given.am, given.lm, new_lm, num_words, num_oov),
+                }
+            )
+        totals = [hypothesis["total"] for hypothesis in hypotheses]
+        return {"id": utterance.id, "best": totals.index(max(totals)), "hypotheses": hypotheses}
+
 
 async def _write(write: Callable[[], str], num_words: int) -> str:
     return write() if num_words <= SHORT_WORDS else await asyncio.to_thread(write)
-
-
-def _rescored(
-    request: RescoreRequest, utterance: Utterance, question: HypothesesQuestion, answers: list[Floats]
-) -> dict[str, Any]:
-    hypotheses, totals = [], []
-    for given, ids, log_probs in zip(utterance.hypotheses, question.sequences, answers, strict=True):
-        new_lm = float(log_probs.sum())
-        num_words = len(ids) - 1
-        total = (
-            request.am_weight * given.am
-            + request.old_lm_weight * given.lm
-            + request.lm_weight * new_lm
-            + request.word_penalty * num_words
-        )
-        totals.append(total)
-        hypotheses.append(
-            {
-                "text": given.text,
-                "am": given.am,
-                "lm": given.lm,
-                "new_lm": new_lm,
-                "num_words": num_words,
-                "num_oov": int((ids == UNK).sum()),
-                "total": total,
-            }
-        )
-    return {"id": utterance.id, "best": totals.index(max(totals)), "hypotheses": hypotheses}
 
 
 def _refuse_many(what: str, number: int, limit: int) -> None:
