@@ -121,6 +121,7 @@ def _make_entry(run: Run) -> Entry:
         bnce=text(summary, "bnce"),
         commit=text(summary, "commit"),
         seed=count(summary, "seed"),
+        command=text(summary, "command"),
         status=text(summary, "status"),
         comparable=True,
         difference=None,

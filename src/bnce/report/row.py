@@ -41,6 +41,7 @@ class Row:
     bnce: str | None
     commit: str | None
     seed: int | None
+    command: str | None
     status: str | None
     comparable: bool
     difference: str | None
