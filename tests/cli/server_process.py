@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,10 +31,12 @@ class ServerProcess:
         status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
         return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(f"{key}:"))
 
-    def num_sockets(self) -> int:
-        """Count its open sockets."""
-        links = (os.path.realpath(path) for path in Path(f"/proc/{self.process.pid}/fd").iterdir())
-        return sum("socket:" in link for link in links)
+    def holds(self, connection: socket.socket) -> bool:
+        """Tell whether the server still has its end of a connection; what the system alone keeps has no inode."""
+        ours = f":{connection.getsockname()[1]:04X}"
+        rows = [row.split() for row in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]]
+        ends = [row for row in rows if row[1].endswith(f":{self.port:04X}") and row[2].endswith(ours)]
+        return any(row[9] != "0" for row in ends)
 
     def stop(self) -> tuple[int, str]:
         """Ask it to end; gives its status and what it wrote to standard error."""

@@ -12,6 +12,7 @@ import typer
 
 from bnce.cli.console import JsonOption, print_json, stderr
 from bnce.errors import UserError, unknown_name
+from bnce.use.serve.limits import Limits
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -24,19 +25,23 @@ def serve(
     threads: Annotated[int, typer.Option(min=0, help="CPU threads of the model; 0 leaves it to PyTorch.")] = 0,
     max_batch: Annotated[int, typer.Option(min=1, help="Words in one pass of the model.")] = 4096,
     max_wait_ms: Annotated[float, typer.Option(min=0, help="How long a request waits for others to join it.")] = 3.0,
-    max_body_bytes: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 2**20,
-    max_sentences: Annotated[int, typer.Option(min=1, help="Sentences of a request.")] = 1000,
-    max_hypotheses: Annotated[int, typer.Option(min=1, help="Hypotheses of a request.")] = 2000,
-    max_words: Annotated[int, typer.Option(min=1, help="Words of a request.")] = 20_000,
+    max_body_bytes: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = Limits.max_body_bytes,
+    max_sentences: Annotated[int, typer.Option(min=1, help="Sentences of a request.")] = Limits.max_sentences,
+    max_hypotheses: Annotated[int, typer.Option(min=1, help="Hypotheses of a request.")] = Limits.max_hypotheses,
+    max_words: Annotated[int, typer.Option(min=1, help="Words of a request.")] = Limits.max_words,
     max_exact_words: Annotated[
         int, typer.Option(min=1, help="Words of a request for normalised probabilities.")
-    ] = 4000,
-    max_sentence_words: Annotated[int, typer.Option(min=1, help="Words of a sentence, hypothesis or prompt.")] = 1000,
-    max_waiting: Annotated[int, typer.Option(min=1, help="Requests that wait for the model.")] = 512,
-    max_waiting_words: Annotated[int, typer.Option(min=1, help="Words of those requests.")] = 200_000,
-    max_connections: Annotated[int, typer.Option(min=1, help="Open connections.")] = 900,
-    body_seconds: Annotated[float, typer.Option(min=0, help="Time for a client to send its request.")] = 10.0,
-    request_seconds: Annotated[float, typer.Option(min=0, help="Time to answer a request.")] = 30.0,
+    ] = Limits.max_exact_words,
+    max_sentence_words: Annotated[
+        int, typer.Option(min=1, help="Words of a sentence, hypothesis or prompt.")
+    ] = Limits.max_sentence_words,
+    max_waiting: Annotated[int, typer.Option(min=1, help="Requests that wait for the model.")] = Limits.max_waiting,
+    max_waiting_words: Annotated[int, typer.Option(min=1, help="Words of those requests.")] = Limits.max_waiting_words,
+    max_connections: Annotated[int, typer.Option(min=1, help="Open connections.")] = Limits.max_connections,
+    body_seconds: Annotated[
+        float, typer.Option(min=0, help="Time for a client to send its request.")
+    ] = Limits.body_seconds,
+    request_seconds: Annotated[float, typer.Option(min=0, help="Time to answer a request.")] = Limits.request_seconds,
     log_level: Annotated[str, typer.Option(metavar="debug|info|warning|error")] = "warning",
     access_log: Annotated[bool, typer.Option("--access-log", help="Log every request to standard error.")] = False,
     as_json: JsonOption = False,
@@ -58,8 +63,6 @@ def serve(
             raise UserError(f"bnce serve needs the package '{package}': run pip install 'bnce[serve]'.")
     if log_level not in LOG_LEVELS:
         raise unknown_name("log level", log_level, LOG_LEVELS)
-
-    from bnce.use.serve.limits import Limits
 
     limits = Limits(
         max_body_bytes=max_body_bytes,
