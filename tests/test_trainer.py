@@ -352,6 +352,28 @@ class TestClock:
         assert [record["words_per_second"] for record in records] == [40.0, 40.0]
         assert trainer.seconds == 100.0
 
+    def test_start_up_is_timed_apart(
+        self, corpus: Corpus, names: Iterator[Path], clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        trainer = make_trainer(names, corpus)
+        # As on a GPU: the first three steps compile and capture.
+        monkeypatch.setattr(TrainingStep, "starts_up", property(lambda _: trainer.step < 3))
+        assert trainer.train()
+        records = trainer.run.read_metrics()
+        assert (trainer.startup_seconds, trainer.seconds) == (3.0, 97.0)
+        assert [record["seconds"] for record in records] == [47.0, 97.0]
+        # Neither its seconds nor its words count, in the run and since an evaluation.
+        assert trainer.words_per_second == 40.0
+        assert [record["words_per_second"] for record in records] == [40.0, 40.0]
+        assert trainer.tokens == 100 * 40
+
+    def test_a_run_to_be_repeated_is_saved_only_when_it_is_stopped(
+        self, corpus: Corpus, names: Iterator[Path], clock: SimpleNamespace
+    ) -> None:
+        trainer = make_trainer(names, corpus, training={"checkpoint_seconds": math.inf})
+        assert not trainer.train(lambda: trainer.step == 60)
+        assert [path.name for path in state_files(trainer.run.path)] == ["state-000000000060.safetensors"]
+
     def test_states_are_saved_by_the_clock(
         self, corpus: Corpus, names: Iterator[Path], clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
     ) -> None:

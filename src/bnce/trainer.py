@@ -230,15 +230,17 @@ class Trainer:
 
     def _set_aside_startup(self) -> None:
         """Keep apart what is done once a process, however long the run: it says nothing of training's speed."""
-        torch.cuda.synchronize(self.device)
-        now = time.monotonic()
+        self._wait_for_device()
         assert self._clock_started is not None
-        self.startup_seconds += now - self._clock_started
-        self._clock_started = now
+        self.startup_seconds += time.monotonic() - self._clock_started
+        self._resume_clock()
 
-    def _pause_clock(self) -> None:
+    def _wait_for_device(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+    def _pause_clock(self) -> None:
+        self._wait_for_device()
         self.seconds = self._elapsed()
         self._clock_started = None
 

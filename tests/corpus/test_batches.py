@@ -10,7 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bnce.corpus.batches import Streams
+from bnce.corpus import batches
+from bnce.corpus.batches import DeviceStreams, Streams
 from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
 
@@ -101,3 +102,20 @@ def test_reading_ahead_gives_the_same_chunks() -> None:
         expected, found = plain.chunk(index), ahead.chunk(index)
         assert torch.equal(expected.input_LB, found.input_LB)
         assert torch.equal(expected.target_TB, found.target_TB)
+
+
+@pytest.mark.parametrize(("num_tokens", "batch_size", "num_steps"), [(503, 7, 9), (500, 10, 5), (40, 1, 6)])
+def test_most_different_targets_of_a_chunk(
+    num_tokens: int, batch_size: int, num_steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "SORTED_AT_ONCE", 3 * batch_size * num_steps)
+    ids = np.random.default_rng(1).zipf(1.5, num_tokens) % 50
+    for num_context in (0, 3):
+        streams = DeviceStreams(ids, batch_size, num_steps, num_context, torch.device("cpu"))
+        assert streams.max_distinct_targets() == max(len(chunk.target_TB.unique()) for chunk in streams.chunks())
+    assert Streams(ids, batch_size, num_steps).max_distinct_targets() is None
+
+
+def test_a_last_chunk_may_have_the_most() -> None:
+    ids = np.array([[1, 1, 1, 2], [1, 1, 1, 3]]).reshape(-1)  # the short last chunk has two words, the others one
+    assert DeviceStreams(ids, 2, 3, 0, torch.device("cpu")).max_distinct_targets() == 2

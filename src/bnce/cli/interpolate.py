@@ -15,8 +15,6 @@ from bnce.errors import UserError, unknown_name
 if TYPE_CHECKING:
     from bnce.use.component import Component
 
-MODES = ("unnormalised", "normalised")
-
 
 def interpolate(
     paths: Annotated[
@@ -51,7 +49,7 @@ def interpolate(
 
       bnce interpolate runs/lstm runs/rnn --valid valid.txt.xz --split --mode normalised --json
     """
-    from bnce.use.any_model import open_any, write_mixture
+    from bnce.use.any_model import MODES, open_any, write_mixture
     from bnce.use.mixture import TextScores, find_weights, shared_normaliser
 
     if mode not in MODES:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from bnce.use.rescore import Scores
     from bnce.use.weights import Weights
 
-MODES = ("unnormalised", "normalised")
 PANEL = "Weights (logarithms, higher is better)"
 
 
@@ -98,7 +97,7 @@ def rescore(
 
       bnce rescore mixture.toml hypotheses.jsonl --lm-weight 0.5 --full scores.tsv
     """
-    from bnce.use.any_model import open_any
+    from bnce.use.any_model import MODES, open_any
     from bnce.use.error_rate import import_jiwer
     from bnce.use.nbest import read_nbest, read_references
     from bnce.use.rescore import Judge, score_nbest

@@ -27,7 +27,7 @@ from bnce.use.scored import ScoredSentence
 from bnce.use.scorer import Scorer, gather, refuse_unnormalised
 from bnce.use.top_words import top_words
 from bnce.use.unknown_words import UnknownWords
-from bnce.use.weights import Weights
+from bnce.use.weights import Weights, count_words
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Model:
         found = []
         for place, ((text, score), word_scores) in enumerate(zip(pairs, scores, strict=True)):
             log_prob = float(word_scores.log_probs.sum())
-            total = weights.total(am=score, lm=log_prob, num_words=len(text.split()))
+            total = weights.total(am=score, lm=log_prob, num_words=count_words(text))
             found.append(RescoredHypothesis(text, float(total), score, log_prob, place))
         return sorted(found, key=lambda one: -one.total)
 

@@ -21,7 +21,7 @@ from bnce.use.component import Component, Floats
 from bnce.use.error_rate import Errors, count_errors, sum_errors
 from bnce.use.nbest import NBest, Utterance
 from bnce.use.prefixes import TREE_SEQUENCES
-from bnce.use.weights import Weights
+from bnce.use.weights import Weights, count_words
 
 # Hypotheses that are scored together: those of whole utterances, as many as one tree takes.
 BLOCK_HYPOTHESES = TREE_SEQUENCES
@@ -102,7 +102,7 @@ def score_nbest(model: Component, nbest: NBest, advance: Callable[[int], object]
         am_N=_flat(utterance.am for utterance in utterances) if nbest.has_am else none,
         old_lm_N=_flat(utterance.old_lm for utterance in utterances) if nbest.has_old_lm else none,
         lm_N=np.array(log_probs),
-        num_words_N=_flat([len(text.split()) for text in utterance.texts] for utterance in utterances),
+        num_words_N=_flat([count_words(text) for text in utterance.texts] for utterance in utterances),
         num_oov_N=np.array(num_oov, dtype=np.float64),
     )
 

@@ -18,6 +18,11 @@ from bnce import files
 from bnce.errors import UserError, unknown_name
 
 
+def count_words(hypothesis: str) -> int:
+    """Count what a word penalty counts: what stands between blanks, as the recogniser wrote it."""
+    return len(hypothesis.split())
+
+
 @dataclass(frozen=True)
 class Weights:
     """What each score counts; by default the new language model takes the old one's place."""

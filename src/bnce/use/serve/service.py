@@ -25,7 +25,7 @@ from bnce.use.serve.limits import Limits, RefusedError
 from bnce.use.serve.messages import NextRequest, RescoreRequest, ScoreRequest, Utterance
 from bnce.use.serve.metrics import Metrics
 from bnce.use.serve.questions import HypothesesQuestion, NextQuestion, SentenceQuestion
-from bnce.use.weights import NAMES, Weights
+from bnce.use.weights import NAMES, Weights, count_words
 
 Floats = NDArray[np.float64]
 
@@ -209,7 +209,7 @@ class Service:
         columns = zip(utterance.hypotheses, words, question.sequences, answers, strict=True)
         for given, hypothesis, ids, log_probs in columns:
             scores = self.model.word_scores(hypothesis, ids, log_probs)
-            new_lm, num_words, num_oov = float(scores.log_probs.sum()), len(hypothesis), int(scores.oov.sum())
+            new_lm, num_words, num_oov = float(scores.log_probs.sum()), count_words(given.text), int(scores.oov.sum())
             hypotheses.append(
                 {
                     "text": given.text,
