@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import warnings
@@ -285,3 +286,16 @@ def test_other_corpora_are_opened_where_they_are(corpus: Corpus, tmp_path: Path)
     assert open_corpus(str(corpus.directory)).directory == corpus.directory
     with pytest.raises(UserError, match="is not a corpus"):
         open_corpus(str(tmp_path / "missing"))
+
+
+def test_the_best_model_is_tested_and_not_the_last(
+    corpus: Corpus, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worse = iter([7.0, 9.0])
+    monkeypatch.setattr(
+        "bnce.trainer.evaluate", lambda model, ids: dataclasses.replace(evaluate(model, ids), ppl_f=next(worse))
+    )
+    run = create_run(place / "run", small_config(corpus), corpus)
+    run_training(run, corpus, CPU, Watcher())
+    tested = json.loads((run.path / "evaluation.json").read_text(encoding="utf-8"))
+    assert tested["ppl_f"] == evaluate(run.load_model(), corpus.split("test")).ppl_f

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from bnce.corpus.normalise import Normaliser
 from bnce.use.model import Model
 from bnce.use.prefixes import score_prefixes
 from bnce.use.serve.app import PAGE_FILES
@@ -135,6 +136,16 @@ def test_hypotheses_are_rescored(client: TestClient, model: Model, mode: str) ->
         assert found["best"] == int(np.argmax(totals))
     assert answer["utterances"][0]["hypotheses"][1]["num_oov"] == 1
     assert post(client, "/rescore", {"utterances": []})["utterances"] == []
+
+
+def test_totals_are_the_librarys_where_the_model_cuts_words_otherwise(make_client: MakeClient, model: Model) -> None:
+    cutting = Model(model.network, model.vocabulary, Normaliser(True, "words", "lines"))
+    hypothesis = "state-of-the-art"  # seven words to the model, one to the recogniser
+    body = {"utterances": [{"hypotheses": [{"text": hypothesis, "am": -2.0}]}], "word_penalty": 3.0}
+    (found,) = post(make_client(cutting), "/rescore", body)["utterances"][0]["hypotheses"]
+    (expected,) = cutting.rescore([(hypothesis, -2.0)], word_penalty=3.0)
+    assert found["num_words"] == 1
+    assert found["total"] == pytest.approx(expected.total, abs=1e-5)
 
 
 def test_health_and_metrics(client: TestClient) -> None:
