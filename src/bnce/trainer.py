@@ -230,17 +230,15 @@ class Trainer:
 
     def _set_aside_startup(self) -> None:
         """Keep apart what is done once a process, however long the run: it says nothing of training's speed."""
-        self._wait_for_device()
+        torch.cuda.synchronize(self.device)
+        now = time.monotonic()
         assert self._clock_started is not None
-        self.startup_seconds += time.monotonic() - self._clock_started
-        self._resume_clock()
-
-    def _wait_for_device(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        self.startup_seconds += now - self._clock_started
+        self._clock_started = now
 
     def _pause_clock(self) -> None:
-        self._wait_for_device()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
         self.seconds = self._elapsed()
         self._clock_started = None
 
