@@ -135,6 +135,26 @@ def test_a_recipe_names_one_base(tmp_path: Path) -> None:
     assert load_recipe(name, model="lstm").model.embedding_size == 200, "what [models.rnn] says is for rnn"
 
 
+def test_a_model_and_a_loss_may_have_rates_of_their_own(tmp_path: Path) -> None:
+    """The loss's go before the model's, and a setting before both."""
+    name = write(
+        tmp_path,
+        "own.toml",
+        'base = "wiki"\n[models.rnn]\nhidden_size = 7\n[models.rnn.optimiser]\nlearning_rate = 0.1\n'
+        "body_learning_rate = 0.2\n[losses.softmax.optimiser]\nlearning_rate = 0.3\n",
+    )
+
+    def rates(*, model: str, loss: str, settings: tuple[str, ...] = ()) -> tuple[float, float]:
+        optimiser = load_recipe(name, model=model, loss=loss, settings=settings).optimiser
+        return optimiser.learning_rate, optimiser.body_learning_rate
+
+    assert load_recipe(name, model="rnn").model.hidden_size == 7
+    assert rates(model="lstm", loss="bnce") == (0.4, 0.004)
+    assert rates(model="rnn", loss="bnce") == (0.1, 0.2)
+    assert rates(model="rnn", loss="softmax") == (0.3, 0.2)
+    assert rates(model="rnn", loss="softmax", settings=("optimiser.learning_rate=0.5",)) == (0.5, 0.2)
+
+
 def test_a_base_stands_beside_its_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the recipe's own file is called, and wherever the command runs."""
     write(tmp_path, "below", "[model]\nhidden_size = 7\n")
@@ -326,6 +346,11 @@ def test_a_missing_file_is_told(name: str) -> None:
         ("model = 3", "{name}: [model] must be a table of settings, not 3."),
         ("models = 3", "{name}: [models] must be a table of settings, not 3."),
         ("[models]\nrnn = 3", "{name}: [models.rnn] must be a table of settings, not 3."),
+        ("[models.rnn]\noptimiser = 3", "{name}: [models.rnn.optimiser] must be a table of settings, not 3."),
+        (
+            "[models.relu-lstm.optimiser]\nrate = 3",
+            "Unknown setting in {name}: [optimiser]: 'rate': choose one of name, ",
+        ),
         ("corpus = 3", "{name}: corpus is 3: it must be of type str."),
         ("base = 3", "{name}: base is 3: it must be the name or the path of one recipe."),
         (

@@ -169,12 +169,14 @@ def load_recipe(
     loss = loss or str(tables.get("loss", {}).get("name", LossConfig.name))
     _among("model", model, MODEL_NAMES)
     _among("loss", loss, LOSS_NAMES)
+    of_model, of_loss = dict(tables.get("models", {}).get(model, {})), dict(tables.get("losses", {}).get(loss, {}))
+    rates = [of_model.pop("optimiser", {}), of_loss.pop("optimiser", {})]
     resolved: dict[str, Any] = {
         "recipe": Path(name).stem,
         "corpus": tables.get("corpus", ""),
-        "model": {**tables.get("model", {}), **tables.get("models", {}).get(model, {}), "name": model},
-        "loss": {**tables.get("loss", {}), **tables.get("losses", {}).get(loss, {}), "name": loss},
-        "optimiser": tables.get("optimiser", {}),
+        "model": {**tables.get("model", {}), **of_model, "name": model},
+        "loss": {**tables.get("loss", {}), **of_loss, "name": loss},
+        "optimiser": {**tables.get("optimiser", {}), **rates[0], **rates[1]},
         "training": tables.get("training", {}),
     }
     for setting in settings:
@@ -236,6 +238,7 @@ def _read_with_base(name: str, seen: tuple[str, ...]) -> dict[str, Any]:
         _known_keys(tables.get(key, {}), allowed, f"{name}: [{key}]", kind)
         for variant, table in tables.get(key, {}).items():
             _must_be_table(table, f"{name}: [{key}.{variant}]")
+            _must_be_table(table.get("optimiser", {}), f"{name}: [{key}.{variant}.optimiser]")
     base = tables.pop("base", None)
     if base is None:
         return tables

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -83,6 +84,7 @@ class Trainer:
         self.seconds_at_evaluation = 0.0
         self.best_perplexity = math.inf
         self.best_step = 0
+        self.warned = False
         self.last_checkpoint: Path | None = None
 
     def _choose_softmax(self) -> None:
@@ -174,6 +176,7 @@ class Trainer:
         result = evaluate(self.model, self.valid_ids)
         if not math.isfinite(result.ppl_f):
             raise self._not_finite("validation perplexity", self.step - 1)
+        self._warn_if_astray(result)
         record = self._metrics(result)
         self.run.append_metrics(record)
         if result.ppl_f < self.best_perplexity:
@@ -185,6 +188,20 @@ class Trainer:
         self.tokens_at_evaluation, self.seconds_at_evaluation = self.tokens, self.seconds
         self.timed_tokens_at_evaluation = self.timed_tokens
         self.observer.evaluated(record)
+
+    def _warn_if_astray(self, result: Evaluation) -> None:
+        """Say once that the model has become worse than what it started as: the frequencies of the words."""
+        valid_N = torch.from_numpy(np.asarray(self.valid_ids, dtype=np.int64)).to(self.device)
+        start = math.exp(-float(self.model.output.noise.log_prob(valid_N).double().mean()))
+        if result.ppl_f > start and not self.warned:
+            self.warned = True
+            optimiser = self.config.optimiser
+            body = f" or optimiser.body_learning_rate ({optimiser.body_learning_rate:g})"
+            self.observer.noticed(
+                f"Validation PPLf is {result.ppl_f:.5g} at step {self.step}, worse than at the start of training "
+                f"({start:.5g}): lower optimiser.learning_rate ({optimiser.learning_rate:g})"
+                f"{body if optimiser.name == 'rowwise' else ''}."
+            )
 
     def _metrics(self, result: Evaluation) -> dict[str, Any]:
         return {
