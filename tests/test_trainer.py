@@ -26,7 +26,7 @@ from bnce.language_model import LanguageModel
 from bnce.optimiser import Gradients, Optimiser
 from bnce.run_directory import RunDirectory
 from bnce.step import TrainingStep
-from bnce.trainer import Trainer
+from bnce.trainer import Trainer, peak_memory_bytes
 
 CPU = torch.device("cpu")
 METRICS = (
@@ -208,6 +208,14 @@ class TestStreamsAndState:
         trainer = make_trainer(names, corpus, training={"max_train_tokens": 400, "max_valid_tokens": 33})
         assert trainer.total_tokens == 800
         assert trainer.valid_ids.tolist() == corpus.split("valid")[:33].tolist()
+
+    def test_a_corpus_with_another_text_is_refused(self, tmp_path: Path, corpus: Corpus, names: Iterator[Path]) -> None:
+        trainer = make_trainer(names, corpus)
+        ids = corpus.split("train").copy()
+        ids[ids == 5] = 6
+        other = write_corpus(tmp_path / "other", {"train": ids, "valid": corpus.split("valid")})
+        with pytest.raises(UserError, match=r"has another training text than the run .* began with"):
+            Trainer(trainer.run, other, CPU, Watcher())
 
     def test_a_corpus_with_other_words_is_refused(self, tmp_path: Path, corpus: Corpus, names: Iterator[Path]) -> None:
         run = make_trainer(names, corpus).run
@@ -503,11 +511,28 @@ def test_a_wish_to_stop_at_the_last_step_is_the_end(corpus: Corpus, names: Itera
     assert trainer.train(should_stop=lambda: trainer.step == trainer.total_steps)
 
 
-def test_the_fastest_softmax_is_chosen_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fastest_softmax_is_chosen_when_asked(
+    corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a run: what is resumed goes on with the form it began with, whatever is the fastest by then."""
     monkeypatch.setattr("bnce.losses.softmax_forms.fastest", lambda *_, **__: ("plain", {"fused": 2.0, "plain": 1.0}))
-    corpus = small_corpus(tmp_path / "corpus")
-    config = small_config(corpus, loss={"name": "softmax", "softmax": "auto"})
-    watcher = Watcher()
-    trainer = Trainer(RunDirectory.create(tmp_path / "run", config, corpus), corpus, CPU, watcher)
+    trainer = make_trainer(names, corpus, loss={"name": "softmax", "softmax": "auto"})
+    assert not trainer.train(should_stop=lambda: trainer.step == 3)
     assert trainer.model.output.softmax == "plain"
-    assert any("fastest softmax here is 'plain'" in sentence for sentence in watcher.sentences)
+    assert any("fastest softmax here is 'plain'" in sentence for sentence in trainer.observer.sentences)  # type: ignore[attr-defined]
+
+    monkeypatch.setattr("bnce.losses.softmax_forms.fastest", lambda *_, **__: pytest.fail("it was chosen already"))
+    resumed = Trainer(trainer.run, corpus, CPU, Watcher())
+    resumed.resume()
+    assert resumed.train()
+    assert resumed.model.output.softmax == "plain"
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux forgets a process's peak")
+def test_what_the_process_needed_before_is_not_the_runs(corpus: Corpus, names: Iterator[Path]) -> None:
+    before = np.ones(50_000_000)
+    needed = peak_memory_bytes(CPU)
+    del before
+    trainer = make_trainer(names, corpus)
+    assert trainer.train()
+    assert trainer.run.read_metrics()[-1]["peak_memory_bytes"] < needed - 200_000_000

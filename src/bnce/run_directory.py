@@ -175,6 +175,15 @@ class RunDirectory:
                 f"'{self.path}' ({len(self.vocabulary)} words): prepare it with --vocab {self.path / 'vocab.txt'}."
             )
 
+    def check_corpus(self, corpus: Corpus) -> None:
+        """Refuse to train on another text than the run was made for."""
+        self.check_vocabulary(corpus)
+        if not np.array_equal(corpus.target_counts, self.target_counts):
+            raise UserError(
+                f"The corpus '{corpus.directory}' has another training text than the run '{self.path}' began with (its "
+                "words occur otherwise often): prepare the same text again, or train with another --out."
+            )
+
     def write_json(self, name: str, record: Mapping[str, Any]) -> None:
         """Write one of the run's JSON files."""
         files.write_text(self.path / name, files.to_json(record, indent=2) + "\n")

@@ -5,6 +5,7 @@ A run is decided by its config, its corpus and its seed: checkpoints, evaluation
 
 from __future__ import annotations
 
+import contextlib
 import math
 import resource
 import sys
@@ -49,7 +50,8 @@ class Trainer:
     """Trains the model of one run directory on one corpus."""
 
     def __init__(self, run: RunDirectory, corpus: Corpus, device: torch.device, observer: Observer) -> None:
-        run.check_vocabulary(corpus)
+        run.check_corpus(corpus)
+        reset_peak_memory(device)
         self.run, self.device, self.observer = run, device, observer
         self.config = run.config
         training = self.config.training
@@ -70,9 +72,7 @@ class Trainer:
             gradient=self.config.optimiser.gradient,
             precision=training.precision,
         )
-
-        if self.config.loss.name == "softmax":
-            self._choose_softmax()
+        self.softmax: str | None = None  # chosen before the first step, and kept by what is resumed
 
         self.step = 0
         self.tokens = 0
@@ -87,20 +87,20 @@ class Trainer:
         self.warned = False
         self.last_checkpoint: Path | None = None
 
-    def _choose_softmax(self) -> None:
-        """Take the form of the softmax that is configured, or the one that is fastest here at these sizes."""
+    def _choose_softmax(self) -> str:
+        """Name the form of the softmax that is configured, or the one that is fastest here at these sizes."""
         output, training, name = self.model.output, self.config.training, self.config.loss.softmax
-        if name == "auto":
-            name, seconds = softmax_forms.fastest(
-                output.weight,
-                output.bias,
-                training.batch_size * training.num_steps,
-                dtype=self.training_step.autocast_dtype,
-            )
-            timed = ", ".join(f"{form} {1000 * time:.2f} ms" for form, time in seconds.items())
-            self.observer.noticed(f"The fastest softmax here is '{name}' ({timed} for one batch's loss and gradients).")
-        softmax_forms.get_form(name, self.device)
-        output.softmax = name
+        if name != "auto":
+            return name
+        name, seconds = softmax_forms.fastest(
+            output.weight,
+            output.bias,
+            training.batch_size * training.num_steps,
+            dtype=self.training_step.autocast_dtype,
+        )
+        timed = ", ".join(f"{form} {1000 * time:.2f} ms" for form, time in seconds.items())
+        self.observer.noticed(f"The fastest softmax here is '{name}' ({timed} for one batch's loss and gradients).")
+        return name
 
     @property
     def total_tokens(self) -> int:
@@ -109,6 +109,10 @@ class Trainer:
 
     def train(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
         """Train to the end, or until asked to stop; returns whether the end was reached."""
+        if self.config.loss.name == "softmax":
+            self.softmax = self.softmax or self._choose_softmax()
+            softmax_forms.get_form(self.softmax, self.device)
+            self.model.output.softmax = self.softmax
         check_every = CHECK_EVERY_STEPS.get(self.device.type, 1)
         last_saved = self._resume_clock()
         while self.step < self.total_steps:
@@ -278,6 +282,7 @@ class Trainer:
             "seconds_at_evaluation": self.seconds_at_evaluation,
             "best_perplexity": self.best_perplexity,
             "schedule": self.schedule.state(),
+            "softmax": self.softmax,
         }
         self.last_checkpoint = save_state(self.run.path, self.step, tensors, record, self.run.owner)
 
@@ -305,11 +310,21 @@ class Trainer:
         self.seconds_at_evaluation = record["seconds_at_evaluation"]
         self.best_perplexity = record["best_perplexity"]
         self.schedule.load_state(record["schedule"])
+        self.softmax = record.get("softmax")
         self.last_checkpoint = state.path
         for newer in state_files(self.run.path):
             if newer > state.path:
                 newer.unlink()
         self.run.keep_metrics_up_to(self.step)
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Forget what the process needed before: an experiment trains its rows one after the other."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with contextlib.suppress(OSError):  # Linux alone has it; elsewhere the peak stays the process's
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def peak_memory_bytes(device: torch.device) -> int:
