@@ -90,7 +90,9 @@ def test_a_disk_that_is_full_at_the_counts(tmp_path: Path, corpus: Corpus, monke
 def test_a_model_comes_back_bit_for_bit_and_ready_for_use(run: RunDirectory) -> None:
     model = run.build_model()
     run.save_model(model, 5)
+    drawn = torch.get_rng_state()
     loaded = run.load_model()
+    assert torch.equal(torch.get_rng_state(), drawn), "a start that the file replaces was drawn"
     assert not loaded.training
     assert loaded.state_dict().keys() == model.state_dict().keys()
     assert all(torch.equal(tensor, loaded.state_dict()[name]) for name, tensor in model.state_dict().items())

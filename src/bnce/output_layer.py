@@ -74,7 +74,7 @@ class OutputLayer(nn.Module):
         """Start at the unigram model, self-normalised: bias = ln p_n + ln Z, and a small weight."""
         with torch.no_grad():
             self.weight.uniform_(-0.05, 0.05)
-            self.bias.copy_(self.noise.log_probs_V + self.log_z)
+            self.bias.copy_(self.noise.log_probs_V).add_(self.log_z)
 
     @property
     def normalises(self) -> bool:

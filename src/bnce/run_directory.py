@@ -108,17 +108,19 @@ class RunDirectory:
         """The words and their counts, as an evaluation in detail wants them."""
         return WordCounts(self.vocabulary.words, self.target_counts)
 
-    def build_model(self) -> LanguageModel:
-        """Build the network this run trains, at its start."""
+    def build_model(self, device: str = "cpu") -> LanguageModel:
+        """Build the network this run trains, at its start; on `meta` it has shapes and no values."""
         loss = self.config.loss
-        return LanguageModel(self.config.model, loss, make_noise(loss.noise, self.target_counts, loss.noise_power))
+        noise = make_noise(loss.noise, self.target_counts, loss.noise_power)
+        with torch.device(device):
+            return LanguageModel(self.config.model, loss, noise)
 
     def load_model(self, device: str = "cpu") -> LanguageModel:
         """Load the best model so far, ready for use."""
         tensors, _ = self.read_model()
-        model = self.build_model()
+        model = self.build_model("meta")  # to draw 10⁹ numbers and to copy as many over them takes longer than reading
         try:
-            model.load_state_dict(tensors)
+            model.load_state_dict(tensors, assign=True)
         except RuntimeError as error:
             raise UserError(
                 f"'{self.path / MODEL_FILE}' does not fit the run's config.toml and vocab.txt: {_first_line(error)}"
