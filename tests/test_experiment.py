@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from small_corpus import Watcher, small_config, small_corpus
 
+from bnce.checkpoint import MODEL_FILE, state_files
 from bnce.config import RunConfig
 from bnce.corpus.store import Corpus
-from bnce.errors import UserError
-from bnce.experiment import Row, run_experiment, table_rows
+from bnce.errors import NotFiniteError, OutOfMemoryError, UserError
+from bnce.experiment import Outcome, PlannedRow, run_experiment, table_rows
 from bnce.run_directory import RunDirectory, is_finished
 from bnce.step import TrainingStep
+from bnce.trainer import Trainer
 from bnce.training_run import run_training
 
 CPU = torch.device("cpu")
-ROWS = [Row("rnn", "softmax"), Row("rnn", "bnce"), Row("ffnn", "bnce")]
+ROWS = [PlannedRow("rnn", "softmax"), PlannedRow("rnn", "bnce"), PlannedRow("ffnn", "bnce")]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +36,7 @@ class Experiment:
         self.corpus, self.out = corpus, out
         self.trained: list[str] = []
 
-    def config(self, row: Row) -> RunConfig:
+    def config(self, row: PlannedRow) -> RunConfig:
         config = small_config(self.corpus)
         return dataclasses.replace(
             config,
@@ -46,7 +49,7 @@ class Experiment:
         self.trained.append(f"{config.model.name}-{config.loss.name}")
         yield Watcher()
 
-    def run(self, **options: object) -> bool:
+    def run(self, **options: object) -> Outcome:
         return run_experiment(ROWS, self.out, self.config, self.corpus, CPU, self.watch, **options)  # type: ignore
 
 
@@ -54,7 +57,7 @@ def test_tables_are_the_papers_with_chunk_bnce_added() -> None:
     ltcb, obwb = table_rows("ltcb"), table_rows("obwb")
     assert [row.name for row in ltcb[:4]] == ["ffnn-softmax", "ffnn-snce", "ffnn-bnce", "rnn-softmax"]
     assert len(ltcb) == 5 * 3 + 4
-    assert [row for row in obwb if row.loss == "softmax"] == [Row("relu-lstm", "softmax")]
+    assert [row for row in obwb if row.loss == "softmax"] == [PlannedRow("relu-lstm", "softmax")]
     assert len(obwb) == 5 * 2 + 1 + 4
     with pytest.raises(UserError, match=r"Unknown table 'ltbc'.*Did you mean 'ltcb'"):
         table_rows("ltbc")
@@ -62,15 +65,15 @@ def test_tables_are_the_papers_with_chunk_bnce_added() -> None:
 
 def test_rows_that_are_done_are_skipped(corpus: Corpus, tmp_path: Path) -> None:
     experiment = Experiment(corpus, tmp_path)
-    assert experiment.run()
+    assert experiment.run().finished
     assert experiment.trained == [row.name for row in ROWS]
     assert all((tmp_path / row.name / "evaluation.json").is_file() for row in ROWS)
-    assert experiment.run()
+    assert experiment.run().finished
     assert experiment.trained == [row.name for row in ROWS]
 
 
 def test_a_row_without_its_model_is_neither_used_nor_trained_anew(corpus: Corpus, tmp_path: Path) -> None:
-    assert Experiment(corpus, tmp_path).run(keep_models=False)
+    assert Experiment(corpus, tmp_path).run(keep_models=False).finished
     run = RunDirectory.open(tmp_path / "rnn-bnce")
     before = {path.name: path.read_bytes() for path in run.path.iterdir() if path.is_file()}
     with pytest.raises(UserError, match="has its figures but no model any more"):
@@ -84,7 +87,7 @@ def test_an_interrupted_experiment_goes_on_to_the_same_numbers(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, broken = Experiment(corpus, tmp_path / "whole"), Experiment(corpus, tmp_path / "broken")
-    assert whole.run()
+    assert whole.run().finished
     call, num_steps = TrainingStep.__call__, 0
 
     def counting(*arguments: object) -> None:
@@ -93,28 +96,122 @@ def test_an_interrupted_experiment_goes_on_to_the_same_numbers(
         num_steps += 1
 
     monkeypatch.setattr(TrainingStep, "__call__", counting)
-    assert not broken.run(should_stop=lambda: num_steps >= 120)  # within the second row
+    assert not broken.run(should_stop=lambda: num_steps >= 120).finished  # within the second row
     assert broken.trained == ["rnn-softmax", "rnn-bnce"]
     assert [is_finished(tmp_path / "broken" / row.name) for row in ROWS] == [True, False, False]
-    assert broken.run()
+    assert broken.run().finished
     assert broken.trained == ["rnn-softmax", "rnn-bnce", "rnn-bnce", "ffnn-bnce"]
     for row in ROWS:
         found, expected = ((tmp_path / name / row.name / "evaluation.json").read_text() for name in ("broken", "whole"))
         assert found == expected
 
 
-def test_a_budget_stops_every_row_at_its_share(corpus: Corpus, tmp_path: Path) -> None:
-    experiment = Experiment(corpus, tmp_path)
-    assert not experiment.run(budget_seconds=0.0)
-    assert experiment.trained == [row.name for row in ROWS], "every row has its turn"
-    assert not any(is_finished(tmp_path / row.name) for row in ROWS)
-    assert experiment.run()
+def test_a_budget_is_shared_among_the_rows_that_are_left(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first row needs a second of its share of 20, so each of the others has half of the 59 that are left."""
+    now, used = 1000.0, []
+
+    def train(*_: object, should_stop: Callable[[], bool], **__: object) -> None:
+        nonlocal now
+        begin, needed = now, 1.0 if not used else 100.0
+        while not should_stop() and now < begin + needed:
+            now += 0.25
+        used.append(now - begin)
+
+    monkeypatch.setattr("bnce.experiment.time.monotonic", lambda: now)
+    monkeypatch.setattr("bnce.experiment.run_training", train)
+    outcome = Experiment(corpus, tmp_path).run(budget_seconds=60.0)
+    assert used == [1.0, 29.5, 29.5]
+    assert outcome.waiting == tuple(row.name for row in ROWS)
 
 
-def test_a_row_with_other_settings_is_refused(corpus: Corpus, tmp_path: Path) -> None:
+def test_every_row_has_its_turn_and_goes_on_later(corpus: Corpus, tmp_path: Path) -> None:
     experiment = Experiment(corpus, tmp_path)
-    assert not experiment.run(should_stop=iter([False, True, True, True]).__next__)
+    outcome = experiment.run(budget_seconds=0.0)
+    assert outcome == Outcome(tuple(row.name for row in ROWS), {})
+    assert experiment.trained == [row.name for row in ROWS]
+    assert experiment.run().finished
+
+
+@pytest.mark.parametrize("is_finished_first", [True, False])
+def test_a_row_with_other_settings_is_refused(corpus: Corpus, tmp_path: Path, is_finished_first: bool) -> None:
+    """Whether it is done or not: a table of rows that were trained differently would say nothing of it."""
+    experiment = Experiment(corpus, tmp_path)
+    experiment.run(should_stop=(lambda: False) if is_finished_first else iter([False, True, True, True]).__next__)
+    experiment.trained.clear()
     plain = experiment.config
-    experiment.config = lambda row: dataclasses.replace(plain(row), recipe="other")  # type: ignore[method-assign]
-    with pytest.raises(UserError, match="was started with other settings"):
+    for changed, difference in (
+        ({"recipe": "other"}, "recipe small, not other"),
+        ({"training": dataclasses.replace(plain(ROWS[0]).training, epochs=3)}, "training.epochs 2, not 3"),
+    ):
+        experiment.config = lambda row, changed=changed: dataclasses.replace(plain(row), **changed)  # type: ignore
+        with pytest.raises(UserError, match=rf"rnn-softmax' was started with other settings \({difference}\): give"):
+            experiment.run()
+    assert experiment.trained == []
+
+
+def test_a_moved_corpus_is_the_same_and_another_text_is_not(corpus: Corpus, tmp_path: Path) -> None:
+    experiment = Experiment(corpus, tmp_path / "out")
+    assert experiment.run().finished
+    shutil.copytree(corpus.directory, tmp_path / "moved")
+    experiment.corpus = Corpus.open(tmp_path / "moved")
+    assert experiment.run().finished
+    experiment.corpus = small_corpus(tmp_path / "other", num_train=1999)
+    with pytest.raises(UserError, match="has another training text than the run"):
         experiment.run()
+
+
+def test_what_is_wrong_with_any_row_is_told_before_the_first_is_trained(corpus: Corpus, tmp_path: Path) -> None:
+    experiment = Experiment(corpus, tmp_path)
+    plain = experiment.config
+
+    def last_is_wrong(row: PlannedRow) -> RunConfig:
+        training = dataclasses.replace(plain(row).training, batch_size=8 if row != ROWS[-1] else 100_000)
+        return dataclasses.replace(plain(row), training=training)
+
+    experiment.config = last_is_wrong  # type: ignore[method-assign]
+    with pytest.raises(UserError, match="batch_size"):
+        experiment.run()
+    assert experiment.trained == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "tried_again"),
+    [(NotFiniteError("The loss is no longer finite."), False), (OutOfMemoryError("The GPU's memory is full."), True)],
+)
+def test_a_row_that_fails_does_not_hold_up_the_others(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: UserError, tried_again: bool
+) -> None:
+    train = Trainer.train
+
+    def fail(trainer: Trainer, should_stop: Callable[[], bool]) -> bool:
+        if trainer.config.model.name == "rnn" and trainer.config.loss.name == "bnce":
+            raise error
+        return train(trainer, should_stop)
+
+    monkeypatch.setattr(Trainer, "train", fail)
+    experiment = Experiment(corpus, tmp_path)
+    outcome = experiment.run()
+    assert outcome == Outcome((), {"rnn-bnce": str(error)})
+    assert not outcome.finished
+    assert [is_finished(tmp_path / row.name) for row in ROWS] == [True, False, True]
+    experiment.trained.clear()
+    outcome = experiment.run()
+    assert list(outcome.failed) == ["rnn-bnce"]
+    assert experiment.trained == (["rnn-bnce"] if tried_again else [])
+    if not tried_again:
+        assert outcome.failed["rnn-bnce"] == "It diverged before; remove its directory to train it again."
+
+
+def test_what_a_killed_process_left_of_a_finished_row_is_removed(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as killed:
+        killed.setattr("bnce.experiment._tidy_up", lambda *_: None)
+        assert Experiment(corpus, tmp_path).run().finished
+    assert all(state_files(tmp_path / row.name) for row in ROWS)
+    assert Experiment(corpus, tmp_path).run(keep_models=False).finished
+    assert not any(state_files(tmp_path / row.name) for row in ROWS)
+    assert not any((tmp_path / row.name / MODEL_FILE).exists() for row in ROWS)

@@ -92,7 +92,7 @@ def test_a_full_disk_is_told_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         write()
     assert str(caught.value) == (
-        f"The disk is full: '{path}' could not be written and nothing was left in its place; "
+        f"The disk is full: '{path}' could not be written, and what was there is as it was; "
         "free some space, then run the same command again."
     )
     assert os.listdir(tmp_path) == []

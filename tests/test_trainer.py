@@ -285,18 +285,22 @@ class TestEvaluations:
     ) -> None:
         trainer = make_trainer(names, corpus, optimiser={"name": optimiser}, training={"evaluations_per_epoch": 4})
         start = evaluate(trainer.model, corpus.split("valid")).ppl_f  # near the unigram model: its weights are small
-        script_perplexities(monkeypatch, [0.9 * start, 1.1 * start, 1.2 * start, 0.5 * start] * 2)
+        script_perplexities(monkeypatch, [0.9 * start, 1.05 * start, 1.2 * start, 1.3 * start] * 2)
         assert trainer.train()
         (sentence,) = trainer.observer.sentences  # type: ignore[attr-defined]
         told = re.fullmatch(
-            r"Validation PPLf is (\S+) at step 25, worse than at the start of training \((\S+)\): lower "
+            r"Validation PPLf is (\S+) at step 38, worse than at the start of training \((\S+)\): lower "
             r"optimiser.learning_rate \(\S+\)( or optimiser.body_learning_rate \(\S+\))?\.",
             sentence,
         )
         assert told
-        assert float(told[1]) == pytest.approx(1.1 * start, rel=1e-4)
+        assert float(told[1]) == pytest.approx(1.2 * start, rel=1e-4)
         assert float(told[2]) == pytest.approx(start, rel=0.01)
         assert (told[3] is not None) == (optimiser == "rowwise")
+
+        resumed = Trainer(trainer.run, corpus, CPU, Watcher())
+        resumed.resume()
+        assert resumed.warnings == [sentence]
 
     def test_the_best_model_is_kept(
         self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch

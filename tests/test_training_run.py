@@ -14,15 +14,15 @@ import torch
 from safetensors import SafetensorError
 from small_corpus import Watcher, random_ids, small_config, small_corpus, write_corpus
 
-from bnce import checkpoint, training_run
+from bnce import checkpoint, files, training_run
 from bnce.checkpoint import state_files
 from bnce.corpus.prepare import DOCSTRINGS
 from bnce.corpus.store import Corpus
-from bnce.errors import UserError
+from bnce.errors import NotFiniteError, OutOfMemoryError, UserError
 from bnce.evaluate import evaluate
-from bnce.run_directory import RunDirectory
+from bnce.run_directory import RunDirectory, describe_device
 from bnce.trainer import Trainer
-from bnce.training_run import create_run, open_corpus, run_training
+from bnce.training_run import corpus_setting, create_run, open_corpus, run_training
 
 CPU = torch.device("cpu")
 
@@ -299,3 +299,80 @@ def test_the_best_model_is_tested_and_not_the_last(
     run_training(run, corpus, CPU, Watcher())
     tested = json.loads((run.path / "evaluation.json").read_text(encoding="utf-8"))
     assert tested["ppl_f"] == evaluate(run.load_model(), corpus.split("test")).ppl_f
+
+
+def test_while_it_runs_a_run_claims_no_speed(place: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed, it would be a run of 0 words a second for ever."""
+    seen = []
+    monkeypatch.setattr(Trainer, "train", lambda self, _: seen.append(read_json(self.run.path / "summary.json")))
+    run_training(create_run(place / "run", small_config(corpus), corpus), corpus, CPU, Watcher())
+    (summary,) = seen
+    assert summary["status"] == "running"
+    assert {summary[key] for key in ("words_per_second", "train_seconds", "tokens", "epochs")} == {None}
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "told"),
+    [
+        (NotFiniteError("The loss is no longer finite."), "diverged", "The loss is no longer finite"),
+        (
+            torch.OutOfMemoryError("CUDA out of memory"),
+            "failed",
+            r"The GPU's memory is full: relu-lstm with bnce .*\(8\)",
+        ),
+        (KeyError("a bug"), "failed", "a bug"),
+    ],
+)
+def test_what_broke_a_run_off_is_in_its_summary(
+    place: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, error: Exception, status: str, told: str
+) -> None:
+    def fail(trainer: Trainer, _: object) -> bool:
+        trainer.tokens, trainer.timed_tokens, trainer.seconds = 1000, 1000, 1e-9
+        raise error
+
+    monkeypatch.setattr(Trainer, "train", fail)
+    run = create_run(place / "run", small_config(corpus), corpus)
+    kind = OutOfMemoryError if isinstance(error, torch.OutOfMemoryError) else type(error)
+    with pytest.raises(kind, match=told):
+        run_training(run, corpus, CPU, Watcher())
+    summary = read_json(run.path / "summary.json")
+    assert (summary["status"], summary["words_per_second"]) == (status, None)
+
+
+def test_figures_of_a_model_that_is_trained_anew_are_dropped(place: Path, corpus: Corpus) -> None:
+    """A run that was killed between its test and its end, and has no state, begins again."""
+    run = create_run(place / "run", small_config(corpus), corpus)
+    run.write_json("evaluation.json", {"split": "test", "ppl_f": 1.0})
+    run_training(run, corpus, CPU, Watcher(), resume=True, should_stop=lambda: True)
+    assert not (run.path / "evaluation.json").exists()
+
+
+def test_two_processes_do_not_train_one_run(place: Path, corpus: Corpus) -> None:
+    run = create_run(place / "run", small_config(corpus), corpus)
+    before = {path.name for path in run.path.iterdir()}
+    with (
+        files.held(run.path, "busy"),
+        pytest.raises(UserError, match=r"run' is being trained by another process: wait for it, or end it\."),
+    ):
+        run_training(run, corpus, CPU, Watcher())
+    assert {path.name for path in run.path.iterdir()} == before
+    assert run_training(run, corpus, CPU, Watcher())["status"] == "finished"
+
+
+def test_a_run_of_two_devices_names_both(place: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A speed of the one and the other is not compared with that of either."""
+    run = create_run(place / "run", small_config(corpus), corpus)
+    run_training(run, corpus, CPU, Watcher(), should_stop=lambda: True)
+    monkeypatch.setattr("bnce.trainer.describe_device", lambda _: "A faster one")
+    watcher = Watcher()
+    summary = run_training(run, corpus, CPU, watcher, resume=True)
+    assert summary["device"] == f"{describe_device(CPU)}, then A faster one"
+    assert any("goes on on A faster one: its speed will be a mixture" in sentence for sentence in watcher.sentences)
+
+
+def test_a_corpus_is_kept_by_its_whole_path_and_the_docstrings_by_their_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert corpus_setting("somewhere") == str(tmp_path / "somewhere")
+    assert corpus_setting(DOCSTRINGS) == DOCSTRINGS

@@ -285,6 +285,8 @@ def _apply_setting(tables: dict[str, Any], setting: str) -> None:
         raise UserError(f"--set received '{setting}': write it as section.key=value, such as training.epochs=3.")
     if section not in SECTIONS:
         raise unknown_name("section", section, SECTIONS)
+    if name == "name" and section in ("model", "loss"):
+        raise UserError(f"--set received '{setting}': choose the {section} by --{section}.")
     try:
         value = tomllib.loads(f"value = {text.strip()}")["value"]
     except tomllib.TOMLDecodeError:

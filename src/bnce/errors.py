@@ -1,4 +1,4 @@
-"""The one error a user can cause."""
+"""The one error a user can cause, and the kinds of it that somebody has to tell apart."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ class UserError(ValueError):
 
     The command line prints it as one sentence and leaves with status 2.
     """
+
+
+class NotFiniteError(UserError):
+    """Training that blew up: a loss, gradient, model or perplexity that is no longer finite."""
+
+
+class OutOfMemoryError(UserError):
+    """Training that does not fit into the GPU's memory."""
 
 
 def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> UserError:

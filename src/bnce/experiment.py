@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,20 +13,20 @@ from pathlib import Path
 import torch
 
 from bnce.checkpoint import MODEL_FILE, remove_states
-from bnce.config import MODEL_NAMES, RunConfig
+from bnce.config import MODEL_NAMES, SECTIONS, RunConfig
 from bnce.corpus.store import Corpus
-from bnce.errors import UserError, unknown_name
-from bnce.run_directory import RunDirectory, is_finished
+from bnce.errors import NotFiniteError, OutOfMemoryError, UserError, unknown_name
+from bnce.run_directory import RunDirectory, is_finished, read_status
 from bnce.trainer import Observer
-from bnce.training_run import create_run, run_training
+from bnce.training_run import check_trainable, create_run, run_training
 
 # What a table's rows are trained with, unless another recipe is named: `ltcb` and `obwb` are the paper's own.
 RECIPES = {"ltcb": "wiki", "obwb": "news"}
 
 
 @dataclass(frozen=True)
-class Row:
-    """One row of a table: a model and a loss."""
+class PlannedRow:
+    """One row of a table to be filled: a model and a loss."""
 
     model: str
     loss: str
@@ -36,7 +37,20 @@ class Row:
         return f"{self.model}-{self.loss}"
 
 
-def table_rows(table: str) -> list[Row]:
+@dataclass(frozen=True)
+class Outcome:
+    """What became of an experiment: the rows that wait for more time, and why others have no figures."""
+
+    waiting: tuple[str, ...]
+    failed: Mapping[str, str]
+
+    @property
+    def finished(self) -> bool:
+        """Whether every row is done."""
+        return not self.waiting and not self.failed
+
+
+def table_rows(table: str) -> list[PlannedRow]:
     """List the rows of the paper's Table 2 or 4, and ours: chunk B-NCE where there is a stream to leave out."""
     if table not in RECIPES:
         raise unknown_name("table", table, RECIPES)
@@ -45,14 +59,14 @@ def table_rows(table: str) -> list[Row]:
         # The paper could not run the softmax over 0.8M words; one model shows what it costs.
         with_softmax = table == "ltcb" or model == "relu-lstm"
         losses = ("softmax",) * with_softmax + ("snce", "bnce") + ("chunk-bnce",) * (model != "ffnn")
-        rows += [Row(model, loss) for loss in losses]
+        rows += [PlannedRow(model, loss) for loss in losses]
     return rows
 
 
 def run_experiment(
-    rows: list[Row],
+    rows: list[PlannedRow],
     out: Path,
-    make_config: Callable[[Row], RunConfig],
+    make_config: Callable[[PlannedRow], RunConfig],
     corpus: Corpus,
     device: torch.device,
     watch: Callable[[RunConfig], AbstractContextManager[Observer]],
@@ -61,37 +75,87 @@ def run_experiment(
     should_stop: Callable[[], bool] = lambda: False,
     command: str = "",
     keep_models: bool = True,
-) -> bool:
-    """Train the rows that are not done; returns whether all of them are now.
+) -> Outcome:
+    """Train the rows that are not done; what is wrong with any of them is told before the first is trained.
 
     A budget is shared fairly: a row may use what is left of it, divided by the rows that are left. A finished row keeps
-    its model, or only its figures, but nothing to resume from.
+    its model, or only its figures, but nothing to resume from. A row that diverges, or does not fit into the GPU, is
+    left behind; one that has diverged is not trained again, since it would again.
     """
-    waiting = [row for row in rows if not is_finished(out / row.name)]
+    configs = {row: make_config(row) for row in rows}
+    for row, config in configs.items():
+        _check_row(out / row.name, config, corpus, device)
+        _tidy_up(out / row.name, keep_models)
+    failed = {row.name: _DIVERGED for row in rows if read_status(out / row.name) == "diverged"}
+    waiting = [row for row in rows if not is_finished(out / row.name) and row.name not in failed]
     deadline = None if budget_seconds is None else time.monotonic() + budget_seconds
     for number, row in enumerate(waiting):
         if should_stop():
-            return False
+            break
         stop_row = _at_time(should_stop, deadline, num_left=len(waiting) - number)
-        run, resume = _open_or_create(out / row.name, make_config(row), corpus, device)
-        with watch(run.config) as observer:
-            run_training(
-                run,
-                corpus,
-                device,
-                observer,
-                resume=resume,
-                should_stop=stop_row,
-                command=command,
-            )
-        if is_finished(run.path):
-            remove_states(run.path)
-            if not keep_models:
-                (run.path / MODEL_FILE).unlink(missing_ok=True)
+        try:
+            _train_row(out / row.name, configs[row], corpus, device, watch, stop_row, command)
+        except (NotFiniteError, OutOfMemoryError) as error:
+            failed[row.name] = str(error)
+        _tidy_up(out / row.name, keep_models)
         gc.collect()  # a captured step keeps its memory until its owner is collected
         if device.type == "cuda":
             torch.cuda.empty_cache()
-    return all(is_finished(out / row.name) for row in rows)
+    unfinished = [row.name for row in rows if not is_finished(out / row.name)]
+    return Outcome(tuple(name for name in unfinished if name not in failed), failed)
+
+
+_DIVERGED = "It diverged before; remove its directory to train it again."
+
+
+def _check_row(path: Path, config: RunConfig, corpus: Corpus, device: torch.device) -> None:
+    """Refuse a row that cannot be trained, or that was begun, or even finished, with something else."""
+    check_trainable(config, corpus, device)
+    if not (path / "config.toml").is_file():
+        return
+    run = RunDirectory.open(path)
+    # A corpus that was moved is known by its words and their counts, below.
+    if dataclasses.replace(run.config, corpus=config.corpus) != config:
+        raise UserError(
+            f"The row '{path}' was started with other settings ({_difference(run.config, config)}): give another "
+            "--out, or remove it."
+        )
+    run.check_corpus(corpus)
+
+
+def _difference(before: RunConfig, now: RunConfig) -> str:
+    """Name the first setting in which two configs differ."""
+    if before.recipe != now.recipe:
+        return f"recipe {before.recipe}, not {now.recipe}"
+    for section in SECTIONS:
+        old, new = dataclasses.asdict(getattr(before, section)), dataclasses.asdict(getattr(now, section))
+        for key, value in old.items():
+            if value != new[key]:
+                return f"{section}.{key} {value}, not {new[key]}"
+    raise AssertionError("they are equal")
+
+
+def _train_row(
+    path: Path,
+    config: RunConfig,
+    corpus: Corpus,
+    device: torch.device,
+    watch: Callable[[RunConfig], AbstractContextManager[Observer]],
+    should_stop: Callable[[], bool],
+    command: str,
+) -> None:
+    resume = (path / "config.toml").is_file()
+    run = RunDirectory.open(path) if resume else create_run(path, config, corpus, device)
+    with watch(config) as observer:
+        run_training(run, corpus, device, observer, resume=resume, should_stop=should_stop, command=command)
+
+
+def _tidy_up(path: Path, keep_models: bool) -> None:
+    """Drop what a finished row does not keep, also where a process was killed before it could."""
+    if is_finished(path):
+        remove_states(path)
+        if not keep_models:
+            (path / MODEL_FILE).unlink(missing_ok=True)
 
 
 def _at_time(should_stop: Callable[[], bool], deadline: float | None, num_left: int) -> Callable[[], bool]:
@@ -101,12 +165,3 @@ def _at_time(should_stop: Callable[[], bool], deadline: float | None, num_left: 
     now = time.monotonic()
     ends_at = now + max(0.0, deadline - now) / num_left
     return lambda: should_stop() or time.monotonic() >= ends_at
-
-
-def _open_or_create(path: Path, config: RunConfig, corpus: Corpus, device: torch.device) -> tuple[RunDirectory, bool]:
-    if not (path / "config.toml").is_file():
-        return create_run(path, config, corpus, device), False
-    run = RunDirectory.open(path)
-    if run.config != config:
-        raise UserError(f"The row '{path}' was started with other settings: give another --out, or remove it.")
-    return run, True

@@ -105,6 +105,19 @@ def _locked(directory: Path, required: bool = False) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def held(directory: Path, busy: str) -> Iterator[None]:
+    """Keep a directory to this process; the sentence `busy` is for whoever finds it taken."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(_locked(directory, required=True))
+        except BlockingIOError as error:
+            raise UserError(busy) from error
+        except OSError:  # a file system without locks
+            pass
+        yield
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a small text file atomically."""
     with atomic_file(path) as partial:
@@ -143,7 +156,7 @@ def _explain_full_disk(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UserError(
-                f"The disk is full: '{path}' could not be written and nothing was left in its place; "
+                f"The disk is full: '{path}' could not be written, and what was there is as it was; "
                 "free some space, then run the same command again."
             ) from error
         if error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR):

@@ -203,6 +203,8 @@ class RunDirectory:
 
     def keep_metrics_up_to(self, step: int) -> None:
         """Drop the evaluations after a step that the run is resumed from: they will be made again."""
+        if not (self.path / "metrics.jsonl").exists():
+            return
         kept = [files.to_json(record) + "\n" for record in self.read_metrics() if record["step"] <= step]
         files.write_text(self.path / "metrics.jsonl", "".join(kept))
 
@@ -220,13 +222,18 @@ class RunDirectory:
                 leftover.unlink()
 
 
-def is_finished(path: Path) -> bool:
-    """Say whether a run has reached its end."""
+def read_status(path: Path) -> str | None:
+    """Read how far a run has come: running, stopped, finished, diverged or failed; None before it began."""
     try:
         summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return False
-    return isinstance(summary, dict) and summary.get("status") == "finished"
+        return None
+    return summary.get("status") if isinstance(summary, dict) else None
+
+
+def is_finished(path: Path) -> bool:
+    """Say whether a run has reached its end."""
+    return read_status(path) == "finished"
 
 
 def choose_device(name: str) -> torch.device:

@@ -21,16 +21,18 @@ from torch import Tensor
 from bnce.checkpoint import load_newest_state, save_state, state_files
 from bnce.corpus.batches import open_streams
 from bnce.corpus.store import Corpus
-from bnce.errors import UserError
+from bnce.errors import NotFiniteError
 from bnce.evaluate import Evaluation, evaluate
 from bnce.language_model import LanguageModel
 from bnce.losses import softmax_forms
 from bnce.optimiser import Optimiser, Schedule
-from bnce.run_directory import RunDirectory
+from bnce.run_directory import RunDirectory, describe_device
 from bnce.step import TrainingStep
 
 # How often the loss is read back and looked at; a GPU should not have to wait for the host.
 CHECK_EVERY_STEPS = {"cpu": 1, "cuda": 50}
+# How much worse than at its start a model's perplexity must be for the run to have gone astray.
+ASTRAY = 1.1
 
 
 class Observer(Protocol):
@@ -51,7 +53,6 @@ class Trainer:
 
     def __init__(self, run: RunDirectory, corpus: Corpus, device: torch.device, observer: Observer) -> None:
         run.check_corpus(corpus)
-        reset_peak_memory(device)
         self.run, self.device, self.observer = run, device, observer
         self.config = run.config
         training = self.config.training
@@ -84,7 +85,8 @@ class Trainer:
         self.seconds_at_evaluation = 0.0
         self.best_perplexity = math.inf
         self.best_step = 0
-        self.warned = False
+        self.warnings: list[str] = []
+        self.devices = [describe_device(device)]  # more than one where a run was resumed on another
         self.last_checkpoint: Path | None = None
 
     def _choose_softmax(self) -> str:
@@ -113,6 +115,7 @@ class Trainer:
             self.softmax = self.softmax or self._choose_softmax()
             softmax_forms.get_form(self.softmax, self.device)
             self.model.output.softmax = self.softmax
+        reset_peak_memory(self.device)
         check_every = CHECK_EVERY_STEPS.get(self.device.type, 1)
         last_saved = self._resume_clock()
         while self.step < self.total_steps:
@@ -158,7 +161,7 @@ class Trainer:
         if not all(bool(torch.isfinite(parameter).all()) for parameter in self.model.parameters()):
             raise self._not_finite("model", self.step - 1)
 
-    def _not_finite(self, what: str, index: int) -> UserError:
+    def _not_finite(self, what: str, index: int) -> NotFiniteError:
         """Explain a run that blew up in the step with this number, counted from 0."""
         rate = self.config.optimiser.learning_rate * self.schedule.factor(index)
         good = (
@@ -166,7 +169,7 @@ class Trainer:
             if self.last_checkpoint
             else "there is no checkpoint yet"
         )
-        return UserError(
+        return NotFiniteError(
             f"The {what} is no longer finite at step {index + 1} (learning rate {rate:g}): {good}. "
             "Lower optimiser.learning_rate or optimiser.clip_norm and train again."
         )
@@ -197,15 +200,15 @@ class Trainer:
         """Say once that the model has become worse than what it started as: the frequencies of the words."""
         valid_N = torch.from_numpy(np.asarray(self.valid_ids, dtype=np.int64)).to(self.device)
         start = math.exp(-float(self.model.output.noise.log_prob(valid_N).double().mean()))
-        if result.ppl_f > start and not self.warned:
-            self.warned = True
+        if result.ppl_f > ASTRAY * start and not self.warnings:
             optimiser = self.config.optimiser
             body = f" or optimiser.body_learning_rate ({optimiser.body_learning_rate:g})"
-            self.observer.noticed(
+            self.warnings.append(
                 f"Validation PPLf is {result.ppl_f:.5g} at step {self.step}, worse than at the start of training "
                 f"({start:.5g}): lower optimiser.learning_rate ({optimiser.learning_rate:g})"
                 f"{body if optimiser.name == 'rowwise' else ''}."
             )
+            self.observer.noticed(self.warnings[-1])
 
     def _metrics(self, result: Evaluation) -> dict[str, Any]:
         return {
@@ -228,6 +231,14 @@ class Trainer:
     def words_per_second(self) -> float:
         """Compute the speed of the run so far, its start-up left out."""
         return self.timed_tokens / self.seconds if self.seconds else 0.0
+
+    def _note_devices(self, before: list[str]) -> None:
+        """Keep the names of all devices the run was trained on: its speed is that of none of them, then."""
+        if before[-1] != self.devices[-1]:
+            self.observer.noticed(
+                f"The run was trained on {before[-1]} and goes on on {self.devices[-1]}: its speed will be a mixture."
+            )
+        self.devices = list(dict.fromkeys([*before, *self.devices]))
 
     def _words_per_second(self) -> float:
         """Compute the speed since the last evaluation."""
@@ -283,6 +294,8 @@ class Trainer:
             "best_perplexity": self.best_perplexity,
             "schedule": self.schedule.state(),
             "softmax": self.softmax,
+            "warnings": self.warnings,
+            "devices": self.devices,
         }
         self.last_checkpoint = save_state(self.run.path, self.step, tensors, record, self.run.owner)
 
@@ -310,7 +323,8 @@ class Trainer:
         self.seconds_at_evaluation = record["seconds_at_evaluation"]
         self.best_perplexity = record["best_perplexity"]
         self.schedule.load_state(record["schedule"])
-        self.softmax = record.get("softmax")
+        self.softmax, self.warnings = record.get("softmax"), record.get("warnings", [])
+        self._note_devices(record.get("devices", self.devices))
         self.last_checkpoint = state.path
         for newer in state_files(self.run.path):
             if newer > state.path:

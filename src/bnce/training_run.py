@@ -12,16 +12,17 @@ from typing import Any
 
 import torch
 
+from bnce import files
 from bnce.config import RunConfig
 from bnce.corpus.batches import Streams
 from bnce.corpus.prepare import DOCSTRINGS, prepare
 from bnce.corpus.store import Corpus
 from bnce.corpus.workers import num_cores
-from bnce.errors import UserError
+from bnce.errors import NotFiniteError, OutOfMemoryError, UserError
 from bnce.evaluate import Evaluation, evaluate
 from bnce.evaluation_events import write_test_events
 from bnce.losses import softmax_forms
-from bnce.run_directory import RunDirectory, describe_device
+from bnce.run_directory import RunDirectory
 from bnce.trainer import Observer, Trainer
 from bnce.version import __version__
 
@@ -41,8 +42,19 @@ def open_corpus(name: str, progress: Callable[[int, int], None] | None = None) -
     return Corpus.open(cache)
 
 
+def corpus_setting(name: str) -> str:
+    """Write a corpus the way a run's config keeps it: the docstrings by their name, a directory by its whole path."""
+    return name if name == DOCSTRINGS else str(Path(name).resolve())
+
+
 def create_run(out: Path, config: RunConfig, corpus: Corpus, device: torch.device | None = None) -> RunDirectory:
     """Lay out a run directory, after checking that the corpus and the device, where it is known, can train it."""
+    check_trainable(config, corpus, device)
+    return RunDirectory.create(out, config, corpus)
+
+
+def check_trainable(config: RunConfig, corpus: Corpus, device: torch.device | None = None) -> None:
+    """Refuse settings that the corpus, or the device, where it is known, cannot train."""
     training = config.training
     if device is not None and config.loss.name == "softmax" and config.loss.softmax != "auto":
         softmax_forms.get_form(config.loss.softmax, device)
@@ -51,7 +63,6 @@ def create_run(out: Path, config: RunConfig, corpus: Corpus, device: torch.devic
         raise UserError(
             "B-NCE with one stream and no drawn words has no noise: raise training.batch_size or loss.num_noise."
         )
-    return RunDirectory.create(out, config, corpus)
 
 
 def run_training(
@@ -65,10 +76,26 @@ def run_training(
     command: str = "",
 ) -> dict[str, Any]:
     """Train to the end or to a stop, evaluate the best model on test, and return the run's summary."""
-    if resume:
-        run.check_resumable()
+    with files.held(run.path, f"The run '{run.path}' is being trained by another process: wait for it, or end it."):
+        if resume:
+            run.check_resumable()
+        # A run that was killed while it ended has figures of a model that may never be made again.
+        (run.path / "evaluation.json").unlink(missing_ok=True)
+        return _train_and_test(run, corpus, device, observer, resume, should_stop, command)
+
+
+def _train_and_test(
+    run: RunDirectory,
+    corpus: Corpus,
+    device: torch.device,
+    observer: Observer,
+    resume: bool,
+    should_stop: Callable[[], bool],
+    command: str,
+) -> dict[str, Any]:
     recorder = _Recorder(run.path / "tensorboard", observer)
-    trainer = Trainer(run, corpus, device, recorder)
+    with _explain_full_memory(config=run.config):
+        trainer = Trainer(run, corpus, device, recorder)
     if resume:
         trainer.resume()
     recorder.start(trainer.step)
@@ -78,10 +105,12 @@ def run_training(
 
     run.write_json("summary.json", summary("running"))
     try:
-        finished = trainer.train(should_stop)
-    except BaseException:
+        with _explain_full_memory(config=run.config):
+            finished = trainer.train(should_stop)
+    except BaseException as error:
+        status = "diverged" if isinstance(error, NotFiniteError) else "failed"
         with contextlib.suppress(UserError, OSError):  # the first error is the one to tell
-            run.write_json("summary.json", summary("failed"))
+            run.write_json("summary.json", summary(status))
         raise
     finally:
         recorder.close()
@@ -99,26 +128,40 @@ def run_training(
     return summary("finished")
 
 
+@contextlib.contextmanager
+def _explain_full_memory(config: RunConfig) -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemoryError(
+            f"The GPU's memory is full: {config.model.name} with {config.loss.name} does not fit. Lower "
+            f"training.batch_size ({config.training.batch_size}) or the model's sizes, or end what else runs there."
+        ) from error
+
+
 def _summary(trainer: Trainer, run: RunDirectory, status: str, command: str) -> dict[str, Any]:
     model = trainer.model
+    # While a run goes on, and where an error broke it off, its clock has not been read.
+    is_timed = status in ("finished", "stopped")
     return {
         "status": status,
         "num_parameters": model.num_parameters,
         "num_table_parameters": sum(table.numel() for table in model.tables().values()),
         "vocab_size": len(run.vocabulary),
         "vocabulary_digest": run.vocabulary.digest,
-        "device": describe_device(trainer.device),
+        "device": ", then ".join(trainer.devices),
         "torch": torch.__version__,
         "bnce": __version__,
         "commit": _commit(),
         "command": command,
         "seed": run.config.training.seed,
-        "words_per_second": trainer.words_per_second,
-        "train_seconds": trainer.seconds,
-        "startup_seconds": trainer.startup_seconds,
-        "tokens": trainer.tokens,
-        "epochs": trainer.step / len(trainer.streams),
+        "words_per_second": trainer.words_per_second if is_timed else None,
+        "train_seconds": trainer.seconds if is_timed else None,
+        "startup_seconds": trainer.startup_seconds if is_timed else None,
+        "tokens": trainer.tokens if is_timed else None,
+        "epochs": trainer.step / len(trainer.streams) if is_timed else None,
         "step": trainer.step,
+        "warnings": trainer.warnings,
     }
 
 

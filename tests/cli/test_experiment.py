@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
+
+from bnce.checkpoint import MODEL_FILE, state_files
+from bnce.cli.train import STOPPED
+from bnce.config import read_config
+from bnce.experiment import Outcome
+from bnce.run_directory import is_finished
+from bnce.step import TrainingStep
 
 from .conftest import Command, settings
 
@@ -26,6 +40,114 @@ def test_rows_table_and_report(bnce: Command, corpus: Path, place: Path) -> None
     assert "RNN (B-NCE)" in again.stdout
 
 
+def test_the_report_has_all_rows_whichever_were_asked_for(bnce: Command, corpus: Path, place: Path) -> None:
+    options = ["--corpus", corpus, "--out", place / "grid", *settings(), "--json"]
+    assert bnce("experiment", "ltcb", "--models", "rnn", "--losses", "softmax,bnce", *options).status == 0
+    record = bnce("experiment", "ltcb", "--models", "ffnn", "--losses", "bnce", *options).json
+    assert [row["run"] for row in record["rows"]] == ["ffnn-bnce", "rnn-softmax", "rnn-bnce"]
+    assert (record["finished"], record["waiting"], record["failed"]) == (True, [], {})
+
+
+def test_a_recipe_and_settings_reach_the_rows(bnce: Command, corpus: Path, place: Path) -> None:
+    options = ["--corpus", corpus, "--models", "rnn", "--losses", "bnce", "--out", place / "grid", *settings()]
+    assert bnce("experiment", "ltcb", "--recipe", "obwb", *options, "--set", "training.seed=7").status == 0
+    config = read_config(place / "grid" / "rnn-bnce" / "config.toml")
+    assert (config.recipe, config.optimiser.learning_rate, config.training.seed) == ("obwb", 1.0, 7)
+    assert config.corpus == str(corpus.resolve())
+
+
+def test_models_are_dropped_when_asked(bnce: Command, corpus: Path, place: Path) -> None:
+    options = ["--corpus", corpus, "--models", "rnn", "--losses", "bnce", *settings()]
+    for name, words in (("kept", []), ("dropped", ["--no-keep-models"])):
+        assert bnce("experiment", "ltcb", *options, "--out", place / name, *words).status == 0
+        assert (place / name / "rnn-bnce" / MODEL_FILE).exists() == (name == "kept")
+        assert state_files(place / name / "rnn-bnce") == []
+
+
+def test_a_budget_of_minutes(bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+
+    def run(*_: object, budget_seconds: float, **__: object) -> Outcome:
+        given.append(budget_seconds)
+        return Outcome(("rnn-bnce",), {})
+
+    monkeypatch.setattr("bnce.experiment.run_experiment", run)
+    options = ["--corpus", corpus, "--models", "rnn", "--losses", "bnce", "--out", place / "grid"]
+    outcome = bnce("experiment", "ltcb", *options, "--budget", "1.5")
+    assert (outcome.status, given) == (0, [90.0])
+    assert outcome.stderr == "Not every row is done: the same command goes on (rnn-bnce).\n"
+
+
+def test_stopped_before_its_first_figures_and_again(
+    bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in the second step, twice, then to the end: one JSON object each time, and a report of what there is."""
+    options = ["--corpus", corpus, "--models", "rnn", "--losses", "softmax,bnce", "--out", place / "grid", *settings()]
+    call, num_steps = TrainingStep.__call__, 0
+
+    def interrupted(*arguments: object) -> None:
+        nonlocal num_steps
+        call(*arguments)  # type: ignore[arg-type]
+        num_steps += 1
+        if num_steps == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(TrainingStep, "__call__", interrupted)
+    for _ in range(2):
+        num_steps = 0
+        outcome = bnce("experiment", "ltcb", *options, "--json")
+        assert outcome.status == STOPPED
+        assert json.loads(outcome.stdout) == {
+            "rows": [], "finished": False, "waiting": ["rnn-softmax", "rnn-bnce"], "failed": {}
+        }  # fmt: skip
+    assert not (place / "grid" / "report").exists()
+    assert [row["run"] for row in bnce("experiment", "ltcb", *options, "--json").json["rows"]] == [
+        "rnn-softmax",
+        "rnn-bnce",
+    ]
+
+
+def test_a_row_that_diverges_is_named_and_the_others_are_reported(bnce: Command, corpus: Path, place: Path) -> None:
+    recipe = place / "wild.toml"
+    recipe.write_text('base = "wiki"\n[losses.softmax.optimiser]\nlearning_rate = 1e38\n', encoding="utf-8")
+    options = ["--corpus", corpus, "--models", "rnn", "--losses", "softmax,bnce", "--out", place / "grid", *settings()]
+    for again in (False, True):
+        outcome = bnce("experiment", "ltcb", "--recipe", recipe, *options, "--json")
+        assert outcome.status == 1
+        record = json.loads(outcome.stdout)
+        assert [row["run"] for row in record["rows"] if row["status"] == "finished"] == ["rnn-bnce"]
+        assert ("It diverged before" if again else "no longer finite") in record["failed"]["rnn-softmax"]
+        assert "rnn-softmax failed: " in outcome.stderr
+        assert "Traceback" not in outcome.stderr
+
+
+def test_killed_and_continued(corpus: Path, place: Path, bnce: Command) -> None:
+    """However it ends: the rows that were done stay as they are, and the one that was not goes on."""
+    options = ["--corpus", corpus, "--models", "rnn", "--losses", "bnce,chunk-bnce", *settings("training.epochs=15")]
+    command = ["experiment", "ltcb", *options, "--out", place / "grid", "--device", "cpu"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bnce", *map(str, command)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    second = place / "grid" / "rnn-chunk-bnce"
+    deadline = time.monotonic() + 120
+    while not state_files(second) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert is_finished(place / "grid" / "rnn-bnce")
+    assert state_files(second)
+    assert not is_finished(second), "it was killed too late"
+    first = {path.name: path.stat().st_mtime_ns for path in (place / "grid" / "rnn-bnce").iterdir()}
+    assert bnce(*command).status == 0
+    assert {path.name: path.stat().st_mtime_ns for path in (place / "grid" / "rnn-bnce").iterdir()} == first
+    assert is_finished(second)
+    steps = [json.loads(line)["step"] for line in (second / "metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(set(steps))
+
+
 def test_refusals(refused: Refused, corpus: Path, place: Path) -> None:
     options = ["--corpus", corpus, "--out", place / "grid"]
     assert "Unknown table 'ltbc'" in refused("experiment", "ltbc", *options)
@@ -33,4 +155,5 @@ def test_refusals(refused: Refused, corpus: Path, place: Path) -> None:
     assert "no row with models ffnn" in refused(
         "experiment", "ltcb", *options, "--models", "ffnn", "--losses", "chunk-bnce"
     )
+    assert "choose the loss by --loss" in refused("experiment", "ltcb", *options, "--set", "loss.name=bnce")
     assert list(place.iterdir()) == []

@@ -301,8 +301,8 @@ class TestRefusals:
         assert outcome.stdout == ""
         assert "Traceback" not in outcome.stderr
         assert outcome.stderr.splitlines()[-1] == (
-            f"bnce: The disk is full: '{run / 'model.safetensors'}' could not be written and nothing was left in its "
-            "place; free some space, then run the same command again."
+            f"bnce: The disk is full: '{run / 'model.safetensors'}' could not be written, and what was there is as "
+            "it was; free some space, then run the same command again."
         )
         assert list(run.glob("*.safetensors")) == []
         assert list(run.glob(".*")) == []

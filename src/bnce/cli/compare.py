@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -36,21 +37,28 @@ def compare(
       bnce compare runs/rnn-softmax runs/rnn-bnce --format latex > table.tex
     """
     from bnce.report.comparison import compare_runs
-    from bnce.report.formats import render, write_files
 
     if form is not None and form not in FORMATS:
         raise unknown_name("format", form, FORMATS)
     if json and form not in (None, "json"):
         raise UserError(f"Both --json and --format {form} were given, but one form is printed: drop one of the two.")
 
-    comparison = compare_runs(runs, title)
+    publish(compare_runs(runs, title), out, form, json)
+
+
+def publish(
+    comparison: Comparison, out: Path | None, form: str | None, json: bool, beside: Mapping[str, Any] | None = None
+) -> None:
+    """Print a comparison in one form and write all of them; `beside` is what else belongs into the JSON object."""
+    from bnce.report.formats import render, write_files
+
     for warning in comparison.conditions.warnings:
         stderr.print(f"warning: {warning}", markup=False)
     if out is not None:
         written = write_files(comparison, out)
         stderr.print(f"Wrote {', '.join(path.name for path in written)} to {out}.", markup=False)
     if json:
-        print_json(comparison.as_record())
+        print_json({**comparison.as_record(), **(beside or {})})
     elif form in (None, "table"):
         _print_table(comparison)
     else:

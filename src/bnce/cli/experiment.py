@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bnce.cli.compare import compare
-from bnce.cli.console import JsonOption, stderr
+from bnce.cli.compare import publish
+from bnce.cli.console import JsonOption, print_json, progress_bar, stderr
 from bnce.cli.train import STOPPED, Display, StopOnSignal
 from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
     from bnce.config import RunConfig
-    from bnce.experiment import Row
+    from bnce.experiment import Outcome, PlannedRow
     from bnce.trainer import Observer
+
+FAILED = 1  # the status where rows diverged or did not fit, and the others were trained
 
 
 def experiment(
@@ -49,7 +51,8 @@ def experiment(
 ) -> None:
     """Train every row of a table, evaluate each on test, and write the table and the plots.
 
-    Rows that are done are skipped and rows that were stopped go on, so the same command continues an experiment.
+    Rows that are done are skipped and rows that were stopped go on, so the same command continues an experiment. A row
+    that diverges is left behind and named at the end.
 
     [bold]Examples[/bold]
 
@@ -59,17 +62,20 @@ def experiment(
     """
     from bnce.experiment import RECIPES, run_experiment, table_rows
     from bnce.run_directory import choose_device
-    from bnce.training_run import open_corpus
+    from bnce.training_run import corpus_setting, open_corpus
 
-    rows = _chosen(table_rows(table), models, losses)
+    rows = table_rows(table)
+    wanted = _chosen(rows, models, losses)
     chosen = choose_device(device)
-    opened = open_corpus(corpus)
+    with progress_bar() as bar:
+        task = bar.add_task("preparing docstrings", total=None)
+        opened = open_corpus(corpus, lambda done, total: bar.update(task, completed=done, total=total))
 
-    def make_config(row: Row) -> RunConfig:
+    def make_config(row: PlannedRow) -> RunConfig:
         from bnce.config import load_recipe
 
         config = load_recipe(recipe or RECIPES[table], model=row.model, loss=row.loss, settings=settings or [])
-        return dataclasses.replace(config, corpus=str(Path(corpus).resolve()))
+        return dataclasses.replace(config, corpus=corpus_setting(corpus))
 
     @contextlib.contextmanager
     def watch(config: RunConfig) -> Iterator[Observer]:
@@ -78,8 +84,8 @@ def experiment(
             yield display
 
     with StopOnSignal() as stop:
-        finished = run_experiment(
-            rows,
+        outcome = run_experiment(
+            wanted,
             out,
             make_config,
             opened,
@@ -91,27 +97,45 @@ def experiment(
             keep_models=keep_models,
         )
         stopped = stop()
-    measured = [out / row.name for row in rows if (out / row.name / "metrics.jsonl").is_file()]
-    if measured:
-        compare(measured, out / "report", None, None, as_json)
-    if not finished:
-        stderr.print("Not every row is done: the same command goes on.", markup=False)
+    _report(rows, out, outcome, as_json)
     if stopped:
         raise typer.Exit(STOPPED)
+    if outcome.failed:
+        raise typer.Exit(FAILED)
 
 
-def _chosen(rows: list[Row], models: str, losses: str) -> list[Row]:
+def _report(rows: list[PlannedRow], out: Path, outcome: Outcome, as_json: bool) -> None:
+    """Write the report of all rows with figures, whichever of them were asked for now, and say what has none."""
+    from bnce.report.comparison import compare_runs
+
+    beside = {"finished": outcome.finished, "waiting": list(outcome.waiting), "failed": dict(outcome.failed)}
+    measured = [out / row.name for row in rows if _has_figures(out / row.name)]
+    if measured:
+        publish(compare_runs(measured), out / "report", None, as_json, beside)
+    elif as_json:
+        print_json({"rows": [], **beside})
+    for name, why in outcome.failed.items():
+        stderr.print(f"{name} failed: {why}", markup=False)
+    if outcome.waiting:
+        waiting = ", ".join(outcome.waiting)
+        stderr.print(f"Not every row is done: the same command goes on ({waiting}).", markup=False)
+
+
+def _has_figures(path: Path) -> bool:
+    metrics = path / "metrics.jsonl"
+    return metrics.is_file() and metrics.stat().st_size > 0
+
+
+def _chosen(rows: list[PlannedRow], models: str, losses: str) -> list[PlannedRow]:
+    wanted = rows
     for text, kind in ((models, "model"), (losses, "loss")):
-        allowed = list(dict.fromkeys(getattr(row, kind) for row in rows))
-        for name in [] if text == "all" else text.split(","):
-            if name.strip() not in allowed:
-                raise unknown_name(f"{kind} of this table", name.strip(), allowed)
-    wanted = [
-        row
-        for row in rows
-        if (models == "all" or row.model in [name.strip() for name in models.split(",")])
-        and (losses == "all" or row.loss in [name.strip() for name in losses.split(",")])
-    ]
+        if text == "all":
+            continue
+        names, allowed = [name.strip() for name in text.split(",")], list(dict.fromkeys(getattr(r, kind) for r in rows))
+        for name in names:
+            if name not in allowed:
+                raise unknown_name(f"{kind} of this table", name, allowed)
+        wanted = [row for row in wanted if getattr(row, kind) in names]
     if not wanted:
         raise UserError(f"The table has no row with models {models} and losses {losses}: choose others.")
     return wanted

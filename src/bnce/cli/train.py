@@ -100,7 +100,7 @@ def _plan(
     import dataclasses
 
     from bnce.config import load_recipe, read_config, recipe_names
-    from bnce.corpus.prepare import DOCSTRINGS
+    from bnce.training_run import corpus_setting
 
     if recipe is None and resume:
         if out is None:
@@ -117,7 +117,7 @@ def _plan(
         raise UserError(
             f"The recipe '{recipe}' needs a corpus: make one with 'bnce prepare' and give it as --corpus DIR."
         )
-    config = dataclasses.replace(config, corpus=name if name == DOCSTRINGS else str(Path(name).resolve()))
+    config = dataclasses.replace(config, corpus=corpus_setting(name))
     out = out or Path("runs") / f"{config.recipe}-{config.model.name}-{config.loss.name}"
     if not resume:
         _refuse_existing_run(out)
