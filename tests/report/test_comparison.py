@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from bnce.report.comparison import compare_runs
@@ -88,6 +90,35 @@ def test_no_speedup_over_another_size(tmp_path, write_run):
     settings = (softmax / "config.toml").read_text()
     (softmax / "config.toml").write_text(settings.replace("hidden_size = 600", "hidden_size = 200"))
     assert compare_runs([softmax, write_run(tmp_path / "bnce")]).rows[1].speedup_over_softmax is None
+
+
+def write_curve(path, *perplexities):
+    """Put a validation curve of one evaluation every ten seconds into a run."""
+    lines = [
+        {"step": place, "epoch": place / 4, "tokens": 1000 * place, "seconds": 10 * place, "ppl_f": perplexity}
+        for place, perplexity in enumerate(perplexities, start=1)
+    ]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def times_to_quality(*paths):
+    return {row.run: row.seconds_to_softmax_quality for row in compare_runs(paths).rows}
+
+
+def test_quality_is_the_best_of_the_finished_softmax_run(tmp_path, write_run):
+    softmax = write_curve(write_run(tmp_path / "softmax", "rnn", "softmax"), 200, 100, 150)
+    bnce = write_curve(write_run(tmp_path / "bnce"), 300, 157, 105)
+    assert times_to_quality(softmax, bnce)["bnce"] == pytest.approx(30.0)
+
+
+@pytest.mark.parametrize("status", ["running", "stopped", "failed", None])
+def test_an_unfinished_softmax_run_sets_no_quality(tmp_path, write_run, status):
+    early = write_curve(write_run(tmp_path / "early", "rnn", "softmax", summary={"status": status}), 400)
+    bnce = write_curve(write_run(tmp_path / "bnce"), 300, 105)
+    assert times_to_quality(early, bnce) == {"early": None, "bnce": None}
+    softmax = write_curve(write_run(tmp_path / "softmax", "rnn", "softmax"), 200, 100)
+    assert times_to_quality(early, softmax, bnce)["bnce"] == pytest.approx(20.0)
 
 
 def test_a_run_without_a_test_shows_its_last_validation(tmp_path, write_run):

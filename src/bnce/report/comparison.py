@@ -161,11 +161,12 @@ def _speedups_over_softmax(entries: Sequence[Entry]) -> list[float | None]:
 
 
 def _seconds_to_softmax_quality(entries: Sequence[Entry]) -> list[float | None]:
-    """Find when each run was as good as the best softmax run of the same model on the same device ended, and 5%."""
+    """Find when each run was as good as the best of the same model's finished softmax runs on the same device, and 5%."""
     targets: dict[tuple[object, ...], float] = {}
     for entry in entries:
         target = target_perplexity(curve(entry.run, "seconds", "ppl_f"))
-        if entry.row.loss == "softmax" and target is not None:
+        # One that is still on its way is easy to be as good as.
+        if entry.row.loss == "softmax" and entry.row.status == "finished" and target is not None:
             targets[_setting(entry)] = min(target, targets.get(_setting(entry), math.inf))
     return [
         seconds_to_reach(curve(entry.run, "seconds", "ppl_f"), targets[_setting(entry)])

@@ -83,7 +83,7 @@ def draw_plots(comparison: Comparison) -> list[Plot]:
         make_plot(
             "quality",
             "Time to quality",
-            "Seconds of training until validation PPLf was that of the end of the same model's softmax run, "
+            "Seconds of training until validation PPLf was the best of the same model's finished softmax run, "
             f"and {100 * (MARGIN - 1):.0f}%. Shorter is better.",
             lambda: _draw_quality(sought),
             sought,
