@@ -33,8 +33,12 @@ def write_run_directory(
     summary: dict[str, Any] | None = None,
     evaluation: dict[str, Any] | None = None,
     num_evaluations: int = 12,
+    num_done: int | None = None,
 ) -> Path:
-    """Write a finished run with the paper's figures; `summary` and `evaluation` replace single values."""
+    """Write a finished run with the paper's figures; `summary` and `evaluation` replace single values.
+
+    With `num_done`, so many of its evaluations have been made.
+    """
     ppl_n, ppl_f, speed, num_parameters = PAPER[model, loss if loss != "nce" else "snce"]
     path.mkdir(parents=True)
     (path / "config.toml").write_text(
@@ -66,6 +70,7 @@ def write_run_directory(
     }
     (path / "summary.json").write_text(json.dumps(record | (summary or {})), encoding="utf-8")
     lines = [_metrics_line(i, num_evaluations, ppl_n, ppl_f, speed, tokens) for i in range(1, num_evaluations + 1)]
+    lines = lines[:num_done]
     (path / "metrics.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     if evaluated:
         test = _test_figures(ppl_n, ppl_f) | (evaluation or {})

@@ -121,26 +121,38 @@ def test_an_unfinished_softmax_run_sets_no_quality(tmp_path, write_run, status):
     assert times_to_quality(early, softmax, bnce)["bnce"] == pytest.approx(20.0)
 
 
-def test_a_run_without_a_test_shows_its_last_validation(tmp_path, write_run):
-    going = {
-        "status": "running",
-        "words_per_second": None,
-        "train_seconds": None,
-        "epochs": None,
-        "tokens": None,
-    }
-    path = write_run(tmp_path / "a", evaluated=False, summary=going, num_evaluations=2)
+@pytest.mark.parametrize("unknown", [None, 0])
+def test_a_running_run_shows_its_last_validation(tmp_path, write_run, unknown):
+    # What is not known before the first step, was zero in older runs.
+    going = dict.fromkeys(("words_per_second", "train_seconds", "epochs", "tokens"), unknown)
+    path = write_run(tmp_path / "a", evaluated=False, summary={"status": "running", **going}, num_done=3)
     comparison = compare_runs([path])
     row = comparison.rows[0]
     assert row.split == "valid"
     assert row.shown == "RNN (B-NCE) (valid)"
     assert row.comparable
-    assert row.ppl_f == pytest.approx(82.5 * 1.0733, rel=1e-4)
-    assert (row.words_per_second, row.epochs, row.train_tokens) == (43.7e3, 4.0, 532_000_000)
-    assert row.train_seconds == pytest.approx(532e6 / 43.7e3)
+    assert row.ppl_f == pytest.approx(82.5 * 2.4715, rel=1e-4)
+    assert (row.words_per_second, row.epochs, row.train_tokens) == (43.7e3, 1.0, 133_000_000)
+    assert row.train_seconds == pytest.approx(133e6 / 43.7e3)
     statements = " ".join(comparison.conditions.statements)
     assert "(valid): not evaluated on test yet" in statements
     assert "Not finished: RNN (B-NCE) (running)." in statements
+
+
+def test_a_killed_run_that_was_evaluated_shows_how_far_it_was(tmp_path, write_run):
+    killed = {"status": "running", "words_per_second": None, "train_seconds": None, "epochs": None, "tokens": None}
+    row = compare_runs([write_run(tmp_path / "a", summary=killed, num_done=3)]).rows[0]
+    assert (row.split, row.ppl_f) == ("test", 82.5)
+    assert (row.words_per_second, row.epochs, row.train_tokens) == (43.7e3, 1.0, 133_000_000)
+
+
+def test_a_stopped_run_shows_how_far_it_was_when_it_was_measured(tmp_path, write_run):
+    stop = {"status": "stopped", "epochs": 1.3, "train_seconds": 4000.0, "tokens": 172_900_000}
+    row = compare_runs([write_run(tmp_path / "a", evaluated=False, summary=stop, num_done=3)]).rows[0]
+    assert (row.split, row.epochs, row.train_tokens) == ("valid", 1.0, 133_000_000)
+    assert row.train_seconds == pytest.approx(133e6 / 43.7e3)
+    row = compare_runs([write_run(tmp_path / "b", summary=stop, num_done=3)]).rows[0]
+    assert (row.split, row.epochs, row.train_tokens, row.train_seconds) == ("test", 1.3, 172_900_000, 4000.0)
 
 
 def test_conditions(tmp_path, write_run):

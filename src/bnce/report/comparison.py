@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from bnce.report.conditions import Conditions, find_differences, gather_conditions
 from bnce.report.names import LossName, ModelName, name_loss, name_model, num_noise_words
 from bnce.report.quality import seconds_to_reach, target_perplexity
 from bnce.report.row import Row
 from bnce.report.runs import Run, count, curve, number, printable, read_runs, text
-
-Number = TypeVar("Number", int, float)
 
 _ARCHITECTURE = ("name", "order", "embedding_size", "hidden_size", "bottleneck_size")
 
@@ -85,10 +83,19 @@ def _make_entry(run: Run) -> Entry:
     last = run.metrics[-1] if run.metrics else {}
     figures = last if run.evaluation is None else run.evaluation
     summary = run.summary
+    # A running one's was written before its first step, and if the run was killed, so it stays.
+    ended: Mapping[str, Any] = {} if text(summary, "status") == "running" else summary
     num_tokens = None if run.evaluation is None else count(run.evaluation, "num_tokens")
     num_oov = None if run.evaluation is None else count(run.evaluation, "num_oov")
     peaks = [peak for record in run.metrics if (peak := count(record, "peak_memory_bytes")) is not None]
     corpus = text(run.config, "corpus")
+
+    def reached(in_summary: str, in_metrics: str) -> float | None:
+        """How far the run was when its perplexities were measured: at the last evaluation, or at its end."""
+        sources = [number(ended, in_summary), number(last, in_metrics)]
+        return _first(*(reversed(sources) if run.evaluation is None else sources))
+
+    train_tokens = reached("tokens", "tokens")
     row = Row(
         label=f"{model.shown} ({loss.shown})",
         run=run.name,
@@ -99,16 +106,16 @@ def _make_entry(run: Run) -> Entry:
         ppl_f=number(figures, "ppl_f"),
         ppl_f_no_unk=number(figures, "ppl_f_no_unk"),
         # A run that is still going has not summed up its speed yet.
-        words_per_second=_first(number(summary, "words_per_second"), number(last, "words_per_second")),
+        words_per_second=_first(number(ended, "words_per_second"), number(last, "words_per_second")),
         num_parameters=count(summary, "num_parameters"),
         speedup_over_softmax=None,
         seconds_to_softmax_quality=None,
         log_z_mean_nats=number(figures, "log_z_mean"),
         log_z_std_nats=number(figures, "log_z_std"),
         log_z_constant_nats=_first(number(figures, "log_z"), number(run.settings("loss"), "log_z")),
-        epochs=_first(number(summary, "epochs"), number(last, "epoch")),
-        train_seconds=_first(number(summary, "train_seconds"), number(last, "seconds")),
-        train_tokens=_first(count(summary, "tokens"), count(last, "tokens")),
+        epochs=reached("epochs", "epoch"),
+        train_seconds=reached("train_seconds", "seconds"),
+        train_tokens=None if train_tokens is None else int(train_tokens),
         peak_memory_bytes=max(peaks, default=None),
         corpus=Path(corpus).name if corpus else None,
         split="valid" if run.evaluation is None else text(run.evaluation, "split") or "test",
@@ -129,7 +136,7 @@ def _make_entry(run: Run) -> Entry:
     return Entry(row, model, loss, run)
 
 
-def _first(preferred: Number | None, otherwise: Number | None) -> Number | None:
+def _first(preferred: float | None, otherwise: float | None) -> float | None:
     return otherwise if preferred is None else preferred
 
 
