@@ -47,7 +47,8 @@ def write_run_directory(
         "order = 5\ndropout = 0.0\n\n"
         f'[loss]\nname = "{loss}"\nnum_noise = {num_noise}\nlog_z = 9.0\nnoise = "unigram"\n\n'
         '[optimiser]\nname = "sgd"\nlearning_rate = 0.4\nclip_norm = 5.0\n\n'
-        "[training]\nbatch_size = 400\nnum_steps = 20\nepochs = 4\nseed = 1\n",
+        "[training]\nbatch_size = 400\nnum_steps = 20\nepochs = 4\nmax_train_tokens = 0\nevaluations_per_epoch = 3\n"
+        'max_valid_tokens = 0\ncheckpoint_seconds = 600.0\nprecision = "auto"\nseed = 1\n',
         encoding="utf-8",
     )
     tokens = 4 * 133_000_000

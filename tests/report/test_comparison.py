@@ -85,11 +85,27 @@ def test_no_speedup_over_another_machine_or_vocabulary(tmp_path, write_run, othe
     assert {row.run: row.speedup_over_softmax for row in compare_runs([softmax, bnce]).rows}["bnce"] is None
 
 
-def test_no_speedup_over_another_size(tmp_path, write_run):
-    softmax = write_run(tmp_path / "softmax", "rnn", "softmax")
-    settings = (softmax / "config.toml").read_text()
-    (softmax / "config.toml").write_text(settings.replace("hidden_size = 600", "hidden_size = 200"))
-    assert compare_runs([softmax, write_run(tmp_path / "bnce")]).rows[1].speedup_over_softmax is None
+def set_in(path, before, after):
+    """Change one setting of a run."""
+    settings = (path / "config.toml").read_text()
+    assert settings.count(before) == 1
+    (path / "config.toml").write_text(settings.replace(before, after))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("hidden_size = 600", "hidden_size = 200"),
+        ("batch_size = 400", "batch_size = 64"),
+        ("num_steps = 20", "num_steps = 10"),
+        ('precision = "auto"', 'precision = "float32"'),
+    ],
+)
+def test_no_speedup_over_another_size_or_step(tmp_path, write_run, before, after):
+    softmax = set_in(write_run(tmp_path / "softmax", "rnn", "softmax"), before, after)
+    row = compare_runs([softmax, write_run(tmp_path / "bnce")]).rows[1]
+    assert (row.speedup_over_softmax, row.seconds_to_softmax_quality) == (None, None)
 
 
 def write_curve(path, *perplexities):
@@ -110,6 +126,30 @@ def test_quality_is_the_best_of_the_finished_softmax_run(tmp_path, write_run):
     softmax = write_curve(write_run(tmp_path / "softmax", "rnn", "softmax"), 200, 100, 150)
     bnce = write_curve(write_run(tmp_path / "bnce"), 300, 157, 105)
     assert times_to_quality(softmax, bnce)["bnce"] == pytest.approx(30.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("max_valid_tokens = 0", "max_valid_tokens = 9"), ('corpus = "corpora/ltcb"', 'corpus = "corpora/news"')],
+)
+def test_quality_on_another_text_is_another_quality(tmp_path, write_run, before, after):
+    softmax = set_in(write_curve(write_run(tmp_path / "softmax", "rnn", "softmax"), 200, 100), before, after)
+    bnce = write_curve(write_run(tmp_path / "bnce"), 300, 105)
+    assert times_to_quality(softmax, bnce) == {"softmax": pytest.approx(19.3, abs=0.1), "bnce": None}
+    assert compare_runs([softmax, bnce]).rows[1].speedup_over_softmax is not None
+
+
+def test_quality_over_other_words_is_another_quality(tmp_path, write_run):
+    other = {"vocabulary_digest": "ffffffffffff"}
+    softmax = write_curve(write_run(tmp_path / "softmax", "rnn", "softmax", summary=other), 200, 100)
+    assert times_to_quality(softmax, write_curve(write_run(tmp_path / "bnce"), 300, 105))["bnce"] is None
+
+
+@pytest.mark.parametrize(("before", "after"), [("epochs = 4", "epochs = 1"), ("train_tokens = 0", "train_tokens = 9")])
+def test_quality_may_be_reached_with_less_text(tmp_path, write_run, before, after):
+    softmax = write_curve(write_run(tmp_path / "softmax", "rnn", "softmax"), 200, 100)
+    bnce = set_in(write_curve(write_run(tmp_path / "bnce"), 300, 105), before, after)
+    assert times_to_quality(softmax, bnce)["bnce"] == pytest.approx(20.0)
 
 
 @pytest.mark.parametrize("status", ["running", "stopped", "failed", None])
@@ -171,6 +211,23 @@ def test_conditions(tmp_path, write_run):
         assert fact in statements
     assert "valid" not in statements
     assert "†" not in statements
+
+
+def test_settings_in_which_rows_differ_are_named(tmp_path, write_run):
+    alike = [write_run(tmp_path / "a"), write_run(tmp_path / "b", "ffnn")]
+    for before, after in (
+        ("evaluations_per_epoch = 3", "evaluations_per_epoch = 1"),
+        ("checkpoint_seconds = 600.0", "checkpoint_seconds = inf"),
+    ):
+        set_in(alike[0], before, after)
+    assert "Rows differ" not in "".join(compare_runs(alike).conditions.statements)
+    other = write_run(tmp_path / "c", "relu-lstm")
+    for before, after in (("epochs = 4", "epochs = 3"), ("learning_rate = 0.4", "learning_rate = 1e-10")):
+        set_in(other, before, after)
+    assert (
+        "Rows differ in optimiser.learning_rate (0.4 for 2 rows, 1e-10 for ReLu-LSTM (B-NCE)); "
+        "training.epochs (4 for 2 rows, 3 for ReLu-LSTM (B-NCE))."
+    ) in compare_runs([*alike, other]).conditions.statements
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from bnce.report.row import Row
 from bnce.report.runs import Run, count, curve, number, printable, read_runs, text
 
 _ARCHITECTURE = ("name", "order", "embedding_size", "hidden_size", "bottleneck_size")
+_STEP = ("batch_size", "num_steps", "precision")
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def compare_runs(paths: Iterable[Path], title: str | None = None) -> Comparison:
         for row, found in zip(rows, differences, strict=True)
     ]
     entries = [dataclasses.replace(entry, row=row) for entry, row in zip(entries, rows, strict=True)]
-    conditions = gather_conditions(rows)
+    conditions = gather_conditions(rows, [entry.run for entry in entries])
     return Comparison(printable(title or _default_title(conditions)), tuple(entries), conditions)
 
 
@@ -153,15 +154,15 @@ def _distinct_labels(entries: Sequence[Entry]) -> list[str]:
 
 
 def _speedups_over_softmax(entries: Sequence[Entry]) -> list[float | None]:
-    """Divide each speed by that of the fastest softmax run of the same model on the same device."""
+    """Divide each speed by that of the fastest softmax run of the same model and step on the same device."""
     softmax: dict[tuple[object, ...], float] = {}
     for entry in entries:
         speed = entry.row.words_per_second
         if entry.row.loss == "softmax" and speed:
-            softmax[_setting(entry)] = max(speed, softmax.get(_setting(entry), 0.0))
+            softmax[_step_setting(entry)] = max(speed, softmax.get(_step_setting(entry), 0.0))
     return [
-        speed / softmax[_setting(entry)]
-        if (speed := entry.row.words_per_second) is not None and _setting(entry) in softmax
+        speed / softmax[_step_setting(entry)]
+        if (speed := entry.row.words_per_second) is not None and _step_setting(entry) in softmax
         else None
         for entry in entries
     ]
@@ -174,16 +175,26 @@ def _seconds_to_softmax_quality(entries: Sequence[Entry]) -> list[float | None]:
         target = target_perplexity(curve(entry.run, "seconds", "ppl_f"))
         # One that is still on its way is easy to be as good as.
         if entry.row.loss == "softmax" and entry.row.status == "finished" and target is not None:
-            targets[_setting(entry)] = min(target, targets.get(_setting(entry), math.inf))
+            targets[_quality_setting(entry)] = min(target, targets.get(_quality_setting(entry), math.inf))
     return [
-        seconds_to_reach(curve(entry.run, "seconds", "ppl_f"), targets[_setting(entry)])
-        if _setting(entry) in targets
+        seconds_to_reach(curve(entry.run, "seconds", "ppl_f"), targets[_quality_setting(entry)])
+        if _quality_setting(entry) in targets
         else None
         for entry in entries
     ]
 
 
-def _setting(entry: Entry) -> tuple[object, ...]:
-    """Name what runs must share for their losses to be compared."""
-    model = entry.run.settings("model")
-    return (*(model.get(key) for key in _ARCHITECTURE), entry.row.vocab_size, entry.row.device)
+def _step_setting(entry: Entry) -> tuple[object, ...]:
+    """Name what runs must share for the speeds of their losses to be compared."""
+    model, training = entry.run.settings("model"), entry.run.settings("training")
+    sizes = [*(model.get(key) for key in _ARCHITECTURE), *(training.get(key) for key in _STEP)]
+    return (*map(str, sizes), entry.row.vocab_size, entry.row.device)
+
+
+def _quality_setting(entry: Entry) -> tuple[object, ...]:
+    """Name what runs must share for their validation perplexities over time to be compared, too: the text they are on.
+
+    How much of the training text a run saw, and how often, is its own way to that quality.
+    """
+    row, max_valid_tokens = entry.row, str(entry.run.settings("training").get("max_valid_tokens"))
+    return (*_step_setting(entry), row.corpus, row.vocabulary_digest, max_valid_tokens)
