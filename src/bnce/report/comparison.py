@@ -11,7 +11,7 @@ from typing import Any
 
 from bnce.report.conditions import Conditions, find_differences, gather_conditions
 from bnce.report.names import LossName, ModelName, name_loss, name_model, num_noise_words
-from bnce.report.quality import seconds_to_reach, target_perplexity
+from bnce.report.quality import Point, seconds_to_reach, target_perplexity
 from bnce.report.row import Row
 from bnce.report.runs import Run, count, curve, number, printable, read_runs, text
 
@@ -56,13 +56,14 @@ def compare_runs(paths: Iterable[Path], title: str | None = None) -> Comparison:
     entries = [_make_entry(run) for run in read_runs(paths)]
     entries.sort(key=lambda entry: (entry.model.order, entry.loss.order))
     labels = _distinct_labels(entries)
+    targets = _softmax_qualities(entries)
     rows = [
-        dataclasses.replace(
-            entry.row, label=label, speedup_over_softmax=speedup, seconds_to_softmax_quality=seconds_to_quality
+        _with_quality(
+            dataclasses.replace(entry.row, label=label, speedup_over_softmax=speedup),
+            curve(entry.run, "seconds", "ppl_f"),
+            targets.get(_quality_setting(entry)),
         )
-        for entry, label, speedup, seconds_to_quality in zip(
-            entries, labels, _speedups_over_softmax(entries), _seconds_to_softmax_quality(entries), strict=True
-        )
+        for entry, label, speedup in zip(entries, labels, _speedups_over_softmax(entries), strict=True)
     ]
     differences = find_differences(rows)
     rows = [
@@ -110,7 +111,9 @@ def _make_entry(run: Run) -> Entry:
         words_per_second=_first(number(ended, "words_per_second"), number(last, "words_per_second")),
         num_parameters=count(summary, "num_parameters"),
         speedup_over_softmax=None,
+        softmax_quality_ppl_f=None,
         seconds_to_softmax_quality=None,
+        reached_at_first_evaluation=False,
         log_z_mean_nats=number(figures, "log_z_mean"),
         log_z_std_nats=number(figures, "log_z_std"),
         log_z_constant_nats=_first(number(figures, "log_z"), number(run.settings("loss"), "log_z")),
@@ -168,20 +171,27 @@ def _speedups_over_softmax(entries: Sequence[Entry]) -> list[float | None]:
     ]
 
 
-def _seconds_to_softmax_quality(entries: Sequence[Entry]) -> list[float | None]:
-    """Find when each run was as good as the best of the same model's finished softmax runs on the same device, and 5%."""
+def _softmax_qualities(entries: Sequence[Entry]) -> dict[tuple[object, ...], float]:
+    """Find the validation PPLf to reach for every setting that has a finished softmax run: the best, and 5%."""
     targets: dict[tuple[object, ...], float] = {}
     for entry in entries:
         target = target_perplexity(curve(entry.run, "seconds", "ppl_f"))
         # One that is still on its way is easy to be as good as.
         if entry.row.loss == "softmax" and entry.row.status == "finished" and target is not None:
             targets[_quality_setting(entry)] = min(target, targets.get(_quality_setting(entry), math.inf))
-    return [
-        seconds_to_reach(curve(entry.run, "seconds", "ppl_f"), targets[_quality_setting(entry)])
-        if _quality_setting(entry) in targets
-        else None
-        for entry in entries
-    ]
+    return targets
+
+
+def _with_quality(row: Row, points: Sequence[Point], target: float | None) -> Row:
+    """Say when a run with this validation curve was at the target, if it has both."""
+    if target is None or not points:
+        return row
+    return dataclasses.replace(
+        row,
+        softmax_quality_ppl_f=target,
+        seconds_to_softmax_quality=seconds_to_reach(points, target),
+        reached_at_first_evaluation=points[0][1] <= target,
+    )
 
 
 def _step_setting(entry: Entry) -> tuple[object, ...]:
