@@ -115,7 +115,8 @@ def _test_figures(ppl_n: float | None, ppl_f: float) -> dict[str, Any]:
         "log_z_histogram": {"edges": edges, "counts": counts},
         "log_z": 9.0,
         "num_tokens": 7_800_000,
-        "num_oov": 179_400,
+        "num_oov": 165_600,
+        "num_sentences": 600_000,
         "log10_prob_f": -1.0,
         "log10_prob_n": -1.0,
     }

@@ -201,7 +201,7 @@ def test_conditions(tmp_path, write_run):
     assert conditions.warnings == ()
     statements = "\n".join(conditions.statements)
     for fact in (
-        "Corpus: ltcb, split test, 7,800,000 tokens, V = 80,000, <unk> (OOV) 2.30%.",
+        "Corpus: ltcb, split test, 7,800,000 tokens, V = 80,000, <unk> (OOV) 2.30% of words.",
         "CPU, 2 threads",
         "torch 2.13.0",
         "per token, </s> and <unk> included",
@@ -211,6 +211,14 @@ def test_conditions(tmp_path, write_run):
         assert fact in statements
     assert "valid" not in statements
     assert "†" not in statements
+
+
+def test_oov_is_a_share_of_words_where_these_are_known(tmp_path, write_run):
+    older = write_run(tmp_path / "older", "ffnn", evaluation={"num_sentences": None})
+    comparison = compare_runs([older, write_run(tmp_path / "a")])
+    assert [row.oov_share_of for row in comparison.rows] == ["tokens", "words"]
+    assert [row.oov_share for row in comparison.rows] == pytest.approx([0.0212308, 0.023], rel=1e-5)
+    assert "<unk> (OOV) 2.12% of tokens / 2.30% of words." in comparison.conditions.statements[0]
 
 
 def test_settings_in_which_rows_differ_are_named(tmp_path, write_run):

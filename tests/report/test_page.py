@@ -69,7 +69,7 @@ def test_the_whole_page(runs):
     for expected in (
         "Language models on ltcb", "RNN (S-NCE, K=100)", "37.8K", "6.41", "training words per second",
         "training time (seconds, log scale)", "log Z of a context (nats)", "perplexity per token (log scale)",
-        "ln Z = 9", "<unk> (OOV) 2.30%", "bnce train ltcb --model rnn --loss snce", "0a1b2c3d4e5f",
+        "ln Z = 9", "<unk> (OOV) 2.30% of words", "bnce train ltcb --model rnn --loss snce", "0a1b2c3d4e5f",
         "3.00 GiB", "learning_rate",
     ):  # fmt: skip
         assert expected in words

@@ -88,7 +88,7 @@ def _make_entry(run: Run) -> Entry:
     # A running one's was written before its first step, and if the run was killed, so it stays.
     ended: Mapping[str, Any] = {} if text(summary, "status") == "running" else summary
     num_tokens = None if run.evaluation is None else count(run.evaluation, "num_tokens")
-    num_oov = None if run.evaluation is None else count(run.evaluation, "num_oov")
+    oov_share, oov_share_of = _oov_share(run.evaluation or {})
     peaks = [peak for record in run.metrics if (peak := count(record, "peak_memory_bytes")) is not None]
     corpus = text(run.config, "corpus")
 
@@ -124,7 +124,8 @@ def _make_entry(run: Run) -> Entry:
         corpus=Path(corpus).name if corpus else None,
         split="valid" if run.evaluation is None else text(run.evaluation, "split") or "test",
         num_tokens=num_tokens,
-        oov_share=num_oov / num_tokens if num_oov is not None and num_tokens else None,
+        oov_share=oov_share,
+        oov_share_of=oov_share_of,
         vocab_size=count(summary, "vocab_size"),
         vocabulary_digest=text(summary, "vocabulary_digest"),
         device=text(summary, "device"),
@@ -138,6 +139,15 @@ def _make_entry(run: Run) -> Entry:
         difference=None,
     )
     return Entry(row, model, loss, run)
+
+
+def _oov_share(evaluation: Mapping[str, Any]) -> tuple[float | None, str | None]:
+    """Divide the unknown words by all words, or by tokens where nothing tells how many of them are sentence ends."""
+    num_oov, num_tokens = count(evaluation, "num_oov"), count(evaluation, "num_tokens")
+    num_sentences = count(evaluation, "num_sentences")
+    if num_oov is None or not num_tokens:
+        return None, None
+    return num_oov / max(1, num_tokens - (num_sentences or 0)), "tokens" if num_sentences is None else "words"
 
 
 def _first(preferred: float | None, otherwise: float | None) -> float | None:

@@ -79,7 +79,7 @@ def _statements(conditions: Conditions, rows: Sequence[Row], runs: Sequence[Run]
     splits = _listed(conditions.splits)
     num_tokens = _listed(f"{value:,}" for value in conditions.num_tokens)
     vocab_size = _listed(f"{value:,}" for value in conditions.vocab_sizes)
-    oov = _listed(dict.fromkeys(share(value) for value in conditions.oov_shares))
+    oov = _listed(_different(f"{share(row.oov_share)} of {row.oov_share_of}" for row in rows if row.oov_share_of))
     statements = [
         f"Corpus: {corpus}, split {splits}, {num_tokens} tokens, V = {vocab_size}, <unk> (OOV) {oov}.",
         f"Device: {_listed(conditions.devices)}; torch {_listed(conditions.torch_versions)}, "

@@ -36,6 +36,7 @@ class Row:
     split: str
     num_tokens: int | None
     oov_share: float | None
+    oov_share_of: str | None  # words, or tokens: sentence ends counted, too
     vocab_size: int | None
     vocabulary_digest: str | None
     device: str | None
