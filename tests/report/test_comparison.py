@@ -221,6 +221,15 @@ def test_oov_is_a_share_of_words_where_these_are_known(tmp_path, write_run):
     assert "<unk> (OOV) 2.12% of tokens / 2.30% of words." in comparison.conditions.statements[0]
 
 
+def test_what_a_run_warned_of_stands_below_the_table(tmp_path, write_run):
+    astray = write_run(tmp_path / "a", summary={"warnings": ["PPLf is 9e9, lower the rate.", "And\x1b[2J this.", 3]})
+    comparison = compare_runs([astray, write_run(tmp_path / "b", "ffnn", summary={"warnings": "none"})])
+    expected = ["RNN (B-NCE): PPLf is 9e9, lower the rate.", "RNN (B-NCE): And\N{REPLACEMENT CHARACTER}[2J this."]
+    assert list(comparison.conditions.statements[-2:]) == expected
+    assert comparison.as_record()["conditions"]["statements"][-2:] == expected
+    assert "FFNN (B-NCE): " not in "".join(comparison.conditions.statements)
+
+
 def test_settings_in_which_rows_differ_are_named(tmp_path, write_run):
     alike = [write_run(tmp_path / "a"), write_run(tmp_path / "b", "ffnn")]
     for before, after in (

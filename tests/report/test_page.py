@@ -186,6 +186,11 @@ def test_warnings_stand_on_the_page(tmp_path, write_run):
     assert "5-gram FFNN (B-NCE) cannot be compared fairly" in source
 
 
+def test_what_a_run_warned_of_stands_on_the_page(tmp_path, write_run):
+    path = write_run(tmp_path / "a", summary={"warnings": ["Validation PPLf is 9e9 <at> step 7."]})
+    assert "<li>RNN (B-NCE): Validation PPL<sup>f</sup> is 9e9 &lt;at&gt; step 7.</li>" in to_html(compare_runs([path]))
+
+
 def test_runs_of_one_colour_have_different_markers(tmp_path, write_run):
     paths = [write_run(tmp_path / name) for name in "abc"] + [write_run(tmp_path / "lstm", "relu-lstm")]
     comparison = compare_runs([*paths, write_run(tmp_path / "s", "relu-lstm", "softmax")])

@@ -97,6 +97,8 @@ def _statements(conditions: Conditions, rows: Sequence[Row], runs: Sequence[Run]
     unfinished = [f"{row.label} ({row.status})" for row in rows if row.status not in (None, "finished")]
     if unfinished:
         statements.append(f"Not finished: {', '.join(unfinished)}.")
+    for row, run in zip(rows, runs, strict=True):
+        statements += [f"{row.label}: {warning}" for warning in run.warnings]
     return statements
 
 
