@@ -13,6 +13,10 @@ class UserError(ValueError):
     """
 
 
+class NotFiniteError(UserError):
+    """Training that blew up: a loss, gradient, model or perplexity that is no longer finite."""
+
+
 def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> UserError:
     """Say that `name` is no known `kind`, list those that are, and suggest the near one."""
     allowed = list(allowed)
