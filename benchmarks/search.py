@@ -2,7 +2,7 @@
 
 Coordinate descent: the settings are gone through in a fixed order, each of a setting's other values is tried with the
 best of everything before it, and kept when validation PPLf is lower. Every trial is one line of `trials.jsonl`; those
-that are there are not run again.
+that are there with the same settings and corpus are not run again. `best.json` has the losses that were searched whole.
 
     python benchmarks/search.py corpora/wiki --out experiments/search --tokens 10240000
 """
@@ -10,6 +10,9 @@ that are there are not run again.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
+import gc
 import json
 import math
 import shutil
@@ -19,9 +22,9 @@ from typing import Any
 
 import torch
 
-from bnce.config import load_recipe
+from bnce.config import RunConfig, load_recipe
 from bnce.corpus.store import Corpus
-from bnce.errors import UserError
+from bnce.errors import NotFiniteError
 from bnce.files import to_json
 from bnce.run_directory import choose_device
 from bnce.trainer import Trainer
@@ -83,15 +86,12 @@ class Search:
         self.deadline = deadline
         self.device = choose_device("auto")
         self.path = out / "trials.jsonl"
-        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.is_file() else []
-        self.done = {self._key(trial["settings"], trial["loss"]): trial for trial in map(json.loads, lines)}
+        self.done = {to_json(trial["decided_by"]): trial for trial in read_trials(self.path) if "decided_by" in trial}
+        self.is_out_of_time = False
 
-    def _key(self, settings: dict[str, Any], loss: str) -> str:
-        return json.dumps([loss, settings], sort_keys=True)
-
-    def run(self) -> dict[str, Any]:
-        """Go through the settings; returns the best."""
-        best = dict(START)
+    def run(self) -> dict[str, Any] | None:
+        """Go through the settings; returns the best, or None where time ran out or no trial stayed finite."""
+        best, self.is_out_of_time = dict(START), False
         lowest = self.trial(best, "start")
         self.trial(best, "start, another seed", seed=2)
         for name in ORDER:
@@ -107,6 +107,10 @@ class Search:
                         break
                     lowest, found = perplexity, tried
             best = found
+        if self.is_out_of_time or not math.isfinite(lowest):
+            why = "time ran out: run it again to go on" if self.is_out_of_time else "no trial stayed finite"
+            print(f"{self.loss}: no best settings, {why}.", flush=True)
+            return None
         print(f"{self.loss}: PPLf {lowest:.2f} with {best}", flush=True)
         return best
 
@@ -115,41 +119,67 @@ class Search:
         return [[round(rate * 2.0 ** (sign * n), 6) for n in range(1, MAX_DOUBLINGS + 1)] for sign in (1, -1)]
 
     def trial(self, settings: dict[str, Any], what: str, seed: int = 1) -> float:
-        """Train once, or read what was trained, and give validation PPLf."""
-        key = self._key({**settings, "training.seed": seed}, self.loss)
+        """Train once, or read what was trained, and give validation PPLf; a seed among the settings goes first."""
+        settings = {"training.seed": seed, **settings}
+        written = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
+        config = load_recipe("wiki", model=self.model, loss=self.loss, settings=[*self.fixed, *written])
+        decided_by = {
+            "vocabulary_digest": self.corpus.vocabulary.digest,
+            "num_corpus_train_tokens": self.corpus.statistics["train"].num_tokens,
+            **dataclasses.asdict(config),
+        }
+        key = to_json(decided_by)
         if key not in self.done:
             if time.monotonic() > self.deadline:
+                self.is_out_of_time = True
                 return math.inf
-            self.done[key] = self._train({**settings, "training.seed": seed}, what)
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(to_json(self.done[key]) + "\n")
+            self.done[key] = {
+                "loss": self.loss,
+                "what": what,
+                "settings": settings,
+                **self._train(config),
+                "decided_by": decided_by,
+            }
+            append_line(self.path, to_json(self.done[key]))
         trial = self.done[key]
         print(
             f"{self.loss:11} {what:45} PPLf {trial['ppl_f']} PPLn {trial['ppl_n']} {trial['seconds']:.1f} s", flush=True
         )
         return trial["ppl_f"] if trial["ppl_f"] is not None else math.inf
 
-    def _train(self, settings: dict[str, Any], what: str) -> dict[str, Any]:
-        written = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
-        config = load_recipe("wiki", model=self.model, loss=self.loss, settings=[*self.fixed, *written])
+    def _train(self, config: RunConfig) -> dict[str, Any]:
         path = self.out / "trial"
         shutil.rmtree(path, ignore_errors=True)
         observer, begin = Silent(), time.monotonic()
         try:
             Trainer(create_run(path, config, self.corpus), self.corpus, self.device, observer).train()
-        except UserError as error:  # a rate that is too high
+        except NotFiniteError as error:  # a rate that is too high
             observer.record = {"ppl_f": None, "ppl_n": None, "seconds": 0.0, "error": str(error)}
         record = observer.record or {}
         shutil.rmtree(path, ignore_errors=True)
+        gc.collect()  # a captured step keeps its memory until its owner is collected
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         return {
-            "loss": self.loss,
-            "what": what,
-            "settings": settings,
             **{key: record.get(key) for key in ("ppl_f", "ppl_n", "log_z_mean", "log_z_std", "seconds", "error")},
             "wall_seconds": time.monotonic() - begin,
         }
+
+
+def read_trials(path: Path) -> list[dict[str, Any]]:
+    """Read the trials that are there; a line that a crash tore is no trial."""
+    trials = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []:
+        with contextlib.suppress(ValueError):
+            trials.append(json.loads(line))
+    return [trial for trial in trials if isinstance(trial, dict)]
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file, behind an end for the last one where a crash tore it."""
+    before = path.read_bytes() if path.is_file() else b""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(("\n" if before and not before.endswith(b"\n") else "") + line + "\n")
 
 
 def main() -> None:
@@ -182,11 +212,12 @@ def main() -> None:
                 pairs = (pair.split("=", 1) for pair in text.split(","))
                 search.trial({**START, **{key: json.loads(value) for key, value in pairs}}, text)
         return
-    best = {
+    found = {
         loss: Search(given.corpus, given.out, given.model, loss, fixed, deadline).run()
         for loss in given.losses.split(",")
     }
-    (given.out / "best.json").write_text(to_json(best) + "\n", encoding="utf-8")
+    if best := {loss: settings for loss, settings in found.items() if settings is not None}:
+        (given.out / "best.json").write_text(to_json(best) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

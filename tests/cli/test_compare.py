@@ -49,6 +49,11 @@ def test_prints_the_table_and_its_conditions(runs):
     assert "Corpus: ltcb, split test, 7,800,000 tokens" in result.stdout
 
 
+def test_what_a_run_warned_of_is_printed_below_the_table(runs, tmp_path):
+    astray = write_run(tmp_path / "astray", "ffnn", summary={"warnings": ["It became worse [than] at the start."]})
+    assert "5-gram FFNN (B-NCE): It became worse [than] at the start." in run(*runs, astray).stdout
+
+
 def test_a_narrow_terminal_leaves_out_whole_columns(runs, monkeypatch):
     from rich.console import Console
 

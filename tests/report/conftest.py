@@ -33,8 +33,12 @@ def write_run_directory(
     summary: dict[str, Any] | None = None,
     evaluation: dict[str, Any] | None = None,
     num_evaluations: int = 12,
+    num_done: int | None = None,
 ) -> Path:
-    """Write a finished run with the paper's figures; `summary` and `evaluation` replace single values."""
+    """Write a finished run with the paper's figures; `summary` and `evaluation` replace single values.
+
+    With `num_done`, so many of its evaluations have been made.
+    """
     ppl_n, ppl_f, speed, num_parameters = PAPER[model, loss if loss != "nce" else "snce"]
     path.mkdir(parents=True)
     (path / "config.toml").write_text(
@@ -43,7 +47,8 @@ def write_run_directory(
         "order = 5\ndropout = 0.0\n\n"
         f'[loss]\nname = "{loss}"\nnum_noise = {num_noise}\nlog_z = 9.0\nnoise = "unigram"\n\n'
         '[optimiser]\nname = "sgd"\nlearning_rate = 0.4\nclip_norm = 5.0\n\n'
-        "[training]\nbatch_size = 400\nnum_steps = 20\nepochs = 4\nseed = 1\n",
+        "[training]\nbatch_size = 400\nnum_steps = 20\nepochs = 4\nmax_train_tokens = 0\nevaluations_per_epoch = 3\n"
+        'max_valid_tokens = 0\ncheckpoint_seconds = 600.0\nprecision = "auto"\nseed = 1\n',
         encoding="utf-8",
     )
     tokens = 4 * 133_000_000
@@ -66,6 +71,7 @@ def write_run_directory(
     }
     (path / "summary.json").write_text(json.dumps(record | (summary or {})), encoding="utf-8")
     lines = [_metrics_line(i, num_evaluations, ppl_n, ppl_f, speed, tokens) for i in range(1, num_evaluations + 1)]
+    lines = lines[:num_done]
     (path / "metrics.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     if evaluated:
         test = _test_figures(ppl_n, ppl_f) | (evaluation or {})
@@ -109,7 +115,8 @@ def _test_figures(ppl_n: float | None, ppl_f: float) -> dict[str, Any]:
         "log_z_histogram": {"edges": edges, "counts": counts},
         "log_z": 9.0,
         "num_tokens": 7_800_000,
-        "num_oov": 179_400,
+        "num_oov": 165_600,
+        "num_sentences": 600_000,
         "log10_prob_f": -1.0,
         "log10_prob_n": -1.0,
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from bnce.report.comparison import compare_runs
@@ -83,33 +85,114 @@ def test_no_speedup_over_another_machine_or_vocabulary(tmp_path, write_run, othe
     assert {row.run: row.speedup_over_softmax for row in compare_runs([softmax, bnce]).rows}["bnce"] is None
 
 
-def test_no_speedup_over_another_size(tmp_path, write_run):
-    softmax = write_run(tmp_path / "softmax", "rnn", "softmax")
-    settings = (softmax / "config.toml").read_text()
-    (softmax / "config.toml").write_text(settings.replace("hidden_size = 600", "hidden_size = 200"))
-    assert compare_runs([softmax, write_run(tmp_path / "bnce")]).rows[1].speedup_over_softmax is None
+def set_in(path, before, after):
+    """Change one setting of a run."""
+    settings = (path / "config.toml").read_text()
+    assert settings.count(before) == 1
+    (path / "config.toml").write_text(settings.replace(before, after))
+    return path
 
 
-def test_a_run_without_a_test_shows_its_last_validation(tmp_path, write_run):
-    going = {
-        "status": "running",
-        "words_per_second": None,
-        "train_seconds": None,
-        "epochs": None,
-        "tokens": None,
-    }
-    path = write_run(tmp_path / "a", evaluated=False, summary=going, num_evaluations=2)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("hidden_size = 600", "hidden_size = 200"),
+        ("batch_size = 400", "batch_size = 64"),
+        ("num_steps = 20", "num_steps = 10"),
+        ('precision = "auto"', 'precision = "float32"'),
+    ],
+)
+def test_no_speedup_over_another_size_or_step(tmp_path, write_run, before, after):
+    softmax = set_in(write_run(tmp_path / "softmax", "rnn", "softmax"), before, after)
+    row = compare_runs([softmax, write_run(tmp_path / "bnce")]).rows[1]
+    assert (row.speedup_over_softmax, row.seconds_to_softmax_quality) == (None, None)
+
+
+def write_curve(path, *perplexities):
+    """Put a validation curve of one evaluation every ten seconds into a run."""
+    lines = [
+        {"step": place, "epoch": place / 4, "tokens": 1000 * place, "seconds": 10 * place, "ppl_f": perplexity}
+        for place, perplexity in enumerate(perplexities, start=1)
+    ]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def times_to_quality(*paths):
+    return {row.run: row.seconds_to_softmax_quality for row in compare_runs(paths).rows}
+
+
+def test_quality_is_the_best_of_the_finished_softmax_run(tmp_path, write_run):
+    softmax = write_curve(write_run(tmp_path / "softmax", "rnn", "softmax"), 200, 100, 150)
+    bnce = write_curve(write_run(tmp_path / "bnce"), 300, 157, 105)
+    assert times_to_quality(softmax, bnce)["bnce"] == pytest.approx(30.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("max_valid_tokens = 0", "max_valid_tokens = 9"), ('corpus = "corpora/ltcb"', 'corpus = "corpora/news"')],
+)
+def test_quality_on_another_text_is_another_quality(tmp_path, write_run, before, after):
+    softmax = set_in(write_curve(write_run(tmp_path / "softmax", "rnn", "softmax"), 200, 100), before, after)
+    bnce = write_curve(write_run(tmp_path / "bnce"), 300, 105)
+    assert times_to_quality(softmax, bnce) == {"softmax": pytest.approx(19.3, abs=0.1), "bnce": None}
+    assert compare_runs([softmax, bnce]).rows[1].speedup_over_softmax is not None
+
+
+def test_quality_over_other_words_is_another_quality(tmp_path, write_run):
+    other = {"vocabulary_digest": "ffffffffffff"}
+    softmax = write_curve(write_run(tmp_path / "softmax", "rnn", "softmax", summary=other), 200, 100)
+    assert times_to_quality(softmax, write_curve(write_run(tmp_path / "bnce"), 300, 105))["bnce"] is None
+
+
+@pytest.mark.parametrize(("before", "after"), [("epochs = 4", "epochs = 1"), ("train_tokens = 0", "train_tokens = 9")])
+def test_quality_may_be_reached_with_less_text(tmp_path, write_run, before, after):
+    softmax = write_curve(write_run(tmp_path / "softmax", "rnn", "softmax"), 200, 100)
+    bnce = set_in(write_curve(write_run(tmp_path / "bnce"), 300, 105), before, after)
+    assert times_to_quality(softmax, bnce)["bnce"] == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize("status", ["running", "stopped", "failed", None])
+def test_an_unfinished_softmax_run_sets_no_quality(tmp_path, write_run, status):
+    early = write_curve(write_run(tmp_path / "early", "rnn", "softmax", summary={"status": status}), 400)
+    bnce = write_curve(write_run(tmp_path / "bnce"), 300, 105)
+    assert times_to_quality(early, bnce) == {"early": None, "bnce": None}
+    softmax = write_curve(write_run(tmp_path / "softmax", "rnn", "softmax"), 200, 100)
+    assert times_to_quality(early, softmax, bnce)["bnce"] == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize("unknown", [None, 0])
+def test_a_running_run_shows_its_last_validation(tmp_path, write_run, unknown):
+    # What is not known before the first step, was zero in older runs.
+    going = dict.fromkeys(("words_per_second", "train_seconds", "epochs", "tokens"), unknown)
+    path = write_run(tmp_path / "a", evaluated=False, summary={"status": "running", **going}, num_done=3)
     comparison = compare_runs([path])
     row = comparison.rows[0]
     assert row.split == "valid"
     assert row.shown == "RNN (B-NCE) (valid)"
     assert row.comparable
-    assert row.ppl_f == pytest.approx(82.5 * 1.0733, rel=1e-4)
-    assert (row.words_per_second, row.epochs, row.train_tokens) == (43.7e3, 4.0, 532_000_000)
-    assert row.train_seconds == pytest.approx(532e6 / 43.7e3)
+    assert row.ppl_f == pytest.approx(82.5 * 2.4715, rel=1e-4)
+    assert (row.words_per_second, row.epochs, row.train_tokens) == (43.7e3, 1.0, 133_000_000)
+    assert row.train_seconds == pytest.approx(133e6 / 43.7e3)
     statements = " ".join(comparison.conditions.statements)
     assert "(valid): not evaluated on test yet" in statements
     assert "Not finished: RNN (B-NCE) (running)." in statements
+
+
+def test_a_killed_run_that_was_evaluated_shows_how_far_it_was(tmp_path, write_run):
+    killed = {"status": "running", "words_per_second": None, "train_seconds": None, "epochs": None, "tokens": None}
+    row = compare_runs([write_run(tmp_path / "a", summary=killed, num_done=3)]).rows[0]
+    assert (row.split, row.ppl_f) == ("test", 82.5)
+    assert (row.words_per_second, row.epochs, row.train_tokens) == (43.7e3, 1.0, 133_000_000)
+
+
+def test_a_stopped_run_shows_how_far_it_was_when_it_was_measured(tmp_path, write_run):
+    stop = {"status": "stopped", "epochs": 1.3, "train_seconds": 4000.0, "tokens": 172_900_000}
+    row = compare_runs([write_run(tmp_path / "a", evaluated=False, summary=stop, num_done=3)]).rows[0]
+    assert (row.split, row.epochs, row.train_tokens) == ("valid", 1.0, 133_000_000)
+    assert row.train_seconds == pytest.approx(133e6 / 43.7e3)
+    row = compare_runs([write_run(tmp_path / "b", summary=stop, num_done=3)]).rows[0]
+    assert (row.split, row.epochs, row.train_tokens, row.train_seconds) == ("test", 1.3, 172_900_000, 4000.0)
 
 
 def test_conditions(tmp_path, write_run):
@@ -118,7 +201,7 @@ def test_conditions(tmp_path, write_run):
     assert conditions.warnings == ()
     statements = "\n".join(conditions.statements)
     for fact in (
-        "Corpus: ltcb, split test, 7,800,000 tokens, V = 80,000, <unk> (OOV) 2.30%.",
+        "Corpus: ltcb, split test, 7,800,000 tokens, V = 80,000, <unk> (OOV) 2.30% of words.",
         "CPU, 2 threads",
         "torch 2.13.0",
         "per token, </s> and <unk> included",
@@ -128,6 +211,40 @@ def test_conditions(tmp_path, write_run):
         assert fact in statements
     assert "valid" not in statements
     assert "†" not in statements
+
+
+def test_oov_is_a_share_of_words_where_these_are_known(tmp_path, write_run):
+    older = write_run(tmp_path / "older", "ffnn", evaluation={"num_sentences": None})
+    comparison = compare_runs([older, write_run(tmp_path / "a")])
+    assert [row.oov_share_of for row in comparison.rows] == ["tokens", "words"]
+    assert [row.oov_share for row in comparison.rows] == pytest.approx([0.0212308, 0.023], rel=1e-5)
+    assert "<unk> (OOV) 2.12% of tokens / 2.30% of words." in comparison.conditions.statements[0]
+
+
+def test_what_a_run_warned_of_stands_below_the_table(tmp_path, write_run):
+    astray = write_run(tmp_path / "a", summary={"warnings": ["PPLf is 9e9, lower the rate.", "And\x1b[2J this.", 3]})
+    comparison = compare_runs([astray, write_run(tmp_path / "b", "ffnn", summary={"warnings": "none"})])
+    expected = ["RNN (B-NCE): PPLf is 9e9, lower the rate.", "RNN (B-NCE): And\N{REPLACEMENT CHARACTER}[2J this."]
+    assert list(comparison.conditions.statements[-2:]) == expected
+    assert comparison.as_record()["conditions"]["statements"][-2:] == expected
+    assert "FFNN (B-NCE): " not in "".join(comparison.conditions.statements)
+
+
+def test_settings_in_which_rows_differ_are_named(tmp_path, write_run):
+    alike = [write_run(tmp_path / "a"), write_run(tmp_path / "b", "ffnn")]
+    for before, after in (
+        ("evaluations_per_epoch = 3", "evaluations_per_epoch = 1"),
+        ("checkpoint_seconds = 600.0", "checkpoint_seconds = inf"),
+    ):
+        set_in(alike[0], before, after)
+    assert "Rows differ" not in "".join(compare_runs(alike).conditions.statements)
+    other = write_run(tmp_path / "c", "relu-lstm")
+    for before, after in (("epochs = 4", "epochs = 3"), ("learning_rate = 0.4", "learning_rate = 1e-10")):
+        set_in(other, before, after)
+    assert (
+        "Rows differ in optimiser.learning_rate (0.4 for 2 rows, 1e-10 for ReLu-LSTM (B-NCE)); "
+        "training.epochs (4 for 2 rows, 3 for ReLu-LSTM (B-NCE))."
+    ) in compare_runs([*alike, other]).conditions.statements
 
 
 @pytest.mark.parametrize(

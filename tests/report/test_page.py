@@ -69,7 +69,7 @@ def test_the_whole_page(runs):
     for expected in (
         "Language models on ltcb", "RNN (S-NCE, K=100)", "37.8K", "6.41", "training words per second",
         "training time (seconds, log scale)", "log Z of a context (nats)", "perplexity per token (log scale)",
-        "ln Z = 9", "<unk> (OOV) 2.30%", "bnce train ltcb --model rnn --loss snce", "0a1b2c3d4e5f",
+        "ln Z = 9", "<unk> (OOV) 2.30% of words", "bnce train ltcb --model rnn --loss snce", "0a1b2c3d4e5f",
         "3.00 GiB", "learning_rate",
     ):  # fmt: skip
         assert expected in words
@@ -156,11 +156,39 @@ def test_runs_without_data_are_not_drawn(tmp_path, write_run):
     assert "No run has recorded this yet." in to_html(compare_runs([path, other]))
 
 
+def test_time_to_quality_is_drawn_of_runs_that_have_a_quality_to_reach(tmp_path, write_run):
+    softmax = write_run(tmp_path / "softmax", "rnn", "softmax")
+    slow = write_run(tmp_path / "slow", "rnn", "snce", num_evaluations=1)
+    (slow / "metrics.jsonl").write_text('{"step": 1, "seconds": 1000.0, "ppl_f": 999.0}\n')
+    fast = write_run(tmp_path / "fast", "rnn", "bnce")
+    (fast / "metrics.jsonl").write_text('{"step": 1, "seconds": 10.0, "ppl_f": 80.0}\n')
+    # Nothing sets a quality for this one: it is the same model, but of another size.
+    small = write_run(tmp_path / "small", "rnn", "bnce", num_noise=7)
+    (small / "config.toml").write_text((small / "config.toml").read_text().replace("= 600\n", "= 60\n"))
+    comparison = compare_runs([softmax, slow, fast, small])
+    svg = draw_plots(comparison)[4].svg
+    assert re.findall(r">([^<>]*RNN[^<>]*|≤[^<>]*|[^<>]* min|not reached)<", svg) == [
+        "RNN (softmax)", "21 h 41 min", "RNN (S-NCE)", "not reached", "RNN (B-NCE)", "≤ 10.0 s",
+    ]  # fmt: skip
+    record = comparison.as_record()["rows"]
+    told = {row["run"]: (row["seconds_to_softmax_quality"], row["reached_at_first_evaluation"]) for row in record}
+    assert told["fast"] == (10.0, True)
+    assert told["slow"] == told["small"] == (None, False)
+    targets = {row["run"]: row["softmax_quality_ppl_f"] for row in record}
+    assert targets["softmax"] == targets["slow"] == pytest.approx(1.05 * 79.7 * 1.0733, rel=1e-4)
+    assert targets["small"] is None
+
+
 def test_warnings_stand_on_the_page(tmp_path, write_run):
     odd = write_run(tmp_path / "odd", "ffnn", summary={"vocabulary_digest": "ffff"})
     source = to_html(compare_runs([odd, write_run(tmp_path / "a"), write_run(tmp_path / "b", "relu-lstm")]))
     assert 'class="warning"' in source
     assert "5-gram FFNN (B-NCE) cannot be compared fairly" in source
+
+
+def test_what_a_run_warned_of_stands_on_the_page(tmp_path, write_run):
+    path = write_run(tmp_path / "a", summary={"warnings": ["Validation PPLf is 9e9 <at> step 7."]})
+    assert "<li>RNN (B-NCE): Validation PPL<sup>f</sup> is 9e9 &lt;at&gt; step 7.</li>" in to_html(compare_runs([path]))
 
 
 def test_runs_of_one_colour_have_different_markers(tmp_path, write_run):

@@ -6,7 +6,7 @@ import pytest
 
 from bnce.report.quality import MARGIN, seconds_to_reach, target_perplexity
 
-CURVE = [(10.0, 400.0), (20.0, 100.0), (30.0, 120.0), (40.0, 50.0)]
+CURVE = [(10.0, 400.0), (20.0, 100.0), (30.0, 120.0), (40.0, 50.0), (50.0, 55.0)]
 
 
 def test_between_evaluations_log_perplexity_is_a_line() -> None:
@@ -20,6 +20,6 @@ def test_at_the_first_evaluation_and_never() -> None:
     assert seconds_to_reach([], 100.0) is None
 
 
-def test_target_is_the_softmaxs_end_and_a_margin() -> None:
+def test_target_is_the_softmaxs_best_and_a_margin() -> None:
     assert target_perplexity(CURVE) == pytest.approx(MARGIN * 50.0)
     assert target_perplexity([]) is None

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from bnce.report.conditions import Conditions, find_differences, gather_conditions
 from bnce.report.names import LossName, ModelName, name_loss, name_model, num_noise_words
-from bnce.report.quality import seconds_to_reach, target_perplexity
+from bnce.report.quality import Point, seconds_to_reach, target_perplexity
 from bnce.report.row import Row
 from bnce.report.runs import Run, count, curve, number, printable, read_runs, text
 
-Number = TypeVar("Number", int, float)
-
 _ARCHITECTURE = ("name", "order", "embedding_size", "hidden_size", "bottleneck_size")
+_STEP = ("batch_size", "num_steps", "precision")
 
 
 @dataclass(frozen=True)
@@ -57,13 +56,14 @@ def compare_runs(paths: Iterable[Path], title: str | None = None) -> Comparison:
     entries = [_make_entry(run) for run in read_runs(paths)]
     entries.sort(key=lambda entry: (entry.model.order, entry.loss.order))
     labels = _distinct_labels(entries)
+    targets = _softmax_qualities(entries)
     rows = [
-        dataclasses.replace(
-            entry.row, label=label, speedup_over_softmax=speedup, seconds_to_softmax_quality=seconds_to_quality
+        _with_quality(
+            dataclasses.replace(entry.row, label=label, speedup_over_softmax=speedup),
+            curve(entry.run, "seconds", "ppl_f"),
+            targets.get(_quality_setting(entry)),
         )
-        for entry, label, speedup, seconds_to_quality in zip(
-            entries, labels, _speedups_over_softmax(entries), _seconds_to_softmax_quality(entries), strict=True
-        )
+        for entry, label, speedup in zip(entries, labels, _speedups_over_softmax(entries), strict=True)
     ]
     differences = find_differences(rows)
     rows = [
@@ -71,7 +71,7 @@ def compare_runs(paths: Iterable[Path], title: str | None = None) -> Comparison:
         for row, found in zip(rows, differences, strict=True)
     ]
     entries = [dataclasses.replace(entry, row=row) for entry, row in zip(entries, rows, strict=True)]
-    conditions = gather_conditions(rows)
+    conditions = gather_conditions(rows, [entry.run for entry in entries])
     return Comparison(printable(title or _default_title(conditions)), tuple(entries), conditions)
 
 
@@ -85,10 +85,19 @@ def _make_entry(run: Run) -> Entry:
     last = run.metrics[-1] if run.metrics else {}
     figures = last if run.evaluation is None else run.evaluation
     summary = run.summary
+    # A running one's was written before its first step, and if the run was killed, so it stays.
+    ended: Mapping[str, Any] = {} if text(summary, "status") == "running" else summary
     num_tokens = None if run.evaluation is None else count(run.evaluation, "num_tokens")
-    num_oov = None if run.evaluation is None else count(run.evaluation, "num_oov")
+    oov_share, oov_share_of = _oov_share(run.evaluation or {})
     peaks = [peak for record in run.metrics if (peak := count(record, "peak_memory_bytes")) is not None]
     corpus = text(run.config, "corpus")
+
+    def reached(in_summary: str, in_metrics: str) -> float | None:
+        """How far the run was when its perplexities were measured: at the last evaluation, or at its end."""
+        sources = [number(ended, in_summary), number(last, in_metrics)]
+        return _first(*(reversed(sources) if run.evaluation is None else sources))
+
+    train_tokens = reached("tokens", "tokens")
     row = Row(
         label=f"{model.shown} ({loss.shown})",
         run=run.name,
@@ -99,21 +108,24 @@ def _make_entry(run: Run) -> Entry:
         ppl_f=number(figures, "ppl_f"),
         ppl_f_no_unk=number(figures, "ppl_f_no_unk"),
         # A run that is still going has not summed up its speed yet.
-        words_per_second=_first(number(summary, "words_per_second"), number(last, "words_per_second")),
+        words_per_second=_first(number(ended, "words_per_second"), number(last, "words_per_second")),
         num_parameters=count(summary, "num_parameters"),
         speedup_over_softmax=None,
+        softmax_quality_ppl_f=None,
         seconds_to_softmax_quality=None,
+        reached_at_first_evaluation=False,
         log_z_mean_nats=number(figures, "log_z_mean"),
         log_z_std_nats=number(figures, "log_z_std"),
         log_z_constant_nats=_first(number(figures, "log_z"), number(run.settings("loss"), "log_z")),
-        epochs=_first(number(summary, "epochs"), number(last, "epoch")),
-        train_seconds=_first(number(summary, "train_seconds"), number(last, "seconds")),
-        train_tokens=_first(count(summary, "tokens"), count(last, "tokens")),
+        epochs=reached("epochs", "epoch"),
+        train_seconds=reached("train_seconds", "seconds"),
+        train_tokens=None if train_tokens is None else int(train_tokens),
         peak_memory_bytes=max(peaks, default=None),
         corpus=Path(corpus).name if corpus else None,
         split="valid" if run.evaluation is None else text(run.evaluation, "split") or "test",
         num_tokens=num_tokens,
-        oov_share=num_oov / num_tokens if num_oov is not None and num_tokens else None,
+        oov_share=oov_share,
+        oov_share_of=oov_share_of,
         vocab_size=count(summary, "vocab_size"),
         vocabulary_digest=text(summary, "vocabulary_digest"),
         device=text(summary, "device"),
@@ -129,7 +141,16 @@ def _make_entry(run: Run) -> Entry:
     return Entry(row, model, loss, run)
 
 
-def _first(preferred: Number | None, otherwise: Number | None) -> Number | None:
+def _oov_share(evaluation: Mapping[str, Any]) -> tuple[float | None, str | None]:
+    """Divide the unknown words by all words, or by tokens where nothing tells how many of them are sentence ends."""
+    num_oov, num_tokens = count(evaluation, "num_oov"), count(evaluation, "num_tokens")
+    num_sentences = count(evaluation, "num_sentences")
+    if num_oov is None or not num_tokens:
+        return None, None
+    return num_oov / max(1, num_tokens - (num_sentences or 0)), "tokens" if num_sentences is None else "words"
+
+
+def _first(preferred: float | None, otherwise: float | None) -> float | None:
     return otherwise if preferred is None else preferred
 
 
@@ -146,36 +167,54 @@ def _distinct_labels(entries: Sequence[Entry]) -> list[str]:
 
 
 def _speedups_over_softmax(entries: Sequence[Entry]) -> list[float | None]:
-    """Divide each speed by that of the fastest softmax run of the same model on the same device."""
+    """Divide each speed by that of the fastest softmax run of the same model and step on the same device."""
     softmax: dict[tuple[object, ...], float] = {}
     for entry in entries:
         speed = entry.row.words_per_second
         if entry.row.loss == "softmax" and speed:
-            softmax[_setting(entry)] = max(speed, softmax.get(_setting(entry), 0.0))
+            softmax[_step_setting(entry)] = max(speed, softmax.get(_step_setting(entry), 0.0))
     return [
-        speed / softmax[_setting(entry)]
-        if (speed := entry.row.words_per_second) is not None and _setting(entry) in softmax
+        speed / softmax[_step_setting(entry)]
+        if (speed := entry.row.words_per_second) is not None and _step_setting(entry) in softmax
         else None
         for entry in entries
     ]
 
 
-def _seconds_to_softmax_quality(entries: Sequence[Entry]) -> list[float | None]:
-    """Find when each run was as good as the best softmax run of the same model on the same device ended, and 5%."""
+def _softmax_qualities(entries: Sequence[Entry]) -> dict[tuple[object, ...], float]:
+    """Find the validation PPLf to reach for every setting that has a finished softmax run: the best, and 5%."""
     targets: dict[tuple[object, ...], float] = {}
     for entry in entries:
         target = target_perplexity(curve(entry.run, "seconds", "ppl_f"))
-        if entry.row.loss == "softmax" and target is not None:
-            targets[_setting(entry)] = min(target, targets.get(_setting(entry), math.inf))
-    return [
-        seconds_to_reach(curve(entry.run, "seconds", "ppl_f"), targets[_setting(entry)])
-        if _setting(entry) in targets
-        else None
-        for entry in entries
-    ]
+        # One that is still on its way is easy to be as good as.
+        if entry.row.loss == "softmax" and entry.row.status == "finished" and target is not None:
+            targets[_quality_setting(entry)] = min(target, targets.get(_quality_setting(entry), math.inf))
+    return targets
 
 
-def _setting(entry: Entry) -> tuple[object, ...]:
-    """Name what runs must share for their losses to be compared."""
-    model = entry.run.settings("model")
-    return (*(model.get(key) for key in _ARCHITECTURE), entry.row.vocab_size, entry.row.device)
+def _with_quality(row: Row, points: Sequence[Point], target: float | None) -> Row:
+    """Say when a run with this validation curve was at the target, if it has both."""
+    if target is None or not points:
+        return row
+    return dataclasses.replace(
+        row,
+        softmax_quality_ppl_f=target,
+        seconds_to_softmax_quality=seconds_to_reach(points, target),
+        reached_at_first_evaluation=points[0][1] <= target,
+    )
+
+
+def _step_setting(entry: Entry) -> tuple[object, ...]:
+    """Name what runs must share for the speeds of their losses to be compared."""
+    model, training = entry.run.settings("model"), entry.run.settings("training")
+    sizes = [*(model.get(key) for key in _ARCHITECTURE), *(training.get(key) for key in _STEP)]
+    return (*map(str, sizes), entry.row.vocab_size, entry.row.device)
+
+
+def _quality_setting(entry: Entry) -> tuple[object, ...]:
+    """Name what runs must share for their validation perplexities over time to be compared, too: the text they are on.
+
+    How much of the training text a run saw, and how often, is its own way to that quality.
+    """
+    row, max_valid_tokens = entry.row, str(entry.run.settings("training").get("max_valid_tokens"))
+    return (*_step_setting(entry), row.corpus, row.vocabulary_digest, max_valid_tokens)

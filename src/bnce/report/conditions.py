@@ -10,10 +10,13 @@ from typing import Any, TypeVar
 
 from bnce.report.numbers import share
 from bnce.report.row import Row
+from bnce.report.runs import Run, printable
 
 Value = TypeVar("Value", bound=Hashable)
 
 _DIGEST_LENGTH = 8
+# Settings that change no figure of a run, only how often it is looked at and saved.
+_WITHOUT_EFFECT = ("evaluations_per_epoch", "checkpoint_seconds")
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ def find_differences(rows: Sequence[Row]) -> list[str]:
     return differences
 
 
-def gather_conditions(rows: Sequence[Row]) -> Conditions:
+def gather_conditions(rows: Sequence[Row], runs: Sequence[Run]) -> Conditions:
     """Collect what holds for the rows, and put it into the sentences that stand below every table."""
     conditions = Conditions(
         corpora=_different(row.corpus for row in rows),
@@ -68,15 +71,15 @@ def gather_conditions(rows: Sequence[Row]) -> Conditions:
         statements=(),
         warnings=tuple(_warnings(rows)),
     )
-    return dataclasses.replace(conditions, statements=tuple(_statements(conditions, rows)))
+    return dataclasses.replace(conditions, statements=tuple(_statements(conditions, rows, runs)))
 
 
-def _statements(conditions: Conditions, rows: Sequence[Row]) -> list[str]:
+def _statements(conditions: Conditions, rows: Sequence[Row], runs: Sequence[Run]) -> list[str]:
     corpus = _listed(conditions.corpora)
     splits = _listed(conditions.splits)
     num_tokens = _listed(f"{value:,}" for value in conditions.num_tokens)
     vocab_size = _listed(f"{value:,}" for value in conditions.vocab_sizes)
-    oov = _listed(dict.fromkeys(share(value) for value in conditions.oov_shares))
+    oov = _listed(_different(f"{share(row.oov_share)} of {row.oov_share_of}" for row in rows if row.oov_share_of))
     statements = [
         f"Corpus: {corpus}, split {splits}, {num_tokens} tokens, V = {vocab_size}, <unk> (OOV) {oov}.",
         f"Device: {_listed(conditions.devices)}; torch {_listed(conditions.torch_versions)}, "
@@ -88,11 +91,35 @@ def _statements(conditions: Conditions, rows: Sequence[Row]) -> list[str]:
     ]
     if "valid" in conditions.splits:
         statements.append("(valid): not evaluated on test yet; the figures are the last ones on validation.")
+    if settings := _differing_settings(rows, runs):
+        statements.append(f"Rows differ in {'; '.join(settings)}.")
     statements += [f"† {row.label}: {row.difference}." for row in rows if row.difference]
     unfinished = [f"{row.label} ({row.status})" for row in rows if row.status not in (None, "finished")]
     if unfinished:
         statements.append(f"Not finished: {', '.join(unfinished)}.")
+    for row, run in zip(rows, runs, strict=True):
+        statements += [f"{row.label}: {warning}" for warning in run.warnings]
     return statements
+
+
+def _differing_settings(rows: Sequence[Row], runs: Sequence[Run]) -> list[str]:
+    """Name the settings of training in which rows differ, each value with its row, or how many rows have it."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for row, run in zip(rows, runs, strict=True):
+        for table in ("optimiser", "training"):
+            for key, value in run.settings(table).items():
+                if key not in _WITHOUT_EFFECT:
+                    labels = found.setdefault(printable(f"{table}.{key}"), {}).setdefault(printable(str(value)), [])
+                    labels.append(row.label)
+    return [
+        f"{name} ({', '.join(f'{value} for {_counted(labels)}' for value, labels in values.items())})"
+        for name, values in found.items()
+        if len(values) > 1
+    ]
+
+
+def _counted(labels: Sequence[str]) -> str:
+    return labels[0] if len(labels) == 1 else f"{len(labels)} rows"
 
 
 def _warnings(rows: Sequence[Row]) -> list[str]:

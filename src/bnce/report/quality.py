@@ -1,4 +1,4 @@
-"""Time to quality: how long a run trained until it was about as good as the softmax run of its model in the end."""
+"""Time to quality: how long a run trained until it was about as good as the best of its model's softmax run."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def seconds_to_reach(points: Sequence[Point], perplexity: float) -> float | None
 
 
 def target_perplexity(softmax_points: Sequence[Point]) -> float | None:
-    """Compute the perplexity to reach from the softmax run's own curve: that of its end, and 5%."""
-    return MARGIN * softmax_points[-1][1] if softmax_points else None
+    """Compute the perplexity to reach from the softmax run's own curve: its best, whose model is tested, and 5%."""
+    return MARGIN * min(perplexity for _, perplexity in softmax_points) if softmax_points else None

@@ -22,7 +22,9 @@ class Row:
     words_per_second: float | None
     num_parameters: int | None
     speedup_over_softmax: float | None
+    softmax_quality_ppl_f: float | None  # to be reached on validation; None without a softmax run to be as good as
     seconds_to_softmax_quality: float | None
+    reached_at_first_evaluation: bool  # so that those seconds are the most it can have taken
     log_z_mean_nats: float | None
     log_z_std_nats: float | None
     log_z_constant_nats: float | None
@@ -34,6 +36,7 @@ class Row:
     split: str
     num_tokens: int | None
     oov_share: float | None
+    oov_share_of: str | None  # words, or tokens: sentence ends counted, too
     vocab_size: int | None
     vocabulary_digest: str | None
     device: str | None

@@ -28,6 +28,12 @@ class Run:
         """The directory's own name, also when the path given was `.`."""
         return printable(self.path.resolve().name)
 
+    @property
+    def warnings(self) -> list[str]:
+        """The sentences in which the run warned of itself."""
+        found = self.summary.get("warnings")
+        return [printable(item) for item in found if isinstance(item, str)] if isinstance(found, list) else []
+
     def settings(self, table: str) -> Mapping[str, Any]:
         """One table of the configuration, empty when the run has none of that name."""
         found = self.config.get(table)
