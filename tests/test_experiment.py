@@ -7,11 +7,14 @@ import dataclasses
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from small_corpus import Watcher, small_config, small_corpus
 
+from bnce import experiment as experiment_module
+from bnce import files
 from bnce.checkpoint import MODEL_FILE, state_files
 from bnce.config import RunConfig
 from bnce.corpus.store import Corpus
@@ -20,7 +23,7 @@ from bnce.experiment import Outcome, PlannedRow, run_experiment, table_rows
 from bnce.run_directory import RunDirectory, is_finished
 from bnce.step import TrainingStep
 from bnce.trainer import Trainer
-from bnce.training_run import run_training
+from bnce.training_run import create_run, run_training
 
 CPU = torch.device("cpu")
 ROWS = [PlannedRow("rnn", "softmax"), PlannedRow("rnn", "bnce"), PlannedRow("ffnn", "bnce")]
@@ -203,6 +206,26 @@ def test_a_row_that_fails_does_not_hold_up_the_others(
     assert experiment.trained == (["rnn-bnce"] if tried_again else [])
     if not tried_again:
         assert outcome.failed["rnn-bnce"] == "It diverged before; remove its directory to train it again."
+
+
+def test_several_processes_share_an_experiment(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One has begun the second row, finishes the third, and begins the first in the very moment that we do."""
+    experiment = Experiment(corpus, tmp_path)
+    create_run(tmp_path / "rnn-bnce", experiment.config(ROWS[1]), corpus)
+    create, other = experiment_module.create_run, Experiment(corpus, tmp_path)
+
+    def too_late(path: Path, *rest: Any) -> RunDirectory:
+        monkeypatch.setattr(experiment_module, "create_run", create)
+        run_experiment(ROWS[2:], tmp_path, other.config, corpus, CPU, other.watch)
+        create(path, *rest)
+        return create(path, *rest)
+
+    monkeypatch.setattr(experiment_module, "create_run", too_late)
+    with files.held(tmp_path / "rnn-bnce", "busy"):
+        outcome = experiment.run()
+    assert outcome == Outcome(("rnn-softmax", "rnn-bnce"), {})
+    assert (experiment.trained, other.trained) == (["rnn-bnce"], ["ffnn-bnce"])
+    assert experiment.run().finished
 
 
 def test_what_a_killed_process_left_of_a_finished_row_is_removed(

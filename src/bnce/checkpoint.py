@@ -56,7 +56,7 @@ def state_files(directory: Path) -> list[Path]:
 def remove_states(directory: Path) -> None:
     """Delete what a run would be resumed from."""
     for path in state_files(directory):
-        path.unlink()
+        path.unlink(missing_ok=True)
 
 
 def load_newest_state(directory: Path, owner: str) -> tuple[State, list[str]]:

@@ -21,6 +21,10 @@ class OutOfMemoryError(UserError):
     """Training that does not fit into the GPU's memory."""
 
 
+class BusyError(UserError):
+    """Something that another process is working on."""
+
+
 def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> UserError:
     """Say that `name` is no known `kind`, list those that are, and suggest the near one."""
     allowed = list(allowed)

@@ -15,7 +15,7 @@ import torch
 from bnce.checkpoint import MODEL_FILE, remove_states
 from bnce.config import MODEL_NAMES, SECTIONS, RunConfig
 from bnce.corpus.store import Corpus
-from bnce.errors import NotFiniteError, OutOfMemoryError, UserError, unknown_name
+from bnce.errors import BusyError, NotFiniteError, OutOfMemoryError, UserError, unknown_name
 from bnce.run_directory import RunDirectory, is_finished, read_status
 from bnce.trainer import Observer
 from bnce.training_run import check_trainable, create_run, run_training
@@ -80,7 +80,8 @@ def run_experiment(
 
     A budget is shared fairly: a row may use what is left of it, divided by the rows that are left. A finished row keeps
     its model, or only its figures, but nothing to resume from. A row that diverges, or does not fit into the GPU, is
-    left behind; one that has diverged is not trained again, since it would again.
+    left behind; one that has diverged is not trained again, since it would again. A row that another process is
+    training waits for that one, so that several can work on one experiment, each on a GPU of its own.
     """
     configs = {row: make_config(row) for row in rows}
     for row, config in configs.items():
@@ -92,9 +93,13 @@ def run_experiment(
     for number, row in enumerate(waiting):
         if should_stop():
             break
+        if is_finished(out / row.name):  # by another process, meanwhile
+            continue
         stop_row = _at_time(should_stop, deadline, num_left=len(waiting) - number)
         try:
             _train_row(out / row.name, configs[row], corpus, device, watch, stop_row, command)
+        except BusyError:
+            continue
         except (NotFiniteError, OutOfMemoryError) as error:
             failed[row.name] = str(error)
         _tidy_up(out / row.name, keep_models)
@@ -145,7 +150,12 @@ def _train_row(
     command: str,
 ) -> None:
     resume = (path / "config.toml").is_file()
-    run = RunDirectory.open(path) if resume else create_run(path, config, corpus, device)
+    try:
+        run = RunDirectory.open(path) if resume else create_run(path, config, corpus, device)
+    except UserError as error:
+        if not resume and (path / "config.toml").is_file():
+            raise BusyError(f"Another process has just begun '{path}'.") from error
+        raise
     with watch(config) as observer:
         run_training(run, corpus, device, observer, resume=resume, should_stop=should_stop, command=command)
 

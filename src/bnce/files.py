@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bnce.errors import UserError
+from bnce.errors import BusyError, UserError
 
 PARTIAL_SUFFIX = ".partial"
 
@@ -112,7 +112,7 @@ def held(directory: Path, busy: str) -> Iterator[None]:
         try:
             stack.enter_context(_locked(directory, required=True))
         except BlockingIOError as error:
-            raise UserError(busy) from error
+            raise BusyError(busy) from error
         except OSError:  # a file system without locks
             pass
         yield
