@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 
 setup: $(VENV)/.installed
 
-# torch first and by its pin: a range would let pip choose a build with gigabytes of GPU libraries.
+# torch first and by its pin: the version that is tested. Where there is no GPU, a CPU build of it is enough and far smaller.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch

@@ -1,6 +1,7 @@
 #!/bin/sh
 # The paper's comparison in small: three ways to train one ReLu-LSTM on the docstrings of the installed Python.
-# About three minutes on two cores; everything it makes is in one directory (demo/, or the first argument).
+# About three minutes on two idle cores. What it makes is in one directory (demo/, or the first argument), but for the corpus, which
+# is kept for the next time in ~/.cache/bnce (or XDG_CACHE_HOME).
 set -eu
 bnce=${BNCE:-bnce}
 out=${1:-demo}

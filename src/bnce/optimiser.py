@@ -158,6 +158,7 @@ class Schedule:
 
     def __init__(self, config: OptimiserConfig, total_steps: int) -> None:
         self.config, self.total_steps = config, total_steps
+        self.warmup_steps = min(config.warmup_steps, total_steps // 2)  # a short run warms up for its first half
         self.halvings = 0
         self.epochs_without_better = 0
         self.best = float("inf")
@@ -166,7 +167,7 @@ class Schedule:
         """Compute the factor for the step with this number, counted from 0."""
         if self.config.schedule == "halve":
             return 0.5**self.halvings
-        warm = min(1.0, (step + 1) / self.config.warmup_steps) if self.config.warmup_steps else 1.0
+        warm = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
         left = 1.0 - step / self.total_steps
         if self.config.schedule == "cosine":
             left = 0.5 - 0.5 * math.cos(math.pi * left)

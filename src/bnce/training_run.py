@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import warnings
@@ -103,6 +104,7 @@ def _train_and_test(
     def summary(status: str) -> dict[str, Any]:
         return _summary(trainer, run, status, command)
 
+    command = _first_command(run) or command
     run.write_json("summary.json", summary("running"))
     try:
         with _explain_full_memory(config=run.config):
@@ -126,6 +128,15 @@ def _train_and_test(
         recorder.tested(trainer.step, result)
     run.write_json("summary.json", summary("finished"))
     return summary("finished")
+
+
+def _first_command(run: RunDirectory) -> str | None:
+    """Read what started a run that is resumed: that is what made it, and not the command that went on with it."""
+    try:
+        before = json.loads((run.path / "summary.json").read_text(encoding="utf-8"))
+        return before["command"] or None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 @contextlib.contextmanager

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import sys
+from typing import Annotated
 
 import typer
 
 from bnce.cli.bench import bench
 from bnce.cli.compare import compare
-from bnce.cli.console import drop_stdout, open_stdout
+from bnce.cli.console import drop_stdout, open_stdout, stdout
 from bnce.cli.doctor import doctor
 from bnce.cli.evaluate import evaluate
 from bnce.cli.experiment import experiment
@@ -25,6 +26,7 @@ from bnce.cli.serve import serve
 from bnce.cli.train import train
 from bnce.cli.vocab import vocab
 from bnce.errors import UserError
+from bnce.version import __version__
 
 app = typer.Typer(
     name="bnce",
@@ -34,6 +36,23 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        stdout.print(f"bnce {__version__}", markup=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    pass
+
+
 for _command in (
     fetch,
     prepare,

@@ -85,7 +85,7 @@ def _warnings(audit: dict[str, Any]) -> list[str]:
 def print_corpus(record: dict[str, Any]) -> None:
     """Show the record as tables."""
     known = record["num_types"]
-    types = f", of {known:,} types in the training text" if known is not None else ""
+    types = f" with </s> and <unk>; the training text has {known:,} types" if known is not None else ""
     stdout.print(escape(f"{record['corpus']}: V = {record['vocab_size']:,}{types}"))
     stdout.print(escape("normaliser: " + ", ".join(f"{key} = {value}" for key, value in record["normaliser"].items())))
     stdout.print(f"vocabulary: sha256 {record['vocabulary_digest']}")

@@ -26,7 +26,7 @@ FAILED = 1  # the status where rows diverged or did not fit, and the others were
 
 
 def experiment(
-    table: Annotated[str, typer.Argument(metavar="ltcb|obwb", help="The paper's Table 2 or its Table 4.")],
+    table: Annotated[str, typer.Argument(metavar="ltcb|obwb", help="ltcb: the paper's Table 2. obwb: its Table 4.")],
     corpus: Annotated[str, typer.Option(help="A directory that 'bnce prepare' made.")],
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Where the runs and the report go; go on with it by the same command.")
@@ -34,8 +34,8 @@ def experiment(
     recipe: Annotated[
         str | None, typer.Option(help="What the rows are trained with.", show_default="wiki for ltcb, news for obwb")
     ] = None,
-    models: Annotated[str, typer.Option(help="Comma-separated, or 'all'.")] = "all",
-    losses: Annotated[str, typer.Option(help="Comma-separated, or 'all'.")] = "all",
+    models: Annotated[str, typer.Option(help="Comma-separated: ffnn, rnn, relu-rnn, lstm, relu-lstm.")] = "all",
+    losses: Annotated[str, typer.Option(help="Comma-separated: softmax, snce, bnce, chunk-bnce.")] = "all",
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of every row, such as training.epochs=1."),

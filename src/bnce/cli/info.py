@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bnce.config import RunConfig
 
 # Sizes of the corpora that the recipes are named after, for counting parameters without them.
-RECIPE_VOCAB_SIZES = {"ltcb": 80_000, "wiki": 80_000, "obwb": 793_471}
+RECIPE_VOCAB_SIZES = {"ltcb": 80_000, "wiki": 80_000, "obwb": 793_471, "news": 793_471}
 
 
 def info(
@@ -26,7 +26,7 @@ def info(
         typer.Argument(metavar="RECIPE|RUN|CORPUS", help="A recipe, a run directory or a corpus directory."),
     ],
     model: Annotated[str | None, typer.Option(help="For a recipe: ffnn, rnn, relu-rnn, lstm or relu-lstm.")] = None,
-    loss: Annotated[str | None, typer.Option(help="For a recipe: softmax, nce, snce or bnce.")] = None,
+    loss: Annotated[str | None, typer.Option(help="For a recipe: softmax, nce, snce, bnce or chunk-bnce.")] = None,
     vocab_size: Annotated[
         int | None, typer.Option(min=3, help="For a recipe: V.", show_default="that of the paper's corpus")
     ] = None,

@@ -83,7 +83,9 @@ def rescore(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Choose among the hypotheses of a recogniser with a language model, by the highest
+    """Choose among the hypotheses of a recogniser with a language model.
+
+    The best has the highest
 
       am_weight · am + old_lm_weight · old_lm + lm_weight · ln p − word_penalty · words − oov_penalty · OOV
 

@@ -23,13 +23,22 @@ STOPPED = 130  # the status of a program that Ctrl-C ended
 def train(
     recipe: Annotated[
         str | None,
-        typer.Argument(metavar="RECIPE", help="demo, ltcb, obwb, wiki, or a TOML file.", show_default=False),
+        typer.Argument(
+            metavar="RECIPE",
+            help="[bold]demo[/bold] for small texts and a CPU; [bold]wiki[/bold] and [bold]news[/bold] for tens of "
+            "millions of words and more, with the paper's smaller and larger models; [bold]ltcb[/bold] and "
+            "[bold]obwb[/bold], the paper's own; or a TOML file.",
+            show_default=False,
+        ),
     ] = None,
     model: Annotated[str | None, typer.Option(help="ffnn, rnn, relu-rnn, lstm or relu-lstm.")] = None,
     loss: Annotated[
-        str | None, typer.Option(help="softmax, nce, snce or bnce (adaptive with loss.num_noise > 0).")
+        str | None,
+        typer.Option(help="softmax, nce, snce, bnce (adaptive with loss.num_noise > 0) or chunk-bnce, the most exact."),
     ] = None,
-    corpus: Annotated[str | None, typer.Option(help="A directory that 'bnce prepare' made.")] = None,
+    corpus: Annotated[
+        str | None, typer.Option(help="A directory that 'bnce prepare' made; with --resume, where it is now.")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="The run directory to make.", show_default="runs/RECIPE-MODEL-LOSS"),
@@ -44,7 +53,7 @@ def train(
 ) -> None:
     """Train a model and write everything about it into a run directory.
 
-    Ctrl-C saves and stops; the same command with --resume goes on to the same numbers.
+    Ctrl-C saves and stops; the last example goes on.
 
     [bold]Examples[/bold]
 
@@ -105,10 +114,12 @@ def _plan(
     if recipe is None and resume:
         if out is None:
             raise UserError("--resume needs the run to go on with: give it as --out RUN.")
-        if model or loss or corpus or settings:
-            raise UserError("A resumed run keeps its settings: leave out --model, --loss, --corpus and --set.")
+        if model or loss or settings:
+            raise UserError("A resumed run keeps its settings: leave out --model, --loss and --set.")
         _require_run(out)
-        return out, read_config(out / "config.toml")
+        config = read_config(out / "config.toml")
+        # Only where the text is: that it is the same text is checked by its words and their counts.
+        return out, dataclasses.replace(config, corpus=corpus_setting(corpus)) if corpus else config
     if recipe is None:
         raise UserError(f"No recipe was given: choose one of {', '.join(recipe_names())}, or a TOML file.")
     config = load_recipe(recipe, model=model, loss=loss, settings=settings)
