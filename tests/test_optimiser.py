@@ -231,6 +231,14 @@ def test_linear_warms_up() -> None:
     assert found == pytest.approx([0.25 * 1.0, 0.5 * 0.99, 0.75 * 0.98, 0.97, 0.96, 0.95])
 
 
+def test_a_short_run_warms_up_for_its_first_half() -> None:
+    """A recipe's warm-up is longer than the whole run: the rates must still come to something."""
+    schedule = Schedule(OptimiserConfig(schedule="linear", warmup_steps=500), total_steps=10)
+    found = [schedule.factor(step) for step in range(10)]
+    assert found == pytest.approx([0.2, 0.36, 0.48, 0.56, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
+    assert Schedule(OptimiserConfig(schedule="linear", warmup_steps=500), total_steps=1).factor(0) == 1.0
+
+
 def test_schedule_state_comes_back() -> None:
     config = OptimiserConfig(schedule="halve", patience=3)
     schedule, resumed = Schedule(config, 10), Schedule(config, 10)

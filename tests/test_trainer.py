@@ -300,7 +300,7 @@ class TestEvaluations:
 
         resumed = Trainer(trainer.run, corpus, CPU, Watcher())
         resumed.resume()
-        assert resumed.warnings == [sentence]
+        assert (resumed.warnings, resumed.is_astray) == ([sentence], True)
 
     def test_the_best_model_is_kept(
         self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
@@ -501,6 +501,22 @@ class TestNotFinite:
         ):
             trainer.train()
         assert [record["step"] for record in trainer.run.read_metrics()] == [50]
+
+
+@pytest.mark.parametrize(("batch_size", "is_told"), [(65, True), (64, False)])
+def test_few_steps_of_a_large_batch_are_told(
+    corpus: Corpus, names: Iterator[Path], batch_size: int, is_told: bool
+) -> None:
+    trainer = make_trainer(names, corpus, training={"batch_size": batch_size, "epochs": 1})
+    assert not trainer.train(should_stop=lambda: trainer.step == 2)
+    found = re.findall(
+        r"has (\d+) steps, few to learn from: lower training.batch_size \(65\)", " ".join(trainer.warnings)
+    )
+    assert found == ([str(trainer.total_steps)] if is_told else [])
+    resumed = Trainer(trainer.run, corpus, CPU, Watcher())
+    resumed.resume()
+    assert resumed.train()
+    assert resumed.warnings == trainer.warnings
 
 
 def test_stops_when_asked_to_and_saves(corpus: Corpus, names: Iterator[Path]) -> None:

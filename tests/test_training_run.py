@@ -376,3 +376,10 @@ def test_a_corpus_is_kept_by_its_whole_path_and_the_docstrings_by_their_name(
     monkeypatch.chdir(tmp_path)
     assert corpus_setting("somewhere") == str(tmp_path / "somewhere")
     assert corpus_setting(DOCSTRINGS) == DOCSTRINGS
+
+
+def test_a_resumed_run_keeps_the_command_that_made_it(place: Path, corpus: Corpus) -> None:
+    run = create_run(place / "run", small_config(corpus), corpus)
+    run_training(run, corpus, CPU, Watcher(), should_stop=lambda: True, command="bnce train small")
+    summary = run_training(run, corpus, CPU, Watcher(), resume=True, command="bnce train --resume")
+    assert summary["command"] == "bnce train small"

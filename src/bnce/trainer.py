@@ -33,6 +33,9 @@ from bnce.step import TrainingStep
 CHECK_EVERY_STEPS = {"cpu": 1, "cuda": 50}
 # How much worse than at its start a model's perplexity must be for the run to have gone astray.
 ASTRAY = 1.1
+# A run of fewer steps, with a batch that could be smaller, learns little.
+FEW_STEPS = 500
+LARGE_BATCH = 64
 
 
 class Observer(Protocol):
@@ -86,6 +89,7 @@ class Trainer:
         self.best_perplexity = math.inf
         self.best_step = 0
         self.warnings: list[str] = []
+        self.is_astray = False
         self.devices = [describe_device(device)]  # more than one where a run was resumed on another
         self.last_checkpoint: Path | None = None
 
@@ -116,6 +120,7 @@ class Trainer:
             softmax_forms.get_form(self.softmax, self.device)
             self.model.output.softmax = self.softmax
         reset_peak_memory(self.device)
+        self._warn_of_few_steps()
         check_every = CHECK_EVERY_STEPS.get(self.device.type, 1)
         last_saved = self._resume_clock()
         while self.step < self.total_steps:
@@ -196,19 +201,32 @@ class Trainer:
         self.timed_tokens_at_evaluation = self.timed_tokens
         self.observer.evaluated(record)
 
+    def _warn(self, sentence: str) -> None:
+        """Say something once a run that its summary and reports should say, too."""
+        self.warnings.append(sentence)
+        self.observer.noticed(sentence)
+
+    def _warn_of_few_steps(self) -> None:
+        batch_size = self.config.training.batch_size
+        if self.total_steps < FEW_STEPS and batch_size > LARGE_BATCH and self.step == 0:
+            self._warn(
+                f"The whole run has {self.total_steps} steps, few to learn from: lower training.batch_size "
+                f"({batch_size}), as the recipe demo does, or train on more text."
+            )
+
     def _warn_if_astray(self, result: Evaluation) -> None:
         """Say once that the model has become worse than what it started as: the frequencies of the words."""
         valid_N = torch.from_numpy(np.asarray(self.valid_ids, dtype=np.int64)).to(self.device)
         start = math.exp(-float(self.model.output.noise.log_prob(valid_N).double().mean()))
-        if result.ppl_f > ASTRAY * start and not self.warnings:
+        if result.ppl_f > ASTRAY * start and not self.is_astray:
+            self.is_astray = True
             optimiser = self.config.optimiser
             body = f" or optimiser.body_learning_rate ({optimiser.body_learning_rate:g})"
-            self.warnings.append(
+            self._warn(
                 f"Validation PPLf is {result.ppl_f:.5g} at step {self.step}, worse than at the start of training "
                 f"({start:.5g}): lower optimiser.learning_rate ({optimiser.learning_rate:g})"
                 f"{body if optimiser.name == 'rowwise' else ''}."
             )
-            self.observer.noticed(self.warnings[-1])
 
     def _metrics(self, result: Evaluation) -> dict[str, Any]:
         return {
@@ -295,6 +313,7 @@ class Trainer:
             "schedule": self.schedule.state(),
             "softmax": self.softmax,
             "warnings": self.warnings,
+            "is_astray": self.is_astray,
             "devices": self.devices,
         }
         self.last_checkpoint = save_state(self.run.path, self.step, tensors, record, self.run.owner)
@@ -324,6 +343,7 @@ class Trainer:
         self.best_perplexity = record["best_perplexity"]
         self.schedule.load_state(record["schedule"])
         self.softmax, self.warnings = record.get("softmax"), record.get("warnings", [])
+        self.is_astray = record.get("is_astray", False)
         self._note_devices(record.get("devices", self.devices))
         self.last_checkpoint = state.path
         for newer in state_files(self.run.path):

@@ -129,3 +129,16 @@ def test_refusals(runs, tmp_path):
 def test_help_has_examples_on_lines_of_their_own():
     lines = [line.strip() for line in run("--help").stdout.splitlines()]
     assert "bnce compare runs/*" in lines
+
+
+def test_a_run_without_figures_is_left_out_of_many_and_refused_alone(runs, tmp_path):
+    waiting = write_run(tmp_path / "runs" / "waiting", "rnn", "snce")
+    for name in ("metrics.jsonl", "evaluation.json"):
+        (waiting / name).unlink()
+    result = run(*runs, waiting)
+    assert result.exit_code == 0
+    assert result.stderr.count("\n") == 1
+    assert f"'{waiting}' is left out: it has no figures" in result.stderr.replace("\n", "")
+    assert "S-NCE" not in result.stdout
+    with pytest.raises(UserError, match="has no metrics yet"):
+        run(waiting)

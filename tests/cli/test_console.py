@@ -12,6 +12,7 @@ import pytest
 
 from bnce import cli
 from bnce.cli.console import print_json, progress_bar
+from bnce.version import __version__
 
 from .conftest import Command
 
@@ -104,3 +105,8 @@ def test_output_is_utf8_in_every_locale_and_json_whatever_a_path_holds() -> None
     printed = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True)
     record = json.loads(printed.stdout.decode("utf-8"))
     assert record == {"text": "naïve 漢字", "run": "runs/\udcff"}
+
+
+def test_the_version(bnce: Command) -> None:
+    outcome = bnce("--version")
+    assert (outcome.status, outcome.stdout, outcome.stderr) == (0, f"bnce {__version__}\n", "")

@@ -146,6 +146,19 @@ class TestStopAndResume:
         outcome = bnce("train", "wiki", "--corpus", corpus, "--out", stopped, *settings(), "--resume")
         assert outcome.status == 0, outcome.stderr
 
+    def test_resumes_with_a_corpus_that_was_moved(
+        self, bnce: Command, refused: Refused, stopped: Path, corpus: Path, texts: Path, tmp_path: Path
+    ) -> None:
+        """It is known by its words and their counts; a text of the same words in other numbers is another."""
+        before = (stopped / "config.toml").read_bytes()
+        words = ["--vocab", stopped / "vocab.txt", "--valid", texts / "test.txt", "--test", texts / "test.txt"]
+        assert bnce("prepare", texts / "valid.txt", "--out", tmp_path / "other", *words).status == 0
+        told = refused("train", "--out", stopped, "--resume", "--corpus", tmp_path / "other")
+        assert "has another training text than the run" in told
+        shutil.copytree(corpus, tmp_path / "moved")
+        assert bnce("train", "--out", stopped, "--resume", "--corpus", tmp_path / "moved").status == 0
+        assert (stopped / "config.toml").read_bytes() == before
+
     def test_a_torn_state_is_told_of(self, bnce: Command, stopped: Path) -> None:
         newest = state_files(stopped)[-1]
         newest.write_bytes(newest.read_bytes()[:-9])

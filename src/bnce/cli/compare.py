@@ -37,13 +37,21 @@ def compare(
       bnce compare runs/rnn-softmax runs/rnn-bnce --format latex > table.tex
     """
     from bnce.report.comparison import compare_runs
+    from bnce.report.runs import has_figures
 
     if form is not None and form not in FORMATS:
         raise unknown_name("format", form, FORMATS)
     if json and form not in (None, "json"):
         raise UserError(f"Both --json and --format {form} were given, but one form is printed: drop one of the two.")
 
-    publish(compare_runs(runs, title), out, form, json)
+    # Of many, such as runs/*, some may not have come to their first evaluation, or were made by 'bnce vocab'.
+    measured = [run for run in runs if has_figures(run) or not (run / "config.toml").is_file()]
+    for run in runs if measured else []:
+        if run not in measured:
+            stderr.print(
+                f"warning: '{run}' is left out: it has no figures; 'bnce evaluate --save' makes some.", markup=False
+            )
+    publish(compare_runs(measured or runs, title), out, form, json)
 
 
 def publish(

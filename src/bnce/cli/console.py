@@ -18,6 +18,8 @@ from bnce import files
 stdout = Console(highlight=False, soft_wrap=True)
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
+WIDE = 124  # columns that the longest line of progress needs, with its bar
+
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")
 ]
@@ -64,13 +66,17 @@ class LateProgress(Progress):
 
 
 def progress_bar(*extra: str) -> LateProgress:
-    """Make a bar on standard error; `extra` are further columns, as rich templates over the task's fields."""
+    """Make a bar on standard error; `extra` are further columns, as rich templates over the task's fields.
+
+    A narrow terminal has no room for the bar and the time gone by: rich would cut the figures instead.
+    """
+    has_room = not extra or stderr.width >= WIDE
     return LateProgress(
         TextColumn("[bold]{task.description}"),
-        BarColumn(bar_width=24),
+        *([BarColumn(bar_width=24)] if has_room else []),
         TextColumn("{task.percentage:>3.0f}%"),
         *(TextColumn(column) for column in extra),
-        TimeElapsedColumn(),
+        *([TimeElapsedColumn()] if has_room else []),
         TextColumn("left"),
         TimeRemainingColumn(),
         console=stderr,

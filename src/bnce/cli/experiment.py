@@ -107,9 +107,10 @@ def experiment(
 def _report(rows: list[PlannedRow], out: Path, outcome: Outcome, as_json: bool) -> None:
     """Write the report of all rows with figures, whichever of them were asked for now, and say what has none."""
     from bnce.report.comparison import compare_runs
+    from bnce.report.runs import has_figures
 
     beside = {"finished": outcome.finished, "waiting": list(outcome.waiting), "failed": dict(outcome.failed)}
-    measured = [out / row.name for row in rows if _has_figures(out / row.name)]
+    measured = [out / row.name for row in rows if has_figures(out / row.name)]
     if measured:
         publish(compare_runs(measured), out / "report", None, as_json, beside)
     elif as_json:
@@ -119,11 +120,6 @@ def _report(rows: list[PlannedRow], out: Path, outcome: Outcome, as_json: bool) 
     if outcome.waiting:
         waiting = ", ".join(outcome.waiting)
         stderr.print(f"Not every row is done: the same command goes on ({waiting}).", markup=False)
-
-
-def _has_figures(path: Path) -> bool:
-    metrics = path / "metrics.jsonl"
-    return metrics.is_file() and metrics.stat().st_size > 0
 
 
 def _chosen(rows: list[PlannedRow], models: str, losses: str) -> list[PlannedRow]:

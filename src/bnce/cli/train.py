@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdout
+from bnce.cli.console import WIDE, JsonOption, print_json, progress_bar, stderr, stdout
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
@@ -192,7 +192,8 @@ class Display:
         limit = config.training.max_train_tokens or num_train_tokens
         streams = config.training.batch_size
         total = config.training.epochs * (min(limit, num_train_tokens) // streams * streams)
-        self.bar = progress_bar("{task.fields[speed]}", "{task.fields[loss]}", "{task.fields[perplexity]}")
+        loss = ["{task.fields[loss]}"] if stderr.width >= WIDE else []
+        self.bar = progress_bar("{task.fields[speed]}", *loss, "{task.fields[perplexity]}")
         self.task = self.bar.add_task(
             f"{config.model.name} {config.loss.name}", total=total, speed="", loss="", perplexity=""
         )

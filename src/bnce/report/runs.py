@@ -46,6 +46,12 @@ def read_runs(paths: Iterable[Path]) -> list[Run]:
     return [read_run(path) for path in reversed(once.values())]
 
 
+def has_figures(path: Path) -> bool:
+    """Say whether a run has been evaluated at least once, on whatever text."""
+    metrics = path / "metrics.jsonl"
+    return (path / "evaluation.json").is_file() or (metrics.is_file() and metrics.stat().st_size > 0)
+
+
 def read_run(path: Path) -> Run:
     """Read one run directory, or say in one sentence why it cannot be compared."""
     if not (path / "config.toml").is_file():
