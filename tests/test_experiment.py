@@ -20,7 +20,7 @@ from bnce.config import RunConfig
 from bnce.corpus.store import Corpus
 from bnce.errors import NotFiniteError, OutOfMemoryError, UserError
 from bnce.experiment import Outcome, PlannedRow, run_experiment, table_rows
-from bnce.run_directory import RunDirectory, is_finished
+from bnce.run_directory import RunDirectory, is_finished, read_status
 from bnce.step import TrainingStep
 from bnce.trainer import Trainer
 from bnce.training_run import create_run, run_training
@@ -38,6 +38,7 @@ class Experiment:
     def __init__(self, corpus: Corpus, out: Path) -> None:
         self.corpus, self.out = corpus, out
         self.trained: list[str] = []
+        self.checked = False
 
     def config(self, row: PlannedRow) -> RunConfig:
         config = small_config(self.corpus)
@@ -123,7 +124,7 @@ def test_a_budget_is_shared_among_the_rows_that_are_left(
         used.append(now - begin)
 
     monkeypatch.setattr("bnce.experiment.time.monotonic", lambda: now)
-    monkeypatch.setattr("bnce.experiment.run_training", train)
+    monkeypatch.setattr("bnce.experiment.train_and_test", train)
     outcome = Experiment(corpus, tmp_path).run(budget_seconds=60.0)
     assert used == [1.0, 29.5, 29.5]
     assert outcome.waiting == tuple(row.name for row in ROWS)
@@ -224,8 +225,35 @@ def test_several_processes_share_an_experiment(corpus: Corpus, tmp_path: Path, m
     with files.held(tmp_path / "rnn-bnce", "busy"):
         outcome = experiment.run()
     assert outcome == Outcome(("rnn-softmax", "rnn-bnce"), {})
-    assert (experiment.trained, other.trained) == (["rnn-bnce"], ["ffnn-bnce"])
+    assert (experiment.trained, other.trained) == ([], ["ffnn-bnce"])
     assert experiment.run().finished
+
+
+@pytest.mark.parametrize("status", ["finished", "diverged"])
+def test_a_row_that_another_process_settles_meanwhile_is_not_trained_again(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    """It ends, and is tidied up, after we have looked at it and before we hold it."""
+    experiment, other, hold = Experiment(corpus, tmp_path), Experiment(corpus, tmp_path), experiment_module.hold_run
+    begun = create_run(tmp_path / "rnn-softmax", experiment.config(ROWS[0]), corpus)
+
+    def hold_late(path: Path) -> contextlib.AbstractContextManager[None]:
+        if path == begun.path and experiment.checked:
+            monkeypatch.setattr(experiment_module, "hold_run", hold)
+            if status == "finished":
+                run_experiment(ROWS[:1], tmp_path, other.config, corpus, CPU, other.watch)
+            else:
+                begun.write_json("summary.json", {"status": status})
+        experiment.checked = path.name == ROWS[-1].name or experiment.checked
+        return hold(path)
+
+    monkeypatch.setattr(experiment_module, "hold_run", hold_late)
+    outcome = experiment.run()
+    assert outcome.waiting == ()
+    assert list(outcome.failed) == ([] if status == "finished" else ["rnn-softmax"])
+    assert not state_files(begun.path)
+    assert read_status(begun.path) == status
+    assert len(begun.read_metrics()) == (2 if status == "finished" else 0)
 
 
 def test_what_a_killed_process_left_of_a_finished_row_is_removed(

@@ -243,3 +243,17 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("cuda", "cuda:1"):
         with pytest.raises(UserError, match=f"The device '{name}' was asked for.*use --device cpu"):
             choose_device(name)
+
+
+def test_a_gpu_by_its_number_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is captured or launched goes to the current device, not to that of its tensors."""
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    assert choose_device("cuda:1") == torch.device("cuda:1")
+    assert current == [torch.device("cuda:1")]
+    with pytest.raises(
+        UserError, match=r"'cuda:2' was asked for, but the last GPU here is cuda:1: use that or another"
+    ):
+        choose_device("cuda:2")

@@ -544,8 +544,16 @@ def test_the_fastest_softmax_is_chosen_when_asked(
     monkeypatch.setattr("bnce.losses.softmax_forms.fastest", lambda *_, **__: pytest.fail("it was chosen already"))
     resumed = Trainer(trainer.run, corpus, CPU, Watcher())
     resumed.resume()
-    assert resumed.train()
+    assert not resumed.train(should_stop=lambda: resumed.step == 6)
     assert resumed.model.output.softmax == "plain"
+
+    monkeypatch.setattr("bnce.losses.softmax_forms.fastest", lambda *_, **__: ("fused", {"fused": 1.0}))
+    monkeypatch.setattr("bnce.losses.softmax_forms.can_run", lambda name, _: name != "plain")
+    elsewhere = Trainer(trainer.run, corpus, CPU, Watcher())
+    elsewhere.resume()
+    assert elsewhere.train()
+    assert elsewhere.model.output.softmax == "fused"
+    assert any("softmax 'plain', which cannot run here" in told for told in elsewhere.observer.sentences)  # type: ignore
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux forgets a process's peak")

@@ -19,7 +19,7 @@ from bnce.checkpoint import state_files
 from bnce.corpus.prepare import DOCSTRINGS
 from bnce.corpus.store import Corpus
 from bnce.errors import NotFiniteError, OutOfMemoryError, UserError
-from bnce.evaluate import evaluate
+from bnce.evaluate import Evaluation, evaluate
 from bnce.run_directory import RunDirectory, describe_device
 from bnce.trainer import Trainer
 from bnce.training_run import corpus_setting, create_run, open_corpus, run_training
@@ -337,6 +337,34 @@ def test_what_broke_a_run_off_is_in_its_summary(
         run_training(run, corpus, CPU, Watcher())
     summary = read_json(run.path / "summary.json")
     assert (summary["status"], summary["words_per_second"]) == (status, None)
+
+
+def test_a_refused_resume_changes_nothing(place: Path, tmp_path: Path, corpus: Corpus) -> None:
+    run = create_run(place / "run", small_config(corpus), corpus)
+    run_training(run, corpus, CPU, Watcher())
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    other = small_corpus(tmp_path / "other", num_train=1999)
+    with pytest.raises(UserError, match="has another training text"):
+        run_training(run, other, CPU, Watcher(), resume=True)
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("is_hidden", [False, True], ids=["plain", "behind another error"])
+def test_memory_that_is_full_in_the_test_is_explained_too(
+    place: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, is_hidden: bool
+) -> None:
+    def full(*_: object, **__: object) -> Evaluation:
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        finally:
+            if is_hidden:
+                raise RuntimeError("the capture was broken off")
+
+    monkeypatch.setattr(training_run, "evaluate", full)
+    run = create_run(place / "run", small_config(corpus), corpus)
+    with pytest.raises(OutOfMemoryError, match="The GPU's memory is full"):
+        run_training(run, corpus, CPU, Watcher())
+    assert read_json(run.path / "summary.json")["status"] == "failed"
 
 
 def test_figures_of_a_model_that_is_trained_anew_are_dropped(place: Path, corpus: Corpus) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import time
@@ -18,7 +19,7 @@ from bnce.corpus.store import Corpus
 from bnce.errors import BusyError, NotFiniteError, OutOfMemoryError, UserError, unknown_name
 from bnce.run_directory import RunDirectory, is_finished, read_status
 from bnce.trainer import Observer
-from bnce.training_run import check_trainable, create_run, run_training
+from bnce.training_run import check_trainable, create_run, hold_run, train_and_test
 
 # What a table's rows are trained with, unless another recipe is named: `ltcb` and `obwb` are the paper's own.
 RECIPES = {"ltcb": "wiki", "obwb": "news"}
@@ -86,31 +87,36 @@ def run_experiment(
     configs = {row: make_config(row) for row in rows}
     for row, config in configs.items():
         _check_row(out / row.name, config, corpus, device)
-        _tidy_up(out / row.name, keep_models)
-    failed = {row.name: _DIVERGED for row in rows if read_status(out / row.name) == "diverged"}
-    waiting = [row for row in rows if not is_finished(out / row.name) and row.name not in failed]
+        with contextlib.suppress(BusyError), hold_run(out / row.name):
+            _tidy_up(out / row.name, keep_models)
+    failed: dict[str, str] = {}
     deadline = None if budget_seconds is None else time.monotonic() + budget_seconds
-    for number, row in enumerate(waiting):
+    for number, row in enumerate(rows):
         if should_stop():
             break
-        if is_finished(out / row.name):  # by another process, meanwhile
+        # Looked at only now: other processes may be at work, too.
+        if _is_settled(out / row.name):
             continue
-        stop_row = _at_time(should_stop, deadline, num_left=len(waiting) - number)
+        num_left = sum(not _is_settled(out / other.name) for other in rows[number:])
+        stop_row = _at_time(should_stop, deadline, num_left)
         try:
-            _train_row(out / row.name, configs[row], corpus, device, watch, stop_row, command)
+            _train_row(out / row.name, configs[row], corpus, device, watch, stop_row, command, keep_models)
         except BusyError:
             continue
         except (NotFiniteError, OutOfMemoryError) as error:
             failed[row.name] = str(error)
-        _tidy_up(out / row.name, keep_models)
         gc.collect()  # a captured step keeps its memory until its owner is collected
         if device.type == "cuda":
             torch.cuda.empty_cache()
+    for row in rows:
+        if read_status(out / row.name) == "diverged":
+            failed.setdefault(row.name, "It diverged before; remove its directory to train it again.")
     unfinished = [row.name for row in rows if not is_finished(out / row.name)]
     return Outcome(tuple(name for name in unfinished if name not in failed), failed)
 
 
-_DIVERGED = "It diverged before; remove its directory to train it again."
+def _is_settled(path: Path) -> bool:
+    return read_status(path) in ("finished", "diverged")
 
 
 def _check_row(path: Path, config: RunConfig, corpus: Corpus, device: torch.device) -> None:
@@ -148,6 +154,7 @@ def _train_row(
     watch: Callable[[RunConfig], AbstractContextManager[Observer]],
     should_stop: Callable[[], bool],
     command: str,
+    keep_models: bool,
 ) -> None:
     resume = (path / "config.toml").is_file()
     try:
@@ -156,8 +163,10 @@ def _train_row(
         if not resume and (path / "config.toml").is_file():
             raise BusyError(f"Another process has just begun '{path}'.") from error
         raise
-    with watch(config) as observer:
-        run_training(run, corpus, device, observer, resume=resume, should_stop=should_stop, command=command)
+    with hold_run(path), watch(config) as observer:
+        if not _is_settled(path):  # by another process, while this one opened it
+            train_and_test(run, corpus, device, observer, resume=resume, should_stop=should_stop, command=command)
+        _tidy_up(path, keep_models)
 
 
 def _tidy_up(path: Path, keep_models: bool) -> None:

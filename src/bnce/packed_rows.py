@@ -36,13 +36,18 @@ def pack_rows(tensors: Mapping[str, Tensor], tables: Collection[str], row_format
 
 
 def unpack_rows(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Give every tensor of a model as float32, whichever form it was packed in."""
+    """Give every tensor of a model as float32, whichever form it was packed in, in memory of its own.
+
+    What is read from a file is a map of it, at whatever place the file's header leaves: products would round by that.
+    """
     unpacked: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name.endswith(SCALE_SUFFIX):
             continue
         scale_V = tensors.get(name + SCALE_SUFFIX)
-        unpacked[name] = tensor.float() if scale_V is None else tensor.float().mul_(scale_V.unsqueeze(1))
+        unpacked[name] = tensor.to(torch.float32, copy=True)
+        if scale_V is not None:
+            unpacked[name].mul_(scale_V.unsqueeze(1))
     return unpacked
 
 

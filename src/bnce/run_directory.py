@@ -248,6 +248,14 @@ def choose_device(name: str) -> torch.device:
         raise UserError(f"Unknown device '{name}': use auto, cpu, cuda or cuda:N.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"The device '{name}' was asked for, but PyTorch sees no CUDA GPU here: use --device cpu.")
+    if device.type == "cuda" and device.index is not None:
+        if device.index >= torch.cuda.device_count():
+            last = torch.cuda.device_count() - 1
+            raise UserError(
+                f"The device '{name}' was asked for, but the last GPU here is cuda:{last}: use that or another."
+            )
+        # Streams, captured steps and kernels are made on the current device, wherever their tensors are.
+        torch.cuda.set_device(device)
     return device
 
 

@@ -93,6 +93,17 @@ class Trainer:
         self.devices = [describe_device(device)]  # more than one where a run was resumed on another
         self.last_checkpoint: Path | None = None
 
+    def _chosen_before(self) -> str | None:
+        """Give the form that a resumed run began with, unless it was measured elsewhere and cannot run here."""
+        is_lost = (
+            self.config.loss.softmax == "auto" and self.softmax and not softmax_forms.can_run(self.softmax, self.device)
+        )
+        if is_lost:
+            self.observer.noticed(
+                f"The run began with the softmax '{self.softmax}', which cannot run here: another is taken."
+            )
+        return None if is_lost else self.softmax
+
     def _choose_softmax(self) -> str:
         """Name the form of the softmax that is configured, or the one that is fastest here at these sizes."""
         output, training, name = self.model.output, self.config.training, self.config.loss.softmax
@@ -116,7 +127,7 @@ class Trainer:
     def train(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
         """Train to the end, or until asked to stop; returns whether the end was reached."""
         if self.config.loss.name == "softmax":
-            self.softmax = self.softmax or self._choose_softmax()
+            self.softmax = self._chosen_before() or self._choose_softmax()
             softmax_forms.get_form(self.softmax, self.device)
             self.model.output.softmax = self.softmax
         reset_peak_memory(self.device)
@@ -216,9 +227,11 @@ class Trainer:
 
     def _warn_if_astray(self, result: Evaluation) -> None:
         """Say once that the model has become worse than what it started as: the frequencies of the words."""
+        if self.is_astray:
+            return
         valid_N = torch.from_numpy(np.asarray(self.valid_ids, dtype=np.int64)).to(self.device)
         start = math.exp(-float(self.model.output.noise.log_prob(valid_N).double().mean()))
-        if result.ppl_f > ASTRAY * start and not self.is_astray:
+        if result.ppl_f > ASTRAY * start:
             self.is_astray = True
             optimiser = self.config.optimiser
             body = f" or optimiser.body_learning_rate ({optimiser.body_learning_rate:g})"
@@ -365,6 +378,10 @@ def peak_memory_bytes(device: torch.device) -> int:
     """Read the most memory held so far: the process's on a CPU, PyTorch's own on a GPU."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
+    with contextlib.suppress(OSError, StopIteration):
+        # Linux's own figure: what getrusage says may be that of the program which started this one.
+        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

@@ -8,6 +8,7 @@ import os
 import subprocess
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -77,28 +78,33 @@ def run_training(
     command: str = "",
 ) -> dict[str, Any]:
     """Train to the end or to a stop, evaluate the best model on test, and return the run's summary."""
-    with files.held(run.path, f"The run '{run.path}' is being trained by another process: wait for it, or end it."):
-        if resume:
-            run.check_resumable()
-        # A run that was killed while it ended has figures of a model that may never be made again.
-        (run.path / "evaluation.json").unlink(missing_ok=True)
-        return _train_and_test(run, corpus, device, observer, resume, should_stop, command)
+    with hold_run(run.path):
+        return train_and_test(run, corpus, device, observer, resume=resume, should_stop=should_stop, command=command)
 
 
-def _train_and_test(
+def hold_run(path: Path) -> AbstractContextManager[None]:
+    """Keep a run to this process."""
+    return files.held(path, f"The run '{path}' is being trained by another process: wait for it, or end it.")
+
+
+def train_and_test(
     run: RunDirectory,
     corpus: Corpus,
     device: torch.device,
     observer: Observer,
-    resume: bool,
-    should_stop: Callable[[], bool],
-    command: str,
+    *,
+    resume: bool = False,
+    should_stop: Callable[[], bool] = lambda: False,
+    command: str = "",
 ) -> dict[str, Any]:
+    """Do what `run_training` does, for somebody who holds the run."""
+    if resume:
+        run.check_resumable()
     recorder = _Recorder(run.path / "tensorboard", observer)
     with _explain_full_memory(config=run.config):
         trainer = Trainer(run, corpus, device, recorder)
-    if resume:
-        trainer.resume()
+        if resume:
+            trainer.resume()
     recorder.start(trainer.step)
 
     def summary(status: str) -> dict[str, Any]:
@@ -106,9 +112,13 @@ def _train_and_test(
 
     command = _first_command(run) or command
     run.write_json("summary.json", summary("running"))
+    # One that was killed while it ended has figures of a model that may never be made again.
+    (run.path / "evaluation.json").unlink(missing_ok=True)
     try:
         with _explain_full_memory(config=run.config):
             finished = trainer.train(should_stop)
+            if finished and "test" in corpus.statistics:
+                recorder.tested(trainer.step, _test(trainer, run, corpus))
     except BaseException as error:
         status = "diverged" if isinstance(error, NotFiniteError) else "failed"
         with contextlib.suppress(UserError, OSError):  # the first error is the one to tell
@@ -116,18 +126,19 @@ def _train_and_test(
         raise
     finally:
         recorder.close()
-    if not finished:
-        run.write_json("summary.json", summary("stopped"))
-        return summary("stopped")
-    if "test" in corpus.statistics:
-        # The best model is the one at hand, or the one on disk.
-        best = trainer.model if trainer.best_step == trainer.step else run.load_model(str(device))
-        test_ids = corpus.split("test")[: run.config.training.max_test_tokens or None]
-        result = evaluate(best, test_ids, known=run.word_counts)
-        run.write_json("evaluation.json", {"split": "test", **result.to_dict()})
-        recorder.tested(trainer.step, result)
-    run.write_json("summary.json", summary("finished"))
-    return summary("finished")
+    status = "finished" if finished else "stopped"
+    run.write_json("summary.json", summary(status))
+    return summary(status)
+
+
+def _test(trainer: Trainer, run: RunDirectory, corpus: Corpus) -> Evaluation:
+    """Evaluate the best model on test: the one at hand, or the one on disk, which takes its place."""
+    if trainer.best_step != trainer.step:
+        trainer.model.load_state_dict(run.read_model()[0])
+    test_ids = corpus.split("test")[: run.config.training.max_test_tokens or None]
+    result = evaluate(trainer.model, test_ids, known=run.word_counts)
+    run.write_json("evaluation.json", {"split": "test", **result.to_dict()})
+    return result
 
 
 def _first_command(run: RunDirectory) -> str | None:
@@ -143,7 +154,10 @@ def _first_command(run: RunDirectory) -> str | None:
 def _explain_full_memory(config: RunConfig) -> Iterator[None]:
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        # Capturing a step fails once more as it is broken off, and shows that error instead.
+        if not isinstance(error, torch.OutOfMemoryError) and not isinstance(error.__context__, torch.OutOfMemoryError):
+            raise
         raise OutOfMemoryError(
             f"The GPU's memory is full: {config.model.name} with {config.loss.name} does not fit. Lower "
             f"training.batch_size ({config.training.batch_size}) or the model's sizes, or end what else runs there."

@@ -134,7 +134,7 @@ def _plan(
         _refuse_existing_run(out)
         return out, config
     _require_run(out)
-    if read_config(out / "config.toml") != config:
+    if dataclasses.replace(read_config(out / "config.toml"), corpus=config.corpus) != config:
         raise UserError(f"The run '{out}' was started with other settings: resume it with  {_resume_command(out)}")
     return out, config
 
