@@ -242,8 +242,8 @@ def test_the_last_setting_wins() -> None:
         ("model.dropout=true", "ltcb: [model] dropout is True: it must be of type float."),
         ("loss.learn_log_z=1", "ltcb: [loss] learn_log_z is 1: it must be of type bool."),
         ("loss.noise=3", "ltcb: [loss] noise is 3: it must be of type str."),
-        ("model.name=rnn", "--set received 'model.name=rnn': choose the model by --model."),
-        ("loss.name=bnce", "--set received 'loss.name=bnce': choose the loss by --loss."),
+        ("model.name=rnn", "--set received 'model.name=rnn': the model has an option of its own, give it there."),
+        ("loss.name=bnce", "--set received 'loss.name=bnce': the loss has an option of its own, give it there."),
     ],
 )
 def test_bad_settings_are_told(setting: str, sentence: str) -> None:

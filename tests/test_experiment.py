@@ -38,7 +38,6 @@ class Experiment:
     def __init__(self, corpus: Corpus, out: Path) -> None:
         self.corpus, self.out = corpus, out
         self.trained: list[str] = []
-        self.checked = False
 
     def config(self, row: PlannedRow) -> RunConfig:
         config = small_config(self.corpus)
@@ -124,7 +123,7 @@ def test_a_budget_is_shared_among_the_rows_that_are_left(
         used.append(now - begin)
 
     monkeypatch.setattr("bnce.experiment.time.monotonic", lambda: now)
-    monkeypatch.setattr("bnce.experiment.train_and_test", train)
+    monkeypatch.setattr("bnce.experiment.run_training", train)
     outcome = Experiment(corpus, tmp_path).run(budget_seconds=60.0)
     assert used == [1.0, 29.5, 29.5]
     assert outcome.waiting == tuple(row.name for row in ROWS)
@@ -238,13 +237,12 @@ def test_a_row_that_another_process_settles_meanwhile_is_not_trained_again(
     begun = create_run(tmp_path / "rnn-softmax", experiment.config(ROWS[0]), corpus)
 
     def hold_late(path: Path) -> contextlib.AbstractContextManager[None]:
-        if path == begun.path and experiment.checked:
+        if path == begun.path:
             monkeypatch.setattr(experiment_module, "hold_run", hold)
             if status == "finished":
                 run_experiment(ROWS[:1], tmp_path, other.config, corpus, CPU, other.watch)
             else:
                 begun.write_json("summary.json", {"status": status})
-        experiment.checked = path.name == ROWS[-1].name or experiment.checked
         return hold(path)
 
     monkeypatch.setattr(experiment_module, "hold_run", hold_late)
@@ -254,6 +252,7 @@ def test_a_row_that_another_process_settles_meanwhile_is_not_trained_again(
     assert not state_files(begun.path)
     assert read_status(begun.path) == status
     assert len(begun.read_metrics()) == (2 if status == "finished" else 0)
+    assert other.trained == (["rnn-softmax"] if status == "finished" else [])
 
 
 def test_what_a_killed_process_left_of_a_finished_row_is_removed(

@@ -39,6 +39,7 @@ ORDER = [
     "evaluate",
     "evaluation_events",
     "run_directory",
+    "peak_memory",
     "trainer",
     "training_run",
     "experiment",

@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError
 from small_corpus import Watcher, random_ids, small_config, small_corpus, write_corpus
 
-from bnce import checkpoint, files, training_run
+from bnce import checkpoint, training_run
 from bnce.checkpoint import state_files
 from bnce.corpus.prepare import DOCSTRINGS
 from bnce.corpus.store import Corpus
@@ -373,18 +373,6 @@ def test_figures_of_a_model_that_is_trained_anew_are_dropped(place: Path, corpus
     run.write_json("evaluation.json", {"split": "test", "ppl_f": 1.0})
     run_training(run, corpus, CPU, Watcher(), resume=True, should_stop=lambda: True)
     assert not (run.path / "evaluation.json").exists()
-
-
-def test_two_processes_do_not_train_one_run(place: Path, corpus: Corpus) -> None:
-    run = create_run(place / "run", small_config(corpus), corpus)
-    before = {path.name for path in run.path.iterdir()}
-    with (
-        files.held(run.path, "busy"),
-        pytest.raises(UserError, match=r"run' is being trained by another process: wait for it, or end it\."),
-    ):
-        run_training(run, corpus, CPU, Watcher())
-    assert {path.name for path in run.path.iterdir()} == before
-    assert run_training(run, corpus, CPU, Watcher())["status"] == "finished"
 
 
 def test_a_run_of_two_devices_names_both(place: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:

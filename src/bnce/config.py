@@ -286,7 +286,7 @@ def _apply_setting(tables: dict[str, Any], setting: str) -> None:
     if section not in SECTIONS:
         raise unknown_name("section", section, SECTIONS)
     if name == "name" and section in ("model", "loss"):
-        raise UserError(f"--set received '{setting}': choose the {section} by --{section}.")
+        raise UserError(f"--set received '{setting}': the {section} has an option of its own, give it there.")
     try:
         value = tomllib.loads(f"value = {text.strip()}")["value"]
     except tomllib.TOMLDecodeError:

@@ -17,9 +17,9 @@ from bnce.checkpoint import MODEL_FILE, remove_states
 from bnce.config import MODEL_NAMES, SECTIONS, RunConfig
 from bnce.corpus.store import Corpus
 from bnce.errors import BusyError, NotFiniteError, OutOfMemoryError, UserError, unknown_name
-from bnce.run_directory import RunDirectory, is_finished, read_status
+from bnce.run_directory import RunDirectory, hold_run, is_finished, read_status
 from bnce.trainer import Observer
-from bnce.training_run import check_trainable, create_run, hold_run, train_and_test
+from bnce.training_run import check_trainable, create_run, run_training
 
 # What a table's rows are trained with, unless another recipe is named: `ltcb` and `obwb` are the paper's own.
 RECIPES = {"ltcb": "wiki", "obwb": "news"}
@@ -87,8 +87,9 @@ def run_experiment(
     configs = {row: make_config(row) for row in rows}
     for row, config in configs.items():
         _check_row(out / row.name, config, corpus, device)
-        with contextlib.suppress(BusyError), hold_run(out / row.name):
-            _tidy_up(out / row.name, keep_models)
+        if is_finished(out / row.name):
+            with contextlib.suppress(BusyError), hold_run(out / row.name):
+                _tidy_up(out / row.name, keep_models)
     failed: dict[str, str] = {}
     deadline = None if budget_seconds is None else time.monotonic() + budget_seconds
     for number, row in enumerate(rows):
@@ -165,7 +166,7 @@ def _train_row(
         raise
     with hold_run(path), watch(config) as observer:
         if not _is_settled(path):  # by another process, while this one opened it
-            train_and_test(run, corpus, device, observer, resume=resume, should_stop=should_stop, command=command)
+            run_training(run, corpus, device, observer, resume=resume, should_stop=should_stop, command=command)
         _tidy_up(path, keep_models)
 
 

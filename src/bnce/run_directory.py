@@ -21,6 +21,7 @@ import io
 import json
 import shutil
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -222,13 +223,23 @@ class RunDirectory:
                 leftover.unlink()
 
 
-def read_status(path: Path) -> str | None:
-    """Read how far a run has come: running, stopped, finished, diverged or failed; None before it began."""
+def hold_run(path: Path) -> AbstractContextManager[None]:
+    """Keep a run to this process while it trains it."""
+    return files.held(path, f"The run '{path}' is being trained by another process: wait for it, or end it.")
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """Read a run's summary; empty before it began, or where it is damaged."""
     try:
         summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return None
-    return summary.get("status") if isinstance(summary, dict) else None
+        return {}
+    return summary if isinstance(summary, dict) else {}
+
+
+def read_status(path: Path) -> str | None:
+    """Read how far a run has come: running, stopped, finished, diverged or failed; None before it began."""
+    return read_summary(path).get("status")
 
 
 def is_finished(path: Path) -> bool:

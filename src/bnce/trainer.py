@@ -5,10 +5,7 @@ A run is decided by its config, its corpus and its seed: checkpoints, evaluation
 
 from __future__ import annotations
 
-import contextlib
 import math
-import resource
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +23,7 @@ from bnce.evaluate import Evaluation, evaluate
 from bnce.language_model import LanguageModel
 from bnce.losses import softmax_forms
 from bnce.optimiser import Optimiser, Schedule
+from bnce.peak_memory import peak_memory_bytes, reset_peak_memory
 from bnce.run_directory import RunDirectory, describe_device
 from bnce.step import TrainingStep
 
@@ -93,22 +91,15 @@ class Trainer:
         self.devices = [describe_device(device)]  # more than one where a run was resumed on another
         self.last_checkpoint: Path | None = None
 
-    def _chosen_before(self) -> str | None:
-        """Give the form that a resumed run began with, unless it was measured elsewhere and cannot run here."""
-        is_lost = (
-            self.config.loss.softmax == "auto" and self.softmax and not softmax_forms.can_run(self.softmax, self.device)
-        )
-        if is_lost:
-            self.observer.noticed(
-                f"The run began with the softmax '{self.softmax}', which cannot run here: another is taken."
-            )
-        return None if is_lost else self.softmax
-
     def _choose_softmax(self) -> str:
-        """Name the form of the softmax that is configured, or the one that is fastest here at these sizes."""
+        """Name the softmax's form: the configured one, the one the run began with, or the fastest here at these sizes."""
         output, training, name = self.model.output, self.config.training, self.config.loss.softmax
         if name != "auto":
             return name
+        if self.softmax is not None:
+            if softmax_forms.can_run(self.softmax, self.device):
+                return self.softmax
+            self.observer.noticed(f"The run began with the softmax '{self.softmax}', which cannot run here.")
         name, seconds = softmax_forms.fastest(
             output.weight,
             output.bias,
@@ -127,7 +118,7 @@ class Trainer:
     def train(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
         """Train to the end, or until asked to stop; returns whether the end was reached."""
         if self.config.loss.name == "softmax":
-            self.softmax = self._chosen_before() or self._choose_softmax()
+            self.softmax = self._choose_softmax()
             softmax_forms.get_form(self.softmax, self.device)
             self.model.output.softmax = self.softmax
         reset_peak_memory(self.device)
@@ -363,27 +354,6 @@ class Trainer:
             if newer > state.path:
                 newer.unlink()
         self.run.keep_metrics_up_to(self.step)
-
-
-def reset_peak_memory(device: torch.device) -> None:
-    """Forget what the process needed before: an experiment trains its rows one after the other."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        return
-    with contextlib.suppress(OSError):  # Linux alone has it; elsewhere the peak stays the process's
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-
-
-def peak_memory_bytes(device: torch.device) -> int:
-    """Read the most memory held so far: the process's on a CPU, PyTorch's own on a GPU."""
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    with contextlib.suppress(OSError, StopIteration):
-        # Linux's own figure: what getrusage says may be that of the program which started this one.
-        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
-        return 1024 * int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

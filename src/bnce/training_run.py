@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bnce import files
 from bnce.config import RunConfig
 from bnce.corpus.batches import Streams
 from bnce.corpus.prepare import DOCSTRINGS, prepare
@@ -24,7 +21,7 @@ from bnce.errors import NotFiniteError, OutOfMemoryError, UserError
 from bnce.evaluate import Evaluation, evaluate
 from bnce.evaluation_events import write_test_events
 from bnce.losses import softmax_forms
-from bnce.run_directory import RunDirectory
+from bnce.run_directory import RunDirectory, read_summary
 from bnce.trainer import Observer, Trainer
 from bnce.version import __version__
 
@@ -77,27 +74,10 @@ def run_training(
     should_stop: Callable[[], bool] = lambda: False,
     command: str = "",
 ) -> dict[str, Any]:
-    """Train to the end or to a stop, evaluate the best model on test, and return the run's summary."""
-    with hold_run(run.path):
-        return train_and_test(run, corpus, device, observer, resume=resume, should_stop=should_stop, command=command)
+    """Train to the end or to a stop, evaluate the best model on test, and return the run's summary.
 
-
-def hold_run(path: Path) -> AbstractContextManager[None]:
-    """Keep a run to this process."""
-    return files.held(path, f"The run '{path}' is being trained by another process: wait for it, or end it.")
-
-
-def train_and_test(
-    run: RunDirectory,
-    corpus: Corpus,
-    device: torch.device,
-    observer: Observer,
-    *,
-    resume: bool = False,
-    should_stop: Callable[[], bool] = lambda: False,
-    command: str = "",
-) -> dict[str, Any]:
-    """Do what `run_training` does, for somebody who holds the run."""
+    Whoever calls it holds the run, so that no other process trains it, too.
+    """
     if resume:
         run.check_resumable()
     recorder = _Recorder(run.path / "tensorboard", observer)
@@ -110,7 +90,8 @@ def train_and_test(
     def summary(status: str) -> dict[str, Any]:
         return _summary(trainer, run, status, command)
 
-    command = _first_command(run) or command
+    # What made a run is the command that started it, not the one that goes on with it.
+    command = read_summary(run.path).get("command") or command
     run.write_json("summary.json", summary("running"))
     # One that was killed while it ended has figures of a model that may never be made again.
     (run.path / "evaluation.json").unlink(missing_ok=True)
@@ -139,15 +120,6 @@ def _test(trainer: Trainer, run: RunDirectory, corpus: Corpus) -> Evaluation:
     result = evaluate(trainer.model, test_ids, known=run.word_counts)
     run.write_json("evaluation.json", {"split": "test", **result.to_dict()})
     return result
-
-
-def _first_command(run: RunDirectory) -> str | None:
-    """Read what started a run that is resumed: that is what made it, and not the command that went on with it."""
-    try:
-        before = json.loads((run.path / "summary.json").read_text(encoding="utf-8"))
-        return before["command"] or None
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 
 from bnce import checkpoint
 from bnce.checkpoint import state_files
-from bnce.run_directory import RunDirectory
+from bnce.run_directory import RunDirectory, hold_run
 from bnce.step import TrainingStep
 
 from .conftest import Command, settings
@@ -158,6 +158,14 @@ class TestStopAndResume:
         shutil.copytree(corpus, tmp_path / "moved")
         assert bnce("train", "--out", stopped, "--resume", "--corpus", tmp_path / "moved").status == 0
         assert (stopped / "config.toml").read_bytes() == before
+
+    def test_not_while_another_process_trains_it(self, refused: Refused, bnce: Command, stopped: Path) -> None:
+        before = contents(stopped)
+        with hold_run(stopped):
+            told = refused("train", "--out", stopped, "--resume")
+        assert told == f"bnce: The run '{stopped}' is being trained by another process: wait for it, or end it."
+        assert contents(stopped) == before
+        assert bnce("train", "--out", stopped, "--resume").status == 0
 
     def test_a_torn_state_is_told_of(self, bnce: Command, stopped: Path) -> None:
         newest = state_files(stopped)[-1]

@@ -6,7 +6,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +18,7 @@ from bnce import files
 stdout = Console(highlight=False, soft_wrap=True)
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
-WIDE = 124  # columns that the longest line of progress needs, with its bar
+_WIDE = 124  # columns that the longest line of progress needs, with its bar
 
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")
@@ -65,17 +65,18 @@ class LateProgress(Progress):
             super().stop()
 
 
-def progress_bar(*extra: str) -> LateProgress:
+def progress_bar(*extra: str, where_there_is_room: Sequence[str] = ()) -> LateProgress:
     """Make a bar on standard error; `extra` are further columns, as rich templates over the task's fields.
 
-    A narrow terminal has no room for the bar and the time gone by: rich would cut the figures instead.
+    With these, a narrow terminal has no room for the bar, the time gone by and the lesser columns: rich would cut into
+    the figures instead.
     """
-    has_room = not extra or stderr.width >= WIDE
+    has_room = not extra or stderr.width >= _WIDE
     return LateProgress(
         TextColumn("[bold]{task.description}"),
         *([BarColumn(bar_width=24)] if has_room else []),
         TextColumn("{task.percentage:>3.0f}%"),
-        *(TextColumn(column) for column in extra),
+        *(TextColumn(column) for column in (*extra, *(where_there_is_room if has_room else ()))),
         *([TimeElapsedColumn()] if has_room else []),
         TextColumn("left"),
         TimeRemainingColumn(),

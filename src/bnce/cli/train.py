@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bnce.cli.console import WIDE, JsonOption, print_json, progress_bar, stderr, stdout
+from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdout
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def train(
     model: Annotated[str | None, typer.Option(help="ffnn, rnn, relu-rnn, lstm or relu-lstm.")] = None,
     loss: Annotated[
         str | None,
-        typer.Option(help="softmax, nce, snce, bnce (adaptive with loss.num_noise > 0) or chunk-bnce, the most exact."),
+        typer.Option(help="softmax, nce, snce, bnce (adaptive with loss.num_noise > 0) or chunk-bnce (ours)."),
     ] = None,
     corpus: Annotated[
         str | None, typer.Option(help="A directory that 'bnce prepare' made; with --resume, where it is now.")
@@ -65,7 +65,7 @@ def train(
 
       bnce train --out runs/relu-lstm --resume
     """
-    from bnce.run_directory import RunDirectory, choose_device
+    from bnce.run_directory import RunDirectory, choose_device, hold_run
     from bnce.training_run import create_run, open_corpus, run_training
 
     chosen = choose_device(device)
@@ -75,7 +75,7 @@ def train(
         opened = open_corpus(config.corpus, lambda done, total: bar.update(task, completed=done, total=total))
     run = RunDirectory.open(out) if resume else create_run(out, config, opened, chosen)
     show = Display(run.config, len(opened.split("train")))
-    with StopOnSignal() as stop, show.bar:
+    with StopOnSignal() as stop, hold_run(out), show.bar:
         summary = run_training(
             run,
             opened,
@@ -192,8 +192,9 @@ class Display:
         limit = config.training.max_train_tokens or num_train_tokens
         streams = config.training.batch_size
         total = config.training.epochs * (min(limit, num_train_tokens) // streams * streams)
-        loss = ["{task.fields[loss]}"] if stderr.width >= WIDE else []
-        self.bar = progress_bar("{task.fields[speed]}", *loss, "{task.fields[perplexity]}")
+        self.bar = progress_bar(
+            "{task.fields[speed]}", "{task.fields[perplexity]}", where_there_is_room=["{task.fields[loss]}"]
+        )
         self.task = self.bar.add_task(
             f"{config.model.name} {config.loss.name}", total=total, speed="", loss="", perplexity=""
         )
