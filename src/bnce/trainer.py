@@ -92,7 +92,7 @@ class Trainer:
         self.last_checkpoint: Path | None = None
 
     def _choose_softmax(self) -> str:
-        """Name the softmax's form: the configured one, the one the run began with, or the fastest here at these sizes."""
+        """Name the form of the softmax: the configured one, the one the run began with, or the fastest here."""
         output, training, name = self.model.output, self.config.training, self.config.loss.softmax
         if name != "auto":
             return name
