@@ -509,9 +509,8 @@ def test_few_steps_of_a_large_batch_are_told(
 ) -> None:
     trainer = make_trainer(names, corpus, training={"batch_size": batch_size, "epochs": 1})
     assert not trainer.train(should_stop=lambda: trainer.step == 2)
-    found = re.findall(
-        r"has (\d+) steps, few to learn from: lower training.batch_size \(65\)", " ".join(trainer.warnings)
-    )
+    told = r"has (\d+) steps, few to learn from: lower training.batch_size"
+    found = re.findall(told, " ".join(trainer.warnings))
     assert found == ([str(trainer.total_steps)] if is_told else [])
     resumed = Trainer(trainer.run, corpus, CPU, Watcher())
     resumed.resume()

@@ -204,8 +204,6 @@ class RunDirectory:
 
     def keep_metrics_up_to(self, step: int) -> None:
         """Drop the evaluations after a step that the run is resumed from: they will be made again."""
-        if not (self.path / "metrics.jsonl").exists():
-            return
         kept = [files.to_json(record) + "\n" for record in self.read_metrics() if record["step"] <= step]
         files.write_text(self.path / "metrics.jsonl", "".join(kept))
 

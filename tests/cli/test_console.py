@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -9,9 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from bnce import cli
 from bnce.cli.console import print_json, progress_bar
+from bnce.cli.train import Display
+from bnce.config import load_recipe
 from bnce.version import __version__
 
 from .conftest import Command
@@ -110,3 +114,21 @@ def test_output_is_utf8_in_every_locale_and_json_whatever_a_path_holds() -> None
 def test_the_version(bnce: Command) -> None:
     outcome = bnce("--version")
     assert (outcome.status, outcome.stdout, outcome.stderr) == (0, f"bnce {__version__}\n", "")
+
+
+@pytest.mark.parametrize("width", [80, 130])
+def test_progress_of_training_is_whole_on_a_narrow_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longest line: every figure that is shown is shown in full, and a wide terminal shows more."""
+    written = io.StringIO()
+    shown = Console(file=written, width=width, force_terminal=True, color_system=None)
+    monkeypatch.setattr("bnce.cli.console.stderr", shown)
+    config = load_recipe("wiki", model="relu-lstm", loss="chunk-bnce")
+    display = Display(config, 108_954_513)
+    display.evaluated({"ppl_n": 1234.56, "ppl_f": 1234.56})
+    display.advanced(tokens=108_954_513, words_per_second=12_345_678.0, loss=12.345)
+    display.bar.stop()
+    line = [line for line in written.getvalue().splitlines() if "chunk-bnce" in line][-1]
+    assert "…" not in line
+    assert "12,345,678 w/s" in line
+    assert "PPLn 1234.6 PPLf 1234.6" in line
+    assert ("loss 12.345" in line) == ("━" in line) == (width == 130)

@@ -146,8 +146,9 @@ class TestStopAndResume:
         outcome = bnce("train", "wiki", "--corpus", corpus, "--out", stopped, *settings(), "--resume")
         assert outcome.status == 0, outcome.stderr
 
+    @pytest.mark.parametrize("whole", [False, True], ids=["by out alone", "by the whole command"])
     def test_resumes_with_a_corpus_that_was_moved(
-        self, bnce: Command, refused: Refused, stopped: Path, corpus: Path, texts: Path, tmp_path: Path
+        self, bnce: Command, refused: Refused, stopped: Path, corpus: Path, texts: Path, tmp_path: Path, whole: bool
     ) -> None:
         """It is known by its words and their counts; a text of the same words in other numbers is another."""
         before = (stopped / "config.toml").read_bytes()
@@ -156,7 +157,8 @@ class TestStopAndResume:
         told = refused("train", "--out", stopped, "--resume", "--corpus", tmp_path / "other")
         assert "has another training text than the run" in told
         shutil.copytree(corpus, tmp_path / "moved")
-        assert bnce("train", "--out", stopped, "--resume", "--corpus", tmp_path / "moved").status == 0
+        more = ["wiki", *settings()] if whole else []
+        assert bnce("train", *more, "--out", stopped, "--resume", "--corpus", tmp_path / "moved").status == 0
         assert (stopped / "config.toml").read_bytes() == before
 
     def test_not_while_another_process_trains_it(self, refused: Refused, bnce: Command, stopped: Path) -> None:

@@ -201,7 +201,7 @@ class Display:
 
     def advanced(self, *, tokens: int, words_per_second: float, loss: float) -> None:
         """Move the bar."""
-        self.bar.update(self.task, completed=tokens, speed=f"{words_per_second:,.0f} words/s", loss=f"loss {loss:.3f}")
+        self.bar.update(self.task, completed=tokens, speed=f"{words_per_second:,.0f} w/s", loss=f"loss {loss:.3f}")
 
     def evaluated(self, record: dict[str, Any]) -> None:
         """Show the newest perplexities."""
