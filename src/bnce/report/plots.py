@@ -82,8 +82,8 @@ def draw_plots(comparison: Comparison) -> list[Plot]:
         make_plot(
             "quality",
             "Time to quality",
-            "Seconds of training until validation PPLf was the best of the same model's finished softmax run, "
-            f"and {100 * (MARGIN - 1):.0f}%. Shorter is better; ≤: it was there at its first evaluation.",
+            f"Seconds of training until validation PPLf was within {100 * (MARGIN - 1):.0f}% of the best of the same "
+            "model's finished softmax run. Shorter is better; ≤: it was there at its first evaluation.",
             lambda: _draw_quality(sought),
             sought,
             has_legend=False,
