@@ -87,7 +87,7 @@ def _print_table(comparison: Comparison) -> None:
     # A number cut in half misleads, a missing column does not. A pipe has no width to keep to.
     while stdout.is_terminal and num_columns > 3 and natural_width(num_columns) > stdout.width:
         num_columns -= 1
-    fitting = Console(file=stdout.file, width=natural_width(num_columns), highlight=False)
+    fitting = Console(file=stdout.file, width=natural_width(num_columns), highlight=False, emoji=False)
     fitting.print(terminal_table(comparison, num_columns))
     for statement in comparison.conditions.statements:
         stdout.print(statement, markup=False)

@@ -15,8 +15,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from bnce import files
 
-stdout = Console(highlight=False, soft_wrap=True)
-stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+# What is printed is text, such as a path that holds ':cat:': nothing in it stands for an emoji.
+stdout = Console(highlight=False, soft_wrap=True, emoji=False)
+stderr = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 _WIDE = 124  # columns that the longest line of progress needs, with its bar
 
@@ -82,4 +83,6 @@ def progress_bar(*extra: str, where_there_is_room: Sequence[str] = ()) -> LatePr
         TimeRemainingColumn(),
         console=stderr,
         transient=False,
+        # rich would send results to the terminal that the bar is on, past the file or the pipe that waits for them.
+        redirect_stdout=False,
     )

@@ -1,0 +1,115 @@
+"""Results on standard output stay whole while a progress bar is drawn on a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bnce.cli.console import progress_bar
+
+NUM_LINES = 300
+
+
+@contextlib.contextmanager
+def terminal() -> Iterator[tuple[int, bytearray]]:
+    """Give a pseudo-terminal to write to, and what was written to it once it is closed."""
+    screen, writing = pty.openpty()
+    shown = bytearray()
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):  # Linux's way to say that nobody writes any more
+            while data := os.read(screen, 65536):
+                shown.extend(data)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        yield writing, shown
+    finally:
+        os.close(writing)
+        watching.join()
+        os.close(screen)
+
+
+def run_on_terminal(out: Any, *arguments: object) -> tuple[subprocess.CompletedProcess[bytes], str]:
+    """Run a command with a terminal on standard error and `out` on standard output."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm", "COLUMNS": "100"}
+    words = [sys.executable, "-m", "bnce", *map(str, arguments)]
+    with terminal() as (writing, shown):
+        done = subprocess.run(words, env=environment, stdout=out, stderr=writing, timeout=120)
+    return done, shown.decode()
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text("".join(f"ba be bi {number} .\n" for number in range(NUM_LINES)), encoding="utf-8")
+    return path
+
+
+def test_what_is_printed_beside_a_bar_is_on_standard_output(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = Console(stderr=True, force_terminal=True, width=100)
+    monkeypatch.setattr("bnce.cli.console.stderr", screen)
+    with progress_bar() as bar:
+        task = bar.add_task("working", total=3)
+        for number in range(3):
+            bar.update(task, advance=1)
+            sys.stdout.write(f"result {number}\n")
+            print("noted", file=sys.stderr)
+    printed = capsys.readouterr()
+    assert printed.out == "result 0\nresult 1\nresult 2\n"
+    assert "working" in printed.err
+    assert printed.err.count("noted") == 3
+
+
+def test_scores_go_to_a_file_whole_while_the_terminal_shows_a_bar(tmp_path: Path, trained: Path, text: Path) -> None:
+    with open(tmp_path / "out", "wb") as out:
+        done, shown = run_on_terminal(out, "score", trained, text, "--layout", "srilm", "--per-word")
+    assert done.returncode == 0
+    printed = (tmp_path / "out").read_text()
+    assert printed.count("p( </s> | ") == NUM_LINES
+    assert f"file {text}: {NUM_LINES} sentences" in printed
+    assert "scoring" in shown
+    assert "p( </s> | " not in shown
+
+
+def test_scores_go_to_a_pipe_whole_while_the_terminal_shows_a_bar(trained: Path, text: Path) -> None:
+    done, shown = run_on_terminal(subprocess.PIPE, "score", trained, text, "--jsonl")
+    assert done.returncode == 0
+    assert [json.loads(line)["num_oov"] for line in done.stdout.splitlines()] == [1] * NUM_LINES
+    assert "scoring" in shown
+    assert "num_oov" not in shown
+
+
+def test_paths_and_texts_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    from bnce.cli import console
+
+    console.stdout.print("runs/:cat:", markup=False)
+    console.stderr.print("runs/:cat:", markup=False)
+    assert capsys.readouterr() == ("runs/:cat:\n", "runs/:cat:\n")
+
+
+def test_every_bar_is_made_in_one_place() -> None:
+    """A bar made elsewhere would take standard output for itself again."""
+    import bnce
+
+    package = Path(bnce.__file__).parent
+    makers = [
+        path.name
+        for path in package.rglob("*.py")
+        if "rich.progress" in (text := path.read_text("utf-8")) or "rich.live" in text or ".status(" in text
+    ]
+    assert makers == ["console.py"]
