@@ -240,6 +240,8 @@ def test_the_last_setting_wins() -> None:
         ("training.epochs=true", "ltcb: [training] epochs is True: it must be of type int."),
         ("training.epochs=", "ltcb: [training] epochs is '': it must be of type int."),
         ("model.dropout=true", "ltcb: [model] dropout is True: it must be of type float."),
+        ("loss.log_z=1e12", "loss.log_z is 1000000000000.0: it must be from -100 to 100."),
+        ("loss.log_z=nan", "loss.log_z is nan: it must be from -100 to 100."),
         ("loss.learn_log_z=1", "ltcb: [loss] learn_log_z is 1: it must be of type bool."),
         ("loss.noise=3", "ltcb: [loss] noise is 3: it must be of type str."),
         ("model.name=rnn", "--set received 'model.name=rnn': the model has an option of its own, give it there."),

@@ -35,7 +35,7 @@ def test_opens_as_it_was_created(run: RunDirectory, corpus: Corpus) -> None:
     assert opened.config == run.config == small_config(corpus)
     assert opened.vocabulary == corpus.vocabulary
     assert opened.normaliser == corpus.normaliser
-    assert opened.target_counts.tolist() == corpus.target_counts.tolist()
+    assert opened.target_counts.tolist() == run.target_counts.tolist()
     assert opened.owner == run.owner
 
 

@@ -9,10 +9,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors import SafetensorError
-from small_corpus import Watcher, random_ids, small_config, small_corpus, write_corpus
+from small_corpus import VOCAB_SIZE, Watcher, random_ids, small_config, small_corpus, write_corpus
 
 from bnce import checkpoint, training_run
 from bnce.checkpoint import state_files
@@ -67,6 +68,48 @@ def read_test_events(run: RunDirectory) -> tuple[dict[str, list[tuple[int, float
 
 def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("loss", ["softmax", "snce", "bnce", "chunk-bnce"])
+def test_training_on_a_part_is_training_on_a_corpus_that_is_that_part(place: Path, tmp_path: Path, loss: str) -> None:
+    whole = {"train": random_ids(4000), "valid": random_ids(301, seed=2), "test": random_ids(257, seed=3)}
+    whole["train"][2003:] = VOCAB_SIZE - 1  # what follows the part is of other words
+    part = {**whole, "train": whole["train"][:2003]}
+    models, figures = [], []
+    for name, splits, limit in (("cut", whole, 2003), ("part", part, 0)):
+        corpus = write_corpus(tmp_path / name, splits)
+        settings = {"batch_size": 8, "num_steps": 5, "epochs": 1, "max_train_tokens": limit}
+        config = small_config(corpus, loss={"name": loss, "num_noise": 5 * (loss == "snce")}, training=settings)
+        run = create_run(place / name, config, corpus)
+        run_training(run, corpus, CPU, Watcher())
+        models.append(run.read_model()[0])
+        figures.append(read_json(run.path / "evaluation.json"))
+    assert figures[0] == figures[1]
+    assert all(torch.equal(tensor, models[1][name]) for name, tensor in models[0].items())
+
+
+def test_a_run_counts_exactly_the_targets_it_trains_on(place: Path, corpus: Corpus) -> None:
+    # 1,003 tokens in 8 streams: the last three make no full row and are never a target.
+    training = {"batch_size": 8, "num_steps": 5, "max_train_tokens": 1003}
+    run = create_run(place / "run", small_config(corpus, training=training), corpus)
+    assert run.target_counts.tolist() == np.bincount(corpus.split("train")[:1000], minlength=VOCAB_SIZE).tolist()
+
+
+def test_a_run_that_counted_the_whole_split_still_resumes(place: Path, corpus: Corpus) -> None:
+    run = create_run(place / "run", small_config(corpus, training={"max_train_tokens": 1000}), corpus)
+    np.save(run.path / "counts.npy", corpus.target_counts)
+    RunDirectory.open(run.path).check_corpus(corpus)
+
+
+@pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])
+@pytest.mark.parametrize("noise", [{"noise": "uniform"}, {"noise": "log-uniform"}, {"noise_power": 0.75}])
+def test_noise_that_the_batch_does_not_have_is_refused(
+    place: Path, corpus: Corpus, loss: str, noise: dict[str, Any]
+) -> None:
+    with pytest.raises(UserError, match=rf"The loss {loss} takes the other targets of the batch as noise"):
+        create_run(place / "run", small_config(corpus, loss={"name": loss, **noise}), corpus)
+    assert not list(place.iterdir())
+    create_run(place / "drawn", small_config(corpus, loss={"name": "snce", "num_noise": 5, **noise}), corpus)
 
 
 def test_a_run_leaves_what_its_directory_promises(place: Path, corpus: Corpus) -> None:

@@ -26,6 +26,7 @@ SCHEDULE_NAMES = ("halve", "linear", "cosine")
 PRECISION_NAMES = ("auto", "float32", "tf32", "bf16")
 MAX_RATE = 1e38  # what float32 can hold
 MAX_SEED = 2**63 - 1
+MAX_LOG_Z = 100.0  # far beyond ln V; a score in float32 must still tell words apart when ln Z is added to it
 GRADIENT_NAMES = ("streams", "tokens")
 
 
@@ -66,9 +67,10 @@ class LossConfig:
         _among("noise", self.noise, NOISE_NAMES)
         _among("loss.softmax", self.softmax, SOFTMAX_NAMES)
         _at_least("loss.num_noise", self.num_noise, 0)
-        for key in ("log_z", "noise_power"):
-            if not math.isfinite(getattr(self, key)):
-                raise UserError(f"loss.{key} is {getattr(self, key)}: it must be a finite number.")
+        if not abs(self.log_z) <= MAX_LOG_Z:
+            raise UserError(f"loss.log_z is {self.log_z}: it must be from {-MAX_LOG_Z:g} to {MAX_LOG_Z:g}.")
+        if not math.isfinite(self.noise_power):
+            raise UserError(f"loss.noise_power is {self.noise_power}: it must be a finite number.")
         if self.name in ("nce", "snce"):
             _at_least(f"loss.num_noise of {self.name}", self.num_noise, 1)
 

@@ -2,7 +2,7 @@
 
 RUN/config.toml        every setting that decides what is computed
 RUN/vocab.txt          the words, one a line; the line's number is the id
-RUN/counts.npy         how often each word is a target of the training text: the noise, and where the bias starts
+RUN/counts.npy         how often each word is a target that is trained on: the noise, and where the bias starts
 RUN/normaliser.json    how text becomes words, so that new text can be read the same way
 RUN/summary.json       size, speed, machine, command, and whether the run has finished
 RUN/metrics.jsonl      one line an evaluation on validation
@@ -32,7 +32,8 @@ from torch import Tensor
 
 from bnce import files
 from bnce.checkpoint import MODEL_FILE, MODEL_FORMAT, read_model, state_files, write_tensors
-from bnce.config import RunConfig, read_config, to_toml
+from bnce.config import RunConfig, TrainingConfig, read_config, to_toml
+from bnce.corpus.batches import Streams
 from bnce.corpus.normalise import Normaliser
 from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import Vocabulary
@@ -59,8 +60,9 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path, config: RunConfig, corpus: Corpus) -> RunDirectory:
         """Lay out a new run; it appears whole or not at all."""
+        counts = training_streams(config.training, corpus).count_targets(len(corpus.vocabulary))
         with files.atomic_directory(path) as partial:
-            cls(partial, config, corpus.vocabulary, corpus.normaliser, corpus.target_counts).write_description()
+            cls(partial, config, corpus.vocabulary, corpus.normaliser, counts).write_description()
         return cls.open(path)
 
     def write_description(self) -> None:
@@ -181,7 +183,9 @@ class RunDirectory:
     def check_corpus(self, corpus: Corpus) -> None:
         """Refuse to train on another text than the run was made for."""
         self.check_vocabulary(corpus)
-        if not np.array_equal(corpus.target_counts, self.target_counts):
+        counts = training_streams(self.config.training, corpus).count_targets(len(self.vocabulary))
+        # Runs of version 0.1.0 counted the whole split, whatever part of it they train on.
+        if not any(np.array_equal(known, self.target_counts) for known in (counts, corpus.target_counts)):
             raise UserError(
                 f"The corpus '{corpus.directory}' has another training text than the run '{self.path}' began with (its "
                 "words occur otherwise often): prepare the same text again, or train with another --out."
@@ -219,6 +223,12 @@ class RunDirectory:
         for pattern in (f".*{files.PARTIAL_SUFFIX}", ".tmp*"):
             for leftover in self.path.glob(pattern):
                 leftover.unlink()
+
+
+def training_streams(training: TrainingConfig, corpus: Corpus) -> Streams:
+    """Read the training text, or the part of it that the settings ask for, as the streams it is trained in."""
+    ids = corpus.split("train")[: training.max_train_tokens or None]
+    return Streams(ids, training.batch_size, training.num_steps)
 
 
 def hold_run(path: Path) -> AbstractContextManager[None]:

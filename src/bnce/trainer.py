@@ -24,7 +24,7 @@ from bnce.language_model import LanguageModel
 from bnce.losses import softmax_forms
 from bnce.optimiser import Optimiser, Schedule
 from bnce.peak_memory import peak_memory_bytes, reset_peak_memory
-from bnce.run_directory import RunDirectory, describe_device
+from bnce.run_directory import RunDirectory, describe_device, training_streams
 from bnce.step import TrainingStep
 
 # How often the loss is read back and looked at; a GPU should not have to wait for the host.
@@ -59,7 +59,7 @@ class Trainer:
         training = self.config.training
         torch.manual_seed(training.seed)
         self.model: LanguageModel = run.build_model().to(device)
-        train_ids = corpus.split("train")[: training.max_train_tokens or None]
+        train_ids = training_streams(training, corpus).ids
         self.streams = open_streams(train_ids, training.batch_size, training.num_steps, self.model.num_context, device)
         if self.config.loss.name == "chunk-bnce":
             self.model.output.max_words = self.streams.max_distinct_targets()

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from bnce.config import RunConfig
-from bnce.corpus.batches import Streams
 from bnce.corpus.prepare import DOCSTRINGS, prepare
 from bnce.corpus.store import Corpus
 from bnce.corpus.workers import num_cores
@@ -21,7 +20,7 @@ from bnce.errors import NotFiniteError, OutOfMemoryError, UserError
 from bnce.evaluate import Evaluation, evaluate
 from bnce.evaluation_events import write_test_events
 from bnce.losses import softmax_forms
-from bnce.run_directory import RunDirectory, read_summary
+from bnce.run_directory import RunDirectory, read_summary, training_streams
 from bnce.trainer import Observer, Trainer
 from bnce.version import __version__
 
@@ -57,7 +56,14 @@ def check_trainable(config: RunConfig, corpus: Corpus, device: torch.device | No
     training = config.training
     if device is not None and config.loss.name == "softmax" and config.loss.softmax != "auto":
         softmax_forms.get_form(config.loss.softmax, device)
-    Streams(corpus.split("train")[: training.max_train_tokens or None], training.batch_size, training.num_steps)
+    training_streams(training, corpus)
+    loss = config.loss
+    if loss.name in ("bnce", "chunk-bnce") and (loss.noise != "unigram" or loss.noise_power != 1):
+        raise UserError(
+            f"The loss {loss.name} takes the other targets of the batch as noise, so its noise is the unigram of the "
+            f"text: loss.noise={loss.noise} with loss.noise_power={loss.noise_power:g} would train a wrong model. "
+            "Leave out both settings, or use the losses snce or nce, which draw their noise."
+        )
     if config.loss.name == "bnce" and training.batch_size + config.loss.num_noise < 2:
         raise UserError(
             "B-NCE with one stream and no drawn words has no noise: raise training.batch_size or loss.num_noise."

@@ -14,12 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
 
 SORTED_AT_ONCE = 2**24  # words
+COUNTED_AT_ONCE = 2**22  # words
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,14 @@ class Streams:
         word_LB[position_LB < 0] = END
         words = torch.from_numpy(word_LB)
         return Chunk(input_LB=words[:-1], target_TB=words[1 + self.num_context :])
+
+    def count_targets(self, vocab_size: int) -> NDArray[np.int64]:
+        """Count how often each word is a target of an epoch: of these words noise is made, and of no others."""
+        counts_V = np.zeros(vocab_size, dtype=np.int64)
+        for begin in range(0, self.num_tokens, COUNTED_AT_ONCE):
+            block = self.ids[begin : min(begin + COUNTED_AT_ONCE, self.num_tokens)]
+            counts_V += np.bincount(block, minlength=vocab_size)
+        return counts_V
 
     def max_distinct_targets(self) -> int | None:
         """Count the different targets of the chunk that has most of them, where that is quickly done."""
