@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import io
 import lzma
+import random
+import zipfile
 
 import pyarrow
 import pytest
 
 from bnce.corpus import unpack as unpack_module
-from bnce.corpus.unpack import CHUNK_BYTES, DAMAGE, unpack
+from bnce.corpus.unpack import CHUNK_BYTES, DAMAGE, NotOneFileError, unpack
 
 TEXT = b"".join(b"line %d of some text\n" % number for number in range(3000))
 PACK = {
@@ -64,6 +67,23 @@ def test_damaged_second_stream(ending: str) -> None:
     second[0] ^= 0x55
     with pytest.raises(DAMAGE):
         text_of(PACK[ending](TEXT) + second, ending)
+
+
+def test_damage_anywhere_is_told_by_the_known_errors() -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("text.txt", TEXT[:3000])
+    whole = {".zip": packed.getvalue(), **{ending: PACK[ending](TEXT[:3000]) for ending in PACKED}}
+    generator = random.Random(1)
+    for ending, content in whole.items():
+        for _ in range(150):
+            damaged = bytearray(content)
+            at = generator.randrange(len(damaged))
+            length = generator.choice([1, 1, 4, 20, len(damaged)])
+            damaged[at : at + length] = generator.choice([b"", bytes(length), generator.randbytes(length)])
+            # Of these packings only zstd may come without a checksum, and at byte 0 a cut leaves an empty file.
+            with contextlib.suppress(*DAMAGE, NotOneFileError):
+                assert text_of(bytes(damaged), ending) == TEXT[:3000] or ending == ".zst" or not damaged
 
 
 @pytest.mark.parametrize("ending", [".gz", ".xz", ".bz2"])

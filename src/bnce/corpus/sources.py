@@ -6,11 +6,10 @@ import contextlib
 import glob
 import os
 import sys
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO
 
-from bnce.corpus.unpack import DAMAGE, PACKED, NotOneFileError, find_member, unpack
+from bnce.corpus.unpack import DAMAGE, PACKED, NotOneFileError, find_member, open_zip, unpack
 from bnce.errors import UserError, unknown_name
 
 STANDARD_INPUT = "-"
@@ -134,7 +133,7 @@ def unpacked_bytes(path: str) -> int:
     if ending not in PACKED:
         return source_bytes(path)
     if ending == ".zip":
-        with _told(path), zipfile.ZipFile(path) as archive:
+        with _told(path), open_zip(path) as archive:
             return find_member(archive).file_size
     return sum(map(len, read_chunks(path)))
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import lzma
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -29,7 +31,7 @@ def unpack(raw: IO[bytes], ending: str, member: str | None = None) -> Iterator[b
     """
     if ending == ".zip":
         return _unzip(raw, member)
-    if ending == ".gz":
+    if ending in (".gz", ".tgz"):
         return _read(gzip.GzipFile(fileobj=raw))
     if ending == ".xz":
         # Of the formats lzma knows only this one: to an older one eight zeros and some are a whole, empty file.
@@ -37,8 +39,19 @@ def unpack(raw: IO[bytes], ending: str, member: str | None = None) -> Iterator[b
     if ending == ".bz2":
         return _unpack_streams(raw, bz2.BZ2Decompressor)
     if ending == ".zst":
-        return _read(pyarrow.CompressedInputStream(raw, "zstd"))
+        return _read(pyarrow.CompressedInputStream(_Lent(raw), "zstd"))
     return _read(raw)
+
+
+@contextlib.contextmanager
+def open_zip(file: IO[bytes] | str) -> Iterator[zipfile.ZipFile]:
+    """Open an archive; whatever zipfile raises over damage becomes a BadZipFile."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            yield archive
+    # ValueError: a place before the file's start. RuntimeError: a password, or a packing that Python has no code for.
+    except (ValueError, LookupError, RuntimeError, OverflowError, struct.error) as error:
+        raise zipfile.BadZipFile(str(error)) from error
 
 
 def find_member(archive: zipfile.ZipFile, member: str | None = None) -> zipfile.ZipInfo:
@@ -52,14 +65,20 @@ def find_member(archive: zipfile.ZipFile, member: str | None = None) -> zipfile.
 
 
 def _unzip(raw: IO[bytes], member: str | None) -> Iterator[bytes]:
-    with zipfile.ZipFile(raw) as archive:
-        try:
-            stream = archive.open(find_member(archive, member))
-        except RuntimeError as error:
-            # A password, or a packing that Python has no code for.
-            raise zipfile.BadZipFile(str(error)) from error
-        with stream:
-            yield from _read(stream)
+    with open_zip(raw) as archive, archive.open(find_member(archive, member)) as stream:
+        yield from _read(stream)
+
+
+class _Lent:
+    """A file that stays open: pyarrow closes what it reads from, and whoever opened it still asks where it stands."""
+
+    closed = False
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self.read = raw.read
+
+    def close(self) -> None:
+        """Leave it open."""
 
 
 def _read(stream: Any) -> Iterator[bytes]:

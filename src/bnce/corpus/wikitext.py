@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from bnce.corpus.normalise import Normaliser
 from bnce.corpus.sources import MAX_DOCUMENT_CHARACTERS, Advance, Document, check_errors, check_source, read_lines
+from bnce.corpus.unpack import open_zip
 from bnce.errors import UserError
 
 KINDS = ("tokens", "raw")
@@ -96,7 +97,7 @@ def _names(path: str) -> list[str]:
         return os.listdir(path)
     check_source(path)
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_zip(path) as archive:
             return [name.rpartition("/")[2] for name in archive.namelist()]
     except (OSError, zipfile.BadZipFile) as error:
         raise UserError(f"'{path}' is neither a directory nor a .zip ({error}): give WikiText as published.") from error
