@@ -111,6 +111,18 @@ def test_missing_shards_are_named(tmp_path: Path) -> None:
     assert list((tmp_path / "place").iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["r13.tar.gz", "r13.tgz"])
+@pytest.mark.parametrize("place", [-8, -1])
+def test_the_checksum_after_the_tar_counts(tmp_path: Path, name: str, place: int) -> None:
+    path = write_tar(tmp_path / name, shards().items())
+    packed = bytearray(path.read_bytes())
+    packed[place] ^= 1  # of the CRC and of the length, both of them behind the tar's own end
+    path.write_bytes(packed)
+    assert "damaged, cut short" in refusal(path)
+    path.write_bytes(packed[:-8])
+    assert "damaged, cut short" in refusal(path)
+
+
 def test_what_is_no_release(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert "lacks 149" in refusal(tmp_path / "empty")
@@ -119,7 +131,9 @@ def test_what_is_no_release(tmp_path: Path) -> None:
     text.write_text("words\n")
     assert "neither a directory nor one of .tar" in refusal(text)
     (tmp_path / "text.tar.gz").write_text("words\n" * 1000)
-    assert "no tar" in refusal(tmp_path / "text.tar.gz")
+    assert "not what its name's ending says" in refusal(tmp_path / "text.tar.gz")
+    (tmp_path / "text.tar").write_text("words\n" * 1000)
+    assert "no tar" in refusal(tmp_path / "text.tar")
 
 
 def test_damaged_tar(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pyarrow
 
@@ -129,20 +129,22 @@ def _read_tar(path: str, errors: str, advance: Advance | None) -> Iterator[tuple
 
 def _tar_shards(path: str, advance: Advance | None) -> Iterator[tuple[Shard, Iterator[bytes]]]:
     """Yield the shards of a tar as they come, each to be read before the next."""
+    chunks = read_chunks(path, advance)
     with contextlib.ExitStack() as stack:
-        raw = stack.enter_context(open(path, "rb"))
-        counted = _Counted(raw, advance)
         with _told(path):
-            archive = stack.enter_context(tarfile.open(fileobj=counted, mode="r|*"))  # type: ignore[call-overload]
+            archive = stack.enter_context(tarfile.open(fileobj=_Joined(chunks), mode="r|"))  # type: ignore[call-overload]
         members = iter(archive)
         while True:
             with _told(path):
                 member = next(members, None)
             if member is None:
-                return
+                break
             shard = _parse(member.name) if member.isfile() else None
             if shard is not None:
                 yield shard, _member_chunks(archive, member, path)
+    # A tar ends before its packing does, and the checksum comes last.
+    for _ in chunks:
+        pass
 
 
 def _member_chunks(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> Iterator[bytes]:
@@ -157,18 +159,18 @@ def _member_chunks(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str)
         yield chunk
 
 
-class _Counted:
-    """A file that tells how much of it is read."""
+class _Joined:
+    """Chunks as a file."""
 
-    def __init__(self, raw: IO[bytes], advance: Advance | None) -> None:
-        self._raw, self._advance = raw, advance
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks, self._rest = chunks, memoryview(b"")
 
-    def read(self, num_bytes: int = -1) -> bytes:
-        """Read, and tell."""
-        chunk = self._raw.read(num_bytes)
-        if self._advance is not None:
-            self._advance(len(chunk))
-        return chunk
+    def read(self, num_bytes: int) -> bytes:
+        """Read what is there of a chunk, and only at the end nothing."""
+        if not self._rest:
+            self._rest = memoryview(next(self._chunks, b""))
+        piece, self._rest = self._rest[:num_bytes], self._rest[num_bytes:]
+        return bytes(piece)
 
 
 def _pack(chunks: Iterator[bytes], file: Path) -> None:
@@ -182,7 +184,10 @@ def _pack(chunks: Iterator[bytes], file: Path) -> None:
 def _told(path: str) -> Iterator[None]:
     try:
         yield
-    except (*DAMAGE, tarfile.TarError) as error:
+    except UserError:
+        raise
+    # The others are what tarfile makes of headers that are no numbers.
+    except (*DAMAGE, tarfile.TarError, ValueError, OverflowError) as error:
         raise UserError(f"'{path}' is damaged, cut short or no tar ({error}): fetch it again.") from error
 
 
