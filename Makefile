@@ -20,9 +20,11 @@ $(VENV)/.installed-test: $(VENV)/.installed
 demo: setup
 	BNCE=$(BIN)/bnce sh examples/demo.sh
 
+# The server's page is tested in a real browser, where there is one or one can be installed. BNCE_CHROMIUM=none hides it.
 test: $(VENV)/.installed-test lint
-	$(BIN)/pytest
+	$(BIN)/python tests/browser.py
 	TRITON_INTERPRET=1 $(BIN)/pytest --override-ini addopts=-q tests/kernels
+	$(BIN)/pytest
 
 # On a machine with a GPU, in whatever environment has PyTorch for it.
 test-gpu:

@@ -1,9 +1,10 @@
-"""What tests of several files share: batches at the output layer, and how hypothesis runs."""
+"""What tests of several files share: batches at the output layer, how hypothesis runs, and a word on skipped tests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import browser
 import pytest
 import torch
 from hypothesis import settings
@@ -14,6 +15,18 @@ from bnce.noise import log_uniform
 # The same examples in every run, and no clock: the machines that run this are slow and shared.
 settings.register_profile("bnce", deadline=None, derandomize=True)
 settings.load_profile("bnce")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the tests that found no browser at the end of the run, where nobody overlooks it."""
+    skipped = [report.nodeid for report in terminalreporter.getreports("skipped") if "browser" in report.keywords]
+    if skipped:
+        terminalreporter.section("no browser", yellow=True)
+        terminalreporter.line(f"{len(skipped)} tests were skipped, because they need a browser and none was found:")
+        for name in skipped:
+            terminalreporter.line(f"    {name}")
+        terminalreporter.line(f"To run them: {browser.HOW_TO} Then run: pytest -m browser", yellow=True)
+
 
 MakeBatch = Callable[..., OutputBatch]
 

@@ -1,33 +1,34 @@
 """The server's page in a real browser: typed text is coloured, its numbers are the server's, words go in by keyboard.
 
-Needs Chromium: apt-get install chromium, or its path in BNCE_CHROMIUM.
+Needs Chromium (browser.py finds or installs it) and is skipped where there is none.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import browser as browsers
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from .server_process import ServerProcess, serving
 
+pytestmark = pytest.mark.browser
+
 TEXT = "ba be Xyzzy bi .\nfu"
-NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    path = os.environ.get("BNCE_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    path = browsers.find()
     if path is None:
-        pytest.fail(f"The page needs a browser to be tested in, and none of {', '.join(NAMES)} is here: install one.")
+        pytest.skip("there is no browser")
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield launched
