@@ -12,6 +12,7 @@ from small_corpus import small_config
 
 from bnce import bench as bench_module
 from bnce.bench import bench
+from bnce.losses import softmax_forms
 from bnce.step import TrainingStep
 
 CPU = torch.device("cpu")
@@ -96,3 +97,26 @@ def test_chunks_never_end() -> None:
     others = [next(runner.chunks) for _ in range(bench_module.NUM_CHUNKS)]
     assert torch.equal(others[-1].target_TB, first.target_TB)
     assert not torch.equal(others[0].target_TB, first.target_TB)
+
+
+def test_the_softmax_that_is_timed_is_the_one_that_was_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    for name in ("plain", "fused"):
+        form = softmax_forms.FORMS[name]
+
+        def watched(*arguments: Any, name: str = name, form: Any = form) -> torch.Tensor:
+            called.append(name)
+            return form(*arguments)
+
+        monkeypatch.setitem(softmax_forms.FORMS, name, watched)
+    config = small_config(loss={"name": "softmax", "softmax": "plain"})
+    (measured,) = bench([(config, 50)], CPU, num_rounds=1, round_seconds=0.0)["measurements"]
+    assert measured["softmax"] == "plain"
+    assert set(called) == {"plain"}
+
+
+def test_auto_times_the_fastest_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(softmax_forms, "fastest", lambda *arguments, **options: ("plain", {"plain": 1.0}))
+    config = small_config(loss={"name": "softmax", "softmax": "auto"})
+    (measured,) = bench([(config, 50)], CPU, num_rounds=1, round_seconds=0.0)["measurements"]
+    assert measured["softmax"] == "plain"

@@ -114,6 +114,44 @@ def test_left_out_positions(loss: str, by: str) -> None:
     assert found.item() == pytest.approx(expected, rel=1e-6)
 
 
+def test_a_token_alone_in_its_time_step_is_not_in_the_mean() -> None:
+    layer = build("bnce")
+    hidden_TBD, target_TB = hidden_and_targets(T, B)
+    expected = layer(hidden_TBD[:2], target_TB[:2])
+    target_TB[2, 1:] = IGNORE_INDEX
+    assert layer(hidden_TBD, target_TB).item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_a_token_alone_in_its_time_step_counts_where_there_is_drawn_noise() -> None:
+    layer = build("bnce", num_noise=K)
+    hidden_TBD, target_TB = hidden_and_targets(T, B)
+    target_TB[2, 1:] = IGNORE_INDEX
+    valid_TB = target_TB != IGNORE_INDEX
+    torch.manual_seed(7)
+    expected = layer.loss_sum(hidden_TBD, target_TB.clamp(min=0), valid_TB) / (2 * B + 1)
+    assert seeded(layer, hidden_TBD, target_TB).item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_a_stream_alone_in_its_chunk_has_no_loss() -> None:
+    layer = build("chunk-bnce")
+    hidden_TBD, target_TB = hidden_and_targets(T, B)
+    target_TB[:, 1:] = IGNORE_INDEX
+    assert layer(hidden_TBD, target_TB).item() == 0.0
+    target_TB[0, 1] = 2
+    assert layer(hidden_TBD, target_TB).item() > 0
+
+
+@pytest.mark.parametrize("loss", LOSS_NAMES)
+@pytest.mark.parametrize("target", [V, V + 100, -1])
+def test_targets_that_are_no_words_are_refused(loss: str, target: int) -> None:
+    hidden_TBD, target_TB = hidden_and_targets(T, B)
+    target_TB[1, 2] = target
+    assert refusal(build(loss), hidden_TBD, target_TB) == (
+        f"targets hold {target}, but the layer has 23 words: give ids from 0 to 22, or -100 for a position that does "
+        "not count."
+    )
+
+
 @pytest.mark.parametrize("loss", LOSS_NAMES)
 def test_nothing_valid_is_no_loss(loss: str) -> None:
     layer = build(loss)

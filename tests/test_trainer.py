@@ -92,7 +92,7 @@ class TestOneStep:
         model, seen = small_model("ffnn", loss="softmax"), []
         optimiser = Optimiser(model, small_config().optimiser)
         optimiser.apply = seen.append  # type: ignore[method-assign]
-        TrainingStep(model, optimiser, 4, gradient=gradient, precision="float32")(chunk, 1.0)
+        TrainingStep(model, optimiser, 4, 6, gradient=gradient, precision="float32")(chunk, 1.0)
         return seen[0]
 
     def test_streams_average_over_streams_and_sum_over_time(self) -> None:
@@ -115,7 +115,7 @@ class TestOneStep:
         chunk = Streams(random_ids(24), batch_size=4, num_steps=6, num_context=model.num_context).chunk(0)
         optimiser = Optimiser(model, small_config().optimiser)
         optimiser.apply = lambda gradients: None  # type: ignore[method-assign]
-        step = TrainingStep(model, optimiser, 4, gradient="tokens", precision="float32")
+        step = TrainingStep(model, optimiser, 4, 6, gradient="tokens", precision="float32")
         step(chunk, 1.0)
         with torch.no_grad():
             hidden_TBD, _ = model(chunk.input_LB, ())

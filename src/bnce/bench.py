@@ -19,6 +19,7 @@ import torch
 from bnce.config import RunConfig
 from bnce.corpus.batches import open_streams
 from bnce.language_model import LanguageModel
+from bnce.losses import softmax_forms
 from bnce.noise import make_noise
 from bnce.optimiser import Optimiser
 from bnce.run_directory import describe_device
@@ -47,6 +48,7 @@ class Measurement:
     matmul_share: float | None = None  # of the rate one large matrix product reaches here
     speedup_over_softmax: float | None = None
     speedup_over_paper: float | None = None
+    softmax: str | None = None  # the form of the softmax that was timed, where that is the loss
 
 
 def bench(
@@ -117,6 +119,7 @@ class _Runner:
             self.model,
             Optimiser(self.model, config.optimiser, deterministic=training.deterministic),
             training.batch_size,
+            training.num_steps,
             gradient=config.optimiser.gradient,
             precision=training.precision,
         )
@@ -124,9 +127,20 @@ class _Runner:
         streams = open_streams(words, training.batch_size, training.num_steps, self.model.num_context, device)
         if config.loss.name == "chunk-bnce":
             self.model.output.max_words = streams.max_distinct_targets()
+        self.softmax = self._choose_softmax() if config.loss.name == "softmax" else None
         self.chunks = itertools.cycle([*streams.chunks()])
         self.run(0.0)  # the first steps allocate, compile and settle
         self.peak_memory_bytes = torch.cuda.max_memory_allocated(device) - before_bytes if on_gpu else None
+
+    def _choose_softmax(self) -> str:
+        """Take the form of the softmax that the settings name, or measure which is the fastest."""
+        output, training, name = self.model.output, self.config.training, self.config.loss.softmax
+        if name == "auto":
+            num_positions, dtype = training.batch_size * training.num_steps, self.step.autocast_dtype
+            name, _ = softmax_forms.fastest(output.weight, output.bias, num_positions, dtype=dtype)
+        softmax_forms.get_form(name, self.device)
+        output.softmax = name
+        return name
 
     def run(self, seconds: float) -> float:
         """Train for about so long, a few steps at least; returns the seconds of one step."""
@@ -148,6 +162,7 @@ def _measurement(runner: _Runner, seconds: Sequence[float]) -> Measurement:
     return Measurement(
         model=config.model.name,
         loss=config.loss.name,
+        softmax=runner.softmax,
         num_noise=config.loss.num_noise,
         vocab_size=runner.vocab_size,
         batch_size=config.training.batch_size,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bnce import kernels
 from bnce.errors import UserError
-from bnce.losses import get_loss
+from bnce.losses import get_loss, trained_positions
 from bnce.losses.output_batch import OutputBatch
 from bnce.noise import Noise, unigram
 
@@ -82,7 +82,10 @@ class OutputLayer(nn.Module):
         return self.loss_name != "softmax"
 
     def forward(self, hidden: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Compute the mean loss over the tokens whose target is not `ignore_index` and whose mask is true."""
+        """Compute the mean loss over the tokens whose target is not `ignore_index` and whose mask is true.
+
+        A token that has no noise, being alone in its time step with `bnce` and no drawn words, is left out, too.
+        """
         if hidden.ndim not in (2, 3) or hidden.shape[:-1] != targets.shape or hidden.shape[-1] != self.hidden_size:
             raise UserError(
                 f"hidden {tuple(hidden.shape)} and targets {tuple(targets.shape)} do not fit: "
@@ -95,8 +98,21 @@ class OutputLayer(nn.Module):
             mask = None if mask is None else mask.unsqueeze(0)
         ignored = targets == self.ignore_index
         valid = ~ignored if mask is None else mask.bool() & ~ignored
+        self._check_range(targets, valid)
+        valid = trained_positions(self.loss_name, valid, self.num_noise)
         total = self.loss_sum(hidden, targets.masked_fill(~valid, 0), valid)
         return total / valid.sum().clamp(min=1)
+
+    def _check_range(self, targets: Tensor, valid: Tensor) -> None:
+        """Refuse targets that are no words; on a GPU, whose host must not wait, they make a loss of NaN or an error."""
+        if targets.device.type != "cpu":
+            return
+        wrong = targets[valid & ((targets < 0) | (targets >= self.vocab_size))]
+        if len(wrong):
+            raise UserError(
+                f"targets hold {int(wrong[0])}, but the layer has {self.vocab_size} words: give ids from 0 to "
+                f"{self.vocab_size - 1}, or {self.ignore_index} for a position that does not count."
+            )
 
     def loss_sum(self, hidden_TBD: Tensor, target_TB: Tensor, valid_TB: Tensor | None = None) -> Tensor:
         """Sum the loss over positions; without `valid_TB` every position counts, which is the faster way."""

@@ -22,7 +22,14 @@ class TrainingStep:
     """Trains a model by one chunk a call, and keeps what goes on from call to call."""
 
     def __init__(
-        self, model: LanguageModel, optimiser: Optimiser, batch_size: int, *, gradient: str, precision: str
+        self,
+        model: LanguageModel,
+        optimiser: Optimiser,
+        batch_size: int,
+        num_steps: int,
+        *,
+        gradient: str,
+        precision: str,
     ) -> None:
         self.model, self.optimiser, self.gradient = model, optimiser, gradient
         self.device = model.embedding.device
@@ -32,6 +39,7 @@ class TrainingStep:
         self.state = model.initial_state(batch_size)
         self.loss_total = torch.zeros((), dtype=torch.float64, device=self.device)
         self.norm = torch.zeros((), device=self.device)
+        self._shape = (num_steps, batch_size)  # of the chunks that are worth capturing: all but an epoch's last
         self._num_eager = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._chunk: Chunk | None = None
@@ -64,7 +72,7 @@ class TrainingStep:
             )
             self._run_on_side_stream(on_device)
             self._num_eager += 1
-            if self._num_eager == NUM_EAGER_STEPS:
+            if self._num_eager >= NUM_EAGER_STEPS and self._graph is None and chunk.target_TB.shape == self._shape:
                 self._capture(on_device)
 
     def _run(self, chunk: Chunk) -> None:

@@ -71,6 +71,7 @@ class Trainer:
             self.model,
             self.optimiser,
             training.batch_size,
+            training.num_steps,
             gradient=self.config.optimiser.gradient,
             precision=training.precision,
         )

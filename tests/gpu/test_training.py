@@ -51,7 +51,7 @@ class Training:
         self.model = LanguageModel(config.model, config.loss, noise).to(device)
         self.start = self.parameters()
         self.optimiser = Optimiser(self.model, config.optimiser, deterministic=deterministic)
-        self.step = TrainingStep(self.model, self.optimiser, B, gradient="tokens", precision=precision)
+        self.step = TrainingStep(self.model, self.optimiser, B, T, gradient="tokens", precision=precision)
         self.streams = open_streams(ids, B, T, self.model.num_context, device)
         if loss == "chunk-bnce":
             self.model.output.max_words = self.streams.max_distinct_targets()
@@ -105,6 +105,18 @@ def test_deterministic_training_resumes_to_the_bit(model: str, loss: str) -> Non
     second.run(30 - second.num_steps)
     expected = whole.parameters()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in second.parameters().items())
+
+
+def test_a_short_chunk_among_the_first_is_not_the_one_that_is_captured() -> None:
+    training = Training("relu-lstm", "bnce", GPU, "bf16")
+    ids = markov_text()[: B * (2 * T + 3)]
+    training.streams = Streams(ids, B, T, training.model.num_context)
+    training.run(2 + 1)  # two whole chunks, and the short one that ends the epoch
+    assert training.step.starts_up
+    training.run(1)
+    assert not training.step.starts_up
+    assert training.step._chunk is not None
+    assert training.step._chunk.target_TB.shape == (T, B)
 
 
 def test_text_on_the_device_is_the_same_text() -> None:

@@ -86,6 +86,17 @@ def test_softmax_kernel_puts_the_gradient_in_place(num_words: int, device: torch
     assert not logit[:, num_words:].any(), "padding has no gradient"
 
 
+@pytest.mark.parametrize("target", [-1, 51, 55, 10**9])
+def test_softmax_of_a_target_that_is_no_word_is_not_a_number(target: int, device: torch.device) -> None:
+    from bnce.kernels.softmax import loss_and_gradient_
+
+    logit, bias = torch.randn(3, 56, device=device), torch.randn(51, device=device)
+    loss = loss_and_gradient_(
+        logit, bias, torch.tensor([5, target, target], device=device), torch.tensor([1, 1, 0], device=device).bool()
+    )
+    assert loss.isnan().tolist() == [False, True, False], "the last one does not count"
+
+
 @pytest.mark.parametrize(("num_steps", "num_streams", "num_words"), [(1, 2, 1), (3, 6, 4), (5, 7, 30), (20, 60, 30)])
 def test_distinct_words_are_found_at_a_fixed_shape(
     num_steps: int, num_streams: int, num_words: int, device: torch.device

@@ -60,6 +60,8 @@ def bench(
     from bnce.run_directory import choose_device
 
     if suite is not None:
+        if settings:
+            raise UserError("The paper suite measures the paper's own settings: leave out --set or --suite.")
         _paper_suite(suite, out, choose_device(device), rounds, seconds, as_json)
         return
     if out is not None:
@@ -156,7 +158,7 @@ def _print_table(result: dict[str, Any]) -> None:
         ratio = item["speedup_over_softmax"]
         table.add_row(
             item["model"],
-            item["loss"],
+            item["loss"] if item["softmax"] in (None, "fused") else f"{item['loss']}, {item['softmax']}",
             str(item["num_noise"]),
             f"{item['vocab_size']:,}",
             f"{item['batch_size']} × {item['num_steps']}",

@@ -33,7 +33,11 @@ def _loss_and_gradient(logit_NV, bias_V, target_N, valid_N, loss_N, stride, V: t
         highest = higher
     top = tl.max(highest)
     log_total = top + tl.log(tl.sum(total * tl.exp(highest - top)))
-    own = tl.load(row + target).to(tl.float32) + tl.load(bias_V + target)
+    # A target that is no word must not pass for one: its loss is NaN, and nothing is read outside of the row.
+    is_word = (target >= 0) & (target < V)
+    own = tl.load(row + target, mask=is_word, other=0.0).to(tl.float32)
+    own += tl.load(bias_V + target, mask=is_word, other=0.0)
+    own = tl.where(is_word | (counts == 0.0), own, float("nan"))
     tl.store(loss_N + position, (log_total - own) * counts)
     # Every lane must have read the target's logit before one of them writes over it.
     tl.debug_barrier()

@@ -135,6 +135,10 @@ def masked_classification_loss(score_TBM: Tensor, valid_TB: Tensor) -> Tensor:
     drawn_TM = valid_TB.new_ones(valid_TB.shape[0], M - B)
     column_valid_TM = torch.cat([valid_TB, drawn_TM], dim=1)
     noise_TB = torch.where(column_valid_TM.unsqueeze(1), F.softplus(score_TBM), 0.0).sum(2)
-    has_noise_T1 = column_valid_TM.sum(1, keepdim=True) > 1
     loss_TB = noise_TB - score_TBM.diagonal(dim1=1, dim2=2)
-    return torch.where(valid_TB & has_noise_T1, loss_TB, 0.0).sum()
+    return torch.where(trained_positions(valid_TB, M - B), loss_TB, 0.0).sum()
+
+
+def trained_positions(valid_TB: Tensor, num_noise: int) -> Tensor:
+    """Say which positions are trained on: those that count, but not one that is alone in its step, without noise."""
+    return valid_TB & (valid_TB.sum(1, keepdim=True) + num_noise > 1)

@@ -67,8 +67,13 @@ def all_pairs_nce(batch: OutputBatch) -> Tensor:
     score_NN = torch.matmul(hidden_ND, weight_ND.t()).float() + offset_N - num_noise_N1.clamp(min=1).log()
     own_N = F.softplus(-score_NN.diagonal())
     noise_N = torch.where(noise_NN, F.softplus(score_NN), 0.0).sum(1)
-    # A position without any noise has nothing to be told from.
-    return torch.where(valid_N & (num_noise_N1.squeeze(1) > 0), own_N + noise_N, 0.0).sum()
+    trained_N = trained_positions(valid_N.reshape(-1, B)).reshape(-1)
+    return torch.where(trained_N, own_N + noise_N, 0.0).sum()
+
+
+def trained_positions(valid_TB: Tensor) -> Tensor:
+    """Say which positions are trained on: those that count, unless no other stream has one, so that there is noise."""
+    return valid_TB & (valid_TB.any(0).sum() > 1)
 
 
 def _check(batch: OutputBatch) -> None:
