@@ -2,9 +2,9 @@
 
     python benchmarks/nbest.py --run RUN --corpus CORPUS --valid valid.txt --test test.txt --work DIR --out nbest.md
 
-CORPUS is the one RUN was trained on; valid and test are plain text, packed or not. DIR gets a trigram of the corpus
-(arpa.py) and for every seed lists in Kaldi's form, made of sentences of test (nbest_lists.py): a development set that
-weights are tuned on and a test set that they are judged by. All figures come from the commands that the report names.
+CORPUS is the one RUN was trained on; valid and test are plain text, packed or not. DIR gets a trigram of the corpus and
+for every seed lists in Kaldi's form, made of sentences of test (nbest_lists.py): a development set that weights are
+tuned on and a test set that they are judged by. All figures come from the commands that the report names.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from arpa import estimate, write_arpa
 from nbest_lists import NUM_HYPOTHESES, Confusions, make_list, write_lists
 
 from bnce.corpus.normalise import Normaliser
 from bnce.corpus.sources import read_lines
 from bnce.corpus.store import Corpus
-from bnce.use.ngram import open_ngram
+from bnce.use.kneser_ney import estimate
+from bnce.use.ngram import open_ngram, write_arpa
 
 NUM_UTTERANCES = {"dev": 500, "test": 100}  # fewer to tune on leave the weights to chance
 MIN_WORDS, MAX_WORDS = 8, 25

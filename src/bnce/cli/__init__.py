@@ -19,6 +19,7 @@ from bnce.cli.fetch import fetch
 from bnce.cli.generate import generate
 from bnce.cli.info import info
 from bnce.cli.interpolate import interpolate
+from bnce.cli.ngram import ngram
 from bnce.cli.prepare import prepare
 from bnce.cli.rescore import rescore
 from bnce.cli.score import score
@@ -63,6 +64,7 @@ for _command in (
     info,
     score,
     rescore,
+    ngram,
     interpolate,
     generate,
     vocab,

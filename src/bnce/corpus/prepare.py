@@ -98,10 +98,10 @@ def prepare(
         meter = Meter(progress, benchmark.num_bytes(sources[1]))
         texts = _runs(benchmark.read(sources[1], errors, meter.read))
     else:
-        names: dict[str | None, list[str]] = {None: _find_files(sources)}
-        names.update({name: _find_files([source]) for name, source in given.items()})
-        meter = Meter(progress, sum(map(_source_bytes, itertools.chain.from_iterable(names.values()))))
-        read = functools.partial(_read, field=field, errors=errors, num_workers=num_workers, advance=meter.read)
+        names: dict[str | None, list[str]] = {None: find_files(sources)}
+        names.update({name: find_files([source]) for name, source in given.items()})
+        meter = Meter(progress, sum(map(text_bytes, itertools.chain.from_iterable(names.values()))))
+        read = functools.partial(read_text, field=field, errors=errors, num_workers=num_workers, advance=meter.read)
         texts = [(split, itertools.chain.from_iterable(map(read, files))) for split, files in names.items()]
     with atomic_directory(out) as directory, Workers(num_workers) as workers:
         scratch = directory / "scratch"
@@ -136,7 +136,7 @@ def encode_text(
     """Encode a text file with a vocabulary at hand, as `prepare` would, to evaluate on it."""
     parts = []
     figures = []
-    for block in gather(_read(path, DEFAULT_FIELD, errors), "text"):
+    for block in gather(read_text(path, DEFAULT_FIELD, errors), "text"):
         numbered = number_block(block, normaliser, Cut(0, {}))
         in_vocabulary = vocabulary.encode(numbered.words.to_pylist()[len(MARKS) :])
         id_of = np.append(MARK_IDS, in_vocabulary).astype(ids_dtype(len(vocabulary)))
@@ -151,9 +151,10 @@ def encode_text(
     return np.concatenate(parts), sum_statistics(figures)
 
 
-def _read(
+def read_text(
     name: str, field: str, errors: str, num_workers: int = 1, advance: Advance | None = None
 ) -> Iterator[Document]:
+    """Stream the documents of one source, whatever kind of file it is."""
     if name == DOCSTRINGS:
         return read_docstrings(installed_modules(), num_workers, advance)
     if holds_records(name):
@@ -167,7 +168,8 @@ def _runs(documents: Iterable[tuple[str, Document]]) -> Iterator[tuple[str, Iter
         yield split, (document for _, document in run)
 
 
-def _source_bytes(name: str) -> int:
+def text_bytes(name: str) -> int:
+    """Tell how large a source is on disk, for progress; 0 where that cannot be known."""
     if name == DOCSTRINGS:
         return sum(source_bytes(str(path)) for path in installed_modules())
     return source_bytes(name)
@@ -195,7 +197,8 @@ def _check_settings(out: Path, cut: Cut, vocab_size: int | None, min_count: int,
             raise UserError(f"The {what} is {number}: it must be 1 or more.")
 
 
-def _find_files(names: Sequence[str]) -> list[str]:
+def find_files(names: Sequence[str]) -> list[str]:
+    """List the files that sources name, refusing those that cannot be read."""
     if not names:
         raise UserError(f"There is no text to prepare: give files, '{DOCSTRINGS}', or one of {', '.join(BENCHMARKS)}.")
     files = [name for given in names for name in ([given] if given == DOCSTRINGS else expand_sources([given]))]

@@ -134,6 +134,11 @@ class Corpus:
                 raise _torn(self.directory, f"{name}.npy has changed since it was written")
 
 
+def is_corpus(path: Path | str) -> bool:
+    """Tell a corpus directory from any other."""
+    return (Path(path) / _MANIFEST).is_file()
+
+
 def ids_dtype(vocab_size: int) -> np.dtype[Any]:
     """Choose the smallest type that holds every id, of those that PyTorch and NumPy share."""
     return np.dtype(np.uint16 if vocab_size <= 2**16 else np.int32)

@@ -1,29 +1,39 @@
-"""An n-gram model, ARPA or KenLM binary, read by the `kenlm` package and scored as a run is. Logarithms are natural."""
+"""An n-gram model: written as an ARPA file, read (ARPA or KenLM binary) by `kenlm`, and scored as a run is.
+
+Logarithms are natural, but for those in the file, which are to the base 10.
+"""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bnce import files
 from bnce.corpus.normalise import Normaliser
 from bnce.errors import UserError
 from bnce.use.component import Component, Words, WordScores
+from bnce.use.kneser_ney import Order
 
-# By itself an n-gram model does not say how its text was cut: it takes words as they stand.
+# An n-gram model of another tool does not say how its text was cut: it takes words as they stand.
 AS_IT_STANDS = Normaliser(lowercase=False, tokens="whitespace", sentences="lines")
+START_WORD = "<s>"
+LOG10_ZERO = -99.0  # how ARPA files write the probability of <s>, which is never predicted
+
+_NORMALISER_COMMENT = "# bnce normaliser: "
+_MAX_COMMENT_BYTES = 4096
+_BLOCK_NGRAMS = 2**16
 
 
 class Ngram(Component):
     """A model that KenLM has loaded."""
 
-    normaliser = AS_IT_STANDS
-
-    def __init__(self, model: Any, name: str) -> None:
-        self.model, self.name = model, name
+    def __init__(self, model: Any, name: str, normaliser: Normaliser = AS_IT_STANDS) -> None:
+        self.model, self.name, self.normaliser = model, name, normaliser
 
     def score(self, sentences: Sequence[Words], share_prefixes: bool = False) -> list[WordScores]:
         """Score sentences whole: KenLM's words cost so little that sharing prefixes would gain nothing."""
@@ -45,10 +55,71 @@ def open_ngram(path: Path) -> Ngram:
     config.show_progress = False
     config.arpa_complain = kenlm.ARPALoadComplain.NONE
     try:
-        return Ngram(kenlm.Model(str(path), config), str(path))
+        return Ngram(kenlm.Model(str(path), config), str(path), _stored_normaliser(path))
     except (OSError, RuntimeError, UnicodeError) as error:
         # KenLM names its own source file and function first, and then what is wrong.
         reason = str(error).strip().splitlines()[-1].rpartition("Exception")[2].lstrip(". ").rstrip(").\n")
         raise UserError(
             f"'{path}' is no n-gram model that KenLM can read ({reason}): give an ARPA file or a KenLM binary."
+        ) from error
+
+
+def write_arpa(
+    path: Path,
+    words: Sequence[str],
+    orders: Sequence[Order],
+    normaliser: Normaliser | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Write a model where KenLM can read it; a normaliser goes into a comment, where `open_ngram` finds it.
+
+    `progress` is told how many n-grams of how many are written.
+    """
+    num_ngrams = sum(one.num_kept for one in orders)
+    num_written = 0
+    with files.atomic_file(path) as partial, open(partial, "w", encoding="utf-8") as file:
+        if normaliser is not None:
+            file.write(f"{_NORMALISER_COMMENT}{json.dumps(normaliser.to_dict())}\n")
+        file.write("\\data\\\n")
+        file.writelines(f"ngram {number}={one.num_kept}\n" for number, one in enumerate(orders, 1))
+        for number, one in enumerate(orders, 1):
+            file.write(f"\n\\{number}-grams:\n")
+            (kept,) = np.nonzero(one.kept_N)
+            for first in range(0, len(kept), _BLOCK_NGRAMS):
+                block = kept[first : first + _BLOCK_NGRAMS]
+                file.write(_lines(orders[:number], block, [*words, START_WORD], is_last=number == len(orders)))
+                num_written += len(block)
+                if progress is not None:
+                    progress(num_written, num_ngrams)
+        file.write("\n\\end\\\n")
+
+
+def _lines(orders: Sequence[Order], place_N: Any, spelt: list[str], is_last: bool) -> str:
+    """Spell n-grams of the last of the orders; the places of their contexts lead through the ones before it."""
+    one = orders[-1]
+    with np.errstate(divide="ignore"):
+        log10_N = np.maximum(np.log10(one.prob_N[place_N]), LOG10_ZERO).tolist()
+    backoffs = np.log10(one.backoff_N[place_N]).tolist()
+    tails = [""] * len(place_N) if is_last else [f"\t{value:.6f}" for value in backoffs]
+    columns: list[list[str]] = []
+    for before in reversed(orders):
+        place_N, word_N = np.divmod(before.key_N[place_N], len(spelt))
+        columns.append([spelt[word] for word in word_N.tolist()])
+    ngrams = map(" ".join, zip(*reversed(columns), strict=True))
+    lines = zip(log10_N, ngrams, tails, strict=True)
+    return "".join(f"{log10_prob:.6f}\t{ngram}{tail}\n" for log10_prob, ngram, tail in lines)
+
+
+def _stored_normaliser(path: Path) -> Normaliser:
+    """Read how the text of a model was cut into words, where 'bnce ngram' has written it."""
+    with open(path, "rb") as file:
+        line = file.readline(_MAX_COMMENT_BYTES).decode("utf-8", "replace")
+    if not line.startswith(_NORMALISER_COMMENT):
+        return AS_IT_STANDS
+    try:
+        return Normaliser.from_dict(json.loads(line.removeprefix(_NORMALISER_COMMENT)))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"The first line of '{path}' does not say how its text was cut into words ({error}): make the file again, "
+            "or remove the line to give it words that are cut already."
         ) from error

@@ -1,0 +1,206 @@
+"""`bnce ngram`: text in, an n-gram model as an ARPA file out."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bnce import files
+from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdout
+from bnce.errors import UserError
+
+if TYPE_CHECKING:
+    from bnce.use.kneser_ney import Order
+    from bnce.use.ngram_text import NgramText
+
+
+def ngram(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE...",
+            help="Text: files (plain or packed), records (.jsonl, .parquet), directories, quoted patterns, or - for "
+            "standard input. Or one corpus that 'bnce prepare' made: its training text is used.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="ARPA file to write.")],
+    order: Annotated[int, typer.Option(min=2, max=6, help="Length of the longest n-grams, in words.")] = 3,
+    vocab: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN|FILE",
+            help="Take the vocabulary of a run, a corpus or a vocab.txt. A run or corpus also says how to cut text "
+            "into words.",
+            show_default="all words of the text",
+        ),
+    ] = None,
+    prune: Annotated[
+        str,
+        typer.Option(
+            metavar="N,N,...",
+            help="Leave out n-grams that occur N times or less; one number per order. 0,0,1 drops trigrams that occur "
+            "once.",
+        ),
+    ] = "0",
+    max_tokens: Annotated[int, typer.Option(min=0, help="Use the first N tokens of the text; 0 for all.")] = 0,
+    lowercase: Annotated[
+        bool | None,
+        typer.Option("--lowercase/--cased", help="Fold case, or keep it.", show_default="lowercase"),
+    ] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option(metavar="words|whitespace", help="Cut words from marks, or only at blanks.", show_default="words"),
+    ] = None,
+    sentences: Annotated[
+        str | None,
+        typer.Option(
+            metavar="split|lines", help="End sentences after . ! ?, or only with the line.", show_default="split"
+        ),
+    ] = None,
+    numbers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="keep|zero|word",
+            help="Keep numbers, make every digit 0, or every number <num>.",
+            show_default="keep",
+        ),
+    ] = None,
+    field: Annotated[str, typer.Option(help="Field of JSON and Parquet records that holds the text.")] = "text",
+    errors: Annotated[
+        str, typer.Option(metavar="strict|replace", help="Refuse invalid UTF-8 and NULs, or replace them.")
+    ] = "strict",
+    as_json: JsonOption = False,
+) -> None:
+    """Estimate an n-gram model: interpolated modified Kneser-Ney, written as an ARPA file.
+
+    Give --vocab RUN to mix the model with that run: both then know the same words. The text has to fit into memory.
+
+    [bold]Examples[/bold]
+
+      bnce ngram train.txt.xz --vocab runs/relu-lstm --out trigram.arpa
+
+      bnce ngram corpora/wiki --order 4 --prune 0,0,1,2 --out wiki.arpa
+
+      bnce interpolate runs/relu-lstm trigram.arpa --valid valid.txt --out mixture.toml
+    """
+    from bnce.use.kneser_ney import check_order, estimate, needed_bytes, pruned_counts
+    from bnce.use.ngram import write_arpa
+
+    begin = time.perf_counter()
+    check_order(order)
+    pruned = pruned_counts(_numbers(prune), order)
+    files.check_place(out)
+    given = {"lowercase": lowercase, "tokens": tokens, "sentences": sentences, "numbers": numbers}
+    available = _available_bytes()
+
+    def check_size(num_tokens: int) -> None:
+        if available is not None and needed_bytes(num_tokens, order) > available:
+            needed = needed_bytes(num_tokens, order) / 2**30
+            raise UserError(
+                f"A model of order {order} of {num_tokens:,} tokens or more needs {needed:.2f} GiB of memory, and "
+                f"{available / 2**30:.2f} GiB are free: give --max-tokens {available // needed_bytes(1, order)} or a "
+                "lower --order, or use KenLM's lmplz, which works on disk."
+            )
+
+    with progress_bar() as bar:
+        task = bar.add_task("reading", total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total or None)
+
+        text = _read(
+            sources,
+            vocab,
+            {name: value for name, value in given.items() if value is not None},
+            max_tokens=max_tokens,
+            field=field,
+            errors=errors,
+            progress=lambda done, total: show("reading", done, total),
+            check_size=check_size,
+        )
+        check_size(len(text.ids))
+        orders = estimate(
+            text.ids, len(text.vocabulary), order, pruned, lambda done, total: show("counting", done, total)
+        )
+        write_arpa(
+            out,
+            text.vocabulary.words,
+            orders,
+            text.normaliser,
+            lambda done, total: show("writing", done, total),
+        )
+    record = _record(text, orders, pruned)
+    record = {"out": str(out), **record, "out_bytes": out.stat().st_size, "seconds": time.perf_counter() - begin}
+    for number, one in enumerate(orders, 1):
+        if one.is_fallback:
+            stderr.print(
+                f"warning: the text has too few {number}-grams to estimate their discounts: "
+                f"{', '.join(f'{value:g}' for value in one.discounts)} are used.",
+                markup=False,
+            )
+    if as_json:
+        print_json(record)
+        return
+    stdout.print(
+        f"{out}: {', '.join(f'{count:,} {number}-grams' for number, count in enumerate(record['num_ngrams'], 1))} "
+        f"of {record['num_tokens']:,} tokens, {record['num_oov']:,} of them <unk>; "
+        f"vocabulary {record['vocab_size']:,}, {record['seconds']:.1f} s",
+        markup=False,
+    )
+
+
+def _read(sources: list[str], vocab: Path | None, given: dict[str, Any], **options: Any) -> NgramText:
+    """Read the text with the words and the normaliser that --vocab, or else the options, say."""
+    from bnce.corpus.normalise import Normaliser
+    from bnce.corpus.store import is_corpus
+    from bnce.use.ngram_text import read_corpus, read_files, read_vocabulary
+
+    vocabulary, normaliser = (None, None) if vocab is None else read_vocabulary(vocab)
+    corpora = [source for source in sources if is_corpus(source)]
+    known = vocab if normaliser is not None else corpora[0] if corpora else None
+    if known is not None and given:
+        raise UserError(f"'{known}' says how text is cut into words: leave out --{next(iter(given))}.")
+    if not corpora:
+        return read_files(sources, normaliser or Normaliser(**given), vocabulary, **options)
+    if len(sources) > 1:
+        raise UserError(f"'{corpora[0]}' is a prepared corpus: give it alone, or give files of text.")
+    return read_corpus(Path(corpora[0]), vocabulary, options["max_tokens"])
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UserError(
+            f"--prune received '{text}': give whole numbers with commas between them, such as 0,0,1."
+        ) from None
+
+
+def _record(text: NgramText, orders: list[Order], pruned: list[int]) -> dict[str, Any]:
+    return {
+        "order": len(orders),
+        "num_tokens": len(text.ids),
+        "num_sentences": text.num_sentences,
+        "num_oov": text.num_oov,
+        "vocab_size": len(text.vocabulary),
+        "vocabulary_digest": text.vocabulary.digest,
+        "normaliser": text.normaliser.to_dict(),
+        "num_ngrams": [one.num_kept for one in orders],
+        "num_pruned": [len(one.key_N) - one.num_kept for one in orders],
+        "prune": pruned,
+        "discounts": [list(one.discounts) for one in orders],
+        "discounts_estimated": [not one.is_fallback for one in orders],
+    }
+
+
+def _available_bytes() -> int | None:
+    """Tell how much memory is free; None where the system does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return 1024 * int(lines["MemAvailable"].split()[0])
+    except (OSError, KeyError, ValueError):
+        return None
