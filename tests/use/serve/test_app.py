@@ -195,7 +195,7 @@ MANY = Limits(max_sentences=3, max_hypotheses=2, max_words=8, max_exact_words=5,
     [
         ("/score", {"sentences": ["w3"] * 4}, 413, "The request has 4 sentences: this server takes 3 at most"),
         ("/score", {"texts": ["w3 . w4 . w5 . w6"]}, 413, "The request has 4 sentences"),
-        ("/score", {"sentences": ["w3 w4 w5"] * 3}, 413, "The request has 9 words: this server takes 8"),
+        ("/score", {"sentences": ["w3 w4 w5"] * 3}, 413, "The request has 9 words or more: this server takes 8"),
         ("/score", {"sentences": ["w3 w4 w5"] * 2, "exact": True}, 413, "6 words for normalised probabilities"),
         ("/score", {"sentences": ["w3 w4 w5"] * 2, "mode": "normalised"}, 413, "6 words for normalised"),
         ("/score", {"sentences": ["w3 w3 w3 w3 w3"]}, 413, "5 words in one sentence: this server takes 4"),

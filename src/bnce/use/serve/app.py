@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from starlette.exceptions import HTTPException
 
 from bnce import files
@@ -29,7 +31,9 @@ from bnce.use.serve.messages import (
 )
 from bnce.use.serve.metrics import CONTENT_TYPE, Metrics
 from bnce.use.serve.questions import Answerer
+from bnce.use.serve.requests import RequestReader, wrong_field
 from bnce.use.serve.service import Service
+from bnce.use.serve.side_thread import SideThread
 from bnce.version import __version__
 
 PAGE_FILES = {
@@ -69,41 +73,44 @@ def make_app(
         max_waiting=limits.max_waiting,
         max_waiting_words=limits.max_waiting_words,
     )
-    service = Service(model, run, limits, batcher, metrics)
+    side_thread = SideThread()
+    service = Service(model, run, limits, batcher, metrics, side_thread)
 
     @asynccontextmanager
     async def live(app: FastAPI) -> AsyncIterator[None]:
         await batcher.start()
         yield
         await batcher.stop()
+        side_thread.stop()
 
     # The usual documentation page loads its scripts from elsewhere: /docs is a page of ours.
     app = FastAPI(title="bnce", version=__version__, docs_url=None, redoc_url=None, lifespan=live)
-    _add_endpoints(app, service)
+    _add_endpoints(app, service, RequestReader(limits, side_thread))
+    _describe(app)
     _add_pages(app)
     _add_refusals(app)
     endpoints = {route.path for route in app.routes if hasattr(route, "path")}
     return Guard(app, endpoints, limits, metrics)
 
 
-def _add_endpoints(app: FastAPI, service: Service) -> None:
+def _add_endpoints(app: FastAPI, service: Service, reader: RequestReader) -> None:
     def documented(model: type[Any]) -> dict[int | str, dict[str, Any]]:
         return {200: {"model": model}, **_ERRORS}
 
-    @app.post("/score", responses=documented(ScoreAnswer))
-    async def score(request: ScoreRequest) -> Response:
+    @app.post("/score", responses=documented(ScoreAnswer), openapi_extra=_takes(ScoreRequest))
+    async def score(request: Request) -> Response:
         """Score sentences: log10 probabilities of every word, unknown words, totals and perplexities."""
-        return _json(await service.score(request))
+        return _json(await service.score(await reader.read(ScoreRequest, await request.body())))
 
-    @app.post("/rescore", responses=documented(RescoreAnswer))
-    async def rescore(request: RescoreRequest) -> Response:
+    @app.post("/rescore", responses=documented(RescoreAnswer), openapi_extra=_takes(RescoreRequest))
+    async def rescore(request: Request) -> Response:
         """Score the hypotheses of utterances anew, and find the best of each."""
-        return _json(await service.rescore(request))
+        return _json(await service.rescore(await reader.read(RescoreRequest, await request.body())))
 
-    @app.post("/next", responses=documented(NextAnswer))
-    async def next_words(request: NextRequest) -> Response:
+    @app.post("/next", responses=documented(NextAnswer), openapi_extra=_takes(NextRequest))
+    async def next_words(request: Request) -> Response:
         """Find the likeliest words after a prompt."""
-        return _json(await service.next_words(request))
+        return _json(await service.next_words(await reader.read(NextRequest, await request.body())))
 
     @app.get("/next", responses=documented(NextAnswer))
     async def next_words_of_query(
@@ -121,6 +128,27 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
     async def metrics() -> Response:
         """Give counts in Prometheus' text format."""
         return Response(service.metrics.render(service.batcher.num_waiting), headers={"content-type": CONTENT_TYPE})
+
+
+def _takes(model: type[BaseModel]) -> dict[str, Any]:
+    """Describe a body, which FastAPI does not do where it does not read it itself."""
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def _describe(app: FastAPI) -> None:
+    """Add the bodies of requests to what /openapi.json says."""
+    write = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            kinds: tuple[type[BaseModel], ...] = (ScoreRequest, RescoreRequest, NextRequest)
+            requests: list[tuple[type[BaseModel], JsonSchemaMode]] = [(kind, "validation") for kind in kinds]
+            _, described = models_json_schema(requests, ref_template="#/components/schemas/{model}")
+            write()["components"]["schemas"].update(described["$defs"])
+        return write()
+
+    app.openapi = openapi  # type: ignore[method-assign]
 
 
 def _add_pages(app: FastAPI) -> None:
@@ -149,13 +177,10 @@ def _add_refusals(app: FastAPI) -> None:
         return _refusal(422, str(error))
 
     @app.exception_handler(RequestValidationError)
-    async def wrong_field(request: Request, error: RequestValidationError) -> Response:
+    async def wrong_query(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
-        if first["type"] == "json_invalid":
-            reason = first.get("ctx", {}).get("error", "it cannot be read")
-            return _refusal(400, f"The body is not JSON: {reason} at character {first['loc'][-1]}.")
-        place = ".".join(str(part) for part in first["loc"][1:]) or "the body"
-        return _refusal(422, f"{place}: {first['msg']}; /docs says what is allowed.")
+        refusal = wrong_field({**first, "loc": first["loc"][1:]})
+        return _refusal(refusal.status, refusal.sentence)
 
     @app.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> Response:
@@ -165,7 +190,6 @@ def _add_refusals(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def not_here(request: Request, error: HTTPException) -> Response:
         sentences = {
-            400: "The body is not JSON that can be read.",
             404: f"There is nothing at '{request.url.path}': /docs lists what there is.",
             405: f"'{request.url.path}' does not take {request.method}: /docs lists what it takes.",
         }

@@ -39,3 +39,11 @@ class RefusedError(Exception):
     def __init__(self, status: int, sentence: str, retry_seconds: int | None = None) -> None:
         super().__init__(sentence)
         self.status, self.sentence, self.retry_seconds = status, sentence, retry_seconds
+
+
+def refuse_many(what: str, number: int, limit: int) -> None:
+    """Refuse a request that asks for more of something than a limit allows."""
+    if number > limit:
+        raise RefusedError(
+            413, f"The request has {number} {what}: this server takes {limit} at most; send several requests."
+        )

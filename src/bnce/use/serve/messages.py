@@ -47,13 +47,13 @@ class Utterance(_Strict):
     """The hypotheses of one utterance."""
 
     id: Text = ""
-    hypotheses: list[Hypothesis] = Field(min_length=1)
+    hypotheses: list[Hypothesis] = Field(min_length=1, fail_fast=True)
 
 
 class RescoreRequest(_Strict):
     """am_weight * am + old_lm_weight * lm + lm_weight * new_lm - word_penalty * num_words - oov_penalty * num_oov."""
 
-    utterances: list[Utterance]
+    utterances: list[Utterance] = Field(fail_fast=True)
     am_weight: FiniteFloat = 1.0
     old_lm_weight: FiniteFloat = 0.0
     lm_weight: FiniteFloat = 1.0

@@ -1,17 +1,15 @@
 """What the endpoints do, without HTTP: a request checked against the limits, put to the model, and written up.
 
-Long texts are cut into words, and long answers written, beside the loop: a long request must not keep short ones
-waiting.
+Long texts are cut into words, and long answers written, in the side thread: a long request must not keep short ones
+waiting. What is too long is refused as soon as so much of it has been seen.
 """
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +19,11 @@ from bnce.use.model import Model
 from bnce.use.scored import ScoredSentence, Totals
 from bnce.use.scorer import refuse_unnormalised
 from bnce.use.serve.batching import Batcher
-from bnce.use.serve.limits import Limits, RefusedError
+from bnce.use.serve.limits import Limits, RefusedError, refuse_many
 from bnce.use.serve.messages import NextRequest, RescoreRequest, ScoreRequest, Utterance
 from bnce.use.serve.metrics import Metrics
 from bnce.use.serve.questions import HypothesesQuestion, NextQuestion, SentenceQuestion
+from bnce.use.serve.side_thread import SideThread
 from bnce.use.weights import NAMES, Weights, count_words
 
 Floats = NDArray[np.float64]
@@ -32,15 +31,27 @@ Floats = NDArray[np.float64]
 # Characters, or words, that are dealt with before a thread would have begun.
 SHORT_CHARACTERS = 10_000
 SHORT_WORDS = 500
+# Words that cutting a text in two can make of one: with an apostrophe, don't falls into three.
+WORDS_BY_CUT = 2
+
+
+class _Cut(NamedTuple):
+    """Sentences as the model reads them; beside each, which text it comes from."""
+
+    sources: list[int]
+    words: list[list[str]]
+    ids: list[NDArray[np.int64]]
 
 
 class Service:
     """Answers the requests for one model; answers are JSON."""
 
-    def __init__(self, model: Model, run: str, limits: Limits, batcher: Batcher, metrics: Metrics) -> None:
+    def __init__(
+        self, model: Model, run: str, limits: Limits, batcher: Batcher, metrics: Metrics, side_thread: SideThread
+    ) -> None:
         self.model, self.run, self.limits, self.batcher, self.metrics = model, run, limits, batcher, metrics
+        self._side_thread = side_thread
         self._log_z = float(model.network.output.log_z)
-        self._long_turn = asyncio.Semaphore(1)
 
     def health(self) -> str:
         """Say what is served."""
@@ -69,37 +80,32 @@ class Service:
         normalised = request.mode == "normalised"
         if not normalised:
             refuse_unnormalised(self.model.network)
-        _refuse_many("sentences", len(given), self.limits.max_sentences)
-        sources, sentences = await self._cut(given, split=request.texts is not None)
-        _refuse_many("sentences", len(sentences), self.limits.max_sentences)
+        cut = await self._cut(given, split=request.texts is not None)
+        refuse_many("sentences", len(cut.ids), self.limits.max_sentences)
         modes = [False, True] if request.exact and not normalised else [normalised]
-        num_words = self._count_words(sentences, exact=modes[-1])
-        ids = [self.model.encode(words) for words in sentences]
-        questions = [SentenceQuestion(numbers, mode) for mode in modes for numbers in ids]
+        num_words = self._count_words(cut.words, exact=modes[-1])
+        questions = [SentenceQuestion(numbers, mode) for mode in modes for numbers in cut.ids]
         log_probs = await self._ask(questions, num_words)
-        scored = [
-            [
-                self.model.scored(words, numbers, found)
-                for words, numbers, found in zip(sentences, ids, part, strict=True)
-            ]
-            for part in (log_probs[place * len(ids) : (place + 1) * len(ids)] for place in range(len(modes)))
-        ]
-        record = functools.partial(self._score_record, request.mode, sources, *scored)
-        return await _write(lambda: files.to_json(record()), num_words)
+
+        def write() -> str:
+            parts = (log_probs[place * len(cut.ids) : (place + 1) * len(cut.ids)] for place in range(len(modes)))
+            scored = [list(map(self.model.scored, cut.words, cut.ids, part)) for part in parts]
+            return files.to_json(self._score_record(request.mode, cut.sources, *scored))
+
+        return await self._write(write, num_words)
 
     async def rescore(self, request: RescoreRequest) -> str:
         """Score the hypotheses of utterances anew, each shared prefix once, and find the best of each."""
         normalised = request.mode == "normalised"
         if not normalised:
             refuse_unnormalised(self.model.network)
-        num_hypotheses = sum(len(utterance.hypotheses) for utterance in request.utterances)
-        _refuse_many("hypotheses", num_hypotheses, self.limits.max_hypotheses)
         texts = [hypothesis.text for utterance in request.utterances for hypothesis in utterance.hypotheses]
-        _, hypotheses = await self._cut(texts)
-        num_words = self._count_words(hypotheses, exact=normalised)
-        left = iter(hypotheses)
-        words = [[next(left) for _ in utterance.hypotheses] for utterance in request.utterances]
-        questions = [HypothesesQuestion([self.model.encode(one) for one in each], normalised) for each in words]
+        cut = await self._cut(texts)
+        num_words = self._count_words(cut.words, exact=normalised)
+        left = iter(zip(cut.words, cut.ids, strict=True))
+        lists = [[next(left) for _ in utterance.hypotheses] for utterance in request.utterances]
+        words = [[one for one, _ in each] for each in lists]
+        questions = [HypothesesQuestion([ids for _, ids in each], normalised) for each in lists]
         answers = await self._ask(questions, num_words)
         weights = Weights(**{name: getattr(request, name) for name in NAMES})
 
@@ -108,7 +114,7 @@ class Service:
             rescored = [self._rescored(weights, *row) for row in columns]
             return files.to_json({"mode": request.mode, "utterances": rescored})
 
-        return await _write(write, num_words)
+        return await self._write(write, num_words)
 
     async def next_words(self, request: NextRequest) -> str:
         """Find the likeliest next words."""
@@ -116,7 +122,7 @@ class Service:
             raise RefusedError(422, f"k is {request.k}: this server gives at most {self.limits.max_next} next words.")
         if not request.normalised:
             refuse_unnormalised(self.model.network)
-        _, (words,) = await self._cut([request.prompt])
+        (words,) = (await self._cut([request.prompt])).words
         num_words = self._count_words([words], exact=False)
         (found,) = await self._ask([NextQuestion(words, request.k, request.normalised)], num_words)
         next_words = [dataclasses.asdict(word) for word in found]
@@ -129,37 +135,52 @@ class Service:
         self.metrics.num_words += num_words
         return answers
 
-    async def _cut(self, texts: Sequence[str], split: bool = False) -> tuple[list[int], list[list[str]]]:
-        """Cut texts into sentences of words; beside each, which text it comes from."""
-
-        def cut() -> tuple[list[int], list[list[str]]]:
-            sources, sentences = [], []
-            for number, text in enumerate(texts):
-                lines = (
-                    (self.model.normaliser(line) for line in text.splitlines()) if split else [[self.model.words(text)]]
-                )
-                for words in (words for line in lines for words in line):
-                    sources.append(number)
-                    sentences.append(words)
-            return sources, sentences
-
+    async def _cut(self, texts: Sequence[str], split: bool = False) -> _Cut:
+        """Cut texts into sentences of words, and give the ids of these."""
         if sum(map(len, texts)) <= SHORT_CHARACTERS:
-            return cut()
-        # One at a time, and none that the queue would refuse: a flood of long texts leaves time for short ones.
-        async with self._long_turn:
-            # Between blanks there is a word at least.
-            self.batcher.refuse_if_full(sum(len(text.split()) for text in texts))
-            return await asyncio.to_thread(cut)
+            return self._cut_now(texts, split)
+        return await self._side_thread.run(lambda: self._cut_long(texts, split))
+
+    def _cut_long(self, texts: Sequence[str], split: bool) -> _Cut:
+        # Between blanks there is a word at least.
+        least = sum(len(text.split()) for text in texts)
+        refuse_many("words or more", least, self.limits.max_words)
+        self.batcher.refuse_if_full(least)
+        for text in texts:
+            self._refuse_dense(text, self.limits.max_words if split else self.limits.max_sentence_words)
+        return self._cut_now(texts, split)
+
+    def _refuse_dense(self, text: str, limit: int) -> None:
+        """Refuse a long text of too many words without blanks, such as marks, before all of it is cut at once."""
+        least = 0
+        for begin in range(0, len(text), SHORT_CHARACTERS):
+            least += sum(map(len, self.model.normaliser(text[begin : begin + SHORT_CHARACTERS]))) - 2 * WORDS_BY_CUT
+            refuse_many("words or more in one text", least, limit)
+
+    def _cut_now(self, texts: Sequence[str], split: bool) -> _Cut:
+        cut = _Cut([], [], [])
+        num_words = 0
+        for number, text in enumerate(texts):
+            lines = (self.model.normaliser(line) for line in text.splitlines()) if split else [[self.model.words(text)]]
+            for words in (words for line in lines for words in line):
+                num_words += len(words)
+                refuse_many("words or more", num_words, self.limits.max_words)
+                cut.sources.append(number)
+                cut.words.append(words)
+                cut.ids.append(self.model.encode(words))
+        return cut
 
     def _count_words(self, sentences: list[list[str]], exact: bool) -> int:
         """Count words and sentence ends, refusing too many."""
         longest = max(map(len, sentences), default=0)
-        _refuse_many("words in one sentence", longest, self.limits.max_sentence_words)
+        refuse_many("words in one sentence", longest, self.limits.max_sentence_words)
         num_words = sum(map(len, sentences))
-        _refuse_many("words", num_words, self.limits.max_words)
         if exact:
-            _refuse_many("words for normalised probabilities", num_words, self.limits.max_exact_words)
+            refuse_many("words for normalised probabilities", num_words, self.limits.max_exact_words)
         return num_words + len(sentences)
+
+    async def _write(self, write: Callable[[], str], num_words: int) -> str:
+        return write() if num_words <= SHORT_WORDS else await self._side_thread.run(write)
 
     def _score_record(
         self,
@@ -223,14 +244,3 @@ class Service:
             )
         totals = [hypothesis["total"] for hypothesis in hypotheses]
         return {"id": utterance.id, "best": totals.index(max(totals)), "hypotheses": hypotheses}
-
-
-async def _write(write: Callable[[], str], num_words: int) -> str:
-    return write() if num_words <= SHORT_WORDS else await asyncio.to_thread(write)
-
-
-def _refuse_many(what: str, number: int, limit: int) -> None:
-    if number > limit:
-        raise RefusedError(
-            413, f"The request has {number} {what}: this server takes {limit} at most; send several requests."
-        )
