@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -21,13 +25,20 @@ def fill(partial: Path, text: str = "new") -> None:
     (partial / "inside" if partial.is_dir() else partial).write_text(text)
 
 
+def process_that_ended() -> int:
+    """Give the number of a process that is no more."""
+    with subprocess.Popen(["true"]) as process:
+        pass
+    return process.pid
+
+
 def test_file_appears_when_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old")
     with files.atomic_file(path) as partial:
         fill(partial)
         assert path.read_text() == "old", "the old one is there until the new one is whole"
-        assert partial.parent == tmp_path, "a rename is atomic only within one file system"
+        assert partial.parent.parent == tmp_path, "a rename is atomic only within one file system"
     assert path.read_text() == "new"
     assert os.listdir(tmp_path) == ["a.txt"]
 
@@ -136,13 +147,21 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     for path, reason in (
         (tmp_path / "file" / "a", errno.ENOTDIR),
         (tmp_path / "file" / "a" / "b", errno.ENOTDIR),
-        (tmp_path / ("a" * 250), errno.ENAMETOOLONG),  # long enough for what is written beside it
         (tmp_path / ("a" * 300), errno.ENAMETOOLONG),
     ):
         with pytest.raises(UserError) as caught, files.atomic_directory(path):
             pytest.fail("nothing must be written")
         assert str(caught.value) == f"Cannot write '{path}': {os.strerror(reason)}; choose a place you may write to."
     assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("make", [files.atomic_file, files.atomic_directory])
+def test_the_longest_name_has_a_partial_beside_it(tmp_path: Path, make: Atomic) -> None:
+    path = tmp_path / ("ü" * 127)
+    (tmp_path / f".{'ü' * 110}.{process_that_ended()}.partial").mkdir()
+    with make(path) as partial:
+        fill(partial)
+    assert os.listdir(tmp_path) == [path.name]
 
 
 def test_other_errors_are_not_explained_away(tmp_path: Path) -> None:
@@ -190,3 +209,182 @@ def test_a_place_to_write_to(tmp_path: Path) -> None:
         files.check_place(tmp_path)
     with pytest.raises(UserError, match=r"There is no directory '.*none' to write 'new' into: make it first"):
         files.check_place(tmp_path / "none" / "new")
+
+
+class TestStreams:
+    """What is no regular file is written to and never replaced."""
+
+    def test_a_device_stays_a_device(self) -> None:
+        before = os.lstat("/dev/null")
+        files.check_place(Path("/dev/null"))
+        files.write_text(Path("/dev/null"), "text")
+        assert stat.S_ISCHR(os.lstat("/dev/null").st_mode)
+        assert os.lstat("/dev/null").st_ino == before.st_ino
+
+    @pytest.mark.parametrize("linked", [False, True], ids=["itself", "link"])
+    def test_a_pipe_gets_the_text(self, tmp_path: Path, linked: bool) -> None:
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        path = pipe
+        if linked:
+            path = tmp_path / "link"
+            path.symlink_to("pipe")
+        read: list[str] = []
+        reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+        reader.start()
+        files.check_place(path)
+        files.write_text(path, "line\n" * 50_000)
+        reader.join(timeout=60)
+        assert read == ["line\n" * 50_000]
+        assert stat.S_ISFIFO(os.lstat(pipe).st_mode)
+        assert path.is_symlink() == linked
+        assert list(tmp_path.glob(".*")) == []
+
+    def test_what_was_not_finished_is_not_sent(self, tmp_path: Path) -> None:
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+
+        def write() -> None:
+            with files.atomic_file(pipe) as partial:
+                partial.write_text("half")
+                raise RuntimeError
+
+        # Without a reader, to open the pipe would wait for ever.
+        with pytest.raises(RuntimeError):
+            write()
+        assert os.listdir(tmp_path) == ["pipe"]
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+    def test_a_full_device(self) -> None:
+        with pytest.raises(UserError, match=r"^The disk is full: '/dev/full' could not be written"):
+            files.write_text(Path("/dev/full"), "text")
+        assert stat.S_ISCHR(os.lstat("/dev/full").st_mode)
+
+    @pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="needs names for open files")
+    @pytest.mark.parametrize("into", ["file", "pipe"])
+    def test_standard_output_by_its_name(self, tmp_path: Path, into: str) -> None:
+        script = (
+            "from pathlib import Path; from bnce import files; print('before'); "
+            "files.write_text(Path('/dev/stdout'), 'text\\n'); print('after')"
+        )
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        with open(tmp_path / "out", "w+b") as out:
+            sink = out if into == "file" else subprocess.PIPE
+            done = subprocess.run([sys.executable, "-c", script], env=environment, stdout=sink, check=True)
+            printed = (tmp_path / "out").read_bytes() if into == "file" else done.stdout
+        assert printed == b"before\ntext\nafter\n"
+        assert os.listdir(tmp_path) == ["out"]
+
+
+class TestLinks:
+    """A link stays a link, and what it leads to is replaced whole."""
+
+    def test_the_target_is_replaced_whole(self, tmp_path: Path) -> None:
+        (tmp_path / "far").mkdir()
+        target, link, second = tmp_path / "far" / "target", tmp_path / "link", tmp_path / "second"
+        target.write_text("old")
+        link.symlink_to("far/target")
+        second.symlink_to("link")
+        before = target.stat().st_ino
+        with files.atomic_file(second) as partial:
+            fill(partial)
+            assert target.read_text() == "old"
+            assert partial.parent.parent == target.parent, "a rename is atomic only within one file system"
+        assert target.read_text() == "new"
+        assert target.stat().st_ino != before
+        assert link.is_symlink()
+        assert second.is_symlink()
+        assert sorted(os.listdir(tmp_path)) == ["far", "link", "second"]
+        assert os.listdir(tmp_path / "far") == ["target"]
+
+    def test_a_target_that_is_not_there_yet(self, tmp_path: Path) -> None:
+        link = tmp_path / "link"
+        link.symlink_to("target")
+        files.check_place(link)
+        files.write_text(link, "new")
+        assert link.is_symlink()
+        assert (tmp_path / "target").read_text() == "new"
+
+    def test_a_target_without_a_directory(self, tmp_path: Path) -> None:
+        link = tmp_path / "link"
+        link.symlink_to(tmp_path / "none" / "target")
+        with pytest.raises(UserError, match=r"There is no directory '.*none' to write 'target' into: make it first"):
+            files.check_place(link)
+        with pytest.raises(UserError, match=r"^Cannot write '.*': No such file or directory"):
+            files.write_text(link, "new")
+
+    def test_links_in_a_circle(self, tmp_path: Path) -> None:
+        link = tmp_path / "link"
+        link.symlink_to("link")
+        for use in (files.check_place, lambda path: files.write_text(path, "new")):
+            with pytest.raises(UserError, match="Too many levels of symbolic links; choose a place"):
+                use(link)
+        assert link.is_symlink()
+
+    @pytest.mark.parametrize("exists", [True, False], ids=["empty", "missing"])
+    def test_a_directory_behind_a_link(self, tmp_path: Path, exists: bool) -> None:
+        link = tmp_path / "link"
+        link.symlink_to("target")
+        if exists:
+            (tmp_path / "target").mkdir()
+        with files.atomic_directory(link) as partial:
+            fill(partial)
+        assert link.is_symlink()
+        assert (tmp_path / "target" / "inside").read_text() == "new"
+        assert sorted(os.listdir(tmp_path)) == ["link", "target"]
+
+
+def test_who_may_read_a_file_stays(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_text("old")
+    path.chmod(0o600)
+    files.write_text(path, "new")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_directories_that_cannot_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in (Path(), tmp_path):
+        with pytest.raises(UserError, match="is the directory you are in: give the name of a new one"):
+            files.refuse_existing(path)
+    (tmp_path / "disk").mkdir()
+    monkeypatch.setattr(Path, "is_mount", lambda path: path.name == "disk")
+    with pytest.raises(UserError, match="is a mount point: give the name of a new directory inside it"):
+        files.refuse_existing(tmp_path / "disk")
+
+
+@pytest.mark.parametrize("make", [files.atomic_file, files.atomic_directory])
+def test_an_input_that_cannot_be_read_is_not_an_output_that_cannot_be_written(tmp_path: Path, make: Atomic) -> None:
+    def write() -> None:
+        with make(tmp_path / "a") as partial:
+            fill(partial)
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(tmp_path / "source"))
+
+    with pytest.raises(PermissionError):
+        write()
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("make", [files.atomic_file, files.atomic_directory])
+def test_what_killed_processes_left_is_removed(tmp_path: Path, make: Atomic) -> None:
+    ended = process_that_ended()
+    (tmp_path / f".a.{ended}.partial").mkdir()
+    (tmp_path / f".a.{ended}.partial" / "a").write_text("half")
+    (tmp_path / ".a.99999999999999999999.partial").write_text("half, of an older version")
+    kept = {f".a.{os.getppid()}.partial", f".b.{ended}.partial", f".a.b.{ended}.partial", ".a.none.partial"}
+    for name in kept:
+        (tmp_path / name).write_text("of a living process, another output, or nothing of ours")
+    with make(tmp_path / "a") as partial:
+        fill(partial)
+    assert set(os.listdir(tmp_path)) == {"a", *kept}
+
+
+def test_a_file_that_grows_too_large(tmp_path: Path) -> None:
+    def write() -> None:
+        with files.atomic_file(tmp_path / "a") as partial:
+            fill(partial)
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+    with pytest.raises(UserError, match=r"larger than files may be here, .*; raise the limit \(ulimit -f\), then"):
+        write()
+    assert os.listdir(tmp_path) == []

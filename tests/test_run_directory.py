@@ -224,6 +224,8 @@ def test_leftovers_of_a_killed_save_are_removed(run: RunDirectory) -> None:
     before = sorted(run.path.iterdir())
     for name in (".model.safetensors.123.partial", ".tmpAb12cD"):
         (run.path / name).write_bytes(b"half")
+    (run.path / ".state-000000000004.safetensors.123.partial").mkdir()
+    (run.path / ".state-000000000004.safetensors.123.partial" / "state-000000000004.safetensors").write_bytes(b"half")
     run.remove_leftovers()
     assert sorted(run.path.iterdir()) == before
 

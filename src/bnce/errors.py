@@ -21,6 +21,17 @@ class OutOfMemoryError(UserError):
     """Training that does not fit into the GPU's memory."""
 
 
+class DiskFullError(UserError):
+    """A disk, or the size that a file may have here, that is used up: `what` happened, and what the `remedy` is.
+
+    How to go on then differs between commands: `then` is for those that can simply be run again.
+    """
+
+    def __init__(self, what: str, remedy: str = "free some space", then: str = "run the same command again.") -> None:
+        super().__init__(f"{what}; {remedy}, then {then}")
+        self.what, self.remedy = what, remedy
+
+
 class BusyError(UserError):
     """Something that another process is working on."""
 

@@ -10,72 +10,161 @@ import json
 import math
 import os
 import shutil
+import stat
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bnce.errors import BusyError, UserError
+from bnce.errors import BusyError, DiskFullError, UserError
 
 PARTIAL_SUFFIX = ".partial"
+_MAX_STEM_BYTES = 220  # of a file's name in that of its partial: with the rest, what every disk takes
+
+# What a system says of a place that nothing can be written to.
+_NO_PLACE = {
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.ENXIO, errno.ETXTBSY),
+    *(errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG),
+}
 
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a path to write to; on success it is synced and renamed to `path`, on failure removed."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
-    try:
-        with _explain_full_disk(path):
+    """Yield a path to write to; on success what is there takes the place of `path`, on failure it is removed.
+
+    A link stays, and the file it leads to is replaced. What is no regular file, such as /dev/null or a pipe, is
+    never replaced: the text is written through to it once it is whole.
+    """
+    place = _follow(path)
+    with _explain(path, place):
+        if _is_stream(place):
+            with tempfile.TemporaryDirectory(prefix="bnce-") as scratch:
+                partial = Path(scratch) / "written"
+                yield partial
+                _write_through(partial, place)
+            return
+        with _scratch(place) as scratch_beside:
+            partial = scratch_beside / place.name
             yield partial
             with open(partial, "rb") as written:
                 os.fsync(written.fileno())
-            os.replace(partial, path)
-            _sync_directory(path.parent)
-    finally:
-        # Where nothing could be written, nothing can be removed: the first error is the one to tell.
-        with contextlib.suppress(OSError):
-            partial.unlink()
+            if place.exists():  # what one may not read must not be open to all because it was written anew
+                partial.chmod(stat.S_IMODE(place.stat().st_mode))
+            os.replace(partial, place)
+            _sync_directory(place.parent)
 
 
 @contextlib.contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
     """Yield a fresh directory to fill; on success it becomes `path`, on failure it is removed."""
     refuse_existing(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
+    place = _follow(path)
+    with _explain(path, place):
+        _make_parents(place)
+        with _scratch(place) as partial:
+            yield partial
+            refuse_existing(path)
+            os.replace(partial, place)
+        _sync_directory(place.parent)
+
+
+def _follow(path: Path) -> Path:
+    """Say where a link leads, so that its target is replaced and not the link; `.` and `..` get their names."""
     try:
-        with _explain_full_disk(path):
-            _make_room(path, partial)
-            with _locked(partial):
-                yield partial
-                refuse_existing(path)
-                os.replace(partial, path)
-            _sync_directory(path.parent)
+        # What /dev/stdout leads to may be a pipe, which has no path: it is opened by the link.
+        if (path.is_symlink() and not _is_stream(path)) or path.name in ("", ".."):
+            return Path(os.path.realpath(path))
+    except OSError as error:
+        raise _no_place(path, error.strerror) from error
+    return path
+
+
+def _is_stream(path: Path) -> bool:
+    """Say whether something must be written to as it is: a device, a pipe, or the file that standard output is."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return False
+    if stat.S_ISDIR(found.st_mode):
+        return False
+    return not stat.S_ISREG(found.st_mode) or _own_stream(found) is not None
+
+
+def _own_stream(found: os.stat_result) -> int | None:
+    """Find the descriptor, standard output or standard error, that has a file open."""
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):
+            if os.path.samestat(found, os.fstat(descriptor)):
+                return descriptor
+    return None
+
+
+def _write_through(written: Path, stream: Path) -> None:
+    descriptor = _own_stream(os.stat(stream))
+    if descriptor is not None and sys.stdout is not None:
+        sys.stdout.flush()  # in the order in which it was written
+    with (
+        open(written, "rb") as source,
+        open(stream, "wb") if descriptor is None else os.fdopen(os.dup(descriptor), "wb") as sink,
+    ):
+        shutil.copyfileobj(source, sink)
+
+
+@contextlib.contextmanager
+def _scratch(path: Path) -> Iterator[Path]:
+    """Yield a new directory beside `path`, where a rename is atomic; its lock says that this process is alive."""
+    partial = _partial(path)
+    try:
+        _remove_stale(path)
+        partial.mkdir()
+    except FileNotFoundError as error:
+        # Some places that are no disks, such as /proc, do not find what is to be made.
+        raise _no_place(path, error.strerror) from error
+    try:
+        with _locked(partial):
+            yield partial
     finally:
+        # Where nothing could be written, nothing can be removed: the first error is the one to tell.
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _make_room(path: Path, partial: Path) -> None:
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{_stem(path)}.{os.getpid()}{PARTIAL_SUFFIX}")
+
+
+def _stem(path: Path) -> str:
+    """Shorten a long name, so that the longest one that a disk takes still has a place beside it."""
+    return os.fsdecode(os.fsencode(path.name)[:_MAX_STEM_BYTES]) if len(path.name) <= 255 else path.name
+
+
+def _make_parents(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_stale(path)
-        partial.mkdir()
     except FileExistsError as error:
         # Said of a parent, which is a file: to hear that something exists would mislead.
         raise _no_place(path, os.strerror(errno.ENOTDIR)) from error
-    except OSError as error:
-        # Some places that are no disks, such as /proc, do not find what is to be made.
-        if error.errno in (errno.ENAMETOOLONG, errno.ENOENT):
-            raise _no_place(path, error.strerror) from error
-        raise
+    except FileNotFoundError as error:
+        raise _no_place(path, error.strerror) from error
 
 
 def _remove_stale(path: Path) -> None:
     """Remove what processes that were killed left of their way to `path`."""
-    for partial in path.parent.glob(f".{glob.escape(path.name)}.*{PARTIAL_SUFFIX}"):
-        number = partial.name.removesuffix(PARTIAL_SUFFIX).rpartition(".")[2]
-        if number.isdecimal() and partial.is_dir() and _is_gone(int(number)):
+    for partial in path.parent.glob(f".{glob.escape(_stem(path))}.*{PARTIAL_SUFFIX}"):
+        number = partial.name.removeprefix(f".{_stem(path)}.").removesuffix(PARTIAL_SUFFIX)
+        if number.isdecimal() and _is_gone(int(number)):
             # On a shared disk the number may be that of a process elsewhere: only its lock tells.
             with contextlib.suppress(OSError), _locked(partial, required=True):
-                shutil.rmtree(partial, ignore_errors=True)
+                remove(partial)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a directory with all that is in it, as far as that is possible."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _is_gone(process: int) -> bool:
@@ -83,7 +172,7 @@ def _is_gone(process: int) -> bool:
         return True
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return True
     except OSError:
         pass
@@ -92,8 +181,8 @@ def _is_gone(process: int) -> bool:
 
 @contextlib.contextmanager
 def _locked(directory: Path, required: bool = False) -> Iterator[None]:
-    """Hold a directory's lock, which ends with the process however that ends; some file systems have none."""
-    descriptor = os.open(directory, os.O_RDONLY)
+    """Hold the lock of a directory or a file, which ends with the process; some file systems have none."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_NONBLOCK)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -130,9 +219,13 @@ def to_json(record: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def refuse_existing(path: Path) -> None:
-    """Refuse to write over a directory that holds something."""
+    """Refuse to write over a directory that holds something, and where a directory cannot take another's place."""
     try:
         if path.is_dir() and not any(path.iterdir()):
+            if path.samefile(os.curdir):
+                raise UserError(f"The output '{path}' is the directory you are in: give the name of a new one.")
+            if path.is_mount():
+                raise UserError(f"The output '{path}' is a mount point: give the name of a new directory inside it.")
             return
         exists = path.exists()
     except OSError as error:  # a name that is too long, or a directory that nobody may look into
@@ -143,25 +236,45 @@ def refuse_existing(path: Path) -> None:
 
 def check_place(path: Path) -> None:
     """Refuse a file that could not be written, before any work goes into what it is to hold."""
-    if path.is_dir():
-        raise UserError(f"'{path}' is a directory: give the name of a file to write.")
-    if not path.parent.is_dir():
-        raise UserError(f"There is no directory '{path.parent}' to write '{path.name}' into: make it first.")
+    place = _follow(path)
+    with _explain(path, place):
+        if place.is_dir():
+            raise UserError(f"'{path}' is a directory: give the name of a file to write.")
+        if not place.parent.is_dir():
+            raise UserError(f"There is no directory '{place.parent}' to write '{place.name}' into: make it first.")
+        if not os.access(place if _is_stream(place) else place.parent, os.W_OK):
+            raise _no_place(path, os.strerror(errno.EACCES))
 
 
 @contextlib.contextmanager
-def _explain_full_disk(path: Path) -> Iterator[None]:
+def _explain(path: Path, place: Path) -> Iterator[None]:
+    """Turn what can go wrong while `path`, which leads to `place`, is written into one sentence."""
     try:
         yield
     except OSError as error:
+        if not _is_about(error, place):
+            raise
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UserError(
-                f"The disk is full: '{path}' could not be written, and what was there is as it was; "
-                "free some space, then run the same command again."
+            raise DiskFullError(
+                f"The disk is full: '{path}' could not be written, and what was there is as it was"
             ) from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR):
+        if error.errno == errno.EFBIG:
+            raise DiskFullError(
+                f"'{path}' could not be written, because it is larger than files may be here, and what was there is "
+                "as it was",
+                "raise the limit (ulimit -f)",
+            ) from error
+        if error.errno in _NO_PLACE:
             raise _no_place(path, error.strerror) from error
         raise
+
+
+def _is_about(error: OSError, place: Path) -> bool:
+    """Tell an error of what is written from one of a file that is read meanwhile."""
+    if not isinstance(error.filename, str | bytes | os.PathLike):
+        return True
+    name = Path(os.fsdecode(error.filename))
+    return _partial(place) in (name, *name.parents) or name in (place, *place.parents)
 
 
 def _no_place(path: Path, reason: str | None) -> UserError:

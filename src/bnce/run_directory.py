@@ -219,10 +219,10 @@ class RunDirectory:
 
     def remove_leftovers(self) -> None:
         """Remove what a run that was killed while saving left behind, which can be as large as a checkpoint."""
-        # safetensors writes beside the place it is given, too, under a name of its own.
+        # safetensors wrote beside the place it was given, too, under a name of its own.
         for pattern in (f".*{files.PARTIAL_SUFFIX}", ".tmp*"):
             for leftover in self.path.glob(pattern):
-                leftover.unlink()
+                files.remove(leftover)
 
 
 def training_streams(training: TrainingConfig, corpus: Corpus) -> Streams:

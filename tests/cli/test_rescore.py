@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,6 +96,26 @@ def test_files_out(bnce: Command, trained: Path, lists: Path) -> None:
     bnce("rescore", *options, "--out", lists / "best", "--full", lists / "full.jsonl")
     records = [json.loads(line) for line in (lists / "full.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [record["hypothesis"] for record in records] == [row[-1] for row in rows]
+
+
+def test_a_device_a_pipe_and_a_link_stay_what_they_are(bnce: Command, trained: Path, lists: Path) -> None:
+    options = [trained, lists / "nbest", "--am-scores", lists / "am"]
+    expected = bnce("rescore", *options).stdout
+    pipe, link = lists / "pipe", lists / "link"
+    os.mkfifo(pipe)
+    link.symlink_to("target")
+    (lists / "target").write_text("old", encoding="utf-8")
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text(encoding="utf-8")))
+    reader.start()
+    for place in ("/dev/null", pipe, link):
+        assert bnce("rescore", *options, "--out", place).status == 0
+    reader.join(timeout=60)
+    assert read == [expected]
+    assert link.is_symlink()
+    assert (lists / "target").read_text(encoding="utf-8") == expected
+    assert stat.S_ISFIFO(os.lstat(pipe).st_mode)
+    assert stat.S_ISCHR(os.lstat("/dev/null").st_mode)
 
 
 def test_all_formats_say_the_same(bnce: Command, trained: Path, lists: Path) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import re
+import shlex
 import shutil
 import signal
 from collections.abc import Callable
@@ -325,10 +326,14 @@ class TestRefusals:
         assert "Traceback" not in outcome.stderr
         assert outcome.stderr.splitlines()[-1] == (
             f"bnce: The disk is full: '{run / 'model.safetensors'}' could not be written, and what was there is as "
-            "it was; free some space, then run the same command again."
+            f"it was; free some space, then go on with  bnce train --out {run} --resume"
         )
         assert list(run.glob("*.safetensors")) == []
         assert list(run.glob(".*")) == []
+        monkeypatch.undo()
+        advice = outcome.stderr.splitlines()[-1].partition("go on with  bnce ")[2]
+        resumed = bnce(*shlex.split(advice))
+        assert resumed.status == 0, resumed.stderr
 
 
 def contents(directory: Path) -> dict[Path, bytes]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdout
-from bnce.errors import UserError
+from bnce.errors import DiskFullError, UserError
 
 if TYPE_CHECKING:
     from bnce.config import RunConfig
@@ -75,16 +75,20 @@ def train(
         opened = open_corpus(config.corpus, lambda done, total: bar.update(task, completed=done, total=total))
     run = RunDirectory.open(out) if resume else create_run(out, config, opened, chosen)
     show = Display(run.config, len(opened.split("train")))
-    with StopOnSignal() as stop, hold_run(out), show.bar:
-        summary = run_training(
-            run,
-            opened,
-            chosen,
-            show,
-            resume=resume,
-            should_stop=stop,
-            command=shlex.join(["bnce", *sys.argv[1:]]),
-        )
+    try:
+        with StopOnSignal() as stop, hold_run(out), show.bar:
+            summary = run_training(
+                run,
+                opened,
+                chosen,
+                show,
+                resume=resume,
+                should_stop=stop,
+                command=shlex.join(["bnce", *sys.argv[1:]]),
+            )
+    except DiskFullError as error:
+        # Without --resume, the run that is there now would be refused.
+        raise DiskFullError(error.what, error.remedy, f"go on with  {_resume_command(out)}") from error
     record = {"run": str(out), **summary, **_results(run)}
     if as_json:
         print_json(record)
