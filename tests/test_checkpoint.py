@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import resource
 import stat
@@ -148,10 +149,26 @@ def small_file_limit() -> Iterator[None]:
 @pytest.mark.usefixtures("small_file_limit")
 def test_errors_of_the_system_keep_their_number(tmp_path: Path) -> None:
     """safetensors tells what failed in words only; a real failure must come out with its number."""
-    with pytest.raises(OSError, match="File too large") as caught:
+    with pytest.raises(UserError, match="is larger than files may be here") as caught:
         write_tensors(tmp_path / "a", {"a": torch.ones(100_000)}, "kind", {})
-    assert caught.value.errno == errno.EFBIG
+    assert isinstance(caught.value.__cause__, OSError)
+    assert caught.value.__cause__.errno == errno.EFBIG
     assert os.listdir(tmp_path) == []
+
+
+def test_equal_tensors_give_equal_bytes(tmp_path: Path) -> None:
+    """safetensors writes its metadata in an order that differs from process to process and from call to call."""
+    metadata = {f"key {number}": f'välue \n \\ " {number}' for number in range(20)}
+    for name in ("a", "b", "c"):
+        write_tensors(tmp_path / name, TENSORS, "kind", metadata)
+    written = (tmp_path / "a").read_bytes()
+    assert (tmp_path / "b").read_bytes() == (tmp_path / "c").read_bytes() == written
+    length = int.from_bytes(written[:8], "little")
+    assert (8 + length) % 8 == 0, "tensors are aligned"
+    assert list(json.loads(written[8 : 8 + length])["__metadata__"]) == sorted(
+        [*metadata, "format", "version", "checksum"]
+    )
+    assert same(read_tensors(tmp_path / "a", "kind")[0], TENSORS)
 
 
 # States of a run.
