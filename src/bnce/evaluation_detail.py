@@ -9,8 +9,9 @@ Legend: N tokens of the text, V vocabulary, G groups of tokens, S sentences.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,8 @@ PLACE_BOUNDS = (*range(1, 21), 40)
 NUM_WORST = 10
 MIN_WORDS = 5  # of a worst sentence: a title of two names says little
 MAX_SHOWN_WORDS = 100  # of a worst sentence: a text without sentence ends is one sentence
+# What reports draw: thousands of numbers and words that nobody looks for among the figures.
+DETAIL_KEYS = ("log_z_histogram", "detail")
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -66,6 +69,11 @@ class Detail:
     by_frequency: list[Group]
     by_position: list[Group]
     worst_sentences: list[Sentence]
+
+
+def without_detail(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the figures of an evaluation that fit on a screen."""
+    return {key: value for key, value in record.items() if key not in DETAIL_KEYS}
 
 
 def find_detail(target_N: Ints, log_prob_f_N: Floats, log_prob_n_N: Floats | None, known: WordCounts) -> Detail:

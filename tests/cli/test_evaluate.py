@@ -28,10 +28,20 @@ def copy(trained: Path, tmp_path: Path) -> Path:
 
 
 def test_the_test_split_by_default(bnce: Command, trained: Path) -> None:
-    record = bnce("evaluate", trained, "--json").json
+    record = bnce("evaluate", trained, "--detail", "--json").json
     written = json.loads((trained / "evaluation.json").read_text(encoding="utf-8"))
     assert record == {"run": str(trained), **written}
     assert {"ppl_n", "ppl_f", "log_z_mean", "log_z_std", "num_tokens", "num_oov"} <= set(record)
+
+
+def test_json_fits_on_a_screen_unless_detail_is_asked_for(bnce: Command, trained: Path, copy: Path) -> None:
+    outcome, whole = bnce("evaluate", trained, "--json"), bnce("evaluate", trained, "--detail", "--json")
+    assert len(outcome.stdout.replace(str(trained), "")) < 1000
+    assert set(whole.json) - set(outcome.json) == {"log_z_histogram", "detail"}
+    assert "detail" not in bnce("info", trained, "--json").json["evaluation"]
+    # What is kept for reports has everything all the same.
+    assert "detail" not in bnce("evaluate", copy, "--save", "--json").json
+    assert set(whole.json) <= {"run", *json.loads((copy / "evaluation.json").read_text(encoding="utf-8"))}
 
 
 def test_another_split_and_its_first_tokens(bnce: Command, trained: Path, corpus: Path) -> None:
@@ -87,7 +97,8 @@ def test_a_softmax_run_has_no_perplexity_with_the_constant(bnce: Command, copy: 
 
 
 def test_detail_shows_where_a_text_is_hard(bnce: Command, trained: Path) -> None:
-    record, plain = bnce("evaluate", trained, "--json").json, bnce("evaluate", trained, "--detail")
+    record = bnce("evaluate", trained, "--detail", "--json").json
+    plain = bnce("evaluate", trained, "--detail")
     assert plain.status == 0, plain.stderr
     assert plain.stdout.startswith(bnce("evaluate", trained).stdout)
     for group in record["detail"]["by_frequency"] + record["detail"]["by_position"]:

@@ -68,6 +68,8 @@ def test_from_text_to_model_in_two_commands(bnce: Command, texts: Path, place: P
     assert record["num_parameters"] == model.num_parameters
     assert record["test"]["split"] == "test"
     assert 1 < record["test"]["ppl_f"] < 30
+    # The rest of it is in the run's evaluation.json.
+    assert not {"log_z_histogram", "detail"} & set(record["test"])
     config = RunDirectory.open(run).config
     assert (config.recipe, config.corpus, config.model.name, config.loss.name) == (
         "wiki", str(corpus), "relu-lstm", "bnce",

@@ -48,6 +48,7 @@ def evaluate(
     """
     from bnce.corpus.prepare import encode_text
     from bnce.evaluate import evaluate as measure
+    from bnce.evaluation_detail import without_detail
     from bnce.run_directory import RunDirectory, choose_device
     from bnce.training_run import open_corpus
 
@@ -78,7 +79,7 @@ def evaluate(
         opened.write_json("evaluation.json", {"split": name if text is None else Path(text).name, **figures})
     record: dict[str, Any] = {"run": str(run), "split" if text is None else "text": name, **figures}
     if as_json:
-        print_json(record)
+        print_json(record if detail else without_detail(record))
     else:
         describe(record, name)
         if detail:

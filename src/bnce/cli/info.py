@@ -96,6 +96,7 @@ def _network(config: RunConfig, vocab_size: int) -> dict[str, Any]:
 
 
 def _run(path: Path) -> dict[str, Any]:
+    from bnce.evaluation_detail import without_detail
     from bnce.run_directory import RunDirectory
 
     run = RunDirectory.open(path)
@@ -107,14 +108,14 @@ def _run(path: Path) -> dict[str, Any]:
                 record[name] = json.loads(file.read_text(encoding="utf-8"))
             except ValueError as error:
                 raise UserError(f"'{file}' is damaged ({error}): train the run again, or remove the file.") from error
+    if isinstance(record.get("evaluation"), dict):
+        record["evaluation"] = without_detail(record["evaluation"])
     record["metrics"] = run.read_metrics()[-1:]
     return record
 
 
 def _print(record: dict[str, Any], indent: str = "") -> None:
     for key, value in record.items():
-        if key in ("log_z_histogram", "detail"):
-            continue
         if isinstance(value, dict):
             stdout.print(f"{indent}[bold]{key}[/bold]")
             _print(value, indent + "  ")

@@ -220,9 +220,11 @@ class Display:
 def _results(run: Any) -> dict[str, Any]:
     import json
 
+    from bnce.evaluation_detail import without_detail
+
     path = run.path / "evaluation.json"
     if path.is_file():
-        return {"test": json.loads(path.read_text(encoding="utf-8"))}
+        return {"test": without_detail(json.loads(path.read_text(encoding="utf-8")))}
     return {}
 
 
