@@ -58,6 +58,7 @@ CORPUS_ORDER = [
     "spacing",
     "workers",
     "normalise",
+    "tokenised",
     "vocabulary",
     "docstrings",
     "records",

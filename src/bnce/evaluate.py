@@ -2,7 +2,9 @@
 
 The text is read in windows that start every WINDOW words. Each is read from CONTEXT words before the part it scores, so
 that every word has at least that much behind it; the first window scores all of its words. The result depends on these
-two numbers and on nothing else: how many windows run side by side is a matter of speed.
+two numbers and on nothing else: how many windows run side by side is a matter of speed. A text of up to
+CONTEXT + WINDOW tokens is one window, read as one stream; of a longer one every later word sees CONTEXT + 1 to
+CONTEXT + WINDOW words before it, and an n-gram body its own few.
 
 Legend: T time steps, B windows side by side, C context words of an n-gram body, L = C + T, D hidden,
 N scored positions.
@@ -23,6 +25,7 @@ from bnce.corpus.vocabulary import END, UNK
 from bnce.errors import UserError
 from bnce.evaluation_detail import Detail, WordCounts, find_detail
 from bnce.language_model import LanguageModel
+from bnce.models import FeedForward
 from bnce.precision import float32_products
 
 WINDOW = 512
@@ -56,6 +59,9 @@ class Evaluation:
     num_tokens: int
     num_oov: int
     num_sentences: int
+    # Words before it that a word is predicted from; near the start of the text there are fewer than the least.
+    min_context: int
+    max_context: int
     detail: Detail | None = None  # where the text is hard, if it was asked for
 
     def to_dict(self) -> dict[str, object]:
@@ -181,7 +187,14 @@ def _summarise(score_N: Tensor, normaliser_N: Tensor, target_N: Tensor, model: L
         num_tokens=len(target_N),
         num_oov=int((~known_N).sum()),
         num_sentences=int((target_N == END).sum()),
+        min_context=num_words_seen(model) or CONTEXT + 1,
+        max_context=num_words_seen(model) or CONTEXT + WINDOW,
     )
+
+
+def num_words_seen(model: LanguageModel) -> int | None:
+    """Tell how many words before it a word is predicted from; None for a body whose state keeps all of them."""
+    return model.body.num_words if isinstance(model.body, FeedForward) else None
 
 
 def _perplexity(log_prob_N: Tensor) -> float:

@@ -313,3 +313,18 @@ def test_help_needs_no_numbers() -> None:
     """Help answers at once: neither NumPy nor pyarrow is loaded for it."""
     code = "import bnce.cli.prepare, sys; print(sorted({'numpy', 'pyarrow', 'torch'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_tokenised_text_is_noticed(bnce, tmp_path: Path) -> None:
+    text = tmp_path / "ptb.txt"
+    text.write_text("the <unk> sat on the mat @-@ by @-@ the door\n" * 30, encoding="utf-8")
+    options = ["prepare", text, "--valid", text, "--test", text, "--workers", 1, "--json"]
+    status, _, err = bnce(*options, "--out", tmp_path / "cut")
+    assert status == 0
+    assert "Warning: The text looks tokenised" in err
+    assert "Give --tokens whitespace --sentences lines to take words as they stand" in err
+    _, _, err = bnce(*options, "--tokens", "whitespace", "--sentences", "lines", "--out", tmp_path / "kept")
+    assert "looks tokenised" not in err
+    text.write_text("the cat sat on the mat-by-the door <sic>\n" * 30, encoding="utf-8")
+    _, _, err = bnce(*options, "--out", tmp_path / "plain")
+    assert "looks tokenised" not in err

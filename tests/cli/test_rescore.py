@@ -161,3 +161,14 @@ def test_what_is_not_there(refused: Refused, trained: Path, lists: Path, monkeyp
     assert "is no n-gram model that KenLM can read" in refused("rescore", lists / "refs", lists / "nbest")
     monkeypatch.setitem(sys.modules, "jiwer", None)
     assert "pip install 'bnce[rescore]'" in refused("rescore", trained, lists / "nbest", "--refs", lists / "refs")
+
+
+def test_tokenised_hypotheses_are_noticed_and_can_be_read(bnce: Command, trained: Path, tmp_path: Path) -> None:
+    nbest = tmp_path / "nbest"
+    nbest.write_text("x-1 ba <unk> be\nx-2 ba be @-@ bi\n", encoding="utf-8")
+    assert "looks tokenised: 2 of the 7 words" in bnce("rescore", trained, nbest).stderr
+    full = tmp_path / "full.jsonl"
+    read = bnce("rescore", trained, nbest, "--tokenised", "--full", full)
+    assert "looks tokenised" not in read.stderr
+    rows = {row["place"]: row for row in map(json.loads, full.read_text(encoding="utf-8").splitlines())}
+    assert (rows[1]["num_oov"], rows[1]["hypothesis"]) == (1, "ba <unk> be")

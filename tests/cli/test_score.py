@@ -46,7 +46,7 @@ def test_a_line_a_sentence_then_the_totals(bnce: Command, trained: Path, text: P
     total = sum(scored.log10_prob for scored in expected)
     assert float(lines[4].split("\t")[1]) == pytest.approx(10 ** (-total / NUM_TOKENS), rel=1e-5)
     assert lines[6:] == [f"OOVs:\t{sum(scored.num_oov for scored in expected)}", f"Tokens:\t{NUM_TOKENS}"]
-    assert outcome.stderr == "log10 probabilities, with the constant ln Z = 9.000\n"
+    assert outcome.stderr.startswith("log10 probabilities, with the constant ln Z = 9.000 (unnormalised: ")
 
 
 @pytest.mark.parametrize("layout", ["kenlm", "srilm"])
@@ -123,6 +123,68 @@ def test_split_and_carried_over_is_what_evaluate_measures(bnce: Command, trained
     reset = bnce("score", trained, path, "--split", "--json").json
     assert reset["num_sentences"] == scored["num_sentences"]
     assert reset["ppl"] != pytest.approx(scored["ppl"], rel=1e-7)
+
+
+def test_says_why_perplexities_of_one_text_differ(bnce: Command, trained: Path, text: Path) -> None:
+    """What a word was predicted from, what is counted, and whether it is normalised."""
+    for options, context, seen in (
+        ([], "line", "the words before it in its line, and nothing of the lines before (--carry)"),
+        (["--split"], "sentence", "the words before it in its sentence, and nothing of the sentences before (--carry)"),
+        (["--split", "--carry"], "text", "all words before it in the text, across sentences"),
+    ):
+        plain = bnce("score", trained, text, *options)
+        assert f"A word is predicted from {seen}.\n" in plain.stderr
+        assert "a single one may exceed 1 (its logarithm 0)" in plain.stderr
+        assert "per token: words and one </s> per sentence; including OOVs, each counts as <unk>" in plain.stderr
+        several = "1 of 4 lines hold several sentences, which the training text had </s> between: --split"
+        assert (several in plain.stderr) == (options == [])
+        record = bnce("score", trained, text, *options, "--json").json
+        assert (record["context"], record["max_context"]) == (context, None)
+        assert record["num_lines_of_several_sentences"] == (0 if options else 1)
+    exact = bnce("score", trained, text, "--mode", "normalised", "--layout", "srilm").stderr
+    assert "exceed" not in exact
+    assert "OOVs left out: ppl counts words and one </s> per sentence, ppl1 words alone" in exact
+
+
+def test_carried_over_a_long_text_is_near_what_evaluate_measures(bnce: Command, trained: Path, texts: Path) -> None:
+    """Beyond 576 tokens evaluate's words see less, and both say so; how they differ is tested with the scorer."""
+    path = texts / "train.txt"
+    scored = bnce("score", trained, path, "--split", "--carry", "--json").json
+    evaluated = bnce("evaluate", trained, "--text", path, "--json").json
+    assert scored["num_words"] + scored["num_sentences"] == evaluated["num_tokens"] == 3200
+    assert (scored["context"], scored["max_context"]) == ("text", None)
+    assert (evaluated["min_context"], evaluated["max_context"]) == (65, 576)
+    assert scored["ppl"] == pytest.approx(evaluated["ppl_n"], rel=1e-3)
+    told = bnce("evaluate", trained, "--text", path).stdout
+    assert "a word is predicted from the 65 to 576 words before it, across sentences" in told
+    assert "a single one may exceed 1" in told
+
+
+TOKENISED = "ba <unk> be @-@ bi .\nba &apos;s fu\n"
+
+
+def test_tokenised_text_is_noticed_and_can_be_read(bnce: Command, trained: Path, tmp_path: Path) -> None:
+    path = tmp_path / "tokenised.txt"
+    path.write_text(TOKENISED, encoding="utf-8")
+    noticed = bnce("score", trained, path, "--jsonl")
+    assert f"Warning: '{path}' looks tokenised: 3 of the 9 words looked at are signs such as" in noticed.stderr
+    assert "'<unk>', '@-@', '&apos;s', which are cut into marks here. Give --tokenised" in noticed.stderr
+    assert json.loads(noticed.stdout.splitlines()[0])["words"][:4] == ["ba", "<", "unk", ">"]
+    read = bnce("score", trained, path, "--jsonl", "--tokenised")
+    assert "looks tokenised" not in read.stderr
+    words = [json.loads(line)["words"] for line in read.stdout.splitlines()]
+    assert words == [["ba", "<unk>", "be", "-", "bi", ".", "</s>"], ["ba's", "fu", "</s>"]]
+    assert "looks tokenised" in bnce("evaluate", trained, "--text", path, "--json").stderr
+    evaluated = bnce("evaluate", trained, "--text", path, "--tokenised", "--json")
+    assert "looks tokenised" not in evaluated.stderr
+    assert evaluated.json["num_tokens"] == 10
+    assert "looks tokenised" not in bnce("score", trained, "--json", text_of_plain_words(tmp_path)).stderr
+
+
+def text_of_plain_words(directory: Path) -> Path:
+    path = directory / "plain.txt"
+    path.write_text("ba be\n", encoding="utf-8")
+    return path
 
 
 def test_a_line_is_one_sentence_unless_split(bnce: Command, trained: Path, text: Path) -> None:

@@ -9,6 +9,7 @@ from small_corpus import VOCAB_SIZE, random_ids, small_model
 
 from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
+from bnce.evaluate import CONTEXT, WINDOW, evaluate
 from bnce.language_model import LanguageModel
 from bnce.use import score as score_module
 from bnce.use.score import SentenceScorer
@@ -158,3 +159,42 @@ def test_what_cannot_be_is_refused() -> None:
     text = random_ids(4).tolist()
     (found,) = SentenceScorer(softmax, "normalised").score([text])
     np.testing.assert_allclose(found, plain_log_probs(softmax, text, True), atol=1e-5)
+
+
+def long_memory_model() -> LanguageModel:
+    """Make a model whose cells forget next to nothing, so that words far back count."""
+    model = small_model("lstm").eval()
+    with torch.no_grad():
+        for name, bias in model.body.named_parameters():
+            if "bias_ih" in name:
+                bias[len(bias) // 4 : len(bias) // 2] = 8.0
+    return model
+
+
+@pytest.mark.parametrize("body", ["ffnn", "lstm"])
+def test_carried_over_equals_evaluate_up_to_its_first_window(body: str) -> None:
+    """Of a text of several thousand tokens evaluate reads windows: equal for an n-gram, less context for a state."""
+    model = small_model(body, order=4).eval() if body == "ffnn" else long_memory_model()
+    ids = random_ids(4000)
+    (carried,) = SentenceScorer(model, carry=True).score([ids])
+    for num_tokens in (1, 300, CONTEXT + WINDOW):
+        ppl = np.exp(-carried[:num_tokens].mean())
+        assert evaluate(model, ids[:num_tokens]).ppl_n == pytest.approx(ppl, rel=1e-5)
+    evaluated = evaluate(model, ids)
+    if body == "ffnn":
+        assert evaluated.ppl_n == pytest.approx(np.exp(-carried.mean()), rel=1e-5)
+        assert evaluated.min_context == evaluated.max_context == 3
+        return
+    assert evaluated.ppl_n != pytest.approx(np.exp(-carried.mean()), rel=1e-5)
+    # A later word sees its window alone, from the word before it on: 65 to 576 words.
+    assert (evaluated.min_context, evaluated.max_context) == (CONTEXT + 1, CONTEXT + WINDOW)
+    pieces = [carried[: CONTEXT + WINDOW]]
+    for begin in range(WINDOW, len(ids) - CONTEXT, WINDOW):
+        part = torch.from_numpy(ids[begin - 1 : begin + WINDOW + CONTEXT])
+        with torch.no_grad():
+            hidden_TBD, _ = model(part[:-1].unsqueeze(1), model.initial_state(1))
+            score_N = model.output.scores(hidden_TBD[:, 0], part[1:].unsqueeze(1)).squeeze(1) - model.output.log_z
+        pieces.append(score_N[CONTEXT:].double().numpy())
+    whole = np.concatenate(pieces)
+    assert len(whole) == len(ids)
+    assert evaluated.ppl_n == pytest.approx(np.exp(-whole.mean()), rel=1e-5)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from bnce.cli.conditions import MAY_EXCEED, TokenisedOption, read_as, seen_by_evaluate, warn_of_tokenised
 from bnce.cli.console import JsonOption, print_json, progress_bar, stdout
 from bnce.errors import UserError
 
@@ -27,6 +28,7 @@ def evaluate(
         str,
         typer.Option(metavar="strict|replace", help="With --text: refuse invalid UTF-8 and NULs, or replace them."),
     ] = "strict",
+    tokenised: TokenisedOption = False,
     detail: Annotated[
         bool, typer.Option("--detail", help="Also show where the text is hard: by frequency, position, sentence.")
     ] = False,
@@ -47,6 +49,8 @@ def evaluate(
       bnce evaluate runs/relu-lstm --text news.txt.gz --detail
     """
     from bnce.corpus.prepare import encode_text
+    from bnce.corpus.sources import named
+    from bnce.corpus.tokenised import TokenisedSigns
     from bnce.evaluate import evaluate as measure
     from bnce.evaluation_detail import without_detail
     from bnce.run_directory import RunDirectory, choose_device
@@ -54,10 +58,15 @@ def evaluate(
 
     if text is not None and (split or corpus):
         raise UserError("--text stands for a text of its own: leave out --split and --corpus.")
+    if tokenised and text is None:
+        raise UserError("--tokenised is for a text: give --text, or leave it out.")
     opened = RunDirectory.open(run)
     chosen = choose_device(device)
     if text is not None:
-        ids, _ = encode_text(text, opened.vocabulary, opened.normaliser, errors)
+        normaliser = read_as(opened.normaliser, tokenised)
+        signs = TokenisedSigns(normaliser)
+        ids, _ = encode_text(text, opened.vocabulary, normaliser, errors, signs)
+        warn_of_tokenised(signs, named(text))
         name = text
     else:
         source = open_corpus(corpus or opened.config.corpus)
@@ -107,6 +116,10 @@ def describe(record: Mapping[str, Any], name: str) -> None:
         "(mean ± standard deviation)"
     )
     stdout.print("  perplexities are per token, </s> and <unk> counted")
+    if "max_context" in record:
+        stdout.print(f"  {seen_by_evaluate(record['min_context'], record['max_context'])}")
+    if record["ppl_n"] is not None:
+        stdout.print(f"  PPLn is {MAY_EXCEED}")
 
 
 def _number(value: float | None, num_digits: int) -> str:

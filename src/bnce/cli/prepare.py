@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bnce.cli.console import JsonOption, print_json, progress_bar, stdout
+from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdout
 
 if TYPE_CHECKING:
     from bnce.corpus.store import Corpus
@@ -110,6 +110,7 @@ def prepare(
     settings = {"lowercase": lowercase, "tokens": tokens, "sentences": sentences, "numbers": numbers}
     given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
     normaliser = replace(benchmark.normaliser(sources[1]) if benchmark else Normaliser(), **given)
+    notices: list[str] = []
     with contextlib.ExitStack() as shown:
         bar = progress_bar()
         task = bar.add_task("reading", total=None)
@@ -136,7 +137,10 @@ def prepare(
             errors=errors,
             num_workers=num_cores() if workers is None else workers,
             progress=progress,
+            notice=notices.append,
         )
+    for notice in notices:
+        stderr.print(f"Warning: {notice}", markup=False)
     seconds = time.perf_counter() - start
     if as_json:
         print_json(_record(corpus, seconds))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bnce import files
+from bnce.cli.conditions import TokenisedOption, read_as, warn_of_tokenised
 from bnce.cli.console import JsonOption, print_json, progress_bar, stderr
 from bnce.errors import UserError, unknown_name
 
@@ -80,6 +81,7 @@ def rescore(
     mode: Annotated[
         str, typer.Option(metavar="unnormalised|normalised", help="With the constant Z, or with the softmax.")
     ] = "unnormalised",
+    tokenised: TokenisedOption = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -99,6 +101,8 @@ def rescore(
 
       bnce rescore mixture.toml hypotheses.jsonl --lm-weight 0.5 --full scores.tsv
     """
+    from bnce.corpus.sources import named
+    from bnce.corpus.tokenised import TokenisedSigns
     from bnce.use.any_model import MODES, open_any
     from bnce.use.error_rate import import_jiwer
     from bnce.use.nbest import read_nbest, read_references
@@ -130,6 +134,11 @@ def rescore(
             kind = name.removesuffix("_weight").replace("am", "acoustic").replace("_lm", " language model")
             raise UserError(f"--{name.replace('_', '-')} is {given[name]:g}, but '{nbest}' came without {kind} scores.")
     model = open_any(run, mode == "normalised", device)
+    model.normaliser = read_as(model.normaliser, tokenised)
+    signs = TokenisedSigns(model.normaliser)
+    for utterance in lists.utterances:
+        signs.look(" ".join(utterance.texts))
+    warn_of_tokenised(signs, named(nbest))
     with progress_bar() as bar:
         task = bar.add_task("rescoring", total=lists.num_hypotheses)
         shown = sys.stderr.isatty()

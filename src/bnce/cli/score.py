@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer
 from rich.markup import escape
 
 from bnce import files
+from bnce.cli.conditions import MAY_EXCEED, TokenisedOption, read_as, seen_by_score, warn_of_tokenised
 from bnce.cli.console import JsonOption, print_json, progress_bar, stderr
 from bnce.errors import UserError, unknown_name
 
@@ -44,6 +46,7 @@ def score(
     errors: Annotated[
         str, typer.Option(metavar="strict|replace", help="Refuse invalid UTF-8 and NULs, or replace them.")
     ] = "strict",
+    tokenised: TokenisedOption = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     as_jsonl: Annotated[
         bool, typer.Option("--jsonl", help="Print one JSON object a sentence, with every word, and nothing else.")
@@ -64,7 +67,7 @@ def score(
 
       bnce score mixture.toml news.txt
     """
-    from bnce.corpus.sources import read_lines, source_bytes
+    from bnce.corpus.sources import named, read_lines, source_bytes
     from bnce.use.layouts import get_layout
     from bnce.use.scored import Totals
 
@@ -81,9 +84,8 @@ def score(
 
     lines = read_lines(text, errors, advance)
     source = _open_file(run, mode, carry, device) if run.is_file() else _open_run(run, mode, carry, num_checked, device)
-    sentences = (
-        words for line in lines for words in (source.normaliser(line) or [[]] if split else [source.words(line)])
-    )
+    cutter = _Cutter(read_as(source.normaliser, tokenised), split)
+    sentences = itertools.chain.from_iterable(map(cutter, lines))
     totals = Totals()
     with _shown_progress(text, source_bytes(text)) as show:
         for scored in source.score(sentences):
@@ -93,12 +95,14 @@ def score(
             elif not as_json:
                 sys.stdout.write(form.sentence(scored))
             show(num_bytes_read)
+    warn_of_tokenised(cutter.signs, named(text))
     check = None if source.check is None else source.check()
-    log_z = source.log_z
+    context = "text" if carry else "sentence" if split else "line"
     if as_json:
-        record = {"run": str(run), "text": text, "mode": mode, "carry": carry, "log_base": 10, "log_z": log_z}
+        record = {"run": str(run), "text": text, "mode": mode, "carry": carry, "context": context}
+        record |= {"max_context": source.num_words_seen, "num_lines_of_several_sentences": cutter.num_several}
         checked = {} if check is None else {"check": dataclasses.asdict(check)}
-        print_json({**record, **totals.to_dict(), **checked})
+        print_json({**record, "log_base": 10, "log_z": source.log_z, **totals.to_dict(), **checked})
         return
     # Of JSON lines there is one a sentence and none besides.
     summary = sys.stderr if as_jsonl else sys.stdout
@@ -109,7 +113,36 @@ def score(
             f"at most {check.max_difference:.4f}; ln Z(context) {check.log_z_mean:.4f} ± {check.log_z_std:.4f} "
             "(mean ± standard deviation)\n"
         )
-    stderr.print(f"log10 probabilities, {source.with_what}", markup=False)
+    stderr.print(f"log10 probabilities, {source.with_what}.", markup=False)
+    stderr.print(seen_by_score(context, source.num_words_seen), markup=False)
+    stderr.print(f"Perplexities are {form.counted}.", markup=False)
+    if cutter.num_several:
+        stderr.print(
+            f"{cutter.num_several:,} of {cutter.num_lines:,} lines hold several sentences, which the training text had "
+            "</s> between: --split cuts lines likewise and gives the lower perplexity.",
+            markup=False,
+        )
+
+
+class _Cutter:
+    """Cuts lines into sentences, and notes what may explain their perplexity."""
+
+    def __init__(self, normaliser: Normaliser, split: bool) -> None:
+        from bnce.corpus.tokenised import TokenisedSigns
+
+        self.signs = TokenisedSigns(normaliser)
+        self.num_lines = self.num_several = 0
+        self._normaliser, self._split = normaliser, split
+
+    def __call__(self, line: str) -> list[list[str]]:
+        """Cut a line as the training text was, or take it as one sentence."""
+        self.signs.look(line)
+        sentences = self._normaliser(line)
+        if self._split:
+            return sentences or [[]]
+        self.num_lines += 1
+        self.num_several += len(sentences) > 1
+        return [list(itertools.chain.from_iterable(sentences))]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,14 +150,15 @@ class _Source:
     """What scores sentences, and what there is to say of it."""
 
     normaliser: Normaliser
-    words: Callable[[str], list[str]]
     score: Callable[[Iterable[list[str]]], Iterator[ScoredSentence]]
     with_what: str
+    num_words_seen: int | None = None
     log_z: float | None = None
     check: Callable[[], Check] | None = None
 
 
 def _open_run(run: Path, mode: str, carry: bool, num_checked: int, device: str) -> _Source:
+    from bnce.evaluate import num_words_seen
     from bnce.use.model import load
     from bnce.use.score import SentenceScorer
 
@@ -133,9 +167,9 @@ def _open_run(run: Path, mode: str, carry: bool, num_checked: int, device: str) 
     log_z = None if mode == "normalised" else float(model.network.output.log_z)
     return _Source(
         model.normaliser,
-        model.words,
         lambda sentences: model.score_words(scorer, sentences),
-        "with the softmax" if log_z is None else f"with the constant ln Z = {log_z:.3f}",
+        "with the softmax" if log_z is None else f"with the constant ln Z = {log_z:.3f} ({MAY_EXCEED})",
+        num_words_seen(model.network),
         log_z,
         scorer.check if mode == "checked" else None,
     )
@@ -155,9 +189,9 @@ def _open_file(path: Path, mode: str, carry: bool, device: str) -> _Source:
     model = open_any(path, mode == "normalised", device)
     what = "an n-gram model"
     if isinstance(model, Mixture):
-        how = "the softmax" if mode == "normalised" else "the constant Z"
+        how = "the softmax" if mode == "normalised" else f"the constant Z ({MAY_EXCEED})"
         what = f"a mixture of {len(model.components)}, runs in it with {how}"
-    return _Source(model.normaliser, model.words, model.score_sentences, f"of {what}")
+    return _Source(model.normaliser, model.score_sentences, f"of {what}")
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import contextlib
 import functools
 import itertools
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +36,7 @@ from bnce.corpus.sources import (
 )
 from bnce.corpus.store import SPLITS, Corpus, Ids, SplitStatistics, ids_dtype, sum_statistics
 from bnce.corpus.tally import Tally
+from bnce.corpus.tokenised import TokenisedSigns
 from bnce.corpus.vocabulary import MIN_SIZE, SPECIALS, UNK, Vocabulary
 from bnce.corpus.workers import Workers
 from bnce.errors import UserError
@@ -44,6 +45,10 @@ from bnce.files import atomic_directory
 DOCSTRINGS = "docstrings"
 DEFAULT_FRACTION = 0.02
 DEFAULT_SEED = 1
+FOR_TOKENISED = (
+    "Give --tokens whitespace --sentences lines to take words as they stand between blanks and <unk> as the unknown "
+    "word, or give the text as it was before it was tokenised."
+)
 
 
 def prepare(
@@ -63,13 +68,15 @@ def prepare(
     errors: str = "strict",
     num_workers: int = 1,
     progress: Progress | None = None,
+    notice: Callable[[str], object] | None = None,
 ) -> Corpus:
     """Make a corpus directory of text; a source is a file, directory or pattern, "-" (standard input) or "docstrings".
 
     `valid` and `test` are sources too; without them whole documents are drawn from the training text. If the first
     source is the name of a benchmark, the second is its path: it has splits, and its own words for a default. The
     vocabulary and the counts for noise come from the training split alone. The same text gives the same bytes
-    whatever `num_workers` is. `progress` is told how many bytes of how many are done; of 0 is unknown.
+    whatever `num_workers` is. `progress` is told how many bytes of how many are done; of 0 is unknown. `notice` is told
+    of what looks wrong with the text.
     """
     given = {name: source for name, source in (("valid", valid), ("test", test)) if source is not None}
     fractions = {"valid": valid_fraction, "test": test_fraction}
@@ -110,9 +117,10 @@ def prepare(
         number = functools.partial(number_and_store, normaliser=cutter, cut=cut, directory=scratch)
         tally = Tally(scratch)
         stored = []
+        signs = TokenisedSigns(normaliser)
         for split, documents in texts:
             # Closed here and now, so that after an error nothing goes on with text nobody wants.
-            with contextlib.closing(workers.map(number, meter.watch(gather(documents, split)))) as counted:
+            with contextlib.closing(workers.map(number, meter.watch(gather(signs.watch(documents), split)))) as counted:
                 for block in counted:
                     tally.add(block.words, block.train_counts)
                     stored.append(block.stored)
@@ -127,16 +135,23 @@ def prepare(
             vocabulary = Vocabulary([*SPECIALS, *ranking.words])
         encode_corpus(stored, directory, vocabulary, normaliser, ranking.num_types, workers, meter.encoded)
         shutil.rmtree(scratch)
+    if notice is not None and benchmark is None and (told := signs.notice("The text")) is not None:
+        notice(f"{told} {FOR_TOKENISED}")
     return Corpus.open(out)
 
 
 def encode_text(
-    path: str, vocabulary: Vocabulary, normaliser: Normaliser, errors: str = "strict"
+    path: str,
+    vocabulary: Vocabulary,
+    normaliser: Normaliser,
+    errors: str = "strict",
+    signs: TokenisedSigns | None = None,
 ) -> tuple[Ids, SplitStatistics]:
-    """Encode a text file with a vocabulary at hand, as `prepare` would, to evaluate on it."""
+    """Encode a text file with a vocabulary at hand, as `prepare` would, to evaluate on it; `signs` look at it."""
     parts = []
     figures = []
-    for block in gather(read_text(path, DEFAULT_FIELD, errors), "text"):
+    documents = read_text(path, DEFAULT_FIELD, errors)
+    for block in gather(documents if signs is None else signs.watch(documents), "text"):
         numbered = number_block(block, normaliser, Cut(0, {}))
         in_vocabulary = vocabulary.encode(numbered.words.to_pylist()[len(MARKS) :])
         id_of = np.append(MARK_IDS, in_vocabulary).astype(ids_dtype(len(vocabulary)))
