@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from safetensors import SafetensorError
 from small_corpus import VOCAB_SIZE, Watcher, random_ids, small_config, small_corpus, write_corpus
 
-from bnce import checkpoint, training_run
+from bnce import checkpoint, files, training_run
 from bnce.checkpoint import state_files
 from bnce.corpus.prepare import DOCSTRINGS
 from bnce.corpus.store import Corpus
@@ -323,6 +324,29 @@ def test_docstrings_are_prepared_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert first.directory == second.directory
     assert first.directory.is_relative_to(tmp_path / "cache" / "bnce")
     assert torch.__version__ in first.directory.name
+
+
+def test_two_that_need_the_docstrings_at_once_share_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second waits for the first, who may as well be another process: a lock is one of the open file."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    makers, second_came, opened = [], threading.Event(), []
+    second = threading.Thread(target=lambda: opened.append(open_corpus(DOCSTRINGS)))
+
+    def make(sources: list[str], out: Path, **options: Any) -> None:
+        makers.append(threading.current_thread())
+        if len(makers) > 1:
+            second_came.set()
+        else:
+            second.start()
+            second_came.wait(timeout=0.3)
+        files.refuse_existing(out)
+        small_corpus(out)
+
+    monkeypatch.setattr(training_run, "prepare", make)
+    opened.append(open_corpus(DOCSTRINGS, lambda done, total: None))
+    second.join(timeout=60)
+    assert len(makers) == 1
+    assert [corpus.directory for corpus in opened] == [opened[0].directory] * 2
 
 
 def test_other_corpora_are_opened_where_they_are(corpus: Corpus, tmp_path: Path) -> None:

@@ -207,6 +207,20 @@ def held(directory: Path, busy: str) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def one_maker(path: Path) -> Iterator[None]:
+    """Let one process at a time make `path`: the others wait, and then find what the first one made."""
+    with _explain(path, path):
+        _make_parents(path)
+        descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a small text file atomically."""
     with atomic_file(path) as partial:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from bnce import files
 from bnce.config import RunConfig
 from bnce.corpus.prepare import DOCSTRINGS, prepare
 from bnce.corpus.store import Corpus
@@ -36,7 +37,11 @@ def open_corpus(name: str, progress: Callable[[int, int], None] | None = None) -
     versions = f"torch-{torch.__version__}-numpy-{numpy.__version__}-bnce-{__version__}-{DOCSTRING_WORDS}"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bnce" / f"docstrings-{versions}"
     if not cache.exists():
-        prepare([DOCSTRINGS], cache, vocab_size=DOCSTRING_WORDS, num_workers=num_cores(), progress=progress)
+        if progress is not None:
+            progress(0, 0)  # to show that something is going on: another process may be at it
+        with files.one_maker(cache):
+            if not cache.exists():
+                prepare([DOCSTRINGS], cache, vocab_size=DOCSTRING_WORDS, num_workers=num_cores(), progress=progress)
     return Corpus.open(cache)
 
 
