@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig, RunConfig, TrainingConfig
+from bnce.corpus.manifest import SplitStatistics
 from bnce.corpus.normalise import Normaliser
-from bnce.corpus.store import Corpus, SplitStatistics, write_description, write_ids
+from bnce.corpus.store import Corpus, write_description, write_ids
 from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
 from bnce.language_model import LanguageModel
 from bnce.noise import unigram

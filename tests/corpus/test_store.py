@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bnce.corpus import manifest, store
+from bnce.corpus.manifest import SplitStatistics, sum_statistics
 from bnce.corpus.normalise import Normaliser
 from bnce.corpus.store import (
     Corpus,
-    SplitStatistics,
     hash_ids,
     ids_dtype,
     start_ids,
-    sum_statistics,
     write_description,
     write_ids,
     write_ids_at,
@@ -48,9 +48,20 @@ def directory(tmp_path: Path) -> Path:
 
 def change_manifest(directory: Path, change: Callable[[dict], object]) -> None:
     path = directory / "corpus.json"
-    manifest = json.loads(path.read_text())
-    change(manifest)
-    path.write_text(json.dumps(manifest))
+    record = json.loads(path.read_text())
+    change(record)
+    if record.pop("sha256", None) is not None:
+        record["sha256"] = manifest._digest(record)
+    path.write_text(json.dumps(record))
+
+
+def make_old(record: dict, version: int = 2) -> None:
+    record["version"] = version
+    del record["counts"], record["sha256"]
+    if version == 1:
+        del record["vocabulary"]["num_types"]
+        for split in record["splits"].values():
+            del split["sentence_lengths"]
 
 
 def test_what_was_written_comes_back(directory: Path) -> None:
@@ -64,20 +75,16 @@ def test_what_was_written_comes_back(directory: Path) -> None:
     assert corpus.statistics["train"] == SplitStatistics(num_tokens=6, num_sentences=2, num_documents=1, num_oov=1)
     assert corpus.statistics["train"].unk_rate == 1 / 4
     assert corpus.directory == directory
-    corpus.verify()
 
 
-def test_corpus_of_the_first_version_opens(directory: Path) -> None:
-    def make_old(manifest: dict) -> None:
-        manifest["version"] = 1
-        del manifest["vocabulary"]["num_types"]
-        for split in manifest["splits"].values():
-            del split["sentence_lengths"]
-
-    change_manifest(directory, make_old)
+@pytest.mark.parametrize("version", [1, 2])
+def test_corpora_of_earlier_versions_open(directory: Path, version: int) -> None:
+    change_manifest(directory, lambda record: make_old(record, version))
     corpus = Corpus.open(directory)
     assert corpus.num_types is None
     assert corpus.statistics["valid"] == SplitStatistics(2, 1, 1, 0)
+    assert corpus.target_counts.tolist() == [2, 1, 2, 1]
+    assert corpus.split("train").tolist() == TRAIN.tolist()
 
 
 def test_figures_of_the_description_come_back(directory: Path) -> None:
@@ -142,6 +149,12 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-2])
 
 
+def change_text(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
 def save_pickle(path: Path) -> None:
     np.save(path, np.array([print], dtype=object), allow_pickle=True)
 
@@ -162,14 +175,17 @@ def save_pickle(path: Path) -> None:
             "split '../up'",
         ),
         (lambda place: cut(place / "corpus.json"), "corpus.json cannot be read"),
-        (lambda place: cut(place / "train.npy"), "train.npy cannot be read"),
+        (lambda place: cut(place / "train.npy"), "train.npy cannot be read (it is cut short"),
         (lambda place: (place / "valid.npy").write_bytes(b""), "valid.npy cannot be read"),
         (lambda place: (place / "valid.npy").unlink(), "valid.npy cannot be read"),
         (lambda place: save_pickle(place / "valid.npy"), "valid.npy"),
         (lambda place: np.save(place / "valid.npy", VALID), "valid.npy holds (2,) of int64, not (2,) of uint16"),
         (lambda place: shutil.copy(place / "valid.npy", place / "train.npy"), "train.npy holds (2,)"),
         (lambda place: (place / "counts.npy").unlink(), "counts.npy cannot be read"),
-        (lambda place: np.save(place / "counts.npy", np.array([1, 1, 1, 1])), "counts.npy does not count"),
+        (lambda place: np.save(place / "counts.npy", np.array([2, 1, 1, 2])), "counts.npy has changed"),
+        (lambda place: change_text(place / "corpus.json", "lowercase", "uppercase"), "corpus.json has changed"),
+        (lambda place: change_text(place / "corpus.json", '"num_documents": 1', '"num_documents": 2'), "has changed"),
+        (lambda place: change_text(place / "corpus.json", '"sha256"', '"sha257"'), "corpus.json has changed"),
         (lambda place: (place / "vocab.txt").write_text("</s>\n<unk>\nb\na\n"), "vocab.txt is not"),
         (lambda place: (place / "vocab.txt").unlink(), "vocab.txt"),
     ],
@@ -182,9 +198,46 @@ def test_torn_corpus(directory: Path, spoil: Callable[[Path], object], message: 
     assert "\n" not in str(caught.value)
 
 
-def test_verify_finds_a_changed_id(directory: Path) -> None:
+def test_a_changed_id_is_found_where_ids_are_asked_for(directory: Path) -> None:
     content = bytearray((directory / "train.npy").read_bytes())
     content[-2] ^= 1
     (directory / "train.npy").write_bytes(content)
-    with pytest.raises(UserError, match=r"train\.npy has changed"):
-        Corpus.open(directory).verify()
+    corpus = Corpus.open(directory)
+    assert corpus.split("valid").tolist() == VALID.tolist()
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"train\.npy has changed since it was written; prepare it again\."):
+            corpus.split("train")
+
+
+def test_ids_are_hashed_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[str] = []
+    digest_file = store.digest_file
+    monkeypatch.setattr(store, "digest_file", lambda path: (hashed.append(path.name), digest_file(path))[1])
+    corpus = Corpus.open(directory)
+    for _ in range(3):
+        corpus.split("train")
+    assert hashed == ["counts.npy", "train.npy"]
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ([2, 3, 0, 2, 4, 0], "train.npy holds the id 4, and the last word is 3"),
+        ([2, 3, 0, 2, 3, 0], "train.npy has 2 sentence ends and 0 unknown words, but corpus.json says 2 and 1"),
+    ],
+)
+def test_ids_that_no_vocabulary_gives(directory: Path, train: list[int], message: str) -> None:
+    digest = write_ids(directory, "train", [np.array(train)], 6, 4)
+    change_manifest(directory, lambda record: record["splits"]["train"].update(sha256=digest))
+    with pytest.raises(UserError, match=message):
+        Corpus.open(directory).split("train")
+
+
+def test_counts_without_a_hash_are_counted_again(directory: Path) -> None:
+    change_manifest(directory, make_old)
+    np.save(directory / "counts.npy", np.array([2, 1, 1, 2]))
+    with pytest.raises(UserError, match=r"counts\.npy does not count the words of train"):
+        _ = Corpus.open(directory).target_counts
+    np.save(directory / "counts.npy", np.array([2, 1, 1, 1]))
+    with pytest.raises(UserError, match=r"counts\.npy does not count the tokens of train"):
+        Corpus.open(directory)

@@ -23,7 +23,8 @@ def corpus_record(path: Path, batch_size: int) -> dict[str, Any]:
     """Gather all that is shown, as plain values."""
     import numpy as np
 
-    from bnce.corpus.store import LENGTH_BOUNDS, Corpus
+    from bnce.corpus.manifest import LENGTH_BOUNDS
+    from bnce.corpus.store import Corpus
 
     corpus = Corpus.open(path)
     top = np.argsort(-corpus.target_counts, kind="stable")[:_NUM_TOP_WORDS]
@@ -47,7 +48,7 @@ def corpus_record(path: Path, batch_size: int) -> dict[str, Any]:
 def _split(corpus: Corpus, name: str) -> dict[str, Any]:
     import numpy as np
 
-    from bnce.corpus.store import count_lengths
+    from bnce.corpus.manifest import count_lengths
     from bnce.corpus.vocabulary import END
 
     split = corpus.statistics[name]

@@ -18,16 +18,14 @@ import pyarrow.compute
 from numpy.typing import NDArray
 
 from bnce.corpus.blocks import Block, Cut
+from bnce.corpus.manifest import SPLITS, SplitStatistics, sum_statistics
 from bnce.corpus.normalise import Normaliser
 from bnce.corpus.numbering import MARK_IDS, MARKS, number_block
 from bnce.corpus.store import (
-    SPLITS,
     VOCABULARY_FILE,
-    SplitStatistics,
     hash_ids,
     ids_dtype,
     start_ids,
-    sum_statistics,
     write_description,
     write_ids_at,
 )

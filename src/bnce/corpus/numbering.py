@@ -15,8 +15,8 @@ import pyarrow.compute
 from numpy.typing import NDArray
 
 from bnce.corpus.blocks import DOCUMENT_END, Block, Cut
+from bnce.corpus.manifest import count_lengths
 from bnce.corpus.normalise import UNKNOWN_WORD, Normaliser
-from bnce.corpus.store import count_lengths
 from bnce.corpus.vocabulary import END, UNK
 
 # They open every block's numbering, so that their numbers are the same in all: a sentence's end, a document's,

@@ -21,6 +21,7 @@ from bnce.corpus.benchmarks import BENCHMARKS, find_benchmark
 from bnce.corpus.blocks import Cut, gather
 from bnce.corpus.docstrings import installed_modules, read_docstrings
 from bnce.corpus.encoding import StoredBlock, encode_corpus, number_and_store
+from bnce.corpus.manifest import SPLITS, SplitStatistics, sum_statistics
 from bnce.corpus.meter import Meter, Progress
 from bnce.corpus.normalise import Normaliser
 from bnce.corpus.numbering import MARK_IDS, MARKS, number_block
@@ -34,7 +35,7 @@ from bnce.corpus.sources import (
     read_documents,
     source_bytes,
 )
-from bnce.corpus.store import SPLITS, Corpus, Ids, SplitStatistics, ids_dtype, sum_statistics
+from bnce.corpus.store import Corpus, Ids, ids_dtype
 from bnce.corpus.tally import Tally
 from bnce.corpus.tokenised import TokenisedSigns
 from bnce.corpus.vocabulary import MIN_SIZE, SPECIALS, UNK, Vocabulary

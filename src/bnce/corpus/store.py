@@ -1,6 +1,6 @@
 """A corpus on disk: the ids of every split, the vocabulary, the noise counts, and how they were made.
 
-DIR/corpus.json   format, version, normaliser, vocabulary digest, size and types, dtype, figures of every split
+DIR/corpus.json   format, version, normaliser, vocabulary size and types, dtype, figures of every split, all hashes
 DIR/vocab.txt     one word a line; the line's number, from 0, is the id
 DIR/counts.npy    int64, how often every id is a target of the training split
 DIR/<split>.npy   the ids, one </s> at every sentence end, none at a start
@@ -9,145 +9,149 @@ DIR/<split>.npy   the ids, one </s> at every sentence end, none at a start
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bnce.corpus.manifest import MANIFEST_FILE, Manifest, SplitStatistics, damaged, read_manifest
 from bnce.corpus.normalise import Normaliser
-from bnce.corpus.vocabulary import Vocabulary
+from bnce.corpus.vocabulary import END, UNK, Vocabulary
 from bnce.errors import UserError
+from bnce.reading import digest_file, map_array
 
-FORMAT = "bnce-corpus"
-VERSION = 2
-# Version 1 had no number of types and no sentence lengths.
-_READABLE = (1, VERSION)
-SPLITS = ("train", "valid", "test")
-# Sentences are counted by length: up to 5 words, up to 10, … and longer than the last.
-LENGTH_BOUNDS = (5, 10, 15, 20, 25, 30, 40, 60, 80, 100)
-
-_MANIFEST = "corpus.json"
 VOCABULARY_FILE = "vocab.txt"
-_COUNTS = "counts.npy"
+COUNTS_FILE = "counts.npy"
+_BLOCK_TOKENS = 2**22
 
 Ids = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class SplitStatistics:
-    """The size of a split; `num_tokens` counts the sentence ends, `num_oov` the unknown words.
-
-    `sentence_lengths` counts sentences by LENGTH_BOUNDS; a corpus of version 1 has none.
-    """
-
-    num_tokens: int
-    num_sentences: int
-    num_documents: int
-    num_oov: int
-    sentence_lengths: tuple[int, ...] = ()
-
-    @property
-    def unk_rate(self) -> float:
-        """The share of words, sentence ends left out, that are unknown."""
-        return self.num_oov / max(1, self.num_tokens - self.num_sentences)
-
-
-def sum_statistics(parts: Sequence[SplitStatistics]) -> SplitStatistics:
-    """Add up the figures of a split's parts."""
-    lengths = tuple(sum(column) for column in zip(*(part.sentence_lengths for part in parts), strict=True))
-    return SplitStatistics(
-        num_tokens=sum(part.num_tokens for part in parts),
-        num_sentences=sum(part.num_sentences for part in parts),
-        num_documents=sum(part.num_documents for part in parts),
-        num_oov=sum(part.num_oov for part in parts),
-        sentence_lengths=lengths,
-    )
-
-
-@dataclass(frozen=True)
 class Corpus:
-    """An open corpus directory."""
+    """An open corpus directory. What it hands out is as it was written: each file is compared with its hash first."""
 
     directory: Path
     vocabulary: Vocabulary
-    normaliser: Normaliser
-    statistics: dict[str, SplitStatistics]
-    hashes: dict[str, str]
-    # Different words of the training text before the cut; a corpus of version 1 does not know.
-    num_types: int | None = None
+    manifest: Manifest
+    _checked: dict[str, Ids] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def open(cls, directory: Path | str) -> Corpus:
-        """Open a corpus directory, refusing one whose parts do not belong together."""
+        """Open a corpus directory, refusing one whose parts do not belong together; ids are not read yet."""
         directory = Path(directory)
-        manifest = _read_manifest(directory)
-        try:
-            size, digest = int(manifest["vocabulary"]["size"]), manifest["vocabulary"]["sha256"]
-            dtype = manifest["dtype"]
-            normaliser = Normaliser.from_dict(manifest["normaliser"])
-            hashes = {name: str(split["sha256"]) for name, split in manifest["splits"].items()}
-            statistics = {name: _statistics(split) for name, split in manifest["splits"].items()}
-            num_types = manifest["vocabulary"].get("num_types")
-            num_types = None if num_types is None else int(num_types)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            if isinstance(error, UserError):
-                raise
-            raise _torn(directory, f"{_MANIFEST} lacks or misstates {error}") from error
+        manifest = read_manifest(directory)
         vocabulary = Vocabulary.read(directory / VOCABULARY_FILE)
-        if len(vocabulary) != size or vocabulary.digest != digest:
-            raise _torn(directory, f"{VOCABULARY_FILE} is not the vocabulary it was made with")
-        if dtype != ids_dtype(size).name:
-            raise _torn(directory, f"{_MANIFEST} says that ids are {dtype}, not {ids_dtype(size)}")
-        corpus = cls(directory, vocabulary, normaliser, statistics, hashes, num_types)
-        for name in statistics:
-            if name not in SPLITS:
-                raise _torn(directory, f"{_MANIFEST} names a split '{name}'")
-            corpus.split(name)
-        if "train" not in statistics or int(corpus.target_counts.sum()) != statistics["train"].num_tokens:
-            raise _torn(directory, f"{_COUNTS} does not count the tokens of train")
+        size = manifest.vocab_size
+        if len(vocabulary) != size or vocabulary.digest != manifest.vocabulary_digest:
+            raise damaged(directory, f"{VOCABULARY_FILE} is not the vocabulary it was made with")
+        if manifest.dtype != ids_dtype(size).name:
+            raise damaged(directory, f"{MANIFEST_FILE} says that ids are {manifest.dtype}, not {ids_dtype(size)}")
+        corpus = cls(directory, vocabulary, manifest)
+        for name in manifest.statistics:
+            corpus._map(name)
+        if "train" not in manifest.statistics or int(corpus._counts.sum()) != manifest.statistics["train"].num_tokens:
+            raise damaged(directory, f"{COUNTS_FILE} does not count the tokens of train")
         return corpus
 
+    @property
+    def normaliser(self) -> Normaliser:
+        """How text became words."""
+        return self.manifest.normaliser
+
+    @property
+    def statistics(self) -> dict[str, SplitStatistics]:
+        """The figures of every split."""
+        return self.manifest.statistics
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """The SHA-256 of the file of every split."""
+        return self.manifest.hashes
+
+    @property
+    def num_types(self) -> int | None:
+        """How many different words the training text had before the cut; None if nobody counted them."""
+        return self.manifest.num_types
+
     def split(self, name: str) -> Ids:
-        """Map the ids of a split into memory."""
+        """Map the ids of a split into memory; the first time they are read through, to see that none has changed.
+
+        That takes about a second per gigabyte, and whoever asks for ids reads them anyway. It is done once per open
+        corpus: sizes and times of files would say nothing of a disk that forgets.
+        """
         if name not in self.statistics:
             raise UserError(
                 f"The corpus '{self.directory}' has no split '{name}': choose one of {', '.join(self.statistics)}."
             )
-        expected = (self.statistics[name].num_tokens,)
-        return _load(self.directory, f"{name}.npy", expected, ids_dtype(len(self.vocabulary)), mapped=True)
+        if name not in self._checked:
+            ids = self._map(name)
+            self._check(name, ids)
+            self._checked[name] = ids
+        return self._checked[name]
 
     @functools.cached_property
     def target_counts(self) -> NDArray[np.int64]:
         """How often every id is a target of the training split: the counts that noise is drawn by."""
-        return _load(self.directory, _COUNTS, (len(self.vocabulary),), np.dtype(np.int64), mapped=False)
+        # Before version 3 there was no hash of them: only a recount tells.
+        if self.manifest.counts_hash is None:
+            found = sum(np.bincount(block, minlength=len(self.vocabulary)) for block in _blocks(self.split("train")))
+            if not np.array_equal(found, self._counts):
+                raise damaged(self.directory, f"{COUNTS_FILE} does not count the words of train")
+        return self._counts
 
-    def verify(self) -> None:
-        """Read every id file through and compare it with the hash taken when it was written."""
-        for name, expected in self.hashes.items():
-            if hash_ids(self.directory, name) != expected:
-                raise _torn(self.directory, f"{name}.npy has changed since it was written")
+    @functools.cached_property
+    def _counts(self) -> NDArray[np.int64]:
+        expected = self.manifest.counts_hash
+        if expected is not None:
+            self._compare(COUNTS_FILE, expected)
+        return np.array(_map(self.directory, COUNTS_FILE, len(self.vocabulary), np.dtype(np.int64)))
+
+    def _map(self, name: str) -> Ids:
+        num_tokens, dtype = self.statistics[name].num_tokens, ids_dtype(len(self.vocabulary))
+        return _map(self.directory, f"{name}.npy", num_tokens, dtype)
+
+    def _check(self, name: str, ids: Ids) -> None:
+        self._compare(f"{name}.npy", self.manifest.hashes[name])
+        num_sentences = num_oov = 0
+        for block in _blocks(ids):
+            lowest, highest = int(block.min()), int(block.max())
+            if lowest < 0 or highest >= len(self.vocabulary):
+                wrong = lowest if lowest < 0 else highest
+                raise damaged(
+                    self.directory, f"{name}.npy holds the id {wrong}, and the last word is {len(self.vocabulary) - 1}"
+                )
+            num_sentences += int(np.count_nonzero(block == END))
+            num_oov += int(np.count_nonzero(block == UNK))
+        told = self.statistics[name]
+        if (num_sentences, num_oov) != (told.num_sentences, told.num_oov):
+            raise damaged(
+                self.directory,
+                f"{name}.npy has {num_sentences} sentence ends and {num_oov} unknown words, "
+                f"but {MANIFEST_FILE} says {told.num_sentences} and {told.num_oov}",
+            )
+
+    def _compare(self, file: str, expected: str) -> None:
+        try:
+            found = digest_file(self.directory / file)
+        except ValueError as error:
+            raise damaged(self.directory, f"{file} cannot be read ({error})") from error
+        if found != expected:
+            raise damaged(self.directory, f"{file} has changed since it was written")
 
 
 def is_corpus(path: Path | str) -> bool:
     """Tell a corpus directory from any other."""
-    return (Path(path) / _MANIFEST).is_file()
+    return (Path(path) / MANIFEST_FILE).is_file()
 
 
 def ids_dtype(vocab_size: int) -> np.dtype[Any]:
     """Choose the smallest type that holds every id, of those that PyTorch and NumPy share."""
     return np.dtype(np.uint16 if vocab_size <= 2**16 else np.int32)
-
-
-def count_lengths(sentence_end_at: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Count sentences by length, given where in a text their ends are."""
-    length = np.diff(sentence_end_at, prepend=-1) - 1
-    return np.bincount(np.searchsorted(LENGTH_BOUNDS, length), minlength=len(LENGTH_BOUNDS) + 1)
 
 
 def start_ids(directory: Path, name: str, num_tokens: int, vocab_size: int) -> None:
@@ -169,8 +173,7 @@ def write_ids_at(directory: Path, name: str, ids: Ids, first_token: int) -> None
 
 def hash_ids(directory: Path, name: str) -> str:
     """Give the SHA-256 of the file of a split."""
-    with open(directory / f"{name}.npy", "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return digest_file(directory / f"{name}.npy")
 
 
 def write_ids(directory: Path, name: str, blocks: Iterable[Ids], num_tokens: int, vocab_size: int) -> str:
@@ -195,53 +198,29 @@ def write_description(
 ) -> None:
     """Write all that makes a directory of id files a corpus."""
     vocabulary.write(directory / VOCABULARY_FILE)
-    with open(directory / _COUNTS, "wb") as file:
+    with open(directory / COUNTS_FILE, "wb") as file:
         np.save(file, target_counts.astype(np.int64), allow_pickle=False)
-    manifest = {
-        "format": FORMAT,
-        "version": VERSION,
-        "normaliser": normaliser.to_dict(),
-        "vocabulary": {"size": len(vocabulary), "sha256": vocabulary.digest, "num_types": num_types},
-        "dtype": ids_dtype(len(vocabulary)).name,
-        "splits": {name: {**asdict(split), "sha256": hashes[name]} for name, split in statistics.items()},
-    }
-    (directory / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    Manifest(
+        vocab_size=len(vocabulary),
+        vocabulary_digest=vocabulary.digest,
+        normaliser=normaliser,
+        statistics=dict(statistics),
+        hashes=dict(hashes),
+        counts_hash=digest_file(directory / COUNTS_FILE),
+        dtype=ids_dtype(len(vocabulary)).name,
+        num_types=num_types,
+    ).write(directory)
 
 
-def _read_manifest(directory: Path) -> dict[str, Any]:
-    path = directory / _MANIFEST
-    if not path.is_file():
-        raise UserError(
-            f"'{directory}' is not a corpus, for it has no {_MANIFEST}: make one with `bnce prepare SOURCE --out DIR`."
-        )
+def _map(directory: Path, name: str, length: int, dtype: np.dtype[Any]) -> Ids:
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise _torn(directory, f"{_MANIFEST} cannot be read ({error})") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise UserError(f"'{directory}' is not a corpus: its {_MANIFEST} is not of the format {FORMAT}.")
-    if manifest.get("version") not in _READABLE:
-        raise UserError(
-            f"The corpus '{directory}' has format version {manifest.get('version')} "
-            f"and this program reads {' and '.join(map(str, _READABLE))}: prepare it again."
-        )
-    return manifest
-
-
-def _statistics(split: Mapping[str, Any]) -> SplitStatistics:
-    counts = {key: int(value) for key, value in split.items() if key not in ("sha256", "sentence_lengths")}
-    return SplitStatistics(**counts, sentence_lengths=tuple(map(int, split.get("sentence_lengths", ()))))
-
-
-def _load(directory: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], mapped: bool) -> Ids:
-    try:
-        array: Ids = np.load(directory / name, mmap_mode="r" if mapped else None, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise _torn(directory, f"{name} cannot be read ({error})") from error
-    if array.shape != shape or array.dtype != dtype:
-        raise _torn(directory, f"{name} holds {array.shape} of {array.dtype}, not {shape} of {dtype}")
+        array = map_array(directory / name)
+    except ValueError as error:
+        raise damaged(directory, f"{name} cannot be read ({error})") from error
+    if array.shape != (length,) or array.dtype != dtype:
+        raise damaged(directory, f"{name} holds {array.shape} of {array.dtype}, not {(length,)} of {dtype}")
     return array
 
 
-def _torn(directory: Path, reason: str) -> UserError:
-    return UserError(f"The corpus '{directory}' is damaged: {reason}; prepare it again.")
+def _blocks(ids: Ids) -> Iterator[Ids]:
+    return (ids[begin : begin + _BLOCK_TOKENS] for begin in range(0, len(ids), _BLOCK_TOKENS))

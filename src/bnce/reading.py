@@ -1,0 +1,83 @@
+"""Small files read back: JSON objects, TOML tables and NumPy arrays; what is wrong with one becomes one kind of error.
+
+Each reader raises a `ValueError` that says what is wrong; whoever called it knows which file, and what to do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds one object."""
+    return parse_object(_read_bytes(path))
+
+
+def parse_object(data: bytes | str) -> dict[str, Any]:
+    """Parse JSON that is one object; NaN and Infinity are none."""
+    try:
+        found = json.loads(_decode(data), parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(found, dict):
+        raise ValueError("it is no JSON object")
+    return found
+
+
+def parse_toml(data: bytes) -> dict[str, Any]:
+    """Parse TOML."""
+    try:
+        return tomllib.loads(_decode(data))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def map_array(path: Path) -> NDArray[Any]:
+    """Map an array of a .npy file into memory, to be read alone."""
+    try:
+        with warnings.catch_warnings():
+            # It warns of headers that no NumPy of today writes: to us they are damage.
+            warnings.simplefilter("error")
+            return np.lib.format.open_memmap(path, mode="r")
+    except OSError as error:
+        raise ValueError(error.strerror or str(error)) from error
+    except Exception as error:
+        # NumPy parses the header as Python, and raises whatever that, its types and its sizes can raise.
+        raise ValueError("it is cut short, or its header is damaged") from error
+
+
+def digest_file(path: Path) -> str:
+    """Give the SHA-256 of a file."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ValueError(error.strerror or str(error)) from error
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ValueError(error.strerror or str(error)) from error
+
+
+def _decode(data: bytes | str) -> str:
+    if isinstance(data, str):
+        return data
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start} is no UTF-8") from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
