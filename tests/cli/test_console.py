@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,8 @@ from bnce.config import load_recipe
 from bnce.version import __version__
 
 from .conftest import Command
+
+Refused = Callable[..., str]
 
 
 def test_json_is_one_line_of_plain_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,11 +57,29 @@ def test_every_command_explains_itself_with_examples(bnce: Command) -> None:
         assert "--json" in outcome.stdout
 
 
-def test_an_unknown_command_or_option_is_bad_input(bnce: Command) -> None:
-    for arguments in (["trian"], ["train", "--modle", "lstm"], ["train", "wiki", "--device"]):
-        outcome = bnce(*arguments)
-        assert outcome.status == 2
-        assert "Traceback" not in outcome.stderr
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["trian"], "'trian'"),
+        (["train", "--modle", "lstm"], "--modle"),
+        (["train", "wiki", "--device"], "'?--device'? requires an argument: see 'bnce train --help'"),
+        (["ngram", "text"], "Missing option '--out' / '-o': see 'bnce ngram --help'"),
+        (["interpolate"], "Missing "),
+        (["evaluate", "run", "--max-tokens", "many"], "--max-tokens received 'many': .*integer"),
+        (["evaluate", "run", "--max-tokens=-1"], "--max-tokens received '-1': .*0"),
+        (["generate", "run", "other"], "unexpected extra argument"),
+        (["--none"], "--none"),
+    ],
+)
+def test_a_wrong_command_line_is_one_sentence(refused: Refused, arguments: list[str], told: str) -> None:
+    assert re.search(told, refused(*arguments))
+
+
+def test_without_a_command_there_is_help(bnce: Command) -> None:
+    alone, asked = bnce(), bnce("--help")
+    assert (alone.status, alone.stderr) == (0, "")
+    assert alone.stdout == asked.stdout
+    assert "Usage: bnce [OPTIONS] COMMAND" in alone.stdout
 
 
 def test_a_reader_that_leaves_is_no_error_of_ours(bnce: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from bnce.cli.interpolate import interpolate
 from bnce.cli.ngram import ngram
 from bnce.cli.prepare import prepare
 from bnce.cli.rescore import rescore
+from bnce.cli.run_app import run_app
 from bnce.cli.score import score
 from bnce.cli.serve import serve
 from bnce.cli.train import train
@@ -32,7 +33,6 @@ from bnce.version import __version__
 app = typer.Typer(
     name="bnce",
     help="Word language models over huge vocabularies at the speed of small ones.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -81,7 +81,7 @@ def main() -> None:
     open_stdout()
     try:
         try:
-            app()
+            run_app(app)
         finally:
             # Here, where a failure can be told: Python's own flush at the end only complains.
             sys.stdout.flush()

@@ -1,0 +1,55 @@
+"""Runs typer's app so that what it finds wrong with a command line is told as everything else is: one sentence."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from bnce.errors import UserError
+
+PROGRAM = "bnce"
+_INTERRUPTED = 130  # the status of a program that Ctrl-C ended
+
+# The base of typer's errors is not among its public names: older versions take it from click, newer ones bring a copy.
+_CommandLineError: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+
+def run_app(app: typer.Typer) -> None:
+    """Run the command that was typed, and leave with its status; without one, show what there is."""
+    arguments = sys.argv[1:] or ["--help"]
+    try:
+        status = app(args=arguments, prog_name=PROGRAM, standalone_mode=False)
+    except typer.Abort:
+        status = _INTERRUPTED
+    except _CommandLineError as error:
+        commands = [command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands]
+        command = f"{PROGRAM} {arguments[0]}" if arguments[0] in commands else PROGRAM
+        raise UserError(_sentence(error, arguments, command)) from error
+    # A command gives nothing back; typer.Exit comes back as its status.
+    sys.exit(status or 0)
+
+
+def _sentence(error: Any, arguments: Sequence[str], command: str) -> str:
+    """Say what is wrong with a command line, and where to look."""
+    told = str(error.format_message())
+    received = _received(getattr(getattr(error, "param", None), "opts", ()), arguments)
+    if isinstance(error, typer.BadParameter) and received is not None:
+        # Not every version of typer names the value.
+        told = f"{received[0]} received '{received[1]}': {error.message}"
+    told = " ".join(told.split()).rstrip(".")
+    return told if told.endswith("?") else f"{told}: see '{command} --help'."
+
+
+def _received(names: Sequence[str], arguments: Sequence[str]) -> tuple[str, str] | None:
+    """Find an option and its value among what was typed, the last one, which counts."""
+    for place in range(len(arguments) - 1, -1, -1):
+        name, separator, value = arguments[place].partition("=")
+        if name in names and name.startswith("-"):
+            if separator:
+                return name, value
+            if place + 1 < len(arguments):
+                return name, arguments[place + 1]
+    return None
