@@ -1,12 +1,14 @@
-"""Connections that cannot be held for ever: by a header that never ends, or by an answer that nobody reads.
+"""Connections that cannot be held for ever: by a header that never ends, a body in crumbs, or an answer nobody reads.
 
-uvicorn waits for both as long as the client likes; the time a body takes is the guard's matter.
+uvicorn takes them as long as the client likes; the time a body takes is the guard's matter.
 """
 
 from __future__ import annotations
 
 import asyncio
 import http
+import sys
+from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -14,6 +16,32 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from bnce import files
 from bnce.use.serve.limits import Limits
 from bnce.use.serve.metrics import Metrics
+
+
+class TooManyPiecesError(h11.RemoteProtocolError):
+    """A body that comes in so many pieces that reading them costs more than the answer."""
+
+
+class _Parser(h11.Connection):
+    """h11's, with a bound to the pieces of a body: a chunk of one byte costs as much as one of a thousand."""
+
+    def __init__(self, max_pieces: int) -> None:
+        super().__init__(h11.SERVER)
+        self._max_pieces = max_pieces
+        self._num_pieces = 0
+
+    def next_event(self) -> Any:
+        """Read on, and count."""
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._num_pieces = 0
+        elif isinstance(event, h11.Data):
+            self._num_pieces += 1
+            if self._num_pieces > self._max_pieces:
+                raise TooManyPiecesError(
+                    f"The body comes in more than {self._max_pieces} pieces: send it in larger chunks."
+                )
+        return event
 
 
 class LimitedConnection(H11Protocol):
@@ -24,6 +52,10 @@ class LimitedConnection(H11Protocol):
     _header_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
     _is_used = False
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.conn = _Parser(self.limits.max_body_pieces)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a header, or refuse where there are too many connections."""
@@ -70,8 +102,10 @@ class LimitedConnection(H11Protocol):
             super().timeout_keep_alive_handler()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is not HTTP."""
-        self._refuse(400, "This is not HTTP/1.1 as the server reads it.")
+        """Refuse what is not HTTP, or is too much of it; uvicorn calls it where it catches the parser's error."""
+        error = sys.exc_info()[1]
+        told = str(error) if isinstance(error, TooManyPiecesError) else "This is not HTTP/1.1 as the server reads it."
+        self._refuse(400, told)
 
     def _watch_header(self) -> None:
         """Let the clock run while a header is awaited, and only then."""
@@ -91,8 +125,8 @@ class LimitedConnection(H11Protocol):
             self.transport.close()
 
     def _refuse(self, status: int, sentence: str, *headers: str) -> None:
-        """Answer without a request, and end the connection."""
-        if self.cycle is None or self.cycle.response_complete:
+        """Answer before the application does, and end the connection."""
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             body = files.to_json({"detail": sentence})
             lines = [
                 f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}",

@@ -13,6 +13,7 @@ class Limits:
     """Bounds that keep memory and waiting times bounded; each is refused by a status of its own."""
 
     max_body_bytes: int = 2**20  # 413
+    max_body_pieces: int = 4096  # 400: chunks, or packets, of a body
     max_held_bytes: int = 2**26  # 503: bodies of all requests together
     max_sentences: int = 1000  # 413: sentences of a request
     max_hypotheses: int = 2000  # 413: hypotheses of a request
