@@ -6,15 +6,20 @@ import importlib.util
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from bnce.cli.console import JsonOption, print_json, stderr
 from bnce.errors import UserError, unknown_name
-from bnce.use.serve.limits import Limits
+from bnce.use.serve.limits import Limits, span
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def _limit(name: str, text: str) -> Any:
+    """Make the option of a limit, whose help says its bounds; `Limits` checks them, with one sentence."""
+    return typer.Option(help=f"{text} {span(name).capitalize()}.")
 
 
 def serve(
@@ -23,25 +28,31 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes any free one.")] = 8000,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads of the model; 0 leaves it to PyTorch.")] = 0,
-    max_batch: Annotated[int, typer.Option(min=1, help="Words in one pass of the model.")] = 4096,
-    max_wait_ms: Annotated[float, typer.Option(min=0, help="How long a request waits for others to join it.")] = 3.0,
-    max_body_bytes: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = Limits.max_body_bytes,
-    max_sentences: Annotated[int, typer.Option(min=1, help="Sentences of a request.")] = Limits.max_sentences,
-    max_hypotheses: Annotated[int, typer.Option(min=1, help="Hypotheses of a request.")] = Limits.max_hypotheses,
-    max_words: Annotated[int, typer.Option(min=1, help="Words of a request.")] = Limits.max_words,
+    max_batch: Annotated[int, _limit("max_batch", "Words in one pass of the model.")] = Limits.max_batch,
+    max_wait_ms: Annotated[
+        float, _limit("max_wait_ms", "Milliseconds that a request waits for others to join it.")
+    ] = Limits.max_wait_ms,
+    max_body_bytes: Annotated[int, _limit("max_body_bytes", "Bytes of a request.")] = Limits.max_body_bytes,
+    max_sentences: Annotated[int, _limit("max_sentences", "Sentences of a request.")] = Limits.max_sentences,
+    max_hypotheses: Annotated[int, _limit("max_hypotheses", "Hypotheses of a request.")] = Limits.max_hypotheses,
+    max_words: Annotated[int, _limit("max_words", "Words of a request.")] = Limits.max_words,
     max_exact_words: Annotated[
-        int, typer.Option(min=1, help="Words of a request for normalised probabilities.")
+        int, _limit("max_exact_words", "Words of a request for normalised probabilities.")
     ] = Limits.max_exact_words,
     max_sentence_words: Annotated[
-        int, typer.Option(min=1, help="Words of a sentence, hypothesis or prompt.")
+        int, _limit("max_sentence_words", "Words of a sentence, hypothesis or prompt.")
     ] = Limits.max_sentence_words,
-    max_waiting: Annotated[int, typer.Option(min=1, help="Requests that wait for the model.")] = Limits.max_waiting,
-    max_waiting_words: Annotated[int, typer.Option(min=1, help="Words of those requests.")] = Limits.max_waiting_words,
-    max_connections: Annotated[int, typer.Option(min=1, help="Open connections.")] = Limits.max_connections,
+    max_waiting: Annotated[int, _limit("max_waiting", "Requests that wait for the model.")] = Limits.max_waiting,
+    max_waiting_words: Annotated[
+        int, _limit("max_waiting_words", "Words of those requests.")
+    ] = Limits.max_waiting_words,
+    max_connections: Annotated[int, _limit("max_connections", "Open connections.")] = Limits.max_connections,
     body_seconds: Annotated[
-        float, typer.Option(min=0, help="Time for a client to send its request.")
+        float, _limit("body_seconds", "Seconds for a client to send its request.")
     ] = Limits.body_seconds,
-    request_seconds: Annotated[float, typer.Option(min=0, help="Time to answer a request.")] = Limits.request_seconds,
+    request_seconds: Annotated[
+        float, _limit("request_seconds", "Seconds to answer a request.")
+    ] = Limits.request_seconds,
     log_level: Annotated[str, typer.Option(metavar="debug|info|warning|error")] = "warning",
     access_log: Annotated[bool, typer.Option("--access-log", help="Log every request to standard error.")] = False,
     as_json: JsonOption = False,
@@ -65,6 +76,8 @@ def serve(
         raise unknown_name("log level", log_level, LOG_LEVELS)
 
     limits = Limits(
+        max_batch=max_batch,
+        max_wait_ms=max_wait_ms,
         max_body_bytes=max_body_bytes,
         max_sentences=max_sentences,
         max_hypotheses=max_hypotheses,
@@ -99,14 +112,7 @@ def serve(
         logging.basicConfig(level=log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
         metrics = Metrics()
         model = load(run, device)
-        app = make_app(
-            model,
-            run.resolve().name,
-            limits,
-            metrics,
-            max_batch_words=max_batch,
-            max_wait_seconds=max_wait_ms / 1000,
-        )
+        app = make_app(model, run.resolve().name, limits, metrics)
 
         def announce() -> None:
             if as_json:

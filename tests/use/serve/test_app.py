@@ -148,6 +148,18 @@ def test_totals_are_the_librarys_where_the_model_cuts_words_otherwise(make_clien
     assert found["total"] == pytest.approx(expected.total, abs=1e-5)
 
 
+def test_a_list_longer_than_a_batch_is_rescored_in_pieces(make_client: MakeClient, model: Model) -> None:
+    texts = [f"w3 w4 w{number}" for number in range(2, 20)]
+    body = {"utterances": [{"hypotheses": [{"text": text} for text in texts]}, {"hypotheses": [{"text": "w5"}]}]}
+    whole, pieces = (
+        post(make_client(model, Limits(max_batch=most)), "/rescore", body)["utterances"] for most in (4096, 9)
+    )
+    for one, other in zip(whole, pieces, strict=True):
+        scores = [[hypothesis["new_lm"] for hypothesis in each["hypotheses"]] for each in (one, other)]
+        assert scores[0] == pytest.approx(scores[1], abs=1e-5)
+        assert one["best"] == other["best"]
+
+
 def test_health_and_metrics(client: TestClient) -> None:
     health = client.get("/healthz").json()
     HealthAnswer.model_validate(health)

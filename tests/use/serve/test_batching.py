@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bnce.use.serve.batching import Batcher
-from bnce.use.serve.limits import RefusedError
+from bnce.use.serve.limits import Limits, RefusedError
 from bnce.use.serve.metrics import Metrics
 from bnce.use.serve.questions import Question, SentenceQuestion
 
@@ -40,8 +40,8 @@ def questions(*ids: int, length: int = 1) -> list[SentenceQuestion]:
 
 @asynccontextmanager
 async def running(recorder: Recorder, **changes: Any) -> AsyncIterator[Batcher]:
-    settings = {"max_batch_words": 100, "max_wait_seconds": 0.02, "max_waiting": 4, "max_waiting_words": 100}
-    batcher = Batcher(recorder.answer, Metrics(), **{**settings, **changes})
+    settings = {"max_batch": 100, "max_wait_ms": 20, "max_waiting": 4, "max_waiting_words": 100}
+    batcher = Batcher(recorder.answer, Metrics(), Limits(**{**settings, **changes}))
     await batcher.start()
     try:
         yield batcher
@@ -79,7 +79,7 @@ def test_requests_that_arrive_together_are_asked_together() -> None:
 def test_a_long_request_lets_a_short_one_through() -> None:
     async def scenario() -> None:
         recorder = Recorder()
-        async with running(recorder, max_batch_words=4, max_wait_seconds=0.0) as batcher:
+        async with running(recorder, max_batch=4, max_wait_ms=0) as batcher:
             recorder.may_answer.clear()
             long = asyncio.create_task(batcher.ask(questions(*range(100, 140)), 40))
             await until(lambda: batcher.num_waiting == 1)
@@ -90,6 +90,71 @@ def test_a_long_request_lets_a_short_one_through() -> None:
             assert not long.done()
             assert await long == list(range(100, 140))
             assert all(len(batch) <= 4 for batch in recorder.batches)
+
+    run(scenario)
+
+
+def test_a_short_request_does_not_wait_for_many_long_ones() -> None:
+    """Half of every batch is for those with the least to ask, and half for the one that has waited longest."""
+
+    async def scenario() -> None:
+        recorder = Recorder()
+        async with running(recorder, max_batch=8, max_wait_ms=0, max_waiting=100, max_waiting_words=10**6) as batcher:
+            recorder.may_answer.clear()
+            first = asyncio.create_task(batcher.ask(questions(1), 1))
+            await until(lambda: batcher._thread._work_queue.empty() and not batcher._waiting)
+            begins = range(100, 2000, 100)
+            long = [asyncio.create_task(batcher.ask(questions(*range(at, at + 40)), 40)) for at in begins]
+            await until(lambda: batcher.num_waiting == 1 + len(long))
+            short = asyncio.create_task(batcher.ask(questions(2), 1))
+            await until(lambda: batcher.num_waiting == 2 + len(long))
+            recorder.may_answer.set()
+            assert await short == [2]
+            assert await first == [1]
+            answers = await asyncio.gather(*long)
+            assert answers == [list(range(at, at + 40)) for at in begins]
+            assert 2 in recorder.batches[1]
+            # Of two equally long ones the older ends first.
+            ends = [next(n for n, batch in enumerate(recorder.batches) if at + 39 in batch) for at in begins]
+            assert ends == sorted(ends)
+            assert all(len(batch) <= 8 for batch in recorder.batches)
+
+    run(scenario)
+
+
+def test_short_requests_without_end_do_not_stop_a_long_one() -> None:
+    async def scenario() -> None:
+        recorder = Recorder()
+        async with running(recorder, max_batch=8, max_wait_ms=0, max_waiting=100, max_waiting_words=10**6) as batcher:
+
+            async def ask_on() -> None:
+                while not long.done():
+                    await batcher.ask(questions(3), 1)
+
+            long = asyncio.create_task(batcher.ask(questions(*range(100, 140)), 40))
+            await asyncio.gather(*(ask_on() for _ in range(30)))
+            assert await long == list(range(100, 140))
+            # Four of its questions in each batch at least.
+            last = next(number for number, batch in enumerate(recorder.batches) if 139 in batch)
+            assert last <= 11
+
+    run(scenario)
+
+
+def test_a_question_larger_than_a_batch_goes_alone_and_in_turn() -> None:
+    async def scenario() -> None:
+        recorder = Recorder()
+        async with running(recorder, max_batch=8, max_wait_ms=0, max_waiting_words=10**6) as batcher:
+            recorder.may_answer.clear()
+            first = asyncio.create_task(batcher.ask(questions(1), 1))
+            await until(lambda: batcher._thread._work_queue.empty() and not batcher._waiting)
+            large = asyncio.create_task(batcher.ask(questions(101, 102, length=9), 18))
+            await until(lambda: batcher.num_waiting == 2)
+            short = [asyncio.create_task(batcher.ask(questions(number), 1)) for number in (2, 3)]
+            await until(lambda: batcher.num_waiting == 4)
+            recorder.may_answer.set()
+            assert await asyncio.gather(first, large, *short) == [[1], [101, 102], [2], [3]]
+            assert recorder.batches == [[1], [2, 3], [101], [102]]
 
     run(scenario)
 

@@ -7,7 +7,14 @@ import pytest
 
 from bnce.use.prefixes import score_prefixes
 from bnce.use.score import SentenceScorer
-from bnce.use.serve.questions import Answerer, HypothesesQuestion, NextQuestion, Question, SentenceQuestion
+from bnce.use.serve.questions import (
+    EXACT_COST,
+    Answerer,
+    HypothesesQuestion,
+    NextQuestion,
+    Question,
+    SentenceQuestion,
+)
 
 from ..plain import BODIES
 from .conftest import make_model
@@ -54,3 +61,16 @@ def test_exact_answers_take_up_more_of_a_batch() -> None:
     assert SentenceQuestion(ids, True).cost > SentenceQuestion(ids, False).cost == 5
     assert HypothesesQuestion([ids, ids], False).cost == 10
     assert NextQuestion(["w3"], 5, True).cost > 1
+
+
+def test_hypotheses_are_cut_into_pieces_that_fit_a_batch() -> None:
+    sequences = [np.arange(length) for length in (3, 3, 3, 9, 1)]
+    pieces = HypothesesQuestion(sequences, False).pieces(7)
+    assert [[len(ids) for ids in piece.sequences] for piece in pieces] == [[3, 3], [3], [9], [1]]
+    assert [len(piece.sequences) for piece in HypothesesQuestion(sequences, True).pieces(7 * EXACT_COST)] == [
+        2,
+        1,
+        1,
+        1,
+    ]
+    assert HypothesesQuestion([], False).pieces(7) == []

@@ -54,25 +54,10 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def make_app(
-    model: Model,
-    run: str = "",
-    limits: Limits | None = None,
-    metrics: Metrics | None = None,
-    *,
-    max_batch_words: int = 4096,
-    max_wait_seconds: float = 0.003,
-) -> Application:
+def make_app(model: Model, run: str = "", limits: Limits | None = None, metrics: Metrics | None = None) -> Application:
     """Make the ASGI application that serves a model."""
     limits, metrics = limits or Limits(), metrics or Metrics()
-    batcher = Batcher(
-        Answerer(model).answer,
-        metrics,
-        max_batch_words=max_batch_words,
-        max_wait_seconds=max_wait_seconds,
-        max_waiting=limits.max_waiting,
-        max_waiting_words=limits.max_waiting_words,
-    )
+    batcher = Batcher(Answerer(model).answer, metrics, limits)
     side_thread = SideThread()
     service = Service(model, run, limits, batcher, metrics, side_thread)
 

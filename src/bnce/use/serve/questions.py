@@ -47,6 +47,19 @@ class HypothesesQuestion:
         """How much of a batch it takes up, in words; what is shared is not known yet."""
         return sum(map(len, self.sequences)) * (EXACT_COST if self.normalised else 1)
 
+    def pieces(self, max_cost: int) -> list[HypothesesQuestion]:
+        """Cut it between hypotheses, so that others get in between; a piece is larger only where one hypothesis is."""
+        pieces: list[HypothesesQuestion] = []
+        room = 0
+        for ids in self.sequences:
+            cost = HypothesesQuestion([ids], self.normalised).cost
+            if cost > room or not pieces:
+                pieces.append(HypothesesQuestion([], self.normalised))
+                room = max_cost
+            pieces[-1].sequences.append(ids)
+            room -= cost
+        return pieces
+
 
 @dataclass(frozen=True, eq=False)
 class NextQuestion:

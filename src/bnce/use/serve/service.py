@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bnce import files
+from bnce.use.component import WordScores
 from bnce.use.model import Model
 from bnce.use.scored import ScoredSentence, Totals
 from bnce.use.scorer import refuse_unnormalised
@@ -102,16 +103,16 @@ class Service:
         texts = [hypothesis.text for utterance in request.utterances for hypothesis in utterance.hypotheses]
         cut = await self._cut(texts)
         num_words = self._count_words(cut.words, exact=normalised)
-        left = iter(zip(cut.words, cut.ids, strict=True))
-        lists = [[next(left) for _ in utterance.hypotheses] for utterance in request.utterances]
-        words = [[one for one, _ in each] for each in lists]
-        questions = [HypothesesQuestion([ids for _, ids in each], normalised) for each in lists]
-        answers = await self._ask(questions, num_words)
+        ids = iter(cut.ids)
+        lists = [HypothesesQuestion([next(ids) for _ in one.hypotheses], normalised) for one in request.utterances]
+        questions = [piece for question in lists for piece in question.pieces(self.limits.max_batch)]
+        pieces = await self._ask(questions, num_words)
         weights = Weights(**{name: getattr(request, name) for name in NAMES})
 
         def write() -> str:
-            columns = zip(request.utterances, words, questions, answers, strict=True)
-            rescored = [self._rescored(weights, *row) for row in columns]
+            log_probs = (one for piece in pieces for one in piece)
+            scores = map(self.model.word_scores, cut.words, cut.ids, log_probs)
+            rescored = [_rescored(weights, utterance, scores) for utterance in request.utterances]
             return files.to_json({"mode": request.mode, "utterances": rescored})
 
         return await self._write(write, num_words)
@@ -218,29 +219,23 @@ class Service:
         log_z: Floats = self._log_z + (scored.log10_probs - exact.log10_probs) * math.log(10)
         return log_z
 
-    def _rescored(
-        self,
-        weights: Weights,
-        utterance: Utterance,
-        words: list[list[str]],
-        question: HypothesesQuestion,
-        answers: list[Floats],
-    ) -> dict[str, Any]:
-        hypotheses: list[dict[str, Any]] = []
-        columns = zip(utterance.hypotheses, words, question.sequences, answers, strict=True)
-        for given, hypothesis, ids, log_probs in columns:
-            scores = self.model.word_scores(hypothesis, ids, log_probs)
-            new_lm, num_words, num_oov = float(scores.log_probs.sum()), count_words(given.text), int(scores.oov.sum())
-            hypotheses.append(
-                {
-                    "text": given.text,
-                    "am": given.am,
-                    "lm": given.lm,
-                    "new_lm": new_lm,
-                    "num_words": num_words,
-                    "num_oov": num_oov,
-                    "total": weights.total(given.am, given.lm, new_lm, num_words, num_oov),
-                }
-            )
-        totals = [hypothesis["total"] for hypothesis in hypotheses]
-        return {"id": utterance.id, "best": totals.index(max(totals)), "hypotheses": hypotheses}
+
+def _rescored(weights: Weights, utterance: Utterance, scores: Iterator[WordScores]) -> dict[str, Any]:
+    """Write up an utterance with the next of the scores."""
+    hypotheses: list[dict[str, Any]] = []
+    for given in utterance.hypotheses:
+        score = next(scores)
+        new_lm, num_words, num_oov = float(score.log_probs.sum()), count_words(given.text), int(score.oov.sum())
+        hypotheses.append(
+            {
+                "text": given.text,
+                "am": given.am,
+                "lm": given.lm,
+                "new_lm": new_lm,
+                "num_words": num_words,
+                "num_oov": num_oov,
+                "total": weights.total(given.am, given.lm, new_lm, num_words, num_oov),
+            }
+        )
+    totals = [hypothesis["total"] for hypothesis in hypotheses]
+    return {"id": utterance.id, "best": totals.index(max(totals)), "hypotheses": hypotheses}
