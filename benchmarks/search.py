@@ -70,6 +70,9 @@ class Silent:
     def advanced(self, *, tokens: int, words_per_second: float, loss: float) -> None:
         """Hear of progress."""
 
+    def evaluating(self, split: str, num_done: int, num_tokens: int) -> None:
+        """Hear of an evaluation's progress."""
+
     def evaluated(self, record: dict[str, Any]) -> None:
         """Remember the figures."""
         self.record = record

@@ -86,9 +86,13 @@ class Watcher:
         self.tokens: list[int] = []
         self.records: list[dict[str, Any]] = []
         self.sentences: list[str] = []
+        self.evaluations: list[tuple[str, int, int]] = []
 
     def advanced(self, *, tokens: int, words_per_second: float, loss: float) -> None:
         self.tokens.append(tokens)
+
+    def evaluating(self, split: str, num_done: int, num_tokens: int) -> None:
+        self.evaluations.append((split, num_done, num_tokens))
 
     def evaluated(self, record: dict[str, Any]) -> None:
         self.records.append(record)

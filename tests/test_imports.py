@@ -20,6 +20,7 @@ ORDER = [
     "version",
     "files",
     "reading",
+    "stopping",
     "config",
     "corpus",
     "precision",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import math
 import os
 import re
 import shlex
@@ -11,19 +13,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from small_corpus import Watcher, small_config, small_corpus
+from small_corpus import Watcher, random_ids, small_config, small_corpus, write_corpus
 
 from bnce import trainer
 from bnce.checkpoint import MODEL_FILE, MODEL_FORMAT, STATE_FORMAT, read_tensors, state_files
 from bnce.corpus.store import Corpus
 from bnce.errors import UserError
-from bnce.run_directory import RunDirectory
+from bnce.run_directory import RunDirectory, read_summary
+from bnce.stopping import Stopped, raise_on_signals
 from bnce.training_run import create_run, run_training
 
 CPU = torch.device("cpu")
@@ -126,13 +129,14 @@ def test_a_torn_state_falls_back_to_the_one_before(tmp_path: Path, corpus: Corpu
     def tear(run: RunDirectory) -> None:
         newest = state_files(run.path)[-1]
         newest.write_bytes(newest.read_bytes()[:-100])
+        run.append_metrics({**run.read_metrics()[-1], "step": 34})
 
-    # State 17 was saved with an evaluation; the evaluation at 34 is beyond it, and must not be there twice.
+    # State 17 was saved before an evaluation, which is not made again; one at 34 is beyond it, and is.
     watcher = train_in_pieces(broken, corpus, [34], tear)
     (sentence,) = watcher.sentences
     assert "state-000000000034.safetensors' is torn or is no safetensors file" in sentence
     assert sentence.endswith("The previous checkpoint is used.")
-    assert [record["step"] for record in watcher.records] == [17, 34, 34, 50, 67, 84, 100]
+    assert [record["step"] for record in watcher.records] == [17, 34, 50, 67, 84, 100]
     assert_the_same_to_the_bit(broken, unbroken)
 
 
@@ -140,12 +144,97 @@ def test_the_best_model_stays_the_best(tmp_path: Path, corpus: Corpus, monkeypat
     perplexities = iter([5.0, 3.0, 4.0, 3.5, 6.0, 7.0])
     plain = trainer.evaluate
     monkeypatch.setattr(
-        trainer, "evaluate", lambda *arguments: dataclasses.replace(plain(*arguments), ppl_f=next(perplexities))
+        trainer, "evaluate", lambda *arguments, **_: dataclasses.replace(plain(*arguments), ppl_f=next(perplexities))
     )
     run = create_run(tmp_path / "run", small_config(corpus, training={"evaluations_per_epoch": 3}), corpus)
     train_in_pieces(run, corpus, [40])
     _, metadata = read_tensors(run.path / MODEL_FILE, MODEL_FORMAT)
     assert metadata["step"] == "34"
+
+
+@contextlib.contextmanager
+def signal_at(monkeypatch: pytest.MonkeyPatch, split: str, number: int, evaluation: int = 1) -> Iterator[None]:
+    """Send a signal in the middle of an evaluation, the first on this split or a later one."""
+    seen = 0
+
+    def evaluating(self: Watcher, told: str, num_done: int, num_tokens: int) -> None:
+        nonlocal seen
+        seen += told == split and 0 < num_done < num_tokens
+        if seen == evaluation and told == split:
+            seen += 1
+            signal.raise_signal(number)
+
+    with monkeypatch.context() as patched, raise_on_signals():
+        patched.setattr(Watcher, "evaluating", evaluating)
+        yield
+
+
+@pytest.fixture(scope="module")
+def long_corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """Give a corpus whose valid and test take more than one block to evaluate."""
+    sizes = {"train": 2003, "valid": 1200, "test": 1201}
+    splits = {name: random_ids(size, seed=size) for name, size in sizes.items()}
+    return write_corpus(tmp_path_factory.mktemp("long") / "corpus", splits)
+
+
+@pytest.mark.parametrize("checkpoint_seconds", [600.0, math.inf], ids=["saved", "saved only when stopped"])
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_stopped_while_it_evaluates(
+    tmp_path: Path, long_corpus: Corpus, monkeypatch: pytest.MonkeyPatch, split: str, checkpoint_seconds: float
+) -> None:
+    """It stops at once, and what is resumed evaluates what is due, once."""
+    settings = {"evaluations_per_epoch": 3, "checkpoint_seconds": checkpoint_seconds}
+    config = small_config(long_corpus, **RANDOM, training=settings)
+    unbroken, broken = (create_run(tmp_path / name, config, long_corpus) for name in ("unbroken", "broken"))
+    run_training(unbroken, long_corpus, CPU, Watcher())
+    watcher = Watcher()
+    with signal_at(monkeypatch, split, signal.SIGTERM), pytest.raises(Stopped) as stopped:
+        run_training(broken, long_corpus, CPU, watcher)
+    assert stopped.value.status == 143
+    due = [17, 34, 50, 67, 84, 100] if split == "valid" else []
+    assert [record["step"] for record in watcher.records] == ([] if due else [17, 34, 50, 67, 84, 100])
+    assert newest_state(broken)[1]["step"] == (17 if due else 100)
+    assert read_summary(broken.path)["status"] == "stopped"
+    watcher = Watcher()
+    assert run_training(broken, long_corpus, CPU, watcher, resume=True)["status"] == "finished"
+    assert [record["step"] for record in watcher.records] == due
+    assert metrics(broken) == metrics(unbroken)
+    if math.isfinite(checkpoint_seconds):
+        assert_the_same_to_the_bit(broken, unbroken)
+
+
+def test_the_state_is_saved_before_an_evaluation(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = []
+    monkeypatch.setattr(trainer, "evaluate", lambda *_, **__: saved.extend(state_files(tmp_path / "run")) or 1 / 0)
+    run = create_run(tmp_path / "run", small_config(corpus), corpus)
+    with pytest.raises(ZeroDivisionError):
+        run_training(run, corpus, CPU, Watcher())
+    assert [path.name for path in saved] == ["state-000000000050.safetensors"]
+
+
+def test_stopped_while_the_softmax_is_chosen(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = small_config(corpus, loss={"name": "softmax", "softmax": "auto"})
+    run = create_run(tmp_path / "run", config, corpus)
+    with monkeypatch.context() as patched, raise_on_signals(), pytest.raises(Stopped):
+        patched.setattr("bnce.losses.softmax_forms.fastest", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+        run_training(run, corpus, CPU, Watcher())
+    monkeypatch.setattr("bnce.losses.softmax_forms.fastest", lambda *_, **__: ("plain", {"plain": 1.0}))
+    summary = run_training(run, corpus, CPU, Watcher(), resume=True)
+    assert (summary["status"], summary["step"]) == ("finished", 100)
+
+
+def test_without_the_command_line_ctrl_c_is_what_it_always_is(tmp_path: Path, corpus: Corpus) -> None:
+    """It raises KeyboardInterrupt, but only when the run is saved."""
+    run = create_run(tmp_path / "run", small_config(corpus), corpus)
+    steps = iter(range(1, 1000))
+    with pytest.raises(KeyboardInterrupt):
+        run_training(
+            run, corpus, CPU, Watcher(), should_stop=lambda: next(steps) == 3 and signal.raise_signal(signal.SIGINT)
+        )
+    assert [path.name for path in state_files(run.path)] == ["state-000000000003.safetensors"]
+    assert read_summary(run.path)["status"] == "stopped"
 
 
 def test_leftovers_of_a_killed_save_are_cleared(tmp_path: Path, corpus: Corpus) -> None:

@@ -63,7 +63,7 @@ def script_perplexities(monkeypatch: pytest.MonkeyPatch, perplexities: list[floa
     """Let validation find these perplexities, one after another."""
     left = iter(perplexities)
 
-    def scripted(model: LanguageModel, ids: np.ndarray) -> Evaluation:
+    def scripted(model: LanguageModel, ids: np.ndarray, **_: Any) -> Evaluation:
         return dataclasses.replace(evaluate(model, ids[:20]), ppl_f=next(left))
 
     monkeypatch.setattr(trainer_module, "evaluate", scripted)
@@ -366,7 +366,7 @@ class TestClock:
             clock.now += 1.0
             call(*arguments)
 
-        def measure(model: LanguageModel, ids: np.ndarray) -> Evaluation:
+        def measure(model: LanguageModel, ids: np.ndarray, **_: Any) -> Evaluation:
             clock.now += 1000.0
             return evaluate(model, ids)
 

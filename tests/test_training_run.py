@@ -360,7 +360,7 @@ def test_the_best_model_is_tested_and_not_the_last(
 ) -> None:
     worse = iter([7.0, 9.0])
     monkeypatch.setattr(
-        "bnce.trainer.evaluate", lambda model, ids: dataclasses.replace(evaluate(model, ids), ppl_f=next(worse))
+        "bnce.trainer.evaluate", lambda model, ids, **_: dataclasses.replace(evaluate(model, ids), ppl_f=next(worse))
     )
     run = create_run(place / "run", small_config(corpus), corpus)
     run_training(run, corpus, CPU, Watcher())

@@ -41,11 +41,16 @@ def save_state(
     directory: Path, step: int, tensors: Mapping[str, Tensor], record: Mapping[str, Any], owner: str
 ) -> Path:
     """Write the state after `step` steps and drop all but the newest ones; `owner` ties it to its run."""
-    path = directory / f"state-{step:012d}.safetensors"
+    path = state_file(directory, step)
     write_tensors(path, tensors, STATE_FORMAT, {"owner": owner, "record": json.dumps(record)})
     for old in state_files(directory)[:-NUM_KEPT_STATES]:
         old.unlink()
     return path
+
+
+def state_file(directory: Path, step: int) -> Path:
+    """Name the state after so many steps."""
+    return directory / f"state-{step:012d}.safetensors"
 
 
 def state_files(directory: Path) -> list[Path]:

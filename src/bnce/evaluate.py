@@ -99,9 +99,11 @@ def evaluate(
     num_parallel = num_parallel or (16 if device.type == "cpu" else 512)
     was_training = model.training
     model.eval()
-    with float32_products(tf32=False):
-        score_N, normaliser_N, target_N, position_N = _score(model, ids, num_parallel, progress)
-    model.train(was_training)
+    try:
+        with float32_products(tf32=False):
+            score_N, normaliser_N, target_N, position_N = _score(model, ids, num_parallel, progress)
+    finally:
+        model.train(was_training)
     result = _summarise(score_N, normaliser_N, target_N, model)
     if known is None:
         return result

@@ -109,6 +109,12 @@ def run_experiment(
         gc.collect()  # a captured step keeps its memory until its owner is collected
         if device.type == "cuda":
             torch.cuda.empty_cache()
+    return find_outcome(rows, out, failed)
+
+
+def find_outcome(rows: list[PlannedRow], out: Path, failed: Mapping[str, str] | None = None) -> Outcome:
+    """See on the disk what became of the rows; `failed` are the reasons why some have just failed."""
+    failed = dict(failed or {})
     for row in rows:
         if read_status(out / row.name) == "diverged":
             failed.setdefault(row.name, "It diverged before; remove its directory to train it again.")

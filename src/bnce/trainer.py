@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bnce.checkpoint import load_newest_state, save_state, state_files
+from bnce.checkpoint import load_newest_state, save_state, state_file, state_files
 from bnce.corpus.batches import open_streams
 from bnce.corpus.store import Corpus
 from bnce.errors import NotFiniteError
@@ -26,6 +26,7 @@ from bnce.optimiser import Optimiser, Schedule
 from bnce.peak_memory import peak_memory_bytes, reset_peak_memory
 from bnce.run_directory import RunDirectory, describe_device, training_streams
 from bnce.step import TrainingStep
+from bnce.stopping import HeldSignals, Stopped, hold_signals
 
 # How often the loss is read back and looked at; a GPU should not have to wait for the host.
 CHECK_EVERY_STEPS = {"cpu": 1, "cuda": 50}
@@ -42,8 +43,11 @@ class Observer(Protocol):
     def advanced(self, *, tokens: int, words_per_second: float, loss: float) -> None:
         """Hear of progress; the loss is the mean over tokens since the last evaluation."""
 
+    def evaluating(self, split: str, num_done: int, num_tokens: int) -> None:
+        """Hear how far an evaluation on validation or test has come."""
+
     def evaluated(self, record: dict[str, Any]) -> None:
-        """Hear of an evaluation."""
+        """Hear of an evaluation on validation."""
 
     def noticed(self, sentence: str) -> None:
         """Hear of something worth a line."""
@@ -87,10 +91,12 @@ class Trainer:
         self.seconds_at_evaluation = 0.0
         self.best_perplexity = math.inf
         self.best_step = 0
+        self.evaluated_step = 0  # the last one that validation was evaluated after
         self.warnings: list[str] = []
         self.is_astray = False
         self.devices = [describe_device(device)]  # more than one where a run was resumed on another
         self.last_checkpoint: Path | None = None
+        self._clock_started: float | None = None
 
     def _choose_softmax(self) -> str:
         """Name the form of the softmax: the configured one, the one the run began with, or the fastest here."""
@@ -117,14 +123,30 @@ class Trainer:
         return self.config.training.epochs * self.streams.num_tokens
 
     def train(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
-        """Train to the end, or until asked to stop; returns whether the end was reached."""
+        """Train to the end, or until asked to stop; returns whether the end was reached.
+
+        `should_stop` is asked after every step. Ctrl-C and SIGTERM wait for the end of a step, too, but break off an
+        evaluation: nothing is lost, for the state is saved before it.
+        """
+        with hold_signals() as signals:
+            try:
+                return self._train(lambda: should_stop() or signals(), signals)
+            except Stopped:
+                self.save_if_needed()
+                raise
+        return False
+
+    def _train(self, should_stop: Callable[[], bool], signals: HeldSignals) -> bool:
         if self.config.loss.name == "softmax":
-            self.softmax = self._choose_softmax()
+            with signals.let_through():
+                self.softmax = self._choose_softmax()
             softmax_forms.get_form(self.softmax, self.device)
             self.model.output.softmax = self.softmax
         reset_peak_memory(self.device)
         self._warn_of_few_steps()
         check_every = CHECK_EVERY_STEPS.get(self.device.type, 1)
+        if self._evaluation_due():  # the one that this run was stopped in
+            self._evaluate(signals)
         last_saved = self._resume_clock()
         while self.step < self.total_steps:
             index = self.step % len(self.streams)
@@ -142,21 +164,21 @@ class Trainer:
             if self.step % check_every == 0:
                 self._check_finite()
                 self._tell()
-            evaluates = self._evaluation_due(index)
+            evaluates = self._evaluation_due()
             saves = time.monotonic() - last_saved >= self.config.training.checkpoint_seconds
             stops = should_stop()
             if evaluates or saves or stops:
                 self._pause_clock()
                 self._check_finite()
                 self._check_parameters()
-                if evaluates:
-                    self._evaluate(ends_epoch=index == len(self.streams) - 1)
                 # A run that never saves by the clock is one to be repeated rather than resumed, unless it is stopped.
                 if stops or math.isfinite(self.config.training.checkpoint_seconds):
                     self.save()
+                if stops and self.step < self.total_steps:
+                    return False
+                if evaluates:
+                    self._evaluate(signals)
                 last_saved = self._resume_clock()
-            if stops and self.step < self.total_steps:
-                return False
         return True
 
     def _check_finite(self) -> None:
@@ -182,27 +204,47 @@ class Trainer:
             "Lower optimiser.learning_rate or optimiser.clip_norm and train again."
         )
 
-    def _evaluation_due(self, index: int) -> bool:
+    def _evaluation_due(self) -> bool:
+        """Say whether the last step is one to evaluate after, and that has not been done."""
+        if self.step == self.evaluated_step:
+            return False
         per_epoch, length = self.config.training.evaluations_per_epoch, len(self.streams)
+        index = (self.step - 1) % length
         return (index + 1) * per_epoch // length > index * per_epoch // length
 
-    def _evaluate(self, *, ends_epoch: bool) -> None:
-        """Measure the model on validation, note it, and keep it if it is the best so far."""
-        result = evaluate(self.model, self.valid_ids)
+    def _evaluate(self, signals: HeldSignals) -> None:
+        """Measure the model on validation, keep it if it is the best so far, and write down what was found."""
+        with signals.let_through():
+            result = evaluate(
+                self.model,
+                self.valid_ids,
+                progress=lambda num_done, num_tokens: self.observer.evaluating("valid", num_done, num_tokens),
+            )
         if not math.isfinite(result.ppl_f):
+            # The state that was saved for this evaluation is none to go on from.
+            state_file(self.run.path, self.step).unlink(missing_ok=True)
+            self.last_checkpoint = max(state_files(self.run.path), default=None)
             raise self._not_finite("validation perplexity", self.step - 1)
-        self._warn_if_astray(result)
         record = self._metrics(result)
-        self.run.append_metrics(record)
         if result.ppl_f < self.best_perplexity:
-            self.best_perplexity, self.best_step = result.ppl_f, self.step
             self.run.save_model(self.model, self.step)
-        if ends_epoch:
-            self.schedule.end_epoch(result.ppl_f)
+        # Last, so that an evaluation that is written down has been made whole.
+        self.run.append_metrics(record)
+        self._take_in(record)
+        self.observer.evaluated(record)
+
+    def _take_in(self, record: dict[str, Any]) -> None:
+        """Draw the conclusions of an evaluation that is written down: made just now, or before the run was killed."""
+        perplexity = record["ppl_f"]
+        self._warn_if_astray(perplexity)
+        if perplexity < self.best_perplexity:
+            self.best_perplexity, self.best_step = perplexity, self.step
+        if self.step % len(self.streams) == 0:
+            self.schedule.end_epoch(perplexity)
         self.training_step.loss_total.zero_()
         self.tokens_at_evaluation, self.seconds_at_evaluation = self.tokens, self.seconds
         self.timed_tokens_at_evaluation = self.timed_tokens
-        self.observer.evaluated(record)
+        self.evaluated_step = self.step
 
     def _warn(self, sentence: str) -> None:
         """Say something once a run that its summary and reports should say, too."""
@@ -217,18 +259,18 @@ class Trainer:
                 f"({batch_size}), as the recipe demo does, or train on more text."
             )
 
-    def _warn_if_astray(self, result: Evaluation) -> None:
+    def _warn_if_astray(self, perplexity: float) -> None:
         """Say once that the model has become worse than what it started as: the frequencies of the words."""
         if self.is_astray:
             return
         valid_N = torch.from_numpy(np.asarray(self.valid_ids, dtype=np.int64)).to(self.device)
         start = math.exp(-float(self.model.output.noise.log_prob(valid_N).double().mean()))
-        if result.ppl_f > ASTRAY * start:
+        if perplexity > ASTRAY * start:
             self.is_astray = True
             optimiser = self.config.optimiser
             body = f" or optimiser.body_learning_rate ({optimiser.body_learning_rate:g})"
             self._warn(
-                f"Validation PPLf is {result.ppl_f:.5g} at step {self.step}, worse than at the start of training "
+                f"Validation PPLf is {perplexity:.5g} at step {self.step}, worse than at the start of training "
                 f"({start:.5g}): lower optimiser.learning_rate ({optimiser.learning_rate:g})"
                 f"{body if optimiser.name == 'rowwise' else ''}."
             )
@@ -277,7 +319,7 @@ class Trainer:
     # The clock runs while the model trains, and stands while it is measured or saved.
 
     def _resume_clock(self) -> float:
-        self._clock_started: float | None = time.monotonic()
+        self._clock_started = time.monotonic()
         return self._clock_started
 
     def _elapsed(self) -> float:
@@ -315,6 +357,9 @@ class Trainer:
             "tokens_at_evaluation": self.tokens_at_evaluation,
             "seconds_at_evaluation": self.seconds_at_evaluation,
             "best_perplexity": self.best_perplexity,
+            "best_step": self.best_step,
+            "evaluated_step": self.evaluated_step,
+            "grad_norm": float(self.training_step.norm),
             "schedule": self.schedule.state(),
             "softmax": self.softmax,
             "warnings": self.warnings,
@@ -322,6 +367,11 @@ class Trainer:
             "devices": self.devices,
         }
         self.last_checkpoint = save_state(self.run.path, self.step, tensors, record, self.run.owner)
+
+    def save_if_needed(self) -> None:
+        """Write the state unless it is the one on disk."""
+        if self.last_checkpoint != state_file(self.run.path, self.step):
+            self.save()
 
     def resume(self) -> None:
         """Go back to the newest state that is whole, or to the start of a run that was stopped before its first."""
@@ -345,7 +395,10 @@ class Trainer:
         self.timed_tokens_at_evaluation = record["timed_tokens_at_evaluation"]
         self.tokens_at_evaluation = record["tokens_at_evaluation"]
         self.seconds_at_evaluation = record["seconds_at_evaluation"]
-        self.best_perplexity = record["best_perplexity"]
+        self.best_perplexity, self.best_step = record["best_perplexity"], record.get("best_step", 0)
+        # Version 0.1.0 saved after an evaluation and not before it.
+        self.evaluated_step = record.get("evaluated_step", self.step)
+        self.training_step.norm.fill_(record.get("grad_norm", 0.0))
         self.schedule.load_state(record["schedule"])
         self.softmax, self.warnings = record.get("softmax"), record.get("warnings", [])
         self.is_astray = record.get("is_astray", False)
@@ -355,6 +408,10 @@ class Trainer:
             if newer > state.path:
                 newer.unlink()
         self.run.keep_metrics_up_to(self.step)
+        if self._evaluation_due():
+            for written in self.run.read_metrics():
+                if written["step"] == self.step:
+                    self._take_in(written)
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -22,6 +22,7 @@ from bnce.evaluate import Evaluation, evaluate
 from bnce.evaluation_events import write_test_events
 from bnce.losses import softmax_forms
 from bnce.run_directory import RunDirectory, read_summary, training_streams
+from bnce.stopping import Stopped
 from bnce.trainer import Observer, Trainer
 from bnce.version import __version__
 
@@ -87,6 +88,7 @@ def run_training(
 ) -> dict[str, Any]:
     """Train to the end or to a stop, evaluate the best model on test, and return the run's summary.
 
+    Ctrl-C and SIGTERM raise what they usually do, once the run is saved and its summary says that it was stopped.
     Whoever calls it holds the run, so that no other process trains it, too.
     """
     if resume:
@@ -111,6 +113,10 @@ def run_training(
             finished = trainer.train(should_stop)
             if finished and "test" in corpus.statistics:
                 recorder.tested(trainer.step, _test(trainer, run, corpus))
+    except (Stopped, KeyboardInterrupt):
+        trainer.save_if_needed()
+        run.write_json("summary.json", summary("stopped"))
+        raise
     except BaseException as error:
         status = "diverged" if isinstance(error, NotFiniteError) else "failed"
         with contextlib.suppress(UserError, OSError):  # the first error is the one to tell
@@ -126,9 +132,15 @@ def run_training(
 def _test(trainer: Trainer, run: RunDirectory, corpus: Corpus) -> Evaluation:
     """Evaluate the best model on test: the one at hand, or the one on disk, which takes its place."""
     if trainer.best_step != trainer.step:
+        trainer.save_if_needed()  # as it is now, in case that the test is broken off
         trainer.model.load_state_dict(run.read_model()[0])
     test_ids = corpus.split("test")[: run.config.training.max_test_tokens or None]
-    result = evaluate(trainer.model, test_ids, known=run.word_counts)
+    result = evaluate(
+        trainer.model,
+        test_ids,
+        progress=lambda num_done, num_tokens: trainer.observer.evaluating("test", num_done, num_tokens),
+        known=run.word_counts,
+    )
     run.write_json("evaluation.json", {"split": "test", **result.to_dict()})
     return result
 
@@ -193,6 +205,9 @@ class _Recorder:
 
     def advanced(self, *, tokens: int, words_per_second: float, loss: float) -> None:
         self.observer.advanced(tokens=tokens, words_per_second=words_per_second, loss=loss)
+
+    def evaluating(self, split: str, num_done: int, num_tokens: int) -> None:
+        self.observer.evaluating(split, num_done, num_tokens)
 
     def evaluated(self, record: dict[str, Any]) -> None:
         with self._without_tensorboard():

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from bnce.checkpoint import MODEL_FILE, state_files
-from bnce.cli.train import STOPPED
 from bnce.config import read_config
 from bnce.experiment import Outcome
 from bnce.run_directory import is_finished
@@ -96,7 +95,7 @@ def test_stopped_before_its_first_figures_and_again(
     for _ in range(2):
         num_steps = 0
         outcome = bnce("experiment", "ltcb", *options, "--json")
-        assert outcome.status == STOPPED
+        assert outcome.status == 130
         assert json.loads(outcome.stdout) == {
             "rows": [], "finished": False, "waiting": ["rnn-softmax", "rnn-bnce"], "failed": {}
         }  # fmt: skip

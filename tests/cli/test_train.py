@@ -327,8 +327,8 @@ class TestRefusals:
         assert outcome.stdout == ""
         assert "Traceback" not in outcome.stderr
         assert outcome.stderr.splitlines()[-1] == (
-            f"bnce: The disk is full: '{run / 'model.safetensors'}' could not be written, and what was there is as "
-            f"it was; free some space, then go on with  bnce train --out {run} --resume"
+            f"bnce: The disk is full: '{run / 'state-000000000040.safetensors'}' could not be written, and what was "
+            f"there is as it was; free some space, then go on with  bnce train --out {run} --resume"
         )
         assert list(run.glob("*.safetensors")) == []
         assert list(run.glob(".*")) == []

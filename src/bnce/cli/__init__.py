@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 import sys
 from typing import Annotated
 
@@ -28,6 +29,7 @@ from bnce.cli.serve import serve
 from bnce.cli.train import train
 from bnce.cli.vocab import vocab
 from bnce.errors import UserError
+from bnce.stopping import Stopped, raise_on_signals
 from bnce.version import __version__
 
 app = typer.Typer(
@@ -81,10 +83,18 @@ def main() -> None:
     open_stdout()
     try:
         try:
-            run_app(app)
+            with raise_on_signals():
+                run_app(app)
+        except Stopped:
+            drop_stdout()  # whoever would read it may be what hangs
+            raise
         finally:
             # Here, where a failure can be told: Python's own flush at the end only complains.
             sys.stdout.flush()
+    except Stopped as stop:
+        how = "by Ctrl-C" if stop.number == signal.SIGINT else "by a signal (SIGTERM)"
+        sys.stderr.write(f"bnce: Stopped {how} before the end.\n")
+        sys.exit(stop.status)
     except UserError as error:
         sys.stderr.write(f"bnce: {error}\n")
         sys.exit(2)

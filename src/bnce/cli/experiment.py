@@ -8,14 +8,15 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bnce.cli.compare import publish
 from bnce.cli.console import JsonOption, print_json, progress_bar, stderr
-from bnce.cli.train import STOPPED, Display, StopOnSignal
+from bnce.cli.train import Display
 from bnce.errors import UserError, unknown_name
+from bnce.stopping import Stopped
 
 if TYPE_CHECKING:
     from bnce.config import RunConfig
@@ -60,7 +61,7 @@ def experiment(
 
       bnce experiment ltcb --corpus corpora/wiki --recipe ltcb --models rnn,relu-lstm --out experiments/sgd --budget 60
     """
-    from bnce.experiment import RECIPES, run_experiment, table_rows
+    from bnce.experiment import RECIPES, find_outcome, run_experiment, table_rows
     from bnce.run_directory import choose_device
     from bnce.training_run import corpus_setting, open_corpus
 
@@ -83,7 +84,7 @@ def experiment(
         with display.bar:
             yield display
 
-    with StopOnSignal() as stop:
+    try:
         outcome = run_experiment(
             wanted,
             out,
@@ -92,14 +93,14 @@ def experiment(
             chosen,
             watch,
             budget_seconds=None if budget is None else 60.0 * budget,
-            should_stop=stop,
             command=shlex.join(["bnce", *sys.argv[1:]]),
             keep_models=keep_models,
         )
-        stopped = stop()
+    except Stopped as stop:
+        # The report, with its plots, would take longer than somebody who stops a command wants to wait.
+        _tell(find_outcome(wanted, out), as_json)
+        raise typer.Exit(stop.status) from None
     _report(rows, out, outcome, as_json)
-    if stopped:
-        raise typer.Exit(STOPPED)
     if outcome.failed:
         raise typer.Exit(FAILED)
 
@@ -109,12 +110,20 @@ def _report(rows: list[PlannedRow], out: Path, outcome: Outcome, as_json: bool) 
     from bnce.report.comparison import compare_runs
     from bnce.report.runs import has_figures
 
-    beside = {"finished": outcome.finished, "waiting": list(outcome.waiting), "failed": dict(outcome.failed)}
     measured = [out / row.name for row in rows if has_figures(out / row.name)]
     if measured:
-        publish(compare_runs(measured), out / "report", None, as_json, beside)
-    elif as_json:
-        print_json({"rows": [], **beside})
+        publish(compare_runs(measured), out / "report", None, as_json, _record(outcome))
+    _tell(outcome, as_json and not measured)
+
+
+def _record(outcome: Outcome) -> dict[str, Any]:
+    return {"finished": outcome.finished, "waiting": list(outcome.waiting), "failed": dict(outcome.failed)}
+
+
+def _tell(outcome: Outcome, as_json: bool) -> None:
+    """Say what has no figures yet and why."""
+    if as_json:
+        print_json({"rows": [], **_record(outcome)})
     for name, why in outcome.failed.items():
         stderr.print(f"{name} failed: {why}", markup=False)
     if outcome.waiting:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import shlex
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdout
 from bnce.errors import DiskFullError, UserError
+from bnce.stopping import Stopped
 
 if TYPE_CHECKING:
     from bnce.config import RunConfig
-
-STOPPED = 130  # the status of a program that Ctrl-C ended
 
 
 def train(
@@ -65,7 +62,7 @@ def train(
 
       bnce train --out runs/relu-lstm --resume
     """
-    from bnce.run_directory import RunDirectory, choose_device, hold_run
+    from bnce.run_directory import RunDirectory, choose_device, hold_run, read_summary
     from bnce.training_run import create_run, open_corpus, run_training
 
     chosen = choose_device(device)
@@ -76,27 +73,24 @@ def train(
     run = RunDirectory.open(out) if resume else create_run(out, config, opened, chosen)
     show = Display(run.config, len(opened.split("train")))
     try:
-        with StopOnSignal() as stop, hold_run(out), show.bar:
+        with hold_run(out), show.bar:
             summary = run_training(
-                run,
-                opened,
-                chosen,
-                show,
-                resume=resume,
-                should_stop=stop,
-                command=shlex.join(["bnce", *sys.argv[1:]]),
+                run, opened, chosen, show, resume=resume, command=shlex.join(["bnce", *sys.argv[1:]])
             )
+    except Stopped as stop:
+        summary = read_summary(out)
+        if as_json:
+            print_json({"run": str(out), **summary})
+        where = f"and saved at step {summary['step']}" if summary.get("step") else "before the first step"
+        stderr.print(f"Stopped {where}: go on with  {_resume_command(out)}", markup=False)
+        raise typer.Exit(stop.status) from None
     except DiskFullError as error:
         # Without --resume, the run that is there now would be refused.
         raise DiskFullError(error.what, error.remedy, f"go on with  {_resume_command(out)}") from error
     record = {"run": str(out), **summary, **_results(run)}
     if as_json:
         print_json(record)
-    if summary["status"] == "stopped":
-        sentence = f"Stopped and saved at step {summary['step']}: go on with  {_resume_command(out)}"
-        stderr.print(sentence, markup=False)
-        raise typer.Exit(STOPPED)
-    if not as_json:
+    else:
         _print_results(record)
 
 
@@ -166,29 +160,6 @@ def _resume_command(out: Path) -> str:
     return shlex.join(["bnce", "train", "--out", str(out), "--resume"])
 
 
-class StopOnSignal:
-    """Turns the first Ctrl-C (or a polite kill) into a wish to stop after the step; a second one ends at once."""
-
-    def __init__(self) -> None:
-        self.wished = False
-
-    def __enter__(self) -> StopOnSignal:
-        self._before = {number: signal.signal(number, self._wish) for number in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _wish(self, number: int, frame: FrameType | None) -> None:
-        self.wished = True
-        signal.signal(number, signal.SIG_DFL)
-
-    def __call__(self) -> bool:
-        """Say whether somebody wishes to stop."""
-        return self.wished
-
-
 class Display:
     """Shows a run's progress on standard error."""
 
@@ -206,6 +177,9 @@ class Display:
     def advanced(self, *, tokens: int, words_per_second: float, loss: float) -> None:
         """Move the bar."""
         self.bar.update(self.task, completed=tokens, speed=f"{words_per_second:,.0f} w/s", loss=f"loss {loss:.3f}")
+
+    def evaluating(self, split: str, num_done: int, num_tokens: int) -> None:
+        """Hear of an evaluation's progress."""
 
     def evaluated(self, record: dict[str, Any]) -> None:
         """Show the newest perplexities."""

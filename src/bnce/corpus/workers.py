@@ -36,9 +36,14 @@ class Workers:
     def __enter__(self) -> Workers:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if self._pool is None:
+            return
+        if kind is not None:
+            # Nobody waits for what they are at.
+            for process in list((self._pool._processes or {}).values()):
+                process.kill()
+        self._pool.shutdown(cancel_futures=True)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result]:
         """Yield function(item) for every item in turn."""
@@ -82,7 +87,8 @@ def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], num_w
 
 def _serve_the_parent() -> None:
     """Leave interrupts to the parent, never outlive it, and hold on to memory."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     # Every block takes and frees the same megabytes: to give them back to the system each time costs a tenth of
     # all the time. Only glibc has this to set.
     with contextlib.suppress(OSError, AttributeError):

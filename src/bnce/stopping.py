@@ -1,0 +1,94 @@
+"""Ctrl-C and a polite kill (SIGINT and SIGTERM): they break off what is being done, wherever that is.
+
+They are held back only while something must not be left half done, such as a step of training. A second signal ends
+the process at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopped(BaseException):
+    """A signal asked to stop. It is no `Exception`: nobody is to take it for an error and go on."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.number = number
+
+    @property
+    def status(self) -> int:
+        """The exit status by which a shell knows a program that a signal ended: 130 or 143."""
+        return 128 + self.number
+
+
+@contextlib.contextmanager
+def raise_on_signals() -> Iterator[None]:
+    """Let a signal raise `Stopped` wherever the program is."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        raise Stopped(number)
+
+    with _handled_by(stop):
+        yield
+
+
+class HeldSignals:
+    """What came in while signals are held back; calling it says whether one did."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._holds = True
+
+    def __call__(self) -> bool:
+        """Say whether somebody wishes to stop."""
+        return self.number is not None
+
+    @contextlib.contextmanager
+    def let_through(self) -> Iterator[None]:
+        """Do something that may be broken off at any point, by `Stopped`."""
+        if self.number is not None:
+            raise Stopped(self.number)
+        self._holds = False
+        try:
+            yield
+        finally:
+            self._holds = True
+
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        """Note a signal, the first of its kind."""
+        signal.signal(number, signal.SIG_DFL)
+        self.number = number
+        if not self._holds:
+            raise Stopped(number)
+
+
+@contextlib.contextmanager
+def hold_signals() -> Iterator[HeldSignals]:
+    """Hold signals back; one that came in is passed on at the end, to whoever would have had it at first."""
+    held = HeldSignals()
+    with contextlib.suppress(Stopped), _handled_by(held.receive):
+        yield held
+    if held.number is not None:
+        signal.raise_signal(held.number)
+
+
+@contextlib.contextmanager
+def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    # Only a program's first thread may say who hears of signals.
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, signal.SIG_DFL if former is None else former)

@@ -1,0 +1,107 @@
+"""Ctrl-C and SIGTERM in any command: one line, the status that shells know, and no traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bnce.checkpoint import state_files
+from bnce.run_directory import is_finished
+
+from .conftest import Command, settings
+
+STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+def stop_in(
+    monkeypatch: pytest.MonkeyPatch, place: str, number: int = signal.SIGINT, call: int = 1
+) -> Callable[..., Any]:
+    """Let a signal come while a function runs that is named as `module.name`, the first time or a later one."""
+    calls = 0
+    module, _, name = place.rpartition(".")
+    plain = getattr(sys.modules[module], name)
+
+    def interrupted(*arguments: Any, **keywords: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            signal.raise_signal(number)
+        return plain(*arguments, **keywords)
+
+    monkeypatch.setattr(place, interrupted)
+    return interrupted
+
+
+@pytest.mark.parametrize("number", STATUS)
+def test_evaluate(bnce: Command, trained: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    stop_in(monkeypatch, "bnce.evaluate._score", number)
+    outcome = bnce("evaluate", trained)
+    assert (outcome.status, outcome.stdout) == (STATUS[number], "")
+    told = {signal.SIGINT: "by Ctrl-C", signal.SIGTERM: "by a signal (SIGTERM)"}[number]
+    assert outcome.stderr == f"bnce: Stopped {told} before the end.\n"
+
+
+def test_train_in_the_test(bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training is over and saved: what goes on is the test alone."""
+    with monkeypatch.context() as patched:
+        stop_in(patched, "bnce.training_run.evaluate", signal.SIGTERM)
+        outcome = bnce("train", "wiki", "--corpus", corpus, "--out", place / "run", "--json", *settings())
+    assert outcome.status == 143
+    record = json.loads(outcome.stdout)
+    assert (record["status"], record["step"]) == ("stopped", 80)
+    assert f"saved at step 80: go on with  bnce train --out {place / 'run'} --resume" in outcome.stderr
+    with monkeypatch.context() as patched:
+        patched.setattr("bnce.trainer.evaluate", None)  # validation is not evaluated again
+        assert bnce("train", "--out", place / "run", "--resume", "--json").json["test"]["num_tokens"] > 0
+
+
+def test_experiment(bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends with the row that is stopped, and the same command goes on."""
+    options = ["--corpus", corpus, "--models", "rnn", "--losses", "softmax,bnce", "--out", place / "grid", *settings()]
+    with monkeypatch.context() as patched:
+        stop_in(patched, "bnce.training_run.evaluate", signal.SIGTERM, call=2)
+        outcome = bnce("experiment", "ltcb", *options)
+    assert (outcome.status, outcome.stdout) == (143, "")
+    assert "Not every row is done: the same command goes on (rnn-bnce)." in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+    assert is_finished(place / "grid" / "rnn-softmax")
+    assert not is_finished(place / "grid" / "rnn-bnce")
+    assert state_files(place / "grid" / "rnn-bnce")
+    assert bnce("experiment", "ltcb", *options).status == 0
+
+
+def test_prepare_with_workers(texts: Path, place: Path) -> None:
+    """Its workers end with it, whether the signal went to them, too, or not."""
+    texts_dir = place / "many"
+    texts_dir.mkdir()
+    text = (texts / "train.txt").read_text(encoding="utf-8")
+    sources = []
+    for number in range(4):
+        source = texts_dir / f"{number}.txt"
+        source.write_text(text * 400, encoding="utf-8")
+        sources.append(str(source))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bnce", "prepare", *sources, "--out", str(place / "corpus"), "--workers", "2"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    while not [path for path in place.iterdir() if path.name.endswith(".partial")]:
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGTERM)
+    stdout, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stdout) == (143, "")
+    assert stderr.splitlines()[-1] == "bnce: Stopped by a signal (SIGTERM) before the end."
+    assert "Traceback" not in stderr
+    assert [path.name for path in place.iterdir()] == ["many"]
