@@ -42,6 +42,7 @@ ORDER = [
     "evaluation_events",
     "run_directory",
     "peak_memory",
+    "training_clock",
     "trainer",
     "training_run",
     "experiment",

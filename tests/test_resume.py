@@ -217,8 +217,8 @@ def test_the_state_is_saved_before_an_evaluation(
 def test_stopped_while_the_softmax_is_chosen(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     config = small_config(corpus, loss={"name": "softmax", "softmax": "auto"})
     run = create_run(tmp_path / "run", config, corpus)
-    with monkeypatch.context() as patched, raise_on_signals(), pytest.raises(Stopped):
-        patched.setattr("bnce.losses.softmax_forms.fastest", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr("bnce.losses.softmax_forms.fastest", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    with raise_on_signals(), pytest.raises(Stopped):
         run_training(run, corpus, CPU, Watcher())
     monkeypatch.setattr("bnce.losses.softmax_forms.fastest", lambda *_, **__: ("plain", {"plain": 1.0}))
     summary = run_training(run, corpus, CPU, Watcher(), resume=True)

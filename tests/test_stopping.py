@@ -27,41 +27,55 @@ def test_a_signal_breaks_off(number: int, status: int) -> None:
 
 def test_a_second_signal_is_not_ours() -> None:
     """It ends the process at once, however long the first one's end takes."""
-    with pytest.raises(Stopped), raise_on_signals():
-        try:
+    with raise_on_signals():
+        with pytest.raises(Stopped):
             signal.raise_signal(signal.SIGTERM)
-        finally:
-            assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_a_held_signal_is_passed_on_at_the_end() -> None:
     done = []
-    with pytest.raises(Stopped) as stopped, raise_on_signals(), hold_signals() as held:
-        assert not held()
-        signal.raise_signal(signal.SIGTERM)
-        assert held()
-        done.append("whole")
+
+    def work() -> None:
+        with hold_signals() as held:
+            assert not held()
+            signal.raise_signal(signal.SIGTERM)
+            assert held()
+            done.append("whole")
+
+    with pytest.raises(Stopped) as stopped, raise_on_signals():
+        work()
     assert done == ["whole"]
     assert stopped.value.number == signal.SIGTERM
 
 
 def test_a_part_may_let_them_through() -> None:
     reached = []
-    with pytest.raises(KeyboardInterrupt), hold_signals() as held:
-        with held.let_through():
-            reached.append("before")
-            signal.raise_signal(signal.SIGINT)
-            reached.append("after")
-        reached.append("end")
+
+    def work() -> None:
+        with hold_signals() as held:
+            with held.let_through():
+                reached.append("before")
+                signal.raise_signal(signal.SIGINT)
+                reached.append("after")
+            reached.append("end")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
     assert reached == ["before"]
 
 
 def test_a_part_does_not_begin_after_a_signal() -> None:
     reached = []
-    with pytest.raises(KeyboardInterrupt), hold_signals() as held:
-        signal.raise_signal(signal.SIGINT)
-        with held.let_through():
-            reached.append("inside")
+
+    def work() -> None:
+        with hold_signals() as held:
+            signal.raise_signal(signal.SIGINT)
+            with held.let_through():
+                reached.append("inside")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
     assert reached == []
 
 

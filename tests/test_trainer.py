@@ -17,6 +17,7 @@ from small_corpus import Watcher, random_ids, small_config, small_corpus, small_
 from torch import Tensor
 
 from bnce import trainer as trainer_module
+from bnce import training_clock
 from bnce.checkpoint import MODEL_FILE, MODEL_FORMAT, STATE_FORMAT, read_tensors, state_files
 from bnce.corpus.batches import Chunk, Streams
 from bnce.corpus.store import Corpus
@@ -358,7 +359,8 @@ class TestClock:
     @pytest.fixture
     def clock(self, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         clock = SimpleNamespace(now=100.0)
-        monkeypatch.setattr(trainer_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+        for module in (trainer_module, training_clock):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
 
         call = TrainingStep.__call__
 
@@ -381,7 +383,7 @@ class TestClock:
         records = trainer.run.read_metrics()
         assert [record["seconds"] for record in records] == [50.0, 100.0]
         assert [record["words_per_second"] for record in records] == [40.0, 40.0]
-        assert trainer.seconds == 100.0
+        assert trainer.clock.seconds == 100.0
 
     def test_start_up_is_timed_apart(
         self, corpus: Corpus, names: Iterator[Path], clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
@@ -392,10 +394,10 @@ class TestClock:
         monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
         assert trainer.train()
         records = trainer.run.read_metrics()
-        assert (trainer.startup_seconds, trainer.seconds) == (3.0, 97.0)
+        assert (trainer.clock.startup_seconds, trainer.clock.seconds) == (3.0, 97.0)
         assert [record["seconds"] for record in records] == [47.0, 97.0]
         # Neither its seconds nor its words count, in the run and since an evaluation.
-        assert trainer.words_per_second == 40.0
+        assert trainer.clock.words_per_second == 40.0
         assert [record["words_per_second"] for record in records] == [40.0, 40.0]
         assert trainer.tokens == 100 * 40
 

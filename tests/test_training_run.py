@@ -394,7 +394,7 @@ def test_what_broke_a_run_off_is_in_its_summary(
     place: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, error: Exception, status: str, told: str
 ) -> None:
     def fail(trainer: Trainer, _: object) -> bool:
-        trainer.tokens, trainer.timed_tokens, trainer.seconds = 1000, 1000, 1e-9
+        trainer.tokens, trainer.clock.timed_tokens, trainer.clock.seconds = 1000, 1000, 1e-9
         raise error
 
     monkeypatch.setattr(Trainer, "train", fail)

@@ -27,6 +27,7 @@ from bnce.peak_memory import peak_memory_bytes, reset_peak_memory
 from bnce.run_directory import RunDirectory, describe_device, training_streams
 from bnce.step import TrainingStep
 from bnce.stopping import HeldSignals, Stopped, hold_signals
+from bnce.training_clock import TrainingClock
 
 # How often the loss is read back and looked at; a GPU should not have to wait for the host.
 CHECK_EVERY_STEPS = {"cpu": 1, "cuda": 50}
@@ -83,12 +84,8 @@ class Trainer:
 
         self.step = 0
         self.tokens = 0
-        self.seconds = 0.0  # of training alone
-        self.startup_seconds = 0.0  # of a GPU's first steps, in which kernels are compiled and the step is captured
-        self.timed_tokens = 0  # those that `seconds` went into
+        self.clock = TrainingClock(device)
         self.tokens_at_evaluation = 0
-        self.timed_tokens_at_evaluation = 0
-        self.seconds_at_evaluation = 0.0
         self.best_perplexity = math.inf
         self.best_step = 0
         self.evaluated_step = 0  # the last one that validation was evaluated after
@@ -96,7 +93,6 @@ class Trainer:
         self.is_astray = False
         self.devices = [describe_device(device)]  # more than one where a run was resumed on another
         self.last_checkpoint: Path | None = None
-        self._clock_started: float | None = None
 
     def _choose_softmax(self) -> str:
         """Name the form of the softmax: the configured one, the one the run began with, or the fastest here."""
@@ -128,13 +124,14 @@ class Trainer:
         `should_stop` is asked after every step. Ctrl-C and SIGTERM wait for the end of a step, too, but break off an
         evaluation: nothing is lost, for the state is saved before it.
         """
+        finished = False
         with hold_signals() as signals:
             try:
-                return self._train(lambda: should_stop() or signals(), signals)
+                finished = self._train(lambda: should_stop() or signals(), signals)
             except Stopped:
                 self.save_if_needed()
                 raise
-        return False
+        return finished
 
     def _train(self, should_stop: Callable[[], bool], signals: HeldSignals) -> bool:
         if self.config.loss.name == "softmax":
@@ -147,7 +144,7 @@ class Trainer:
         check_every = CHECK_EVERY_STEPS.get(self.device.type, 1)
         if self._evaluation_due():  # the one that this run was stopped in
             self._evaluate(signals)
-        last_saved = self._resume_clock()
+        last_saved = self.clock.start()
         while self.step < self.total_steps:
             index = self.step % len(self.streams)
             if index == 0:
@@ -157,10 +154,7 @@ class Trainer:
             self.training_step(chunk, self.schedule.factor(self.step))
             self.step += 1
             self.tokens += chunk.target_TB.numel()
-            if is_startup:
-                self._set_aside_startup()
-            else:
-                self.timed_tokens += chunk.target_TB.numel()
+            self.clock.count(chunk.target_TB.numel(), is_startup=is_startup)
             if self.step % check_every == 0:
                 self._check_finite()
                 self._tell()
@@ -168,7 +162,7 @@ class Trainer:
             saves = time.monotonic() - last_saved >= self.config.training.checkpoint_seconds
             stops = should_stop()
             if evaluates or saves or stops:
-                self._pause_clock()
+                self.clock.pause()
                 self._check_finite()
                 self._check_parameters()
                 # A run that never saves by the clock is one to be repeated rather than resumed, unless it is stopped.
@@ -178,7 +172,7 @@ class Trainer:
                     return False
                 if evaluates:
                     self._evaluate(signals)
-                last_saved = self._resume_clock()
+                last_saved = self.clock.start()
         return True
 
     def _check_finite(self) -> None:
@@ -242,9 +236,8 @@ class Trainer:
         if self.step % len(self.streams) == 0:
             self.schedule.end_epoch(perplexity)
         self.training_step.loss_total.zero_()
-        self.tokens_at_evaluation, self.seconds_at_evaluation = self.tokens, self.seconds
-        self.timed_tokens_at_evaluation = self.timed_tokens
-        self.evaluated_step = self.step
+        self.clock.mark_evaluation()
+        self.tokens_at_evaluation, self.evaluated_step = self.tokens, self.step
 
     def _warn(self, sentence: str) -> None:
         """Say something once a run that its summary and reports should say, too."""
@@ -280,8 +273,8 @@ class Trainer:
             "step": self.step,
             "epoch": self.step / len(self.streams),
             "tokens": self.tokens,
-            "seconds": self.seconds,
-            "words_per_second": self._words_per_second(),
+            "seconds": self.clock.seconds,
+            "words_per_second": self.clock.recent_words_per_second,
             "loss": self._mean_loss(),
             "ppl_n": result.ppl_n,
             "ppl_f": result.ppl_f,
@@ -292,11 +285,6 @@ class Trainer:
             "peak_memory_bytes": peak_memory_bytes(self.device),
         }
 
-    @property
-    def words_per_second(self) -> float:
-        """Compute the speed of the run so far, its start-up left out."""
-        return self.timed_tokens / self.seconds if self.seconds else 0.0
-
     def _note_devices(self, before: list[str]) -> None:
         """Keep the names of all devices the run was trained on: its speed is that of none of them, then."""
         if before[-1] != self.devices[-1]:
@@ -305,39 +293,12 @@ class Trainer:
             )
         self.devices = list(dict.fromkeys([*before, *self.devices]))
 
-    def _words_per_second(self) -> float:
-        """Compute the speed since the last evaluation."""
-        seconds = self._elapsed() - self.seconds_at_evaluation
-        return (self.timed_tokens - self.timed_tokens_at_evaluation) / seconds if seconds > 0 else 0.0
-
     def _mean_loss(self) -> float:
         return float(self.training_step.loss_total) / max(1, self.tokens - self.tokens_at_evaluation)
 
     def _tell(self) -> None:
-        self.observer.advanced(tokens=self.tokens, words_per_second=self._words_per_second(), loss=self._mean_loss())
-
-    # The clock runs while the model trains, and stands while it is measured or saved.
-
-    def _resume_clock(self) -> float:
-        self._clock_started = time.monotonic()
-        return self._clock_started
-
-    def _elapsed(self) -> float:
-        return self.seconds + (time.monotonic() - self._clock_started if self._clock_started is not None else 0.0)
-
-    def _set_aside_startup(self) -> None:
-        """Keep apart what is done once a process, however long the run: it says nothing of training's speed."""
-        torch.cuda.synchronize(self.device)
-        now = time.monotonic()
-        assert self._clock_started is not None
-        self.startup_seconds += now - self._clock_started
-        self._clock_started = now
-
-    def _pause_clock(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        self.seconds = self._elapsed()
-        self._clock_started = None
+        speed = self.clock.recent_words_per_second
+        self.observer.advanced(tokens=self.tokens, words_per_second=speed, loss=self._mean_loss())
 
     def save(self) -> None:
         """Write everything that the rest of the run depends on."""
@@ -350,12 +311,8 @@ class Trainer:
         record = {
             "step": self.step,
             "tokens": self.tokens,
-            "seconds": self.seconds,
-            "startup_seconds": self.startup_seconds,
-            "timed_tokens": self.timed_tokens,
-            "timed_tokens_at_evaluation": self.timed_tokens_at_evaluation,
+            **self.clock.state(),
             "tokens_at_evaluation": self.tokens_at_evaluation,
-            "seconds_at_evaluation": self.seconds_at_evaluation,
             "best_perplexity": self.best_perplexity,
             "best_step": self.best_step,
             "evaluated_step": self.evaluated_step,
@@ -390,11 +347,9 @@ class Trainer:
         torch.set_rng_state(tensors["random.cpu"])
         if self.device.type == "cuda" and "random.cuda" in tensors:
             torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
-        self.step, self.tokens, self.seconds = record["step"], record["tokens"], record["seconds"]
-        self.startup_seconds, self.timed_tokens = record["startup_seconds"], record["timed_tokens"]
-        self.timed_tokens_at_evaluation = record["timed_tokens_at_evaluation"]
+        self.step, self.tokens = record["step"], record["tokens"]
         self.tokens_at_evaluation = record["tokens_at_evaluation"]
-        self.seconds_at_evaluation = record["seconds_at_evaluation"]
+        self.clock.load_state(record)
         self.best_perplexity, self.best_step = record["best_perplexity"], record.get("best_step", 0)
         # Version 0.1.0 saved after an evaluation and not before it.
         self.evaluated_step = record.get("evaluated_step", self.step)
