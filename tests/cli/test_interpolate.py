@@ -73,7 +73,11 @@ def test_a_mixture_scores_and_rescores(
     assert "runs in it with the constant Z" in bnce("score", out, text).stderr
     assert "of an n-gram model" in bnce("score", arpa, text, "--per-word").stderr
     assert "runs in it with the softmax" in bnce("score", out, text, "--mode", "normalised").stderr
-    assert "--carry is for a run" in refused("score", out, text, "--carry")
+    assert "which starts every sentence afresh: leave out --carry" in refused("score", arpa, text, "--carry")
+    carried = bnce("score", out, text, "--carry")
+    assert carried.stdout.splitlines()[0] == lines[0]
+    assert carried.stdout.splitlines()[1] != lines[1]
+    assert "n-gram models in it start every sentence afresh" in carried.stderr
     assert "--mode checked is for a run" in refused("score", arpa, text, "--mode", "checked")
     assert "Unknown mode of scoring 'some'" in refused("score", arpa, text, "--mode", "some")
 

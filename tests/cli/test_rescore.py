@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 import sys
@@ -172,3 +173,33 @@ def test_tokenised_hypotheses_are_noticed_and_can_be_read(bnce: Command, trained
     assert "looks tokenised" not in read.stderr
     rows = {row["place"]: row for row in map(json.loads, full.read_text(encoding="utf-8").splitlines())}
     assert (rows[1]["num_oov"], rows[1]["hypothesis"]) == (1, "ba <unk> be")
+
+
+def test_carried_over_in_order(bnce: Command, refused: Refused, trained: Path, tmp_path: Path) -> None:
+    nbest, refs, full = tmp_path / "nbest", tmp_path / "refs", tmp_path / "full.jsonl"
+    nbest.write_text("a-1 ba be\na-2 ba\nb-1 fu\nb-2 bi\n\nc-1 fu\nc-2 bi\n", encoding="utf-8")
+    refs.write_text("a ba be\nb fu\nc fu\n", encoding="utf-8")
+
+    def rows(*options: object) -> dict[tuple[str, int], float]:
+        outcome = bnce("rescore", trained, nbest, "--full", full, *options)
+        assert outcome.status == 0, outcome.stderr
+        found = map(json.loads, full.read_text(encoding="utf-8").splitlines())
+        return {(row["utt"], row["place"]): row["ln_prob"] for row in found}
+
+    apart, first = rows(), rows("--carry", "--carry-from", "first")
+    assert apart["b", 1] == apart["c", 1]
+    # The second utterance's ln p is what score gives it after the first hypothesis of the one before.
+    model = load(trained)
+    scored = model.score(["ba be", "fu", "fu"], carry=True)
+    for name, sentence in zip("abc", scored, strict=True):
+        assert first[name, 1] == pytest.approx(sentence.log10_prob * math.log(10), abs=1e-4)
+    assert rows("--carry", "--carry-from", "first", "--documents", "blank")["c", 1] == pytest.approx(apart["c", 1])
+    assert rows("--carry", "--documents", ".") == pytest.approx(apart)
+    tuned = bnce("rescore", trained, nbest, "--carry", "--tune", refs, "--json").json
+    assert (tuned["carry"], tuned["num_documents"], tuned["tuned"]) == ("best", 1, True)
+    told = bnce("rescore", trained, nbest, "--carry", "--documents", "blank").stderr
+    assert "Each utterance was scored after the best hypotheses of those before it, in 2 documents." in told
+    assert "Unknown value of --carry-from 'last'" in refused("rescore", trained, nbest, "--carry-from", "last")
+    for option in (["--documents", "blank"], ["--carry-from", "first"]):
+        assert "give --carry, too" in refused("rescore", trained, nbest, *option)
+    assert "no regular expression" in refused("rescore", trained, nbest, "--carry", "--documents", "(")

@@ -160,6 +160,20 @@ def test_carried_over_a_long_text_is_near_what_evaluate_measures(bnce: Command, 
     assert "a single one may exceed 1" in told
 
 
+def test_documents_end_at_blank_lines(bnce: Command, refused: Refused, trained: Path, tmp_path: Path) -> None:
+    text, part = tmp_path / "text", tmp_path / "part"
+    text.write_text("ba be\nfu bi\n\n \nfu bi\n", encoding="utf-8")
+    part.write_text("ba be\nfu bi\n", encoding="utf-8")
+    lines = bnce("score", trained, text, "--carry", "--documents", "blank").stdout.splitlines()
+    assert lines[:2] == bnce("score", trained, part, "--carry").stdout.splitlines()[:2]
+    assert lines[2] == bnce("score", trained, part).stdout.splitlines()[1]
+    record = bnce("score", trained, text, "--carry", "--documents", "blank", "--json").json
+    assert (record["num_sentences"], record["context"]) == (3, "document")
+    assert bnce("score", trained, text, "--carry", "--json").json["num_sentences"] == 5
+    assert "give --carry, too" in refused("score", trained, text, "--documents", "blank")
+    assert "--documents is 'lines': give 'blank'" in refused("score", trained, text, "--carry", "--documents", "lines")
+
+
 TOKENISED = "ba <unk> be @-@ bi .\nba &apos;s fu\n"
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bnce.use.weights import Weights
 
 PANEL = "Weights (logarithms, higher is better)"
+CARRY_PANEL = "Context of the utterances before"
 
 
 def rescore(
@@ -81,6 +82,32 @@ def rescore(
     mode: Annotated[
         str, typer.Option(metavar="unnormalised|normalised", help="With the constant Z, or with the softmax.")
     ] = "unnormalised",
+    carry: Annotated[
+        bool,
+        typer.Option(
+            "--carry",
+            help="Score each utterance after those before it; NBEST must be in the order of speaking.",
+            rich_help_panel=CARRY_PANEL,
+        ),
+    ] = False,
+    carry_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="best|first",
+            help="The hypothesis that the next utterance is scored after: the best by the weights, or NBEST's first.",
+            show_default="best",
+            rich_help_panel=CARRY_PANEL,
+        ),
+    ] = None,
+    documents: Annotated[
+        str | None,
+        typer.Option(
+            metavar="blank|REGEX",
+            help="Start afresh after a blank line, or where the match at the start of the utterance's name changes.",
+            show_default="one document",
+            rich_help_panel=CARRY_PANEL,
+        ),
+    ] = None,
     tokenised: TokenisedOption = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     as_json: JsonOption = False,
@@ -100,11 +127,14 @@ def rescore(
       bnce rescore runs/relu-lstm test.nbest --am-scores test.am --lm-scores test.lm --weights w.json --refs test.ref
 
       bnce rescore mixture.toml hypotheses.jsonl --lm-weight 0.5 --full scores.tsv
+
+      bnce rescore runs/relu-lstm librispeech.jsonl --weights w.json --carry --documents '[^-]+-[^-]+'
     """
     from bnce.corpus.sources import named
     from bnce.corpus.tokenised import TokenisedSigns
     from bnce.use.any_model import MODES, open_any
     from bnce.use.error_rate import import_jiwer
+    from bnce.use.in_order import check_carry_from, find_documents, score_in_order, tune_in_order
     from bnce.use.nbest import read_nbest, read_references
     from bnce.use.rescore import Judge, score_nbest
     from bnce.use.tuning import tune
@@ -116,6 +146,11 @@ def rescore(
         raise UserError(
             "--tune has references and --refs, too: give --tune for the weights, then --weights and --refs."
         )
+    rule = carry_from or "best"
+    check_carry_from(rule)
+    if not carry and (carry_from is not None or documents is not None):
+        what = "--documents" if carry_from is None else "--carry-from"
+        raise UserError(f"{what} says how context is carried over: give --carry, too.")
     if full is not None and full.suffix not in (".tsv", ".jsonl"):
         raise UserError(f"--full is to be written to '{full}': give a name that ends in .tsv or .jsonl.")
     for path in (save_weights, out, full):
@@ -139,13 +174,29 @@ def rescore(
     for utterance in lists.utterances:
         signs.look(" ".join(utterance.texts))
     warn_of_tokenised(signs, named(nbest))
+    judge = None if spoken is None else Judge(lists, spoken)
     with progress_bar() as bar:
         task = bar.add_task("rescoring", total=lists.num_hypotheses)
         shown = sys.stderr.isatty()
-        scores = score_nbest(model, lists, lambda num: bar.update(task, advance=num) if shown else None)
-    judge = None if spoken is None else Judge(lists, spoken)
-    if judge is not None and tune_on is not None:
-        weights = tune(scores, judge.num_errors_N, weights, fixed=given)
+
+        def advance(num: int) -> None:
+            if shown:
+                bar.update(task, advance=num)
+
+        def score(by: Weights | None) -> Scores:
+            if shown:
+                bar.update(task, completed=0)
+            return score_in_order(model, lists, None if rule == "first" else by, documents, advance)
+
+        def find(found: Scores) -> Weights:
+            return weights if judge is None else tune(found, judge.num_errors_N, weights, fixed=given)
+
+        if carry and rule == "best" and tune_on is not None:
+            scores, weights = tune_in_order(score, find)
+        else:
+            scores = score(weights) if carry else score_nbest(model, lists, advance)
+            if tune_on is not None:
+                weights = find(scores)
     if save_weights is not None:
         weights.write(save_weights)
     if full is not None:
@@ -158,12 +209,15 @@ def rescore(
     rates = {}
     if judge is not None:
         rates = {"before": judge.first(), "after": judge.judge(scores.best(weights)), "oracle": judge.oracle()}
+    num_documents = len(find_documents(lists, documents)) if carry else None
     if as_json:
         print_json(
             {
                 "run": str(run),
                 "nbest": nbest,
                 "mode": mode,
+                "carry": rule if carry else None,
+                "num_documents": num_documents,
                 "num_utterances": len(lists.utterances),
                 "num_hypotheses": lists.num_hypotheses,
                 "weights": asdict(weights),
@@ -175,6 +229,12 @@ def rescore(
     stderr.print(
         f"{len(lists.utterances)} utterances, {lists.num_hypotheses} hypotheses; {_shown(weights)}", markup=False
     )
+    if num_documents is not None:
+        stderr.print(
+            f"Each utterance was scored after the {rule} hypotheses of those before it, in {num_documents} "
+            f"document{'' if num_documents == 1 else 's'}.",
+            markup=False,
+        )
     for name, errors in rates.items():
         stderr.print(f"WER {name:<7}{errors}", markup=False)
     if tune_on is not None:

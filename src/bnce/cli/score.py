@@ -39,6 +39,14 @@ def score(
         str, typer.Option(metavar="kenlm|srilm", help="Print as KenLM's query or as SRILM's ngram -ppl does.")
     ] = "kenlm",
     carry: Annotated[bool, typer.Option("--carry", help="Go on from the sentence before; else start afresh.")] = False,
+    documents: Annotated[
+        str | None,
+        typer.Option(
+            metavar="blank",
+            help="With --carry: blank lines end a document, and the next one starts afresh; they are not scored.",
+            show_default="one document",
+        ),
+    ] = None,
     split: Annotated[
         bool, typer.Option("--split", help="Cut lines into sentences as the training text was; else a line is one.")
     ] = False,
@@ -75,6 +83,12 @@ def score(
         raise UserError("--json prints the totals and --jsonl the sentences: give one of the two.")
     if per_word and as_json:
         raise UserError("--json prints the totals alone: give --jsonl for the probability of every word.")
+    if documents is not None and (not carry or documents != "blank"):
+        raise UserError(
+            f"--documents is '{documents}': give 'blank'."
+            if carry
+            else "--documents says how context is carried over: give --carry, too."
+        )
     form = get_layout(layout, per_word)
     num_bytes_read = 0
 
@@ -85,10 +99,12 @@ def score(
     lines = read_lines(text, errors, advance)
     source = _open_file(run, mode, carry, device) if run.is_file() else _open_run(run, mode, carry, num_checked, device)
     cutter = _Cutter(read_as(source.normaliser, tokenised), split)
-    sentences = itertools.chain.from_iterable(map(cutter, lines))
+    scored_sentences = itertools.chain.from_iterable(
+        source.score_document(map(cutter, document)) for document in _documents(lines, documents is not None)
+    )
     totals = Totals()
     with _shown_progress(text, source_bytes(text)) as show:
-        for scored in source.score(sentences):
+        for scored in scored_sentences:
             totals.add(scored)
             if as_jsonl:
                 sys.stdout.write(files.to_json(scored.to_dict()) + "\n")
@@ -97,7 +113,7 @@ def score(
             show(num_bytes_read)
     warn_of_tokenised(cutter.signs, named(text))
     check = None if source.check is None else source.check()
-    context = "text" if carry else "sentence" if split else "line"
+    context = ("document" if documents else "text") if carry else "sentence" if split else "line"
     if as_json:
         record = {"run": str(run), "text": text, "mode": mode, "carry": carry, "context": context}
         record |= {"max_context": source.num_words_seen, "num_lines_of_several_sentences": cutter.num_several}
@@ -151,10 +167,26 @@ class _Source:
 
     normaliser: Normaliser
     score: Callable[[Iterable[list[str]]], Iterator[ScoredSentence]]
+    begin_document: Callable[[], None]
     with_what: str
     num_words_seen: int | None = None
     log_z: float | None = None
     check: Callable[[], Check] | None = None
+
+    def score_document(self, lines: Iterable[list[list[str]]]) -> Iterator[ScoredSentence]:
+        """Score the sentences of lines, with nothing before them."""
+        self.begin_document()
+        return self.score(itertools.chain.from_iterable(lines))
+
+
+def _documents(lines: Iterable[str], cut: bool) -> Iterator[Iterable[str]]:
+    """Cut lines into documents at blank ones, or give all of them as one."""
+    if not cut:
+        yield lines
+        return
+    for is_blank, document in itertools.groupby(lines, key=lambda line: not line or line.isspace()):
+        if not is_blank:
+            yield document
 
 
 def _open_run(run: Path, mode: str, carry: bool, num_checked: int, device: str) -> _Source:
@@ -168,6 +200,7 @@ def _open_run(run: Path, mode: str, carry: bool, num_checked: int, device: str) 
     return _Source(
         model.normaliser,
         lambda sentences: model.score_words(scorer, sentences),
+        scorer.begin_document,
         "with the softmax" if log_z is None else f"with the constant ln Z = {log_z:.3f} ({MAY_EXCEED})",
         num_words_seen(model.network),
         log_z,
@@ -176,22 +209,25 @@ def _open_run(run: Path, mode: str, carry: bool, num_checked: int, device: str) 
 
 
 def _open_file(path: Path, mode: str, carry: bool, device: str) -> _Source:
-    """Open a mixture or an n-gram model, which starts every sentence afresh."""
+    """Open a mixture, whose runs may go on from the sentence before, or an n-gram model, which never does."""
     from bnce.use.any_model import open_any
     from bnce.use.mixture import Mixture
     from bnce.use.score import MODES
 
     if mode not in MODES:
         raise unknown_name("mode of scoring", mode, MODES)
-    if carry or mode == "checked":
-        what = "--carry" if carry else "--mode checked"
-        raise UserError(f"{what} is for a run, and '{path}' is a file: give a run directory, or leave it out.")
-    model = open_any(path, mode == "normalised", device)
+    if mode == "checked":
+        raise UserError(f"--mode checked is for a run, and '{path}' is a file: give a run directory, or leave it out.")
+    model = open_any(path, mode == "normalised", device, carry)
     what = "an n-gram model"
     if isinstance(model, Mixture):
         how = "the softmax" if mode == "normalised" else f"the constant Z ({MAY_EXCEED})"
         what = f"a mixture of {len(model.components)}, runs in it with {how}"
-    return _Source(model.normaliser, model.score_sentences, f"of {what}")
+        if carry:
+            what += "; n-gram models in it start every sentence afresh"
+    elif carry:
+        raise UserError(f"'{path}' is an n-gram model, which starts every sentence afresh: leave out --carry.")
+    return _Source(model.normaliser, model.score_sentences, model.begin_document, f"of {what}")
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bnce import files
 from bnce.errors import UserError
-from bnce.use.component import Component, Words, WordScores
+from bnce.use.component import Component, Context, Words, WordScores
 from bnce.use.mixture import Mixture
 from bnce.use.model import Model, load
 from bnce.use.ngram import open_ngram
@@ -29,22 +29,38 @@ MIXTURE_ENDING = ".toml"
 
 
 class RunComponent(Component):
-    """A run as one component."""
+    """A run as one component; with `carry` its `score` goes on from the sentences before, until a document begins."""
 
-    def __init__(self, model: Model, name: str, normalised: bool = False) -> None:
+    def __init__(self, model: Model, name: str, normalised: bool = False, carry: bool = False) -> None:
         if not normalised:
             refuse_unnormalised(model.network)
         self.model, self.name, self.normalised = model, name, normalised
         self.normaliser = model.normaliser
+        self._scorer = SentenceScorer(model.network, "normalised" if normalised else "unnormalised", carry=carry)
 
     def score(self, sentences: Sequence[Words], share_prefixes: bool = False) -> list[WordScores]:
         """Score sentences, in one tree where they begin alike and else side by side."""
         if share_prefixes:
             return self.model.score_lists(sentences, normalised=self.normalised)
-        scorer = SentenceScorer(self.model.network, "normalised" if self.normalised else "unnormalised")
         ids = [self.model.encode(words) for words in sentences]
-        found = zip(sentences, ids, scorer.score(ids), strict=True)
+        found = zip(sentences, ids, self._scorer.score(ids), strict=True)
         return [self.model.word_scores(words, numbers, log_probs) for words, numbers, log_probs in found]
+
+    def start(self) -> Context:
+        """Give the network's state at the start of a text."""
+        return self.model.start()
+
+    def score_after(self, contexts: Sequence[Context], sentences: Sequence[Words]) -> list[WordScores]:
+        """Score sentences in trees, one for each state that they come after."""
+        return self.model.score_lists(sentences, normalised=self.normalised, after=contexts)
+
+    def read(self, contexts: Sequence[Context], sentences: Sequence[Words]) -> list[Context]:
+        """Move states on, side by side."""
+        return list(self.model.read_words(contexts, sentences))
+
+    def begin_document(self) -> None:
+        """Go back to the state at the start of a text."""
+        self._scorer.begin_document()
 
     def ids(self, words: Words) -> list[int]:
         """Give the numbers of words in the run's vocabulary."""
@@ -52,13 +68,16 @@ class RunComponent(Component):
         return numbers
 
 
-def open_any(path: Path, normalised: bool = False, device: str = "cpu") -> Component:
-    """Open a run, an n-gram model or a mixture; runs give the softmax's probabilities if `normalised`."""
+def open_any(path: Path, normalised: bool = False, device: str = "cpu", carry: bool = False) -> Component:
+    """Open a run, an n-gram model or a mixture; runs give the softmax's probabilities if `normalised`.
+
+    With `carry` the `score` of a run goes on from the sentences before. N-gram models start every sentence afresh.
+    """
     if path.suffix == MIXTURE_ENDING and path.is_file():
-        return _open_mixture(path, normalised, device)
+        return _open_mixture(path, normalised, device, carry)
     if path.is_file():
         return open_ngram(path)
-    return RunComponent(load(path, device), str(path), normalised)
+    return RunComponent(load(path, device), str(path), normalised, carry)
 
 
 def write_mixture(path: Path, components: Sequence[Path], weights: Sequence[float]) -> None:
@@ -73,7 +92,7 @@ def write_mixture(path: Path, components: Sequence[Path], weights: Sequence[floa
     files.write_text(path, "".join(lines))
 
 
-def _open_mixture(path: Path, normalised: bool, device: str) -> Mixture:
+def _open_mixture(path: Path, normalised: bool, device: str, carry: bool) -> Mixture:
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))["components"]
         pairs = [(path.parent / str(one["path"]), float(one["weight"])) for one in found]
@@ -85,5 +104,5 @@ def _open_mixture(path: Path, normalised: bool, device: str) -> Mixture:
     for component, _ in pairs:
         if component.suffix == MIXTURE_ENDING:
             raise UserError(f"The mixture '{path}' has the mixture '{component}' in it: give its components instead.")
-    components = [open_any(component, normalised, device) for component, _ in pairs]
+    components = [open_any(component, normalised, device, carry) for component, _ in pairs]
     return Mixture(components, [weight for _, weight in pairs], str(path))

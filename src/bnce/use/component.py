@@ -1,7 +1,7 @@
 """What scores words, whatever it is: a run, an n-gram model, or a mixture of such. Logarithms are natural.
 
-All keep the same conventions: every sentence starts afresh, `</s>` is scored at its end, and a word that a component
-does not know gets the probability of its `<unk>`.
+All keep the same conventions: every sentence starts afresh unless it is scored after others, `</s>` is scored at its
+end, and a word that a component does not know gets the probability of its `<unk>`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ BLOCK_WORDS = 2**18
 
 Floats = NDArray[np.float64]
 Words = Sequence[str]
+# What a component needs to go on from the end of a sentence: its own affair, and never changed.
+Context = Any
 
 
 class WordScores(NamedTuple):
@@ -48,6 +50,22 @@ class Component(ABC):
     @abstractmethod
     def score(self, sentences: Sequence[Words], share_prefixes: bool = False) -> list[WordScores]:
         """Score sentences; `share_prefixes` says that neighbours begin alike, as hypotheses of one utterance do."""
+
+    def start(self) -> Context:
+        """Give what a component remembers at the start of a document."""
+        return None
+
+    def score_after(self, contexts: Sequence[Context], sentences: Sequence[Words]) -> list[WordScores]:
+        """Score sentences that begin alike, each after its context; what remembers nothing starts each afresh."""
+        return self.score(sentences, share_prefixes=True)
+
+    def read(self, contexts: Sequence[Context], sentences: Sequence[Words]) -> list[Context]:
+        """Give what is remembered after one more sentence each, and its `</s>`."""
+        return list(contexts)
+
+    def begin_document(self) -> None:
+        """Forget the sentences before, where `score` goes on from them."""
+        return
 
     def ids(self, words: Words) -> list[int]:
         """Give the numbers of words and of `</s>` where they have some, else zeros."""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce.errors import UserError
-from bnce.use.component import Component, Floats, Words, WordScores
+from bnce.use.component import Component, Context, Floats, Words, WordScores
 from bnce.use.ngram import AS_IT_STANDS
 
 # EM goes on until no weights at all could gain more than this, in nats a word.
@@ -44,6 +44,29 @@ class Mixture(Component):
         """Score sentences by all components, and mix what they give."""
         scores_K = [component.score(sentences, share_prefixes) for component in self.components]
         return [self._mix(scores) for scores in zip(*scores_K, strict=True)]
+
+    def start(self) -> Context:
+        """Give what each component remembers at the start."""
+        return tuple(component.start() for component in self.components)
+
+    def score_after(self, contexts: Sequence[Context], sentences: Sequence[Words]) -> list[WordScores]:
+        """Score sentences by all components, each after its own contexts, and mix what they give."""
+        contexts_K = list(zip(*contexts, strict=True)) or [()] * len(self.components)
+        scores_K = [
+            component.score_after(own, sentences) for component, own in zip(self.components, contexts_K, strict=True)
+        ]
+        return [self._mix(scores) for scores in zip(*scores_K, strict=True)]
+
+    def read(self, contexts: Sequence[Context], sentences: Sequence[Words]) -> list[Context]:
+        """Let every component read the sentences."""
+        contexts_K = list(zip(*contexts, strict=True)) or [()] * len(self.components)
+        after_K = [component.read(own, sentences) for component, own in zip(self.components, contexts_K, strict=True)]
+        return list(zip(*after_K, strict=True))
+
+    def begin_document(self) -> None:
+        """Let every component forget."""
+        for component in self.components:
+            component.begin_document()
 
     def ids(self, words: Words) -> list[int]:
         """Give the numbers that the first component with some has."""

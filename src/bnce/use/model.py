@@ -24,7 +24,7 @@ from bnce.use.generate import Sampling, generate
 from bnce.use.prefixes import score_prefixes
 from bnce.use.score import SentenceScorer
 from bnce.use.scored import ScoredSentence
-from bnce.use.scorer import Scorer, gather, refuse_unnormalised
+from bnce.use.scorer import Scorer, State, gather, refuse_unnormalised
 from bnce.use.top_words import top_words
 from bnce.use.unknown_words import UnknownWords
 from bnce.use.weights import Weights, count_words
@@ -119,10 +119,31 @@ class Model:
         order = self.network.num_context + 2 if self.network.num_context else len(ids) + 1
         return WordScores(log_probs, oov, [min(place + 2, order) for place in range(len(ids))])
 
-    def score_lists(self, sentences: Sequence[Sequence[str]], *, normalised: bool = False) -> list[WordScores]:
-        """Score sentences that begin alike, neighbours most of all: every distinct prefix is computed once."""
+    def start(self) -> State:
+        """Give the state at the start of a text, with nothing before it."""
+        return self.scorer().start()
+
+    def read(self, state: State, text: str) -> State:
+        """Give the state after one more sentence and its `</s>`, for what comes next in the same text."""
+        return self.read_words([state], [self.words(text)])[0]
+
+    def read_words(self, states: Sequence[State], sentences: Sequence[Sequence[str]]) -> list[State]:
+        """Move each of several states on by a sentence of its own, which is cut into words, and by its `</s>`."""
+        return self.scorer().read(states, [self.encode(words).tolist() for words in sentences])
+
+    def score_lists(
+        self,
+        sentences: Sequence[Sequence[str]],
+        *,
+        normalised: bool = False,
+        after: Sequence[State] | None = None,
+    ) -> list[WordScores]:
+        """Score sentences that begin alike, neighbours most of all: every distinct prefix is computed once.
+
+        Each starts afresh, or `after` a state of its own.
+        """
         ids = [self.encode(words) for words in sentences]
-        found = zip(sentences, ids, score_prefixes(self.scorer(), ids, normalised), strict=True)
+        found = zip(sentences, ids, score_prefixes(self.scorer(), ids, normalised, after), strict=True)
         return [self.word_scores(words, numbers, log_probs) for words, numbers, log_probs in found]
 
     def rescore(
@@ -133,10 +154,12 @@ class Model:
         lm_weight: float = 1.0,
         word_penalty: float = 0.0,
         normalised: bool = False,
+        after: State | None = None,
     ) -> list[RescoredHypothesis]:
         """Sort the hypotheses of one utterance, texts or (text, score) pairs, the best first; equals keep their order.
 
-        total = score_weight · score + lm_weight · ln p − word_penalty · words; a higher score is better.
+        total = score_weight · score + lm_weight · ln p − word_penalty · words; a higher score is better. With `after`,
+        a state that `start` and `read` give, ln p is that after the utterances before.
         """
         if isinstance(hypotheses, str):
             raise UserError("The hypotheses are one string: give a list of them, such as ['one', ('another', -3.5)].")
@@ -145,7 +168,8 @@ class Model:
             if not math.isfinite(score):
                 raise UserError(f"The score of the hypothesis '{text}' is {score}: it must be a finite number.")
         weights = Weights(am_weight=score_weight, lm_weight=lm_weight, word_penalty=word_penalty)
-        scores = self.score_lists([self.words(text) for text, _ in pairs], normalised=normalised)
+        states = None if after is None else [after] * len(pairs)
+        scores = self.score_lists([self.words(text) for text, _ in pairs], normalised=normalised, after=states)
         found = []
         for place, ((text, score), word_scores) in enumerate(zip(pairs, scores, strict=True)):
             log_prob = float(word_scores.log_probs.sum())
@@ -172,12 +196,7 @@ class Model:
             return []
         scorer = self.scorer()
         ids = [self.vocabulary.encode(prompt).tolist() for prompt in prompts]
-        states = [scorer.start()] * len(ids)
-        for place in range(max(map(len, ids))):
-            going = [number for number, prompt in enumerate(ids) if place < len(prompt)]
-            moved = scorer.advance([states[number] for number in going], [ids[number][place] for number in going])
-            for number, state in zip(going, moved, strict=True):
-                states[number] = state
+        states = scorer.read([scorer.start()] * len(ids), ids)
         score_BK, word_BK, log_normaliser_B = top_words(self.network.output, gather(states).hidden_BD, k)
         constants = log_normaliser_B.tolist() if normalised else [float(self.network.output.log_z)] * len(ids)
         return [

@@ -43,6 +43,7 @@ class Utterance:
     texts: list[str] = field(default_factory=list)
     am: list[float] = field(default_factory=list)
     old_lm: list[float] = field(default_factory=list)
+    after_blank: bool = False  # whether a blank line stands before it
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ def _read_kaldi(path: str, keys: str, am_scores: str | None, lm_scores: str | No
     old_lm = None if lm_scores is None else _Scores(lm_scores)
     utterances: dict[str, Utterance] = {}
     seen: dict[str, int] = {}
+    line_before = 0
     for line, key, text in lines:
         name, repeat = key, seen.get(key, 0)
         if numbered:
@@ -133,7 +135,8 @@ def _read_kaldi(path: str, keys: str, am_scores: str | None, lm_scores: str | No
                 )
             name = match[1]
         seen[key] = repeat + 1
-        utterance = utterances.setdefault(name, Utterance(name))
+        utterance = utterances.setdefault(name, Utterance(name, after_blank=line > line_before + 1))
+        line_before = line
         utterance.texts.append(text)
         for scores, own in ((am, utterance.am), (old_lm, utterance.old_lm)):
             if scores is not None:
@@ -188,9 +191,13 @@ class _Scores:
 
 def _read_tsv(path: str) -> NBest:
     utterances: dict[str, Utterance] = {}
+    after_blank = False
     for line, text in enumerate(read_lines(path), 1):
         columns = text.split("\t")
-        if not text.strip() or (line == 1 and columns[0].strip().lower() in UTTERANCE_NAMES):
+        if line == 1 and columns[0].strip().lower() in UTTERANCE_NAMES:
+            continue
+        if not text.strip():
+            after_blank = True
             continue
         if len(columns) != 4:
             raise UserError(
@@ -200,7 +207,8 @@ def _read_tsv(path: str) -> NBest:
         name = columns[0].strip()
         if not name:
             raise UserError(f"{named(path)}, line {line} has no utterance: give its name in the first column.")
-        utterance = utterances.setdefault(name, Utterance(name))
+        utterance = utterances.setdefault(name, Utterance(name, after_blank=after_blank))
+        after_blank = False
         utterance.am.append(_number(columns[1], path, line))
         utterance.old_lm.append(_number(columns[2], path, line))
         utterance.texts.append(" ".join(columns[3].split()))
@@ -211,8 +219,10 @@ def _read_tsv(path: str) -> NBest:
 
 def _read_json_lines(path: str) -> NBest:
     utterances: dict[str, Utterance] = {}
+    after_blank = False
     for line, text in enumerate(read_lines(path), 1):
         if not text.strip():
+            after_blank = True
             continue
         try:
             record = json.loads(text)
@@ -227,7 +237,8 @@ def _read_json_lines(path: str) -> NBest:
             raise UserError(f"{where} has the utterance {name!r}: give its name.")
         if not isinstance(hypotheses, list) or not hypotheses:
             raise UserError(f"{where} has no list of hypotheses: give one or more.")
-        utterance = Utterance(str(name))
+        utterance = Utterance(str(name), after_blank=after_blank)
+        after_blank = False
         if utterance.name in utterances:
             raise UserError(f"{where} has '{name}' again: give one object an utterance, with all its hypotheses.")
         utterances[utterance.name] = utterance

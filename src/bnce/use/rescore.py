@@ -95,6 +95,11 @@ def score_nbest(model: Component, nbest: NBest, advance: Callable[[int], object]
             num_oov.append(int(scores.oov.sum()))
         if advance is not None:
             advance(len(texts))
+    return put_together(nbest, log_probs, num_oov)
+
+
+def put_together(nbest: NBest, log_probs: Sequence[float], num_oov: Sequence[int]) -> Scores:
+    """Set the new language model's scores of all hypotheses beside those that they came with."""
     utterances = nbest.utterances
     none = np.zeros(len(log_probs))
     return Scores(

@@ -71,6 +71,11 @@ class SentenceScorer:
         self._stream = _Stream(model) if carry else None
         self._sample = _Sample(num_checked, seed) if mode == "checked" else None
 
+    def begin_document(self) -> None:
+        """Forget the sentences before, where they are carried over."""
+        if self._stream is not None:
+            self._stream = _Stream(self.model)
+
     @torch.inference_mode()
     def score(self, sentences: Sequence[Ids]) -> list[Floats]:
         """Compute ln p of every word of every sentence; `</s>` is scored where a sentence holds it."""

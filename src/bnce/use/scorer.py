@@ -77,6 +77,18 @@ class Scorer:
         moved = self.advance_states(gather(states), self._words(states, words))
         return [State(moved, place) for place in range(len(states))]
 
+    def read(self, states: Sequence[State], sequences: Sequence[Sequence[int]]) -> list[State]:
+        """Move each state on by the words of a sequence of its own, those of one place side by side."""
+        after = list(states)
+        for place in range(max(map(len, sequences), default=0)):
+            going = [number for number, sequence in enumerate(sequences) if place < len(sequence)]
+            moved = self.advance(
+                [after[number] for number in going], [int(sequences[number][place]) for number in going]
+            )
+            for number, state in zip(going, moved, strict=True):
+                after[number] = state
+        return after
+
     def score(self, states: Sequence[State], words: Words, normalised: bool = False) -> Tensor:
         """Compute ln p of words after states: one each (B,) or several each (B, K).
 
