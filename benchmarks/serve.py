@@ -45,7 +45,7 @@ BAD = [
 
 def request(path: str, body: bytes, kind: bytes = b"application/json") -> bytes:
     """Write one HTTP request."""
-    head = f"POST {path} HTTP/1.1\r\nHost: loopback\r\nContent-Length: {len(body)}\r\nContent-Type: "
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\nContent-Type: "
     return head.encode() + kind + b"\r\n\r\n" + body
 
 

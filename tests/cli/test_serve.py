@@ -96,8 +96,8 @@ BAD_BYTES = [
 ]
 SLOW_STARTS = [
     b"POST /sco",
-    b"POST /score HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n{",
-    b'POST /score HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"sen\r\n',
+    b"POST /score HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n{",
+    b'POST /score HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"sen\r\n',
 ]
 
 
@@ -111,10 +111,15 @@ async def read_answer(reader: asyncio.StreamReader) -> tuple[int, Any]:
     return int(head.split()[1]), json.loads(await reader.readexactly(int(length.split(b":")[1])))
 
 
+def written(path: str, body: bytes) -> bytes:
+    """Write a request."""
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
+    return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
+
+
 async def post(connection: Connection, path: str, body: bytes) -> tuple[int, Any]:
     """Send one request and read its answer."""
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    connection[1].write(head.encode() + body)
+    connection[1].write(written(path, body))
     return await read_answer(connection[0])
 
 
@@ -231,13 +236,12 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
 
 def test_an_answer_nobody_reads_is_dropped(server: ServerProcess) -> None:
     body = json.dumps({"sentences": ["ba"] * 1000, "exact": True}).encode()
-    head = f"POST /score HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.socket() as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         deaf.connect(("127.0.0.1", server.port))
         begin = time.monotonic()
         # Twenty answers of half a megabyte: more than the system keeps for a connection.
-        deaf.sendall((head.encode() + body) * 20)
+        deaf.sendall(written("/score", body) * 20)
         wait_until(lambda: server.holds(deaf))
         wait_until(lambda: not server.holds(deaf))
         assert time.monotonic() - begin > BODY_SECONDS
@@ -258,7 +262,7 @@ def test_connections_have_a_bound_and_other_machines_a_warning(trained: Path) ->
         wait_until(lambda: httpx.get(url).status_code == 200)
         status, errors = server.stop()
     assert status == 0
-    assert "Warning: 0.0.0.0 can be reached from other machines" in errors
+    assert "Warning: 0.0.0.0 can be reached from other machines. Whoever reaches it may use the model" in errors
     assert '"GET /healthz HTTP/1.1" 200' in errors
 
 
@@ -272,6 +276,9 @@ def test_connections_have_a_bound_and_other_machines_a_warning(trained: Path) ->
         (["--request-seconds", "1e300"], "--request-seconds is 1e+300: give a number from 0.1 to 3,600."),
         (["--max-batch", "0"], "--max-batch is 0: give a number from 1 to 1,000,000."),
         (["--max-words", "-5"], "--max-words is -5: give a number from 1 to 10,000,000."),
+        (["--token", "short"], "The token has 5 characters: give 16 to 512 letters, digits and marks without blanks"),
+        (["--token-file", "/no/such"], "The token file '/no/such' cannot be read (No such file or directory)"),
+        (["--allowed-host", "https://a.example"], "--allowed-host is 'https://a.example': give a name without a"),
         (["--host", "no such host"], "Cannot listen on no such host:0"),
         (["--device", "abacus"], "Unknown device 'abacus'"),
     ],

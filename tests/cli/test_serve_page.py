@@ -225,3 +225,32 @@ def test_a_softmax_run_shows_exact_values_alone(browser: Browser, trained: Path,
         expect(page.locator("th:visible", has_text="unnormalised")).to_have_count(0)
         expect(page.locator("#problem")).to_be_hidden()
         page.close()
+
+
+def test_a_token_is_asked_for_and_kept_while_the_tab_is_open(browser: Browser, trained: Path) -> None:
+    token = "0123456789abcdef"
+    with serving(trained, "--token", token) as locked:
+        page = browser.new_page()
+        page.set_default_timeout(15_000)
+        page.goto(locked.url)
+        expect(page.locator("#problem")).to_have_text("This server asks for a token.")
+        expect(page.locator("#token")).to_be_focused()
+        page.keyboard.type("not the token at all")
+        page.keyboard.press("Enter")
+        expect(page.locator("#problem")).to_have_text("The server refused this token.")
+        expect(page.locator("#next li")).to_have_count(0)
+        page.keyboard.type(token)
+        page.keyboard.press("Enter")
+        expect(page.locator("#next li")).to_have_count(10)
+        expect(page.locator("#problem")).to_be_hidden()
+        expect(page.locator("#unlock")).to_be_hidden()
+        page.reload()
+        expect(page.locator("#next li")).to_have_count(10)
+        # A new tab knows nothing; the description of the interface is no secret.
+        other = browser.new_page()
+        other.goto(locked.url)
+        expect(other.locator("#unlock")).to_be_visible()
+        other.goto(f"{locked.url}/docs")
+        expect(other.locator("#endpoints section").first).to_be_visible()
+        other.close()
+        page.close()

@@ -14,6 +14,8 @@ from bnce.cli.console import JsonOption, print_json, stderr
 from bnce.errors import UserError, unknown_name
 from bnce.use.serve.limits import Limits, span
 
+UNPROTECTED = "Whoever reaches it may use the model: give --token-file, and stand behind a proxy with TLS."
+UNENCRYPTED = "The token and all texts go there unencrypted: stand behind a proxy with TLS."
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -26,6 +28,21 @@ def serve(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A directory that 'bnce train' made.")],
     host: Annotated[str, typer.Option(help="Where to listen; only this machine reaches the default.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes any free one.")] = 8000,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Another name that clients call the server by, such as lm.example.org or *.example.org; * for any. "
+            "May be given several times.",
+        ),
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="BNCE_TOKEN", help="Answer only requests with this token. Other users can see command lines."
+        ),
+    ] = None,
+    token_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Read the token from a file.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads of the model; 0 leaves it to PyTorch.")] = 0,
     max_batch: Annotated[int, _limit("max_batch", "Words in one pass of the model.")] = Limits.max_batch,
@@ -91,20 +108,25 @@ def serve(
         request_seconds=request_seconds,
     )
 
+    from bnce.use.serve.access import Access, AllowedHosts, is_loopback, read_token
+
+    hosts, secret = AllowedHosts(host, allowed_host or ()), read_token(token, token_file)
+    # Before the model, which takes its time.
+    Access(hosts, secret)
+
     import torch
 
     from bnce.use.model import load
     from bnce.use.serve.app import make_app
     from bnce.use.serve.metrics import Metrics
-    from bnce.use.serve.server import is_loopback, listen, run_server
+    from bnce.use.serve.server import listen, run_server
 
     # Before the model, which takes its time: a port that is taken should be told at once.
     listener, url = listen(host, port)
     with listener:
         if not is_loopback(host):
             stderr.print(
-                f"Warning: {host} can be reached from other machines, and whoever reaches it may use the model; "
-                "there is no password.",
+                f"Warning: {host} can be reached from other machines. {UNPROTECTED if secret is None else UNENCRYPTED}",
                 markup=False,
             )
         if threads:
@@ -112,7 +134,7 @@ def serve(
         logging.basicConfig(level=log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
         metrics = Metrics()
         model = load(run, device)
-        app = make_app(model, run.resolve().name, limits, metrics)
+        app = make_app(model, run.resolve().name, limits, metrics, hosts, secret)
 
         def announce() -> None:
             if as_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from small_corpus import VOCAB_SIZE, small_model
@@ -34,8 +35,9 @@ def make_client() -> Iterator[MakeClient]:
     """Give a maker of clients of servers that run until the test ends."""
     with ExitStack() as stack:
 
-        def make(model: Model, limits: Limits | None = None) -> TestClient:
-            return stack.enter_context(TestClient(make_app(model, "small", limits), raise_server_exceptions=False))  # type: ignore[arg-type]
+        def make(model: Model, limits: Limits | None = None, token: str | None = None) -> TestClient:
+            app: Any = make_app(model, "small", limits, token=token)
+            return stack.enter_context(TestClient(app, "http://localhost", raise_server_exceptions=False))
 
         yield make
 

@@ -178,6 +178,29 @@ def test_health_and_metrics(client: TestClient) -> None:
     assert "bnce_batch_questions_sum 2" in lines
 
 
+def test_a_token_is_asked_for_where_there_is_one(make_client: MakeClient, model: Model) -> None:
+    client = make_client(model, token="0123456789abcdef")
+    for path in (*PAGE_FILES, "/openapi.json"):
+        assert client.get(path).status_code == 200
+    assert client.get("/healthz").json() == {"status": "ok"}
+    for path in ("/metrics", "/next", "/nothing"):
+        refused = client.get(path)
+        assert (refused.status_code, refused.headers["www-authenticate"]) == (401, 'Bearer realm="bnce"')
+        assert refused.json()["detail"].startswith("This server asks for a token: send the header")
+    client.headers["authorization"] = "Bearer 0123456789abcdef"
+    assert client.get("/healthz").json()["run"] == "small"
+    assert client.get("/metrics").status_code == 200
+    assert post(client, "/score", {"sentences": ["w3"]})["totals"]["num_words"] == 1
+
+
+def test_a_name_that_is_not_ours_is_refused(client: TestClient) -> None:
+    for host in ("evil.example", "localhost.evil.example", "192.0.2.1:8000"):
+        refused = client.get("/healthz", headers={"host": host})
+        assert refused.status_code == 421
+        assert refused.json()["detail"].startswith(f"This server is not called '{host}': start it with --allowed-host")
+    assert client.get("/healthz", headers={"host": "127.0.0.1:8000"}).status_code == 200
+
+
 def test_a_softmax_run_has_exact_values_alone(make_client: MakeClient) -> None:
     model = make_model(loss="softmax")
     client = make_client(model)
@@ -299,7 +322,7 @@ def test_the_interface_is_described(client: TestClient) -> None:
     api = client.get("/openapi.json").json()
     assert set(api["paths"]) == {"/score", "/rescore", "/next", "/healthz", "/metrics"}
     refusals = api["paths"]["/score"]["post"]["responses"]
-    assert {"200", "400", "408", "413", "415", "422", "503", "504"} == set(refusals)
+    assert {"200", "400", "401", "408", "413", "415", "421", "422", "503", "504"} == set(refusals)
     assert refusals["422"]["content"]["application/json"]["schema"]["$ref"].endswith("/ErrorAnswer")
 
 

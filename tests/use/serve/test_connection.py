@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import uvicorn
 from uvicorn.server import ServerState
 
+from bnce.use.serve.access import Access
 from bnce.use.serve.connection import limited_connections
 from bnce.use.serve.guard import Guard, Receive, Scope, Send
 from bnce.use.serve.limits import Limits
@@ -29,7 +30,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 @asynccontextmanager
 async def serving(metrics: Metrics) -> AsyncIterator[int]:
     """Give the port of a server that echoes."""
-    config = uvicorn.Config(Guard(echo, {"/score"}, LIMITS, metrics), log_config=None, lifespan="off")
+    config = uvicorn.Config(Guard(echo, {"/score"}, LIMITS, metrics, Access()), log_config=None, lifespan="off")
     config.load()
     connection, state = limited_connections(LIMITS, metrics), ServerState()
     loop = asyncio.get_running_loop()

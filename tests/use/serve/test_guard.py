@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bnce.use.serve.access import Access
 from bnce.use.serve.guard import Guard, Message, Receive, Scope, Send
 from bnce.use.serve.limits import Limits
 from bnce.use.serve.metrics import Metrics
@@ -67,10 +68,10 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def talk(*clients: Client, app: Callable[..., Awaitable[None]] = echo) -> Metrics:
+def talk(*clients: Client, app: Callable[..., Awaitable[None]] = echo, token: str | None = None) -> Metrics:
     """Let clients talk to one server at the same time."""
     metrics = Metrics()
-    guard = Guard(app, {"/score"}, LIMITS, metrics)
+    guard = Guard(app, {"/score"}, LIMITS, metrics, Access(token=token))
     scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/score"}
 
     async def all_of_them() -> None:
@@ -150,7 +151,7 @@ def test_a_failure_is_one_sentence_for_the_client_and_one_line_in_the_log(caplog
     with caplog.at_level(logging.INFO, "bnce.serve"):
         talk(client)
     assert (client.status, client.detail) == (500, "The server failed; its log says why.")
-    assert [record.getMessage() for record in caplog.records] == ["/score failed: RuntimeError: insides"]
+    assert [record.getMessage() for record in caplog.records] == ["'/score' failed: RuntimeError: insides"]
     assert caplog.records[0].exc_info is None
 
 
@@ -162,3 +163,17 @@ def test_only_json_is_taken() -> None:
     )
     talk(form, nothing, loud)
     assert (form.status, nothing.status, loud.status) == (415, 415, 200)
+
+
+def test_nothing_is_held_of_those_who_may_not_ask() -> None:
+    token = "0123456789abcdef"
+    known = [*JSON, (b"authorization", b"Bearer 0123456789abcdef")]
+    good, bad, large = Client([b"abc"], headers=known), Client([b"x" * 9] * 9), Client([b"x"], "more")
+    foreign = Client([b"abc"], headers=[*known, (b"host", b"elsewhere.example")])
+    talk(good, bad, large, foreign, token=token)
+    assert [client.status for client in (good, bad, large, foreign)] == [200, 413, 413, 421]
+    bad = Client([b"ab", b"cd"])
+    talk(bad, token=token)
+    assert (bad.status, bad.answer_headers[b"www-authenticate"]) == (401, b'Bearer realm="bnce"')
+    # It was read to its end, so the connection goes on.
+    assert b"connection" not in bad.answer_headers

@@ -8,7 +8,8 @@ import socket
 import pytest
 
 from bnce.errors import UserError
-from bnce.use.serve.server import is_loopback, listen
+from bnce.use.serve.access import is_loopback
+from bnce.use.serve.server import listen
 
 
 @pytest.mark.parametrize(

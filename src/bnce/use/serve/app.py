@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from bnce import files
 from bnce.errors import UserError
 from bnce.use.model import Model
+from bnce.use.serve.access import Access, AllowedHosts
 from bnce.use.serve.batching import Batcher
 from bnce.use.serve.guard import FAILED, Application, Guard
 from bnce.use.serve.limits import Limits, RefusedError
@@ -43,20 +44,32 @@ PAGE_FILES = {
     "/docs": ("docs.html", "text/html"),
     "/docs.js": ("docs.js", "text/javascript"),
 }
+# What needs no token: the program, which is no secret, and that it runs.
+OPEN_PATHS = {*PAGE_FILES, "/openapi.json", "/healthz"}
 _ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorAnswer, "description": "The body is not UTF-8 or not JSON."},
+    401: {"model": ErrorAnswer, "description": "The server asks for a token, and this is not it."},
     408: {"model": ErrorAnswer, "description": "The body came too slowly."},
     413: {"model": ErrorAnswer, "description": "Too many bytes, sentences, hypotheses or words."},
     415: {"model": ErrorAnswer, "description": "The body is not called JSON."},
+    421: {"model": ErrorAnswer, "description": "The server is not called by this name (Host)."},
     422: {"model": ErrorAnswer, "description": "A field is wrong."},
     503: {"model": ErrorAnswer, "description": "Too many requests at a time; see Retry-After."},
     504: {"model": ErrorAnswer, "description": "The answer took too long."},
 }
 
 
-def make_app(model: Model, run: str = "", limits: Limits | None = None, metrics: Metrics | None = None) -> Application:
-    """Make the ASGI application that serves a model."""
+def make_app(
+    model: Model,
+    run: str = "",
+    limits: Limits | None = None,
+    metrics: Metrics | None = None,
+    hosts: AllowedHosts | None = None,
+    token: str | None = None,
+) -> Application:
+    """Make the ASGI application that serves a model; without hosts, only requests to loopback names are answered."""
     limits, metrics = limits or Limits(), metrics or Metrics()
+    access = Access(hosts, token, OPEN_PATHS)
     batcher = Batcher(Answerer(model).answer, metrics, limits)
     side_thread = SideThread()
     service = Service(model, run, limits, batcher, metrics, side_thread)
@@ -70,15 +83,15 @@ def make_app(model: Model, run: str = "", limits: Limits | None = None, metrics:
 
     # The usual documentation page loads its scripts from elsewhere: /docs is a page of ours.
     app = FastAPI(title="bnce", version=__version__, docs_url=None, redoc_url=None, lifespan=live)
-    _add_endpoints(app, service, RequestReader(limits, side_thread))
+    _add_endpoints(app, service, RequestReader(limits, side_thread), access)
     _describe(app)
     _add_pages(app)
     _add_refusals(app)
     endpoints = {route.path for route in app.routes if hasattr(route, "path")}
-    return Guard(app, endpoints, limits, metrics)
+    return Guard(app, endpoints, limits, metrics, access)
 
 
-def _add_endpoints(app: FastAPI, service: Service, reader: RequestReader) -> None:
+def _add_endpoints(app: FastAPI, service: Service, reader: RequestReader, access: Access) -> None:
     def documented(model: type[Any]) -> dict[int | str, dict[str, Any]]:
         return {200: {"model": model}, **_ERRORS}
 
@@ -105,9 +118,9 @@ def _add_endpoints(app: FastAPI, service: Service, reader: RequestReader) -> Non
         return _json(await service.next_words(NextRequest(prompt=prompt, k=k, normalised=normalised)))
 
     @app.get("/healthz", responses={200: {"model": HealthAnswer}})
-    async def health() -> Response:
-        """Say that the server is up, and what it serves."""
-        return _json(service.health())
+    async def health(request: Request) -> Response:
+        """Say that the server is up, and what it serves; without the token, where there is one, the status alone."""
+        return _json(service.health() if access.trusts(request.scope) else files.to_json({"status": "ok"}))
 
     @app.get("/metrics")
     async def metrics() -> Response:

@@ -1,4 +1,4 @@
-"""What stands before the endpoints: bodies that are too large or too slow, time limits, headers, and the counting.
+"""What stands before the endpoints: who may ask, bodies that are too large or too slow, time limits, and the counting.
 
 A body is read whole before anything else happens, so a slow client holds nothing but its own connection.
 """
@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
 
 from bnce import files
+from bnce.use.serve.access import Access
 from bnce.use.serve.limits import Limits, RefusedError
 from bnce.use.serve.metrics import Metrics
 
@@ -61,6 +63,8 @@ class _Answer:
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         if refusal.retry_seconds is not None:
             headers.append((b"retry-after", b"%d" % refusal.retry_seconds))
+        if refusal.status == http.HTTPStatus.UNAUTHORIZED:
+            headers.append((b"www-authenticate", b'Bearer realm="bnce"'))
         if close:
             headers.append((b"connection", b"close"))
         await self({"type": "http.response.start", "status": refusal.status, "headers": headers})
@@ -70,8 +74,10 @@ class _Answer:
 class Guard:
     """An ASGI application around another."""
 
-    def __init__(self, app: Application, endpoints: Collection[str], limits: Limits, metrics: Metrics) -> None:
-        self._app, self._endpoints, self._limits, self._metrics = app, endpoints, limits, metrics
+    def __init__(
+        self, app: Application, endpoints: Collection[str], limits: Limits, metrics: Metrics, access: Access
+    ) -> None:
+        self._app, self._endpoints, self._limits, self._metrics, self._access = app, endpoints, limits, metrics, access
         self._num_held_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,8 +90,11 @@ class Guard:
         body = bytearray()
         is_read = False
         try:
-            await self._read(scope, receive, body)
+            refusal = self._access.refusal(scope)
+            await self._read(receive, body if refusal is None else None)
             is_read = True
+            if refusal is not None:
+                raise refusal
             _check_body(scope, body)
             await self._run(scope, bytes(body), receive, answer)
         except RefusedError as refusal:
@@ -93,7 +102,8 @@ class Guard:
         except _ClientGoneError:
             answer.status = CLIENT_GONE
         except Exception as error:
-            logger.error("%s failed: %s: %s", scope["path"], type(error).__name__, error)
+            # Quoted: a path can spell a line's end.
+            logger.error("%r failed: %s: %s", scope["path"], type(error).__name__, error)
             logger.debug("where it failed", exc_info=error)
             if answer.status is None:
                 await answer.refuse(RefusedError(500, FAILED), close=False)
@@ -102,8 +112,11 @@ class Guard:
             endpoint = scope["path"] if scope["path"] in self._endpoints else "other"
             self._metrics.count_request(endpoint, answer.status or CLIENT_GONE, time.perf_counter() - begin)
 
-    async def _read(self, scope: Scope, receive: Receive, body: bytearray) -> None:
-        """Read the body to its end, within the limits."""
+    async def _read(self, receive: Receive, body: bytearray | None) -> None:
+        """Read to the end, within the limits; without a body to put it into, what is read is dropped.
+
+        A client that is still sending would not see an answer that comes before it is read.
+        """
         limit = self._limits.max_body_bytes
         too_large = RefusedError(413, f"The body is larger than {limit} bytes: send several requests.")
         num_bytes = 0
@@ -119,7 +132,7 @@ class Guard:
                     num_bytes += len(chunk)
                     if num_bytes > LINGER_BODIES * limit:
                         raise too_large
-                    if num_bytes <= limit:
+                    if body is not None and num_bytes <= limit:
                         self._hold(body, chunk)
         except TimeoutError:
             raise RefusedError(

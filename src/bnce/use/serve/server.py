@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import signal
 import socket
@@ -19,14 +18,6 @@ from bnce.use.serve.metrics import Metrics
 KEEP_ALIVE_SECONDS = 30
 # Connections that the system keeps until the server takes them.
 BACKLOG = 1024
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether only this machine can reach a host name or address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def listen(host: str, port: int) -> tuple[socket.socket, str]:

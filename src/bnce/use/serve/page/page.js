@@ -20,16 +20,43 @@ let chosen = 0;
 
 class Refused extends Error {}
 
+// Kept as long as the tab is open, and sent to this server alone.
+let token = sessionStorage.getItem("bnce-token") ?? "";
+
+// Asks for the token; what was refused for the want of it is asked again once it is there.
+function lock() {
+  const given = token;
+  token = "";
+  sessionStorage.removeItem("bnce-token");
+  find("unlock").hidden = false;
+  find("token").focus();
+  throw new Refused(given ? "The server refused this token." : "This server asks for a token.");
+}
+
+function unlock(event) {
+  event.preventDefault();
+  token = find("token").value.replace(/[^!-~]/g, ""); // what cannot stand in a header
+  sessionStorage.setItem("bnce-token", token);
+  find("token").value = "";
+  find("unlock").hidden = true;
+  start();
+}
+
 // One question of a kind at a time: a newer one ends the older one.
 const underWay = {};
 
 async function ask(path, body) {
   underWay[path]?.abort();
   const control = (underWay[path] = new AbortController());
-  const request = body && {
-    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
-  };
-  const response = await fetch(path, { ...request, signal: control.signal });
+  const request = { signal: control.signal, headers: {} };
+  if (token) request.headers.Authorization = `Bearer ${token}`;
+  if (body) {
+    request.method = "POST";
+    request.headers["Content-Type"] = "application/json";
+    request.body = JSON.stringify(body);
+  }
+  const response = await fetch(path, request);
+  if (response.status === 401) lock();
   const answer = await response.json();
   if (!response.ok) throw new Refused(answer.detail);
   return answer;
@@ -293,6 +320,10 @@ function showSummary() {
 async function start() {
   await attempt("health", async () => {
     const health = await ask("/healthz");
+    // Whoever has no token, or a wrong one, is told that the server runs, and nothing else.
+    if (health.run === undefined) lock();
+    // The browser would go there without the token.
+    find("metrics").hidden = Boolean(token);
     selfNormalised = health.self_normalised;
     document.body.classList.toggle("softmax", !selfNormalised);
     find("run").textContent = health.run;
@@ -307,6 +338,7 @@ async function start() {
   }, start);
 }
 
+find("unlock").addEventListener("submit", unlock);
 text.addEventListener("input", typed);
 document.addEventListener("selectionchange", moved);
 find("unit").addEventListener("change", show);
