@@ -40,6 +40,7 @@ ORDER = [
     "evaluation_detail",
     "evaluate",
     "evaluation_events",
+    "run_identity",
     "run_directory",
     "peak_memory",
     "training_clock",

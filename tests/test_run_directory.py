@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ import pytest
 import torch
 from small_corpus import random_ids, small_config, small_corpus, write_corpus
 
-from bnce.checkpoint import MODEL_FILE
+from bnce.checkpoint import MODEL_FILE, MODEL_FORMAT, write_tensors
 from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError
-from bnce.run_directory import UNKNOWN_WORDS_FILE, RunDirectory, choose_device, describe_device
+from bnce.run_directory import RunDirectory, choose_device, describe_device
+from bnce.run_identity import UNKNOWN_WORDS_FILE
 
 
 @pytest.fixture
@@ -120,6 +122,9 @@ def test_a_model_of_other_sizes_is_refused(tmp_path: Path, run: RunDirectory, co
     wider = RunDirectory.create(tmp_path / "wider", small_config(corpus, model={"hidden_size": 9}), corpus)
     wider.save_model(wider.build_model(), 1)
     (wider.path / MODEL_FILE).rename(run.path / MODEL_FILE)
+    with pytest.raises(UserError, match=r"config.toml \(hidden_size was 9, is 8\) changed after model.safetensors was"):
+        run.load_model()
+    write_tensors(run.path / MODEL_FILE, wider.build_model().state_dict(), MODEL_FORMAT, {"owner": "of 0.1.0"})
     with pytest.raises(UserError, match=r"does not fit the run's config.toml and vocab.txt: size mismatch") as caught:
         run.load_model()
     assert "\n" not in str(caught.value)
@@ -160,9 +165,69 @@ def test_damage_is_named(run: RunDirectory, name: str, content: bytes | None, ma
 def test_counts_that_are_none(run: RunDirectory, counts: np.ndarray) -> None:
     np.save(run.path / "counts.npy", counts)
     with pytest.raises(
-        UserError, match=r"is incomplete or damaged \(counts.npy is no list of counts\): train it again"
+        UserError, match=r"is incomplete or damaged: counts.npy cannot be read \((it is no list of counts|.*cut short)"
     ):
         RunDirectory.open(run.path)
+
+
+def swap_lines(path: Path) -> None:
+    lines = path.read_text().splitlines(keepends=True)
+    lines[5], lines[6] = lines[6], lines[5]
+    path.write_text("".join(lines))
+
+
+def change_counts(path: Path) -> None:
+    counts = np.load(path)
+    counts[[5, 6]] = counts[[5, 6]] + [1, -1]
+    np.save(path, counts)
+
+
+def change_text(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "match"),
+    [
+        ("vocab.txt", swap_lines, "vocab.txt changed"),
+        ("counts.npy", change_counts, "counts.npy changed"),
+        (
+            "normaliser.json",
+            lambda path: change_text(path, "false", "true"),
+            r"normaliser.json \(lowercase was False, is True\) changed",
+        ),
+        (
+            "config.toml",
+            lambda path: change_text(path, 'name = "relu-lstm"', 'name = "lstm"'),
+            r"config.toml \(name was 'relu-lstm', is 'lstm'\) changed",
+        ),
+        (UNKNOWN_WORDS_FILE, lambda path: change_text(path, "zebra\t1", "zebra\t2"), "unknown_words.tsv changed"),
+        (UNKNOWN_WORDS_FILE, Path.unlink, "unknown_words.tsv changed"),
+    ],
+)
+def test_files_that_are_not_those_of_the_model(
+    run: RunDirectory, name: str, change: Callable[[Path], object], match: str
+) -> None:
+    (run.path / UNKNOWN_WORDS_FILE).write_bytes(b"<unk>\t0.0\t1\nzebra\t1.0\n")
+    run.save_model(run.build_model(), 1)
+    RunDirectory.open(run.path).load_model()
+    change(run.path / name)
+    with pytest.raises(UserError, match=f"is damaged: {match} after model.safetensors was written; restore"):
+        RunDirectory.open(run.path).load_model()
+
+
+def test_a_model_that_does_not_tell_of_the_other_files_opens(run: RunDirectory) -> None:
+    model = run.build_model()
+    metadata = {"owner": run.owner, "step": "1", "vocabulary": run.vocabulary.digest}
+    write_tensors(run.path / MODEL_FILE, model.state_dict(), MODEL_FORMAT, metadata)
+    run.load_model()
+    change_counts(run.path / "counts.npy")
+    RunDirectory.open(run.path).load_model()
+    swap_lines(run.path / "vocab.txt")
+    with pytest.raises(UserError, match=r"vocab.txt changed after model.safetensors was written"):
+        RunDirectory.open(run.path).load_model()
 
 
 def test_a_flipped_bit_in_the_model_is_noticed(run: RunDirectory) -> None:

@@ -41,10 +41,11 @@ from bnce.errors import UserError
 from bnce.evaluation_detail import WordCounts
 from bnce.language_model import LanguageModel
 from bnce.noise import make_noise
+from bnce.reading import map_array, read_object
+from bnce.run_identity import UNKNOWN_WORDS_FILE, find_changes, identify
 
 DESCRIPTION_FILES = ("config.toml", "vocab.txt", "counts.npy", "normaliser.json")
 LEXICON_FILE = "lexicon.json"
-UNKNOWN_WORDS_FILE = "unknown_words.tsv"
 
 
 @dataclass(frozen=True)
@@ -82,18 +83,8 @@ class RunDirectory:
             raise UserError(
                 f"'{path}' is not a run directory: it has no config.toml. Give a directory that 'bnce train' made."
             )
-        try:
-            normaliser = Normaliser.from_dict(json.loads((path / "normaliser.json").read_text(encoding="utf-8")))
-            counts = np.load(path / "counts.npy", allow_pickle=False)
-            if counts.ndim != 1 or counts.dtype.kind not in "iu" or counts.min(initial=0) < 0:
-                raise ValueError("counts.npy is no list of counts")
-            config = read_config(path / "config.toml")
-        except (OSError, ValueError, EOFError, TypeError) as error:
-            if isinstance(error, UserError):
-                raise
-            raise UserError(
-                f"The run directory '{path}' is incomplete or damaged ({error}): train it again."
-            ) from error
+        config = read_config(path / "config.toml")
+        normaliser, counts = _read_normaliser(path), _read_counts(path)
         vocabulary = Vocabulary.read(path / "vocab.txt")
         if len(counts) != len(vocabulary):
             raise UserError(
@@ -140,7 +131,18 @@ class RunDirectory:
                     "--no-keep-models' leaves its rows: train it again with another --out."
                 )
             raise UserError(f"The run '{self.path}' has no model yet: train it up to its first evaluation.")
-        return read_model(path)
+        tensors, metadata = read_model(path)
+        if changes := find_changes(metadata, self.identity):
+            raise UserError(
+                f"The run directory '{self.path}' is damaged: {' and '.join(changes)} changed after {MODEL_FILE} was "
+                "written; restore what was written with it, or train the run again."
+            )
+        return tensors, metadata
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What a model file says of the files beside it."""
+        return identify(self.path, self.vocabulary, self.target_counts, self.normaliser, self.config.model)
 
     def save_model(self, model: LanguageModel, step: int) -> None:
         """Keep a model as the run's best so far."""
@@ -148,7 +150,7 @@ class RunDirectory:
 
     def save_tensors(self, tensors: Mapping[str, Tensor], step: int) -> None:
         """Keep a model that is known by its `state_dict`."""
-        metadata = {"owner": self.owner, "step": str(step), "vocabulary": self.vocabulary.digest}
+        metadata = {"owner": self.owner, "step": str(step), **self.identity}
         write_tensors(self.path / MODEL_FILE, tensors, MODEL_FORMAT, metadata)
 
     def copy_description(self, directory: Path) -> None:
@@ -183,6 +185,11 @@ class RunDirectory:
     def check_corpus(self, corpus: Corpus) -> None:
         """Refuse to train on another text than the run was made for."""
         self.check_vocabulary(corpus)
+        if corpus.normaliser != self.normaliser:
+            raise UserError(
+                f"The corpus '{corpus.directory}' was cut into words otherwise than normaliser.json of the run "
+                f"'{self.path}' says: restore that file, prepare the same text again, or train with another --out."
+            )
         counts = training_streams(self.config.training, corpus).count_targets(len(self.vocabulary))
         # Runs of version 0.1.0 counted the whole split, whatever part of it they train on.
         if not any(np.array_equal(known, self.target_counts) for known in (counts, corpus.target_counts)):
@@ -284,6 +291,31 @@ def describe_device(device: torch.device) -> str:
         return torch.cuda.get_device_name(device)
     num_threads = torch.get_num_threads()
     return f"CPU, {num_threads} thread{'s' if num_threads > 1 else ''}"
+
+
+def _read_normaliser(path: Path) -> Normaliser:
+    try:
+        return Normaliser.from_dict(read_object(path / "normaliser.json"))
+    except ValueError as error:
+        raise _damaged(path, "normaliser.json", error) from error
+
+
+def _read_counts(path: Path) -> np.ndarray:
+    try:
+        counts = np.array(map_array(path / "counts.npy"))
+        if counts.ndim != 1 or counts.dtype.kind not in "iu" or counts.min(initial=0) < 0:
+            raise ValueError("it is no list of counts")
+    except ValueError as error:
+        raise _damaged(path, "counts.npy", error) from error
+    return counts
+
+
+def _damaged(path: Path, file: str, error: ValueError) -> UserError:
+    reason = str(error).rstrip(".")
+    return UserError(
+        f"The run directory '{path}' is incomplete or damaged: {file} cannot be read ({reason}); "
+        "restore the file, or train the run again."
+    )
 
 
 def _first_line(error: Exception) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from damage import damaged
 
-from .conftest import settings
+from .conftest import Command, settings
 
 
 @pytest.mark.parametrize("command", ["train", "evaluate", "info"])
@@ -29,3 +29,24 @@ def test_a_damaged_training_text_is_refused(
         if changed != content:
             assert f"The corpus '{copy}' is damaged: train.npy" in refused(*options[command]), seed
     assert not list(place.iterdir())
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "counts.npy", "normaliser.json", "config.toml", "model.safetensors"])
+def test_a_damaged_run_never_scores_otherwise(
+    bnce: Command, trained: Path, texts: Path, tmp_path: Path, name: str
+) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(trained, copy)
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join((texts / "test.txt").read_text().splitlines()[:5]))
+    command = ["score", copy, text, "--device", "cpu"]
+    expected = bnce(*command).stdout
+    content = (trained / name).read_bytes()
+    for seed in range(16):
+        (copy / name).write_bytes(damaged(content, seed))
+        outcome = bnce(*command)
+        assert outcome.status in (0, 2), seed
+        if outcome.status == 0:
+            assert outcome.stdout == expected, seed
+        else:
+            assert (outcome.stdout, outcome.stderr.count("\n")) == ("", 1), seed

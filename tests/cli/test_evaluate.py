@@ -174,7 +174,7 @@ class TestRefusals:
     def test_a_model_that_does_not_fit(self, refused: Refused, copy: Path) -> None:
         config = (copy / "config.toml").read_text(encoding="utf-8")
         (copy / "config.toml").write_text(config.replace("hidden_size = 8", "hidden_size = 9"), encoding="utf-8")
-        assert "does not fit the run's config.toml and vocab.txt" in refused("evaluate", copy)
+        assert "config.toml (hidden_size was 8, is 9) changed after model.safetensors" in refused("evaluate", copy)
 
     def test_a_run_without_a_model(self, refused: Refused, copy: Path) -> None:
         (copy / MODEL_FILE).unlink()

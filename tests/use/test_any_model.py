@@ -11,7 +11,8 @@ from small_corpus import small_config, small_corpus, small_model
 
 from bnce.corpus.vocabulary import UNK
 from bnce.errors import UserError
-from bnce.run_directory import UNKNOWN_WORDS_FILE, RunDirectory
+from bnce.run_directory import RunDirectory
+from bnce.run_identity import UNKNOWN_WORDS_FILE
 from bnce.use.any_model import RunComponent, open_any, write_mixture
 from bnce.use.mixture import Mixture
 from bnce.use.ngram import Ngram

@@ -14,7 +14,8 @@ import bnce
 from bnce.corpus.normalise import Normaliser
 from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
 from bnce.errors import UserError
-from bnce.run_directory import UNKNOWN_WORDS_FILE, RunDirectory
+from bnce.run_directory import RunDirectory
+from bnce.run_identity import UNKNOWN_WORDS_FILE
 from bnce.use import component as component_module
 from bnce.use.generate import Sampling
 from bnce.use.model import Model

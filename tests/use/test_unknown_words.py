@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bnce.errors import UserError
-from bnce.run_directory import UNKNOWN_WORDS_FILE
+from bnce.run_identity import UNKNOWN_WORDS_FILE
 from bnce.use.unknown_words import UnknownWords
 
 

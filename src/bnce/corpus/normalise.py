@@ -106,6 +106,8 @@ class Normaliser:
     def from_dict(cls, settings: Mapping[str, Any]) -> Normaliser:
         """Make a normaliser of the settings read from a file."""
         allowed = [field.name for field in fields(cls)]
+        if not isinstance(settings, Mapping):
+            raise UserError(f"The normaliser is {settings!r:.40}: it must be a table of settings.")
         for name in settings:
             if name not in allowed:
                 raise unknown_name("setting of the normaliser", name, allowed)

@@ -23,7 +23,7 @@ def export_rows(run: RunDirectory, out: Path, row_format: str = "float32") -> di
     packed = pack_rows(tensors, tables, row_format)
     header = {
         "owner": run.owner,
-        "vocabulary": run.vocabulary.digest,
+        **run.identity,
         "rows": row_format,
         "model": run.config.model.name,
         "log_z": repr(float(model.output.log_z)),

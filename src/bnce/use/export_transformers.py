@@ -36,7 +36,9 @@ def export_transformers(run: RunDirectory, out: Path) -> dict[str, Any]:
     with files.atomic_directory(out) as partial:
         run.copy_description(partial)
         # The library reads only files that carry its own mark; names and tensors are those of a run's model.
-        write_tensors(partial / MODEL_FILE, model.state_dict(), TRANSFORMERS_FORMAT, {"bnce": __version__})
+        write_tensors(
+            partial / MODEL_FILE, model.state_dict(), TRANSFORMERS_FORMAT, {"bnce": __version__, **run.identity}
+        )
         shutil.copyfile(Path(__file__).with_name(CODE_FILE), partial / CODE_FILE)
         _write_json(partial / "config.json", _config(run, model))
         # As `bnce generate` does, <unk> is not made up.

@@ -23,7 +23,8 @@ from torch import Tensor
 from bnce import files
 from bnce.corpus.vocabulary import MIN_SIZE, SPECIALS, UNK, Vocabulary
 from bnce.errors import UserError
-from bnce.run_directory import LEXICON_FILE, UNKNOWN_WORDS_FILE, RunDirectory
+from bnce.run_directory import LEXICON_FILE, RunDirectory
+from bnce.run_identity import UNKNOWN_WORDS_FILE
 from bnce.use.row_seeding import GIVEN_SIMILARITY, MIN_UNKNOWN, Neighbours, Rows, find_neighbours, seed_rows
 from bnce.use.unknown_words import UnknownWords
 from bnce.use.word_list import NewWord
@@ -219,11 +220,12 @@ def _write(
     with files.atomic_directory(out) as partial:
         made = RunDirectory(partial, run.config, vocabulary, run.normaliser, counts)
         made.write_description()
+        if change.unknown_words is not None:
+            change.unknown_words.write(partial / UNKNOWN_WORDS_FILE)
+        # After the list of unknown words, whose digest the model file holds.
         made.save_tensors(tensors, step)
         made.write_json("summary.json", summary)
         made.write_json(LEXICON_FILE, {"changes": [*changes, done]})
-        if change.unknown_words is not None:
-            change.unknown_words.write(partial / UNKNOWN_WORDS_FILE)
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from bnce.corpus.normalise import UNKNOWN_WORD
 from bnce.corpus.sources import read_lines
 from bnce.errors import UserError
 from bnce.files import write_text
-from bnce.run_directory import UNKNOWN_WORDS_FILE
+from bnce.run_identity import UNKNOWN_WORDS_FILE
 
 
 class UnknownWords:
