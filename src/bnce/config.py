@@ -7,15 +7,17 @@ directory keeps.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-import tomllib
+import os
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bnce.errors import UserError, unknown_name
+from bnce.errors import UserError, shown, unknown_name
+from bnce.reading import parse_toml
 
 MODEL_NAMES = ("ffnn", "rnn", "relu-rnn", "lstm", "relu-lstm")
 LOSS_NAMES = ("softmax", "nce", "snce", "bnce", "chunk-bnce")
@@ -192,7 +194,7 @@ def from_tables(tables: Mapping[str, Any], origin: str) -> RunConfig:
     texts = {key: tables.get(key, "") for key in ("recipe", "corpus")}
     for key, value in texts.items():
         if not isinstance(value, str):
-            raise UserError(f"{origin}: {key} is {value!r}: it must be of type str.")
+            raise UserError(f"{origin}: {key} is {shown(value)}: it must be of type str.")
     sections: dict[str, Any] = {
         key: _section(kind, tables.get(key, {}), f"{origin}: [{key}]") for key, kind in SECTIONS.items()
     }
@@ -201,7 +203,7 @@ def from_tables(tables: Mapping[str, Any], origin: str) -> RunConfig:
 
 def read_config(path: Path) -> RunConfig:
     """Read the `config.toml` of a run directory."""
-    return from_tables(_parse(path.read_bytes(), str(path)), str(path))
+    return from_tables(_parse(_read_bytes(path), str(path)), str(path))
 
 
 def to_toml(config: RunConfig) -> str:
@@ -245,10 +247,12 @@ def _read_with_base(name: str, seen: tuple[str, ...]) -> dict[str, Any]:
     if base is None:
         return tables
     if not isinstance(base, str):
-        raise UserError(f"{name}: base is {base!r}: it must be the name or the path of one recipe.")
+        raise UserError(f"{name}: base is {shown(base)}: it must be the name or the path of one recipe.")
+    if not base or not base.isprintable():
+        raise unknown_name("recipe", base, recipe_names())
     # A base may stand beside the file that names it; resolved, so that a circle of files always meets itself.
     beside = (Path(name).parent / base).resolve()
-    is_beside = name not in recipe_names() and beside.is_file()
+    is_beside = name not in recipe_names() and os.path.isfile(beside)
     return _merge(_read_with_base(str(beside) if is_beside else base, (*seen, name)), tables)
 
 
@@ -256,8 +260,8 @@ def _recipe_bytes(name: str) -> bytes:
     if name in recipe_names():
         return bytes((_shipped() / f"{name}.toml").read_bytes())
     path = Path(name)
-    if path.is_file():
-        return path.read_bytes()
+    if os.path.isfile(path):  # Path.is_file raises over names that are too long
+        return _read_bytes(path)
     if path.suffix == ".toml" or "/" in name:
         raise UserError(
             f"The recipe file '{name}' does not exist: give a TOML file or one of {', '.join(recipe_names())}."
@@ -265,10 +269,17 @@ def _recipe_bytes(name: str) -> bytes:
     raise unknown_name("recipe", name, recipe_names())
 
 
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"Cannot read '{path}': {error.strerror}.") from error
+
+
 def _parse(data: bytes, origin: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return parse_toml(data)
+    except ValueError as error:
         raise UserError(f"'{origin}' is not valid TOML: {error}.") from error
 
 
@@ -290,8 +301,8 @@ def _apply_setting(tables: dict[str, Any], setting: str) -> None:
     if name == "name" and section in ("model", "loss"):
         raise UserError(f"--set received '{setting}': the {section} has an option of its own, give it there.")
     try:
-        value = tomllib.loads(f"value = {text.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = parse_toml(f"value = {text.strip()}".encode())["value"]
+    except ValueError:
         value = text.strip()  # a bare word is a string
     tables[section] = {**tables[section], name: value}
 
@@ -304,16 +315,17 @@ def _section(kind: type[Section], table: Any, origin: str) -> Section:
     for name, value in table.items():
         wanted = type(fields[name].default)
         if wanted is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
+            with contextlib.suppress(OverflowError):
+                value = float(value)
         if type(value) is not wanted:
-            raise UserError(f"{origin} {name} is {value!r}: it must be of type {wanted.__name__}.")
+            raise UserError(f"{origin} {name} is {shown(value)}: it must be of type {wanted.__name__}.")
         values[name] = value
     return kind(**values)
 
 
 def _must_be_table(table: Any, origin: str) -> None:
     if not isinstance(table, Mapping):
-        raise UserError(f"{origin} must be a table of settings, not {table!r}.")
+        raise UserError(f"{origin} must be a table of settings, not {shown(table)}.")
 
 
 def _known_keys(table: Mapping[str, Any], allowed: Sequence[str], origin: str, kind: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_SHOWN = 80  # letters of a value in a message
+
 
 class UserError(ValueError):
     """Bad input: the message says what was received, what is allowed and what to change.
@@ -36,9 +38,19 @@ class BusyError(UserError):
     """Something that another process is working on."""
 
 
+def shown(value: object) -> str:
+    """Write a value that was received the way Python does, on one line and not without end."""
+    try:
+        text = repr(value)
+    except ValueError:  # of a number with thousands of digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
 def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> UserError:
     """Say that `name` is no known `kind`, list those that are, and suggest the near one."""
     allowed = list(allowed)
     near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
     hint = f" Did you mean '{near[0]}'?" if near else ""
-    return UserError(f"Unknown {kind} '{name}': choose one of {', '.join(allowed)}.{hint}")
+    name = f"'{name}'" if name.isprintable() and len(name) <= _SHOWN else shown(name)
+    return UserError(f"Unknown {kind} {name}: choose one of {', '.join(allowed)}.{hint}")

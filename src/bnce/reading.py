@@ -10,10 +10,10 @@ import json
 import tomllib
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -33,15 +33,20 @@ def parse_object(data: bytes | str) -> dict[str, Any]:
 
 
 def parse_toml(data: bytes) -> dict[str, Any]:
-    """Parse TOML."""
+    """Parse TOML, whose whole numbers have 64 bits."""
     try:
-        return tomllib.loads(_decode(data))
+        tables = tomllib.loads(_decode(data))
+        _refuse_huge(tables)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+    return tables
 
 
 def map_array(path: Path) -> NDArray[Any]:
     """Map an array of a .npy file into memory, to be read alone."""
+    # Here, so that settings are read without loading NumPy.
+    import numpy as np
+
     try:
         with warnings.catch_warnings():
             # It warns of headers that no NumPy of today writes: to us they are damage.
@@ -77,6 +82,14 @@ def _decode(data: bytes | str) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"byte {error.start} is no UTF-8") from error
+
+
+def _refuse_huge(value: object) -> None:
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            _refuse_huge(item)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("a number in it is beyond 64 bits")
 
 
 def _refuse_constant(name: str) -> None:
