@@ -166,9 +166,10 @@ def test_the_front_door_names_only_lazy_ones() -> None:
     tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
     at_run_time = ast.unparse(ast.Module([node for node in tree.body if not isinstance(node, ast.If)], []))
     assert sorted(imported(at_run_time)) == ["errors", "version"]
-    assert sorted(set(imported(ast.unparse(tree)))) == ["errors", "noise", "output_layer", "use.model", "version"]
+    assert sorted(set(imported(ast.unparse(tree)))) == ["errors", "noise", "output_layer", "use.loading", "version"]
     assert set(bnce.__all__) == {"UserError", "__version__", "noise", *bnce._HOMES}
     assert all(getattr(bnce, name) is not None for name in bnce.__all__)
+    assert dir(bnce) == sorted(bnce.__all__)
     with pytest.raises(AttributeError, match="module 'bnce' has no attribute 'Softmax'"):
         _ = bnce.Softmax
 

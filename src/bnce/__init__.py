@@ -1,7 +1,7 @@
 """Word language models over huge vocabularies at the speed of small ones.
 
-`bnce.load(RUN)` opens a trained model for use. `bnce.OutputLayer` is the drop-in for any PyTorch model; `bnce.noise`
-makes its noise. PyTorch is loaded on first use, so that the command line answers at once.
+`bnce.load(PATH)` opens a trained run, a mixture or an n-gram model for use. `bnce.OutputLayer` is the drop-in for any
+PyTorch model; `bnce.noise` makes its noise. PyTorch is loaded on first use, so that the command line answers at once.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from bnce import noise
     from bnce.noise import Noise
     from bnce.output_layer import OutputLayer
-    from bnce.use.model import load
+    from bnce.use.loading import load
 
 __all__ = ["Noise", "OutputLayer", "UserError", "__version__", "load", "noise"]
 
-_HOMES = {"OutputLayer": "bnce.output_layer", "Noise": "bnce.noise", "load": "bnce.use.model"}
+_HOMES = {"OutputLayer": "bnce.output_layer", "Noise": "bnce.noise", "load": "bnce.use.loading"}
 
 
 def __getattr__(name: str) -> Any:
@@ -29,3 +29,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'bnce' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -78,6 +78,9 @@ def test_a_mixture_scores_and_rescores(
     assert carried.stdout.splitlines()[0] == lines[0]
     assert carried.stdout.splitlines()[1] != lines[1]
     assert "n-gram models in it start every sentence afresh" in carried.stderr
+    words = bnce("generate", out, "--prompt", "ba", "--next", 3, "--json").json["next"]
+    assert len(words) == 3
+    assert len(bnce("generate", out, "-n", 2, "--max-words", 4).stdout.splitlines()) == 2
     assert "--mode checked is for a run" in refused("score", arpa, text, "--mode", "checked")
     assert "Unknown mode of scoring 'some'" in refused("score", arpa, text, "--mode", "some")
 

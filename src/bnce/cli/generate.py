@@ -12,7 +12,7 @@ from bnce.cli.console import JsonOption, print_json, stdout
 
 
 def generate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A directory that 'bnce train' made.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, a mixture (.toml), or an n-gram model (ARPA).")],
     prompt: Annotated[str, typer.Option(help="Words to go on from; read as the training text was.")] = "",
     num_texts: Annotated[int, typer.Option("--num", "-n", min=1, max=4096, help="How many texts.")] = 5,
     max_words: Annotated[int, typer.Option(min=1, help="End a text that finds no end itself.")] = 40,
@@ -39,7 +39,7 @@ def generate(
       bnce generate runs/relu-lstm --prompt "the function" --next 10
     """
     from bnce.use.generate import Sampling
-    from bnce.use.model import load
+    from bnce.use.loading import load
 
     sampling = Sampling(temperature, top_k, top_p, allow_unknown)
     model = load(run, device)

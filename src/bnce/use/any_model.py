@@ -15,9 +15,13 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+import torch
+
 from bnce import files
+from bnce.corpus.vocabulary import UNK, Vocabulary
 from bnce.errors import UserError
-from bnce.use.component import Component, Context, Words, WordScores
+from bnce.use.component import Component, Context, Floats, Words, WordScores
 from bnce.use.mixture import Mixture
 from bnce.use.model import Model, load
 from bnce.use.ngram import open_ngram
@@ -26,6 +30,8 @@ from bnce.use.scorer import refuse_unnormalised
 
 MODES = ("unnormalised", "normalised")
 MIXTURE_ENDING = ".toml"
+# Of so many words of the vocabulary one or more: then all of them are scored at once.
+MANY_WORDS = 16
 
 
 class RunComponent(Component):
@@ -62,17 +68,54 @@ class RunComponent(Component):
         """Go back to the state at the start of a text."""
         self._scorer.begin_document()
 
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The run's words."""
+        return self.model.vocabulary
+
+    @property
+    def self_normalised(self) -> bool:
+        """Whether the run was trained to do without the softmax."""
+        return self.model.log_z is not None
+
+    @property
+    def has_constant(self) -> bool:
+        """A run has a constant Z, or was trained with the softmax in place of one."""
+        return True
+
+    def in_mode(self, normalised: bool, carry: bool = False) -> RunComponent:
+        """Give the same run in that mode."""
+        return RunComponent(self.model, self.name, normalised, carry)
+
+    def advance(self, context: Context, word: str) -> Context:
+        """Give the state after one more word."""
+        return self.model.scorer().advance([context], self.vocabulary.encode([word]).tolist())[0]
+
+    def next_log_probs(self, context: Context, words: Words) -> Floats:
+        """Compute ln p of words; where they are much of the vocabulary, in one pass over it."""
+        ids, scorer = self.vocabulary.encode(words), self.model.scorer()
+        if len(ids) * MANY_WORDS < len(self.vocabulary):
+            found = scorer.score([context], torch.from_numpy(ids[None]), self.normalised)[0]
+        else:
+            found = scorer.score_all(context, self.normalised)[torch.from_numpy(ids)]
+        log_probs: Floats = found.double().cpu().numpy()
+        # Among a run's own words <unk> is there once: others are unknown to it and may have shares.
+        if self.model.unknown_words is None or np.count_nonzero(ids == UNK) < 2:
+            return log_probs
+        return self.model.word_scores(words, ids, log_probs).log_probs
+
     def ids(self, words: Words) -> list[int]:
         """Give the numbers of words in the run's vocabulary."""
         numbers: list[int] = self.model.encode(words).tolist()
         return numbers
 
 
-def open_any(path: Path, normalised: bool = False, device: str = "cpu", carry: bool = False) -> Component:
+def open_any(path: str | Path, normalised: bool = False, device: str = "cpu", carry: bool = False) -> Component:
     """Open a run, an n-gram model or a mixture; runs give the softmax's probabilities if `normalised`.
 
     With `carry` the `score` of a run goes on from the sentences before. N-gram models start every sentence afresh.
     """
+    path = Path(path)
     if path.suffix == MIXTURE_ENDING and path.is_file():
         return _open_mixture(path, normalised, device, carry)
     if path.is_file():
@@ -80,13 +123,14 @@ def open_any(path: Path, normalised: bool = False, device: str = "cpu", carry: b
     return RunComponent(load(path, device), str(path), normalised, carry)
 
 
-def write_mixture(path: Path, components: Sequence[Path], weights: Sequence[float]) -> None:
+def write_mixture(path: str | Path, components: Sequence[str | Path], weights: Sequence[float]) -> None:
     """Write the file that `open_any` opens as a mixture."""
+    path = Path(path)
     if path.suffix != MIXTURE_ENDING:
         raise UserError(f"The mixture is to be written to '{path}': give a name that ends in {MIXTURE_ENDING}.")
     lines = ["# p(word) = the sum of weight times each component's p(word); paths are relative to this file.\n"]
     for component, weight in zip(components, weights, strict=True):
-        relative = os.path.relpath(component.resolve(), path.resolve().parent)
+        relative = os.path.relpath(Path(component).resolve(), path.resolve().parent)
         # A JSON string is a TOML string, too.
         lines.append(f"\n[[components]]\npath = {json.dumps(relative, ensure_ascii=False)}\nweight = {weight!r}\n")
     files.write_text(path, "".join(lines))

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce.corpus.normalise import END_WORD, Normaliser
+from bnce.corpus.vocabulary import Vocabulary
 from bnce.use.scored import ScoredSentence
 
 # Sentences in memory at a time, fewer where they are long: enough that neighbours in length are alike.
@@ -66,6 +67,33 @@ class Component(ABC):
     def begin_document(self) -> None:
         """Forget the sentences before, where `score` goes on from them."""
         return
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The words that may come next; refused where a model does not list its words."""
+        raise NotImplementedError
+
+    @property
+    def self_normalised(self) -> bool:
+        """Whether it does without the softmax: `in_mode(normalised=False)` is refused where it does not."""
+        return True
+
+    @property
+    def has_constant(self) -> bool:
+        """Whether the two modes differ: an n-gram model is always normalised."""
+        return False
+
+    def in_mode(self, normalised: bool, carry: bool = False) -> Component:
+        """Give the same component with the softmax (`normalised`) or with the constant Z, and with `carry` or not."""
+        return self
+
+    def advance(self, context: Context, word: str) -> Context:
+        """Give what is remembered after one more word."""
+        raise NotImplementedError
+
+    def next_log_probs(self, context: Context, words: Words) -> Floats:
+        """Compute ln p of each of these words, were it the next one."""
+        raise NotImplementedError
 
     def ids(self, words: Words) -> list[int]:
         """Give the numbers of words and of `</s>` where they have some, else zeros."""

@@ -45,10 +45,7 @@ def generate(
     model: LanguageModel, prompt: Sequence[int], num_texts: int, max_words: int, sampling: Sampling, seed: int
 ) -> list[list[int]]:
     """Continue a prompt in `num_texts` ways, each up to `</s>` or `max_words` words; the prompt is not repeated."""
-    if num_texts < 1 or max_words < 1:
-        raise UserError(f"{num_texts} texts of {max_words} words at most are asked for: both must be 1 or more.")
-    if not 0 <= seed < 2**64:
-        raise UserError(f"The seed is {seed}: it must be from 0 to 2^64 - 1.")
+    check_texts(num_texts, max_words, seed)
     device = model.embedding.device
     generator = torch.Generator(device).manual_seed(seed)
     context = [END] * (model.num_context + 1) + list(prompt)
@@ -69,6 +66,14 @@ def generate(
         keep = input_LB[input_LB.shape[0] - model.num_context :] if model.num_context else input_LB[:0]
         input_LB = torch.cat([keep, word_B.unsqueeze(0)])
     return texts
+
+
+def check_texts(num_texts: int, max_words: int, seed: int) -> None:
+    """Refuse no texts, texts of no words, and a seed that PyTorch cannot take."""
+    if num_texts < 1 or max_words < 1:
+        raise UserError(f"{num_texts} texts of {max_words} words at most are asked for: both must be 1 or more.")
+    if not 0 <= seed < 2**64:
+        raise UserError(f"The seed is {seed}: it must be from 0 to 2^64 - 1.")
 
 
 def sample_words(score_BV: Tensor, sampling: Sampling, generator: torch.Generator) -> Tensor:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError
 from bnce.use.component import Component, Context, Floats, Words, WordScores
 from bnce.use.ngram import AS_IT_STANDS
@@ -67,6 +68,35 @@ class Mixture(Component):
         """Let every component forget."""
         for component in self.components:
             component.begin_document()
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The words of the first run, or where there is none of the first n-gram model."""
+        return next((one for one in self.components if one.has_constant), self.components[0]).vocabulary
+
+    @property
+    def self_normalised(self) -> bool:
+        """Whether all runs in it do without the softmax."""
+        return all(component.self_normalised for component in self.components)
+
+    @property
+    def has_constant(self) -> bool:
+        """Whether there is a run in it."""
+        return any(component.has_constant for component in self.components)
+
+    def in_mode(self, normalised: bool, carry: bool = False) -> Mixture:
+        """Give the same mixture with its runs in that mode."""
+        components = [component.in_mode(normalised, carry) for component in self.components]
+        return Mixture(components, self.weights_K.tolist(), self.name)
+
+    def advance(self, context: Context, word: str) -> Context:
+        """Let every component go on by a word."""
+        return tuple(component.advance(own, word) for component, own in zip(self.components, context, strict=True))
+
+    def next_log_probs(self, context: Context, words: Words) -> Floats:
+        """Mix the probabilities of each of these words."""
+        pairs = zip(self.components, context, strict=True)
+        return mix(np.stack([component.next_log_probs(own, words) for component, own in pairs]), self.weights_K)
 
     def ids(self, words: Words) -> list[int]:
         """Give the numbers that the first component with some has."""

@@ -1,56 +1,30 @@
-"""A trained run, ready for use: `bnce.load(RUN)` gives text in, probabilities and text out.
-
-Text is cut into words as the training text was. Probabilities of words are log10, as SRILM and KenLM give them, and
-unnormalised unless said otherwise: a self-normalised model needs no pass over its vocabulary.
-"""
+"""A trained run, ready for use: text in, probabilities and text out, as `text_model` says."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bnce.corpus.normalise import END_WORD, UNKNOWN_WORD, Normaliser
-from bnce.corpus.vocabulary import END, UNK, Vocabulary
-from bnce.errors import UserError
+from bnce.corpus.vocabulary import UNK, Vocabulary
 from bnce.language_model import LanguageModel
 from bnce.run_directory import RunDirectory, choose_device
-from bnce.use.component import WordScores, one_sentence, sentence_blocks
+from bnce.use.component import WordScores, sentence_blocks
 from bnce.use.generate import Sampling, generate
 from bnce.use.prefixes import score_prefixes
 from bnce.use.score import SentenceScorer
 from bnce.use.scored import ScoredSentence
 from bnce.use.scorer import Scorer, State, gather, refuse_unnormalised
+from bnce.use.text_model import NextWord, TextModel, check_num_next, refuse_one_string
 from bnce.use.top_words import top_words
 from bnce.use.unknown_words import UnknownWords
-from bnce.use.weights import Weights, count_words
 
 
-@dataclass(frozen=True)
-class NextWord:
-    """A word that may come next; probabilities sum to one over the vocabulary when they are normalised."""
-
-    word: str
-    prob: float
-    log10_prob: float
-
-
-@dataclass(frozen=True)
-class RescoredHypothesis:
-    """A hypothesis with what decides over it; `place` is where it stood in the list that was given."""
-
-    text: str
-    total: float
-    score: float  # the one it came with
-    log_prob: float  # natural logarithm, of all its words and </s>
-    place: int
-
-
-class Model:
+class Model(TextModel):
     """A network with its words, and where there is one the list of those that share `<unk>`: a run directory's."""
 
     def __init__(
@@ -60,18 +34,28 @@ class Model:
         normaliser: Normaliser,
         unknown_words: UnknownWords | None = None,
     ) -> None:
-        self.network, self.vocabulary, self.normaliser = network.eval(), vocabulary, normaliser
+        self.network, self.normaliser = network.eval(), normaliser
         self.unknown_words = unknown_words
+        self._vocabulary = vocabulary
 
-    def words(self, text: str) -> list[str]:
-        """Cut a text into the words of one sentence."""
-        if not isinstance(text, str):
-            raise UserError(f"A text is {text!r:.60}: give a string.")
-        return one_sentence(self.normaliser, text)
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The words, each with its id."""
+        return self._vocabulary
 
-    def encode(self, words: Iterable[str]) -> NDArray[np.int64]:
-        """Give the ids of a sentence's words and of the `</s>` after them."""
-        return np.append(self.vocabulary.encode(words), END)
+    @property
+    def log_z(self) -> float | None:
+        """The constant ln Z of unnormalised probabilities; None for a model that was trained with the softmax."""
+        return float(self.network.output.log_z) if self.network.output.normalises else None
+
+    @property
+    def device(self) -> str:
+        """Where the network is."""
+        return str(self.network.embedding.device)
+
+    def refuse_unnormalised(self) -> None:
+        """Refuse to go without the softmax where a model was not trained to be normalised without it."""
+        refuse_unnormalised(self.network)
 
     def scorer(self) -> Scorer:
         """Make what a beam search calls: `start`, `advance` and `score`, over ids and in natural logarithms."""
@@ -82,8 +66,7 @@ class Model:
 
         Each starts from a fresh state, or with `carry` from where the one before ended.
         """
-        if isinstance(sentences, str):
-            raise UserError("The sentences to score are one string: give a list of them, such as ['a sentence'].")
+        refuse_one_string(sentences)
         scorer = SentenceScorer(self.network, "normalised" if normalised else "unnormalised", carry=carry)
         return list(self.score_words(scorer, map(self.words, sentences)))
 
@@ -123,13 +106,16 @@ class Model:
         """Give the state at the start of a text, with nothing before it."""
         return self.scorer().start()
 
-    def read(self, state: State, text: str) -> State:
-        """Give the state after one more sentence and its `</s>`, for what comes next in the same text."""
-        return self.read_words([state], [self.words(text)])[0]
-
     def read_words(self, states: Sequence[State], sentences: Sequence[Sequence[str]]) -> list[State]:
         """Move each of several states on by a sentence of its own, which is cut into words, and by its `</s>`."""
         return self.scorer().read(states, [self.encode(words).tolist() for words in sentences])
+
+    def score_apart(self, sentences: Sequence[Sequence[str]], *, normalised: bool = False) -> list[WordScores]:
+        """Score sentences that are cut into words, side by side, each from a fresh state."""
+        scorer = SentenceScorer(self.network, "normalised" if normalised else "unnormalised")
+        ids = [self.encode(words) for words in sentences]
+        found = zip(sentences, ids, scorer.score(ids), strict=True)
+        return [self.word_scores(words, numbers, log_probs) for words, numbers, log_probs in found]
 
     def score_lists(
         self,
@@ -146,50 +132,11 @@ class Model:
         found = zip(sentences, ids, score_prefixes(self.scorer(), ids, normalised, after), strict=True)
         return [self.word_scores(words, numbers, log_probs) for words, numbers, log_probs in found]
 
-    def rescore(
-        self,
-        hypotheses: Sequence[str | tuple[str, float]],
-        *,
-        score_weight: float = 1.0,
-        lm_weight: float = 1.0,
-        word_penalty: float = 0.0,
-        normalised: bool = False,
-        after: State | None = None,
-    ) -> list[RescoredHypothesis]:
-        """Sort the hypotheses of one utterance, texts or (text, score) pairs, the best first; equals keep their order.
-
-        total = score_weight · score + lm_weight · ln p − word_penalty · words; a higher score is better. With `after`,
-        a state that `start` and `read` give, ln p is that after the utterances before.
-        """
-        if isinstance(hypotheses, str):
-            raise UserError("The hypotheses are one string: give a list of them, such as ['one', ('another', -3.5)].")
-        pairs = [(one, 0.0) if isinstance(one, str) else (str(one[0]), float(one[1])) for one in hypotheses]
-        for text, score in pairs:
-            if not math.isfinite(score):
-                raise UserError(f"The score of the hypothesis '{text}' is {score}: it must be a finite number.")
-        weights = Weights(am_weight=score_weight, lm_weight=lm_weight, word_penalty=word_penalty)
-        states = None if after is None else [after] * len(pairs)
-        scores = self.score_lists([self.words(text) for text, _ in pairs], normalised=normalised, after=states)
-        found = []
-        for place, ((text, score), word_scores) in enumerate(zip(pairs, scores, strict=True)):
-            log_prob = float(word_scores.log_probs.sum())
-            total = weights.total(am=score, lm=log_prob, num_words=count_words(text))
-            found.append(RescoredHypothesis(text, float(total), score, log_prob, place))
-        return sorted(found, key=lambda one: -one.total)
-
-    def next_words(self, text: str = "", k: int = 10, *, normalised: bool = True) -> list[NextWord]:
-        """Find the k likeliest words after a text, the likeliest first, `</s>` and `<unk>` among them.
-
-        The order is exact; the probabilities are those of the softmax, or with the constant Z.
-        """
-        return self.next_words_after([self.words(text)], k, normalised=normalised)[0]
-
     def next_words_after(
         self, prompts: Sequence[Sequence[str]], k: int = 10, *, normalised: bool = True
     ) -> list[list[NextWord]]:
         """Find the k likeliest words after each of several prompts, which are cut into words, in one pass for all."""
-        if k < 1:
-            raise UserError(f"The number of next words is {k}: it must be 1 or more.")
+        check_num_next(k)
         if not normalised:
             refuse_unnormalised(self.network)
         if not prompts:
@@ -207,18 +154,12 @@ class Model:
             for words, scores, constant in zip(word_BK.tolist(), score_BK.tolist(), constants, strict=True)
         ]
 
-    def generate(
-        self, prompt: str = "", num_texts: int = 1, max_words: int = 40, sampling: Sampling | None = None, seed: int = 1
-    ) -> list[str]:
-        """Go on from a prompt in several ways; a text that found no end ends in `…`."""
-        words = self.words(prompt)
+    def continue_words(
+        self, words: Sequence[str], num_texts: int, max_words: int, sampling: Sampling, seed: int
+    ) -> list[list[int]]:
+        """Continue words in several ways, each up to `</s>` or `max_words` words; gives the ids of what is new."""
         ids = self.vocabulary.encode(words).tolist()
-        texts = []
-        for made in generate(self.network, ids, num_texts, max_words, sampling or Sampling(), seed):
-            ended = bool(made) and made[-1] == END
-            found = self.vocabulary.decode(made[:-1] if ended else made)
-            texts.append(" ".join([*words, *found]) + ("" if ended else " …"))
-        return texts
+        return generate(self.network, ids, num_texts, max_words, sampling, seed)
 
 
 def load(run: str | Path, device: str = "cpu") -> Model:

@@ -5,6 +5,7 @@ Logarithms are natural, but for those in the file, which are to the base 10.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -15,8 +16,9 @@ import numpy as np
 
 from bnce import files
 from bnce.corpus.normalise import Normaliser
+from bnce.corpus.vocabulary import SPECIALS, Vocabulary
 from bnce.errors import UserError
-from bnce.use.component import Component, Words, WordScores
+from bnce.use.component import Component, Floats, Words, WordScores
 from bnce.use.kneser_ney import Order
 
 # An n-gram model of another tool does not say how its text was cut: it takes words as they stand.
@@ -26,6 +28,7 @@ LOG10_ZERO = -99.0  # how ARPA files write the probability of <s>, which is neve
 
 _NORMALISER_COMMENT = "# bnce normaliser: "
 _MAX_COMMENT_BYTES = 4096
+_MAX_HEAD_BYTES = 2**16
 _BLOCK_NGRAMS = 2**16
 
 
@@ -44,9 +47,39 @@ class Ngram(Component):
             found.append(WordScores(np.array(log10_probs) * math.log(10), np.array(oov, dtype=np.bool_), list(lengths)))
         return found
 
+    @functools.cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The words of an ARPA file, as it lists them."""
+        return _read_words(Path(self.name))
 
-def open_ngram(path: Path) -> Ngram:
+    def start(self) -> Any:
+        """Give KenLM's state at the start of a sentence."""
+        state = self._new_state()
+        self.model.BeginSentenceWrite(state)
+        return state
+
+    def advance(self, state: Any, word: str) -> Any:
+        """Give the state after one more word."""
+        after = self._new_state()
+        self.model.BaseScore(state, word, after)
+        return after
+
+    def next_log_probs(self, state: Any, words: Words) -> Floats:
+        """Compute ln p of each of these words."""
+        score, after = self.model.BaseScore, self._new_state()
+        log10_probs = np.fromiter((score(state, word, after) for word in words), dtype=np.float64, count=len(words))
+        return log10_probs * math.log(10)
+
+    @staticmethod
+    def _new_state() -> Any:
+        import kenlm
+
+        return kenlm.State()
+
+
+def open_ngram(path: str | Path) -> Ngram:
     """Load an n-gram model; the file's content says whether it is ARPA or binary."""
+    path = Path(path)
     try:
         import kenlm
     except ImportError as error:
@@ -65,7 +98,7 @@ def open_ngram(path: Path) -> Ngram:
 
 
 def write_arpa(
-    path: Path,
+    path: str | Path,
     words: Sequence[str],
     orders: Sequence[Order],
     normaliser: Normaliser | None = None,
@@ -75,6 +108,7 @@ def write_arpa(
 
     `progress` is told how many n-grams of how many are written.
     """
+    path = Path(path)
     num_ngrams = sum(one.num_kept for one in orders)
     num_written = 0
     with files.atomic_file(path) as partial, open(partial, "w", encoding="utf-8") as file:
@@ -108,6 +142,27 @@ def _lines(orders: Sequence[Order], place_N: Any, spelt: list[str], is_last: boo
     ngrams = map(" ".join, zip(*reversed(columns), strict=True))
     lines = zip(log10_N, ngrams, tails, strict=True)
     return "".join(f"{log10_prob:.6f}\t{ngram}{tail}\n" for log10_prob, ngram, tail in lines)
+
+
+def _read_words(path: Path) -> Vocabulary:
+    """Read the words that an ARPA file has probabilities of."""
+    with open(path, "rb") as head:
+        is_arpa = b"\\data\\" in head.read(_MAX_HEAD_BYTES)
+    if not is_arpa:
+        raise UserError(
+            f"'{path}' does not list its words, as an ARPA file does: give the ARPA file it was made of, or mix it "
+            "with a run."
+        )
+    words: list[str] = []
+    with open(path, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if line.startswith("\\1-grams:"):
+                break
+        for line in file:
+            if not line.strip():
+                break
+            words.append(line.split("\t")[1].strip())
+    return Vocabulary([*SPECIALS, *(word for word in words if word not in (*SPECIALS, START_WORD))], f"'{path}'")
 
 
 def _stored_normaliser(path: Path) -> Normaliser:

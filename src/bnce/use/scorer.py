@@ -104,6 +104,15 @@ class Scorer:
         every_B = torch.arange(len(states), device=self.device)
         return self.score_words(side_by_side, every_B, words_B, normalised)
 
+    @torch.inference_mode()
+    def score_all(self, state: State, normalised: bool = False) -> Tensor:
+        """Compute ln p of every word of the vocabulary (V,) after one state."""
+        if not normalised:
+            refuse_unnormalised(self.model)
+        with float32_products(tf32=False):
+            score_V = self.model.output.all_scores(state.states.hidden_BD[state.place : state.place + 1])[0]
+        return score_V - (torch.logsumexp(score_V, 0) if normalised else self.model.output.log_z)
+
     def start_states(self) -> States:
         """Give the start of a sentence as states, of which there is one."""
         if self._start is None:
