@@ -201,9 +201,9 @@ def from_tables(tables: Mapping[str, Any], origin: str) -> RunConfig:
     return RunConfig(**texts, **sections)
 
 
-def read_config(path: Path) -> RunConfig:
+def read_config(path: str | Path) -> RunConfig:
     """Read the `config.toml` of a run directory."""
-    return from_tables(_parse(_read_bytes(path), str(path)), str(path))
+    return from_tables(_parse(_read_bytes(Path(path)), str(path)), str(path))
 
 
 def to_toml(config: RunConfig) -> str:

@@ -59,8 +59,9 @@ class RunDirectory:
     target_counts: np.ndarray
 
     @classmethod
-    def create(cls, path: Path, config: RunConfig, corpus: Corpus) -> RunDirectory:
+    def create(cls, path: str | Path, config: RunConfig, corpus: Corpus) -> RunDirectory:
         """Lay out a new run; it appears whole or not at all."""
+        path = Path(path)
         counts = training_streams(config.training, corpus).count_targets(len(corpus.vocabulary))
         with files.atomic_directory(path) as partial:
             cls(partial, config, corpus.vocabulary, corpus.normaliser, counts).write_description()
@@ -77,8 +78,9 @@ class RunDirectory:
         (self.path / "normaliser.json").write_text(normaliser + "\n", encoding="utf-8")
 
     @classmethod
-    def open(cls, path: Path) -> RunDirectory:
+    def open(cls, path: str | Path) -> RunDirectory:
         """Open a run directory, refusing what is none."""
+        path = Path(path)
         if not (path / "config.toml").is_file():
             raise UserError(
                 f"'{path}' is not a run directory: it has no config.toml. Give a directory that 'bnce train' made."

@@ -51,7 +51,7 @@ def corpus_setting(name: str) -> str:
     return name if name == DOCSTRINGS else str(Path(name).resolve())
 
 
-def create_run(out: Path, config: RunConfig, corpus: Corpus, device: torch.device | None = None) -> RunDirectory:
+def create_run(out: str | Path, config: RunConfig, corpus: Corpus, device: torch.device | None = None) -> RunDirectory:
     """Lay out a run directory, after checking that the corpus and the device, where it is known, can train it."""
     check_trainable(config, corpus, device)
     return RunDirectory.create(out, config, corpus)

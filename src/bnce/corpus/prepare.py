@@ -53,14 +53,14 @@ FOR_TOKENISED = (
 
 
 def prepare(
-    sources: Sequence[str],
-    out: Path,
+    sources: Sequence[str | Path],
+    out: str | Path,
     *,
-    valid: str | None = None,
-    test: str | None = None,
+    valid: str | Path | None = None,
+    test: str | Path | None = None,
     vocab_size: int | None = None,
     min_count: int | None = None,
-    vocabulary_file: Path | None = None,
+    vocabulary_file: str | Path | None = None,
     normaliser: Normaliser | None = None,
     valid_fraction: float = DEFAULT_FRACTION,
     test_fraction: float = DEFAULT_FRACTION,
@@ -79,18 +79,19 @@ def prepare(
     whatever `num_workers` is. `progress` is told how many bytes of how many are done; of 0 is unknown. `notice` is told
     of what looks wrong with the text.
     """
-    given = {name: source for name, source in (("valid", valid), ("test", test)) if source is not None}
+    paths, out = [str(source) for source in sources], Path(out)
+    given = {name: str(source) for name, source in (("valid", valid), ("test", test)) if source is not None}
     fractions = {"valid": valid_fraction, "test": test_fraction}
     cut = Cut(seed, {name: fraction for name, fraction in fractions.items() if name not in given})
     _check_settings(out, cut, vocab_size, 1 if min_count is None else min_count, num_workers, errors)
-    benchmark = find_benchmark(sources)
+    benchmark = find_benchmark(paths)
     if benchmark is not None:
         if cut != Cut(DEFAULT_SEED, dict.fromkeys(fractions, DEFAULT_FRACTION)):
             raise UserError(
-                f"'{sources[0]}' has splits of its own: leave out --valid, --test, their fractions and --seed."
+                f"'{paths[0]}' has splits of its own: leave out --valid, --test, their fractions and --seed."
             )
-        given = dict.fromkeys(SPLITS, sources[1])
-        normaliser = normaliser or benchmark.normaliser(sources[1])
+        given = dict.fromkeys(SPLITS, paths[1])
+        normaliser = normaliser or benchmark.normaliser(paths[1])
         if vocab_size is None and min_count is None and vocabulary_file is None:
             vocab_size, min_count = benchmark.vocab_size, benchmark.min_count
     vocabulary = None
@@ -103,10 +104,10 @@ def prepare(
     normaliser = normaliser or Normaliser()
     texts: Iterable[tuple[str | None, Iterator[Document]]]
     if benchmark is not None:
-        meter = Meter(progress, benchmark.num_bytes(sources[1]))
-        texts = _runs(benchmark.read(sources[1], errors, meter.read))
+        meter = Meter(progress, benchmark.num_bytes(paths[1]))
+        texts = _runs(benchmark.read(paths[1], errors, meter.read))
     else:
-        names: dict[str | None, list[str]] = {None: find_files(sources)}
+        names: dict[str | None, list[str]] = {None: find_files(paths)}
         names.update({name: find_files([source]) for name, source in given.items()})
         meter = Meter(progress, sum(map(text_bytes, itertools.chain.from_iterable(names.values()))))
         read = functools.partial(read_text, field=field, errors=errors, num_workers=num_workers, advance=meter.read)
@@ -142,7 +143,7 @@ def prepare(
 
 
 def encode_text(
-    path: str,
+    path: str | Path,
     vocabulary: Vocabulary,
     normaliser: Normaliser,
     errors: str = "strict",
@@ -151,7 +152,7 @@ def encode_text(
     """Encode a text file with a vocabulary at hand, as `prepare` would, to evaluate on it; `signs` look at it."""
     parts = []
     figures = []
-    documents = read_text(path, DEFAULT_FIELD, errors)
+    documents = read_text(str(path), DEFAULT_FIELD, errors)
     for block in gather(documents if signs is None else signs.watch(documents), "text"):
         numbered = number_block(block, normaliser, Cut(0, {}))
         in_vocabulary = vocabulary.encode(numbered.words.to_pylist()[len(MARKS) :])

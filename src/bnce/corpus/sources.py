@@ -79,13 +79,14 @@ def group_lines(lines: Iterable[str]) -> Iterator[Document]:
 
 
 def read_lines(
-    path: str, errors: str = "strict", advance: Advance | None = None, member: str | None = None
+    path: str | os.PathLike[str], errors: str = "strict", advance: Advance | None = None, member: str | None = None
 ) -> Iterator[str]:
     """Stream the lines of a text file (plain, .gz, .xz, .bz2, .zst or .zip; "-" is standard input).
 
     Lines end at "\\n" or "\\r\\n" and at nothing else. `advance` is told how many bytes of the file, as
     it lies on disk, were read since the last call. `member` names the file in a .zip that has several.
     """
+    path = os.fspath(path)
     check_errors(errors)
     check_source(path)
     return decode_lines(read_chunks(path, advance, member), named(path), errors)

@@ -32,13 +32,13 @@ class Vocabulary:
         _check(self.words, self._ids, source)
 
     @classmethod
-    def read(cls, path: Path) -> Vocabulary:
+    def read(cls, path: str | Path) -> Vocabulary:
         """Read a vocabulary file: one word a line, the line's number, from 0, is the word's id."""
         return cls(list(read_lines(str(path))), f"The vocabulary '{path}'")
 
-    def write(self, path: Path) -> None:
+    def write(self, path: str | Path) -> None:
         """Write the vocabulary file that `read` reads."""
-        write_text(path, self._text)
+        write_text(Path(path), self._text)
 
     @functools.cached_property
     def digest(self) -> str:

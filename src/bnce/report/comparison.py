@@ -51,7 +51,7 @@ class Comparison:
         }
 
 
-def compare_runs(paths: Iterable[Path], title: str | None = None) -> Comparison:
+def compare_runs(paths: Iterable[str | Path], title: str | None = None) -> Comparison:
     """Read run directories and put them in the order of the paper's tables."""
     entries = [_make_entry(run) for run in read_runs(paths)]
     entries.sort(key=lambda entry: (entry.model.order, entry.loss.order))

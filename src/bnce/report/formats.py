@@ -36,8 +36,9 @@ def render(comparison: Comparison, form: str) -> str:
     return renderers[form](comparison)
 
 
-def write_files(comparison: Comparison, directory: Path) -> list[Path]:
+def write_files(comparison: Comparison, directory: str | Path) -> list[Path]:
     """Write every form into `directory`, each file whole or not at all, over what bears its name."""
+    directory = Path(directory)
     rendered = {directory / name: render(comparison, form) for form, name in FILES.items()}
     try:
         directory.mkdir(parents=True, exist_ok=True)

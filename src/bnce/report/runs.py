@@ -40,9 +40,9 @@ class Run:
         return found if isinstance(found, Mapping) else {}
 
 
-def read_runs(paths: Iterable[Path]) -> list[Run]:
+def read_runs(paths: Iterable[str | Path]) -> list[Run]:
     """Read run directories; one that is given twice is read once."""
-    once = {path.resolve(): path for path in reversed(list(paths))}
+    once = {path.resolve(): path for path in reversed([Path(path) for path in paths])}
     return [read_run(path) for path in reversed(once.values())]
 
 

@@ -29,11 +29,12 @@ _CHUNKS = ((5, 3), (1, 1), (9, 2))  # T and B of the chunks that are compared
 _NUM_WORDS = 7
 
 
-def export_onnx(run: RunDirectory, out: Path) -> dict[str, Any]:
+def export_onnx(run: RunDirectory, out: str | Path) -> dict[str, Any]:
     """Write the graphs, vocab.txt and model.json; give the largest difference from PyTorch and what is allowed."""
     _need_packages()
     from bnce.use.onnx_graphs import state_names, write_graphs
 
+    out = Path(out)
     files.refuse_existing(out)
     model = run.load_model()
     with files.atomic_directory(out) as partial, torch.no_grad():

@@ -15,8 +15,9 @@ from bnce.run_directory import RunDirectory
 from bnce.version import __version__
 
 
-def export_rows(run: RunDirectory, out: Path, row_format: str = "float32") -> dict[str, Any]:
+def export_rows(run: RunDirectory, out: str | Path, row_format: str = "float32") -> dict[str, Any]:
     """Write the run without its states and records; say how many bytes the model takes and what rounding cost."""
+    out = Path(out)
     files.refuse_existing(out)
     model = run.load_model()
     tensors, tables = model.state_dict(), model.tables()

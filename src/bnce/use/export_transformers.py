@@ -28,9 +28,10 @@ CODE_FILE = "modeling_bnce.py"
 _SPECIAL_IDS = {"bos_token_id": END, "eos_token_id": END, "pad_token_id": END}
 
 
-def export_transformers(run: RunDirectory, out: Path) -> dict[str, Any]:
+def export_transformers(run: RunDirectory, out: str | Path) -> dict[str, Any]:
     """Write model, code, tokenizer and settings; give the largest difference from PyTorch and what is allowed."""
     _need_packages()
+    out = Path(out)
     files.refuse_existing(out)
     model = run.load_model()
     with files.atomic_directory(out) as partial:

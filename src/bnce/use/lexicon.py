@@ -76,7 +76,7 @@ class LexiconChange:
 
 def change_words(
     run: RunDirectory,
-    out: Path,
+    out: str | Path,
     *,
     add: Sequence[NewWord] = (),
     drop: Sequence[str] = (),
@@ -87,6 +87,7 @@ def change_words(
     Ids of words that stay keep their order, and new words come last. Without `unknown_words` a list that is attached
     to `run` goes along; from either, words of the new vocabulary are left out, since they are no longer unknown.
     """
+    out = Path(out)
     files.refuse_existing(out)
     if both := {new.word for new in add} & set(drop):
         raise UserError(f"'{min(both)}' is to be added and to be dropped: take it off one of the two lists.")

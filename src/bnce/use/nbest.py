@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from bnce.corpus.sources import named, read_lines
@@ -61,15 +62,16 @@ class NBest:
 
 
 def read_nbest(
-    path: str,
+    path: str | Path,
     form: str = "auto",
     *,
     keys: str = "auto",
-    am_scores: str | None = None,
-    lm_scores: str | None = None,
+    am_scores: str | Path | None = None,
+    lm_scores: str | Path | None = None,
     costs: bool = False,
 ) -> NBest:
     """Read a list; `costs` says that scores are costs, as Kaldi writes them: lower is better."""
+    path = str(path)
     form = find_format(path) if form == "auto" else form
     if form not in FORMATS:
         raise unknown_name("format of n-best lists", form, ("auto", *FORMATS))
@@ -99,8 +101,9 @@ def find_format(path: str) -> str:
     return _ENDINGS.get(ending, "kaldi")
 
 
-def read_references(path: str, utterances: Sequence[Utterance]) -> list[str]:
+def read_references(path: str | Path, utterances: Sequence[Utterance]) -> list[str]:
     """Read `utt reference…` lines and give the utterances' own, in their order; others in the file are left alone."""
+    path = str(path)
     references: dict[str, str] = {}
     for line, key, text in _keyed_lines(path):
         if key in references:
@@ -115,11 +118,11 @@ def read_references(path: str, utterances: Sequence[Utterance]) -> list[str]:
     return [references[utterance.name] for utterance in utterances]
 
 
-def _read_kaldi(path: str, keys: str, am_scores: str | None, lm_scores: str | None) -> NBest:
+def _read_kaldi(path: str, keys: str, am_scores: str | Path | None, lm_scores: str | Path | None) -> NBest:
     lines = list(_keyed_lines(path))
     numbered = keys == "numbered" or (keys == "auto" and _look_numbered([key for _, key, _ in lines]))
-    am = None if am_scores is None else _Scores(am_scores)
-    old_lm = None if lm_scores is None else _Scores(lm_scores)
+    am = None if am_scores is None else _Scores(str(am_scores))
+    old_lm = None if lm_scores is None else _Scores(str(lm_scores))
     utterances: dict[str, Utterance] = {}
     seen: dict[str, int] = {}
     line_before = 0

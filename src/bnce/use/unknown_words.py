@@ -52,13 +52,13 @@ class UnknownWords:
         return self._log_shares.get(word, self._log_rest)
 
     @classmethod
-    def of_run(cls, run: Path) -> UnknownWords | None:
+    def of_run(cls, run: str | Path) -> UnknownWords | None:
         """Read the list that is attached to a run, if one is."""
-        path = run / UNKNOWN_WORDS_FILE
+        path = Path(run) / UNKNOWN_WORDS_FILE
         return cls.read(path) if path.is_file() else None
 
     @classmethod
-    def read(cls, path: Path) -> UnknownWords:
+    def read(cls, path: str | Path) -> UnknownWords:
         """Read the file that `write` makes."""
         try:
             first, *lines = [line.split("\t") for line in read_lines(str(path))]
@@ -73,8 +73,8 @@ class UnknownWords:
                 f"'{path}' is no list of unknown words as 'bnce vocab --unk-list' writes it{detail}: attach it again."
             ) from error
 
-    def write(self, path: Path) -> None:
+    def write(self, path: str | Path) -> None:
         """Write the file that `read` reads, to the last digit."""
         lines = [f"{UNKNOWN_WORD}\t{self.rest!r}\t{self.num_rest}\n"]
         lines += [f"{word}\t{weight!r}\n" for word, weight in self.weights.items()]
-        write_text(path, "".join(lines))
+        write_text(Path(path), "".join(lines))

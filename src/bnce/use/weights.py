@@ -49,10 +49,10 @@ class Weights:
         )
 
     @classmethod
-    def read(cls, path: Path) -> Weights:
+    def read(cls, path: str | Path) -> Weights:
         """Read the JSON file that `write` makes; a weight that is not in it has its default."""
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(Path(path).read_text(encoding="utf-8"))
             if not isinstance(found, dict):
                 raise ValueError("not an object")
         except (OSError, ValueError) as error:
@@ -65,9 +65,9 @@ class Weights:
                 raise unknown_name(f"weight in '{path}'", name, NAMES)
         return cls(**found)
 
-    def write(self, path: Path) -> None:
+    def write(self, path: str | Path) -> None:
         """Write the file that `read` reads."""
-        files.write_text(path, files.to_json(asdict(self), indent=2) + "\n")
+        files.write_text(Path(path), files.to_json(asdict(self), indent=2) + "\n")
 
 
 NAMES = tuple(field.name for field in fields(Weights))

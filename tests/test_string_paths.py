@@ -1,0 +1,68 @@
+"""Every function of the library that takes a path takes it as a string, too, and text files as a `Path`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_corpus import small_config, small_corpus, small_model
+
+import bnce
+from bnce.config import read_config
+from bnce.corpus.prepare import encode_text, prepare
+from bnce.corpus.sources import read_lines
+from bnce.corpus.store import Corpus
+from bnce.corpus.vocabulary import Vocabulary
+from bnce.report.comparison import compare_runs
+from bnce.report.formats import write_files
+from bnce.run_directory import RunDirectory
+from bnce.training_run import create_run
+from bnce.use.export_rows import export_rows
+from bnce.use.lexicon import change_words
+from bnce.use.nbest import read_nbest, read_references
+from bnce.use.unknown_words import UnknownWords
+from bnce.use.weights import Weights
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> str:
+    corpus = small_corpus(tmp_path / "corpus")
+    made = RunDirectory.create(str(tmp_path / "run"), small_config(corpus), corpus)
+    made.save_model(small_model("relu-lstm"), 1)
+    return str(made.path)
+
+
+def test_runs(run: str, tmp_path: Path) -> None:
+    assert bnce.load(run).vocabulary == Vocabulary.read(f"{run}/vocab.txt")
+    opened = RunDirectory.open(run)
+    assert read_config(f"{run}/config.toml") == opened.config
+    assert UnknownWords.of_run(run) is None
+    export_rows(opened, str(tmp_path / "exported"))
+    change_words(opened, str(tmp_path / "fewer"), drop=["w9"])
+    assert bnce.load(str(tmp_path / "fewer")).next_words("w3", 1)
+    corpus = Corpus.open(str(tmp_path / "corpus"))
+    assert create_run(str(tmp_path / "another"), opened.config, corpus).path == tmp_path / "another"
+    opened.write_json("summary.json", {"status": "finished"})
+    opened.write_json("evaluation.json", {"ppl_f": 3.0, "split": "test"})
+    assert write_files(compare_runs([run]), str(tmp_path / "report"))
+
+
+def test_small_files(tmp_path: Path) -> None:
+    for kind, path in ((Weights(lm_weight=0.5), "weights.json"), (UnknownWords({"zebra": 1.0}, 0.5, 2), "words.tsv")):
+        kind.write(str(tmp_path / path))
+        assert vars(type(kind).read(str(tmp_path / path))) == vars(kind)
+    (tmp_path / "lists").write_text("a-1 w3\na-2 w4\n", encoding="utf-8")
+    (tmp_path / "refs").write_text("a w3\n", encoding="utf-8")
+    lists = read_nbest(tmp_path / "lists", am_scores=None)
+    assert read_references(tmp_path / "refs", lists.utterances) == ["w3"]
+    assert read_nbest(str(tmp_path / "lists")).num_hypotheses == lists.num_hypotheses == 2
+
+
+def test_text(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(f"some words {number} ." for number in range(40)), encoding="utf-8")
+    corpus = prepare([text], str(tmp_path / "made"), valid=text, test=text)
+    assert list(read_lines(text)) == list(read_lines(str(text)))
+    ids, _ = encode_text(text, corpus.vocabulary, corpus.normaliser)
+    np.testing.assert_array_equal(ids, corpus.split("test"))
