@@ -105,3 +105,37 @@ def test_refusals(refused: Refused, trained: Path, arpa: Path, texts: Path, tmp_
     assert "is not a run directory" in refused("interpolate", trained, tmp_path / "none", *valid)
     assert "There is no file" in refused("interpolate", trained, arpa, "--valid", tmp_path / "none")
     assert "Unknown mode of mixing 'checked'" in refused("interpolate", trained, arpa, *valid, "--mode", "checked")
+
+
+def test_a_mixture_is_evaluated(
+    bnce: Command, refused: Refused, trained: Path, corpus: Path, texts: Path, tmp_path: Path
+) -> None:
+    arpa, out, test = tmp_path / "m.arpa", tmp_path / "m.toml", texts / "test.txt"
+    bnce("ngram", corpus, "--order", 2, "--out", arpa)
+    bnce("interpolate", trained, arpa, "--valid", texts / "valid.txt", "--out", out)
+    record = bnce("evaluate", out, "--text", test, "--json").json
+    assert {"ppl_n", "ppl_f", "log_z_mean", "log_z_std", "num_tokens", "num_oov"} <= set(record)
+    for key, mode in (("ppl_n", "unnormalised"), ("ppl_f", "normalised")):
+        scored = bnce("score", out, test, "--mode", mode, "--split", "--json").json
+        assert record[key] == pytest.approx(scored["ppl"], rel=1e-5)
+        assert record[f"{key}_no_unk"] == pytest.approx(scored["ppl_no_oov"], rel=1e-5)
+        assert (record["num_oov"], record["num_sentences"]) == (scored["num_oov"], scored["num_sentences"])
+    by_split = bnce("evaluate", out, "--split", "test", "--json").json
+    assert by_split["ppl_f"] == pytest.approx(record["ppl_f"], rel=1e-6)
+    assert [Path(part["path"]).resolve() for part in record["components"]] == [trained, arpa]
+    alone = bnce("evaluate", arpa, "--text", test, "--json").json
+    assert (alone["ppl_n"], alone["ppl_f"]) == (None, pytest.approx(record["components"][1]["ppl_f"], rel=1e-6))
+    assert bnce("evaluate", arpa, "--corpus", corpus, "--json").json["ppl_f"] == pytest.approx(alone["ppl_f"])
+    assert bnce("evaluate", out, "--max-tokens", 100, "--json").json["num_tokens"] == 96  # twelve whole sentences
+    printed = bnce("evaluate", out, "--text", test).stdout
+    assert f"PPLf {record['ppl_f']:.2f}  runs with the softmax" in printed
+    assert f"PPLn {record['ppl_n']:.2f}  runs with their constants Z" in printed
+    assert "PPLf: the probabilities of all words sum to 1" in printed
+    assert "an n-gram model is normalised by itself" in bnce("evaluate", arpa, "--text", test).stdout
+    assert "give --text FILE or --corpus DIR" in refused("evaluate", arpa)
+    assert "--detail and --save are for a run" in refused("evaluate", out, "--save")
+    (tmp_path / "other.txt").write_text("ba be\n", encoding="utf-8")
+    other = tmp_path / "other.arpa"
+    bnce("ngram", tmp_path / "other.txt", "--order", 2, "--out", other)
+    bnce("interpolate", trained, other, "--valid", texts / "valid.txt", "--out", out)
+    assert "The models know different words." in bnce("evaluate", out, "--text", test).stdout

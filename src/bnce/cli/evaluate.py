@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from bnce.cli.conditions import MAY_EXCEED, TokenisedOption, read_as, seen_by_evaluate, warn_of_tokenised
 from bnce.cli.console import JsonOption, print_json, progress_bar, stdout
+from bnce.cli.evaluate_mixture import describe_mixture, evaluate_mixture
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A directory that 'bnce train' made.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, a mixture (.toml), or an n-gram model.")],
     split: Annotated[str | None, typer.Option(help="train, valid or test.", show_default="test")] = None,
     text: Annotated[str | None, typer.Option(help="A text file instead, read as the training text was.")] = None,
     corpus: Annotated[str | None, typer.Option(help="Another corpus with the same vocabulary.")] = None,
@@ -47,6 +48,8 @@ def evaluate(
       bnce evaluate runs/relu-lstm --split valid --json
 
       bnce evaluate runs/relu-lstm --text news.txt.gz --detail
+
+      bnce evaluate mixture.toml --text news.txt.gz
     """
     from bnce.corpus.prepare import encode_text
     from bnce.corpus.sources import named
@@ -60,6 +63,24 @@ def evaluate(
         raise UserError("--text stands for a text of its own: leave out --split and --corpus.")
     if tokenised and text is None:
         raise UserError("--tokenised is for a text: give --text, or leave it out.")
+    if run.is_file():
+        if detail or save:
+            raise UserError(f"--detail and --save are for a run, and '{run}' is a file: leave them out.")
+        described = evaluate_mixture(
+            run,
+            split=split,
+            text=text,
+            corpus=corpus,
+            max_tokens=max_tokens,
+            errors=errors,
+            tokenised=tokenised,
+            device=device,
+        )
+        if as_json:
+            print_json(described)
+        else:
+            describe_mixture(described, text or split or "test")
+        return
     opened = RunDirectory.open(run)
     chosen = choose_device(device)
     if text is not None:

@@ -44,7 +44,7 @@ class Mixture(Component):
     def score(self, sentences: Sequence[Words], share_prefixes: bool = False) -> list[WordScores]:
         """Score sentences by all components, and mix what they give."""
         scores_K = [component.score(sentences, share_prefixes) for component in self.components]
-        return [self._mix(scores) for scores in zip(*scores_K, strict=True)]
+        return [self.combine(scores) for scores in zip(*scores_K, strict=True)]
 
     def start(self) -> Context:
         """Give what each component remembers at the start."""
@@ -56,7 +56,7 @@ class Mixture(Component):
         scores_K = [
             component.score_after(own, sentences) for component, own in zip(self.components, contexts_K, strict=True)
         ]
-        return [self._mix(scores) for scores in zip(*scores_K, strict=True)]
+        return [self.combine(scores) for scores in zip(*scores_K, strict=True)]
 
     def read(self, contexts: Sequence[Context], sentences: Sequence[Words]) -> list[Context]:
         """Let every component read the sentences."""
@@ -103,7 +103,8 @@ class Mixture(Component):
         found = (component.ids(words) for component in self.components)
         return next((ids for ids in found if any(ids)), [0] * (len(words) + 1))
 
-    def _mix(self, scores: Sequence[WordScores]) -> WordScores:
+    def combine(self, scores: Sequence[WordScores]) -> WordScores:
+        """Mix what the components say of one sentence."""
         return WordScores(
             mix(np.stack([one.log_probs for one in scores]), self.weights_K),
             np.logical_and.reduce([one.oov for one in scores]),

@@ -1,0 +1,134 @@
+"""What `bnce evaluate` does with a mixture or an n-gram model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+
+from bnce.cli.conditions import MAY_EXCEED, read_as, warn_of_tokenised
+from bnce.cli.console import progress_bar, stdout
+from bnce.errors import UserError
+
+if TYPE_CHECKING:
+    from bnce.use.component import Component
+
+
+def evaluate_mixture(
+    path: Path,
+    *,
+    split: str | None,
+    text: str | None,
+    corpus: str | None,
+    max_tokens: int,
+    errors: str,
+    tokenised: bool,
+    device: str,
+) -> dict[str, Any]:
+    """Evaluate the model of a file, and give its figures as JSON has them."""
+    from bnce.run_directory import choose_device
+    from bnce.use.any_model import open_any
+    from bnce.use.mixture_evaluation import evaluate_component
+
+    component = open_any(path, normalised=True, device=str(choose_device(device)))
+    if text is not None:
+        name, sentences = text, _sentences_of_text(component, text, errors, tokenised)
+    else:
+        name, sentences = split or "test", _sentences_of_corpus(component, corpus, split or "test")
+    with progress_bar() as bar:
+        task = bar.add_task(f"evaluating on {escape(name)}", total=None)
+        figures = evaluate_component(
+            component, _first(sentences, max_tokens), lambda done: bar.update(task, completed=done)
+        )
+    return {"run": str(path), "split" if text is None else "text": name, **figures}
+
+
+def describe_mixture(record: dict[str, Any], name: str) -> None:
+    """Print the figures, and say plainly what is normalised."""
+    rate = record["num_oov"] / max(1, record["num_tokens"] - record["num_sentences"])
+    parts = record["components"]
+    stdout.print(
+        f"{escape(name)}: {record['num_tokens']:,} tokens, {record['num_sentences']:,} of them </s>, "
+        f"{record['num_oov']:,} OOV ({100 * rate:.2f}% of words)"
+    )
+    is_mixture = len(parts) > 1
+    how = "runs with the softmax" if is_mixture else "an n-gram model is normalised by itself"
+    stdout.print(f"  PPLf {_number(record['ppl_f'])}  {how}; without OOV {_number(record['ppl_f_no_unk'])}")
+    if record["ppl_n"] is not None:
+        stdout.print(
+            f"  PPLn {_number(record['ppl_n'])}  runs with their constants Z; "
+            f"without OOV {_number(record['ppl_n_no_unk'])}"
+        )
+    for part in parts if is_mixture else []:
+        stdout.print(f"  {part['weight']:.4f} × {part['path']}: PPLf {_number(part['ppl_f'])}", markup=False)
+    stdout.print("  perplexities are per token, </s> and OOV words (as <unk>) counted; every sentence starts afresh")
+    if record["vocabularies_differ"]:
+        stdout.print(
+            "  The models know different words. A word that one of them does not know gets the probability of its "
+            "<unk>, which is too high: probabilities sum to more than 1."
+        )
+    elif is_mixture:
+        stdout.print("  PPLf: the probabilities of all words sum to 1")
+    if record["ppl_n"] is not None:
+        stdout.print(f"  PPLn is {MAY_EXCEED}")
+
+
+def _sentences_of_text(component: Component, path: str, errors: str, tokenised: bool) -> Iterator[list[str]]:
+    """Cut a text into sentences as the training text was."""
+    from bnce.corpus.sources import named, read_lines
+    from bnce.corpus.tokenised import TokenisedSigns
+
+    normaliser = read_as(component.normaliser, tokenised)
+    signs = TokenisedSigns(normaliser)
+    lines = read_lines(path, errors)
+
+    def cut() -> Iterator[list[str]]:
+        for line in lines:
+            signs.look(line)
+            yield from normaliser(line)
+        warn_of_tokenised(signs, named(path))
+
+    return cut()
+
+
+def _sentences_of_corpus(component: Component, corpus: str | None, split: str) -> Iterator[list[str]]:
+    """Spell the sentences of a split: of the corpus that is named, or else of the first run's."""
+    import numpy as np
+
+    from bnce.corpus.vocabulary import END
+    from bnce.run_directory import RunDirectory
+    from bnce.training_run import open_corpus
+    from bnce.use.any_model import RunComponent
+    from bnce.use.mixture_evaluation import components_of
+
+    runs = [part for part in components_of(component) if isinstance(part, RunComponent)]
+    if corpus is None and not runs:
+        raise UserError(f"'{component.name}' is an n-gram model and has no corpus: give --text FILE or --corpus DIR.")
+    source = open_corpus(corpus or RunDirectory.open(runs[0].name).config.corpus)
+    for run in runs:
+        RunDirectory.open(run.name).check_vocabulary(source)
+    ids, words = source.split(split), source.vocabulary.words
+
+    def spell() -> Iterator[list[str]]:
+        begin = 0
+        for end in np.flatnonzero(ids == END).tolist():
+            yield [words[number] for number in ids[begin:end].tolist()]
+            begin = end + 1
+
+    return spell()
+
+
+def _first(sentences: Iterator[list[str]], max_tokens: int) -> Iterator[list[str]]:
+    """Take the sentences that lie whole within the first tokens; 0 is no limit."""
+    num_tokens = 0
+    for words in sentences:
+        num_tokens += len(words) + 1
+        if 0 < max_tokens < num_tokens:
+            return
+        yield words
+
+
+def _number(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.2f}"
