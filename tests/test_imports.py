@@ -23,6 +23,7 @@ ORDER = [
     "stopping",
     "config",
     "corpus",
+    "threads",
     "precision",
     "kernels",
     "noise",

@@ -28,6 +28,7 @@ SCHEDULE_NAMES = ("halve", "linear", "cosine")
 PRECISION_NAMES = ("auto", "float32", "tf32", "bf16")
 MAX_RATE = 1e38  # what float32 can hold
 MAX_SEED = 2**63 - 1
+MAX_THREADS = 1024  # where the system gives no more, OpenMP ends the process
 MAX_LOG_Z = 100.0  # far beyond ln V; a score in float32 must still tell words apart when ln Z is added to it
 GRADIENT_NAMES = ("streams", "tokens")
 

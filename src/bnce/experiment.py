@@ -76,6 +76,7 @@ def run_experiment(
     should_stop: Callable[[], bool] = lambda: False,
     command: str = "",
     keep_models: bool = True,
+    num_threads: int = 0,
 ) -> Outcome:
     """Train the rows that are not done; what is wrong with any of them is told before the first is trained.
 
@@ -101,7 +102,7 @@ def run_experiment(
         num_left = sum(not _is_settled(out / other.name) for other in rows[number:])
         stop_row = _at_time(should_stop, deadline, num_left)
         try:
-            _train_row(out / row.name, configs[row], corpus, device, watch, stop_row, command, keep_models)
+            _train_row(out / row.name, configs[row], corpus, device, watch, stop_row, command, keep_models, num_threads)
         except BusyError:
             continue
         except (NotFiniteError, OutOfMemoryError) as error:
@@ -162,6 +163,7 @@ def _train_row(
     should_stop: Callable[[], bool],
     command: str,
     keep_models: bool,
+    num_threads: int,
 ) -> None:
     resume = (path / "config.toml").is_file()
     try:
@@ -172,7 +174,16 @@ def _train_row(
         raise
     with hold_run(path), watch(config) as observer:
         if not _is_settled(path):  # by another process, while this one opened it
-            run_training(run, corpus, device, observer, resume=resume, should_stop=should_stop, command=command)
+            run_training(
+                run,
+                corpus,
+                device,
+                observer,
+                resume=resume,
+                should_stop=should_stop,
+                command=command,
+                num_threads=num_threads,
+            )
         _tidy_up(path, keep_models)
 
 

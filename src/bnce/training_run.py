@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from bnce import files
-from bnce.config import RunConfig
+from bnce.config import MAX_THREADS, RunConfig
 from bnce.corpus.prepare import DOCSTRINGS, prepare
 from bnce.corpus.store import Corpus
 from bnce.corpus.workers import num_cores
@@ -21,8 +21,9 @@ from bnce.errors import NotFiniteError, OutOfMemoryError, UserError
 from bnce.evaluate import Evaluation, evaluate
 from bnce.evaluation_events import write_test_events
 from bnce.losses import softmax_forms
-from bnce.run_directory import RunDirectory, read_summary, training_streams
+from bnce.run_directory import RunDirectory, describe_device, read_summary, training_streams
 from bnce.stopping import Stopped
+from bnce.threads import use_threads
 from bnce.trainer import Observer, Trainer
 from bnce.version import __version__
 
@@ -85,6 +86,7 @@ def run_training(
     resume: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
     command: str = "",
+    num_threads: int = 0,
 ) -> dict[str, Any]:
     """Train to the end or to a stop, evaluate the best model on test, and return the run's summary.
 
@@ -93,12 +95,15 @@ def run_training(
     """
     if resume:
         run.check_resumable()
+    _choose_threads(run, num_threads, resume)
     recorder = _Recorder(run.path / "tensorboard", observer)
     with _explain_full_memory(config=run.config):
         trainer = Trainer(run, corpus, device, recorder)
         if resume:
             trainer.resume()
     recorder.start(trainer.step)
+    if device.type == "cpu":
+        observer.noticed(f"Training on {describe_device(device)}; --threads N changes it.")
 
     def summary(status: str) -> dict[str, Any]:
         return _summary(trainer, run, status, command)
@@ -127,6 +132,13 @@ def run_training(
     status = "finished" if finished else "stopped"
     run.write_json("summary.json", summary(status))
     return summary(status)
+
+
+def _choose_threads(run: RunDirectory, num_threads: int, resume: bool) -> None:
+    """Train with so many CPU threads; with 0, one per core, or as many as a resumed run had, for the same bits."""
+    before = read_summary(run.path).get("threads") if resume else None
+    kept = before if isinstance(before, int) and 1 <= before <= MAX_THREADS else 0
+    use_threads(num_threads or kept)
 
 
 def _test(trainer: Trainer, run: RunDirectory, corpus: Corpus) -> Evaluation:
@@ -170,6 +182,7 @@ def _summary(trainer: Trainer, run: RunDirectory, status: str, command: str) -> 
         "vocab_size": len(run.vocabulary),
         "vocabulary_digest": run.vocabulary.digest,
         "device": ", then ".join(trainer.devices),
+        "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "bnce": __version__,
         "commit": _commit(),

@@ -206,7 +206,7 @@ def test_it_finishes_what_runs_and_refuses_what_is_new(trained: Path, model: Mod
         found = [sentence["log10_prob"] for sentence in answer.json()["sentences"]]
         assert found == pytest.approx([scored.log10_prob for scored in model.score(texts, normalised=True)], rel=1e-5)
         assert status == 0
-        assert errors == f"Serving {trained} at {server.url} (Ctrl-C to stop)\n"
+        assert errors == f"Serving {trained} at {server.url} on CPU, 1 thread (Ctrl-C to stop)\n"
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{server.url}/healthz")
 

@@ -340,3 +340,11 @@ class TestRefusals:
 
 def contents(directory: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+
+
+def test_threads_are_chosen_kept_and_told(bnce: Command, corpus: Path, place: Path) -> None:
+    arguments = ["train", "wiki", "--corpus", corpus, "--out", place / "run", *settings()]
+    outcome = bnce(*arguments, "--threads", 1, "--json")
+    assert outcome.json["threads"] == 1
+    assert "Training on CPU, 1 thread; --threads N changes it.\n" in outcome.stderr
+    assert bnce(*arguments, "--threads", 100_000).status == 2

@@ -7,10 +7,13 @@ import multiprocessing
 import operator
 import os
 import signal
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from bnce.corpus import workers
 from bnce.corpus.workers import Workers, num_cores, ordered_map
 from bnce.errors import UserError
 
@@ -72,3 +75,21 @@ def test_processes_serve_one_map_after_another() -> None:
 
 def test_cores() -> None:
     assert 1 <= num_cores() <= (os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "150000 100000"}, 2),
+        ({"cpu.max": "100000 100000"}, 1),
+        ({"cpu.max": "max 100000"}, sys.maxsize),
+        ({"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, sys.maxsize),
+        ({}, sys.maxsize),
+    ],
+)
+def test_a_container_may_use_its_share(tmp_path: Path, files: dict[str, str], cores: int) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    assert workers._quota(tmp_path) == cores

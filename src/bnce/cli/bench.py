@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bnce.cli.console import JsonOption, print_json, progress_bar, stdout
+from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stdout
 from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def bench(
         Path | None, typer.Option("--out", "-o", help="With --suite: a directory for paper.json and paper.md.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Measure words per second of whole training steps.
@@ -58,7 +59,9 @@ def bench(
     from bnce.bench import bench as measure
     from bnce.config import LOSS_NAMES, MODEL_NAMES, load_recipe
     from bnce.run_directory import choose_device
+    from bnce.threads import use_threads
 
+    use_threads(threads)
     if suite is not None:
         if settings:
             raise UserError("The paper suite measures the paper's own settings: leave out --set or --suite.")

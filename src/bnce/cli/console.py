@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from bnce import files
+from bnce.config import MAX_THREADS
 
 # What is printed is text, such as a path that holds ':cat:': nothing in it stands for an emoji.
 stdout = Console(highlight=False, soft_wrap=True, emoji=False)
@@ -23,6 +24,11 @@ _WIDE = 124  # columns that the longest line of progress needs, with its bar
 
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")
+]
+
+ThreadsOption = Annotated[
+    int,
+    typer.Option(min=0, max=MAX_THREADS, metavar="N", help="Compute with N CPU threads.", show_default="one per core"),
 ]
 
 

@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from bnce.cli.console import JsonOption, print_json, stdout
+from bnce.cli.console import JsonOption, ThreadsOption, print_json, stdout
 
 
 def doctor(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Check the losses on one batch against float64, the noise, and the machine; status 1 if something is wrong.
@@ -23,7 +24,9 @@ def doctor(
     """
     from bnce.doctor import examine
     from bnce.run_directory import choose_device
+    from bnce.threads import use_threads
 
+    use_threads(threads)
     findings = examine(choose_device(device))
     well = all(finding.well for finding in findings)
     if as_json:

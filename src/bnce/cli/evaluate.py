@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from bnce.cli.conditions import MAY_EXCEED, TokenisedOption, read_as, seen_by_evaluate, warn_of_tokenised
-from bnce.cli.console import JsonOption, print_json, progress_bar, stdout
+from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stdout
 from bnce.cli.evaluate_mixture import describe_mixture, evaluate_mixture
 from bnce.errors import UserError
 
@@ -37,6 +37,7 @@ def evaluate(
         bool, typer.Option("--save", help="Keep the figures in RUN/evaluation.json, where 'bnce compare' looks.")
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Measure a run's best model: PPLn (constant Z), PPLf (softmax), log Z, unknown words.
@@ -57,12 +58,14 @@ def evaluate(
     from bnce.evaluate import evaluate as measure
     from bnce.evaluation_detail import without_detail
     from bnce.run_directory import RunDirectory, choose_device
+    from bnce.threads import use_threads
     from bnce.training_run import open_corpus
 
     if text is not None and (split or corpus):
         raise UserError("--text stands for a text of its own: leave out --split and --corpus.")
     if tokenised and text is None:
         raise UserError("--tokenised is for a text: give --text, or leave it out.")
+    use_threads(threads)
     if run.is_file():
         if detail or save:
             raise UserError(f"--detail and --save are for a run, and '{run}' is a file: leave them out.")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bnce.cli.compare import publish
-from bnce.cli.console import JsonOption, print_json, progress_bar, stderr
+from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr
 from bnce.cli.train import Display
 from bnce.errors import UserError, unknown_name
 from bnce.stopping import Stopped
@@ -48,6 +48,7 @@ def experiment(
         bool, typer.Option(help="Keep the models of finished rows, and not only their figures.")
     ] = True,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Train every row of a table, evaluate each on test, and write the table and the plots.
@@ -95,6 +96,7 @@ def experiment(
             budget_seconds=None if budget is None else 60.0 * budget,
             command=shlex.join(["bnce", *sys.argv[1:]]),
             keep_models=keep_models,
+            num_threads=threads,
         )
     except Stopped as stop:
         # The report, with its plots, would take longer than somebody who stops a command wants to wait.

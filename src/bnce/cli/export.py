@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bnce.cli.console import JsonOption, print_json, stdout
+from bnce.cli.console import JsonOption, ThreadsOption, print_json, stdout
 from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def export(
         str | None,
         typer.Option(metavar="float32|bf16|int8", help="With safetensors: how tables are stored; float32 by default."),
     ] = None,
+    threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Write a run's best model for onnxruntime, for transformers, or as a smaller run; and compare it with PyTorch.
@@ -37,11 +38,13 @@ def export(
       bnce export runs/relu-lstm --to safetensors --rows int8 --out exported/int8
     """
     from bnce.run_directory import RunDirectory
+    from bnce.threads import use_threads
 
     if to not in TARGETS:
         raise unknown_name("target of an export", to, TARGETS)
     if rows is not None and to != "safetensors":
         raise UserError(f"--rows is for --to safetensors: {to} has float32 rows; leave it out.")
+    use_threads(threads)
     result = _write(RunDirectory.open(run), to, out, rows or "float32")
     num_bytes = sum(file.stat().st_size for file in out.iterdir())
     record = {"run": str(run), "to": to, "out": str(out), "num_bytes": num_bytes, **result}

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bnce.cli.console import JsonOption, print_json, stdout
+from bnce.cli.console import JsonOption, ThreadsOption, print_json, stdout
 
 
 def generate(
@@ -26,6 +26,7 @@ def generate(
     ] = 0,
     seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="The same seed gives the same texts.")] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Write sentences that a model makes up, or the likeliest next words.
@@ -38,10 +39,12 @@ def generate(
 
       bnce generate runs/relu-lstm --prompt "the function" --next 10
     """
+    from bnce.threads import use_threads
     from bnce.use.generate import Sampling
     from bnce.use.loading import load
 
     sampling = Sampling(temperature, top_k, top_p, allow_unknown)
+    use_threads(threads)
     model = load(run, device)
     if num_next:
         words = model.next_words(prompt, num_next)

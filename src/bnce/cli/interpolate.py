@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from bnce import files
-from bnce.cli.console import JsonOption, print_json, stderr, stdout
+from bnce.cli.console import JsonOption, ThreadsOption, print_json, stderr, stdout
 from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def interpolate(
         str, typer.Option(metavar="strict|replace", help="Refuse invalid UTF-8 and NULs, or replace them.")
     ] = "strict",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Mix language models word by word, with weights that EM finds on a text.
@@ -49,6 +50,7 @@ def interpolate(
 
       bnce interpolate runs/lstm runs/rnn --valid valid.txt.xz --split --mode normalised --json
     """
+    from bnce.threads import use_threads
     from bnce.use.any_model import MODES, open_any, write_mixture
     from bnce.use.mixture import TextScores, find_weights, shared_normaliser
 
@@ -63,6 +65,7 @@ def interpolate(
         if out.suffix != ".toml":
             raise UserError(f"The mixture is to be written to '{out}': give a name that ends in .toml.")
         files.check_place(out)
+    use_threads(threads)
     components = [open_any(path, mode == "normalised", device) for path in paths]
     # Refused before any text is scored.
     shared_normaliser(components)

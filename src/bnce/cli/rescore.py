@@ -12,7 +12,7 @@ import typer
 
 from bnce import files
 from bnce.cli.conditions import TokenisedOption, read_as, warn_of_tokenised
-from bnce.cli.console import JsonOption, print_json, progress_bar, stderr
+from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr
 from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ def rescore(
     ] = None,
     tokenised: TokenisedOption = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Choose among the hypotheses of a recogniser with a language model.
@@ -132,6 +133,7 @@ def rescore(
     """
     from bnce.corpus.sources import named
     from bnce.corpus.tokenised import TokenisedSigns
+    from bnce.threads import use_threads
     from bnce.use.any_model import MODES, open_any
     from bnce.use.error_rate import import_jiwer
     from bnce.use.in_order import check_carry_from, find_documents, score_in_order, tune_in_order
@@ -168,6 +170,7 @@ def rescore(
         if given.get(name) and not has:
             kind = name.removesuffix("_weight").replace("am", "acoustic").replace("_lm", " language model")
             raise UserError(f"--{name.replace('_', '-')} is {given[name]:g}, but '{nbest}' came without {kind} scores.")
+    use_threads(threads)
     model = open_any(run, mode == "normalised", device)
     model.normaliser = read_as(model.normaliser, tokenised)
     signs = TokenisedSigns(model.normaliser)

@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from bnce import files
 from bnce.cli.conditions import MAY_EXCEED, TokenisedOption, read_as, seen_by_score, warn_of_tokenised
-from bnce.cli.console import JsonOption, print_json, progress_bar, stderr
+from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr
 from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def score(
     ] = "strict",
     tokenised: TokenisedOption = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    threads: ThreadsOption = 0,
     as_jsonl: Annotated[
         bool, typer.Option("--jsonl", help="Print one JSON object a sentence, with every word, and nothing else.")
     ] = False,
@@ -76,6 +77,7 @@ def score(
       bnce score mixture.toml news.txt
     """
     from bnce.corpus.sources import named, read_lines, source_bytes
+    from bnce.threads import use_threads
     from bnce.use.layouts import get_layout
     from bnce.use.scored import Totals
 
@@ -96,6 +98,7 @@ def score(
         nonlocal num_bytes_read
         num_bytes_read += num_bytes
 
+    use_threads(threads)
     lines = read_lines(text, errors, advance)
     source = _open_file(run, mode, carry, device) if run.is_file() else _open_run(run, mode, carry, num_checked, device)
     cutter = _Cutter(read_as(source.normaliser, tokenised), split)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bnce.cli.console import JsonOption, print_json, stderr
+from bnce.cli.console import JsonOption, ThreadsOption, print_json, stderr
 from bnce.errors import UserError, unknown_name
 from bnce.use.serve.limits import Limits, span
 
@@ -44,7 +44,7 @@ def serve(
     ] = None,
     token_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Read the token from a file.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    threads: Annotated[int, typer.Option(min=0, help="CPU threads of the model; 0 leaves it to PyTorch.")] = 0,
+    threads: ThreadsOption = 0,
     max_batch: Annotated[int, _limit("max_batch", "Words in one pass of the model.")] = Limits.max_batch,
     max_wait_ms: Annotated[
         float, _limit("max_wait_ms", "Milliseconds that a request waits for others to join it.")
@@ -114,8 +114,8 @@ def serve(
     # Before the model, which takes its time.
     Access(hosts, secret)
 
-    import torch
-
+    from bnce.run_directory import choose_device, describe_device
+    from bnce.threads import use_threads
     from bnce.use.model import load
     from bnce.use.serve.app import make_app
     from bnce.use.serve.metrics import Metrics
@@ -129,8 +129,7 @@ def serve(
                 f"Warning: {host} can be reached from other machines. {UNPROTECTED if secret is None else UNENCRYPTED}",
                 markup=False,
             )
-        if threads:
-            torch.set_num_threads(threads)
+        num_threads = use_threads(threads)
         logging.basicConfig(level=log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
         metrics = Metrics()
         model = load(run, device)
@@ -138,9 +137,10 @@ def serve(
 
         def announce() -> None:
             if as_json:
-                print_json({"url": url, "run": str(run), "vocab_size": len(model.vocabulary)})
+                print_json({"url": url, "run": str(run), "vocab_size": len(model.vocabulary), "threads": num_threads})
                 # Whoever reads it through a pipe waits for it now.
                 sys.stdout.flush()
-            stderr.print(f"Serving {run} at {url} (Ctrl-C to stop)", markup=False)
+            where = describe_device(choose_device(device))
+            stderr.print(f"Serving {run} at {url} on {where} (Ctrl-C to stop)", markup=False)
 
         run_server(app, listener, limits, metrics, announce, log_level=log_level, access_log=access_log)

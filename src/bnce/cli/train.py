@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdout
+from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr, stdout
 from bnce.errors import DiskFullError, UserError
 from bnce.stopping import Stopped
 
@@ -46,6 +46,7 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run at --out, as if never stopped.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Train a model and write everything about it into a run directory.
@@ -75,7 +76,13 @@ def train(
     try:
         with hold_run(out), show.bar:
             summary = run_training(
-                run, opened, chosen, show, resume=resume, command=shlex.join(["bnce", *sys.argv[1:]])
+                run,
+                opened,
+                chosen,
+                show,
+                resume=resume,
+                command=shlex.join(["bnce", *sys.argv[1:]]),
+                num_threads=threads,
             )
     except Stopped as stop:
         summary = read_summary(out)

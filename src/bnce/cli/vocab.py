@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bnce.cli.console import JsonOption, print_json, stdout
+from bnce.cli.console import JsonOption, ThreadsOption, print_json, stdout
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def vocab(
             min=1, help="With --unk-rest: how many words that share is for.", show_default="as many as listed"
         ),
     ] = None,
+    threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Add words to a trained model, drop some, or share <unk> out among listed ones.
@@ -52,6 +53,7 @@ def vocab(
       bnce vocab runs/relu-lstm --out runs/open --unk-list lexicon.tsv --unk-rest 0.1
     """
     from bnce.run_directory import RunDirectory
+    from bnce.threads import use_threads
     from bnce.use.lexicon import change_words
     from bnce.use.unknown_words import UnknownWords
     from bnce.use.word_list import read_new_words, read_weighted_words, read_words
@@ -60,6 +62,7 @@ def vocab(
         raise UserError("There is nothing to change: give --add, --drop or --unk-list.")
     if unk_list is None and (unk_rest or unk_rest_words is not None):
         raise UserError("--unk-rest and --unk-rest-words are for the words of --unk-list: give it, or leave them out.")
+    use_threads(threads)
     opened = RunDirectory.open(run)
     shared = None
     if unk_list is not None:

@@ -6,13 +6,16 @@ import collections
 import contextlib
 import ctypes
 import itertools
+import math
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from typing import TypeVar
 
 from bnce.errors import UserError
@@ -107,6 +110,17 @@ def _end_with_the_parent() -> None:
 
 def num_cores() -> int:
     """Count the cores this process may use, which in a container are fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, _quota(Path("/sys/fs/cgroup"))))
+
+
+def _quota(cgroup: Path) -> int:
+    """Read how many cores' time a container may use, rounded up; very many where nobody limits it."""
+    version_2 = cgroup / "cpu.max"
+    version_1 = [cgroup / "cpu" / f"cpu.cfs_{name}_us" for name in ("quota", "period")]
+    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+        files = [version_2] if version_2.exists() else version_1
+        quota, period = (int(number) for file in files for number in file.read_text(encoding="ascii").split())
+        if quota > 0:
+            return math.ceil(quota / period)
+    return sys.maxsize
