@@ -53,6 +53,7 @@ ORDER = [
     "bench_paper",
     "doctor",
     "use",
+    "integrity",
     "cli",
     "__main__",
 ]

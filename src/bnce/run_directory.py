@@ -86,7 +86,7 @@ class RunDirectory:
                 f"'{path}' is not a run directory: it has no config.toml. Give a directory that 'bnce train' made."
             )
         config = read_config(path / "config.toml")
-        normaliser, counts = _read_normaliser(path), _read_counts(path)
+        normaliser, counts = read_normaliser(path), read_counts(path)
         vocabulary = Vocabulary.read(path / "vocab.txt")
         if len(counts) != len(vocabulary):
             raise UserError(
@@ -295,14 +295,16 @@ def describe_device(device: torch.device) -> str:
     return f"CPU, {num_threads} thread{'s' if num_threads > 1 else ''}"
 
 
-def _read_normaliser(path: Path) -> Normaliser:
+def read_normaliser(path: Path) -> Normaliser:
+    """Read how a run's text becomes words."""
     try:
         return Normaliser.from_dict(read_object(path / "normaliser.json"))
     except ValueError as error:
         raise _damaged(path, "normaliser.json", error) from error
 
 
-def _read_counts(path: Path) -> np.ndarray:
+def read_counts(path: Path) -> np.ndarray:
+    """Read how often each word of a run is trained on."""
     try:
         counts = np.array(map_array(path / "counts.npy"))
         if counts.ndim != 1 or counts.dtype.kind not in "iu" or counts.min(initial=0) < 0:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -49,3 +51,46 @@ def test_something_is_wrong(bnce: Command, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_an_unknown_device(refused: Refused) -> None:
     assert "Unknown device 'x'" in refused("doctor", "--device", "x")
+
+
+def test_a_corpus_that_is_whole(bnce: Command, corpus: Path) -> None:
+    record = bnce("doctor", corpus, "--json").json
+    assert (record["path"], record["kind"], record["well"]) == (str(corpus), "corpus", True)
+    names = ["corpus.json", "vocab.txt", "train.npy", "valid.npy", "test.npy", "counts.npy"]
+    assert [finding["name"] for finding in record["findings"]] == names
+    plain = bnce("doctor", corpus)
+    assert plain.status == 0
+    assert plain.stdout.splitlines()[-1] == f"The corpus '{corpus}' is whole."
+
+
+def test_a_run_that_is_whole(bnce: Command, trained: Path) -> None:
+    record = bnce("doctor", trained, "--json").json
+    assert (record["path"], record["kind"], record["well"]) == (str(trained), "run", True)
+    names = {finding["name"] for finding in record["findings"]}
+    assert names == {path.name for path in trained.iterdir() if path.is_file()}
+
+
+def test_what_is_damaged_is_named(bnce: Command, corpus: Path, trained: Path, tmp_path: Path) -> None:
+    for directory in (corpus, trained):
+        copy = shutil.copytree(directory, tmp_path / directory.parent.name)
+        files = [path.name for path in copy.iterdir() if path.is_file()]
+        for name in files:
+            content = (copy / name).read_bytes()
+            (copy / name).write_bytes(content[: len(content) // 2])
+            outcome = bnce("doctor", copy)
+            assert outcome.status == 1
+            assert outcome.stderr == ""
+            assert f"wrong {name}: " in outcome.stdout
+            verdict = outcome.stdout.splitlines()[-1]
+            assert f"'{copy}' is damaged: " in verdict
+            assert name in verdict
+            (copy / name).write_bytes(content)
+        (copy / "vocab.txt").unlink()
+        outcome = bnce("doctor", copy, "--json")
+        assert outcome.status == 1
+        assert json.loads(outcome.stdout)["well"] is False
+
+
+def test_neither_a_corpus_nor_a_run(refused: Refused, tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing"):
+        assert "is neither a corpus nor a run" in refused("doctor", path)

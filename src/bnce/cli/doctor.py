@@ -1,39 +1,74 @@
-"""`bnce doctor`: is everything well here?"""
+"""`bnce doctor`: is everything well here, or in a corpus or run directory?"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, stdout
 
+if TYPE_CHECKING:
+    from bnce.doctor import Finding
+
 
 def doctor(
+    directory: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[CORPUS|RUN]",
+            help="Check the files of this corpus or run instead.",
+            show_default="the installation and the machine",
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Check the losses on one batch against float64, the noise, and the machine; status 1 if something is wrong.
+    """Check the installation, or the files of a corpus or run; status 1 if something is wrong.
 
-    [bold]Example[/bold]
+    Without an argument: the losses on one batch against float64, the noise, the machine. With a corpus or a run: every
+    file is read and compared with its hash or checksum, so damage by a disk or a copy shows.
+
+    [bold]Examples[/bold]
 
       bnce doctor --json
-    """
-    from bnce.doctor import examine
-    from bnce.run_directory import choose_device
-    from bnce.threads import use_threads
 
-    use_threads(threads)
-    findings = examine(choose_device(device))
+      bnce doctor corpora/wiki
+
+      bnce doctor runs/relu-lstm
+    """
+    if directory is None:
+        from bnce.doctor import examine
+        from bnce.run_directory import choose_device
+        from bnce.threads import use_threads
+
+        use_threads(threads)
+        findings, about, verdict = examine(choose_device(device)), {}, ""
+    else:
+        from bnce.integrity import examine_directory
+
+        kind, findings = examine_directory(directory)
+        about, verdict = {"path": str(directory), "kind": kind}, _verdict(kind, directory, findings)
     well = all(finding.well for finding in findings)
     if as_json:
-        print_json({"well": well, "findings": [dataclasses.asdict(finding) for finding in findings]})
+        print_json({**about, "well": well, "findings": [dataclasses.asdict(finding) for finding in findings]})
     else:
         for finding in findings:
             mark = "[green]well[/green] " if finding.well else "[red]wrong[/red]"
-            stdout.print(f"{mark} {finding.name}: {escape(finding.detail)}")
+            stdout.print(f"{mark} {escape(finding.name)}: {escape(finding.detail)}")
+        if verdict:
+            stdout.print(escape(verdict))
     if not well:
         raise typer.Exit(1)
+
+
+def _verdict(kind: str, directory: Path, findings: list[Finding]) -> str:
+    wrong = [finding.name for finding in findings if not finding.well]
+    if not wrong:
+        return f"The {kind} '{directory}' is whole."
+    remedy = "prepare the corpus again" if kind == "corpus" else "train the run again"
+    return f"The {kind} '{directory}' is damaged: {', '.join(wrong)}. Restore what is damaged, or {remedy}."

@@ -99,7 +99,7 @@ class Corpus:
         """How often every id is a target of the training split: the counts that noise is drawn by."""
         # Before version 3 there was no hash of them: only a recount tells.
         if self.manifest.counts_hash is None:
-            found = sum(np.bincount(block, minlength=len(self.vocabulary)) for block in _blocks(self.split("train")))
+            found = count_words(self.split("train"), len(self.vocabulary))
             if not np.array_equal(found, self._counts):
                 raise damaged(self.directory, f"{COUNTS_FILE} does not count the words of train")
         return self._counts
@@ -147,6 +147,14 @@ class Corpus:
 def is_corpus(path: Path | str) -> bool:
     """Tell a corpus directory from any other."""
     return (Path(path) / MANIFEST_FILE).is_file()
+
+
+def count_words(ids: Ids, vocab_size: int) -> NDArray[np.int64]:
+    """Count how often every id occurs."""
+    counts_V = np.zeros(vocab_size, dtype=np.int64)
+    for block in _blocks(ids):
+        counts_V += np.bincount(block, minlength=vocab_size)
+    return counts_V
 
 
 def ids_dtype(vocab_size: int) -> np.dtype[Any]:
