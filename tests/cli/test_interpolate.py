@@ -54,6 +54,9 @@ def test_weights_perplexities_and_a_mixture(
     assert found["valid"]["mixture"]["ppl"] <= min(one["ppl"] for one in found["valid"]["components"]) * 1.0001
     printed = bnce("interpolate", trained, arpa, "--valid", valid)
     assert "mixture" in printed.stdout
+    assert (
+        "every line, which is one sentence, starts afresh; runs with the constant Z (unnormalised: " in printed.stdout
+    )
     assert printed.stderr == ""
 
 

@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from bnce import files
+from bnce.cli.conditions import MAY_EXCEED
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, stderr, stdout
 from bnce.errors import UserError, unknown_name
 
@@ -88,6 +89,9 @@ def interpolate(
         return
     stdout.print(_table(paths, weights.tolist(), reports))
     stdout.print("perplexity per word and </s>; 'known' leaves out words that some model does not know", markup=False)
+    how = "with the softmax" if mode == "normalised" else f"with the constant Z ({MAY_EXCEED})"
+    what = "sentence" if split else "line, which is one sentence,"
+    stdout.print(f"every {what} starts afresh; runs {how}", markup=False)
 
 
 def _read(components: list[Component], path: str, split: bool, errors: str) -> list[list[str]]:
