@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import re
 import socket
+from typing import Any
 
 import pytest
 
 from bnce.errors import UserError
 from bnce.use.serve.access import is_loopback
-from bnce.use.serve.server import listen
+from bnce.use.serve.limits import Limits
+from bnce.use.serve.server import BACKLOG, Shortage, fit_to_files, listen
 
 
 @pytest.mark.parametrize(
@@ -53,3 +57,61 @@ def test_an_ipv6_url_has_brackets() -> None:
         pytest.skip("no IPv6 loopback here")
     with listener:
         assert url == f"http://[::1]:{listener.getsockname()[1]}"
+
+
+def test_a_shortage_of_files_is_one_line_and_passes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """asyncio tried the port 1024 times a second then, with a traceback each."""
+    accept, num_tries = socket.socket.accept, 0
+
+    def fail(listener: socket.socket) -> tuple[socket.socket, Any]:
+        nonlocal num_tries
+        num_tries += 1
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("asyncio.constants.ACCEPT_RETRY_DELAY", 0.05)
+    monkeypatch.setattr("bnce.use.serve.server.REST_SECONDS", 0.04)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(Shortage())
+        listener, _ = listen("127.0.0.1", 0)
+        async with await loop.create_server(asyncio.Protocol, sock=listener, backlog=BACKLOG):
+            monkeypatch.setattr(socket.socket, "accept", fail)
+            _, writer = await asyncio.open_connection(*listener.getsockname())
+            while num_tries < 3:
+                await asyncio.sleep(0.01)
+            monkeypatch.setattr(socket.socket, "accept", accept)
+            writer.close()
+            loop.call_exception_handler({"message": "something else"})
+
+    async def limited() -> None:
+        async with asyncio.timeout(20):
+            await scenario()
+
+    asyncio.run(limited())
+    assert num_tries < 10
+    told = [record.getMessage() for record in caplog.records]
+    assert [line.partition(": allow more files")[0] for line in told] == [
+        "New connections wait, for the system has no room for them (Too many open files)",
+        "something else",
+    ]
+
+
+def test_connections_fit_the_files_that_are_allowed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    changed: list[tuple[int, int]] = []
+    allowed = (64, 128)
+    monkeypatch.setattr("os.listdir", lambda path: ["0"] * 12)
+    monkeypatch.setattr("resource.getrlimit", lambda kind: allowed)
+    monkeypatch.setattr("resource.setrlimit", lambda kind, pair: changed.append(pair))
+    # As many as fit; then more files; then fewer connections, with a word.
+    assert fit_to_files(Limits(max_connections=30)).max_connections == 30
+    assert (changed, caplog.records) == ([], [])
+    assert fit_to_files(Limits(max_connections=90)).max_connections == 90
+    assert (changed, caplog.records) == ([(118, 128)], [])
+    assert fit_to_files(Limits(max_connections=900)).max_connections == 100
+    assert changed[-1] == (128, 128)
+    assert caplog.records[0].getMessage().startswith("At most 100 connections at a time instead of 900: the system")

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
+import errno
+import logging
 import math
+import os
+import resource
 import signal
 import socket
+import time
 from collections.abc import Callable
+from typing import Any
 
 import uvicorn
 
@@ -18,6 +26,81 @@ from bnce.use.serve.metrics import Metrics
 KEEP_ALIVE_SECONDS = 30
 # Connections that the system keeps until the server takes them.
 BACKLOG = 1024
+# Files that the process may open besides connections and what it has open when it starts.
+SPARE_FILES = 16
+# What says that the system has no room for another connection.
+SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+# asyncio comes back to a port after a second; this must be over by then.
+REST_SECONDS = 0.9
+TELL_SECONDS = 30.0
+
+logger = logging.getLogger("bnce.serve")
+
+
+class _Listener(socket.socket):
+    """A port that rests where the system has no room for another connection.
+
+    asyncio leaves the port alone for a second then, but first tries it as often as connections may wait (1024 times),
+    with a traceback each time.
+    """
+
+    _rests_until = 0.0
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Take a connection; after a shortage, say for a while that there is none."""
+        if time.monotonic() < self._rests_until:
+            raise BlockingIOError
+        try:
+            return super().accept()
+        except OSError as error:
+            if error.errno in SHORTAGES:
+                self._rests_until = time.monotonic() + REST_SECONDS
+            raise
+
+
+class Shortage:
+    """Says that connections cannot be taken, once in a while and in one line; other faults of the loop go their way."""
+
+    def __init__(self) -> None:
+        self._told_at = -math.inf
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Handle what asyncio has nobody else to tell."""
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in SHORTAGES:
+            loop.default_exception_handler(context)
+        elif time.monotonic() - self._told_at > TELL_SECONDS:
+            self._told_at = time.monotonic()
+            logger.warning(
+                "New connections wait, for the system has no room for them (%s): allow more files (ulimit -n), "
+                "or lower --max-connections.",
+                error.strerror,
+            )
+
+
+def fit_to_files(limits: Limits) -> Limits:
+    """Allow no more connections than the system allows files, where that can be known and raised no further."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        num_open = len(os.listdir("/dev/fd"))
+    except OSError:
+        num_open = 2 * SPARE_FILES
+    wanted = limits.max_connections + num_open + SPARE_FILES
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return limits
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    fitting = max(1, most - num_open - SPARE_FILES)
+    if fitting >= limits.max_connections:
+        return limits
+    logger.warning(
+        "At most %d connections at a time instead of %d: the system allows %d open files; allow more (ulimit -n), "
+        "or lower --max-connections.",
+        fitting,
+        limits.max_connections,
+        most,
+    )
+    return dataclasses.replace(limits, max_connections=fitting)
 
 
 def listen(host: str, port: int) -> tuple[socket.socket, str]:
@@ -26,7 +109,7 @@ def listen(host: str, port: int) -> tuple[socket.socket, str]:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
         family, kind, protocol, _, address = found[0]
         # Only with the protocol named does asyncio send at once; else a body waits 40 ms until its header is confirmed.
-        listener = socket.socket(family, kind, protocol)
+        listener = _Listener(family, kind, protocol)
     except (OSError, OverflowError, UnicodeError) as error:
         raise _cannot_listen(host, port, error) from error
     try:
@@ -53,6 +136,7 @@ class _AnnouncedServer(uvicorn.Server):
         self._announce = announce
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(Shortage())
         await super().startup(sockets)
         if self.started:
             self._announce()
@@ -69,6 +153,7 @@ def run_server(
     access_log: bool = False,
 ) -> None:
     """Serve until SIGTERM or SIGINT; then refuse what is new, finish what runs, and return."""
+    limits = fit_to_files(limits)
     config = uvicorn.Config(
         app,
         http=limited_connections(limits, metrics),
@@ -77,7 +162,8 @@ def run_server(
         lifespan="on",
         loop="asyncio",
         log_config=None,
-        log_level=log_level,
+        # Its warnings are about what clients send: as many lines as they like.
+        log_level="error" if log_level == "warning" else log_level,
         access_log=access_log,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
