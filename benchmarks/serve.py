@@ -5,7 +5,9 @@
 
 The server is a process of its own, and so is each of the load's kinds. A client keeps one connection and sends its next
 request when the last is answered, so as many requests are under way as there are clients. Every answer must be a 200.
-Bad clients send broken JSON, bytes that are none, bodies of three megabytes, and headers and bodies that never end.
+Bad clients send broken JSON, bytes that are none, bodies of three megabytes, and headers and bodies that never end;
+hostile ones send what is small to send and large to read. Requests of all sizes are for the memory: PyTorch keeps
+something for every shape that it computes.
 """
 
 from __future__ import annotations
@@ -35,6 +37,15 @@ NUM_ROUNDS = 5
 SECONDS = 3.0
 SENTENCE_WORDS = 20
 
+NUM_HOSTILE = 8
+NUM_SIZES = 2000
+
+HOSTILE = [
+    (b'{"sentences":[' + b"1," * (2**19 - 10) + b"1]}", b"application/json", 413),
+    (b'{"utterances":[{"hypotheses":[' + b'{"text":""},' * 80_000 + b"1]}]}", b"application/json", 413),
+    (b"{" + b",".join(b'"f%d":1' % number for number in range(80_000)) + b"}", b"application/json", 422),
+    (b'{"texts":["' + b"." * (2**20 - 20) + b'"]}', b"application/json", 413),
+]
 BAD = [
     (b'{"sentences": ["a"', b"application/json", 400),
     (b"\x00\xff\xfe\x80" * 300, b"application/json", 400),
@@ -115,6 +126,59 @@ def disturb(port: int, seconds: float) -> int:
     return refused
 
 
+def attack(port: int, seconds: float) -> tuple[int, float]:
+    """Send the hostile bodies from several clients; gives how many, and the longest latency of /healthz meanwhile."""
+    num_sent, latencies = 0, [0.0]
+    crumbs = b"POST /score HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\n1\r\n" * 5000
+
+    async def hostile_client(number: int) -> None:
+        nonlocal num_sent
+        while time.perf_counter() < end:
+            body, kind, expected = HOSTILE[number % len(HOSTILE)]
+            path = "/rescore" if body.startswith(b'{"utt') else "/score"
+            data, expected = (crumbs, 400) if number == NUM_HOSTILE else (request(path, body, kind), expected)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            status = await exchange(reader, writer, data)
+            if status != expected:
+                raise RuntimeError(f"a hostile request got {status}, not {expected}")
+            num_sent += 1
+            writer.close()
+
+    async def ask_health() -> None:
+        while time.perf_counter() < end:
+            begin = time.perf_counter()
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            if await exchange(reader, writer, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n") != 200:
+                raise RuntimeError("the server is not well")
+            latencies.append(time.perf_counter() - begin)
+            writer.close()
+            await asyncio.sleep(0.02)
+
+    async def all_clients() -> None:
+        await asyncio.gather(ask_health(), *(hostile_client(number) for number in range(NUM_HOSTILE + 1)))
+
+    end = time.perf_counter() + seconds
+    asyncio.run(all_clients())
+    return num_sent, max(latencies)
+
+
+def ask_all(port: int, requests: list[bytes], num_clients: int) -> None:
+    """Ask every request once, from several clients."""
+
+    async def client(number: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**26)
+        for one in requests[number::num_clients]:
+            status = await exchange(reader, writer, one)
+            if status != 200:
+                raise RuntimeError(f"a good request got {status}")
+        writer.close()
+
+    async def all_clients() -> None:
+        await asyncio.gather(*(client(number) for number in range(num_clients)))
+
+    asyncio.run(all_clients())
+
+
 def flood(port: int, long: bytes, short: bytes) -> tuple[int, int, float]:
     """Let every client send the largest request at once, thrice, and one client short ones beside.
 
@@ -192,6 +256,31 @@ def kinds_of_request(run: Path) -> dict[str, list[bytes]]:
     }
 
 
+def requests_of_all_sizes(run: Path) -> list[bytes]:
+    """Make requests of all kinds with 1 to 128 sentences or hypotheses of 1 to 128 words."""
+    words = RunDirectory.open(run).vocabulary.words[2:]
+    chosen = random.Random(1)
+
+    def size() -> int:
+        return int(2 ** chosen.uniform(0, 7))
+
+    def sentence(most: int) -> str:
+        return " ".join(chosen.choices(words, k=chosen.randint(1, most)))
+
+    requests = []
+    for number in range(NUM_SIZES):
+        count, most = size(), size()
+        start = sentence(most)
+        path, body = (
+            ("/score", {"sentences": [sentence(most) for _ in range(count)]}),
+            ("/score", {"sentences": [sentence(20) for _ in range(min(count, 20))], "exact": True}),
+            ("/rescore", {"utterances": [{"hypotheses": [{"text": f"{start} {sentence(6)}"} for _ in range(count)]}]}),
+            ("/next", {"prompt": start}),
+        )[number % 4]
+        requests.append(request(path, json.dumps(body).encode()))
+    return requests
+
+
 def spread(figures: Sequence[float]) -> str:
     """Write the median of some figures with the least and the most."""
     low, middle, high = (np.quantile(figures, share) for share in (0, 0.5, 1))
@@ -214,8 +303,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=NUM_ROUNDS)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of one row in one round")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    seconds = options.seconds
     kinds = kinds_of_request(options.run)
     mixed = [one for requests in kinds.values() for one in requests]
     kinds |= {"all of these": mixed, "all of these, bad clients among them": mixed}
@@ -223,16 +315,20 @@ def main() -> None:
     num_bad = 0
     with serving(options.run, options.threads) as (process, port), ProcessPoolExecutor(2) as others:
         before = memory_mib(process, "VmRSS")
-        for _ in range(NUM_ROUNDS):
+        for _ in range(options.rounds):
             for name, requests in kinds.items():
-                alone = others.submit(load, port, requests, 1, SECONDS / 4).result()
-                bad = others.submit(disturb, port, SECONDS) if "bad" in name else None
-                latencies = others.submit(load, port, requests, NUM_CLIENTS, SECONDS).result()
+                alone = others.submit(load, port, requests, 1, seconds / 4).result()
+                bad = others.submit(disturb, port, seconds) if "bad" in name else None
+                latencies = others.submit(load, port, requests, NUM_CLIENTS, seconds).result()
                 milliseconds = [1000 * float(np.quantile(latencies, share)) for share in (0.5, 0.99)]
-                figures[name].append([len(latencies) / SECONDS, *milliseconds, 1000 * float(np.median(alone))])
+                figures[name].append([len(latencies) / seconds, *milliseconds, 1000 * float(np.median(alone))])
                 num_bad += 0 if bad is None else bad.result()
                 print(name, [round(figure, 1) for figure in figures[name][-1]], flush=True)
         peak = memory_mib(process, "VmHWM")
+        others.submit(ask_all, port, requests_of_all_sizes(options.run), 8).result()
+        sizes_peak = memory_mib(process, "VmHWM")
+        num_hostile, health_seconds = others.submit(attack, port, 3 * seconds).result()
+        hostile_peak = memory_mib(process, "VmHWM")
         large = request("/score", json.dumps({"sentences": [" ".join(["the"] * 40)] * 500}).encode())
         short = request("/next", b'{"prompt": "the"}')
         num_answered, num_refused, longest = others.submit(flood, port, large, short).result()
@@ -249,19 +345,25 @@ Python {platform.python_version()}, PyTorch {torch.__version__}. The run: {confi
 {config.loss.name}, V = {len(opened.vocabulary):,}.
 
 {NUM_CLIENTS} clients at once, each with a connection of its own and a request under way all the time; sentences have
-{SENTENCE_WORDS} words. Every round of {NUM_ROUNDS} runs every row for {SECONDS:g} s in turn; figures are medians of the
-rounds with the least and the most. Every answer to these clients was a 200. The bad ones sent {num_bad} requests
+{SENTENCE_WORDS} words. Every round of {options.rounds} runs every row for {seconds:g} s in turn; figures are medians of
+the rounds with the least and the most. Every answer to these clients was a 200. The bad ones sent {num_bad} requests
 (broken JSON, other bytes, 3 MB, forms, and 40 connections that stall in header or body); each got its 4xx.
 
 | requests | requests/s | latency, median ms | 99th percentile, ms | median ms of one client alone |
 |---|---:|---:|---:|---:|
 {chr(10).join(rows)}
 
-Memory (resident): {before:,.0f} MiB when ready, {peak:,.0f} MiB at most.
+Memory (resident, the most so far): {before:,.0f} MiB when ready, {peak:,.0f} MiB after these rows,
+{sizes_peak:,.0f} MiB after {NUM_SIZES:,} requests of all sizes (1 to 128 sentences or hypotheses of 1 to 128 words)
+from 8 clients.
+
+Then {NUM_HOSTILE + 1} clients send bodies that are small to send and large to read: a megabyte of numbers, of
+hypotheses, of marks, 80,000 fields, and chunks of one byte. In {3 * seconds:g} s {num_hostile:,} of them were
+refused, and /healthz answered within {health_seconds:.2f} s every time. Memory: {hostile_peak:,.0f} MiB.
 
 Then all {NUM_CLIENTS} clients send requests of 20,000 words, the most that is taken, three each: {num_answered} were
 answered and {num_refused} got a 503 with Retry-After, since no more than 200,000 words may wait. A client beside them
-that asked for next words was answered within {longest:.2f} s every time. Memory: {flood_peak:,.0f} MiB at most.
+that asked for next words was answered within {longest:.2f} s every time. Memory: {flood_peak:,.0f} MiB.
 """
     if options.out:
         options.out.write_text(report, encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import re
 import shlex
@@ -285,6 +286,19 @@ def test_connections_have_a_bound_and_other_machines_a_warning(trained: Path) ->
 )
 def test_refusals(refused: Refused, trained: Path, options: list[str], told: str) -> None:
     assert told in refused("serve", trained, "--port", 0, *options)
+
+
+def test_compiled_code_of_few_shapes_is_kept(
+    refused: Refused, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests have all shapes: with PyTorch's own 1024 memory grew by hundreds of megabytes."""
+    name = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+    for before, after in (("", "32"), ("5", "5")):
+        monkeypatch.setenv(name, before)
+        if not before:
+            monkeypatch.delenv(name)
+        refused("serve", tmp_path, "--port", 0)
+        assert os.environ[name] == after
 
 
 def test_what_is_not_there(refused: Refused, tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -113,6 +114,9 @@ def serve(
     hosts, secret = AllowedHosts(host, allowed_host or ()), read_token(token, token_file)
     # Before the model, which takes its time.
     Access(hosts, secret)
+
+    # PyTorch keeps compiled code for every shape it computes, 1024 of them, and requests have all shapes.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
 
     from bnce.run_directory import choose_device, describe_device
     from bnce.threads import use_threads
