@@ -26,7 +26,7 @@ def _limit(name: str, text: str) -> Any:
 
 
 def serve(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A directory that 'bnce train' made.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, a mixture (.toml), or an n-gram model.")],
     host: Annotated[str, typer.Option(help="Where to listen; only this machine reaches the default.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes any free one.")] = 8000,
     allowed_host: Annotated[
@@ -120,7 +120,7 @@ def serve(
 
     from bnce.run_directory import choose_device, describe_device
     from bnce.threads import use_threads
-    from bnce.use.model import load
+    from bnce.use.loading import load
     from bnce.use.serve.app import make_app
     from bnce.use.serve.metrics import Metrics
     from bnce.use.serve.server import listen, run_server
@@ -141,7 +141,7 @@ def serve(
 
         def announce() -> None:
             if as_json:
-                print_json({"url": url, "run": str(run), "vocab_size": len(model.vocabulary), "threads": num_threads})
+                print_json({"url": url, "run": str(run), "vocab_size": model.vocab_size, "threads": num_threads})
                 # Whoever reads it through a pipe waits for it now.
                 sys.stdout.flush()
             where = describe_device(choose_device(device))

@@ -103,13 +103,18 @@ class Component(ABC):
         """Score sentences a block at a time, so that memory stays bounded."""
         for block in sentence_blocks(sentences):
             for words, scores in zip(block, self.score(block), strict=True):
-                yield ScoredSentence(
-                    words=[*words, END_WORD],
-                    ids=self.ids(words),
-                    log10_probs=scores.log_probs / math.log(10),
-                    oov=scores.oov,
-                    ngram_lengths=scores.ngram_lengths,
-                )
+                yield scored_sentence(words, scores, self.ids(words))
+
+
+def scored_sentence(words: Words, scores: WordScores, ids: Sequence[int] = ()) -> ScoredSentence:
+    """Write up a sentence: `</s>` after its words, and logarithms to the base 10."""
+    return ScoredSentence(
+        words=[*words, END_WORD],
+        ids=list(ids),
+        log10_probs=scores.log_probs / math.log(10),
+        oov=scores.oov,
+        ngram_lengths=scores.ngram_lengths,
+    )
 
 
 def one_sentence(normaliser: Normaliser, text: str) -> list[str]:

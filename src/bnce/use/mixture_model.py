@@ -18,8 +18,10 @@ import torch
 from torch import Tensor
 
 from bnce.corpus.vocabulary import END, Vocabulary
+from bnce.errors import UserError
 from bnce.use.component import Component, Context, Floats, WordScores
 from bnce.use.generate import Sampling, check_texts, sample_words
+from bnce.use.mixture import Mixture
 from bnce.use.scored import ScoredSentence
 from bnce.use.text_model import NextWord, TextModel, check_num_next, refuse_one_string
 
@@ -30,12 +32,26 @@ class MixtureModel(TextModel):
     def __init__(self, component: Component, device: str = "cpu") -> None:
         self.component, self._device = component, device
         self.normaliser = component.normaliser
+        self.kind = "mixture" if isinstance(component, Mixture) else "n-gram"
         self._modes: dict[bool, Component] = {}
 
     @property
     def vocabulary(self) -> Vocabulary:
         """The words that may come next, each with its id."""
         return self.component.vocabulary
+
+    @property
+    def vocab_size(self) -> int | None:
+        """How many words there are; None for a KenLM binary by itself, which does not list them."""
+        try:
+            return len(self.vocabulary)
+        except UserError:
+            return None
+
+    @property
+    def self_normalised(self) -> bool:
+        """Whether every run in it was trained to do without the softmax."""
+        return self.component.self_normalised
 
     @property
     def log_z(self) -> None:

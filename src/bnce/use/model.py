@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bnce.corpus.normalise import END_WORD, UNKNOWN_WORD, Normaliser
+from bnce.corpus.normalise import UNKNOWN_WORD, Normaliser
 from bnce.corpus.vocabulary import UNK, Vocabulary
 from bnce.language_model import LanguageModel
 from bnce.run_directory import RunDirectory, choose_device
-from bnce.use.component import WordScores, sentence_blocks
+from bnce.use.component import WordScores, scored_sentence, sentence_blocks
 from bnce.use.generate import Sampling, generate
 from bnce.use.prefixes import score_prefixes
 from bnce.use.score import SentenceScorer
@@ -79,14 +79,7 @@ class Model(TextModel):
 
     def scored(self, words: Sequence[str], ids: NDArray[np.int64], log_probs: NDArray[np.float64]) -> ScoredSentence:
         """Put together words, their ids with `</s>`, and natural log-probabilities."""
-        scores = self.word_scores(words, ids, log_probs)
-        return ScoredSentence(
-            words=[*words, END_WORD],
-            ids=ids.tolist(),
-            log10_probs=scores.log_probs / math.log(10),
-            oov=scores.oov,
-            ngram_lengths=scores.ngram_lengths,
-        )
+        return scored_sentence(words, self.word_scores(words, ids, log_probs), ids.tolist())
 
     def word_scores(self, words: Sequence[str], ids: NDArray[np.int64], log_probs: NDArray[np.float64]) -> WordScores:
         """Give unknown words their shares of `<unk>`; those without one stay OOV, with the probability of `<unk>`."""

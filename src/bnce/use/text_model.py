@@ -47,12 +47,23 @@ class RescoredHypothesis:
 class TextModel(ABC):
     """A language model that takes text."""
 
+    kind = "run"
     normaliser: Normaliser
 
     @property
     @abstractmethod
     def vocabulary(self) -> Vocabulary:
         """The words, each with its id."""
+
+    @property
+    def vocab_size(self) -> int | None:
+        """How many words there are; None where a file does not list them."""
+        return len(self.vocabulary)
+
+    @property
+    def self_normalised(self) -> bool:
+        """Whether unnormalised probabilities can be had."""
+        return self.log_z is not None
 
     @property
     @abstractmethod

@@ -15,6 +15,7 @@ from bnce.corpus.vocabulary import SPECIALS, Vocabulary
 from bnce.use.model import Model
 from bnce.use.serve.app import make_app
 from bnce.use.serve.limits import Limits
+from bnce.use.text_model import TextModel
 
 WORDS = [*SPECIALS, *(f"w{number}" for number in range(2, VOCAB_SIZE))]
 
@@ -35,7 +36,7 @@ def make_client() -> Iterator[MakeClient]:
     """Give a maker of clients of servers that run until the test ends."""
     with ExitStack() as stack:
 
-        def make(model: Model, limits: Limits | None = None, token: str | None = None) -> TestClient:
+        def make(model: TextModel, limits: Limits | None = None, token: str | None = None) -> TestClient:
             app: Any = make_app(model, "small", limits, token=token)
             return stack.enter_context(TestClient(app, "http://localhost", raise_server_exceptions=False))
 

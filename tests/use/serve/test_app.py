@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from small_corpus import random_ids
 from starlette.testclient import TestClient
 
 from bnce.corpus.normalise import Normaliser
+from bnce.use.any_model import RunComponent
+from bnce.use.kneser_ney import estimate
+from bnce.use.mixture import Mixture
+from bnce.use.mixture_model import MixtureModel
 from bnce.use.model import Model
+from bnce.use.ngram import open_ngram, write_arpa
 from bnce.use.prefixes import score_prefixes
 from bnce.use.serve.app import PAGE_FILES
 from bnce.use.serve.limits import Limits
@@ -331,3 +338,33 @@ def test_what_is_not_finite_is_null(make_client: MakeClient, model: Model) -> No
     huge = {"utterances": [{"hypotheses": [{"text": "w3", "am": 1e308}]}], "am_weight": 1e308}
     assert post(client, "/rescore", huge)["utterances"][0]["hypotheses"][0]["total"] is None
     assert math.isfinite(post(client, "/rescore", huge)["utterances"][0]["hypotheses"][0]["new_lm"])
+
+
+def test_a_mixture_is_served_as_a_run_is(make_client: MakeClient, model: Model, tmp_path: Path) -> None:
+    pytest.importorskip("kenlm")
+    arpa = tmp_path / "bigram.arpa"
+    write_arpa(arpa, model.vocabulary.words, estimate(random_ids(2000), len(model.vocabulary), 2))
+    ngram = open_ngram(arpa)
+    mixture = MixtureModel(Mixture([RunComponent(model, "run", True), ngram], [0.6, 0.4]))
+    client = make_client(mixture)
+    health = client.get("/healthz").json()
+    assert (health["kind"], health["log_z"], health["self_normalised"]) == ("mixture", None, True)
+    assert health["vocab_size"] == len(model.vocabulary)
+    sentences = ["w3 w4 zebra", "w5", ""]
+    for mode in ("unnormalised", "normalised"):
+        answer = client.post("/score", json={"sentences": sentences, "mode": mode}).json()
+        expected = mixture.score(sentences, normalised=mode == "normalised")
+        for found, sentence in zip(answer["sentences"], expected, strict=True):
+            assert found["log10_probs"] == pytest.approx(sentence.log10_probs.tolist(), abs=1e-5)
+            assert found["oov"] == sentence.oov.tolist()
+    both = client.post("/score", json={"sentences": sentences, "exact": True}).json()
+    assert (both["log_z"], both["log_z_mean"]) == (None, None)
+    assert both["exact_totals"]["log10_prob"] == pytest.approx(sum(one.log10_prob for one in expected), abs=1e-4)
+    utterances = [{"id": "a", "hypotheses": [{"text": "w3 w4"}, {"text": "w9 w9 w9"}]}]
+    (rescored,) = client.post("/rescore", json={"utterances": utterances}).json()["utterances"]
+    assert rescored["best"] == mixture.rescore(["w3 w4", "w9 w9 w9"])[0].place
+    words = client.get("/next", params={"prompt": "w3", "k": 4}).json()["next"]
+    assert [word["word"] for word in words] == [word.word for word in mixture.next_words("w3", 4)]
+    alone = make_client(MixtureModel(ngram))
+    assert alone.get("/healthz").json()["kind"] == "n-gram"
+    assert alone.post("/score", json={"sentences": ["w3"]}).status_code == 200

@@ -6,9 +6,9 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
 
 from bnce.use.serve.batching import Batcher
@@ -17,8 +17,15 @@ from bnce.use.serve.metrics import Metrics
 from bnce.use.serve.questions import Question, SentenceQuestion
 
 
+@dataclass(frozen=True, eq=False)
+class NumberedQuestion(SentenceQuestion):
+    """A sentence, `</s>` counted, of which nothing but its number and its length matters."""
+
+    number: int
+
+
 class Recorder:
-    """Answers a question with its own first id, when it is let, and remembers the batches."""
+    """Answers a question with its own number, when it is let, and remembers the batches."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
@@ -27,15 +34,15 @@ class Recorder:
 
     def answer(self, questions: Sequence[Question]) -> list[Any]:
         assert self.may_answer.wait(10)
-        ids = [int(question.ids[0]) for question in questions if isinstance(question, SentenceQuestion)]
+        ids = [question.number for question in questions if isinstance(question, NumberedQuestion)]
         self.batches.append(ids)
         if 14 in ids:
             raise MemoryError
         return [ValueError("bad luck") if number == 13 else number for number in ids]
 
 
-def questions(*ids: int, length: int = 1) -> list[SentenceQuestion]:
-    return [SentenceQuestion(np.full(length, number), False) for number in ids]
+def questions(*ids: int, length: int = 1) -> list[NumberedQuestion]:
+    return [NumberedQuestion(["w"] * (length - 1), False, number) for number in ids]
 
 
 @asynccontextmanager

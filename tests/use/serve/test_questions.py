@@ -23,11 +23,11 @@ from .conftest import make_model
 @pytest.mark.parametrize("body", BODIES)
 def test_together_as_alone(body: str) -> None:
     model = make_model(body)
-    ids = [model.encode(text.split()) for text in ("w3 w4 w5", "", "w9", "w3 w4 zebra w7 w7 w8")]
+    texts = [text.split() for text in ("w3 w4 w5", "", "w9", "w3 w4 zebra w7 w7 w8")]
     questions: list[Question] = []
     for normalised in (False, True):
-        questions += [SentenceQuestion(sequence, normalised) for sequence in ids]
-        questions += [HypothesesQuestion(ids[:2], normalised), HypothesesQuestion(ids[1:], normalised)]
+        questions += [SentenceQuestion(words, normalised) for words in texts]
+        questions += [HypothesesQuestion(texts[:2], normalised), HypothesesQuestion(texts[1:], normalised)]
         questions += [NextQuestion([], 3, normalised), NextQuestion(["w3", "nobody"], 5, normalised)]
     order = np.random.default_rng(1).permutation(len(questions))
     mixed = Answerer(model).answer([questions[place] for place in order])
@@ -35,12 +35,14 @@ def test_together_as_alone(body: str) -> None:
         question = questions[place]
         mode = "normalised" if question.normalised else "unnormalised"
         if isinstance(question, SentenceQuestion):
-            (alone,) = SentenceScorer(model.network, mode).score([question.ids])
-            np.testing.assert_allclose(answer, alone, atol=1e-5)
+            (alone,) = SentenceScorer(model.network, mode).score([model.encode(question.words)])
+            np.testing.assert_allclose(answer.log_probs, alone, atol=1e-5)
+            assert answer.oov.tolist() == [*(word == "zebra" for word in question.words), False]
         elif isinstance(question, HypothesesQuestion):
-            apart = score_prefixes(model.scorer(), question.sequences, question.normalised)
+            ids = [model.encode(words) for words in question.hypotheses]
+            apart = score_prefixes(model.scorer(), ids, question.normalised)
             for one, other in zip(answer, apart, strict=True):
-                np.testing.assert_allclose(one, other, atol=1e-5)
+                np.testing.assert_allclose(one.log_probs, other, atol=1e-5)
         else:
             words = model.next_words(" ".join(question.words), question.num_next, normalised=question.normalised)
             assert [word.word for word in answer] == [word.word for word in words]
@@ -49,25 +51,24 @@ def test_together_as_alone(body: str) -> None:
 
 def test_what_fails_leaves_the_rest_alone() -> None:
     model = make_model(loss="softmax")
-    ids = model.encode(["w3"])
-    good, bad = SentenceQuestion(ids, True), SentenceQuestion(ids, False)
+    good, bad = SentenceQuestion(["w3"], True), SentenceQuestion(["w3"], False)
     first, failed, last = Answerer(model).answer([good, bad, good])
     assert isinstance(failed, ValueError)
-    np.testing.assert_array_equal(first, last)
+    np.testing.assert_array_equal(first.log_probs, last.log_probs)
 
 
 def test_exact_answers_take_up_more_of_a_batch() -> None:
-    ids = np.arange(5)
-    assert SentenceQuestion(ids, True).cost > SentenceQuestion(ids, False).cost == 5
-    assert HypothesesQuestion([ids, ids], False).cost == 10
+    words = ["w3"] * 4
+    assert SentenceQuestion(words, True).cost > SentenceQuestion(words, False).cost == 5  # with </s>
+    assert HypothesesQuestion([words, words], False).cost == 10
     assert NextQuestion(["w3"], 5, True).cost > 1
 
 
 def test_hypotheses_are_cut_into_pieces_that_fit_a_batch() -> None:
-    sequences = [np.arange(length) for length in (3, 3, 3, 9, 1)]
-    pieces = HypothesesQuestion(sequences, False).pieces(7)
-    assert [[len(ids) for ids in piece.sequences] for piece in pieces] == [[3, 3], [3], [9], [1]]
-    assert [len(piece.sequences) for piece in HypothesesQuestion(sequences, True).pieces(7 * EXACT_COST)] == [
+    hypotheses = [["w3"] * length for length in (2, 2, 2, 8, 0)]
+    pieces = HypothesesQuestion(hypotheses, False).pieces(7)
+    assert [[len(words) for words in piece.hypotheses] for piece in pieces] == [[2, 2], [2], [8], [0]]
+    assert [len(piece.hypotheses) for piece in HypothesesQuestion(hypotheses, True).pieces(7 * EXACT_COST)] == [
         2,
         1,
         1,

@@ -15,7 +15,6 @@ from starlette.exceptions import HTTPException
 
 from bnce import files
 from bnce.errors import UserError
-from bnce.use.model import Model
 from bnce.use.serve.access import Access, AllowedHosts
 from bnce.use.serve.batching import Batcher
 from bnce.use.serve.guard import FAILED, Application, Guard
@@ -35,6 +34,7 @@ from bnce.use.serve.questions import Answerer
 from bnce.use.serve.requests import RequestReader, wrong_field
 from bnce.use.serve.service import Service
 from bnce.use.serve.side_thread import SideThread
+from bnce.use.text_model import TextModel
 from bnce.version import __version__
 
 PAGE_FILES = {
@@ -60,7 +60,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def make_app(
-    model: Model,
+    model: TextModel,
     run: str = "",
     limits: Limits | None = None,
     metrics: Metrics | None = None,

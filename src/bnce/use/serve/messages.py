@@ -163,9 +163,10 @@ class HealthAnswer(BaseModel):
 
     status: Literal["ok"]
     run: str
-    vocab_size: int
+    kind: Literal["run", "mixture", "n-gram"]
+    vocab_size: int | None = Field(description="Null where a file does not list its words.")
     self_normalised: bool = Field(description="Whether there are unnormalised probabilities.")
-    log_z: float | None = Field(description="The constant ln Z.")
+    log_z: float | None = Field(description="The constant ln Z; null where there is none, or more than one.")
     device: str
     max_words: int
     max_exact_words: int

@@ -9,14 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from bnce.use.model import Model
-from bnce.use.prefixes import score_prefixes
-from bnce.use.score import SentenceScorer
-
-Ids = NDArray[np.int64]
+from bnce.use.text_model import TextModel
 
 # What a normalised position counts in a batch: it passes over the vocabulary, and others must not wait for thousands.
 EXACT_COST = 16
@@ -24,39 +17,39 @@ EXACT_COST = 16
 
 @dataclass(frozen=True, eq=False)
 class SentenceQuestion:
-    """The log-probabilities of a sentence's words: an array."""
+    """What the model says of a sentence's words and its `</s>`: `WordScores`."""
 
-    ids: Ids
+    words: list[str]
     normalised: bool
 
     @property
     def cost(self) -> int:
         """How much of a batch it takes up, in words."""
-        return len(self.ids) * (EXACT_COST if self.normalised else 1)
+        return (len(self.words) + 1) * (EXACT_COST if self.normalised else 1)
 
 
 @dataclass(frozen=True, eq=False)
 class HypothesesQuestion:
-    """The log-probabilities of hypotheses that share prefixes: a list of arrays."""
+    """The same of hypotheses that share prefixes: a list of `WordScores`."""
 
-    sequences: list[Ids]
+    hypotheses: list[list[str]]
     normalised: bool
 
     @property
     def cost(self) -> int:
         """How much of a batch it takes up, in words; what is shared is not known yet."""
-        return sum(map(len, self.sequences)) * (EXACT_COST if self.normalised else 1)
+        return sum(len(words) + 1 for words in self.hypotheses) * (EXACT_COST if self.normalised else 1)
 
     def pieces(self, max_cost: int) -> list[HypothesesQuestion]:
         """Cut it between hypotheses, so that others get in between; a piece is larger only where one hypothesis is."""
         pieces: list[HypothesesQuestion] = []
         room = 0
-        for ids in self.sequences:
-            cost = HypothesesQuestion([ids], self.normalised).cost
+        for words in self.hypotheses:
+            cost = HypothesesQuestion([words], self.normalised).cost
             if cost > room or not pieces:
                 pieces.append(HypothesesQuestion([], self.normalised))
                 room = max_cost
-            pieces[-1].sequences.append(ids)
+            pieces[-1].hypotheses.append(words)
             room -= cost
         return pieces
 
@@ -81,9 +74,8 @@ Question = SentenceQuestion | HypothesesQuestion | NextQuestion
 class Answerer:
     """Answers questions of all kinds for one model; one thread calls it."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: TextModel) -> None:
         self.model = model
-        self._scorer = model.scorer()
         self._ways: dict[type[Question], Callable[[list[Any], bool], Sequence[Any]]] = {
             SentenceQuestion: self._sentences,
             HypothesesQuestion: self._hypotheses,
@@ -107,13 +99,12 @@ class Answerer:
         return answers
 
     def _sentences(self, questions: list[SentenceQuestion], normalised: bool) -> Sequence[Any]:
-        scorer = SentenceScorer(self.model.network, "normalised" if normalised else "unnormalised")
-        return scorer.score([question.ids for question in questions])
+        return self.model.score_apart([question.words for question in questions], normalised=normalised)
 
     def _hypotheses(self, questions: list[HypothesesQuestion], normalised: bool) -> Sequence[Any]:
-        together = [ids for question in questions for ids in question.sequences]
-        log_probs = iter(score_prefixes(self._scorer, together, normalised))
-        return [[next(log_probs) for _ in question.sequences] for question in questions]
+        together = [words for question in questions for words in question.hypotheses]
+        scores = iter(self.model.score_lists(together, normalised=normalised))
+        return [[next(scores) for _ in question.hypotheses] for question in questions]
 
     def _next_words(self, questions: list[NextQuestion], normalised: bool) -> Sequence[Any]:
         most = max(question.num_next for question in questions)

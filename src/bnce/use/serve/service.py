@@ -15,16 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce import files
-from bnce.use.component import WordScores
-from bnce.use.model import Model
+from bnce.use.component import WordScores, scored_sentence
 from bnce.use.scored import ScoredSentence, Totals
-from bnce.use.scorer import refuse_unnormalised
 from bnce.use.serve.batching import Batcher
 from bnce.use.serve.limits import Limits, RefusedError, refuse_many
 from bnce.use.serve.messages import NextRequest, RescoreRequest, ScoreRequest, Utterance
 from bnce.use.serve.metrics import Metrics
 from bnce.use.serve.questions import HypothesesQuestion, NextQuestion, SentenceQuestion
 from bnce.use.serve.side_thread import SideThread
+from bnce.use.text_model import TextModel
 from bnce.use.weights import NAMES, Weights, count_words
 
 Floats = NDArray[np.float64]
@@ -41,29 +40,29 @@ class _Cut(NamedTuple):
 
     sources: list[int]
     words: list[list[str]]
-    ids: list[NDArray[np.int64]]
 
 
 class Service:
     """Answers the requests for one model; answers are JSON."""
 
     def __init__(
-        self, model: Model, run: str, limits: Limits, batcher: Batcher, metrics: Metrics, side_thread: SideThread
+        self, model: TextModel, run: str, limits: Limits, batcher: Batcher, metrics: Metrics, side_thread: SideThread
     ) -> None:
         self.model, self.run, self.limits, self.batcher, self.metrics = model, run, limits, batcher, metrics
         self._side_thread = side_thread
-        self._log_z = float(model.network.output.log_z)
+        # Read once: a mixture looks its words up in a file.
+        self._log_z, self._vocab_size = model.log_z, model.vocab_size
 
     def health(self) -> str:
         """Say what is served."""
-        self_normalised = self.model.network.output.normalises
         record = {
             "status": "ok",
             "run": self.run,
-            "vocab_size": len(self.model.vocabulary),
-            "self_normalised": self_normalised,
-            "log_z": self._log_z if self_normalised else None,
-            "device": str(self.model.network.embedding.device),
+            "kind": self.model.kind,
+            "vocab_size": self._vocab_size,
+            "self_normalised": self.model.self_normalised,
+            "log_z": self._log_z,
+            "device": self.model.device,
             "max_words": self.limits.max_words,
             "max_exact_words": self.limits.max_exact_words,
             "max_sentence_words": self.limits.max_sentence_words,
@@ -80,17 +79,18 @@ class Service:
             )
         normalised = request.mode == "normalised"
         if not normalised:
-            refuse_unnormalised(self.model.network)
+            self.model.refuse_unnormalised()
         cut = await self._cut(given, split=request.texts is not None)
-        refuse_many("sentences", len(cut.ids), self.limits.max_sentences)
+        refuse_many("sentences", len(cut.words), self.limits.max_sentences)
         modes = [False, True] if request.exact and not normalised else [normalised]
         num_words = self._count_words(cut.words, exact=modes[-1])
-        questions = [SentenceQuestion(numbers, mode) for mode in modes for numbers in cut.ids]
-        log_probs = await self._ask(questions, num_words)
+        questions = [SentenceQuestion(words, mode) for mode in modes for words in cut.words]
+        scores = await self._ask(questions, num_words)
 
         def write() -> str:
-            parts = (log_probs[place * len(cut.ids) : (place + 1) * len(cut.ids)] for place in range(len(modes)))
-            scored = [list(map(self.model.scored, cut.words, cut.ids, part)) for part in parts]
+            num = len(cut.words)
+            parts = (scores[place * num : (place + 1) * num] for place in range(len(modes)))
+            scored = [list(map(scored_sentence, cut.words, part)) for part in parts]
             return files.to_json(self._score_record(request.mode, cut.sources, *scored))
 
         return await self._write(write, num_words)
@@ -99,19 +99,18 @@ class Service:
         """Score the hypotheses of utterances anew, each shared prefix once, and find the best of each."""
         normalised = request.mode == "normalised"
         if not normalised:
-            refuse_unnormalised(self.model.network)
+            self.model.refuse_unnormalised()
         texts = [hypothesis.text for utterance in request.utterances for hypothesis in utterance.hypotheses]
         cut = await self._cut(texts)
         num_words = self._count_words(cut.words, exact=normalised)
-        ids = iter(cut.ids)
-        lists = [HypothesesQuestion([next(ids) for _ in one.hypotheses], normalised) for one in request.utterances]
+        words = iter(cut.words)
+        lists = [HypothesesQuestion([next(words) for _ in one.hypotheses], normalised) for one in request.utterances]
         questions = [piece for question in lists for piece in question.pieces(self.limits.max_batch)]
         pieces = await self._ask(questions, num_words)
         weights = Weights(**{name: getattr(request, name) for name in NAMES})
 
         def write() -> str:
-            log_probs = (one for piece in pieces for one in piece)
-            scores = map(self.model.word_scores, cut.words, cut.ids, log_probs)
+            scores = (one for piece in pieces for one in piece)
             rescored = [_rescored(weights, utterance, scores) for utterance in request.utterances]
             return files.to_json({"mode": request.mode, "utterances": rescored})
 
@@ -122,7 +121,7 @@ class Service:
         if request.k > self.limits.max_next:
             raise RefusedError(422, f"k is {request.k}: this server gives at most {self.limits.max_next} next words.")
         if not request.normalised:
-            refuse_unnormalised(self.model.network)
+            self.model.refuse_unnormalised()
         (words,) = (await self._cut([request.prompt])).words
         num_words = self._count_words([words], exact=False)
         (found,) = await self._ask([NextQuestion(words, request.k, request.normalised)], num_words)
@@ -137,7 +136,7 @@ class Service:
         return answers
 
     async def _cut(self, texts: Sequence[str], split: bool = False) -> _Cut:
-        """Cut texts into sentences of words, and give the ids of these."""
+        """Cut texts into sentences of words."""
         if sum(map(len, texts)) <= SHORT_CHARACTERS:
             return self._cut_now(texts, split)
         return await self._side_thread.run(lambda: self._cut_long(texts, split))
@@ -159,7 +158,7 @@ class Service:
             refuse_many("words or more in one text", least, limit)
 
     def _cut_now(self, texts: Sequence[str], split: bool) -> _Cut:
-        cut = _Cut([], [], [])
+        cut = _Cut([], [])
         num_words = 0
         for number, text in enumerate(texts):
             lines = (self.model.normaliser(line) for line in text.splitlines()) if split else [[self.model.words(text)]]
@@ -168,7 +167,6 @@ class Service:
                 refuse_many("words or more", num_words, self.limits.max_words)
                 cut.sources.append(number)
                 cut.words.append(words)
-                cut.ids.append(self.model.encode(words))
         return cut
 
     def _count_words(self, sentences: list[list[str]], exact: bool) -> int:
@@ -202,22 +200,25 @@ class Service:
         }
         if exact is None:
             return answer
-        log_zs = [self._log_normalisers(one, other) for one, other in zip(scored, exact, strict=True)]
-        for sentence, truth, log_z in zip(sentences, exact, log_zs, strict=True):
+        for sentence, truth in zip(sentences, exact, strict=True):
             sentence["exact_log10_probs"] = truth.log10_probs.tolist()
             sentence["exact_log10_prob"] = truth.log10_prob
-            sentence["log_z"] = log_z.tolist()
-        every = np.concatenate([np.zeros(0), *log_zs])
-        return {
-            **answer,
-            "exact_totals": Totals.of(exact).to_dict(),
-            "log_z_mean": float(every.mean()) if len(every) else None,
-        }
+        answer["exact_totals"] = Totals.of(exact).to_dict()
+        # A mixture has several constants, and no one normaliser.
+        if self._log_z is None:
+            return {**answer, "log_z_mean": None}
+        log_zs = [np.zeros(0)]
+        for sentence, *both in zip(sentences, scored, exact, strict=True):
+            log_zs.append(_log_normalisers(self._log_z, *both))
+            sentence["log_z"] = log_zs[-1].tolist()
+        every = np.concatenate(log_zs)
+        return {**answer, "log_z_mean": float(every.mean()) if len(every) else None}
 
-    def _log_normalisers(self, scored: ScoredSentence, exact: ScoredSentence) -> Floats:
-        """Compute ln Z(context) of every word: both kinds of probability have the same score above it."""
-        log_z: Floats = self._log_z + (scored.log10_probs - exact.log10_probs) * math.log(10)
-        return log_z
+
+def _log_normalisers(constant: float, scored: ScoredSentence, exact: ScoredSentence) -> Floats:
+    """Compute ln Z(context) of every word: both kinds of probability have the same score above it."""
+    log_z: Floats = constant + (scored.log10_probs - exact.log10_probs) * math.log(10)
+    return log_z
 
 
 def _rescored(weights: Weights, utterance: Utterance, scores: Iterator[WordScores]) -> dict[str, Any]:

@@ -324,14 +324,16 @@ async function start() {
     if (health.run === undefined) lock();
     // The browser would go there without the token.
     find("metrics").hidden = Boolean(token);
-    selfNormalised = health.self_normalised;
+    // A mixture has several constants: the page shows its exact values alone.
+    selfNormalised = health.log_z !== null;
     document.body.classList.toggle("softmax", !selfNormalised);
     find("run").textContent = health.run;
     document.title = `bnce ${health.run}`;
-    const words = health.vocab_size.toLocaleString("en");
+    const words = health.vocab_size === null ? "?" : health.vocab_size.toLocaleString("en");
+    const what = { run: "trained with the softmax", mixture: "a mixture", "n-gram": "an n-gram model" }[health.kind];
     find("facts").textContent = selfNormalised
       ? `${words} words, self-normalised with ln Z = ${number(health.log_z, 3)}`
-      : `${words} words, trained with the softmax: all values are exact`;
+      : `${words} words, ${what}: all values are exact`;
     find("numbers-legend").textContent = selfNormalised ? "Below a word: unnormalised | exact." : "";
     score();
     suggest();
