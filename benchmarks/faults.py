@@ -1,0 +1,292 @@
+"""What the program does with damage: 10,000 seeded cases of it, and 100 kills.
+
+    python benchmarks/faults.py
+    python benchmarks/faults.py --cases 500 --seed 2 --only run
+    python benchmarks/faults.py --case run-1-123 --keep
+
+Kinds of cases: damaged files of a corpus and of runs, damaged inputs (text, packed files, records, n-best lists, ARPA
+files, mixtures, recipes), options with values that nobody meant, requests to the server, and SIGKILLs of training,
+experiments and prepare. A case must end with the result of the undamaged input, or with status 2 (4xx of the server)
+and one sentence. It must not end in a traceback, take damage that a checksum or a length shows, hang, or leave litter.
+A killed run that is continued must end equal to the unbroken one.
+
+Every case is a process of its own, forked from one that has everything imported; every 200th is started by the system,
+as a person's is. Status 1 if anything failed, with the command that does it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import gc
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from functools import partial
+from itertools import chain, groupby, islice
+from math import ceil
+from pathlib import Path
+from random import Random
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+# One thread per case: as many cases run at once as there are cores.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+sys.path.insert(0, str(ROOT / "src"))
+
+from fault_kinds import files, kills, options, requests  # noqa: E402
+from fault_kinds.bed import Bed, make_bed, make_devices  # noqa: E402
+from fault_kinds.process import Case, run_cases  # noqa: E402
+from fault_kinds.verdict import BAD, GOOD, Outcome, Verdict  # noqa: E402
+
+SHARES = {"corpus": 0.2, "run": 0.25, "input": 0.2, "options": 0.2, "server": 0.15}
+KILLS = {"kill train": 0.5, "kill experiment": 0.25, "kill prepare": 0.25}
+NUM_NAMED = 8
+REAL_EVERY = 200
+
+
+def import_everything() -> None:
+    """Import what commands import when they run, so that a forked case has it."""
+    import importlib
+    import pkgutil
+    import warnings
+
+    import torch
+
+    import bnce
+
+    torch.set_num_threads(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for module in pkgutil.walk_packages(bnce.__path__, "bnce."):
+            if "kernels" not in module.name and not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+        for name in ("jiwer", "kenlm", "pyarrow.parquet", "pyarrow.json", "torch.utils.tensorboard", "uvicorn"):
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    atexit.register(gc.unfreeze)
+
+
+def set_up(path: Path, kinds: list[str], jobs: int) -> Bed:
+    """Make what the cases are done to, and see what commands say of it while it is whole."""
+    bed = Bed(path / "bed")
+    bed.path.mkdir()
+    expected = path / "expected"
+    expected.mkdir()
+
+    def complain(case: Case, verdict: Verdict) -> None:
+        if verdict.failed:
+            raise SystemExit(f"The cases could not be set up: {verdict.detail or verdict.what}")
+
+    def make(_: object) -> Verdict:
+        make_bed(bed.path)
+        return Verdict("done")
+
+    run_cases(iter([Case("bed", 0, 0, make, max_seconds=300)]), path, 1, complain, keep=False)
+    bed.devices = make_devices(path / "devices")
+    work = {
+        **{
+            name: partial(expect_scene, scene, bed)
+            for kind in kinds
+            for name, scene in files.SCENES.get(kind, {}).items()
+        },
+        **{kind: partial(kills.expect, kind, bed) for kind in kinds if kind in kills.KINDS},
+        **{name: partial(options.check_base, bed, name) for name in options.BASES if "options" in kinds},
+    }
+
+    def keep(name: str, expect: Callable[[], Any], _: object) -> Verdict:
+        (expected / f"{name}.json").write_text(json.dumps(expect()), encoding="utf-8")
+        return Verdict("done")
+
+    cases = (Case("expected", 0, number, partial(keep, *item)) for number, item in enumerate(work.items()))
+    run_cases(cases, path, jobs, complain, keep=False)
+    for name in work:
+        if name in options.BASES:
+            continue
+        record = json.loads((expected / f"{name}.json").read_text(encoding="utf-8"))
+        if name in kills.KINDS:
+            bed.unbroken[name] = record
+        else:
+            bed.expected[name] = Outcome(**record)
+    return bed
+
+
+def expect_scene(scene: files.Scene, bed: Bed) -> dict[str, Any]:
+    """See what a command says of undamaged files."""
+    return asdict(scene.expect(bed))
+
+
+def make_cases(bed: Bed, kinds: dict[str, int], seed: int) -> Iterator[Case]:
+    """List the cases, kinds in turn."""
+    runs: dict[str, Callable[[Random], Verdict]] = {
+        **{kind: files.choose(kind, bed) for kind in files.SCENES},
+        "options": partial(options.run, bed),
+        "server": partial(requests.run, bed),
+        **{kind: partial(kills.run, bed, kind) for kind in kills.KINDS},
+    }
+    for kind, number in kinds.items():
+        for place in range(number):
+            is_real = kind in ("corpus", "run", "input", "options") and place % REAL_EVERY == REAL_EVERY - 1
+            seconds = 120.0 if kind in kills.KINDS else 20.0
+            yield Case(kind, seed, place, runs[kind], is_real, seconds)
+
+
+def find_case(bed: Bed, name: str) -> Iterator[Case]:
+    """Find a case by its name."""
+    kind, seed, number = name.rsplit("-", 2)
+    return islice(make_cases(bed, {kind: int(number) + 1}, int(seed)), int(number), None)
+
+
+def plan(options: argparse.Namespace) -> dict[str, int]:
+    """Say how many cases of each kind there are."""
+    if options.case:
+        return Counter(name.rsplit("-", 2)[0] for name in options.case.split(","))
+    chosen = options.only.split(",") if options.only else [*SHARES, *KILLS]
+    for kind in chosen:
+        if kind not in SHARES and kind not in KILLS:
+            raise SystemExit(f"Unknown kind '{kind}': choose among {', '.join([*SHARES, *KILLS])}.")
+    total = sum(share for kind, share in SHARES.items() if kind in chosen)
+    kinds = {kind: round(options.cases * share / total) for kind, share in SHARES.items() if kind in chosen}
+    # Up to three kills each.
+    return kinds | {kind: ceil(options.kills * share / 1.7) for kind, share in KILLS.items() if kind in chosen}
+
+
+class Tally:
+    """Counts verdicts and keeps what failed."""
+
+    def __init__(self, num_cases: int) -> None:
+        self.num_cases = num_cases
+        self.counts: dict[str, Counter[str]] = {}
+        self.num_kills: Counter[str] = Counter()
+        self.failures: list[tuple[Case, Verdict]] = []
+        self.num_real = 0
+
+    def add(self, case: Case, verdict: Verdict) -> None:
+        """Take in one case."""
+        self.counts.setdefault(case.kind, Counter())[verdict.word] += 1
+        self.num_real += case.real
+        if case.kind in kills.KINDS and verdict.word == "equal":
+            self.num_kills[case.kind] += int(verdict.detail)
+        if verdict.failed:
+            self.failures.append((case, verdict))
+        number = sum(counts.total() for counts in self.counts.values())
+        if sys.stderr.isatty() or number % 500 == 0:
+            print(f"\r{number:,} of {self.num_cases:,} cases, {len(self.failures)} failures ", end="", file=sys.stderr)
+            sys.stderr.flush()
+
+    def table(self) -> str:
+        """Write the counts: a row a kind, a column a verdict that occurred, failures always."""
+        words = [word for word in GOOD if any(counts[word] for counts in self.counts.values())]
+        columns = [*words, *(word for word in BAD if word != "broken" or self._total(word))]
+        rows = [f"| kind | cases | {' | '.join(columns)} |", "|---|" + "---:|" * (len(columns) + 1)]
+        for kind, counts in self.counts.items():
+            name = f"{kind} ({self.num_kills[kind]} kills)" if kind in kills.KINDS else kind
+            rows.append(f"| {name} | {counts.total():,} | {' | '.join(f'{counts[word]:,}' for word in columns)} |")
+        totals = " | ".join(f"{self._total(word):,}" for word in columns)
+        rows.append(f"| all | {sum(counts.total() for counts in self.counts.values()):,} | {totals} |")
+        legend = [f"- {word}: {text}" for word, text in {**GOOD, **BAD}.items() if word in columns]
+        return "\n".join([*rows, "", *legend])
+
+    def _total(self, word: str) -> int:
+        return sum(counts[word] for counts in self.counts.values())
+
+
+def main() -> None:
+    """Run the cases and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=10_000, help="How many cases beside the kills.")
+    parser.add_argument("--kills", type=int, default=100, help="About how many SIGKILLs.")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", help=f"Kinds, comma-separated: {', '.join([*SHARES, *KILLS])}.")
+    parser.add_argument("--case", help="Single cases, as failures name them, comma-separated.")
+    parser.add_argument("--keep", action="store_true", help="Keep the directories of the cases, and say where.")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="Cases at a time.")
+    parser.add_argument("--out", type=Path, help="Write the table here, with the machine and the commit.")
+    chosen = parser.parse_args()
+    begin = time.monotonic()
+    import_everything()
+    kinds = plan(chosen)
+    path = Path(tempfile.mkdtemp(prefix="bnce-faults-"))
+    tally = Tally(sum(kinds.values()))
+    try:
+        bed = set_up(path, list(kinds), chosen.jobs)
+        server = None
+        if "server" in kinds:
+            (path / "server").mkdir()
+            server = requests.Server(bed, path / "server")
+        if chosen.case:
+            cases = chain.from_iterable(find_case(bed, name) for name in chosen.case.split(","))
+        else:
+            cases = make_cases(bed, kinds, chosen.seed)
+        run_cases(cases, path, chosen.jobs, tally.add, chosen.keep)
+        if server is not None and (verdict := server.stop()).failed:
+            tally.add(Case("server", chosen.seed, -1, lambda _: verdict), verdict)
+    finally:
+        if not chosen.keep:
+            shutil.rmtree(path, ignore_errors=True)
+    report(chosen, tally, time.monotonic() - begin)
+    if chosen.keep:
+        print(f"The directories of the cases are in {path}.")
+    sys.stdout.flush()
+    # At once: what libraries say when they are taken down is not for the table.
+    os._exit(1 if tally.failures else 0)
+
+
+def report(chosen: argparse.Namespace, tally: Tally, seconds: float) -> None:
+    """Print what failed, with the commands that do it again, and the table last; and keep it where that is wished."""
+    print(file=sys.stderr)
+    script = Path(__file__).relative_to(ROOT)
+    # Alike ones together: the first of them is shown.
+    alike = groupby(sorted(tally.failures, key=lambda failure: signature(failure[1])), lambda one: signature(one[1]))
+    for _, group in alike:
+        (case, verdict), *others = group
+        print(f"{verdict.word}: {verdict.what}\n    {verdict.detail}")
+        print(f"    again: python {script} --case '{case.name}' --keep")
+        names = ", ".join(other.name for other, _ in others[:NUM_NAMED])
+        print(f"    and {len(others)} like it: {names}\n" if others else "")
+    told = f"{tally.num_real} of the cases ran in processes of their own start, the others were forked."
+    print(f"{tally.table()}\n\n{told} {seconds:.0f} s.")
+    if chosen.out is not None:
+        command = shlex.join(["python", str(script), *sys.argv[1:]])
+        chosen.out.write_text(
+            f"# Faults\n\n    {command}\n\nMachine: {machine()}. Python {platform.python_version()}, "
+            f"commit {commit()}. {seconds / 60:.1f} minutes.\n\n{tally.table()}\n\n{told}\n",
+            encoding="utf-8",
+        )
+
+
+def signature(verdict: Verdict) -> str:
+    """Say what failures that have one cause share: the last line, without what differs."""
+    where = re.findall(r'File ".*/(\S+)", line (\d+)', verdict.detail)[-1:]
+    last = re.sub(r"'[^']*'|[\d.]+", "…", (verdict.detail.strip().splitlines() or [""])[-1])
+    return f"{verdict.word} {where} {last[:100]}"
+
+
+def machine() -> str:
+    """Name the processor and the number of cores."""
+    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    return f"{found[1] if found else platform.machine()}, {len(os.sched_getaffinity(0))} cores"
+
+
+def commit() -> str:
+    """Name the commit of this code."""
+    done = subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "unknown"
+
+
+if __name__ == "__main__":
+    main()
