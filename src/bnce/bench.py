@@ -7,6 +7,7 @@ whole round several times over, and the medians are compared: a machine that slo
 from __future__ import annotations
 
 import itertools
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -18,10 +19,12 @@ import torch
 
 from bnce.config import RunConfig
 from bnce.corpus.batches import open_streams
+from bnce.errors import UserError
 from bnce.language_model import LanguageModel
 from bnce.losses import softmax_forms
 from bnce.noise import make_noise
 from bnce.optimiser import Optimiser
+from bnce.parameter_count import count_parameters
 from bnce.run_directory import describe_device
 from bnce.step import NUM_EAGER_STEPS, TrainingStep
 from bnce.version import __version__
@@ -60,6 +63,7 @@ def bench(
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Time training steps of several (config, vocabulary size) pairs, in turns."""
+    _check_memory(configs, device)
     timed: list[list[float]] = [[] for _ in configs]
     runners = [_Runner(config, vocab_size, device) for config, vocab_size in configs]
     for number in range(num_rounds):
@@ -72,6 +76,25 @@ def bench(
         **conditions(device, num_rounds, round_seconds),
         "measurements": [asdict(item) for item in _compare(measured)],
     }
+
+
+def _check_memory(configs: Sequence[tuple[RunConfig, int]], device: torch.device) -> None:
+    """Refuse sizes that cannot fit, whatever else is there: a machine that swaps would go on for hours."""
+    num_numbers = 0
+    for config, vocab_size in configs:
+        words = config.training.batch_size * config.training.num_steps
+        sizes = config.model.embedding_size + config.model.hidden_size
+        num_numbers += sum(count_parameters(config.model, vocab_size).values()) + words * (sizes + NUM_CHUNKS)
+    num_bytes = 4 * num_numbers
+    if device.type == "cuda":
+        place, total_bytes = "the GPU", torch.cuda.get_device_properties(device).total_memory
+    else:
+        place, total_bytes = "this machine", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if num_bytes > total_bytes:
+        raise UserError(
+            f"What is to be timed needs at least {num_bytes / 2**30:,.0f} GiB of memory, but {place} has "
+            f"{total_bytes / 2**30:,.0f} GiB: give smaller vocabularies, smaller sizes, or fewer models and losses."
+        )
 
 
 def conditions(device: torch.device, num_rounds: int, round_seconds: float) -> dict[str, Any]:

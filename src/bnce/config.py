@@ -29,6 +29,7 @@ PRECISION_NAMES = ("auto", "float32", "tf32", "bf16")
 MAX_RATE = 1e38  # what float32 can hold
 MAX_SEED = 2**63 - 1
 MAX_THREADS = 1024  # where the system gives no more, OpenMP ends the process
+MAX_SIZE = 2**31 - 1  # of what is counted in settings, but for tokens
 MAX_LOG_Z = 100.0  # far beyond ln V; a score in float32 must still tell words apart when ln Z is added to it
 GRADIENT_NAMES = ("streams", "tokens")
 
@@ -129,9 +130,7 @@ class TrainingConfig:
         for key in ("batch_size", "num_steps", "epochs", "evaluations_per_epoch"):
             _at_least(f"training.{key}", getattr(self, key), 1)
         for key in ("max_train_tokens", "max_valid_tokens", "max_test_tokens", "seed"):
-            _at_least(f"training.{key}", getattr(self, key), 0)
-        if self.seed > MAX_SEED:
-            raise UserError(f"training.seed is {self.seed}: it must be at most {MAX_SEED}.")
+            _at_least(f"training.{key}", getattr(self, key), 0, most=MAX_SEED)
         _among("training.precision", self.precision, PRECISION_NAMES)
         if not self.checkpoint_seconds > 0:
             raise UserError(f"training.checkpoint_seconds is {self.checkpoint_seconds}: it must be above 0.")
@@ -340,6 +339,8 @@ def _among(kind: str, value: str, allowed: Sequence[str]) -> None:
         raise unknown_name(kind, value, allowed)
 
 
-def _at_least(key: str, value: int, least: int) -> None:
+def _at_least(key: str, value: int, least: int, most: int = MAX_SIZE) -> None:
     if value < least:
         raise UserError(f"{key} is {value}: it must be at least {least}.")
+    if value > most:
+        raise UserError(f"{key} is {value}: it must be at most {most}.")

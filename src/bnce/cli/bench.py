@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # At a larger vocabulary a step of softmax takes seconds on a CPU, and its logits gigabytes.
 MAX_SOFTMAX_WORDS = 100_000
+MAX_WORDS = 100_000_000
 
 
 def bench(
@@ -28,8 +29,8 @@ def bench(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as training.batch_size=32."),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each is timed; the median counts.")] = 5,
-    seconds: Annotated[float, typer.Option(min=0.01, help="How long each time.")] = 0.5,
+    rounds: Annotated[int, typer.Option(min=1, max=1000, help="How often each is timed; the median counts.")] = 5,
+    seconds: Annotated[float, typer.Option(min=0.01, max=600, help="How long each time.")] = 0.5,
     suite: Annotated[
         str | None,
         typer.Option(metavar="paper", help="Measure both of the paper's tables instead: wants a GPU."),
@@ -109,6 +110,8 @@ def _paper_suite(
         raise unknown_name("suite", suite, ("paper",))
     if device.type != "cuda":
         raise UserError("The paper suite trains models of up to 1.6 billion parameters: it needs a CUDA GPU.")
+    if out is not None:  # before the minutes that the figures take
+        out.mkdir(parents=True, exist_ok=True)
     with progress_bar() as bar:
         task = bar.add_task("timing the paper's models", total=None)
         result = bench_paper(
@@ -118,7 +121,6 @@ def _paper_suite(
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
         files.write_text(out / "paper.json", files.to_json(result, indent=1) + "\n")
         files.write_text(out / "paper.md", to_markdown(result))
     if as_json:
@@ -142,6 +144,8 @@ def _whole_number(text: str) -> int:
         raise UserError(f"--vocab-sizes received '{text}': give whole numbers with commas between them.") from None
     if number < 3:
         raise UserError(f"--vocab-sizes received {number}: a vocabulary has at least 3 words.")
+    if number > MAX_WORDS:
+        raise UserError(f"--vocab-sizes received {number}: a vocabulary has at most {MAX_WORDS:,} words here.")
     return number
 
 
