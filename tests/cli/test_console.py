@@ -124,7 +124,7 @@ def test_an_output_that_is_full_or_closed_is_no_traceback() -> None:
 
 def test_output_is_utf8_in_every_locale_and_json_whatever_a_path_holds() -> None:
     script = (
-        "from bnce.cli import console; console.open_stdout(); "
+        "from bnce.cli import console, streams; streams.open_streams(); "
         "console.print_json({'text': 'naïve 漢字', 'run': b'runs/\\xff'.decode('utf-8', 'surrogateescape')})"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "ascii"}

@@ -83,8 +83,8 @@ def test_the_likeliest_next_words(bnce: Command, trained: Path) -> None:
     ("options", "told"),
     [
         (["--temperature", "-1"], "The temperature is -1.0: it must be 0 (take the likeliest word) or above."),
-        (["--temperature", "nan"], "The temperature is nan"),
-        (["--temperature", "inf"], "The temperature is inf"),
+        (["--temperature", "nan"], "--temperature is nan: give a finite number."),
+        (["--temperature", "inf"], "--temperature is inf: give a finite number."),
         (["--top-k", "-1"], "top-k is -1: it must be 0 (all words) or above."),
         (["--top-p", "0"], "top-p is 0.0: it must be above 0 and at most 1."),
         (["--top-p", "1.5"], "top-p is 1.5"),

@@ -144,7 +144,7 @@ def test_all_formats_say_the_same(bnce: Command, trained: Path, lists: Path) -> 
         (["--save-weights", "none/w.json"], "There is no directory 'none'"),
         (["--am-weight", "2"], "came without acoustic scores."),
         (["--old-lm-weight", "2"], "came without old language model scores."),
-        (["--lm-weight", "nan"], "The weight lm_weight is nan: it must be a finite number."),
+        (["--lm-weight", "nan"], "--lm-weight is nan: give a finite number."),
         (["--weights", "none.json"], "'none.json' is no file of weights"),
         (["--refs", "{am}"], "has no reference for 'x'"),
         (["--format", "htk"], "Unknown format of n-best lists 'htk'"),

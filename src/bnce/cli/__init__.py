@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import signal
 import sys
 from typing import Annotated
@@ -11,24 +10,26 @@ import typer
 
 from bnce.cli.bench import bench
 from bnce.cli.compare import compare
-from bnce.cli.console import drop_stdout, open_stdout, stdout
+from bnce.cli.console import stdout
 from bnce.cli.doctor import doctor
 from bnce.cli.evaluate import evaluate
 from bnce.cli.experiment import experiment
 from bnce.cli.export import export
+from bnce.cli.failures import fail
 from bnce.cli.fetch import fetch
 from bnce.cli.generate import generate
 from bnce.cli.info import info
 from bnce.cli.interpolate import interpolate
 from bnce.cli.ngram import ngram
+from bnce.cli.numbers import checked
 from bnce.cli.prepare import prepare
 from bnce.cli.rescore import rescore
 from bnce.cli.run_app import run_app
 from bnce.cli.score import score
 from bnce.cli.serve import serve
+from bnce.cli.streams import drop_stdout, open_streams
 from bnce.cli.train import train
 from bnce.cli.vocab import vocab
-from bnce.errors import UserError
 from bnce.stopping import Stopped, raise_on_signals
 from bnce.version import __version__
 
@@ -75,12 +76,12 @@ for _command in (
     bench,
     doctor,
 ):
-    app.command()(_command)
+    app.command()(checked(_command))
 
 
 def main() -> None:
-    """Run the command line; bad input is one sentence on standard error and status 2."""
-    open_stdout()
+    """Run the command line; what goes wrong is one sentence on standard error, with status 2 for bad input."""
+    open_streams()
     try:
         try:
             with raise_on_signals():
@@ -95,15 +96,5 @@ def main() -> None:
         how = "by Ctrl-C" if stop.number == signal.SIGINT else "by a signal (SIGTERM)"
         sys.stderr.write(f"bnce: Stopped {how} before the end.\n")
         sys.exit(stop.status)
-    except UserError as error:
-        sys.stderr.write(f"bnce: {error}\n")
-        sys.exit(2)
-    except BrokenPipeError:
-        drop_stdout()
-        sys.exit(1)
-    except OSError as error:
-        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-            raise
-        drop_stdout()
-        sys.stderr.write(f"bnce: Standard output cannot be written ({error.strerror}): send it to another place.\n")
-        sys.exit(2)
+    except Exception as error:
+        sys.exit(fail(error))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -30,24 +27,6 @@ ThreadsOption = Annotated[
     int,
     typer.Option(min=0, max=MAX_THREADS, metavar="N", help="Compute with N CPU threads.", show_default="one per core"),
 ]
-
-
-def open_stdout() -> None:
-    """Make standard output UTF-8, as every text here is, whatever the locale says.
-
-    What is no Unicode, such as a path of arbitrary bytes, is escaped, and the escapes are those of JSON.
-    """
-    # Python has none at all where the caller closed it: what is printed then goes nowhere, as was wished.
-    if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
-
-
-def drop_stdout() -> None:
-    """Let go of what standard output did not take, so that Python does not try once more as it ends."""
-    with contextlib.suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_json(record: Mapping[str, Any]) -> None:

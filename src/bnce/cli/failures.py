@@ -1,0 +1,112 @@
+"""What ends a command before its time, as one sentence: bad input, a machine that cannot, or an error in bnce."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+import traceback
+
+from bnce.cli.streams import STANDARD_OUTPUT, drop_stdout
+from bnce.errors import UserError
+
+BAD_INPUT = 2  # also what the machine cannot do, such as writing to a full disk
+UNEXPECTED = 1
+DEBUG = "BNCE_DEBUG"
+
+_ADVICE = {
+    errno.ENOENT: "check the path",
+    errno.EACCES: "check who may read and write it",
+    errno.EPERM: "check who may read and write it",
+    errno.EISDIR: "give the name of a file",
+    errno.ENOTDIR: "check the path",
+    errno.ENAMETOOLONG: "give a shorter path",
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EFBIG: "raise the limit (ulimit -f)",
+    errno.EMFILE: "raise the limit (ulimit -n)",
+    errno.EIO: "the disk or the device may be broken",
+}
+# What PyTorch and NumPy say, which have no exceptions of their own for it.
+_NO_MEMORY = re.compile(
+    r"can't allocate memory|not enough memory|out of memory|Cannot allocate memory|unable to mmap|ALLOC_FAILED"
+)
+_TOO_LARGE = re.compile(
+    r"overflow|is too big|too large to convert|cannot be converted to type|negative dimension|Maximum allowed "
+    r"dimension|exceeds the limit",
+    re.IGNORECASE,
+)
+_NO_THREADS = re.compile(r"can't start new thread|unable to start|Resource temporarily unavailable")
+_MAX_WORD = 200  # letters of a word, such as a path, that are printed
+
+
+def fail(error: Exception) -> int:
+    """Print why a command ended, and return its status."""
+    if isinstance(error, OSError) and error.filename == STANDARD_OUTPUT:
+        drop_stdout()
+    if isinstance(error, BrokenPipeError) and error.filename in (None, STANDARD_OUTPUT):
+        return UNEXPECTED  # a reader that had enough, such as head, wants no sentence
+    if os.environ.get(DEBUG, "0") not in ("", "0"):
+        traceback.print_exception(error, file=sys.stderr)
+    sentence = explain(error)
+    if sentence is not None:
+        sys.stderr.write(f"bnce: {_one_line(sentence)}\n")
+        return BAD_INPUT
+    sys.stderr.write(
+        f"bnce: An error that bnce does not expect, {_name(error)}: run the command again with {DEBUG}=1 to see where "
+        "it comes from, and report it.\n"
+    )
+    return UNEXPECTED
+
+
+def explain(error: Exception) -> str | None:
+    """Say what happened and what to do, or nothing of an error that nobody foresaw."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, OSError):
+        return _explain_system(error)
+    text = str(error)
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY.search(text)):
+        place = "GPU's memory" if "CUDA" in text or "CUDNN" in text else "memory"
+        asked = re.search(r"tried to allocate (\d+) bytes", text)
+        size = f" ({int(asked[1]) / 2**30:,.1f} GiB more were asked for)" if asked else ""
+        return f"The {place} is full{size}: give smaller sizes or less text, or end other programs."
+    if isinstance(error, RuntimeError) and _NO_THREADS.search(text):
+        return "No more threads can be started: end other programs, or raise the limit (ulimit -u)."
+    if isinstance(error, RecursionError):
+        return "A file is nested too deeply to be read: check the files that were given."
+    if isinstance(error, OverflowError) or (
+        isinstance(error, RuntimeError | ValueError | TypeError) and _TOO_LARGE.search(text)
+    ):
+        return f"A number or a size is too large ({_first_line(text)}): give a smaller one."
+    return None
+
+
+def _explain_system(error: OSError) -> str:
+    reason = error.strerror or str(error) or type(error).__name__
+    if error.filename == STANDARD_OUTPUT:
+        return f"Standard output cannot be written ({reason}): send it to another place."
+    what = "a file" if error.filename is None else f"'{_as_text(error.filename)}'"
+    return f"Cannot read or write {what} ({reason}): {_ADVICE.get(error.errno or 0, 'check the path and the disk')}."
+
+
+def _as_text(name: object) -> str:
+    return os.fsdecode(name) if isinstance(name, str | bytes | os.PathLike) else str(name)
+
+
+def _name(error: Exception) -> str:
+    text = _one_line(_first_line(str(error)))
+    return type(error).__name__ + (f" ({text})" if text else "")
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "").rstrip(".")
+
+
+def _one_line(sentence: str) -> str:
+    """Keep a sentence to a line that a terminal can show, whatever the paths and texts that it quotes hold."""
+    shown = re.sub(
+        r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", lambda found: found[0].encode("unicode_escape").decode(), sentence
+    )
+    return re.sub(rf"\S{{{_MAX_WORD},}}", lambda found: f"{found[0][:60]}…{found[0][-60:]}", shown)

@@ -1,0 +1,268 @@
+"""What a machine cannot do, and what nobody can: one sentence and status 2, whichever command meets it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bnce import cli
+from bnce.cli import failures
+from bnce.cli.failures import explain
+from bnce.errors import UserError
+
+from .conftest import Command, settings
+
+Refused = Callable[..., str]
+
+HUGE = "9" * 23
+LONG = "x" * 5000
+
+
+def too_much_memory() -> Exception:
+    """Ask PyTorch for more memory than there can be."""
+    try:
+        torch.empty(2**50)
+    except RuntimeError as error:
+        return error
+    raise AssertionError("no machine has that much")
+
+
+def too_large_a_tensor() -> Exception:
+    try:
+        torch.empty(2**40, 2**40)
+    except RuntimeError as error:
+        return error
+    raise AssertionError
+
+
+def too_much_numpy_memory() -> Exception:
+    try:
+        np.empty(2**58)
+    except MemoryError as error:
+        return error
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (too_much_memory, "bnce: The memory is full (4,194,304.0 GiB more were asked for): give smaller sizes"),
+        (too_much_numpy_memory, "bnce: The memory is full: give smaller sizes or less text, or end other programs."),
+        (MemoryError, "bnce: The memory is full: give smaller sizes or less text, or end other programs."),
+        (lambda: RuntimeError("CUDA out of memory. Tried"), "bnce: The GPU's memory is full: give smaller sizes"),
+        (too_large_a_tensor, "bnce: A number or a size is too large ("),
+        (lambda: OverflowError("Python int too large to convert to C long"), "is too large (Python int too large"),
+        (lambda: RecursionError("maximum recursion depth exceeded"), "bnce: A file is nested too deeply to be read"),
+        (lambda: RuntimeError("can't start new thread"), "bnce: No more threads can be started"),
+        (lambda: OSError(errno.EIO, os.strerror(errno.EIO)), "bnce: Cannot read or write a file (Input/output error)"),
+        (
+            lambda: PermissionError(errno.EACCES, os.strerror(errno.EACCES), "secret.txt"),
+            "bnce: Cannot read or write 'secret.txt' (Permission denied): check who may read and write it.",
+        ),
+        (
+            lambda: IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), b"text\xff"),
+            "bnce: Cannot read or write 'text\\udcff' (Is a directory): give the name of a file.",
+        ),
+        (
+            lambda: OSError(errno.EFBIG, os.strerror(errno.EFBIG), "out"),
+            "bnce: Cannot read or write 'out' (File too large): raise the limit (ulimit -f).",
+        ),
+        (
+            lambda: OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), LONG),
+            f"bnce: Cannot read or write '{'x' * 59}…{'x' * 59}' (File name too long): give a shorter path.",
+        ),
+        (lambda: OSError("3002 requested and 1520 written"), "a file (3002 requested and 1520 written): check the"),
+        (lambda: UserError("A path has\na line\x1b[0m in it."), "bnce: A path has\\na line\\x1b[0m in it."),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch, make: Callable[[], Exception], told: str
+) -> None:
+    def run(app: object) -> None:
+        raise make()
+
+    monkeypatch.setattr(cli, "run_app", run)
+    assert told in refused("doctor")
+
+
+def test_an_error_that_nobody_foresaw_is_one_sentence_that_says_how_to_see_more(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(app: object) -> None:
+        raise KeyError("colour\nof the sky")
+
+    monkeypatch.setattr(cli, "run_app", run)
+    monkeypatch.delenv(failures.DEBUG, raising=False)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    printed = capsys.readouterr()
+    assert ended.value.code == failures.UNEXPECTED
+    assert printed.out == ""
+    assert printed.err == (
+        "bnce: An error that bnce does not expect, KeyError ('colour\\nof the sky'): run the command again with "
+        "BNCE_DEBUG=1 to see where it comes from, and report it.\n"
+    )
+    monkeypatch.setenv(failures.DEBUG, "1")
+    with pytest.raises(SystemExit):
+        cli.main()
+    told = capsys.readouterr().err
+    assert told.startswith("Traceback (most recent call last)")
+    assert "in run\n" in told
+    assert told.endswith("and report it.\n")
+
+
+def test_a_bug_is_not_explained_away() -> None:
+    for error in (ValueError("wrong"), RuntimeError("shapes differ"), TypeError("int + str"), KeyError("x")):
+        assert explain(error) is None
+
+
+# Every command, by what it is given: {run} and {text} are there and whole.
+NUMBERS = [
+    ["evaluate", "{run}", "--max-tokens", HUGE],
+    ["generate", "{run}", "--top-k", HUGE],
+    ["generate", "{run}", "--next", HUGE],
+    ["generate", "{run}", "--seed", HUGE],
+    ["generate", "{run}", "--temperature", "inf"],
+    ["score", "{run}", "{text}", "--num-checked", HUGE],
+    ["rescore", "{run}", "{text}", "--lm-weight", "nan"],
+    ["prepare", "{text}", "--out", "out", "--seed", HUGE],
+    ["prepare", "{text}", "--out", "out", "--vocab-size", HUGE],
+    ["prepare", "{text}", "--out", "out", "--workers", HUGE],
+    ["prepare", "{text}", "--out", "out", "--valid-fraction", "inf"],
+    ["vocab", "{run}", "--out", "out", "--unk-list", "{text}", "--unk-rest", "nan"],
+    ["info", "wiki", "--vocab-size", HUGE],
+    ["info", "wiki", "--set", f"model.hidden_size={HUGE}"],
+    ["train", "wiki", "--corpus", "{corpus}", "--out", "out", "--set", f"training.batch_size={10**30}"],
+    ["train", "wiki", "--corpus", "{corpus}", "--out", "out", "--set", f"training.seed={HUGE}"],
+    ["train", "wiki", "--corpus", "{corpus}", "--out", "out", "--set", f"optimiser.learning_rate={'9' * 400}"],
+    ["train", "wiki", "--corpus", "{corpus}", "--out", "out", "--set", f"training.epochs={'9' * 5000}"],
+    ["train", "wiki", "--corpus", "{corpus}", "--out", "out", "--set", f"training.epochs={'[' * 5000}"],
+    ["experiment", "ltcb", "--corpus", "{corpus}", "--out", "out", "--budget", "inf"],
+    ["serve", "{run}", "--port", HUGE],
+    ["serve", "{run}", "--max-wait-ms", "inf"],
+    ["bench", "--seconds", "inf"],
+    ["bench", "--seconds", "1e9"],
+    ["bench", "--rounds", HUGE],
+    ["bench", "--rounds", "1000000"],
+    ["bench", "--vocab-sizes", HUGE],
+    ["bench", "--vocab-sizes", "100000000", "--losses", "bnce", "--set", "model.hidden_size=100000"],
+    ["bench", "--vocab-sizes", "1000", "--losses", "bnce", "--set", "training.batch_size=2147483647"],
+]
+
+
+@pytest.mark.parametrize("arguments", NUMBERS, ids=lambda arguments: " ".join(arguments)[:60])
+def test_numbers_that_nothing_can_be(
+    refused: Refused,
+    trained: Path,
+    corpus: Path,
+    texts: Path,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+) -> None:
+    monkeypatch.chdir(place)
+    paths = {"{run}": str(trained), "{text}": str(texts / "test.txt"), "{corpus}": str(corpus)}
+    told = refused(*(paths.get(argument, argument) for argument in arguments))
+    assert len(told) < 500
+    assert list(place.iterdir()) == []
+
+
+def test_a_number_is_named_by_its_option(refused: Refused, trained: Path) -> None:
+    assert "--next has 23 digits: give a number up to 9,223,372,036,854,775,807." in refused(
+        "generate", trained, "--next", HUGE
+    )
+    assert "--top-p is nan: give a finite number." in refused("generate", trained, "--top-p", "nan")
+
+
+PATHS = [
+    ["evaluate", "{bad}"],
+    ["evaluate", "{run}", "--text", "{bad}"],
+    ["evaluate", "{run}", "--corpus", "{bad}"],
+    ["score", "{bad}", "{text}"],
+    ["score", "{run}", "{bad}"],
+    ["rescore", "{bad}", "{text}"],
+    ["rescore", "{run}", "{bad}"],
+    ["rescore", "{run}", "{text}", "--out", "{bad}"],
+    ["rescore", "{run}", "{text}", "--weights", "{bad}"],
+    ["generate", "{bad}"],
+    ["info", "{bad}"],
+    ["compare", "{bad}"],
+    ["vocab", "{run}", "--out", "out", "--drop", "{bad}"],
+    ["vocab", "{run}", "--out", "out", "--add", "{bad}"],
+    ["export", "{bad}", "--to", "onnx", "--out", "out"],
+    ["serve", "{bad}", "--port", "0"],
+    ["bench", "{bad}"],
+    ["prepare", "{bad}", "--out", "out"],
+    ["prepare", "{text}", "--out", "out", "--vocab", "{bad}"],
+    ["prepare", "obwb", "{bad}", "--out", "out"],
+    ["prepare", "wikitext", "{bad}", "--out", "out"],
+    ["train", "{bad}"],
+    ["train", "wiki", "--corpus", "{bad}"],
+    ["train", "--resume", "--out", "{bad}"],
+    ["experiment", "ltcb", "--corpus", "{bad}", "--out", "out"],
+    ["interpolate", "{run}", "{bad}", "--valid", "{text}"],
+    ["interpolate", "{run}", "{run}", "--valid", "{bad}"],
+    ["fetch", "ltcb", "--from", "{bad}", "--cache", "out"],
+]
+
+
+@pytest.mark.parametrize("bad", [LONG, "/".join(["y" * 200] * 30), "."], ids=["long", "deep", "directory"])
+@pytest.mark.parametrize("arguments", PATHS, ids=lambda arguments: " ".join(arguments))
+def test_paths_that_lead_nowhere(
+    refused: Refused,
+    trained: Path,
+    texts: Path,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    bad: str,
+) -> None:
+    monkeypatch.chdir(place)
+    paths = {"{run}": str(trained), "{text}": str(texts / "test.txt"), "{bad}": bad}
+    assert len(refused(*(paths.get(argument, argument) for argument in arguments))) < 1000
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file that cannot be read")
+@pytest.mark.parametrize("arguments", [argument for argument in PATHS if argument[0] in ("score", "evaluate", "info")])
+def test_a_file_that_breaks_while_it_is_read(
+    refused: Refused, trained: Path, texts: Path, arguments: list[str]
+) -> None:
+    paths = {"{run}": str(trained), "{text}": str(texts / "test.txt"), "{bad}": "/proc/self/mem"}
+    refused(*(paths.get(argument, argument) for argument in arguments))
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_file_that_grows_larger_than_it_may(refused: Refused, trained: Path, texts: Path, place: Path) -> None:
+    for arguments in (
+        ["prepare", texts / "train.txt", "--out", place / "c", "--valid", texts / "valid.txt", "--workers", "1"],
+        ["export", trained, "--to", "safetensors", "--out", place / "e"],
+    ):
+        told = refused(*arguments)
+        assert "raise the limit (ulimit -f)" in told
+    assert list(place.iterdir()) == []
+
+
+def test_a_run_that_does_not_fit_into_memory(bnce: Command, corpus: Path, place: Path) -> None:
+    options = ["--corpus", corpus, "--out", place / "run", "--device", "cpu"]
+    outcome = bnce("train", "wiki", *options, *settings("model.hidden_size=2147483647"))
+    assert outcome.status == 2
+    assert "Traceback" not in outcome.stderr
+    assert "is full" in outcome.stderr.splitlines()[-1] or "is too large" in outcome.stderr.splitlines()[-1]
+    shutil.rmtree(place / "run", ignore_errors=True)
