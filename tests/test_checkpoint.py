@@ -7,7 +7,7 @@ import json
 import os
 import resource
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from bnce import checkpoint
 from bnce.checkpoint import load_newest_state, read_model, read_tensors, save_state, state_files, write_tensors
 from bnce.errors import UserError
 
-OWNER = "the run"
+ORIGIN = {"owner": "this run"}
 TENSORS = {
     "weight": torch.arange(12.0).reshape(3, 4),
     "scalar": torch.tensor(2.5),
@@ -174,28 +174,33 @@ def test_equal_tensors_give_equal_bytes(tmp_path: Path) -> None:
 # States of a run.
 
 
+def check(path: Path, origin: Mapping[str, str]) -> None:
+    if origin["owner"] != ORIGIN["owner"]:
+        raise UserError(f"'{path}' belongs to another run.")
+
+
 def test_state_round_trip(tmp_path: Path) -> None:
-    path = save_state(tmp_path, 7, TENSORS, RECORD, OWNER)
-    state, refused = load_newest_state(tmp_path, OWNER)
+    path = save_state(tmp_path, 7, TENSORS, RECORD, ORIGIN)
+    state, refused = load_newest_state(tmp_path, check)
     assert (state.path, state.record, refused) == (path, RECORD, [])
     assert same(state.tensors, TENSORS)
 
 
 def test_only_two_states_are_kept(tmp_path: Path) -> None:
     for step in (9, 10, 100, 1_000_000):
-        save_state(tmp_path, step, {"step": torch.tensor(step)}, {}, OWNER)
+        save_state(tmp_path, step, {"step": torch.tensor(step)}, {}, ORIGIN)
     assert [path.name for path in state_files(tmp_path)] == [
         "state-000000000100.safetensors",
         "state-000001000000.safetensors",
     ]
-    state, _ = load_newest_state(tmp_path, OWNER)
+    state, _ = load_newest_state(tmp_path, check)
     assert state.tensors["step"].item() == 1_000_000
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "emptied", "record"])
 def test_previous_state_is_used_where_the_newest_is_broken(tmp_path: Path, damage: str) -> None:
-    save_state(tmp_path, 1, {"a": torch.tensor(1)}, {"step": 1}, OWNER)
-    newest = save_state(tmp_path, 2, {"a": torch.tensor(2)}, {"step": 2}, OWNER)
+    save_state(tmp_path, 1, {"a": torch.tensor(1)}, {"step": 1}, ORIGIN)
+    newest = save_state(tmp_path, 2, {"a": torch.tensor(2)}, {"step": 2}, ORIGIN)
     data = bytearray(newest.read_bytes())
     if damage == "truncated":
         data = data[: len(data) // 2]
@@ -207,7 +212,7 @@ def test_previous_state_is_used_where_the_newest_is_broken(tmp_path: Path, damag
     else:
         data[-1] ^= 1
     newest.write_bytes(data)
-    state, refused = load_newest_state(tmp_path, OWNER)
+    state, refused = load_newest_state(tmp_path, check)
     assert state.record == {"step": 1}
     assert state.tensors["a"].item() == 1
     assert len(refused) == 1
@@ -215,18 +220,18 @@ def test_previous_state_is_used_where_the_newest_is_broken(tmp_path: Path, damag
 
 
 def test_state_of_another_run_is_refused(tmp_path: Path) -> None:
-    path = save_state(tmp_path, 1, {}, {}, "another run")
+    path = save_state(tmp_path, 1, {}, {}, {"owner": "another run"})
     with pytest.raises(UserError) as caught:
-        load_newest_state(tmp_path, OWNER)
+        load_newest_state(tmp_path, check)
     assert str(caught.value) == (
         f"'{tmp_path}' has no checkpoint to resume from: start the run again with another --out. "
-        f"'{path}' belongs to another run: its settings or vocabulary are not those of '{tmp_path}'."
+        f"'{path}' belongs to another run."
     )
 
 
 def test_no_state_at_all(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
-        load_newest_state(tmp_path, OWNER)
+        load_newest_state(tmp_path, check)
     assert str(caught.value) == (
         f"'{tmp_path}' has no checkpoint to resume from: start the run again with another --out."
     )
@@ -234,7 +239,7 @@ def test_no_state_at_all(tmp_path: Path) -> None:
 
 def test_half_written_state_is_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A crash in the middle of writing leaves the states before it."""
-    save_state(tmp_path, 1, {"a": torch.tensor(1)}, {}, OWNER)
+    save_state(tmp_path, 1, {"a": torch.tensor(1)}, {}, ORIGIN)
 
     def crash(tensors: object, path: Path, header: object) -> None:
         Path(path).write_bytes(b"half")
@@ -242,7 +247,7 @@ def test_half_written_state_is_not_seen(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(checkpoint, "save_file", crash)
     with pytest.raises(KeyboardInterrupt):
-        save_state(tmp_path, 2, {"a": torch.tensor(2)}, {}, OWNER)
+        save_state(tmp_path, 2, {"a": torch.tensor(2)}, {}, ORIGIN)
     assert os.listdir(tmp_path) == ["state-000000000001.safetensors"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import math
 import os
@@ -22,7 +23,8 @@ import torch
 from small_corpus import Watcher, random_ids, small_config, small_corpus, write_corpus
 
 from bnce import trainer
-from bnce.checkpoint import MODEL_FILE, MODEL_FORMAT, STATE_FORMAT, read_tensors, state_files
+from bnce.checkpoint import MODEL_FILE, MODEL_FORMAT, STATE_FORMAT, read_tensors, state_files, write_tensors
+from bnce.config import change_settings, to_toml
 from bnce.corpus.store import Corpus
 from bnce.errors import UserError
 from bnce.run_directory import RunDirectory, read_summary
@@ -254,6 +256,111 @@ def test_no_state_is_whole(tmp_path: Path, corpus: Corpus) -> None:
         path.write_bytes(b"")
     with pytest.raises(UserError, match=r"has no checkpoint to resume from.*is torn"):
         run_training(run, corpus, CPU, Watcher(), resume=True)
+
+
+def test_a_run_with_figures_and_no_state_is_left_alone(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To begin it anew would take away its figures and its best model."""
+    settings = {"evaluations_per_epoch": 3, "checkpoint_seconds": math.inf}
+    run = create_run(tmp_path / "run", small_config(corpus, training=settings), corpus)
+    with monkeypatch.context() as patched:
+        patched.setattr(trainer.Trainer, "save", lambda self: None)
+        run_training(run, corpus, CPU, Watcher(), should_stop=lambda: bool(run.read_metrics()))
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match=r"has figures up to step 17 but no state to resume from .* is inf"):
+        run_training(run, corpus, CPU, Watcher(), resume=True)
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
+
+
+def changed(run: RunDirectory, *settings: str) -> RunDirectory:
+    return dataclasses.replace(run, config=change_settings(run.config, settings))
+
+
+def test_what_may_change_is_changed_and_written_down(tmp_path: Path, corpus: Corpus) -> None:
+    run = create_run(tmp_path / "run", small_config(corpus), corpus)
+    run_training(run, corpus, CPU, Watcher(), should_stop=lambda: True)
+    watcher = Watcher()
+    other = changed(run, "optimiser.learning_rate=0.025", "training.epochs=3", "training.evaluations_per_epoch=2")
+    stop = iter(range(1, 1000))
+    summary = run_training(other, corpus, CPU, watcher, resume=True, should_stop=lambda: next(stop) == 40)
+    changes = [
+        {"step": 1, "setting": "optimiser.learning_rate", "from": 0.1, "to": 0.025},
+        {"step": 1, "setting": "training.epochs", "from": 2, "to": 3},
+        {"step": 1, "setting": "training.evaluations_per_epoch", "from": 1, "to": 2},
+    ]
+    assert summary["changes"] == changes
+    assert "From step 1 on optimiser.learning_rate is 0.025 instead of 0.1." in watcher.sentences
+    # From now on these are the run's settings.
+    run = RunDirectory.open(run.path)
+    assert run.config == other.config
+    watcher = Watcher()
+    summary = run_training(run, corpus, CPU, watcher, resume=True)
+    assert (summary["status"], summary["step"], summary["changes"]) == ("finished", 150, changes)
+    assert [record["step"] for record in run.read_metrics()] == [25, 50, 75, 100, 125, 150]
+    assert run.read_metrics()[0]["lr"] == pytest.approx(0.025 * (1 - 24 / 150))
+    # A run that is finished goes on for more epochs.
+    summary = run_training(changed(run, "training.epochs=4"), corpus, CPU, Watcher(), resume=True)
+    assert summary["step"] == 200
+    assert summary["changes"][3:] == [{"step": 150, "setting": "training.epochs", "from": 3, "to": 4}]
+
+
+def test_what_may_not_change_is_named(tmp_path: Path, corpus: Corpus) -> None:
+    run = create_run(tmp_path / "run", small_config(corpus), corpus)
+    run_training(run, corpus, CPU, Watcher(), should_stop=lambda: True)
+    other = changed(run, "training.batch_size=4", "loss.log_z=7", "training.epochs=3")
+    with pytest.raises(UserError, match=r"settings \(loss.log_z 9.0, not 7.0, training.batch_size 8, not 4\), which"):
+        run_training(other, corpus, CPU, Watcher(), resume=True)
+    assert RunDirectory.open(run.path).config == run.config
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_a_state_of_version_0_1_0(tmp_path: Path, corpus: Corpus, is_changed: bool) -> None:
+    """It is known by a digest of config.toml, which had fewer settings then."""
+    run = create_run(tmp_path / "run", small_config(corpus), corpus)
+    run_training(run, corpus, CPU, Watcher(), should_stop=lambda: True)
+    old = "".join(
+        line for line in to_toml(run.config).splitlines(keepends=True) if not line.startswith(("max_test", "softmax"))
+    )
+    (run.path / "config.toml").write_text(old, encoding="utf-8")
+    (state,) = state_files(run.path)
+    tensors, metadata = read_tensors(state, STATE_FORMAT)
+    record = json.loads(metadata["record"])
+    for key in ("evaluated_step", "best_step", "grad_norm", "changes"):
+        del record[key]
+    owner = hashlib.sha256(f"{old}\n{run.vocabulary.digest}".encode()).hexdigest()
+    write_tensors(state, tensors, STATE_FORMAT, {"owner": owner, "record": json.dumps(record)})
+    run = RunDirectory.open(run.path)
+    if is_changed:
+        run = changed(run, "training.epochs=3")
+        # Changed and killed, it still goes on.
+        run_training(run, corpus, CPU, Watcher(), resume=True, should_stop=lambda: True)
+        run = RunDirectory.open(run.path)
+    summary = run_training(run, corpus, CPU, Watcher(), resume=True)
+    assert (summary["status"], summary["step"]) == ("finished", 150 if is_changed else 100)
+    (run.path / "config.toml").write_text(old.replace("seed = 1", "seed = 2"), encoding="utf-8")
+    write_tensors(state_files(run.path)[-1], tensors, STATE_FORMAT, {"owner": owner, "record": json.dumps(record)})
+    watcher = Watcher()
+    with pytest.raises(UserError, match="belongs to another run"):
+        run_training(RunDirectory.open(run.path), corpus, CPU, watcher, resume=True)
+
+
+def test_a_state_from_before_a_setting_was_there(tmp_path: Path, corpus: Corpus) -> None:
+    run = create_run(tmp_path / "run", small_config(corpus), corpus)
+    older = "".join(line for line in run.origin["settings"].splitlines(keepends=True) if "patience" not in line)
+    assert run.settings_of({"settings": older}) == run.config
+
+
+@pytest.mark.parametrize("line", [b"null", b'{"step": 17, "ppl_f": "\xff"}', b"[" * 100_000, b"{}", b'"step"'])
+def test_damaged_metrics_do_not_stop_a_resume(tmp_path: Path, corpus: Corpus, line: bytes) -> None:
+    run = create_run(tmp_path / "run", small_config(corpus, training={"evaluations_per_epoch": 3}), corpus)
+    run_training(run, corpus, CPU, Watcher(), should_stop=lambda: len(run.read_metrics()) == 2)
+    _, second = (run.path / "metrics.jsonl").read_bytes().splitlines()
+    (run.path / "metrics.jsonl").write_bytes(b"\n".join([line, second, b""]))
+    watcher = Watcher()
+    assert run_training(run, corpus, CPU, watcher, resume=True)["status"] == "finished"
+    assert [record["step"] for record in run.read_metrics()] == [34, 50, 67, 84, 100]
+    assert f"Damaged lines in '{run.path / 'metrics.jsonl'}' were left out: 1." in watcher.sentences
 
 
 def test_a_run_stopped_before_its_first_state_starts(tmp_path: Path, corpus: Corpus) -> None:

@@ -440,7 +440,8 @@ class TestNotFinite:
         state = trainer.run.path / "state-000000000050.safetensors"
         assert str(caught.value) == (
             f"The loss is no longer finite at step 61 (learning rate 0.1): the last good checkpoint is '{state}'. "
-            "Lower optimiser.learning_rate or optimiser.clip_norm and train again."
+            f"Go on from it with lower rates:  bnce train --out {trainer.run.path} --resume "
+            "--set optimiser.learning_rate=0.05 --set optimiser.body_learning_rate=0.002"
         )
         assert state_files(trainer.run.path) == [state]
         assert_all_finite(state, STATE_FORMAT)

@@ -22,7 +22,7 @@ from bnce.corpus.prepare import DOCSTRINGS
 from bnce.corpus.store import Corpus
 from bnce.errors import NotFiniteError, OutOfMemoryError, UserError
 from bnce.evaluate import Evaluation, evaluate
-from bnce.run_directory import RunDirectory, describe_device
+from bnce.run_directory import RunDirectory, describe_device, hold_run, is_begun, remove_unbegun
 from bnce.trainer import Trainer
 from bnce.training_run import corpus_setting, create_run, open_corpus, run_training
 
@@ -300,6 +300,7 @@ class TestFullDisk:
 
 def test_the_writer_is_closed_when_training_fails(place: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: Trainer, should_stop: Any) -> bool:
+        self.save()
         self.observer.evaluated({"step": 3, "ppl_f": 5.0})
         raise UserError("enough")
 
@@ -394,6 +395,7 @@ def test_what_broke_a_run_off_is_in_its_summary(
     place: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, error: Exception, status: str, told: str
 ) -> None:
     def fail(trainer: Trainer, _: object) -> bool:
+        trainer.save()
         trainer.tokens, trainer.clock.timed_tokens, trainer.clock.seconds = 1000, 1000, 1e-9
         raise error
 
@@ -404,6 +406,35 @@ def test_what_broke_a_run_off_is_in_its_summary(
         run_training(run, corpus, CPU, Watcher())
     summary = read_json(run.path / "summary.json")
     assert (summary["status"], summary["words_per_second"]) == (status, None)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EFBIG, "File too large"), UserError("It does not fit.")])
+def test_what_fails_at_its_start_leaves_its_place_free(
+    place: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    for broken in ("build_model", "write_json"):
+        run = create_run(place / "run", small_config(corpus), corpus)
+        with monkeypatch.context() as patched, hold_run(run.path):
+            patched.setattr(RunDirectory, broken, fail)
+            with pytest.raises(type(error)):
+                run_training(run, corpus, CPU, Watcher())
+        assert list(place.iterdir()) == []
+
+
+def test_only_a_run_without_anything_to_keep_is_removed(place: Path, corpus: Corpus) -> None:
+    run = create_run(place / "run", small_config(corpus), corpus)
+    run.write_json("summary.json", {"status": "running"})
+    assert not is_begun(run.path)
+    for name in ("state-000000000001.safetensors", "metrics.jsonl", "model.safetensors", "evaluation.json", "mine.txt"):
+        (run.path / name).write_text("kept", encoding="utf-8")
+        assert is_begun(run.path)
+        remove_unbegun(run.path)
+        (run.path / name).unlink()
+    remove_unbegun(run.path)
+    assert list(place.iterdir()) == []
 
 
 def test_a_refused_resume_changes_nothing(place: Path, tmp_path: Path, corpus: Corpus) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,14 +35,15 @@ class State:
     path: Path
     tensors: dict[str, Tensor]
     record: dict[str, Any]
+    origin: Mapping[str, str]
 
 
 def save_state(
-    directory: Path, step: int, tensors: Mapping[str, Tensor], record: Mapping[str, Any], owner: str
+    directory: Path, step: int, tensors: Mapping[str, Tensor], record: Mapping[str, Any], origin: Mapping[str, str]
 ) -> Path:
-    """Write the state after `step` steps and drop all but the newest ones; `owner` ties it to its run."""
+    """Write the state after `step` steps and drop all but the newest ones; `origin` says which run it is of."""
     path = state_file(directory, step)
-    write_tensors(path, tensors, STATE_FORMAT, {"owner": owner, "record": json.dumps(record)})
+    write_tensors(path, tensors, STATE_FORMAT, {**origin, "record": json.dumps(record)})
     for old in state_files(directory)[:-NUM_KEPT_STATES]:
         old.unlink()
     return path
@@ -64,17 +65,17 @@ def remove_states(directory: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def load_newest_state(directory: Path, owner: str) -> tuple[State, list[str]]:
-    """Read the newest state that is whole; also say, a sentence each, why newer ones were refused."""
+def load_newest_state(directory: Path, check: Callable[[Path, Mapping[str, str]], None]) -> tuple[State, list[str]]:
+    """Read the newest state that is whole; also say, a sentence each, why newer ones were refused.
+
+    `check` refuses, by its origin, a state that this run cannot go on from.
+    """
     refused: list[str] = []
     for path in reversed(state_files(directory)):
         try:
             tensors, metadata = read_tensors(path, STATE_FORMAT)
-            if metadata.get("owner") != owner:
-                raise UserError(
-                    f"'{path}' belongs to another run: its settings or vocabulary are not those of '{directory}'."
-                )
-            return State(path, tensors, json.loads(metadata["record"])), refused
+            check(path, metadata)
+            return State(path, tensors, json.loads(metadata["record"]), metadata), refused
         except UserError as error:
             refused.append(str(error))
     found = f" {' '.join(refused)}" if refused else ""

@@ -201,6 +201,14 @@ def from_tables(tables: Mapping[str, Any], origin: str) -> RunConfig:
     return RunConfig(**texts, **sections)
 
 
+def change_settings(config: RunConfig, settings: Sequence[str]) -> RunConfig:
+    """Put `key=value` settings on top of a config."""
+    tables = dataclasses.asdict(config)
+    for setting in settings:
+        _apply_setting(tables, setting)
+    return from_tables(tables, "--set")
+
+
 def read_config(path: str | Path) -> RunConfig:
     """Read the `config.toml` of a run directory."""
     return from_tables(_parse(_read_bytes(Path(path)), str(path)), str(path))

@@ -30,9 +30,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bnce import files
+from bnce import files, metrics
 from bnce.checkpoint import MODEL_FILE, MODEL_FORMAT, read_model, state_files, write_tensors
-from bnce.config import RunConfig, TrainingConfig, read_config, to_toml
+from bnce.config import RunConfig, TrainingConfig, from_tables, read_config, to_toml
 from bnce.corpus.batches import Streams
 from bnce.corpus.normalise import Normaliser
 from bnce.corpus.store import Corpus
@@ -41,7 +41,8 @@ from bnce.errors import UserError
 from bnce.evaluation_detail import WordCounts
 from bnce.language_model import LanguageModel
 from bnce.noise import make_noise
-from bnce.reading import map_array, read_object
+from bnce.reading import map_array, parse_toml, read_object
+from bnce.resuming import check_changes
 from bnce.run_identity import UNKNOWN_WORDS_FILE, find_changes, identify
 
 DESCRIPTION_FILES = ("config.toml", "vocab.txt", "counts.npy", "normaliser.json")
@@ -96,8 +97,40 @@ class RunDirectory:
 
     @property
     def owner(self) -> str:
-        """A digest of settings and vocabulary: a state belongs to the run that has the same one."""
-        return hashlib.sha256(f"{to_toml(self.config)}\n{self.vocabulary.digest}".encode()).hexdigest()
+        """A digest of settings and vocabulary, which names the run in its model file."""
+        return self._digest(to_toml(self.config))
+
+    def _digest(self, settings: str) -> str:
+        return hashlib.sha256(f"{settings}\n{self.vocabulary.digest}".encode()).hexdigest()
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """What a state says of the run it is of."""
+        return {"settings": to_toml(self.config), "vocabulary": self.vocabulary.digest}
+
+    def check_state(self, path: Path, origin: Mapping[str, str]) -> None:
+        """Refuse a state of another run."""
+        try:
+            before = self.settings_of(origin)
+            if origin.get("vocabulary", self.vocabulary.digest) != self.vocabulary.digest:
+                raise UserError("it has another vocabulary.")
+            check_changes(before, self.config, self.path)
+        except UserError as error:
+            raise UserError(f"'{path}' belongs to another run: {error}") from error
+
+    def settings_of(self, origin: Mapping[str, str]) -> RunConfig:
+        """Read what a state was trained with; settings that came with later versions are at their defaults."""
+        if "settings" in origin:
+            return from_tables(parse_toml(origin["settings"].encode()), "its settings")
+        # Version 0.1.0 wrote a digest of config.toml instead, as that version wrote it.
+        text = (self.path / "config.toml").read_bytes().decode(errors="replace")
+        if origin.get("owner") != self._digest(text):
+            raise UserError(f"its settings or vocabulary are not those of '{self.path}'.")
+        return read_config(self.path / "config.toml")
+
+    def write_config(self) -> None:
+        """Write settings that changed when the run was resumed."""
+        files.write_text(self.path / "config.toml", to_toml(self.config))
 
     @property
     def word_counts(self) -> WordCounts:
@@ -163,7 +196,7 @@ class RunDirectory:
             shutil.copyfile(self.path / UNKNOWN_WORDS_FILE, directory / UNKNOWN_WORDS_FILE)
 
     def check_resumable(self) -> None:
-        """Refuse to train over an exported model, or over a finished run that kept no state: it would begin anew.
+        """Refuse to train over an exported model, or over figures of a run that kept no state: it would begin anew.
 
         A run has its summary before its first step, an export has none.
         """
@@ -174,6 +207,14 @@ class RunDirectory:
         if not state_files(self.path) and is_finished(self.path):
             raise UserError(
                 f"The run '{self.path}' is finished and kept no state to resume from: train with another --out."
+            )
+        records = self.read_metrics()
+        if not state_files(self.path) and (records or (self.path / MODEL_FILE).exists()):
+            upto = f"figures up to step {records[-1]['step']}" if records else "a model"
+            raise UserError(
+                f"The run '{self.path}' has {upto} but no state to resume from (training.checkpoint_seconds is "
+                f"{self.config.training.checkpoint_seconds:g}): use its best model as it is, or train anew with "
+                "another --out."
             )
 
     def check_vocabulary(self, corpus: Corpus) -> None:
@@ -205,26 +246,21 @@ class RunDirectory:
         files.write_text(self.path / name, files.to_json(record, indent=2) + "\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Read the evaluations so far; a line that a crash tore is left out."""
-        path = self.path / "metrics.jsonl"
-        records = []
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-            try:
-                records.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue
-        return records
+        """Read the evaluations so far; a line that a crash tore, or that is damaged, is left out."""
+        return metrics.read_metrics(self.path)[0]
 
-    def keep_metrics_up_to(self, step: int) -> None:
-        """Drop the evaluations after a step that the run is resumed from: they will be made again."""
-        kept = [files.to_json(record) + "\n" for record in self.read_metrics() if record["step"] <= step]
-        files.write_text(self.path / "metrics.jsonl", "".join(kept))
+    def keep_metrics_up_to(self, step: int) -> int:
+        """Drop the evaluations after a step that the run is resumed from: they will be made again.
+
+        Returns how many damaged lines are dropped, too.
+        """
+        records, num_damaged = metrics.read_metrics(self.path)
+        metrics.write_metrics(self.path, [record for record in records if record["step"] <= step])
+        return num_damaged
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """Add one evaluation."""
-        path = self.path / "metrics.jsonl"
-        before = path.read_text(encoding="utf-8") if path.exists() else ""
-        files.write_text(path, before + files.to_json(record) + "\n")
+        metrics.append_metrics(self.path, record)
 
     def remove_leftovers(self) -> None:
         """Remove what a run that was killed while saving left behind, which can be as large as a checkpoint."""
@@ -240,6 +276,24 @@ def training_streams(training: TrainingConfig, corpus: Corpus) -> Streams:
     return Streams(ids, training.batch_size, training.num_steps)
 
 
+def is_begun(path: Path) -> bool:
+    """Say whether a run holds anything that training it made: a state, an evaluation, a model; or files of others."""
+    made_at_the_start = {*DESCRIPTION_FILES, "summary.json", "tensorboard"}
+    return (path / "config.toml").is_file() and any(
+        found.name not in made_at_the_start and not found.name.endswith(files.PARTIAL_SUFFIX)
+        for found in path.iterdir()
+    )
+
+
+def remove_unbegun(path: Path) -> None:
+    """Remove a run that failed, or was killed, before it had anything to keep: its place can be used again.
+
+    Whoever calls it holds the run.
+    """
+    if (path / "config.toml").is_file() and not is_begun(path):
+        shutil.rmtree(path)
+
+
 def hold_run(path: Path) -> AbstractContextManager[None]:
     """Keep a run to this process while it trains it."""
     return files.held(path, f"The run '{path}' is being trained by another process: wait for it, or end it.")
@@ -248,10 +302,9 @@ def hold_run(path: Path) -> AbstractContextManager[None]:
 def read_summary(path: Path) -> dict[str, Any]:
     """Read a run's summary; empty before it began, or where it is damaged."""
     try:
-        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_object(path / "summary.json")
+    except ValueError:
         return {}
-    return summary if isinstance(summary, dict) else {}
 
 
 def read_status(path: Path) -> str | None:

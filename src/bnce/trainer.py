@@ -16,14 +16,17 @@ import torch
 from torch import Tensor
 
 from bnce.checkpoint import load_newest_state, save_state, state_file, state_files
+from bnce.config import RunConfig
 from bnce.corpus.batches import open_streams
 from bnce.corpus.store import Corpus
 from bnce.errors import NotFiniteError
 from bnce.evaluate import Evaluation, evaluate
 from bnce.language_model import LanguageModel
 from bnce.losses import softmax_forms
+from bnce.metrics import METRICS_FILE
 from bnce.optimiser import Optimiser, Schedule
 from bnce.peak_memory import peak_memory_bytes, reset_peak_memory
+from bnce.resuming import find_differences, lower_rates, resume_command
 from bnce.run_directory import RunDirectory, describe_device, training_streams
 from bnce.step import TrainingStep
 from bnce.stopping import HeldSignals, Stopped, hold_signals
@@ -90,6 +93,7 @@ class Trainer:
         self.best_step = 0
         self.evaluated_step = 0  # the last one that validation was evaluated after
         self.warnings: list[str] = []
+        self.changes: list[dict[str, Any]] = []  # of settings, when the run was resumed
         self.is_astray = False
         self.devices = [describe_device(device)]  # more than one where a run was resumed on another
         self.last_checkpoint: Path | None = None
@@ -188,15 +192,15 @@ class Trainer:
     def _not_finite(self, what: str, index: int) -> NotFiniteError:
         """Explain a run that blew up in the step with this number, counted from 0."""
         rate = self.config.optimiser.learning_rate * self.schedule.factor(index)
-        good = (
-            f"the last good checkpoint is '{self.last_checkpoint}'"
-            if self.last_checkpoint
-            else "there is no checkpoint yet"
-        )
-        return NotFiniteError(
-            f"The {what} is no longer finite at step {index + 1} (learning rate {rate:g}): {good}. "
-            "Lower optimiser.learning_rate or optimiser.clip_norm and train again."
-        )
+        settings = lower_rates(self.config.optimiser)
+        again = resume_command(self.run.path, *settings)
+        if self.last_checkpoint:
+            advice = f"the last good checkpoint is '{self.last_checkpoint}'. Go on from it with lower rates:  {again}"
+        elif self.run.read_metrics():
+            advice = f"there is no checkpoint. Train a new run with lower rates, such as {' '.join(settings)}"
+        else:
+            advice = f"there is no checkpoint yet. Start it again with lower rates:  {again}"
+        return NotFiniteError(f"The {what} is no longer finite at step {index + 1} (learning rate {rate:g}): {advice}")
 
     def _evaluation_due(self) -> bool:
         """Say whether the last step is one to evaluate after, and that has not been done."""
@@ -320,10 +324,11 @@ class Trainer:
             "schedule": self.schedule.state(),
             "softmax": self.softmax,
             "warnings": self.warnings,
+            "changes": self.changes,
             "is_astray": self.is_astray,
             "devices": self.devices,
         }
-        self.last_checkpoint = save_state(self.run.path, self.step, tensors, record, self.run.owner)
+        self.last_checkpoint = save_state(self.run.path, self.step, tensors, record, self.run.origin)
 
     def save_if_needed(self) -> None:
         """Write the state unless it is the one on disk."""
@@ -335,9 +340,9 @@ class Trainer:
         self.run.remove_leftovers()
         if not state_files(self.run.path):
             self.observer.noticed(f"'{self.run.path}' has no checkpoint yet: it starts at its first step.")
-            self.run.keep_metrics_up_to(0)
+            self.run.write_config()
             return
-        state, refused = load_newest_state(self.run.path, self.run.owner)
+        state, refused = load_newest_state(self.run.path, self.run.check_state)
         for sentence in refused:
             self.observer.noticed(f"{sentence} The previous checkpoint is used.")
         tensors, record = state.tensors, state.record
@@ -356,17 +361,30 @@ class Trainer:
         self.training_step.norm.fill_(record.get("grad_norm", 0.0))
         self.schedule.load_state(record["schedule"])
         self.softmax, self.warnings = record.get("softmax"), record.get("warnings", [])
-        self.is_astray = record.get("is_astray", False)
+        self.is_astray, self.changes = record.get("is_astray", False), record.get("changes", [])
         self._note_devices(record.get("devices", self.devices))
         self.last_checkpoint = state.path
         for newer in state_files(self.run.path):
             if newer > state.path:
                 newer.unlink()
-        self.run.keep_metrics_up_to(self.step)
+        if num_damaged := self.run.keep_metrics_up_to(self.step):
+            self.observer.noticed(f"Damaged lines in '{self.run.path / METRICS_FILE}' were left out: {num_damaged}.")
+        self._note_changes(self.run.settings_of(state.origin))
         if self._evaluation_due():
             for written in self.run.read_metrics():
                 if written["step"] == self.step:
                     self._take_in(written)
+
+    def _note_changes(self, before: RunConfig) -> None:
+        """Write down which settings are other than those that the run was trained with so far."""
+        for setting, (old, new) in find_differences(before, self.config).items():
+            self.changes.append({"step": self.step, "setting": setting, "from": old, "to": new})
+            self.observer.noticed(f"From step {self.step} on {setting} is {new} instead of {old}.")
+            self.is_astray = False  # what was told of may be what is mended now
+        if before != self.config:
+            # A state that knows its settings comes first: one of version 0.1.0 is known by the old config.toml alone.
+            self.save()
+            self.run.write_config()
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

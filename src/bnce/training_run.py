@@ -17,11 +17,11 @@ from bnce.config import MAX_THREADS, RunConfig
 from bnce.corpus.prepare import DOCSTRINGS, prepare
 from bnce.corpus.store import Corpus
 from bnce.corpus.workers import num_cores
-from bnce.errors import NotFiniteError, OutOfMemoryError, UserError
+from bnce.errors import DiskFullError, NotFiniteError, OutOfMemoryError, UserError
 from bnce.evaluate import Evaluation, evaluate
 from bnce.evaluation_events import write_test_events
 from bnce.losses import softmax_forms
-from bnce.run_directory import RunDirectory, describe_device, read_summary, training_streams
+from bnce.run_directory import RunDirectory, describe_device, read_summary, remove_unbegun, training_streams
 from bnce.stopping import Stopped
 from bnce.threads import use_threads
 from bnce.trainer import Observer, Trainer
@@ -93,6 +93,28 @@ def run_training(
     Ctrl-C and SIGTERM raise what they usually do, once the run is saved and its summary says that it was stopped.
     Whoever calls it holds the run, so that no other process trains it, too.
     """
+    try:
+        return _run_training(run, corpus, device, observer, resume, should_stop, command, num_threads)
+    except (NotFiniteError, DiskFullError):
+        raise
+    except Exception:
+        if not resume:
+            # What failed at its start shall not stand in the way of the same command, corrected.
+            with contextlib.suppress(OSError, UserError):
+                remove_unbegun(run.path)
+        raise
+
+
+def _run_training(
+    run: RunDirectory,
+    corpus: Corpus,
+    device: torch.device,
+    observer: Observer,
+    resume: bool,
+    should_stop: Callable[[], bool],
+    command: str,
+    num_threads: int | None,
+) -> dict[str, Any]:
     if resume:
         run.check_resumable()
     _choose_threads(run, num_threads, resume)
@@ -195,6 +217,7 @@ def _summary(trainer: Trainer, run: RunDirectory, status: str, command: str) -> 
         "epochs": trainer.step / len(trainer.streams) if is_timed else None,
         "step": trainer.step,
         "warnings": trainer.warnings,
+        "changes": trainer.changes,
     }
 
 

@@ -19,6 +19,8 @@ from safetensors import SafetensorError
 
 from bnce import checkpoint
 from bnce.checkpoint import state_files
+from bnce.config import read_config
+from bnce.language_model import LanguageModel
 from bnce.run_directory import RunDirectory, hold_run
 from bnce.step import TrainingStep
 
@@ -182,17 +184,17 @@ class TestStopAndResume:
 
     @pytest.mark.parametrize(
         "change",
-        [["--set", "training.epochs=2"], ["--model", "lstm"], ["--loss", "softmax"]],
+        [["--set", "training.num_steps=6"], ["--model", "lstm"], ["--loss", "softmax"]],
         ids=["setting", "model", "loss"],
     )
     def test_not_with_other_settings(self, refused: Refused, stopped: Path, corpus: Path, change: list[str]) -> None:
         before = contents(stopped)
         told = refused("train", "wiki", "--corpus", corpus, "--out", stopped, *settings(), *change, "--resume")
-        assert told == (
-            f"bnce: The run '{stopped}' was started with other settings: "
-            f"resume it with  bnce train --out {stopped} --resume"
-        )
-        assert "A resumed run keeps its settings" in refused("train", "--out", stopped, *change, "--resume")
+        named = {"--set": "training.num_steps 5, not 6", "--model": "model.name relu-lstm, not lstm"}
+        assert f"The run '{stopped}' was started with other settings (" in told
+        assert named.get(change[0], "loss.name bnce, not softmax") in told
+        told = refused("train", "--out", stopped, *change, "--resume")
+        assert ("keeps its model and its loss" if change[0] != "--set" else "training.num_steps 5, not 6") in told
         assert contents(stopped) == before
 
     def test_not_with_other_settings_under_the_default_name(
@@ -201,8 +203,25 @@ class TestStopAndResume:
         monkeypatch.chdir(stopped.parent)
         (stopped.parent / "runs").mkdir()
         stopped.rename(stopped.parent / "runs" / "wiki-relu-lstm-bnce")
-        options = ["wiki", "--corpus", corpus, *settings("training.epochs=2"), "--resume"]
-        assert "was started with other settings" in refused("train", *options)
+        options = ["wiki", "--corpus", corpus, *settings("training.seed=2"), "--resume"]
+        assert "was started with other settings (training.seed 1, not 2)" in refused("train", *options)
+
+    @pytest.mark.parametrize("whole", [False, True], ids=["by out alone", "by the whole command"])
+    def test_with_settings_that_may_change(self, bnce: Command, stopped: Path, corpus: Path, whole: bool) -> None:
+        change = ["--set", "optimiser.learning_rate=0.05", "--set", "training.epochs=2"]
+        more = ["wiki", "--corpus", corpus, *settings()] if whole else []
+        record = bnce("train", *more, "--out", stopped, "--resume", *change, "--json").json
+        assert (record["status"], record["step"]) == ("finished", 160)
+        assert [each["setting"] for each in record["changes"]] == ["optimiser.learning_rate", "training.epochs"]
+        assert read_config(stopped / "config.toml").optimiser.learning_rate == 0.05
+
+    def test_a_recipe_that_has_changed_since_changes_nothing(
+        self, refused: Refused, stopped: Path, corpus: Path, tmp_path: Path
+    ) -> None:
+        (tmp_path / "wiki.toml").write_text('base = "wiki"\n[optimiser]\nlearning_rate = 0.3\n', encoding="utf-8")
+        options = ["--corpus", corpus, "--out", stopped, *settings(), "--resume"]
+        told = refused("train", tmp_path / "wiki.toml", *options)
+        assert "(optimiser.learning_rate 0.4, not 0.3): resume it with  bnce train --out" in told
 
     def test_not_without_a_run(self, refused: Refused, corpus: Path, place: Path) -> None:
         assert "nothing to resume" in refused("train", "--out", place / "run", "--resume")
@@ -301,9 +320,48 @@ class TestRefusals:
         assert "Traceback" not in outcome.stderr
         assert re.fullmatch(
             r"bnce: The (loss|gradient|model) is no longer finite at step \d+ \(learning rate .*\): there is no "
-            r"checkpoint yet\. Lower optimiser\.learning_rate or optimiser\.clip_norm and train again\.",
+            r"checkpoint yet\. Start it again with lower rates:  bnce train --out .* --resume --set .*=5e\+37",
             outcome.stderr.splitlines()[-1],
         )
+
+    def test_what_is_said_after_a_loss_that_is_no_number_works(
+        self, bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        steps, plain = iter(range(1000)), LanguageModel.loss_sum
+
+        def loss_sum(self: LanguageModel, *arguments: Any) -> tuple[torch.Tensor, Any]:
+            loss, state = plain(self, *arguments)
+            return (loss * torch.nan if next(steps) >= 60 else loss), state
+
+        with monkeypatch.context() as patched:
+            patched.setattr(LanguageModel, "loss_sum", loss_sum)
+            outcome = bnce("train", "wiki", "--corpus", corpus, "--out", place / "run", *settings())
+        assert outcome.status == 2
+        assert "state-000000000040.safetensors'. Go on from it with lower rates:  bnce train " in outcome.stderr
+        said = shlex.split(outcome.stderr.splitlines()[-1].rpartition(":  bnce ")[2])
+        record = bnce(*said, "--json").json
+        assert (record["status"], record["step"]) == ("finished", 80)
+        assert [(each["step"], each["from"], each["to"]) for each in record["changes"]] == [
+            (40, 0.4, 0.2),
+            (40, 0.004, 0.002),
+        ]
+
+    def test_a_failed_start_leaves_the_place_to_the_corrected_command(
+        self, bnce: Command, refused: Refused, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        options = ["train", "wiki", "--corpus", corpus, "--out", place / "run", *settings()]
+        with monkeypatch.context() as patched:
+            patched.setattr("bnce.trainer.Optimiser", None)
+            with pytest.raises(TypeError):
+                bnce(*options)
+        assert list(place.iterdir()) == []
+        # Killed there, it leaves a directory, with nothing in it that somebody would miss.
+        with stopping_at(monkeypatch, 3):
+            bnce(*options)
+        for state in state_files(place / "run"):
+            state.unlink()
+        assert bnce(*options, "--set", "training.batch_size=4").status == 0
+        assert read_config(place / "run" / "config.toml").training.batch_size == 4
 
     @pytest.mark.parametrize(
         "error",

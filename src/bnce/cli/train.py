@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import sys
 from pathlib import Path
@@ -42,7 +43,11 @@ def train(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as training.epochs=3."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a setting, such as training.epochs=3; with --resume rates, epochs, and how it is measured.",
+        ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run at --out, as if never stopped.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
@@ -62,8 +67,11 @@ def train(
       bnce train wiki --corpus corpora/wiki --set optimiser.learning_rate=0.1 --set training.epochs=4 --out runs/slow
 
       bnce train --out runs/relu-lstm --resume
+
+      bnce train --out runs/relu-lstm --resume --set optimiser.learning_rate=0.05 --set training.epochs=6
     """
-    from bnce.run_directory import RunDirectory, choose_device, hold_run, read_summary
+    from bnce.resuming import resume_command
+    from bnce.run_directory import RunDirectory, choose_device, hold_run, read_summary, remove_unbegun
     from bnce.training_run import create_run, open_corpus, run_training
 
     chosen = choose_device(device)
@@ -71,7 +79,15 @@ def train(
     with progress_bar() as bar:
         task = bar.add_task("preparing docstrings", total=None)
         opened = open_corpus(config.corpus, lambda done, total: bar.update(task, completed=done, total=total))
-    run = RunDirectory.open(out) if resume else create_run(out, config, opened, chosen)
+    if resume:
+        run = RunDirectory.open(out)
+        # A corpus that was moved is the same one to the run.
+        run = dataclasses.replace(run, config=dataclasses.replace(config, corpus=run.config.corpus))
+    else:
+        if (out / "config.toml").is_file():
+            with hold_run(out):
+                remove_unbegun(out)
+        run = create_run(out, config, opened, chosen)
     show = Display(run.config, len(opened.split("train")))
     try:
         with hold_run(out), show.bar:
@@ -89,11 +105,11 @@ def train(
         if as_json:
             print_json({"run": str(out), **summary})
         where = f"and saved at step {summary['step']}" if summary.get("step") else "before the first step"
-        stderr.print(f"Stopped {where}: go on with  {_resume_command(out)}", markup=False)
+        stderr.print(f"Stopped {where}: go on with  {resume_command(out)}", markup=False)
         raise typer.Exit(stop.status) from None
     except DiskFullError as error:
         # Without --resume, the run that is there now would be refused.
-        raise DiskFullError(error.what, error.remedy, f"go on with  {_resume_command(out)}") from error
+        raise DiskFullError(error.what, error.remedy, f"go on with  {resume_command(out)}") from error
     record = {"run": str(out), **summary, **_results(run)}
     if as_json:
         print_json(record)
@@ -110,19 +126,21 @@ def _plan(
     out: Path | None,
     resume: bool,
 ) -> tuple[Path, RunConfig]:
-    """Say where the run is and what it does; a resumed run does what it was started to do, or nothing."""
-    import dataclasses
-
-    from bnce.config import load_recipe, read_config, recipe_names
+    """Say where the run is and what it does; a resumed run changes the settings that may change, and no others."""
+    from bnce.config import change_settings, load_recipe, read_config, recipe_names
+    from bnce.resuming import check_changes, describe_differences, find_differences, resume_command
+    from bnce.run_directory import is_begun
     from bnce.training_run import corpus_setting
 
     if recipe is None and resume:
         if out is None:
             raise UserError("--resume needs the run to go on with: give it as --out RUN.")
-        if model or loss or settings:
-            raise UserError("A resumed run keeps its settings: leave out --model, --loss and --set.")
+        if model or loss:
+            raise UserError("A resumed run keeps its model and its loss: leave out --model and --loss.")
         _require_run(out)
-        config = read_config(out / "config.toml")
+        before = read_config(out / "config.toml")
+        config = change_settings(before, settings)
+        check_changes(before, config, out)
         # Only where the text is: that it is the same text is checked by its words and their counts.
         return out, dataclasses.replace(config, corpus=corpus_setting(corpus)) if corpus else config
     if recipe is None:
@@ -136,11 +154,20 @@ def _plan(
     config = dataclasses.replace(config, corpus=corpus_setting(name))
     out = out or Path("runs") / f"{config.recipe}-{config.model.name}-{config.loss.name}"
     if not resume:
-        _refuse_existing_run(out)
+        if is_begun(out):
+            raise UserError(
+                f"The run '{out}' exists already: go on with it by --resume, give another --out, or remove it."
+            )
         return out, config
     _require_run(out)
-    if dataclasses.replace(read_config(out / "config.toml"), corpus=config.corpus) != config:
-        raise UserError(f"The run '{out}' was started with other settings: resume it with  {_resume_command(out)}")
+    before = read_config(out / "config.toml")
+    check_changes(before, config, out)
+    # A change is one that was asked for: a recipe that has become another one, in a later version, asks for none.
+    if others := find_differences(change_settings(before, settings), config):
+        raise UserError(
+            f"The run '{out}' was started with other settings ({describe_differences(others)}): "
+            f"resume it with  {resume_command(out)}"
+        )
     return out, config
 
 
@@ -156,15 +183,6 @@ def _require_run(out: Path) -> None:
             f"The words of '{out}' were changed by 'bnce vocab', so it has no state to resume from: "
             "prepare a corpus with the words wanted and train a new run."
         )
-
-
-def _refuse_existing_run(out: Path) -> None:
-    if (out / "config.toml").is_file():
-        raise UserError(f"The run '{out}' exists already: go on with it by --resume, give another --out, or remove it.")
-
-
-def _resume_command(out: Path) -> str:
-    return shlex.join(["bnce", "train", "--out", str(out), "--resume"])
 
 
 class Display:

@@ -1,0 +1,78 @@
+"""What a run that is resumed may change, and what must be as it was.
+
+Weights, the optimiser's memory and the place in the text go on only where the network, the loss, the text and the
+batches are the same. Rates, the length of the run and how it is measured and saved may change on the way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bnce.config import SECTIONS, OptimiserConfig, RunConfig
+from bnce.errors import UserError
+
+MAY_CHANGE = frozenset(
+    {
+        "loss.softmax",
+        "optimiser.learning_rate",
+        "optimiser.body_learning_rate",
+        "optimiser.clip_norm",
+        "optimiser.schedule",
+        "optimiser.patience",
+        "optimiser.warmup_steps",
+        "training.epochs",
+        "training.evaluations_per_epoch",
+        "training.max_valid_tokens",
+        "training.max_test_tokens",
+        "training.checkpoint_seconds",
+        "training.precision",
+        "training.deterministic",
+    }
+)
+
+Differences = Mapping[str, tuple[Any, Any]]
+
+
+def find_differences(before: RunConfig, now: RunConfig) -> Differences:
+    """List the settings in which two configs differ, by name, with both values; where the corpus lies is none."""
+    found: dict[str, tuple[Any, Any]] = {}
+    if before.recipe != now.recipe:
+        found["recipe"] = before.recipe, now.recipe
+    for section in SECTIONS:
+        old, new = dataclasses.asdict(getattr(before, section)), dataclasses.asdict(getattr(now, section))
+        found |= {f"{section}.{key}": (value, new[key]) for key, value in old.items() if value != new[key]}
+    return found
+
+
+def describe_differences(differences: Differences) -> str:
+    """Name settings that differ: what they were, and what they are not."""
+    return ", ".join(f"{key} {before}, not {now}" for key, (before, now) in differences.items())
+
+
+def check_changes(before: RunConfig, now: RunConfig, run: object) -> Differences:
+    """List the settings that change in a run; refuse those that may not, all by name."""
+    differences = find_differences(before, now)
+    fixed = {key: values for key, values in differences.items() if key not in MAY_CHANGE}
+    if fixed:
+        raise UserError(
+            f"The run '{run}' was started with other settings ({describe_differences(fixed)}), which cannot change on "
+            "the way: leave them out, or train a new run with another --out. A resumed run may change "
+            f"{', '.join(sorted(MAY_CHANGE))}."
+        )
+    return differences
+
+
+def resume_command(path: Path, *words: str) -> str:
+    """Write what somebody types to go on with a run."""
+    return shlex.join(["bnce", "train", "--out", str(path), "--resume", *words])
+
+
+def lower_rates(optimiser: OptimiserConfig) -> list[str]:
+    """Write rates half as high as options of a command."""
+    keys = ["learning_rate", *(["body_learning_rate"] if optimiser.name == "rowwise" else [])]
+    settings = [f"optimiser.{key}={getattr(optimiser, key) / 2:g}" for key in keys]
+    return [word for setting in settings for word in ("--set", setting)]
