@@ -18,7 +18,7 @@ from bnce import files
 from bnce.checkpoint import MODEL_FILE, state_files
 from bnce.config import RunConfig
 from bnce.corpus.store import Corpus
-from bnce.errors import NotFiniteError, OutOfMemoryError, UserError
+from bnce.errors import DiskFullError, NotFiniteError, OutOfMemoryError, UserError
 from bnce.experiment import Outcome, PlannedRow, run_experiment, table_rows
 from bnce.run_directory import RunDirectory, is_finished, read_status
 from bnce.step import TrainingStep
@@ -180,12 +180,44 @@ def test_what_is_wrong_with_any_row_is_told_before_the_first_is_trained(corpus: 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_all_that_is_wrong_is_told_at_once(corpus: Corpus, tmp_path: Path) -> None:
+    experiment = Experiment(corpus, tmp_path)
+    plain = experiment.config
+
+    def two_are_wrong(row: PlannedRow) -> RunConfig:
+        if row == ROWS[0]:
+            raise UserError("Its recipe is gone.")
+        training = dataclasses.replace(plain(row).training, batch_size=8 if row == ROWS[1] else 100_000)
+        return dataclasses.replace(plain(row), training=training)
+
+    experiment.config = two_are_wrong  # type: ignore[method-assign]
+    with pytest.raises(UserError, match=r"^Its recipe is gone\. The text has 2003 tokens, but one batch of 100000"):
+        experiment.run()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_stops_all_rows(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> bool:
+        raise DiskFullError("The disk is full.", "free some space", "go on")
+
+    monkeypatch.setattr(Trainer, "train", full)
+    experiment = Experiment(corpus, tmp_path)
+    with pytest.raises(DiskFullError):
+        experiment.run()
+    assert experiment.trained == ["rnn-softmax"]
+
+
 @pytest.mark.parametrize(
     ("error", "tried_again"),
-    [(NotFiniteError("The loss is no longer finite."), False), (OutOfMemoryError("The GPU's memory is full."), True)],
+    [
+        (NotFiniteError("The loss is no longer finite."), False),
+        (OutOfMemoryError("The GPU's memory is full."), True),
+        (UserError("Its states are damaged."), True),
+        (OSError(5, "Input/output error"), True),
+    ],
 )
 def test_a_row_that_fails_does_not_hold_up_the_others(
-    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: UserError, tried_again: bool
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, tried_again: bool
 ) -> None:
     train = Trainer.train
 

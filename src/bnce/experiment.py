@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
 import time
 from collections.abc import Callable, Mapping
@@ -14,9 +13,10 @@ from pathlib import Path
 import torch
 
 from bnce.checkpoint import MODEL_FILE, remove_states
-from bnce.config import MODEL_NAMES, SECTIONS, RunConfig
+from bnce.config import MODEL_NAMES, RunConfig
 from bnce.corpus.store import Corpus
-from bnce.errors import BusyError, NotFiniteError, OutOfMemoryError, UserError, unknown_name
+from bnce.errors import BusyError, DiskFullError, UserError, unknown_name
+from bnce.resuming import describe_differences, find_differences
 from bnce.run_directory import RunDirectory, hold_run, is_finished, read_status
 from bnce.trainer import Observer
 from bnce.training_run import check_trainable, create_run, run_training
@@ -81,13 +81,13 @@ def run_experiment(
     """Train the rows that are not done; what is wrong with any of them is told before the first is trained.
 
     A budget is shared fairly: a row may use what is left of it, divided by the rows that are left. A finished row keeps
-    its model, or only its figures, but nothing to resume from. A row that diverges, or does not fit into the GPU, is
-    left behind; one that has diverged is not trained again, since it would again. A row that another process is
-    training waits for that one, so that several can work on one experiment, each on a GPU of its own.
+    its model, or only its figures, but nothing to resume from. A row that fails, such as one that diverges or does not
+    fit into the GPU, is left behind with its reason; one that has diverged is not trained again, since it would again.
+    A row that another process is training waits for that one, so that several can work on one experiment, each on a
+    GPU of its own.
     """
-    configs = {row: make_config(row) for row in rows}
-    for row, config in configs.items():
-        _check_row(out / row.name, config, corpus, device)
+    configs = _check_rows(rows, out, make_config, corpus, device)
+    for row in rows:
         if is_finished(out / row.name):
             with contextlib.suppress(BusyError), hold_run(out / row.name):
                 _tidy_up(out / row.name, keep_models)
@@ -105,7 +105,9 @@ def run_experiment(
             _train_row(out / row.name, configs[row], corpus, device, watch, stop_row, command, keep_models, num_threads)
         except BusyError:
             continue
-        except (NotFiniteError, OutOfMemoryError) as error:
+        except DiskFullError:
+            raise  # it would stop the others, too
+        except (UserError, OSError) as error:
             failed[row.name] = str(error)
         gc.collect()  # a captured step keeps its memory until its owner is collected
         if device.type == "cuda":
@@ -127,6 +129,28 @@ def _is_settled(path: Path) -> bool:
     return read_status(path) in ("finished", "diverged")
 
 
+def _check_rows(
+    rows: list[PlannedRow],
+    out: Path,
+    make_config: Callable[[PlannedRow], RunConfig],
+    corpus: Corpus,
+    device: torch.device,
+) -> dict[PlannedRow, RunConfig]:
+    """Make the rows' settings, and tell at once all that is wrong with them."""
+    configs: dict[PlannedRow, RunConfig] = {}
+    wrong: list[str] = []
+    for row in rows:
+        try:
+            configs[row] = make_config(row)
+            _check_row(out / row.name, configs[row], corpus, device)
+        except UserError as error:
+            wrong.append(str(error))
+    if wrong:
+        # What is wrong with all of them is told once.
+        raise UserError(" ".join(dict.fromkeys(wrong)))
+    return configs
+
+
 def _check_row(path: Path, config: RunConfig, corpus: Corpus, device: torch.device) -> None:
     """Refuse a row that cannot be trained, or that was begun, or even finished, with something else."""
     check_trainable(config, corpus, device)
@@ -134,24 +158,12 @@ def _check_row(path: Path, config: RunConfig, corpus: Corpus, device: torch.devi
         return
     run = RunDirectory.open(path)
     # A corpus that was moved is known by its words and their counts, below.
-    if dataclasses.replace(run.config, corpus=config.corpus) != config:
+    if differences := find_differences(run.config, config):
         raise UserError(
-            f"The row '{path}' was started with other settings ({_difference(run.config, config)}): give another "
+            f"The row '{path}' was started with other settings ({describe_differences(differences)}): give another "
             "--out, or remove it."
         )
     run.check_corpus(corpus)
-
-
-def _difference(before: RunConfig, now: RunConfig) -> str:
-    """Name the first setting in which two configs differ."""
-    if before.recipe != now.recipe:
-        return f"recipe {before.recipe}, not {now.recipe}"
-    for section in SECTIONS:
-        old, new = dataclasses.asdict(getattr(before, section)), dataclasses.asdict(getattr(now, section))
-        for key, value in old.items():
-            if value != new[key]:
-                return f"{section}.{key} {value}, not {new[key]}"
-    raise AssertionError("they are equal")
 
 
 def _train_row(
