@@ -113,7 +113,7 @@ def _run_training(
     resume: bool,
     should_stop: Callable[[], bool],
     command: str,
-    num_threads: int | None,
+    num_threads: int,
 ) -> dict[str, Any]:
     if resume:
         run.check_resumable()
