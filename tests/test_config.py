@@ -392,3 +392,32 @@ def test_names_are_those_of_the_losses() -> None:
     from bnce.losses import LOSSES
 
     assert tuple(LOSSES) == config.LOSS_NAMES
+
+
+class TestCorpora:
+    def test_demo_cuts_its_own_text_alone(self, tmp_path: Path) -> None:
+        assert load_recipe("demo").training.max_train_tokens == 400_000
+        assert load_recipe("demo", corpus="docstrings").training.max_train_tokens == 400_000
+        assert load_recipe("demo", corpus="corpora/mine").training.max_train_tokens == 0
+        assert load_recipe("demo", corpus="corpora/mine").corpus == "corpora/mine"
+        own = tmp_path / "own.toml"
+        own.write_text('base = "demo"\ncorpus = "corpora/mine"\n')
+        assert load_recipe(str(own)).training.max_train_tokens == 0
+        own.write_text('base = "demo"\n[corpora.mine]\nepochs = 7\n')
+        assert load_recipe(str(own), corpus="mine").training.epochs == 7
+        assert load_recipe(str(own), corpus="mine", settings=["training.epochs=2"]).training.epochs == 2
+
+    @pytest.mark.parametrize("name", recipe_names())
+    def test_no_recipe_cuts_another_text(self, name: str) -> None:
+        assert load_recipe(name, corpus="corpora/mine").training.max_train_tokens == 0
+
+    def test_what_is_no_table_of_settings_is_refused(self, tmp_path: Path) -> None:
+        own = tmp_path / "own.toml"
+        for text, message in (
+            ("corpora = 3", r"\[corpora\] must be a table of settings"),
+            ("[corpora]\nmine = 3", r"\[corpora.mine\] must be a table of settings"),
+            ('corpus = "mine"\n[corpora.mine]\nepoch = 3', "Unknown setting in .*'epoch'"),
+        ):
+            own.write_text(text)
+            with pytest.raises(UserError, match=message):
+                load_recipe(str(own))

@@ -1,8 +1,8 @@
 """Settings: one small frozen dataclass per component, read from TOML recipes and written back as TOML.
 
-A recipe describes a family of runs: `[models.NAME]` and `[losses.NAME]` hold what differs by model and loss, and it
-may name one other recipe as its `base`. Choosing a model and a loss resolves it to a `RunConfig`, which is what a run
-directory keeps.
+A recipe describes a family of runs: `[models.NAME]` and `[losses.NAME]` hold what differs by model and loss,
+`[corpora.NAME]` how one corpus is trained on and no other, and it may name one other recipe as its `base`. Choosing a
+model, a loss and a corpus resolves it to a `RunConfig`, which is what a run directory keeps.
 """
 
 from __future__ import annotations
@@ -165,23 +165,33 @@ def recipe_names() -> list[str]:
 
 
 def load_recipe(
-    name: str, *, model: str | None = None, loss: str | None = None, settings: Sequence[str] = ()
+    name: str,
+    *,
+    model: str | None = None,
+    loss: str | None = None,
+    corpus: str | None = None,
+    settings: Sequence[str] = (),
 ) -> RunConfig:
-    """Resolve a recipe (a shipped name or a TOML file) for one model and one loss, with `key=value` settings on top."""
+    """Resolve a recipe (a shipped name or a TOML file) for one model and one loss, with `key=value` settings on top.
+
+    The corpus, unless one is named, is the recipe's own.
+    """
     tables = _read_with_base(name, seen=())
     model = model or str(tables.get("model", {}).get("name", ModelConfig.name))
     loss = loss or str(tables.get("loss", {}).get("name", LossConfig.name))
     _among("model", model, MODEL_NAMES)
     _among("loss", loss, LOSS_NAMES)
     of_model, of_loss = dict(tables.get("models", {}).get(model, {})), dict(tables.get("losses", {}).get(loss, {}))
+    corpus = corpus or tables.get("corpus", "")
+    of_corpus = tables.get("corpora", {}).get(corpus, {}) if isinstance(corpus, str) else {}
     rates = [of_model.pop("optimiser", {}), of_loss.pop("optimiser", {})]
     resolved: dict[str, Any] = {
         "recipe": Path(name).stem,
-        "corpus": tables.get("corpus", ""),
+        "corpus": corpus,
         "model": {**tables.get("model", {}), **of_model, "name": model},
         "loss": {**tables.get("loss", {}), **of_loss, "name": loss},
         "optimiser": {**tables.get("optimiser", {}), **rates[0], **rates[1]},
-        "training": tables.get("training", {}),
+        "training": {**tables.get("training", {}), **of_corpus},
     }
     for setting in settings:
         _apply_setting(resolved, setting)
@@ -243,14 +253,16 @@ def _read_with_base(name: str, seen: tuple[str, ...]) -> dict[str, Any]:
     if name in seen:
         raise UserError(f"Recipe '{name}' is its own base ({' → '.join((*seen, name))}): name another base.")
     tables = _parse(_recipe_bytes(name), name)
-    _known_keys(tables, (*SECTIONS, *_VARIANTS, "base", "corpus"), name, "key")
-    for key in (*SECTIONS, *_VARIANTS):
+    _known_keys(tables, (*SECTIONS, *_VARIANTS, "corpora", "base", "corpus"), name, "key")
+    for key in (*SECTIONS, *_VARIANTS, "corpora"):
         _must_be_table(tables.get(key, {}), f"{name}: [{key}]")
     for key, (kind, allowed) in _VARIANTS.items():
         _known_keys(tables.get(key, {}), allowed, f"{name}: [{key}]", kind)
         for variant, table in tables.get(key, {}).items():
             _must_be_table(table, f"{name}: [{key}.{variant}]")
             _must_be_table(table.get("optimiser", {}), f"{name}: [{key}.{variant}.optimiser]")
+    for variant, table in tables.get("corpora", {}).items():
+        _must_be_table(table, f"{name}: [corpora.{variant}]")
     base = tables.pop("base", None)
     if base is None:
         return tables

@@ -27,6 +27,9 @@ from bnce.threads import use_threads
 from bnce.trainer import Observer, Trainer
 from bnce.version import __version__
 
+ALL_BUT_LITTLE = 0.9  # of a text; who trains on less of it is told
+# Up to so many tokens a text is small; from so many on it is large enough for the largest models.
+SMALL_TOKENS, LARGE_TOKENS = 20_000_000, 300_000_000
 DOCSTRING_WORDS = 30_000  # nearly all of them
 
 
@@ -50,6 +53,21 @@ def open_corpus(name: str, progress: Callable[[int, int], None] | None = None) -
 def corpus_setting(name: str) -> str:
     """Write a corpus the way a run's config keeps it: the docstrings by their name, a directory by its whole path."""
     return name if name == DOCSTRINGS else str(Path(name).resolve())
+
+
+def choose_recipe(corpus: Corpus, device: torch.device) -> tuple[str, str]:
+    """Choose a recipe by the size of the training text and the device, and say why in a sentence."""
+    num_tokens = corpus.statistics["train"].num_tokens
+    on_gpu = device.type == "cuda"
+    if not on_gpu or num_tokens <= SMALL_TOKENS:
+        name = "small"
+    else:
+        name = "wiki" if num_tokens <= LARGE_TOKENS else "news"
+    where = "a GPU" if on_gpu else "a CPU"
+    return (
+        name,
+        f"The recipe '{name}' was chosen for {num_tokens:,} training tokens on {where}; name another to use it.",
+    )
 
 
 def create_run(out: str | Path, config: RunConfig, corpus: Corpus, device: torch.device | None = None) -> RunDirectory:
@@ -124,6 +142,7 @@ def _run_training(
         if resume:
             trainer.resume()
     recorder.start(trainer.step)
+    _tell_of_part(run.config, corpus, observer)
     if device.type == "cpu":
         observer.noticed(f"Training on {describe_device(device)}; --threads N changes it.")
 
@@ -154,6 +173,16 @@ def _run_training(
     status = "finished" if finished else "stopped"
     run.write_json("summary.json", summary(status))
     return summary(status)
+
+
+def _tell_of_part(config: RunConfig, corpus: Corpus, observer: Observer) -> None:
+    """Say that much of the text is left out: somebody may have meant to train on all of it."""
+    limit, num_tokens = config.training.max_train_tokens, corpus.statistics["train"].num_tokens
+    if 0 < limit < ALL_BUT_LITTLE * num_tokens:
+        observer.noticed(
+            f"Training uses the first {limit:,} of the corpus's {num_tokens:,} training tokens "
+            f"({100 * limit / num_tokens:.0f}%), as training.max_train_tokens says: set it to 0 to use all of them."
+        )
 
 
 def _choose_threads(run: RunDirectory, num_threads: int, resume: bool) -> None:

@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from bnce import checkpoint
 from bnce.checkpoint import state_files
 from bnce.config import read_config
+from bnce.corpus.store import Corpus
 from bnce.language_model import LanguageModel
 from bnce.run_directory import RunDirectory, hold_run
 from bnce.step import TrainingStep
@@ -253,7 +254,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("arguments", "told"),
         [
-            (["wik"], "Unknown recipe 'wik': choose one of demo, ltcb, news, obwb, wiki. Did you mean 'wiki'?"),
+            (["wik"], "Unknown recipe 'wik': choose one of demo, ltcb, news, obwb, small, wiki. Did you mean 'wiki'?"),
             (["wiki", "--model", "relu-lsm"], "Did you mean 'relu-lstm'?"),
             (
                 ["wiki", "--loss", "bcne"],
@@ -267,7 +268,6 @@ class TestRefusals:
             (["wiki", "--set", "training.epochs=0"], "training.epochs is 0: it must be at least 1."),
             (["wiki", "--set", "optimiser.learning_rate=-1"], "it must be above 0 and at most 1e+38."),
             (["wiki", "--device", "gpu"], "Unknown device 'gpu': use auto, cpu, cuda or cuda:N."),
-            ([], "No recipe was given: choose one of demo, ltcb, news, obwb, wiki, or a TOML file."),
         ],
     )
     def test_arguments(self, refused: Refused, corpus: Path, place: Path, arguments: list[str], told: str) -> None:
@@ -406,3 +406,34 @@ def test_threads_are_chosen_kept_and_told(bnce: Command, corpus: Path, place: Pa
     assert outcome.json["threads"] == 1
     assert "Training on CPU, 1 thread; --threads N changes it.\n" in outcome.stderr
     assert bnce(*arguments, "--threads", 100_000).status == 2
+
+
+def test_a_recipe_is_chosen_by_size_and_told(bnce: Command, corpus: Path, place: Path) -> None:
+    outcome = bnce("train", "--corpus", corpus, "--out", place / "run", "--json", *settings())
+    num_tokens = Corpus.open(corpus).statistics["train"].num_tokens
+    assert outcome.json["recipe"] == "small"
+    assert (
+        f"The recipe 'small' was chosen for {num_tokens:,} training tokens on a CPU; name another to use it.\n"
+        in outcome.stderr
+    )
+
+
+def test_demo_trains_on_the_whole_of_another_text(bnce: Command, corpus: Path, place: Path) -> None:
+    outcome = bnce("train", "demo", "--corpus", corpus, "--out", place / "run", "--json", *settings())
+    assert outcome.json["tokens"] == Corpus.open(corpus).statistics["train"].num_tokens // 8 * 8
+    assert RunDirectory.open(place / "run").config.training.max_train_tokens == 0
+    assert "of the corpus's" not in outcome.stderr
+
+
+def test_a_part_of_the_text_is_told(bnce: Command, corpus: Path, place: Path) -> None:
+    changes = settings("training.max_train_tokens=200")
+    outcome = bnce("train", "wiki", "--corpus", corpus, "--out", place / "run", *changes)
+    num_tokens = Corpus.open(corpus).statistics["train"].num_tokens
+    assert f"Training uses the first 200 of the corpus's {num_tokens:,} training tokens (" in outcome.stderr
+    assert "as training.max_train_tokens says: set it to 0 to use all of them." in outcome.stderr
+
+
+def test_a_recipe_or_a_corpus_is_wanted(refused: Refused, place: Path) -> None:
+    told = refused("train", "--out", place / "run")
+    assert "Neither a recipe nor a corpus was given: give --corpus DIR" in told
+    assert "or one of demo, ltcb, news, obwb, small, wiki." in told

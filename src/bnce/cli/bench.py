@@ -20,7 +20,7 @@ MAX_WORDS = 100_000_000
 
 def bench(
     recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="Gives the sizes: demo, ltcb, obwb, wiki, news or a file.")
+        str, typer.Argument(metavar="RECIPE", help="Gives the sizes: demo, small, ltcb, obwb, wiki, news or a file.")
     ] = "demo",
     models: Annotated[str, typer.Option(help="Comma-separated; 'all' for the paper's five.")] = "relu-lstm",
     losses: Annotated[str, typer.Option(help="Comma-separated; 'all' for every loss.")] = "all",

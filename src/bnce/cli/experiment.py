@@ -76,7 +76,9 @@ def experiment(
     def make_config(row: PlannedRow) -> RunConfig:
         from bnce.config import load_recipe
 
-        config = load_recipe(recipe or RECIPES[table], model=row.model, loss=row.loss, settings=settings or [])
+        config = load_recipe(
+            recipe or RECIPES[table], model=row.model, loss=row.loss, corpus=corpus, settings=settings or []
+        )
         return dataclasses.replace(config, corpus=corpus_setting(corpus))
 
     @contextlib.contextmanager

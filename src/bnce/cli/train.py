@@ -16,6 +16,7 @@ from bnce.stopping import Stopped
 
 if TYPE_CHECKING:
     from bnce.config import RunConfig
+    from bnce.corpus.store import Corpus
 
 
 def train(
@@ -23,10 +24,11 @@ def train(
         str | None,
         typer.Argument(
             metavar="RECIPE",
-            help="[bold]demo[/bold] for small texts and a CPU; [bold]wiki[/bold] and [bold]news[/bold] for tens of "
-            "millions of words and more, with the paper's smaller and larger models; [bold]ltcb[/bold] and "
-            "[bold]obwb[/bold], the paper's own; or a TOML file.",
-            show_default=False,
+            help="[bold]small[/bold] for texts of 1 to 20 million words and for CPUs; [bold]wiki[/bold] and "
+            "[bold]news[/bold] for larger ones on a GPU, with the paper's smaller and larger models; "
+            "[bold]demo[/bold], minutes on a CPU, with a text of its own; [bold]ltcb[/bold] and [bold]obwb[/bold], "
+            "the paper's own; or a TOML file.",
+            show_default="by the size of the corpus",
         ),
     ] = None,
     model: Annotated[str | None, typer.Option(help="ffnn, rnn, relu-rnn, lstm or relu-lstm.")] = None,
@@ -62,6 +64,8 @@ def train(
 
       bnce train demo --loss bnce
 
+      bnce train --corpus corpora/mine --out runs/mine
+
       bnce train wiki --corpus corpora/wiki --model relu-lstm --loss bnce --out runs/relu-lstm
 
       bnce train wiki --corpus corpora/wiki --set optimiser.learning_rate=0.1 --set training.epochs=4 --out runs/slow
@@ -72,13 +76,14 @@ def train(
     """
     from bnce.resuming import resume_command
     from bnce.run_directory import RunDirectory, choose_device, hold_run, read_summary, remove_unbegun
-    from bnce.training_run import create_run, open_corpus, run_training
+    from bnce.training_run import choose_recipe, create_run, run_training
 
     chosen = choose_device(device)
+    reason = None
+    if recipe is None and corpus is not None and not resume:
+        recipe, reason = choose_recipe(_open_corpus(corpus), chosen)
     out, config = _plan(recipe, model, loss, corpus, settings or [], out, resume)
-    with progress_bar() as bar:
-        task = bar.add_task("preparing docstrings", total=None)
-        opened = open_corpus(config.corpus, lambda done, total: bar.update(task, completed=done, total=total))
+    opened = _open_corpus(config.corpus)
     if resume:
         run = RunDirectory.open(out)
         # A corpus that was moved is the same one to the run.
@@ -89,6 +94,8 @@ def train(
                 remove_unbegun(out)
         run = create_run(out, config, opened, chosen)
     show = Display(run.config, len(opened.split("train")))
+    if reason is not None:
+        show.noticed(reason)
     try:
         with hold_run(out), show.bar:
             summary = run_training(
@@ -110,11 +117,19 @@ def train(
     except DiskFullError as error:
         # Without --resume, the run that is there now would be refused.
         raise DiskFullError(error.what, error.remedy, f"go on with  {resume_command(out)}") from error
-    record = {"run": str(out), **summary, **_results(run)}
+    record = {"run": str(out), "recipe": run.config.recipe, **summary, **_results(run)}
     if as_json:
         print_json(record)
     else:
         _print_results(record)
+
+
+def _open_corpus(name: str) -> Corpus:
+    from bnce.training_run import open_corpus
+
+    with progress_bar() as bar:
+        task = bar.add_task("preparing docstrings", total=None)
+        return open_corpus(name, lambda done, total: bar.update(task, completed=done, total=total))
 
 
 def _plan(
@@ -144,14 +159,16 @@ def _plan(
         # Only where the text is: that it is the same text is checked by its words and their counts.
         return out, dataclasses.replace(config, corpus=corpus_setting(corpus)) if corpus else config
     if recipe is None:
-        raise UserError(f"No recipe was given: choose one of {', '.join(recipe_names())}, or a TOML file.")
-    config = load_recipe(recipe, model=model, loss=loss, settings=settings)
-    name = corpus or config.corpus
-    if not name:
+        raise UserError(
+            "Neither a recipe nor a corpus was given: give --corpus DIR, which 'bnce prepare' makes, and the recipe is "
+            f"chosen by its size; or one of {', '.join(recipe_names())}."
+        )
+    config = load_recipe(recipe, model=model, loss=loss, corpus=corpus, settings=settings)
+    if not config.corpus:
         raise UserError(
             f"The recipe '{recipe}' needs a corpus: make one with 'bnce prepare' and give it as --corpus DIR."
         )
-    config = dataclasses.replace(config, corpus=corpus_setting(name))
+    config = dataclasses.replace(config, corpus=corpus_setting(config.corpus))
     out = out or Path("runs") / f"{config.recipe}-{config.model.name}-{config.loss.name}"
     if not resume:
         if is_begun(out):
