@@ -13,7 +13,7 @@ import pytest
 from bnce.errors import UserError
 from bnce.use.serve.access import is_loopback
 from bnce.use.serve.limits import Limits
-from bnce.use.serve.server import BACKLOG, Shortage, fit_to_files, listen
+from bnce.use.serve.server import Shortage, fit_to_files, listen
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_an_ipv6_url_has_brackets() -> None:
 def test_a_shortage_of_files_is_one_line_and_passes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """asyncio tried the port 1024 times a second then, with a traceback each."""
+    """asyncio tries the port as often as its backlog says, with a traceback each time."""
     accept, num_tries = socket.socket.accept, 0
 
     def fail(listener: socket.socket) -> tuple[socket.socket, Any]:
@@ -77,7 +77,7 @@ def test_a_shortage_of_files_is_one_line_and_passes(
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(Shortage())
         listener, _ = listen("127.0.0.1", 0)
-        async with await loop.create_server(asyncio.Protocol, sock=listener, backlog=BACKLOG):
+        async with await loop.create_server(asyncio.Protocol, sock=listener, backlog=1024):
             monkeypatch.setattr(socket.socket, "accept", fail)
             _, writer = await asyncio.open_connection(*listener.getsockname())
             while num_tries < 3:
@@ -104,7 +104,7 @@ def test_connections_fit_the_files_that_are_allowed(
 ) -> None:
     changed: list[tuple[int, int]] = []
     allowed = (64, 128)
-    monkeypatch.setattr("os.listdir", lambda path: ["0"] * 12)
+    monkeypatch.setattr("os.listdir", lambda path: ["0"] * 4)
     monkeypatch.setattr("resource.getrlimit", lambda kind: allowed)
     monkeypatch.setattr("resource.setrlimit", lambda kind, pair: changed.append(pair))
     # As many as fit; then more files; then fewer connections, with a word.

@@ -27,7 +27,10 @@ KEEP_ALIVE_SECONDS = 30
 # Connections that the system keeps until the server takes them.
 BACKLOG = 1024
 # Files that the process may open besides connections and what it has open when it starts.
-SPARE_FILES = 16
+SPARE_FILES = 24
+# Connections that are taken in one turn of the loop. Those that are too many are told so some turns later, and by then
+# there must still be files to spare.
+TAKEN_AT_ONCE = 3
 # What says that the system has no room for another connection.
 SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 # asyncio comes back to a port after a second; this must be over by then.
@@ -40,11 +43,15 @@ logger = logging.getLogger("bnce.serve")
 class _Listener(socket.socket):
     """A port that rests where the system has no room for another connection.
 
-    asyncio leaves the port alone for a second then, but first tries it as often as connections may wait (1024 times),
-    with a traceback each time.
+    asyncio leaves the port alone for a second then, but first tries it as often as it takes connections at once, with a
+    traceback each time.
     """
 
     _rests_until = 0.0
+
+    def listen(self, backlog: int = BACKLOG, /) -> None:
+        """Listen; asyncio calls it with the number of connections to take at once, which is another thing."""
+        super().listen(BACKLOG)
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Take a connection; after a shortage, say for a while that there is none."""
@@ -115,7 +122,7 @@ def listen(host: str, port: int) -> tuple[socket.socket, str]:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(BACKLOG)
+        listener.listen()
     except OSError as error:
         listener.close()
         raise _cannot_listen(host, port, error) from error
@@ -158,7 +165,7 @@ def run_server(
         app,
         http=limited_connections(limits, metrics),
         ws="none",
-        backlog=BACKLOG,
+        backlog=TAKEN_AT_ONCE,
         lifespan="on",
         loop="asyncio",
         log_config=None,
