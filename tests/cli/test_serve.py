@@ -26,7 +26,7 @@ from .server_process import ServerProcess, serving
 
 NUM_CLIENTS = 200
 REQUESTS_EACH = 4
-BODY_SECONDS = 2
+BODY_SECONDS = 3
 # The most that requests may add to what the server holds when it is ready, and the limit in all.
 MEMORY_GROWTH_BYTES = 128 * 2**20
 MEMORY_LIMIT_BYTES = 768 * 2**20

@@ -111,9 +111,9 @@ def serve(
 
     from bnce.use.serve.access import Access, AllowedHosts, is_loopback, read_token
 
-    hosts, secret = AllowedHosts(host, allowed_host or ()), read_token(token, token_file)
-    # Before the model, which takes its time.
-    Access(hosts, secret)
+    secret = read_token(token, token_file)
+    # Checked before the model is read, which takes its time.
+    Access(AllowedHosts((), allowed_host or ()), secret)
 
     # PyTorch keeps compiled code for every shape it computes, 1024 of them, and requests have all shapes.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
@@ -125,10 +125,12 @@ def serve(
     from bnce.use.serve.metrics import Metrics
     from bnce.use.serve.server import listen, run_server
 
-    # Before the model, which takes its time: a port that is taken should be told at once.
+    # Before the model, too: a port that is taken should be told at once.
     listener, url = listen(host, port)
+    address = listener.getsockname()[0]
+    hosts = AllowedHosts((host, address), allowed_host or ())
     with listener:
-        if not is_loopback(host):
+        if not is_loopback(address):
             stderr.print(
                 f"Warning: {host} can be reached from other machines. {UNPROTECTED if secret is None else UNENCRYPTED}",
                 markup=False,

@@ -46,15 +46,22 @@ TOKEN = "0123456789abcdef"
     ],
 )
 def test_hosts(bound: str, more: list[str], allowed: list[str], refused: list[str]) -> None:
-    hosts = AllowedHosts(bound, more)
+    hosts = AllowedHosts([bound], more)
     assert [host for host in allowed if not hosts.allows(host)] == []
     assert [host for host in refused if hosts.allows(host)] == []
+
+
+def test_a_host_may_be_called_by_its_address_too() -> None:
+    hosts = AllowedHosts(["lm.example.org", "192.0.2.7"])
+    assert all(map(hosts.allows, ["lm.example.org", "192.0.2.7:80", "127.0.0.1"]))
+    # As --host 0 is bound.
+    assert AllowedHosts(["0", "0.0.0.0"]).allows("192.0.2.7")
 
 
 @pytest.mark.parametrize("name", ["http://lm.example.org", "lm.example.org:8000", "", "a b", "*.*", "lm."])
 def test_a_host_is_a_name(name: str) -> None:
     with pytest.raises(UserError, match="give a name without a scheme or port, such as"):
-        AllowedHosts("127.0.0.1", [name])
+        AllowedHosts((), [name])
 
 
 @pytest.mark.parametrize(

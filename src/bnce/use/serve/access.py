@@ -38,15 +38,15 @@ def is_loopback(host: str) -> bool:
 class AllowedHosts:
     """The names and addresses that a request may have in its header Host; the port there does not matter.
 
-    Always: localhost and loopback addresses. Besides the host that the server listens on; where that is every address
-    of the machine, every address and the machine's own name. And what `more` names: lm.example.org, *.example.org, or *
-    for any.
+    Always: localhost and loopback addresses. Besides what the server listens on, as it was named and its address; where
+    that is every address of the machine, every address and the machine's own name. And what `more` names:
+    lm.example.org, *.example.org, or * for any.
     """
 
-    def __init__(self, host: str = "127.0.0.1", more: Iterable[str] = ()) -> None:
-        self._addresses = {_address(host)}
+    def __init__(self, listening: Collection[str] = (), more: Iterable[str] = ()) -> None:
+        self._addresses = {_address(host) for host in listening}
         self._any_address = any(address is not None and address.is_unspecified for address in self._addresses)
-        self._names = {"localhost", host.lower()}
+        self._names = {"localhost", *(host.lower() for host in listening)}
         if self._any_address:
             self._names |= {socket.gethostname().lower(), socket.gethostname().lower().partition(".")[0]}
         self._endings = [".localhost"]

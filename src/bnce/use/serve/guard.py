@@ -87,16 +87,18 @@ class Guard:
             return
         begin = time.perf_counter()
         answer = _Answer(send)
-        body = bytearray()
+        pieces: list[bytes] = []
         is_read = False
         try:
-            refusal = self._access.refusal(scope)
-            await self._read(receive, body if refusal is None else None)
+            no_access = self._access.refusal(scope)
+            await self._read(receive, pieces if no_access is None else None)
             is_read = True
-            if refusal is not None:
-                raise refusal
-            _check_body(scope, body)
-            await self._run(scope, bytes(body), receive, answer)
+            if no_access is not None:
+                raise no_access
+            # One copy of it is enough.
+            pieces[:] = [b"".join(pieces)]
+            _check_body(scope, pieces[0])
+            await self._run(scope, pieces[0], receive, answer)
         except RefusedError as refusal:
             await answer.refuse(refusal, close=not is_read)
         except _ClientGoneError:
@@ -108,12 +110,12 @@ class Guard:
             if answer.status is None:
                 await answer.refuse(RefusedError(500, FAILED), close=False)
         finally:
-            self._num_held_bytes -= len(body)
+            self._num_held_bytes -= sum(map(len, pieces))
             endpoint = scope["path"] if scope["path"] in self._endpoints else "other"
             self._metrics.count_request(endpoint, answer.status or CLIENT_GONE, time.perf_counter() - begin)
 
-    async def _read(self, receive: Receive, body: bytearray | None) -> None:
-        """Read to the end, within the limits; without a body to put it into, what is read is dropped.
+    async def _read(self, receive: Receive, pieces: list[bytes] | None) -> None:
+        """Read a body to its end, within the limits; without a list to put it into, what is read is dropped.
 
         A client that is still sending would not see an answer that comes before it is read.
         """
@@ -132,8 +134,8 @@ class Guard:
                     num_bytes += len(chunk)
                     if num_bytes > LINGER_BODIES * limit:
                         raise too_large
-                    if body is not None and num_bytes <= limit:
-                        self._hold(body, chunk)
+                    if pieces is not None and num_bytes <= limit:
+                        self._hold(pieces, chunk)
         except TimeoutError:
             raise RefusedError(
                 408, f"The body did not arrive within {self._limits.body_seconds:g} seconds: send it faster."
@@ -141,11 +143,11 @@ class Guard:
         if num_bytes > limit:
             raise too_large
 
-    def _hold(self, body: bytearray, chunk: bytes) -> None:
+    def _hold(self, pieces: list[bytes], chunk: bytes) -> None:
         if self._num_held_bytes + len(chunk) > self._limits.max_held_bytes:
             raise RefusedError(503, "The server has more data than it takes at a time: try again in a second.", 1)
         self._num_held_bytes += len(chunk)
-        body += chunk
+        pieces.append(chunk)
 
     async def _run(self, scope: Scope, body: bytes, receive: Receive, answer: _Answer) -> None:
         """Let the application answer, as long as somebody waits for it."""
@@ -184,7 +186,7 @@ async def _wait_until_gone(receive: Receive) -> None:
         pass
 
 
-def _check_body(scope: Scope, body: bytearray) -> None:
+def _check_body(scope: Scope, body: bytes) -> None:
     """Refuse what cannot be JSON; a browser asks before it sends JSON to a server of another page, and is refused."""
     if scope["method"] != "POST":
         return

@@ -146,7 +146,7 @@ class Service:
         least = sum(len(text.split()) for text in texts)
         refuse_many("words or more", least, self.limits.max_words)
         self.batcher.refuse_if_full(least)
-        for text in texts:
+        for text in (text for text in texts if len(text) > SHORT_CHARACTERS):
             self._refuse_dense(text, self.limits.max_words if split else self.limits.max_sentence_words)
         return self._cut_now(texts, split)
 
