@@ -83,6 +83,7 @@ CORPUS_ORDER = [
     "store",
     "numbering",
     "tally",
+    "word_choice",
     "encoding",
     "prepare",
     "batches",

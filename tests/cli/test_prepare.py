@@ -49,7 +49,9 @@ def test_json_is_one_object(bnce, text: Path, place: Path) -> None:
     assert status == 0
     record = json.loads(out)
     corpus = Corpus.open(place / "c")
-    assert list(record) == ["corpus", "vocab_size", "vocabulary_digest", "splits", "seconds"]
+    names = ["corpus", "vocab_size", "num_types", "min_count", "vocabulary_digest", "splits", "seconds"]
+    assert list(record) == names
+    assert (record["num_types"], record["min_count"]) == (corpus.num_types, 1)
     assert record["corpus"] == str(place / "c")
     assert record["vocab_size"] == len(corpus.vocabulary) == 20
     assert record["vocabulary_digest"] == corpus.vocabulary.digest
@@ -73,6 +75,40 @@ def test_table(bnce, text: Path, place: Path) -> None:
     assert status == 0
     for word in ("train", "valid", "test", "documents", "sentences", "tokens", "<unk> rate", "V ="):
         assert word in out
+
+
+def test_unknown_words_are_trained_unless_every_word_is_asked_for(bnce, text: Path, place: Path) -> None:
+    """Of a vocabulary that would hold every word the singletons are left out, and it is said."""
+    text.write_text("\n".join(f"Document {n} says this.\n" for n in range(300)))
+    status, out, err = bnce("prepare", text, "--out", place / "c")
+    assert status == 0
+    corpus = Corpus.open(place / "c")
+    assert corpus.target_counts[1] == corpus.statistics["train"].num_oov > 0
+    assert int(corpus.target_counts[2:].min()) >= 2
+    out = " ".join(out.split())
+    assert f"of the {corpus.num_types:,} different words of the training text, each occurs 2 times" in out
+    assert "each occurs 2 times or more. With all of them <unk> would never be trained; --min-count 1 keeps all." in out
+    assert "Warning" not in err
+    # A vocabulary size that is large enough for all is no wish for all.
+    assert bnce("prepare", text, "--out", place / "large", "--vocab-size", 100_000)[0] == 0
+    assert Corpus.open(place / "large").hashes == corpus.hashes
+
+    status, out, err = bnce("prepare", text, "--out", place / "all", "--min-count", 1)
+    every = Corpus.open(place / "all")
+    assert status == every.target_counts[1] == 0
+    assert len(every.vocabulary) == every.num_types + 2 == corpus.num_types + 2
+    assert "with all of them" not in out.lower()
+    err = " ".join(err.split())
+    assert "Warning: The training text has no <unk>, since the vocabulary holds all of its words" in err
+    assert f"{every.statistics['valid'].unk_rate:.2%} of the words of valid" in err
+
+    status, _, err = bnce("prepare", text, "--out", place / "given", "--vocab", place / "all" / "vocab.txt")
+    assert status == 0
+    assert Corpus.open(place / "given").vocabulary == every.vocabulary
+    assert "Warning: The training text has no <unk>" in " ".join(err.split())
+    shown = " ".join(bnce("info", place / "given", "--batch-size", 2)[1].split())
+    assert "warning: The training text has no <unk>" in shown
+    assert f"the vocabulary was given, the training text has {every.num_types:,} different words" in shown
 
 
 def test_options_reach_the_corpus(bnce, text: Path, place: Path) -> None:
@@ -198,7 +234,7 @@ def test_directories_patterns_and_records(bnce, place: Path) -> None:
         (place.parent / f"{split}.jsonl").write_text('{"body": "One six."}\n')
     status, _, _ = bnce(
         *("prepare", texts, place.parent / "c*.jsonl", "--field", "body", "--out", place / "c"),
-        *("--valid", place.parent / "valid.jsonl", "--test", place.parent / "test*"),
+        *("--valid", place.parent / "valid.jsonl", "--test", place.parent / "test*", "--min-count", 1),
     )
     assert status == 0
     corpus = Corpus.open(place / "c")

@@ -63,7 +63,7 @@ def files_of(directory: Path) -> dict[str, bytes]:
 
 
 def test_given_splits(texts: dict[str, str], place: Path) -> None:
-    corpus = prepare([texts["train"]], place / "c", valid=texts["valid"], test=texts["test"])
+    corpus = prepare([texts["train"]], place / "c", valid=texts["valid"], test=texts["test"], min_count=1)
     words = corpus.vocabulary.words
     assert words == ["</s>", "<unk>", ".", "cat", "ran", "the", "!", "a", "dog", "sat"]
     decoded = {name: " ".join(corpus.vocabulary.decode(corpus.split(name))) for name in corpus.statistics}
@@ -143,7 +143,7 @@ def test_counts_add_up(tmp_path: Path, place: Path) -> None:
         assert split.num_sentences == sum(split.sentence_lengths) == np.count_nonzero(ids == 0)
         assert split.num_oov == np.count_nonzero(ids == 1)
     assert corpus.target_counts.tolist() == np.bincount(corpus.split("train"), minlength=25).tolist()
-    everything = prepare([many_documents(tmp_path)], place / "all")
+    everything = prepare([many_documents(tmp_path)], place / "all", min_count=1)
     assert corpus.num_types == everything.num_types == len(everything.vocabulary) - 2
 
 
@@ -261,7 +261,8 @@ def test_any_text(tmp_path: Path, text: str, tokens: str, sentences: str, max_si
         for sentence in normaliser(line):
             expected += [*sentence, "</s>"]
     out = tmp_path / f"corpus{len(list(tmp_path.iterdir()))}"
-    corpus = prepare([source], out, valid=source, test_fraction=0, normaliser=normaliser, vocab_size=max_size)
+    sizes = {"vocab_size": max_size, "min_count": 1}
+    corpus = prepare([source], out, valid=source, test_fraction=0, normaliser=normaliser, **sizes)
     known = [word if word in corpus.vocabulary else "<unk>" for word in expected]
     assert corpus.vocabulary.decode(corpus.split("train")) == known
     assert corpus.statistics["train"].num_oov == known.count("<unk>")
@@ -277,7 +278,7 @@ def test_bad_text_in_any_split(texts: dict[str, str], place: Path, tmp_path: Pat
         with pytest.raises(UserError, match=r"bad\.txt', line 2 has invalid UTF-8"):
             prepare([texts["train"]], place / "c", **{split: str(bad)})
     assert list(place.iterdir()) == []
-    corpus = prepare([str(bad)], place / "c", valid=texts["valid"], test_fraction=0, errors="replace")
+    corpus = prepare([str(bad)], place / "c", valid=texts["valid"], test_fraction=0, errors="replace", min_count=1)
     assert "\ufffd" in corpus.vocabulary
 
 

@@ -115,7 +115,7 @@ def test_dictionary_encoded_column(tmp_path: Path) -> None:
 def test_corpus(tmp_path: Path) -> None:
     train = write_json(tmp_path / "train.jsonl", ["One two. Three 12!", "One 3.5"], "body")
     valid = write_parquet(tmp_path / "valid.parquet", ["Two four."], "body")
-    corpus = prepare([train], tmp_path / "c", valid=valid, test=valid, field="body")
+    corpus = prepare([train], tmp_path / "c", valid=valid, test=valid, field="body", min_count=1)
     assert " ".join(corpus.vocabulary.decode(corpus.split("train"))) == "one two . </s> three 12 ! </s> one 3.5 </s>"
     assert " ".join(corpus.vocabulary.decode(corpus.split("valid"))) == "two <unk> . </s>"
     assert corpus.statistics["train"].num_documents == 2

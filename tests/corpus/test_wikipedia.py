@@ -156,6 +156,8 @@ def test_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_workers: in
     corpus = prepare(
         ["ltcb", write(tmp_path, dump(60))],
         tmp_path / "corpus",
+        vocab_size=80_000,
+        min_count=1,
         num_workers=num_workers,
         progress=lambda *step: steps.append(step),
     )

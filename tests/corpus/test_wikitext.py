@@ -42,7 +42,7 @@ def test_zip_is_the_same(tmp_path: Path) -> None:
 
 
 def test_raw(tmp_path: Path) -> None:
-    corpus = prepare(["wikitext", str(write_wikitext(tmp_path / "raw", "raw"))], tmp_path / "c")
+    corpus = prepare(["wikitext", str(write_wikitext(tmp_path / "raw", "raw"))], tmp_path / "c", min_count=1)
     assert decoded(corpus, "train").startswith(
         "Robert Boulter </s> Robert < unk > is an English actor , born - 1,979 . </s> He had a role . </s> Career </s>"
     )

@@ -25,14 +25,17 @@ def corpus_record(path: Path, batch_size: int) -> dict[str, Any]:
 
     from bnce.corpus.manifest import LENGTH_BOUNDS
     from bnce.corpus.store import Corpus
+    from bnce.corpus.word_choice import describe_untrained
 
     corpus = Corpus.open(path)
     top = np.argsort(-corpus.target_counts, kind="stable")[:_NUM_TOP_WORDS]
     audit = _audit(corpus, batch_size)
+    untrained = describe_untrained(corpus.statistics)
     return {
         "corpus": str(path),
         "vocab_size": len(corpus.vocabulary),
         "num_types": corpus.num_types,
+        "min_count": corpus.manifest.min_count,
         "vocabulary_digest": corpus.vocabulary.digest,
         "normaliser": corpus.normaliser.to_dict(),
         "splits": {name: _split(corpus, name) for name in corpus.statistics},
@@ -41,7 +44,7 @@ def corpus_record(path: Path, batch_size: int) -> dict[str, Any]:
             {"word": corpus.vocabulary.words[number], "count": int(corpus.target_counts[number])} for number in top
         ],
         "noise_audit": audit,
-        "warnings": _warnings(audit),
+        "warnings": [*_warnings(audit), *([] if untrained is None else [untrained])],
     }
 
 
@@ -83,11 +86,23 @@ def _warnings(audit: dict[str, Any]) -> list[str]:
     ]
 
 
+def describe_words(vocab_size: int, num_types: int | None, min_count: int | None) -> str:
+    """Say which of the training text's words the vocabulary holds, as far as that is known."""
+    if num_types is None:
+        return ""
+    if min_count is None:
+        return f"the vocabulary was given, the training text has {num_types:,} different words"
+    num_words = vocab_size - len(("</s>", "<unk>"))
+    if num_words == num_types:
+        return f"all {num_types:,} different words of the training text"
+    which = f"each occurs {min_count} times or more" if min_count > 1 else "the most frequent ones"
+    return f"{num_words:,} of the {num_types:,} different words of the training text, {which}"
+
+
 def print_corpus(record: dict[str, Any]) -> None:
     """Show the record as tables."""
-    known = record["num_types"]
-    types = f" with </s> and <unk>; the training text has {known:,} types" if known is not None else ""
-    stdout.print(escape(f"{record['corpus']}: V = {record['vocab_size']:,}{types}"))
+    kept = describe_words(record["vocab_size"], record["num_types"], record["min_count"])
+    stdout.print(escape(f"{record['corpus']}: V = {record['vocab_size']:,} with </s> and <unk>{kept and f'; {kept}'}"))
     stdout.print(escape("normaliser: " + ", ".join(f"{key} = {value}" for key, value in record["normaliser"].items())))
     stdout.print(f"vocabulary: sha256 {record['vocabulary_digest']}")
     _print_splits(record)

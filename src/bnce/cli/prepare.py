@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdout
+from bnce.cli.corpus_info import describe_words
 
 if TYPE_CHECKING:
     from bnce.corpus.store import Corpus
@@ -34,7 +35,11 @@ def prepare(
         typer.Option(help="Keep this many words, </s> and <unk> counted.", show_default="all words; 80000 for ltcb"),
     ] = None,
     min_count: Annotated[
-        int | None, typer.Option(help="Drop words that occur less often.", show_default="1; 3 for obwb")
+        int | None,
+        typer.Option(
+            help="Drop words that occur less often.",
+            show_default="1, or 2 where <unk> would not be trained otherwise; 3 for obwb",
+        ),
     ] = None,
     vocab: Annotated[
         Path | None, typer.Option(help="Use this vocabulary: one word a line, </s> and <unk> first.")
@@ -145,7 +150,7 @@ def prepare(
     if as_json:
         print_json(_record(corpus, seconds))
     else:
-        _print_table(corpus, seconds)
+        _print_table(corpus, seconds, is_chosen=min_count is None)
 
 
 def _record(corpus: Corpus, seconds: float) -> dict[str, object]:
@@ -155,15 +160,19 @@ def _record(corpus: Corpus, seconds: float) -> dict[str, object]:
     return {
         "corpus": str(corpus.directory),
         "vocab_size": len(corpus.vocabulary),
+        "num_types": corpus.num_types,
+        "min_count": corpus.manifest.min_count,
         "vocabulary_digest": corpus.vocabulary.digest,
         "splits": splits,
         "seconds": round(seconds, 3),
     }
 
 
-def _print_table(corpus: Corpus, seconds: float) -> None:
+def _print_table(corpus: Corpus, seconds: float, is_chosen: bool) -> None:
     from rich.markup import escape
     from rich.table import Table
+
+    from bnce.corpus.word_choice import MIN_COUNT_FOR_UNKNOWN
 
     title = f"{corpus.directory}: V = {len(corpus.vocabulary):,} words, made in {seconds:.1f} s"
     table = Table(title=escape(title))
@@ -174,3 +183,8 @@ def _print_table(corpus: Corpus, seconds: float) -> None:
         counts = (split.num_documents, split.num_sentences, split.num_tokens)
         table.add_row(name, *(f"{count:,}" for count in counts), f"{split.unk_rate:.2%}")
     stdout.print(table)
+    min_count = corpus.manifest.min_count
+    told = f"Vocabulary: {describe_words(len(corpus.vocabulary), corpus.num_types, min_count)}."
+    if is_chosen and min_count == MIN_COUNT_FOR_UNKNOWN:
+        told += " With all of them <unk> would never be trained; --min-count 1 keeps all."
+    stdout.print(escape(told))

@@ -27,7 +27,7 @@ class Benchmark:
     # What takes the text as it is read to words, where that is more than what is stored with the corpus.
     cutter: Callable[[Normaliser], Normaliser] = lambda normaliser: normaliser
     vocab_size: int | None = None
-    min_count: int = 1
+    min_count: int | None = None
 
 
 BENCHMARKS = {

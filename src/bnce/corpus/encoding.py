@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bnce.corpus.blocks import Block, Cut
 from bnce.corpus.manifest import SPLITS, SplitStatistics, sum_statistics
-from bnce.corpus.normalise import Normaliser
+from bnce.corpus.normalise import UNKNOWN_WORD, Normaliser
 from bnce.corpus.numbering import MARK_IDS, MARKS, number_block
 from bnce.corpus.store import (
     VOCABULARY_FILE,
@@ -59,6 +59,8 @@ class Counted(NamedTuple):
     stored: StoredBlock
     words: Any
     train_counts: NDArray[np.int64]
+    # How often the training text itself spells the unknown word.
+    num_unknown: int
 
 
 class Encoded(NamedTuple):
@@ -88,7 +90,9 @@ def number_and_store(block: Block, normaliser: Normaliser, cut: Cut, directory: 
             dtype = part.numbers.dtype.name
             if name == "train":
                 train_counts = np.bincount(part.numbers, minlength=len(train_counts))
-    return Counted(StoredBlock(path, offset, words_bytes, dtype, splits), words, train_counts[len(MARKS) :])
+    stored = StoredBlock(path, offset, words_bytes, dtype, splits)
+    num_unknown = int(train_counts[MARKS.index(UNKNOWN_WORD)])
+    return Counted(stored, words, train_counts[len(MARKS) :], num_unknown)
 
 
 def encode_corpus(
@@ -97,6 +101,7 @@ def encode_corpus(
     vocabulary: Vocabulary,
     normaliser: Normaliser,
     num_types: int,
+    min_count: int | None,
     workers: Workers,
     encoded: Callable[[float], None],
 ) -> None:
@@ -124,7 +129,7 @@ def encode_corpus(
         read_ids.cache_clear()
     statistics = {split: sum_statistics(parts) for split, parts in figures.items() if parts}
     hashes = {split: hash_ids(directory, split) for split in statistics}
-    write_description(directory, vocabulary, normaliser, target_counts, statistics, hashes, num_types)
+    write_description(directory, vocabulary, normaliser, target_counts, statistics, hashes, num_types, min_count)
 
 
 def _jobs(stored: Sequence[StoredBlock]) -> Iterator[tuple[StoredBlock, dict[str, int]]]:

@@ -76,6 +76,8 @@ class Manifest:
     dtype: str
     # Different words of the training text before the cut; a corpus of version 1 does not know.
     num_types: int | None = None
+    # Words that occur less often were left out; None for a vocabulary that was given, and before version 3.
+    min_count: int | None = None
 
     def write(self, directory: Path) -> None:
         """Write the file that `read_manifest` reads."""
@@ -83,7 +85,12 @@ class Manifest:
             "format": FORMAT,
             "version": VERSION,
             "normaliser": self.normaliser.to_dict(),
-            "vocabulary": {"size": self.vocab_size, "sha256": self.vocabulary_digest, "num_types": self.num_types},
+            "vocabulary": {
+                "size": self.vocab_size,
+                "sha256": self.vocabulary_digest,
+                "num_types": self.num_types,
+                "min_count": self.min_count,
+            },
             "counts": {"sha256": self.counts_hash},
             "dtype": self.dtype,
             "splits": {name: {**asdict(split), "sha256": self.hashes[name]} for name, split in self.statistics.items()},
@@ -133,7 +140,6 @@ def _digest(record: Mapping[str, Any]) -> str:
 
 def _parse(record: Mapping[str, Any]) -> Manifest:
     vocabulary, splits = record["vocabulary"], record["splits"]
-    num_types = vocabulary.get("num_types")
     for name in splits:
         if name not in SPLITS:
             raise ValueError(f"a split '{name}'")
@@ -145,7 +151,8 @@ def _parse(record: Mapping[str, Any]) -> Manifest:
         hashes={name: _text(split, "sha256") for name, split in splits.items()},
         counts_hash=_text(record["counts"], "sha256") if record["version"] == VERSION else None,
         dtype=_text(record, "dtype"),
-        num_types=None if num_types is None else _count(vocabulary, "num_types"),
+        num_types=None if vocabulary.get("num_types") is None else _count(vocabulary, "num_types"),
+        min_count=None if vocabulary.get("min_count") is None else _count(vocabulary, "min_count"),
     )
 
 

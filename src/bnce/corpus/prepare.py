@@ -39,6 +39,7 @@ from bnce.corpus.store import Corpus, Ids, ids_dtype
 from bnce.corpus.tally import Tally
 from bnce.corpus.tokenised import TokenisedSigns
 from bnce.corpus.vocabulary import MIN_SIZE, SPECIALS, UNK, Vocabulary
+from bnce.corpus.word_choice import choose_words, describe_untrained
 from bnce.corpus.workers import Workers
 from bnce.errors import UserError
 from bnce.files import atomic_directory
@@ -75,7 +76,8 @@ def prepare(
 
     `valid` and `test` are sources too; without them whole documents are drawn from the training text. If the first
     source is the name of a benchmark, the second is its path: it has splits, and its own words for a default. The
-    vocabulary and the counts for noise come from the training split alone. The same text gives the same bytes
+    vocabulary and the counts for noise come from the training split alone; `min_count` is 1, or 2 where <unk> would
+    not be trained otherwise (`word_choice`). The same text gives the same bytes
     whatever `num_workers` is. `progress` is told how many bytes of how many are done; of 0 is unknown. `notice` is told
     of what looks wrong with the text.
     """
@@ -119,6 +121,7 @@ def prepare(
         number = functools.partial(number_and_store, normaliser=cutter, cut=cut, directory=scratch)
         tally = Tally(scratch)
         stored = []
+        num_unknown = 0
         signs = TokenisedSigns(normaliser)
         for split, documents in texts:
             # Closed here and now, so that after an error nothing goes on with text nobody wants.
@@ -126,20 +129,23 @@ def prepare(
                 for block in counted:
                     tally.add(block.words, block.train_counts)
                     stored.append(block.stored)
+                    num_unknown += block.num_unknown
                     meter.numbered()
         _check_splits(stored, cut, given)
-        max_words = 0 if vocabulary else None if vocab_size is None else vocab_size - len(SPECIALS)
-        min_count = min_count or 1
-        ranking = tally.most_frequent(max_words, min_count)
-        if vocabulary is None:
-            if not ranking.words:
-                raise UserError(f"No word occurs {min_count} times or more: lower the minimal count.")
-            vocabulary = Vocabulary([*SPECIALS, *ranking.words])
-        encode_corpus(stored, directory, vocabulary, normaliser, ranking.num_types, workers, meter.encoded)
+        if vocabulary is not None:
+            num_types, min_count = tally.most_frequent(0).num_types, None
+        else:
+            max_words = None if vocab_size is None else vocab_size - len(SPECIALS)
+            ranking, min_count = choose_words(tally, max_words, min_count, num_unknown)
+            vocabulary, num_types = Vocabulary([*SPECIALS, *ranking.words]), ranking.num_types
+        encode_corpus(stored, directory, vocabulary, normaliser, num_types, min_count, workers, meter.encoded)
         shutil.rmtree(scratch)
     if notice is not None and benchmark is None and (told := signs.notice("The text")) is not None:
         notice(f"{told} {FOR_TOKENISED}")
-    return Corpus.open(out)
+    corpus = Corpus.open(out)
+    if notice is not None and (told := describe_untrained(corpus.statistics)) is not None:
+        notice(told)
+    return corpus
 
 
 def encode_text(

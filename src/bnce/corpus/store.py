@@ -203,6 +203,7 @@ def write_description(
     statistics: Mapping[str, SplitStatistics],
     hashes: Mapping[str, str],
     num_types: int | None = None,
+    min_count: int | None = None,
 ) -> None:
     """Write all that makes a directory of id files a corpus."""
     vocabulary.write(directory / VOCABULARY_FILE)
@@ -217,6 +218,7 @@ def write_description(
         counts_hash=digest_file(directory / COUNTS_FILE),
         dtype=ids_dtype(len(vocabulary)).name,
         num_types=num_types,
+        min_count=min_count,
     ).write(directory)
 
 

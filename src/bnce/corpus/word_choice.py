@@ -1,0 +1,44 @@
+"""Which words make a vocabulary: the most frequent ones, and never so many that `<unk>` has nothing to learn from.
+
+A vocabulary of every training word leaves no unknown word in the training text. A model of it gives `<unk>` next to
+nothing, 14 nats each, though other text has some: that costs more perplexity than a smaller vocabulary does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bnce.corpus.manifest import SplitStatistics
+from bnce.corpus.normalise import UNKNOWN_WORD
+from bnce.corpus.tally import Ranking, Tally
+from bnce.errors import UserError
+
+# Words that occur less often are left out where <unk> would not be trained otherwise; OBWB leaves out those below 3.
+MIN_COUNT_FOR_UNKNOWN = 2
+
+
+def choose_words(tally: Tally, max_words: int | None, min_count: int | None, num_unknown: int) -> tuple[Ranking, int]:
+    """Choose words, and say how often they occur at least: as given, else once, or twice to have `<unk>` trained.
+
+    `num_unknown` counts the unknown words that the training text spells itself.
+    """
+    ranking = tally.most_frequent(max_words, min_count or 1)
+    if not ranking.words:
+        raise UserError(f"No word occurs {min_count or 1} times or more: lower the minimal count.")
+    if min_count is None and len(ranking.words) == ranking.num_types and not num_unknown:
+        frequent = tally.most_frequent(max_words, MIN_COUNT_FOR_UNKNOWN)
+        if 0 < len(frequent.words) < len(ranking.words):
+            return frequent, MIN_COUNT_FOR_UNKNOWN
+    return ranking, min_count or 1
+
+
+def describe_untrained(statistics: Mapping[str, SplitStatistics]) -> str | None:
+    """Say that `<unk>` has no target to learn from, where that matters, and how often it comes up elsewhere."""
+    rates = [f"{split.unk_rate:.2%} of the words of {name}" for name, split in statistics.items() if split.num_oov]
+    if statistics["train"].num_oov or not rates:
+        return None
+    return (
+        f"The training text has no {UNKNOWN_WORD}, since the vocabulary holds all of its words: a model learns to give "
+        f"unknown words next to no probability. They are {' and '.join(rates)}. Leave rare words out of the vocabulary "
+        "with --min-count or --vocab-size."
+    )
