@@ -2,9 +2,10 @@
 
     python benchmarks/nbest.py --run RUN --corpus CORPUS --valid valid.txt --test test.txt --work DIR --out nbest.md
 
-CORPUS is the one RUN was trained on; valid and test are plain text, packed or not. DIR gets a trigram of the corpus and
-for every seed lists in Kaldi's form, made of sentences of test (nbest_lists.py): a development set that weights are
-tuned on and a test set that they are judged by. All figures come from the commands that the report names.
+CORPUS is the one RUN was trained on; valid and test are plain text, packed or not. DIR gets a trigram of the corpus,
+with --ngram-corpus another one of more text, and for every seed lists in Kaldi's form, made of sentences of test
+(nbest_lists.py): a development set that weights are tuned on and a test set that they are judged by. All figures come
+from the commands that the report names; they are also in DIR/figures.json.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import shlex
 import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,16 @@ NUM_UTTERANCES = {"dev": 500, "test": 100}  # fewer to tune on leave the weights
 MIN_WORDS, MAX_WORDS = 8, 25
 OLD_LM_TOKENS = 300_000  # the old language model is a bigram of so much of the corpus
 NUM_TEXT_SENTENCES = 4000  # of each text that perplexities are of
-MODELS = {"trigram": "trigram (KenLM)", "run": "bnce run", "mixture": "run and trigram, interpolated"}
+# In the order of the tables. The last two are there where --ngram-corpus is given.
+MODELS = {
+    "own": "trigram of the run's text",
+    "run": "bnce run",
+    "own-mixture": "run and that trigram, interpolated",
+    "more": "trigram of more text",
+    "more-mixture": "run and the trigram of more text, interpolated",
+}
+# What is compared with what, seed by seed.
+STEPS = [("run", "own"), ("own-mixture", "run"), ("run", "more"), ("more-mixture", "run")]
 
 # What was measured while the settings were chosen: no run of this script measures it again.
 TRIED = """\
@@ -54,9 +63,9 @@ valid's sentences, by their first best (15–25%) and oracle (half of it or less
 | this page's, trigram of the run's text, tuned on 100; seeds 1–10 | 18.04 | 11.32 | 11.15 | 8.74 | 6 of 10, 2 equal |
 | the same, tuned on 500 | 17.89 | 11.12 | 11.02 | 8.57 | 4 of 10, 4 equal |
 
-So the run's gain over the first best is there with all settings and seeds. What a trigram of the same text, worse than
-the run by itself, adds to it is of the size of chance on 100 utterances, though it lowers perplexity by 15%. This
-page's trigram is made of all of the text that the run saw a sixth of, as is usual: n-gram models are quickly made.
+So the run's gain over the first best is there with all settings and seeds. What a trigram of the same text adds to it
+is of the size of chance on 100 utterances, though it lowers perplexity by 15%. N-gram models are quickly made of more
+text than a network is trained on, which is why this page has both.
 """
 
 Figures = dict[str, Any]
@@ -72,12 +81,14 @@ def make_files(options: argparse.Namespace) -> None:
     corpus, work = Corpus.open(options.corpus), options.work
     vocabulary = corpus.vocabulary
     work.mkdir(parents=True, exist_ok=True)
-    # An n-gram model is quickly made of more text than a network is trained on.
-    more = Corpus.open(options.ngram_corpus or options.corpus)
-    if more.vocabulary.digest != vocabulary.digest:
-        raise SystemExit(f"{options.ngram_corpus} has other words: prepare it with --vocab {options.corpus}/vocab.txt")
-    ids, more_ids = (np.asarray(one.split("train"), dtype=np.int64) for one in (corpus, more))
-    for name, order, part in (("old", 2, ids[:OLD_LM_TOKENS]), ("trigram", 3, more_ids)):
+    ids = np.asarray(corpus.split("train"), dtype=np.int64)
+    parts = [("old", 2, ids[:OLD_LM_TOKENS]), ("own", 3, ids)]
+    if options.ngram_corpus is not None:
+        more = Corpus.open(options.ngram_corpus)
+        if more.vocabulary.digest != vocabulary.digest:
+            raise SystemExit(f"{more.directory} has other words: prepare it with --vocab {options.corpus}/vocab.txt")
+        parts.append(("more", 3, np.asarray(more.split("train"), dtype=np.int64)))
+    for name, order, part in parts:
         write_arpa(work / f"{name}.arpa", vocabulary.words, estimate(part, len(vocabulary), order))
     valid, test = (read_sentences(path, corpus.normaliser) for path in (options.valid, options.test))
     for name, sentences in (("valid", valid), ("test", test)):
@@ -127,20 +138,22 @@ def rescore(bnce: Commands, model: Path, name: str, lists: Path) -> Figures:
         for half in ("dev", "test")
     )
     tuned = bnce.run("rescore", model, *dev, "--tune", lists / "dev.ref", "--save-weights", weights)
-    begin = time.perf_counter()
     kept = ["--weights", weights, "--refs", lists / "test.ref", "--out", lists / f"{name}.best"]
-    judged = bnce.run("rescore", model, *test, *kept)
-    return {"dev": tuned, "test": judged, "seconds": time.perf_counter() - begin}
+    return {"dev": tuned, "test": bnce.run("rescore", model, *test, *kept)}
 
 
 def measure(bnce: Commands, options: argparse.Namespace) -> Figures:
     """Interpolate, then rescore every seed's lists with each model."""
     work = options.work
-    models = {"trigram": work / "trigram.arpa", "run": options.run, "mixture": work / "mixture.toml"}
+    trigrams = ["own"] if options.ngram_corpus is None else ["own", "more"]
+    models = {"run": options.run}
     texts = ["--valid", work / "valid.txt", "--test", work / "test.txt"]
-    found = {
-        "interpolate": bnce.run("interpolate", models["run"], models["trigram"], *texts, "--out", models["mixture"])
-    }
+    found: Figures = {"interpolate": {}}
+    for name in trigrams:
+        models |= {name: work / f"{name}.arpa", f"{name}-mixture": work / f"{name}.toml"}
+        mixed = bnce.run("interpolate", options.run, models[name], *texts, "--out", models[f"{name}-mixture"])
+        found["interpolate"][name] = mixed
+    models = {name: models[name] for name in MODELS if name in models}
     found["seeds"] = [
         {name: rescore(bnce, model, name, work / f"seed-{seed}") for name, model in models.items()}
         for seed in range(1, options.num_seeds + 1)
@@ -156,7 +169,7 @@ def table(head: str, align: str, rows: list[list[str]]) -> list[str]:
 
 def rates(seed: Figures) -> dict[str, Figures]:
     """Give the test set's errors in the order of the steps."""
-    judged = {f"rescored: {MODELS[name]}": seed[name]["test"]["after"] for name in MODELS}
+    judged = {f"rescored: {MODELS[name]}": seed[name]["test"]["after"] for name in seed}
     return {"first best": seed["run"]["test"]["before"], **judged, "oracle": seed["run"]["test"]["oracle"]}
 
 
@@ -191,33 +204,34 @@ def report(options: argparse.Namespace, typed: list[str], found: Figures) -> str
         rows.append([name, *(f"{value:.2f}" for value in values), f"{statistics.mean(values):.2f}"])
     seeds = " | ".join(f"seed {number}" for number in range(1, len(columns) + 1))
     lines += table(f"hypotheses, % | {seeds} | mean", "l" + "r" * (len(columns) + 1), rows)
-    steps = ["first best", *(f"rescored: {MODELS[name]}" for name in ("run", "mixture"))]
-    for before, after in itertools.pairwise(steps):
-        num_lower = sum(column[after]["wer"] < column[before]["wer"] for column in columns)
-        lines.append(f"- '{after}' is lower than '{before}' with {num_lower} of {len(columns)} seeds.")
-    rows = [[MODELS[name], *(f"{value:.4g}" for value in first[name]["dev"]["weights"].values())] for name in MODELS]
+    steps = [
+        (f"rescored: {MODELS[one]}", f"rescored: {MODELS[other]}") for one, other in STEPS if {one, other} <= {*first}
+    ]
+    for after, before in [("rescored: bnce run", "first best"), *steps]:
+        pairs = [(column[after]["wer"], column[before]["wer"]) for column in columns]
+        lower, equal = sum(one < other for one, other in pairs), sum(one == other for one, other in pairs)
+        lines.append(f"- '{after}' is lower than '{before}' with {lower} of {len(columns)} seeds, equal with {equal}.")
+    rows = [[MODELS[name], *(f"{value:.4g}" for value in first[name]["dev"]["weights"].values())] for name in first]
     head = "weights, tuned on dev of seed 1 | am | old LM | new LM (ln p) | word penalty | OOV penalty"
     lines += ["", *table(head, "lrrrrr", rows)]
-    lines += [f"A test set with the run took {first['run']['seconds']:.1f} s, start and loading included."]
-    lines += ["", "## Other settings of the error model", "", TRIED]
-    mixed = found["interpolate"]
+    lines += ["## Other settings of the error model", "", TRIED]
     lines += [
         "## Perplexity",
         "",
         f"Of the first {NUM_TEXT_SENTENCES} sentences of each text, each from a fresh state, per word and",
-        "`</s>`, `<unk>` counted as a word; both models know the same words. The run's is with the constant Z.",
+        "`</s>`, `<unk>` counted as a word; all models know the same words. The run's is with the constant Z. The",
+        "weight is that of the trigram in its mixture with the run, found by EM on valid.",
         "",
     ]
-    rows = [
-        [
-            MODELS[name],
-            f"{mixed['weights'][place]:.3f}",
-            *(f"{mixed[text]['components'][place]['ppl']:.1f}" for text in ("valid", "test")),
-        ]
-        for place, name in enumerate(("run", "trigram"))
-    ]
-    rows.append(["mixture", "", *(f"{mixed[text]['mixture']['ppl']:.1f}" for text in ("valid", "test"))])
-    lines += table("model | weight, by EM on valid | valid | test", "lrrr", rows)
+    rows = []
+    for name, mixed in found["interpolate"].items():
+        for place, one in enumerate(("run", name)):
+            if one != "run" or not rows:
+                ppls = (f"{mixed[text]['components'][place]['ppl']:.1f}" for text in ("valid", "test"))
+                rows.append([MODELS[one], "" if one == "run" else f"{mixed['weights'][place]:.3f}", *ppls])
+        ppls = (f"{mixed[text]['mixture']['ppl']:.1f}" for text in ("valid", "test"))
+        rows.append([MODELS[f"{name}-mixture"], "", *ppls])
+    lines += table("model | weight | valid | test", "lrrr", rows)
     more = " --ngram-corpus corpus-1" if options.ngram_corpus else ""
     texts = f"--corpus corpus{more} --valid valid.txt.xz --test test.txt.xz"
     script = f"python benchmarks/nbest.py --run run {texts} --work work"
@@ -229,7 +243,7 @@ def report(options: argparse.Namespace, typed: list[str], found: Figures) -> str
         "",
     ]
     names = {str(options.work): "work", str(options.run): "run"}
-    for line in typed[: 1 + 2 * len(MODELS)]:
+    for line in typed[: len(found["interpolate"]) + 2 * len(first)]:
         for path, name in names.items():
             line = line.replace(path, name)
         lines.append(f"    {line}")
@@ -241,7 +255,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--run", type=Path, required=True, help="a run directory")
     parser.add_argument("--corpus", type=Path, required=True, help="the corpus it was trained on")
-    parser.add_argument("--ngram-corpus", type=Path, help="what the trigram is made of, with the same words; CORPUS")
+    parser.add_argument("--ngram-corpus", type=Path, help="more text for another trigram, with the same words")
     parser.add_argument("--valid", required=True, help="text to find the mixture's weights on")
     parser.add_argument("--test", required=True, help="held-out text, the sentences of the lists among it")
     parser.add_argument("--work", type=Path, required=True, help="a directory for all files that are made")
@@ -251,7 +265,12 @@ def main() -> None:
     options = parser.parse_args()
     make_files(options)
     bnce = Commands()
-    text = report(options, bnce.typed, measure(bnce, options))
+    found = measure(bnce, options)
+    if options.ngram_corpus is not None:
+        sizes = [Corpus.open(one).statistics["train"].num_tokens for one in (options.ngram_corpus, options.corpus)]
+        MODELS["more"] = f"trigram of {sizes[0] / sizes[1]:.1f} times the text"
+    (options.work / "figures.json").write_text(json.dumps(found), encoding="utf-8")
+    text = report(options, bnce.typed, found)
     if options.out is not None:
         options.out.write_text(text, encoding="utf-8")
     print(text)
