@@ -46,6 +46,7 @@ ORDER = [
     "run_identity",
     "run_directory",
     "peak_memory",
+    "observer",
     "training_clock",
     "trainer",
     "training_run",

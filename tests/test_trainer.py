@@ -324,6 +324,42 @@ class TestEvaluations:
         assert not torch.equal(tensors["embedding"], trainer.model.embedding)
 
 
+class TestEarlyStopping:
+    def test_ends_where_validation_does_not_become_better(
+        self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        script_perplexities(monkeypatch, [5.0, 6.0, 4.0, 4.0, 4.5, 1.0])
+        trainer = make_trainer(names, corpus, training={"epochs": 6, "stop_after": 2})
+        assert trainer.train()
+        assert (trainer.step, trainer.best_step, trainer.stops_early) == (250, 150, True)
+        assert (
+            "Training ends early at step 250 of 300: 2 evaluations in a row found no validation PPLf below 4 (step "
+            "150), and training.stop_after is 2."
+        ) in trainer.observer.sentences  # type: ignore[attr-defined]
+
+    def test_counts_on_over_a_resume(
+        self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        script_perplexities(monkeypatch, [5.0, 6.0, 7.0, 8.0])
+        trainer = make_trainer(names, corpus, training={"epochs": 6, "stop_after": 2})
+        assert not trainer.train(lambda: trainer.step == 120)
+        resumed = Trainer(trainer.run, corpus, CPU, Watcher())
+        resumed.resume()
+        assert resumed.train()
+        assert resumed.step == 150
+        # Killed after its last evaluation, it is not trained further, and evaluates nothing again.
+        again = Trainer(trainer.run, corpus, CPU, Watcher())
+        again.resume()
+        assert again.train()
+        assert (again.step, again.best_step, again.stops_early) == (150, 50, True)
+
+    def test_is_off_by_default(self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+        script_perplexities(monkeypatch, [5.0, 6.0, 7.0, 8.0])
+        trainer = make_trainer(names, corpus, training={"epochs": 4})
+        assert trainer.train()
+        assert (trainer.step, trainer.stops_early) == (200, False)
+
+
 class TestSchedule:
     def test_the_rate_is_halved_after_patience(
         self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch

@@ -356,6 +356,19 @@ def test_other_corpora_are_opened_where_they_are(corpus: Corpus, tmp_path: Path)
         open_corpus(str(tmp_path / "missing"))
 
 
+def test_a_run_that_ends_early_is_finished(corpus: Corpus, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worse = iter([7.0, 9.0])
+    monkeypatch.setattr(
+        "bnce.trainer.evaluate", lambda model, ids, **_: dataclasses.replace(evaluate(model, ids), ppl_f=next(worse))
+    )
+    run = create_run(place / "run", small_config(corpus, training={"epochs": 9, "stop_after": 1}), corpus)
+    summary = run_training(run, corpus, CPU, Watcher())
+    assert {key: summary[key] for key in ("status", "step", "best_step", "epochs", "stopped_early")} == {
+        "status": "finished", "step": 100, "best_step": 50, "epochs": 2.0, "stopped_early": True
+    }  # fmt: skip
+    assert (run.path / "evaluation.json").is_file()
+
+
 def test_the_best_model_is_tested_and_not_the_last(
     corpus: Corpus, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

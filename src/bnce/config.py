@@ -121,6 +121,7 @@ class TrainingConfig:
     evaluations_per_epoch: int = 1
     max_valid_tokens: int = 0  # 0: all of them
     max_test_tokens: int = 0  # 0: all of them
+    stop_after: int = 0  # end after N evaluations in a row without a better validation perplexity; 0: never
     checkpoint_seconds: float = 600.0  # inf: saved only when stopped
     precision: str = "auto"  # of matrix products: bf16 on a GPU and float32 on a CPU; masters are always float32
     deterministic: bool = False  # the same bits every time, also on a GPU, at some cost
@@ -129,7 +130,7 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         for key in ("batch_size", "num_steps", "epochs", "evaluations_per_epoch"):
             _at_least(f"training.{key}", getattr(self, key), 1)
-        for key in ("max_train_tokens", "max_valid_tokens", "max_test_tokens", "seed"):
+        for key in ("max_train_tokens", "max_valid_tokens", "max_test_tokens", "stop_after", "seed"):
             _at_least(f"training.{key}", getattr(self, key), 0, most=MAX_SEED)
         _among("training.precision", self.precision, PRECISION_NAMES)
         if not self.checkpoint_seconds > 0:

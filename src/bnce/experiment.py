@@ -16,9 +16,9 @@ from bnce.checkpoint import MODEL_FILE, remove_states
 from bnce.config import MODEL_NAMES, RunConfig
 from bnce.corpus.store import Corpus
 from bnce.errors import BusyError, DiskFullError, UserError, unknown_name
+from bnce.observer import Observer
 from bnce.resuming import describe_differences, find_differences
 from bnce.run_directory import RunDirectory, hold_run, is_finished, read_status
-from bnce.trainer import Observer
 from bnce.training_run import check_trainable, create_run, run_training
 
 # What a table's rows are trained with, unless another recipe is named: `ltcb` and `obwb` are the paper's own.

@@ -28,6 +28,7 @@ MAY_CHANGE = frozenset(
         "training.evaluations_per_epoch",
         "training.max_valid_tokens",
         "training.max_test_tokens",
+        "training.stop_after",
         "training.checkpoint_seconds",
         "training.precision",
         "training.deterministic",

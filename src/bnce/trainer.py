@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from bnce.evaluate import Evaluation, evaluate
 from bnce.language_model import LanguageModel
 from bnce.losses import softmax_forms
 from bnce.metrics import METRICS_FILE
+from bnce.observer import Observer
 from bnce.optimiser import Optimiser, Schedule
 from bnce.peak_memory import peak_memory_bytes, reset_peak_memory
 from bnce.resuming import find_differences, lower_rates, resume_command
@@ -39,22 +40,6 @@ ASTRAY = 1.1
 # A run of fewer steps, with a batch that could be smaller, learns little.
 FEW_STEPS = 500
 LARGE_BATCH = 64
-
-
-class Observer(Protocol):
-    """Somebody who watches a run, such as a progress bar."""
-
-    def advanced(self, *, tokens: int, words_per_second: float, loss: float) -> None:
-        """Hear of progress; the loss is the mean over tokens since the last evaluation."""
-
-    def evaluating(self, split: str, num_done: int, num_tokens: int) -> None:
-        """Hear how far an evaluation on validation or test has come."""
-
-    def evaluated(self, record: dict[str, Any]) -> None:
-        """Hear of an evaluation on validation."""
-
-    def noticed(self, sentence: str) -> None:
-        """Hear of something worth a line."""
 
 
 class Trainer:
@@ -91,6 +76,7 @@ class Trainer:
         self.tokens_at_evaluation = 0
         self.best_perplexity = math.inf
         self.best_step = 0
+        self.evaluations_without_better = 0
         self.evaluated_step = 0  # the last one that validation was evaluated after
         self.warnings: list[str] = []
         self.changes: list[dict[str, Any]] = []  # of settings, when the run was resumed
@@ -149,7 +135,7 @@ class Trainer:
         if self._evaluation_due():  # the one that this run was stopped in
             self._evaluate(signals)
         last_saved = self.clock.start()
-        while self.step < self.total_steps:
+        while self.step < self.total_steps and not self.stops_early:
             index = self.step % len(self.streams)
             if index == 0:
                 self.training_step.reset_state()
@@ -177,7 +163,18 @@ class Trainer:
                 if evaluates:
                     self._evaluate(signals)
                 last_saved = self.clock.start()
+        if self.stops_early:
+            self.observer.noticed(
+                f"Training ends early at step {self.step} of {self.total_steps}: {self.evaluations_without_better} "
+                f"evaluations in a row found no validation PPLf below {self.best_perplexity:.5g} (step "
+                f"{self.best_step}), and training.stop_after is {self.config.training.stop_after}."
+            )
         return True
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether validation has not become better for as many evaluations as the settings allow."""
+        return 0 < self.config.training.stop_after <= self.evaluations_without_better
 
     def _check_finite(self) -> None:
         loss, norm = float(self.training_step.loss_total), float(self.training_step.norm)
@@ -235,8 +232,9 @@ class Trainer:
         """Draw the conclusions of an evaluation that is written down: made just now, or before the run was killed."""
         perplexity = record["ppl_f"]
         self._warn_if_astray(perplexity)
+        self.evaluations_without_better += 1
         if perplexity < self.best_perplexity:
-            self.best_perplexity, self.best_step = perplexity, self.step
+            self.best_perplexity, self.best_step, self.evaluations_without_better = perplexity, self.step, 0
         if self.step % len(self.streams) == 0:
             self.schedule.end_epoch(perplexity)
         self.training_step.loss_total.zero_()
@@ -319,6 +317,7 @@ class Trainer:
             "tokens_at_evaluation": self.tokens_at_evaluation,
             "best_perplexity": self.best_perplexity,
             "best_step": self.best_step,
+            "evaluations_without_better": self.evaluations_without_better,
             "evaluated_step": self.evaluated_step,
             "grad_norm": float(self.training_step.norm),
             "schedule": self.schedule.state(),
@@ -356,6 +355,7 @@ class Trainer:
         self.tokens_at_evaluation = record["tokens_at_evaluation"]
         self.clock.load_state(record)
         self.best_perplexity, self.best_step = record["best_perplexity"], record.get("best_step", 0)
+        self.evaluations_without_better = record.get("evaluations_without_better", 0)
         # Version 0.1.0 saved after an evaluation and not before it.
         self.evaluated_step = record.get("evaluated_step", self.step)
         self.training_step.norm.fill_(record.get("grad_norm", 0.0))

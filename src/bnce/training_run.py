@@ -21,10 +21,11 @@ from bnce.errors import DiskFullError, NotFiniteError, OutOfMemoryError, UserErr
 from bnce.evaluate import Evaluation, evaluate
 from bnce.evaluation_events import write_test_events
 from bnce.losses import softmax_forms
+from bnce.observer import Observer
 from bnce.run_directory import RunDirectory, describe_device, read_summary, remove_unbegun, training_streams
 from bnce.stopping import Stopped
 from bnce.threads import use_threads
-from bnce.trainer import Observer, Trainer
+from bnce.trainer import Trainer
 from bnce.version import __version__
 
 ALL_BUT_LITTLE = 0.9  # of a text; who trains on less of it is told
@@ -250,6 +251,8 @@ def _summary(trainer: Trainer, run: RunDirectory, status: str, command: str) -> 
         "tokens": trainer.tokens if is_timed else None,
         "epochs": trainer.step / len(trainer.streams) if is_timed else None,
         "step": trainer.step,
+        "best_step": trainer.best_step,
+        "stopped_early": trainer.stops_early,
         "warnings": trainer.warnings,
         "changes": trainer.changes,
     }

@@ -21,7 +21,7 @@ from bnce.stopping import Stopped
 if TYPE_CHECKING:
     from bnce.config import RunConfig
     from bnce.experiment import Outcome, PlannedRow
-    from bnce.trainer import Observer
+    from bnce.observer import Observer
 
 FAILED = 1  # the status where rows diverged or did not fit, and the others were trained
 

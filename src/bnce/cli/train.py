@@ -251,6 +251,8 @@ def _print_results(record: dict[str, Any]) -> None:
         f"{record['words_per_second']:,.0f} words/s on {record['device']}; {record['num_parameters']:,} parameters",
         markup=False,
     )
+    if record["stopped_early"]:
+        stdout.print(f"  ended early at step {record['step']}: the best validation was at step {record['best_step']}")
     if "test" in record:
         from bnce.cli.evaluate import describe
 
