@@ -33,18 +33,81 @@ def test_json_is_one_line_of_plain_json(capsys: pytest.CaptureFixture[str]) -> N
     assert json.loads(printed.out)["e"] == "ü"
 
 
-def test_a_bar_that_never_moves_never_shows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bar_that_never_moves_never_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    monkeypatch.setattr("bnce.cli.console.stderr", Console(file=written, width=100, force_terminal=True))
+    monkeypatch.setenv("TERM", "xterm")
     with progress_bar() as bar:
         task = bar.add_task("working", total=2)
-    assert capsys.readouterr() == ("", "")
-    with progress_bar("{task.fields[extra]}") as bar:
+    assert written.getvalue() == ""
+    with progress_bar("extra") as bar:
         task = bar.add_task("working", total=2, extra="")
         bar.update(task, completed=2, extra="nearly done")
+    for shown in ("working", "100%", "nearly done"):
+        assert shown in written.getvalue()
+
+
+def test_without_a_terminal_there_is_one_line_per_minute(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("bnce.cli.console.time.monotonic", lambda: now)
+    with progress_bar("extra") as bar:
+        task = bar.add_task("working [bold]hard[/bold]", total=200, extra="")
+        for second in range(151):
+            now = 1000.0 + second
+            bar.update(task, completed=second, extra=f"at {second}")
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert "working" in printed.err
-    assert "100%" in printed.err
-    assert "nearly done" in printed.err
+    # Two minutes, and nothing at the end: what was done says so itself.
+    assert [line.partition(", 0:")[0] for line in printed.err.splitlines()] == [
+        "working hard 30%: at 60",
+        "working hard 60%: at 120",
+    ]
+
+
+def test_a_run_without_a_terminal_tells_of_every_evaluation(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("bnce.cli.console.time.monotonic", lambda: now)
+    display = Display(load_recipe("wiki", model="relu-lstm", loss="chunk-bnce"), 100_000)
+    record = {"step": 1200, "epoch": 0.5, "loss": 5.25, "ppl_n": 99.04, "ppl_f": 98.06, "words_per_second": 15_000.0}
+    display.advanced(tokens=100_000, words_per_second=15_000.0, loss=5.25)
+    display.evaluating("valid", 0, 1000)
+    now += 61
+    display.evaluating("valid", 500, 1000)
+    display.evaluating("valid", 1000, 1000)
+    display.evaluated(record)
+    now += 61
+    display.advanced(tokens=150_000, words_per_second=15_000.0, loss=5.25)
+    first, second, third = (
+        re.sub(r", \d:\d\d:\d\d (so far|left)", "", x) for x in capsys.readouterr().err.splitlines()
+    )
+    assert first.startswith("evaluating on valid 50%: ")
+    assert (
+        second == "relu-lstm chunk-bnce step 1,200, epoch 0.50: loss 5.250, validation PPLn 99.0 PPLf 98.1, 15,000 w/s"
+    )
+    assert third == "relu-lstm chunk-bnce 75%: 15,000 w/s, PPLn 99.0 PPLf 98.1, loss 5.250"
+
+
+def test_an_evaluation_has_a_bar_of_its_own_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    monkeypatch.setattr("bnce.cli.console.stderr", Console(file=written, width=130, force_terminal=True))
+    monkeypatch.setenv("TERM", "xterm")
+    display = Display(load_recipe("wiki", model="relu-lstm", loss="chunk-bnce"), 100_000)
+    display.advanced(tokens=100_000, words_per_second=15_000.0, loss=5.25)
+    for split in ("valid", "test"):
+        written.truncate(0)
+        for num_done in (250, 500):
+            display.evaluating(split, num_done, 1000)
+            display.bar.refresh()
+        assert f"evaluating on {split}" in written.getvalue()
+        display.evaluating(split, 1000, 1000)
+        written.truncate(0)
+        display.bar.refresh()
+        assert "evaluating" not in written.getvalue()
+    display.bar.stop()
 
 
 def test_every_command_explains_itself_with_examples(bnce: Command) -> None:

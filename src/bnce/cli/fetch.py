@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -39,13 +38,10 @@ def fetch(
     """
     from bnce.corpus.fetch import fetch as fetch_corpus
 
-    with contextlib.ExitStack() as shown:
-        bar = progress_bar("{task.fields[size]}")
+    with progress_bar("size") as bar:
         task = bar.add_task(name, total=None, size="")
 
         def progress(done: int, total: int) -> None:
-            if not bar.live.is_started:
-                shown.enter_context(bar)
             size = f"{done / 1e6:,.0f}{f' of {total / 1e6:,.0f}' if total else ''} MB"
             bar.update(task, completed=done, total=total or None, size=size)
 

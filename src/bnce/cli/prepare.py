@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -116,14 +115,10 @@ def prepare(
     given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
     normaliser = replace(benchmark.normaliser(sources[1]) if benchmark else Normaliser(), **given)
     notices: list[str] = []
-    with contextlib.ExitStack() as shown:
-        bar = progress_bar()
+    with progress_bar() as bar:
         task = bar.add_task("reading", total=None)
 
         def progress(done: int, total: int) -> None:
-            # Only now, so that a wrong path or setting is answered by one sentence and no bar.
-            if not bar.live.is_started:
-                shown.enter_context(bar)
             bar.update(task, completed=done, total=total or None)
 
         corpus = make_corpus(

@@ -180,15 +180,12 @@ def rescore(
     judge = None if spoken is None else Judge(lists, spoken)
     with progress_bar() as bar:
         task = bar.add_task("rescoring", total=lists.num_hypotheses)
-        shown = sys.stderr.isatty()
 
         def advance(num: int) -> None:
-            if shown:
-                bar.update(task, advance=num)
+            bar.update(task, advance=num)
 
         def score(by: Weights | None) -> Scores:
-            if shown:
-                bar.update(task, completed=0)
+            bar.update(task, completed=0)
             return score_in_order(model, lists, None if rule == "first" else by, documents, advance)
 
         def find(found: Scores) -> Weights:

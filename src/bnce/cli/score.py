@@ -236,7 +236,7 @@ def _open_file(path: Path, mode: str, carry: bool, device: str) -> _Source:
 @contextlib.contextmanager
 def _shown_progress(name: str, num_bytes: int) -> Iterator[Callable[[int], object]]:
     """Give what shows how much of a file is read, where a bar would not stand among the results."""
-    if not num_bytes or sys.stdout.isatty() or not sys.stderr.isatty():
+    if not num_bytes or (sys.stdout.isatty() and sys.stderr.isatty()):
         yield lambda num_bytes_read: None
         return
     with progress_bar() as bar:
