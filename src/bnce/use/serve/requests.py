@@ -52,10 +52,11 @@ class RequestReader:
                 refuse_many("sentences", _length(record.get(name)), self._limits.max_sentences)
         elif kind is RescoreRequest:
             utterances = record.get("utterances")
-            # Each has a hypothesis at least.
-            refuse_many("utterances", _length(utterances), self._limits.max_hypotheses)
-            lists = [one.get("hypotheses") for one in utterances or () if isinstance(one, dict)]
-            refuse_many("hypotheses", sum(map(_length, lists)), self._limits.max_hypotheses)
+            if isinstance(utterances, list):
+                # Each has a hypothesis at least.
+                refuse_many("utterances", len(utterances), self._limits.max_hypotheses)
+                lists = [one.get("hypotheses") for one in utterances if isinstance(one, dict)]
+                refuse_many("hypotheses", sum(map(_length, lists)), self._limits.max_hypotheses)
 
 
 def wrong_field(error: Any) -> RefusedError:
