@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import errno
+import re
 from collections.abc import Iterable
 
 _SHOWN = 80  # letters of a value in a message
@@ -20,7 +22,7 @@ class NotFiniteError(UserError):
 
 
 class OutOfMemoryError(UserError):
-    """Training that does not fit into the GPU's memory."""
+    """Training that does not fit into memory, the machine's or the GPU's."""
 
 
 class DiskFullError(UserError):
@@ -45,6 +47,24 @@ def shown(value: object) -> str:
     except ValueError:  # of a number with thousands of digits
         text = "a number of thousands of digits"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
+# What PyTorch and the system's loader say, which have no exceptions of their own for it.
+_NO_MEMORY = re.compile(
+    r"allocate memory|not enough memory|out of memory|unable to mmap|ALLOC_FAILED|failed to map segment", re.IGNORECASE
+)
+
+
+def full_memory(error: BaseException | None) -> str | None:
+    """Name the memory that is full where an error says so: the machine's or the GPU's."""
+    text = str(error)
+    if isinstance(error, OSError):
+        says_so = error.errno == errno.ENOMEM
+    else:
+        says_so = isinstance(error, RuntimeError | ImportError) and _NO_MEMORY.search(text) is not None
+    if not says_so and not isinstance(error, MemoryError):
+        return None
+    return "GPU's memory" if "CUDA" in text or "CUDNN" in text else "memory"
 
 
 def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> UserError:

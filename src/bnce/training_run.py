@@ -17,7 +17,7 @@ from bnce.config import MAX_THREADS, RunConfig
 from bnce.corpus.prepare import DOCSTRINGS, prepare
 from bnce.corpus.store import Corpus
 from bnce.corpus.workers import num_cores
-from bnce.errors import DiskFullError, NotFiniteError, OutOfMemoryError, UserError
+from bnce.errors import DiskFullError, NotFiniteError, OutOfMemoryError, UserError, full_memory
 from bnce.evaluate import Evaluation, evaluate
 from bnce.evaluation_events import write_test_events
 from bnce.losses import softmax_forms
@@ -218,12 +218,13 @@ def _test(trainer: Trainer, run: RunDirectory, corpus: Corpus) -> Evaluation:
 def _explain_full_memory(config: RunConfig) -> Iterator[None]:
     try:
         yield
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError, OSError) as error:
         # Capturing a step fails once more as it is broken off, and shows that error instead.
-        if not isinstance(error, torch.OutOfMemoryError) and not isinstance(error.__context__, torch.OutOfMemoryError):
+        memory = full_memory(error) or full_memory(error.__context__)
+        if memory is None:
             raise
         raise OutOfMemoryError(
-            f"The GPU's memory is full: {config.model.name} with {config.loss.name} does not fit. Lower "
+            f"The {memory} is full: {config.model.name} with {config.loss.name} does not fit. Lower "
             f"training.batch_size ({config.training.batch_size}) or the model's sizes, or end what else runs there."
         ) from error
 

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from bnce.checkpoint import MODEL_FILE, read_model
+from bnce.run_directory import RunDirectory
+
 from .conftest import Command
 
 Refused = Callable[..., str]
@@ -60,7 +63,9 @@ def test_words_are_not_markup(bnce: Command, trained: Path, tmp_path: Path) -> N
     copy = shutil.copytree(trained, tmp_path / "copy")
     # Where words are cut at blanks only, a word can look like a tag.
     normaliser = {"lowercase": True, "tokens": "whitespace", "sentences": "lines"}
+    tensors, _ = read_model(copy / MODEL_FILE)
     (copy / "normaliser.json").write_text(json.dumps(normaliser), encoding="utf-8")
+    RunDirectory.open(copy).save_tensors(tensors, 1)
     outcome = bnce("generate", copy, "--prompt", "[red] [/b]", "-n", 1)
     assert outcome.status == 0
     assert outcome.stdout.startswith("[red] [/b]")

@@ -9,7 +9,7 @@ import sys
 import traceback
 
 from bnce.cli.streams import STANDARD_OUTPUT, drop_stdout
-from bnce.errors import UserError
+from bnce.errors import UserError, full_memory
 
 BAD_INPUT = 2  # also what the machine cannot do, such as writing to a full disk
 UNEXPECTED = 1
@@ -29,9 +29,6 @@ _ADVICE = {
     errno.EIO: "the disk or the device may be broken",
 }
 # What PyTorch and NumPy say, which have no exceptions of their own for it.
-_NO_MEMORY = re.compile(
-    r"can't allocate memory|not enough memory|out of memory|Cannot allocate memory|unable to mmap|ALLOC_FAILED"
-)
 _TOO_LARGE = re.compile(
     r"overflow|is too big|too large to convert|cannot be converted to type|negative dimension|Maximum allowed "
     r"dimension|exceeds the limit",
@@ -64,14 +61,13 @@ def explain(error: Exception) -> str | None:
     """Say what happened and what to do, or nothing of an error that nobody foresaw."""
     if isinstance(error, UserError):
         return str(error)
-    if isinstance(error, OSError):
-        return _explain_system(error)
     text = str(error)
-    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY.search(text)):
-        place = "GPU's memory" if "CUDA" in text or "CUDNN" in text else "memory"
+    if (place := full_memory(error)) is not None:
         asked = re.search(r"tried to allocate (\d+) bytes", text)
         size = f" ({int(asked[1]) / 2**30:,.1f} GiB more were asked for)" if asked else ""
         return f"The {place} is full{size}: give smaller sizes or less text, or end other programs."
+    if isinstance(error, OSError):
+        return _explain_system(error)
     if isinstance(error, RuntimeError) and _NO_THREADS.search(text):
         return "No more threads can be started: end other programs, or raise the limit (ulimit -u)."
     if isinstance(error, RecursionError):
