@@ -24,7 +24,7 @@ def run(tmp_path: Path) -> RunDirectory:
     model = made.build_model()
     made.save_model(model, 1)
     for step in (1, 2):
-        save_state(made.path, step, model.state_dict(), {"step": step}, made.owner)
+        save_state(made.path, step, model.state_dict(), {"step": step}, made.origin)
         made.append_metrics({"step": step, "ppl_f": 3.5})
     for name in ("summary", "evaluation"):
         made.write_json(f"{name}.json", {"status": "finished"})

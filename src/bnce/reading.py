@@ -22,9 +22,9 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def parse_object(data: bytes | str) -> dict[str, Any]:
-    """Parse JSON that is one object; NaN and Infinity are none."""
+    """Parse JSON that is one object."""
     try:
-        found = json.loads(_decode(data), parse_constant=_refuse_constant)
+        found = json.loads(_decode(data))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(found, dict):
@@ -90,7 +90,3 @@ def _refuse_huge(value: object) -> None:
             _refuse_huge(item)
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ValueError("a number in it is beyond 64 bits")
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")

@@ -85,9 +85,11 @@ def test_not_a_run_directory(tmp_path, write_run):
         ("config.toml", "model = [", "cannot be read as TOML"),
         ("config.toml", 'model = "rnn"\n[loss]\nname = "bnce"\n', "name no model"),
         ("config.toml", '[model]\nname = "rnn"\n[loss]\nname = 3\n', "name no loss"),
-        ("summary.json", '{"seed": ', "cannot be read as JSON"),
-        ("summary.json", "[]", "holds no JSON object"),
-        ("evaluation.json", "", "cannot be read as JSON"),
+        ("summary.json", '{"seed": ', "cannot be read as a JSON object"),
+        ("summary.json", "[]", "cannot be read as a JSON object"),
+        ("evaluation.json", "", "cannot be read as a JSON object"),
+        ("evaluation.json", "[" * 9999, "it is nested too deeply"),
+        ("config.toml", "a = " + "[" * 9999, "it is nested too deeply"),
     ],
 )
 def test_unreadable_files(tmp_path, write_run, name, content, says):

@@ -31,6 +31,7 @@ def test_the_file_keeps_every_digit(tmp_path: Path) -> None:
     [
         ("[]", "is no file of weights"),
         ("{", "is no file of weights"),
+        ("[" * 9999, "it is nested too deeply"),
         ('{"lm": 1}', r"Unknown weight in '.*' 'lm': choose one of am_weight"),
         ('{"lm_weight": "high"}', "The weight lm_weight is 'high': it must be a finite number"),
         ('{"lm_weight": NaN}', "The weight lm_weight is nan"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -97,6 +96,7 @@ def _network(config: RunConfig, vocab_size: int) -> dict[str, Any]:
 
 def _run(path: Path) -> dict[str, Any]:
     from bnce.evaluation_detail import without_detail
+    from bnce.reading import read_object
     from bnce.run_directory import RunDirectory
 
     run = RunDirectory.open(path)
@@ -105,10 +105,10 @@ def _run(path: Path) -> dict[str, Any]:
         file = path / f"{name}.json"
         if file.is_file():
             try:
-                record[name] = json.loads(file.read_text(encoding="utf-8"))
+                record[name] = read_object(file)
             except ValueError as error:
                 raise UserError(f"'{file}' is damaged ({error}): train the run again, or remove the file.") from error
-    if isinstance(record.get("evaluation"), dict):
+    if "evaluation" in record:
         record["evaluation"] = without_detail(record["evaluation"])
     record["metrics"] = run.read_metrics()[-1:]
     return record

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bnce.errors import UserError
+from bnce.reading import parse_object, parse_toml, read_object
 
 
 @dataclass(frozen=True)
@@ -114,8 +113,8 @@ def _not_a_run(path: Path) -> UserError:
 
 def _read_config(path: Path) -> Mapping[str, Any]:
     try:
-        config = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        config = parse_toml(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise UserError(
             f"The settings '{path}' cannot be read as TOML ({error}): restore the file or leave this run out."
         ) from error
@@ -130,20 +129,17 @@ def _read_config(path: Path) -> Mapping[str, Any]:
 
 
 def _read_object(path: Path) -> Mapping[str, Any]:
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         why = "so it never began to train: train it, or leave this run out"
         if (path.parent / "model.safetensors").exists():
             why = "for it holds an exported model: give the run that it came from"
-        raise UserError(f"The run '{path.parent}' has no {path.name}, {why}.") from None
-    except (OSError, ValueError) as error:
+        raise UserError(f"The run '{path.parent}' has no {path.name}, {why}.")
+    try:
+        return read_object(path)
+    except ValueError as error:
         raise UserError(
-            f"'{path}' cannot be read as JSON ({error}): restore the file or leave this run out."
+            f"'{path}' cannot be read as a JSON object ({error}): restore the file or leave this run out."
         ) from error
-    if not isinstance(record, dict):
-        raise UserError(f"'{path}' holds no JSON object: restore the file or leave this run out.")
-    return record
 
 
 def _read_metrics(path: Path) -> tuple[Mapping[str, Any], ...]:
@@ -154,14 +150,14 @@ def _read_metrics(path: Path) -> tuple[Mapping[str, Any], ...]:
     metrics: list[Mapping[str, Any]] = []
     for index, line in enumerate(lines):
         try:
-            record = json.loads(line)
+            record = parse_object(line)
         except ValueError:
-            record = None
-        if not isinstance(record, dict):
             # A crash while writing tears the last line, and only that one.
             if index == len(lines) - 1:
                 break
-            raise UserError(f"Line {index + 1} of '{path}' is no JSON object: remove that line or leave this run out.")
+            raise UserError(
+                f"Line {index + 1} of '{path}' is no JSON object: remove that line or leave this run out."
+            ) from None
         # A run resumed from before its last evaluation repeats steps; what it did last is what holds.
         step = number(record, "step")
         while step is not None and metrics and (number(metrics[-1], "step") or 0) >= step:

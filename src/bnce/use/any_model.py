@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +20,7 @@ import torch
 from bnce import files
 from bnce.corpus.vocabulary import UNK, Vocabulary
 from bnce.errors import UserError
+from bnce.reading import parse_toml
 from bnce.use.component import Component, Context, Floats, Words, WordScores
 from bnce.use.mixture import Mixture
 from bnce.use.model import Model, load
@@ -138,7 +138,7 @@ def write_mixture(path: str | Path, components: Sequence[str | Path], weights: S
 
 def _open_mixture(path: Path, normalised: bool, device: str, carry: bool) -> Mixture:
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))["components"]
+        found = parse_toml(path.read_bytes())["components"]
         pairs = [(path.parent / str(one["path"]), float(one["weight"])) for one in found]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(

@@ -9,7 +9,6 @@ Legend: V vocabulary, A words added.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from torch import Tensor
 from bnce import files
 from bnce.corpus.vocabulary import MIN_SIZE, SPECIALS, UNK, Vocabulary
 from bnce.errors import UserError
+from bnce.reading import read_object
 from bnce.run_directory import LEXICON_FILE, RunDirectory
 from bnce.run_identity import UNKNOWN_WORDS_FILE
 from bnce.use.row_seeding import GIVEN_SIMILARITY, MIN_UNKNOWN, Neighbours, Rows, find_neighbours, seed_rows
@@ -233,7 +233,6 @@ def _read_object(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        return read_object(path)
     except ValueError as error:
         raise UserError(f"'{path}' is damaged ({error}): restore the file.") from error
-    return record if isinstance(record, dict) else {}

@@ -18,6 +18,7 @@ from bnce import files
 from bnce.corpus.normalise import Normaliser
 from bnce.corpus.vocabulary import SPECIALS, Vocabulary
 from bnce.errors import UserError
+from bnce.reading import parse_object
 from bnce.use.component import Component, Floats, Words, WordScores
 from bnce.use.kneser_ney import Order
 
@@ -172,8 +173,8 @@ def _stored_normaliser(path: Path) -> Normaliser:
     if not line.startswith(_NORMALISER_COMMENT):
         return AS_IT_STANDS
     try:
-        return Normaliser.from_dict(json.loads(line.removeprefix(_NORMALISER_COMMENT)))
-    except (ValueError, TypeError, AttributeError) as error:
+        return Normaliser.from_dict(parse_object(line.removeprefix(_NORMALISER_COMMENT)))
+    except ValueError as error:
         raise UserError(
             f"The first line of '{path}' does not say how its text was cut into words ({error}): make the file again, "
             "or remove the line to give it words that are cut already."

@@ -8,7 +8,6 @@ came with, and their weights make up for it.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 from bnce import files
 from bnce.errors import UserError, unknown_name
+from bnce.reading import read_object
 
 
 def count_words(hypothesis: str) -> int:
@@ -52,10 +52,8 @@ class Weights:
     def read(cls, path: str | Path) -> Weights:
         """Read the JSON file that `write` makes; a weight that is not in it has its default."""
         try:
-            found = json.loads(Path(path).read_text(encoding="utf-8"))
-            if not isinstance(found, dict):
-                raise ValueError("not an object")
-        except (OSError, ValueError) as error:
+            found = read_object(Path(path))
+        except ValueError as error:
             raise UserError(
                 f"'{path}' is no file of weights as 'bnce rescore --save-weights' writes it ({error}): "
                 "give such a file, or the weights as options."
