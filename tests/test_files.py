@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -240,6 +241,20 @@ class TestStreams:
         assert path.is_symlink() == linked
         assert list(tmp_path.glob(".*")) == []
 
+    def test_a_reader_of_a_pipe_who_leaves(self, tmp_path: Path) -> None:
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+
+        def read_a_little() -> None:
+            with open(pipe, "rb", buffering=0) as reading:
+                reading.read(1)
+
+        reader = threading.Thread(target=read_a_little)
+        reader.start()
+        with pytest.raises(UserError, match="was closed by its reader before all was written"):
+            files.write_text(pipe, "line\n" * 200_000)
+        reader.join(timeout=60)
+
     def test_what_was_not_finished_is_not_sent(self, tmp_path: Path) -> None:
         pipe = tmp_path / "pipe"
         os.mkfifo(pipe)
@@ -377,6 +392,24 @@ def test_what_killed_processes_left_is_removed(tmp_path: Path, make: Atomic) -> 
     with make(tmp_path / "a") as partial:
         fill(partial)
     assert set(os.listdir(tmp_path)) == {"a", *kept}
+
+
+@pytest.mark.parametrize("kind", ["atomic_file", "atomic_directory"])
+def test_a_writer_that_is_killed_leaves_nothing_for_long(tmp_path: Path, kind: str) -> None:
+    script = (
+        "import os, signal, sys; from pathlib import Path; from bnce import files\n"
+        f"with files.{kind}(Path(sys.argv[1])) as partial:\n"
+        "    (partial / 'inside' if partial.is_dir() else partial).write_text('half')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    path = tmp_path / "a"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    killed = subprocess.run([sys.executable, "-c", script, str(path)], env=environment)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(os.listdir(tmp_path)) == 1
+    with getattr(files, kind)(path) as partial:
+        fill(partial)
+    assert os.listdir(tmp_path) == ["a"]
 
 
 def test_a_file_that_grows_too_large(tmp_path: Path) -> None:

@@ -104,11 +104,18 @@ def _write_through(written: Path, stream: Path) -> None:
     descriptor = _own_stream(os.stat(stream))
     if descriptor is not None and sys.stdout is not None:
         sys.stdout.flush()  # in the order in which it was written
-    with (
-        open(written, "rb") as source,
-        open(stream, "wb") if descriptor is None else os.fdopen(os.dup(descriptor), "wb") as sink,
-    ):
-        shutil.copyfileobj(source, sink)
+    try:
+        with (
+            open(written, "rb") as source,
+            open(stream, "wb") if descriptor is None else os.fdopen(os.dup(descriptor), "wb") as sink,
+        ):
+            shutil.copyfileobj(source, sink)
+    except BrokenPipeError as error:
+        if descriptor is not None:
+            raise
+        raise UserError(
+            f"'{stream}' was closed by its reader before all was written: let it read to the end."
+        ) from error
 
 
 @contextlib.contextmanager
