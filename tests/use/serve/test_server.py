@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import re
+import signal
 import socket
 from typing import Any
 
@@ -12,8 +14,10 @@ import pytest
 
 from bnce.errors import UserError
 from bnce.use.serve.access import is_loopback
+from bnce.use.serve.guard import Receive, Scope, Send
 from bnce.use.serve.limits import Limits
-from bnce.use.serve.server import Shortage, fit_to_files, listen
+from bnce.use.serve.metrics import Metrics
+from bnce.use.serve.server import Shortage, fit_to_files, listen, run_server
 
 
 @pytest.mark.parametrize(
@@ -115,3 +119,25 @@ def test_connections_fit_the_files_that_are_allowed(
     assert fit_to_files(Limits(max_connections=900)).max_connections == 100
     assert changed[-1] == (128, 128)
     assert caplog.records[0].getMessage().startswith("At most 100 connections at a time instead of 900: the system")
+
+
+def test_what_is_there_at_the_start_is_not_searched_for_garbage_again() -> None:
+    """With PyTorch loaded, reading a megabyte of empty lists took 350 ms, and 43 ms with this."""
+    frozen: list[int] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive())["type"] != "lifespan.shutdown":
+            await send({"type": "lifespan.startup.complete"})
+        await send({"type": "lifespan.shutdown.complete"})
+
+    def announce() -> None:
+        frozen.append(gc.get_freeze_count())
+        signal.raise_signal(signal.SIGTERM)
+
+    listener, _ = listen("127.0.0.1", 0)
+    try:
+        with listener:
+            run_server(app, listener, Limits(max_connections=1), Metrics(), announce)
+    finally:
+        gc.unfreeze()
+    assert frozen[0] > 10_000
