@@ -143,6 +143,7 @@ class RunConfig:
 
     recipe: str = ""
     corpus: str = ""
+    init: str = ""  # the run that the weights come from; empty: they start by chance
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     loss: LossConfig = dataclasses.field(default_factory=LossConfig)
     optimiser: OptimiserConfig = dataclasses.field(default_factory=OptimiserConfig)
@@ -155,6 +156,7 @@ SECTIONS: dict[str, type] = {
     "optimiser": OptimiserConfig,
     "training": TrainingConfig,
 }
+_TEXTS = ("recipe", "corpus", "init")
 _VARIANTS = {"models": ("model", MODEL_NAMES), "losses": ("loss", LOSS_NAMES)}
 
 Section = TypeVar("Section")
@@ -201,8 +203,8 @@ def load_recipe(
 
 def from_tables(tables: Mapping[str, Any], origin: str) -> RunConfig:
     """Build a `RunConfig` from parsed TOML; unknown keys and wrong types are refused by name."""
-    _known_keys(tables, (*SECTIONS, "recipe", "corpus"), origin, "key")
-    texts = {key: tables.get(key, "") for key in ("recipe", "corpus")}
+    _known_keys(tables, (*SECTIONS, *_TEXTS), origin, "key")
+    texts = {key: tables.get(key, "") for key in _TEXTS}
     for key, value in texts.items():
         if not isinstance(value, str):
             raise UserError(f"{origin}: {key} is {shown(value)}: it must be of type str.")
@@ -227,7 +229,7 @@ def read_config(path: str | Path) -> RunConfig:
 
 def to_toml(config: RunConfig) -> str:
     """Write a config as TOML that `read_config` reads back to an equal one."""
-    lines = [f"recipe = {_toml_value(config.recipe)}", f"corpus = {_toml_value(config.corpus)}"]
+    lines = [f"{key} = {_toml_value(getattr(config, key))}" for key in _TEXTS if key != "init" or config.init]
     for key in SECTIONS:
         lines += ["", f"[{key}]"]
         for name, value in dataclasses.asdict(getattr(config, key)).items():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +77,18 @@ class Trainer:
         self.best_perplexity = math.inf
         self.best_step = 0
         self.evaluations_without_better = 0
-        self.evaluated_step = 0  # the last one that validation was evaluated after
+        # The last one that validation was evaluated after. A model that is there already is measured before its first
+        # step, too: it stays the best one if training makes it worse.
+        self.evaluated_step = -1 if self.config.init else 0
         self.warnings: list[str] = []
         self.changes: list[dict[str, Any]] = []  # of settings, when the run was resumed
         self.is_astray = False
         self.devices = [describe_device(device)]  # more than one where a run was resumed on another
         self.last_checkpoint: Path | None = None
+
+    def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
+        """Start from another run's model."""
+        self.model.load_state_dict(dict(tensors))
 
     def _choose_softmax(self) -> str:
         """Name the form of the softmax: the configured one, the one the run began with, or the fastest here."""
@@ -132,7 +138,9 @@ class Trainer:
         reset_peak_memory(self.device)
         self._warn_of_few_steps()
         check_every = CHECK_EVERY_STEPS.get(self.device.type, 1)
-        if self._evaluation_due():  # the one that this run was stopped in
+        if self._evaluation_due():  # the one that this run was stopped in, or that of the model it starts from
+            if math.isfinite(self.config.training.checkpoint_seconds):
+                self.save_if_needed()
             self._evaluate(signals)
         last_saved = self.clock.start()
         while self.step < self.total_steps and not self.stops_early:
@@ -203,6 +211,8 @@ class Trainer:
         """Say whether the last step is one to evaluate after, and that has not been done."""
         if self.step == self.evaluated_step:
             return False
+        if self.step == 0:
+            return True
         per_epoch, length = self.config.training.evaluations_per_epoch, len(self.streams)
         index = (self.step - 1) % length
         return (index + 1) * per_epoch // length > index * per_epoch // length
@@ -231,7 +241,8 @@ class Trainer:
     def _take_in(self, record: dict[str, Any]) -> None:
         """Draw the conclusions of an evaluation that is written down: made just now, or before the run was killed."""
         perplexity = record["ppl_f"]
-        self._warn_if_astray(perplexity)
+        if self.step:
+            self._warn_if_astray(perplexity)
         self.evaluations_without_better += 1
         if perplexity < self.best_perplexity:
             self.best_perplexity, self.best_step, self.evaluations_without_better = perplexity, self.step, 0
@@ -282,7 +293,7 @@ class Trainer:
             "ppl_f": result.ppl_f,
             "log_z_mean": result.log_z_mean,
             "log_z_std": result.log_z_std,
-            "lr": self.config.optimiser.learning_rate * self.schedule.factor(self.step - 1),
+            "lr": self.config.optimiser.learning_rate * self.schedule.factor(max(0, self.step - 1)),
             "grad_norm": float(self.training_step.norm),
             "peak_memory_bytes": peak_memory_bytes(self.device),
         }
@@ -296,7 +307,8 @@ class Trainer:
         self.devices = list(dict.fromkeys([*before, *self.devices]))
 
     def _mean_loss(self) -> float:
-        return float(self.training_step.loss_total) / max(1, self.tokens - self.tokens_at_evaluation)
+        num_tokens = self.tokens - self.tokens_at_evaluation
+        return float(self.training_step.loss_total) / num_tokens if num_tokens else math.nan
 
     def _tell(self) -> None:
         speed = self.clock.recent_words_per_second

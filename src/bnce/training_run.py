@@ -6,11 +6,13 @@ import contextlib
 import os
 import subprocess
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bnce import files
 from bnce.config import MAX_THREADS, RunConfig
@@ -101,6 +103,14 @@ def check_trainable(config: RunConfig, corpus: Corpus, device: torch.device | No
         )
 
 
+@dataclass(frozen=True)
+class Start:
+    """What a run starts from in place of chance: a model's tensors by name, and where they come from."""
+
+    tensors: Mapping[str, Tensor]
+    record: Mapping[str, Any]
+
+
 def run_training(
     run: RunDirectory,
     corpus: Corpus,
@@ -111,6 +121,7 @@ def run_training(
     should_stop: Callable[[], bool] = lambda: False,
     command: str = "",
     num_threads: int = 0,
+    start: Start | None = None,
 ) -> dict[str, Any]:
     """Train to the end or to a stop, evaluate the best model on test, and return the run's summary.
 
@@ -118,7 +129,7 @@ def run_training(
     Whoever calls it holds the run, so that no other process trains it, too.
     """
     try:
-        return _run_training(run, corpus, device, observer, resume, should_stop, command, num_threads)
+        return _run_training(run, corpus, device, observer, resume, should_stop, command, num_threads, start)
     except (NotFiniteError, DiskFullError):
         raise
     except Exception:
@@ -138,6 +149,7 @@ def _run_training(
     should_stop: Callable[[], bool],
     command: str,
     num_threads: int,
+    start: Start | None,
 ) -> dict[str, Any]:
     if resume:
         run.check_resumable()
@@ -145,6 +157,8 @@ def _run_training(
     recorder = _Recorder(run.path / "tensorboard", observer)
     with _explain_full_memory(config=run.config):
         trainer = Trainer(run, corpus, device, recorder)
+        if start is not None:
+            trainer.load_weights(start.tensors)
         if resume:
             trainer.resume()
     recorder.start(trainer.step)
@@ -153,8 +167,9 @@ def _run_training(
         observer.noticed(f"Training on {describe_device(device)}; --threads N changes it.")
 
     def summary(status: str) -> dict[str, Any]:
-        return _summary(trainer, run, status, command)
+        return {**_summary(trainer, run, status, command), **({"init": init} if init else {})}
 
+    init = read_summary(run.path).get("init") if start is None else start.record
     # What made a run is the command that started it, not the one that goes on with it.
     command = read_summary(run.path).get("command") or command
     run.write_json("summary.json", summary("running"))

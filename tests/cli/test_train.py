@@ -437,3 +437,29 @@ def test_a_recipe_or_a_corpus_is_wanted(refused: Refused, place: Path) -> None:
     told = refused("train", "--out", place / "run")
     assert "Neither a recipe nor a corpus was given: give --corpus DIR" in told
     assert "or one of demo, ltcb, news, obwb, small, wiki." in told
+
+
+class TestInit:
+    def test_a_run_starts_from_another(self, bnce: Command, corpus: Path, place: Path) -> None:
+        small = settings()
+        assert bnce("train", "wiki", "--corpus", corpus, "--out", place / "general", *small).status == 0
+        # The network's sizes come from the run: only how it is trained is given here.
+        training = ["--set", "training.batch_size=8", "--set", "training.num_steps=5", "--set", "training.epochs=1"]
+        outcome = bnce("train", "--init", place / "general", "--out", place / "more", "--json", *training)
+        record = outcome.json
+        assert record["init"]["run"] == str((place / "general").resolve())
+        assert record["init"]["num_words_new"] == record["init"]["num_words_dropped"] == 0
+        assert f"Starting from '{(place / 'general').resolve()}' (step " in outcome.stderr
+        adapted, general = RunDirectory.open(place / "more"), RunDirectory.open(place / "general")
+        assert adapted.config.model == general.config.model
+        assert adapted.config.init == str((place / "general").resolve())
+        assert adapted.read_metrics()[0]["step"] == 0
+
+    def test_it_refuses_another_network(self, bnce: Command, refused: Refused, corpus: Path, place: Path) -> None:
+        assert bnce("train", "wiki", "--corpus", corpus, "--out", place / "general", *settings()).status == 0
+        init = ["train", "--init", place / "general", "--out", place / "more"]
+        assert "--model is lstm, not relu-lstm" in refused(*init, "--model", "lstm")
+        assert "model.hidden_size is 9, not 8" in refused(*init, "--set", "model.hidden_size=9")
+        assert "A resumed run goes on from its own weights" in refused(*init, "--resume")
+        assert "is not a run directory" in refused("train", "--init", place, "--out", place / "more")
+        assert not (place / "more").exists()

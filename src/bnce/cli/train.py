@@ -17,6 +17,8 @@ from bnce.stopping import Stopped
 if TYPE_CHECKING:
     from bnce.config import RunConfig
     from bnce.corpus.store import Corpus
+    from bnce.run_directory import RunDirectory
+    from bnce.training_run import Start
 
 
 def train(
@@ -38,6 +40,14 @@ def train(
     ] = None,
     corpus: Annotated[
         str | None, typer.Option(help="A directory that 'bnce prepare' made; with --resume, where it is now.")
+    ] = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="Start from the weights of a run, to adapt it to another text or to train it for longer; the network "
+            "is the run's, and its words are mapped to the corpus's.",
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -70,6 +80,8 @@ def train(
 
       bnce train wiki --corpus corpora/wiki --set optimiser.learning_rate=0.1 --set training.epochs=4 --out runs/slow
 
+      bnce train --init runs/general --corpus corpora/medical --out runs/medical
+
       bnce train --out runs/relu-lstm --resume
 
       bnce train --out runs/relu-lstm --resume --set optimiser.learning_rate=0.05 --set training.epochs=6
@@ -78,12 +90,18 @@ def train(
     from bnce.run_directory import RunDirectory, choose_device, hold_run, read_summary, remove_unbegun
     from bnce.training_run import choose_recipe, create_run, run_training
 
+    if init is not None and resume:
+        raise UserError("A resumed run goes on from its own weights: leave out --init, or give another --out.")
     chosen = choose_device(device)
+    source = None if init is None else RunDirectory.open(init)
+    if source is not None:
+        corpus = corpus or source.config.corpus
     reason = None
     if recipe is None and corpus is not None and not resume:
         recipe, reason = choose_recipe(_open_corpus(corpus), chosen)
-    out, config = _plan(recipe, model, loss, corpus, settings or [], out, resume)
+    out, config = _plan(recipe, model, loss, corpus, settings or [], out, resume, source)
     opened = _open_corpus(config.corpus)
+    start = _find_start(config, opened, out, source)
     if resume:
         run = RunDirectory.open(out)
         # A corpus that was moved is the same one to the run.
@@ -96,6 +114,8 @@ def train(
     show = Display(run.config, len(opened.split("train")))
     if reason is not None:
         show.noticed(reason)
+    if start is not None:
+        show.noticed(_describe_start(start))
     try:
         with hold_run(out), show.bar:
             summary = run_training(
@@ -106,6 +126,7 @@ def train(
                 resume=resume,
                 command=shlex.join(["bnce", *sys.argv[1:]]),
                 num_threads=threads,
+                start=start,
             )
     except Stopped as stop:
         summary = read_summary(out)
@@ -132,6 +153,26 @@ def _open_corpus(name: str) -> Corpus:
         return open_corpus(name, lambda done, total: bar.update(task, completed=done, total=total))
 
 
+def _find_start(config: RunConfig, corpus: Corpus, out: Path, source: RunDirectory | None) -> Start | None:
+    """Find the weights that a run starts from; one that was begun has them in its states."""
+    from bnce.checkpoint import state_files
+    from bnce.run_directory import RunDirectory, training_streams
+    from bnce.use.start import start_from
+
+    if not config.init or state_files(out):
+        return None
+    counts = training_streams(config.training, corpus).count_targets(len(corpus.vocabulary))
+    return start_from(source or RunDirectory.open(config.init), corpus.vocabulary, counts, config.loss.name)
+
+
+def _describe_start(start: Start) -> str:
+    record = start.record
+    return (
+        f"Starting from '{record['run']}' (step {record['step']}): {record['num_words_kept']:,} words keep their rows, "
+        f"{record['num_words_new']:,} are new, {record['num_words_dropped']:,} are dropped."
+    )
+
+
 def _plan(
     recipe: str | None,
     model: str | None,
@@ -140,6 +181,7 @@ def _plan(
     settings: list[str],
     out: Path | None,
     resume: bool,
+    source: RunDirectory | None,
 ) -> tuple[Path, RunConfig]:
     """Say where the run is and what it does; a resumed run changes the settings that may change, and no others."""
     from bnce.config import change_settings, load_recipe, read_config, recipe_names
@@ -163,7 +205,10 @@ def _plan(
             "Neither a recipe nor a corpus was given: give --corpus DIR, which 'bnce prepare' makes, and the recipe is "
             f"chosen by its size; or one of {', '.join(recipe_names())}."
         )
-    config = load_recipe(recipe, model=model, loss=loss, corpus=corpus, settings=settings)
+    if source is None:
+        config = load_recipe(recipe, model=model, loss=loss, corpus=corpus, settings=settings)
+    else:
+        config = _start_config(recipe, model, loss, corpus, settings, source)
     if not config.corpus:
         raise UserError(
             f"The recipe '{recipe}' needs a corpus: make one with 'bnce prepare' and give it as --corpus DIR."
@@ -186,6 +231,24 @@ def _plan(
             f"resume it with  {resume_command(out)}"
         )
     return out, config
+
+
+def _start_config(
+    recipe: str, model: str | None, loss: str | None, corpus: str | None, settings: list[str], source: RunDirectory
+) -> RunConfig:
+    """Resolve a recipe for a run that starts from another, whose network it takes over."""
+    from bnce.config import load_recipe
+    from bnce.use.start import check_same_network, inherited_settings
+
+    config = load_recipe(
+        recipe,
+        model=model or source.config.model.name,
+        loss=loss or source.config.loss.name,
+        corpus=corpus,
+        settings=[*inherited_settings(source.config), *settings],
+    )
+    check_same_network(config, source)
+    return dataclasses.replace(config, init=str(source.path.resolve()))
 
 
 def _require_run(out: Path) -> None:

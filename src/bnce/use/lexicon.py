@@ -94,8 +94,26 @@ def change_words(
     tensors, metadata = run.read_model()
     new_words = [new for new in add if new.word not in run.vocabulary]
     dropped = [word for word in drop if word in run.vocabulary]
-    counts_V = run.target_counts.astype(np.float64)
+    added, vocabulary, counts = change_tables(run, tensors, new_words, dropped)
+    shared = unknown_words or UnknownWords.of_run(run.path)
+    change = LexiconChange(
+        added=added,
+        already_known=[new.word for new in add if new.word in run.vocabulary],
+        dropped=dropped,
+        not_known=[word for word in drop if word not in run.vocabulary],
+        unknown_words=None if shared is None else _without(shared, vocabulary),
+        num_words_before=len(run.vocabulary),
+        num_words_after=len(vocabulary),
+    )
+    _write(run, out, vocabulary, counts, tensors, int(metadata.get("step", 0)), change)
+    return change
 
+
+def change_tables(
+    run: RunDirectory, tensors: dict[str, Tensor], new_words: Sequence[NewWord], dropped: Sequence[str]
+) -> tuple[list[Added], Vocabulary, np.ndarray]:
+    """Change the tables among a run's tensors: drop words it has and add some it has not; returns words and counts."""
+    counts_V = run.target_counts.astype(np.float64)
     added, rows, new_counts_A = _seed(run, new_words)
     kept_V = np.ones(len(run.vocabulary), dtype=bool)
     kept_V[run.vocabulary.encode(dropped)] = False
@@ -110,19 +128,7 @@ def change_words(
 
     words = [word for word, kept in zip(run.vocabulary.words, kept_V, strict=True) if kept]
     vocabulary = Vocabulary([*words, *(new.word for new in new_words)])
-    shared = unknown_words or UnknownWords.of_run(run.path)
-    change = LexiconChange(
-        added=added,
-        already_known=[new.word for new in add if new.word in run.vocabulary],
-        dropped=dropped,
-        not_known=[word for word in drop if word not in run.vocabulary],
-        unknown_words=None if shared is None else _without(shared, vocabulary),
-        num_words_before=len(run.vocabulary),
-        num_words_after=len(vocabulary),
-    )
-    counts = np.concatenate([counts_V, new_counts_A]).round().astype(np.int64)
-    _write(run, out, vocabulary, counts, tensors, int(metadata.get("step", 0)), change)
-    return change
+    return added, vocabulary, np.concatenate([counts_V, new_counts_A]).round().astype(np.int64)
 
 
 def _seed(run: RunDirectory, new_words: Sequence[NewWord]) -> tuple[list[Added], Rows | None, np.ndarray]:
