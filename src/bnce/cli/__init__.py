@@ -18,6 +18,7 @@ from bnce.cli.export import export
 from bnce.cli.failures import fail
 from bnce.cli.fetch import fetch
 from bnce.cli.generate import generate
+from bnce.cli.help import HelpCommand
 from bnce.cli.info import info
 from bnce.cli.interpolate import interpolate
 from bnce.cli.ngram import ngram
@@ -37,7 +38,7 @@ app = typer.Typer(
     name="bnce",
     help="Word language models over huge vocabularies at the speed of small ones.",
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -51,7 +52,7 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.", is_eager=True, callback=_print_version)
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
     pass
@@ -76,7 +77,7 @@ for _command in (
     bench,
     doctor,
 ):
-    app.command()(checked(_command))
+    app.command(cls=HelpCommand)(checked(_command))
 
 
 def main() -> None:

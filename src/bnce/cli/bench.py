@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bnce.cli.completion import complete_list, complete_recipe
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stdout
+from bnce.cli.options import DeviceOption, SettingsOption
+from bnce.config import LOSS_NAMES, MODEL_NAMES
 from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
@@ -20,45 +23,59 @@ MAX_WORDS = 100_000_000
 
 def bench(
     recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="Gives the sizes: demo, small, ltcb, obwb, wiki, news or a file.")
+        str,
+        typer.Argument(metavar="RECIPE", help="Recipe, or TOML file, with the sizes.", autocompletion=complete_recipe),
     ] = "demo",
-    models: Annotated[str, typer.Option(help="Comma-separated; 'all' for the paper's five.")] = "relu-lstm",
-    losses: Annotated[str, typer.Option(help="Comma-separated; 'all' for every loss.")] = "all",
-    vocab_sizes: Annotated[str, typer.Option(help="Comma-separated numbers of words.")] = "20000,800000",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as training.batch_size=32."),
-    ] = None,
-    rounds: Annotated[int, typer.Option(min=1, max=1000, help="How often each is timed; the median counts.")] = 5,
-    seconds: Annotated[float, typer.Option(min=0.01, max=600, help="How long each time.")] = 0.5,
+    models: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,...",
+            help=f"Models with commas between, or all: {', '.join(MODEL_NAMES)}.",
+            autocompletion=complete_list(*MODEL_NAMES, "all"),
+        ),
+    ] = "relu-lstm",
+    losses: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,...",
+            help=f"Losses with commas between, or all: {', '.join(LOSS_NAMES)}.",
+            autocompletion=complete_list(*LOSS_NAMES, "all"),
+        ),
+    ] = "all",
+    vocab_sizes: Annotated[
+        str, typer.Option(metavar="N,...", help="Vocabulary sizes in words, with commas between.")
+    ] = "20000,800000",
+    settings: SettingsOption = None,
+    rounds: Annotated[
+        int, typer.Option(min=1, max=1000, metavar="N", help="Number of measurements; their median is printed.")
+    ] = 5,
+    seconds: Annotated[float, typer.Option(min=0.01, max=600, metavar="S", help="Seconds per measurement.")] = 0.5,
     suite: Annotated[
         str | None,
-        typer.Option(metavar="paper", help="Measure both of the paper's tables instead: wants a GPU."),
+        typer.Option(metavar="paper", help="Measure all rows of the paper's two tables instead. Needs a GPU."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="With --suite: a directory for paper.json and paper.md.")
+        Path | None,
+        typer.Option("--out", "-o", metavar="DIR", help="With --suite: write paper.json and paper.md to DIR."),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure words per second of whole training steps.
+    """Measure training speed in words per second.
 
-    By default every loss at 20,000 and 800,000 words: only softmax slows down (above 100,000 it is left out).
-    The suite takes about two minutes and 25 GiB on one H200.
+    By default every loss is measured at 20,000 and at 800,000 words; softmax is left out above 100,000 words. --suite
+    paper takes about two minutes and 25 GiB on one H200.
 
-    [bold]Examples[/bold]
-
+    \b
+    Examples:
       bnce bench
-
       bnce bench --models all --losses softmax,bnce --vocab-sizes 20000
-
       bnce bench ltcb --losses bnce --vocab-sizes 80000 --json
-
       bnce bench --suite paper --out benchmarks/results/h200
     """
     from bnce.bench import bench as measure
-    from bnce.config import LOSS_NAMES, MODEL_NAMES, load_recipe
+    from bnce.config import load_recipe
     from bnce.run_directory import choose_device
     from bnce.threads import use_threads
 

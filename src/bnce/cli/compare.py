@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bnce.cli.completion import complete
 from bnce.cli.console import JsonOption, print_json, stderr, stdout
 from bnce.errors import UserError, unknown_name
 from bnce.report.formats import FILES, FORMATS
@@ -16,19 +17,31 @@ from bnce.report.formats import FILES, FORMATS
 if TYPE_CHECKING:
     from bnce.report.comparison import Comparison
 
-_FORMAT_HELP = f"What to print: {', '.join(FORMATS)}. The default is table."
-
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories that 'bnce train' wrote.")],
-    out: Annotated[Path | None, typer.Option(help=f"Also write {', '.join(FILES.values())} here.")] = None,
-    form: Annotated[str | None, typer.Option("--format", help=_FORMAT_HELP)] = None,
-    title: Annotated[str | None, typer.Option(help="The heading; by default it names the corpus.")] = None,
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories that 'bnce train' made.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help=f"Also write {', '.join(FILES.values())} to DIR.")
+    ] = None,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help=f"Output format: {', '.join(FORMATS)}.",
+            show_default="table",
+            autocompletion=complete(*FORMATS),
+        ),
+    ] = None,
+    title: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Heading of the table.", show_default="the corpus")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Compare runs as the paper's tables do: PPLn, PPLf, training speed, parameters, log Z.
+    """Compare runs in one table, as the paper does.
 
-    Runs that were not measured on the same words are marked, and a warning on standard error says so.
+    Columns: PPLn, PPLf, training speed, number of parameters, ln Z. Runs that were measured on different texts are
+    marked, and a warning says so.
 
     \b
     Examples:

@@ -16,7 +16,7 @@ TokenisedOption = Annotated[
     bool,
     typer.Option(
         "--tokenised",
-        help="The text is tokenised: take <unk> as the unknown word, and undo signs such as @-@ and &apos;s.",
+        help="The text is tokenised: read <unk> as the unknown word, and undo marks such as @-@ and &apos;s.",
     ),
 ]
 

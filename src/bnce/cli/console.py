@@ -31,13 +31,17 @@ stderr = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 LINE_SECONDS = 60.0  # between two lines of progress where there is no terminal
 _WIDE = 124  # columns that the longest line of progress needs, with its bar
 
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")
-]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 ThreadsOption = Annotated[
     int,
-    typer.Option(min=0, max=MAX_THREADS, metavar="N", help="Compute with N CPU threads.", show_default="one per core"),
+    typer.Option(
+        min=0,
+        max=MAX_THREADS,
+        metavar="N",
+        help="Number of CPU threads.",
+        show_default="one per core",
+    ),
 ]
 
 

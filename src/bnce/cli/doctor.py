@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, stdout
+from bnce.cli.options import DeviceOption
 
 if TYPE_CHECKING:
     from bnce.doctor import Finding
@@ -19,26 +20,25 @@ def doctor(
     directory: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[CORPUS|RUN]",
-            help="Check the files of this corpus or run instead.",
-            show_default="the installation and the machine",
+            metavar="CORPUS|RUN",
+            help="Check the files of this corpus or run.",
+            show_default="check the installation",
         ),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Check the installation, or the files of a corpus or run; status 1 if something is wrong.
+    """Check the installation, or the files of a corpus or run.
 
-    Without an argument: the losses on one batch against float64, the noise, the machine. With a corpus or a run: every
-    file is read and compared with its hash or checksum, so damage by a disk or a copy shows.
+    Without an argument: compare the losses with float64, check the noise and the machine. With a corpus or a run: read
+    every file and compare it with its hash or checksum, which shows damage by a disk or a copy. The exit status is 1 if
+    something is wrong.
 
-    [bold]Examples[/bold]
-
+    \b
+    Examples:
       bnce doctor --json
-
       bnce doctor corpora/wiki
-
       bnce doctor runs/relu-lstm
     """
     if directory is None:

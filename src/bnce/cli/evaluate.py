@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from bnce.cli.completion import complete
 from bnce.cli.conditions import MAY_EXCEED, TokenisedOption, read_as, seen_by_evaluate, warn_of_tokenised
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stdout
 from bnce.cli.evaluate_mixture import describe_mixture, evaluate_mixture
+from bnce.cli.options import DeviceOption, ErrorsOption, ModelArgument
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,36 +22,44 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, a mixture (.toml), or an n-gram model.")],
-    split: Annotated[str | None, typer.Option(help="train, valid or test.", show_default="test")] = None,
-    text: Annotated[str | None, typer.Option(help="A text file instead, read as the training text was.")] = None,
-    corpus: Annotated[str | None, typer.Option(help="Another corpus with the same vocabulary.")] = None,
-    max_tokens: Annotated[int, typer.Option(min=0, help="Evaluate on the first so many tokens; 0 for all.")] = 0,
-    errors: Annotated[
-        str,
-        typer.Option(metavar="strict|replace", help="With --text: refuse invalid UTF-8 and NULs, or replace them."),
-    ] = "strict",
+    run: ModelArgument,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            metavar="train|valid|test",
+            help="Split of the corpus to evaluate on.",
+            show_default="test",
+            autocompletion=complete("train", "valid", "test"),
+        ),
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Evaluate on this text file instead of a split.")
+    ] = None,
+    corpus: Annotated[str | None, typer.Option(metavar="DIR", help="Another corpus with the same vocabulary.")] = None,
+    max_tokens: Annotated[int, typer.Option(min=0, metavar="N", help="Evaluate on the first N tokens; 0 for all.")] = 0,
+    errors: ErrorsOption = "strict",
     tokenised: TokenisedOption = False,
     detail: Annotated[
-        bool, typer.Option("--detail", help="Also show where the text is hard: by frequency, position, sentence.")
+        bool,
+        typer.Option("--detail", help="Also print perplexity by word frequency and position, and the worst sentences."),
     ] = False,
     save: Annotated[
-        bool, typer.Option("--save", help="Keep the figures in RUN/evaluation.json, where 'bnce compare' looks.")
+        bool, typer.Option("--save", help="Write the figures to RUN/evaluation.json, where 'bnce compare' reads them.")
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure a run's best model: PPLn (constant Z), PPLf (softmax), log Z, unknown words.
+    """Measure the perplexity of a run, or of a mixture.
 
-    [bold]Examples[/bold]
+    PPLf is the perplexity with the full softmax. PPLn is the perplexity with the constant Z in place of the softmax
+    sum; there is none for a model that was trained with the softmax. Also printed: ln Z(context), unknown words.
 
+    \b
+    Examples:
       bnce evaluate runs/relu-lstm
-
       bnce evaluate runs/relu-lstm --split valid --json
-
       bnce evaluate runs/relu-lstm --text news.txt.gz --detail
-
       bnce evaluate mixture.toml --text news.txt.gz
     """
     from bnce.corpus.prepare import encode_text

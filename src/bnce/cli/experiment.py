@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bnce.cli.compare import publish
+from bnce.cli.completion import complete, complete_list, complete_recipe
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr
+from bnce.cli.options import DeviceOption, SettingsOption
 from bnce.cli.train import Display
+from bnce.config import MODEL_NAMES
 from bnce.errors import UserError, unknown_name
 from bnce.stopping import Stopped
 
@@ -27,40 +30,66 @@ FAILED = 1  # the status where rows diverged or did not fit, and the others were
 
 
 def experiment(
-    table: Annotated[str, typer.Argument(metavar="ltcb|obwb", help="ltcb: the paper's Table 2. obwb: its Table 4.")],
-    corpus: Annotated[str, typer.Option(help="A directory that 'bnce prepare' made.")],
+    table: Annotated[
+        str,
+        typer.Argument(
+            metavar="ltcb|obwb",
+            help="ltcb: the paper's Table 2. obwb: Table 4.",
+            autocompletion=complete("ltcb", "obwb"),
+        ),
+    ],
+    corpus: Annotated[str, typer.Option(metavar="DIR", help="Corpus directory that 'bnce prepare' made.")],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Where the runs and the report go; go on with it by the same command.")
+        Path,
+        typer.Option(
+            "--out", "-o", metavar="DIR", help="Directory for runs and report. The same command continues it."
+        ),
     ],
     recipe: Annotated[
-        str | None, typer.Option(help="What the rows are trained with.", show_default="wiki for ltcb, news for obwb")
+        str | None,
+        typer.Option(
+            metavar="RECIPE",
+            help="Recipe to train the rows with.",
+            show_default="wiki for ltcb, news for obwb",
+            autocompletion=complete_recipe,
+        ),
     ] = None,
-    models: Annotated[str, typer.Option(help="Comma-separated: ffnn, rnn, relu-rnn, lstm, relu-lstm.")] = "all",
-    losses: Annotated[str, typer.Option(help="Comma-separated: softmax, snce, bnce, chunk-bnce.")] = "all",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of every row, such as training.epochs=1."),
-    ] = None,
+    models: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,...",
+            help="Train these models only, with commas between: ffnn, rnn, relu-rnn, lstm, relu-lstm.",
+            autocompletion=complete_list(*MODEL_NAMES, "all"),
+        ),
+    ] = "all",
+    losses: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,...",
+            help="Train with these losses only, with commas between: softmax, snce, bnce, chunk-bnce.",
+            autocompletion=complete_list("softmax", "snce", "bnce", "chunk-bnce", "all"),
+        ),
+    ] = "all",
+    settings: SettingsOption = None,
     budget: Annotated[
-        float | None, typer.Option(min=0.01, help="Minutes for all rows together, shared fairly.")
+        float | None,
+        typer.Option(min=0.01, metavar="MINUTES", help="Minutes for all rows together. Each row gets its share."),
     ] = None,
-    keep_models: Annotated[
-        bool, typer.Option(help="Keep the models of finished rows, and not only their figures.")
-    ] = True,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    keep_models: Annotated[bool, typer.Option(help="Keep the models of finished rows, or only their figures.")] = True,
+    device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Train every row of a table, evaluate each on test, and write the table and the plots.
+    """Train every row of a table of the paper, and write the table.
 
-    Rows that are done are skipped and rows that were stopped go on, so the same command continues an experiment. A row
-    that diverges is left behind and named at the end.
+    Each row is evaluated on the test split; table, plots and report are written at the end. The same command continues
+    an experiment: finished rows are skipped, stopped rows are resumed. Rows that diverge are named at the end.
 
-    [bold]Examples[/bold]
-
+    \b
+    Examples:
       bnce experiment ltcb --corpus corpora/wiki --out experiments/ltcb
-
-      bnce experiment ltcb --corpus corpora/wiki --recipe ltcb --models rnn,relu-lstm --out experiments/sgd --budget 60
+      bnce experiment ltcb --corpus corpora/wiki --recipe ltcb \\
+          --models rnn,relu-lstm --out experiments/sgd --budget 60
     """
     from bnce.experiment import RECIPES, find_outcome, run_experiment, table_rows
     from bnce.run_directory import choose_device

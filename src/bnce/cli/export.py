@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bnce.cli.completion import complete
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, stdout
+from bnce.cli.options import RunArgument
 from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
@@ -17,25 +19,35 @@ TARGETS = ("onnx", "transformers", "safetensors")
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A directory that 'bnce train' made.")],
-    to: Annotated[str, typer.Option(metavar="|".join(TARGETS), help="What is to open it.")],
-    out: Annotated[Path, typer.Option(help="The directory to write; it must not exist yet.")],
+    run: RunArgument,
+    to: Annotated[
+        str,
+        typer.Option(metavar="FORMAT", help=f"Target format: {', '.join(TARGETS)}.", autocompletion=complete(*TARGETS)),
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Directory to create.")],
     rows: Annotated[
         str | None,
-        typer.Option(metavar="float32|bf16|int8", help="With safetensors: how tables are stored; float32 by default."),
+        typer.Option(
+            metavar="float32|bf16|int8",
+            help="With --to safetensors: number format of the word tables.",
+            show_default="float32",
+            autocompletion=complete("float32", "bf16", "int8"),
+        ),
     ] = None,
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a run's best model for onnxruntime, for transformers, or as a smaller run; and compare it with PyTorch.
+    """Export a run's best model for another program.
 
-    [bold]Examples[/bold]
+    Formats: onnx (onnxruntime), transformers (Hugging Face), safetensors (a smaller run directory). The results of
+    the exported model are compared with PyTorch's.
 
+    \b
+    Examples:
       bnce export runs/relu-lstm --to onnx --out exported/onnx
-
       bnce export runs/relu-lstm --to transformers --out exported/transformers
-
-      bnce export runs/relu-lstm --to safetensors --rows int8 --out exported/int8
+      bnce export runs/relu-lstm --to safetensors --rows int8 \\
+          --out exported/int8
     """
     from bnce.run_directory import RunDirectory
     from bnce.threads import use_threads

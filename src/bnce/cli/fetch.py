@@ -11,29 +11,28 @@ from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdou
 
 
 def fetch(
-    name: Annotated[str, typer.Argument(metavar="ltcb|obwb|wikitext-103", help="The corpus.")],
+    name: Annotated[str, typer.Argument(metavar="ltcb|obwb|wikitext-103", help="Corpus to download.")],
     source: Annotated[
         str | None,
         typer.Option(
-            "--from", help="A mirror's address, or the path of the file.", show_default="where it is published"
+            "--from", metavar="URL|FILE", help="Mirror to download from, or file to copy.", show_default="the publisher"
         ),
     ] = None,
     cache: Annotated[
-        Path | None, typer.Option(help="The directory to keep it in.", show_default="the user's cache")
+        Path | None, typer.Option(metavar="DIR", help="Directory for downloads.", show_default="the user's cache")
     ] = None,
     sha256: Annotated[
-        str | None, typer.Option(help="Take only a file with this sum.", show_default="the published sum")
+        str | None, typer.Option(metavar="SUM", help="Expected SHA-256 of the file.", show_default="the published one")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Download a published corpus, check it, and print where it is.
+    """Download a published corpus, check it, and print its path.
 
-    A download that was broken off goes on where it stopped. A corpus that is there already is only checked.
+    An interrupted download continues where it stopped. A corpus that is already there is only checked.
 
-    [bold]Examples[/bold]
-
+    \b
+    Examples:
       bnce fetch ltcb
-
       bnce fetch obwb --from https://mirror.example/lm-benchmark/ --cache /data
     """
     from bnce.corpus.fetch import fetch as fetch_corpus

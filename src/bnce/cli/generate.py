@@ -3,40 +3,56 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, stdout
+from bnce.cli.options import DeviceOption, ModelArgument
 
 
 def generate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, a mixture (.toml), or an n-gram model (ARPA).")],
-    prompt: Annotated[str, typer.Option(help="Words to go on from; read as the training text was.")] = "",
-    num_texts: Annotated[int, typer.Option("--num", "-n", min=1, max=4096, help="How many texts.")] = 5,
-    max_words: Annotated[int, typer.Option(min=1, help="End a text that finds no end itself.")] = 40,
-    temperature: Annotated[float, typer.Option(help="Below 1 keeps to likely words; 0 takes the likeliest.")] = 0.8,
-    top_k: Annotated[int, typer.Option(help="Choose among the k likeliest words; 0 for all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Choose among the likeliest words that make up this probability.")] = 1.0,
-    allow_unknown: Annotated[bool, typer.Option("--allow-unk", help="Let <unk> be chosen.")] = False,
+    run: ModelArgument,
+    prompt: Annotated[
+        str, typer.Option(metavar="TEXT", help="Continue this text.", show_default="the start of a sentence")
+    ] = "",
+    num_texts: Annotated[int, typer.Option("--num", "-n", min=1, max=4096, metavar="N", help="Number of texts.")] = 5,
+    max_words: Annotated[int, typer.Option(min=1, metavar="N", help="Stop after N words.")] = 40,
+    temperature: Annotated[
+        float,
+        typer.Option(
+            metavar="T", help="Sampling temperature. Below 1 prefers likely words; 0 always takes the likeliest."
+        ),
+    ] = 0.8,
+    top_k: Annotated[int, typer.Option(metavar="K", help="Sample from the K likeliest words; 0 for all.")] = 0,
+    top_p: Annotated[
+        float,
+        typer.Option(metavar="P", help="Sample from the likeliest words whose probabilities sum to P, above 0 to 1."),
+    ] = 1.0,
+    allow_unknown: Annotated[bool, typer.Option("--allow-unk", help="Allow <unk> in the text.")] = False,
     num_next: Annotated[
         int,
-        typer.Option("--next", min=0, metavar="K", help="Print the K likeliest next words with their probabilities."),
+        typer.Option(
+            "--next",
+            min=0,
+            metavar="K",
+            help="Print the K likeliest next words and their probabilities, instead of texts.",
+        ),
     ] = 0,
-    seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="The same seed gives the same texts.")] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**64 - 1, metavar="N", help="Random seed. The same seed gives the same texts.")
+    ] = 1,
+    device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Write sentences that a model makes up, or the likeliest next words.
+    """Generate text with a model, or list the likeliest next words.
 
-    [bold]Examples[/bold]
-
+    \b
+    Examples:
       bnce generate runs/relu-lstm
-
-      bnce generate runs/relu-lstm --prompt "the function returns" -n 3 --temperature 0.7
-
+      bnce generate runs/relu-lstm --prompt "the function returns" -n 3 \\
+          --temperature 0.7
       bnce generate runs/relu-lstm --prompt "the function" --next 10
     """
     from bnce.threads import use_threads

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bnce.cli.completion import complete_subject
 from bnce.cli.console import JsonOption, print_json, stdout
 from bnce.cli.corpus_info import corpus_record, print_corpus
+from bnce.cli.options import SettingsOption, complete_loss, complete_model
+from bnce.config import LOSS_NAMES, MODEL_NAMES
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,31 +25,43 @@ RECIPE_VOCAB_SIZES = {"ltcb": 80_000, "wiki": 80_000, "obwb": 793_471, "news": 7
 def info(
     subject: Annotated[
         str,
-        typer.Argument(metavar="RECIPE|RUN|CORPUS", help="A recipe, a run directory or a corpus directory."),
+        typer.Argument(
+            metavar="RECIPE|RUN|CORPUS",
+            help="Recipe, run directory or corpus directory.",
+            autocompletion=complete_subject,
+        ),
     ],
-    model: Annotated[str | None, typer.Option(help="For a recipe: ffnn, rnn, relu-rnn, lstm or relu-lstm.")] = None,
-    loss: Annotated[str | None, typer.Option(help="For a recipe: softmax, nce, snce, bnce or chunk-bnce.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help=f"For a recipe: {', '.join(MODEL_NAMES)}.", autocompletion=complete_model),
+    ] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help=f"For a recipe: {', '.join(LOSS_NAMES)}.", autocompletion=complete_loss),
+    ] = None,
     vocab_size: Annotated[
-        int | None, typer.Option(min=3, help="For a recipe: V.", show_default="that of the paper's corpus")
+        int | None,
+        typer.Option(min=3, metavar="N", help="For a recipe: vocabulary size, in words.", show_default="the paper's"),
     ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="For a recipe: change a setting.")
-    ] = None,
+    settings: SettingsOption = None,
     batch_size: Annotated[
-        int, typer.Option(min=2, help="For a corpus: B, the parallel streams that its noise is audited for.")
+        int,
+        typer.Option(
+            min=2, metavar="N", help="For a corpus: check whether the targets of N parallel streams are fair noise."
+        ),
     ] = 400,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the architecture, the number of parameters (NoP) and the settings, or a corpus's statistics.
+    """Show what a recipe, a run or a corpus is.
 
-    [bold]Examples[/bold]
+    Of a recipe or run: architecture, number of parameters, settings and results. Of a corpus: sizes, most frequent
+    words, sentence lengths.
 
+    \b
+    Examples:
       bnce info ltcb --model lstm
-
       bnce info obwb --model relu-lstm --json
-
       bnce info runs/relu-lstm
-
       bnce info corpora/wiki --batch-size 1600
     """
     from bnce.config import load_recipe, recipe_names

@@ -11,6 +11,7 @@ from rich.table import Table
 from bnce import files
 from bnce.cli.conditions import MAY_EXCEED
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, stderr, stdout
+from bnce.cli.options import DeviceOption, ErrorsOption, ModeOption, SplitLinesOption
 from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
@@ -19,37 +20,32 @@ if TYPE_CHECKING:
 
 def interpolate(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="MODEL…", help="Two or more: runs, ARPA files, KenLM binaries.")
+        list[Path], typer.Argument(metavar="MODEL", help="Two or more runs, ARPA files or KenLM binaries.")
     ],
-    valid: Annotated[str, typer.Option(metavar="FILE", help="Text to find the weights on; - is standard input.")],
-    test: Annotated[str | None, typer.Option(metavar="FILE", help="Another text, to judge the mixture by.")] = None,
+    valid: Annotated[str, typer.Option(metavar="FILE", help="Text to find the weights on; - for standard input.")],
+    test: Annotated[str | None, typer.Option(metavar="FILE", help="Also print perplexities of this text.")] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.toml", help="Write the mixture: 'bnce score' and 'bnce rescore' take it as RUN."),
+        typer.Option(metavar="FILE.toml", help="Write the mixture to FILE.toml. Other commands take it as RUN."),
     ] = None,
-    split: Annotated[
-        bool, typer.Option("--split", help="Cut lines into sentences as the training text was; else a line is one.")
-    ] = False,
-    mode: Annotated[
-        str, typer.Option(metavar="unnormalised|normalised", help="Runs with the constant Z, or with the softmax.")
-    ] = "unnormalised",
-    errors: Annotated[
-        str, typer.Option(metavar="strict|replace", help="Refuse invalid UTF-8 and NULs, or replace them.")
-    ] = "strict",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    split: SplitLinesOption = False,
+    mode: ModeOption = "unnormalised",
+    errors: ErrorsOption = "strict",
+    device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Mix language models word by word, with weights that EM finds on a text.
+    """Mix language models, with weights that fit a text best.
 
-    Every sentence starts afresh and </s> is scored at its end; a word that a model does not know has the probability
-    of its <unk>.
+    Probabilities are mixed word by word; the EM algorithm finds the weights. Every sentence starts afresh. A word that
+    a model does not know gets the probability of its <unk>.
 
-    [bold]Examples[/bold]
-
-      bnce interpolate runs/relu-lstm trigram.arpa --valid valid.txt --test test.txt --out mixture.toml
-
-      bnce interpolate runs/lstm runs/rnn --valid valid.txt.xz --split --mode normalised --json
+    \b
+    Examples:
+      bnce interpolate runs/relu-lstm trigram.arpa --valid valid.txt \\
+          --test test.txt --out mixture.toml
+      bnce interpolate runs/lstm runs/rnn --valid valid.txt.xz --split \\
+          --mode normalised --json
     """
     from bnce.threads import use_threads
     from bnce.use.any_model import MODES, open_any, write_mixture

@@ -10,6 +10,7 @@ import typer
 
 from bnce import files
 from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdout
+from bnce.cli.options import ErrorsOption, lowercase_option, numbers_option, sentences_option, tokens_option
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,19 +22,21 @@ def ngram(
     sources: Annotated[
         list[str],
         typer.Argument(
-            metavar="SOURCE...",
-            help="Text: files (plain or packed), records (.jsonl, .parquet), directories, quoted patterns, or - for "
-            "standard input. Or one corpus that 'bnce prepare' made: its training text is used.",
+            metavar="SOURCE",
+            help="Text files (plain or packed), record files (.jsonl, .parquet), directories or quoted patterns; - for "
+            "standard input. Or one corpus directory: its training text is used.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="ARPA file to write.")],
-    order: Annotated[int, typer.Option(min=2, max=6, help="Length of the longest n-grams, in words.")] = 3,
+    order: Annotated[
+        int, typer.Option(min=2, max=6, metavar="N", help="Length of the longest n-grams in words, from 2 to 6.")
+    ] = 3,
     vocab: Annotated[
         Path | None,
         typer.Option(
             metavar="RUN|FILE",
-            help="Take the vocabulary of a run, a corpus or a vocab.txt. A run or corpus also says how to cut text "
-            "into words.",
+            help="Use the vocabulary of a run, a corpus or a vocab.txt. Text is then cut into words as in that run or "
+            "corpus.",
             show_default="all words of the text",
         ),
     ] = None,
@@ -41,50 +44,33 @@ def ngram(
         str,
         typer.Option(
             metavar="N,N,...",
-            help="Leave out n-grams that occur N times or less; one number per order. 0,0,1 drops trigrams that occur "
-            "once.",
+            help="Drop n-grams that occur N times or less; one number per order. 0,0,1 drops trigrams that occur once.",
         ),
     ] = "0",
-    max_tokens: Annotated[int, typer.Option(min=0, help="Use the first N tokens of the text; 0 for all.")] = 0,
-    lowercase: Annotated[
-        bool | None,
-        typer.Option("--lowercase/--cased", help="Fold case, or keep it.", show_default="lowercase"),
-    ] = None,
-    tokens: Annotated[
-        str | None,
-        typer.Option(metavar="words|whitespace", help="Cut words from marks, or only at blanks.", show_default="words"),
-    ] = None,
-    sentences: Annotated[
-        str | None,
-        typer.Option(
-            metavar="split|lines", help="End sentences after . ! ?, or only with the line.", show_default="split"
-        ),
-    ] = None,
-    numbers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="keep|zero|word",
-            help="Keep numbers, make every digit 0, or every number <num>.",
-            show_default="keep",
-        ),
-    ] = None,
-    field: Annotated[str, typer.Option(help="Field of JSON and Parquet records that holds the text.")] = "text",
-    errors: Annotated[
-        str, typer.Option(metavar="strict|replace", help="Refuse invalid UTF-8 and NULs, or replace them.")
-    ] = "strict",
+    max_tokens: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Use the first N tokens of the text; 0 for all.")
+    ] = 0,
+    lowercase: Annotated[bool | None, lowercase_option("lowercase")] = None,
+    tokens: Annotated[str | None, tokens_option("words")] = None,
+    sentences: Annotated[str | None, sentences_option("split")] = None,
+    numbers: Annotated[str | None, numbers_option("keep")] = None,
+    field: Annotated[
+        str, typer.Option(metavar="NAME", help="Field of JSON and Parquet records that holds the text.")
+    ] = "text",
+    errors: ErrorsOption = "strict",
     as_json: JsonOption = False,
 ) -> None:
-    """Estimate an n-gram model: interpolated modified Kneser-Ney, written as an ARPA file.
+    """Estimate an n-gram model of text and write an ARPA file.
 
-    Give --vocab RUN to mix the model with that run: both then know the same words. The text has to fit into memory.
+    The method is interpolated modified Kneser-Ney. Give --vocab RUN to interpolate the model with that run: both then
+    know the same words. The text has to fit into memory.
 
-    [bold]Examples[/bold]
-
+    \b
+    Examples:
       bnce ngram train.txt.xz --vocab runs/relu-lstm --out trigram.arpa
-
       bnce ngram corpora/wiki --order 4 --prune 0,0,1,2 --out wiki.arpa
-
-      bnce interpolate runs/relu-lstm trigram.arpa --valid valid.txt --out mixture.toml
+      bnce interpolate runs/relu-lstm trigram.arpa --valid valid.txt \\
+          --out mixture.toml
     """
     from bnce.use.kneser_ney import check_order, estimate, needed_bytes, pruned_counts
     from bnce.use.ngram import write_arpa

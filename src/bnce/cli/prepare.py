@@ -10,6 +10,7 @@ import typer
 
 from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdout
 from bnce.cli.corpus_info import describe_words
+from bnce.cli.options import ErrorsOption, lowercase_option, numbers_option, sentences_option, tokens_option
 
 if TYPE_CHECKING:
     from bnce.corpus.store import Corpus
@@ -20,85 +21,74 @@ def prepare(
         list[str],
         typer.Argument(
             metavar="SOURCE",
-            help="Files of text (plain, .gz, .xz, .bz2, .zst or .zip) or of records (.jsonl, .parquet), directories, "
-            "quoted patterns, [bold]-[/bold] for standard input, or [bold]docstrings[/bold] for those of the installed "
-            "Python, which need no file. Or a published corpus and its path: [bold]ltcb[/bold] with enwik9, "
-            "[bold]obwb[/bold] with its tar.gz or directory, [bold]wikitext[/bold] with its .zip or directory.",
+            help="Text files (plain, .gz, .xz, .bz2, .zst or .zip), record files (.jsonl, .parquet), directories or "
+            "quoted patterns; - for standard input; docstrings for the docstrings of the installed Python. Or a "
+            "published corpus and its path: ltcb with enwik9, obwb with its .tar.gz, wikitext with its .zip.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The corpus directory to make.")],
-    valid: Annotated[str | None, typer.Option(help="Text for the valid split, instead of a cut.")] = None,
-    test: Annotated[str | None, typer.Option(help="Text for the test split, instead of a cut.")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Corpus directory to create.")],
+    valid: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Text of the validation split, instead of a part of SOURCE.")
+    ] = None,
+    test: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Text of the test split, instead of a part of SOURCE.")
+    ] = None,
     vocab_size: Annotated[
         int | None,
-        typer.Option(help="Keep this many words, </s> and <unk> counted.", show_default="all words; 80000 for ltcb"),
+        typer.Option(
+            metavar="N",
+            help="Keep the N most frequent words, </s> and <unk> included.",
+            show_default="all words; 80000 for ltcb",
+        ),
     ] = None,
     min_count: Annotated[
         int | None,
         typer.Option(
-            help="Drop words that occur less often.",
+            metavar="N",
+            help="Keep words that occur N times or more.",
             show_default="1, or 2 where <unk> would not be trained otherwise; 3 for obwb",
         ),
     ] = None,
     vocab: Annotated[
-        Path | None, typer.Option(help="Use this vocabulary: one word a line, </s> and <unk> first.")
+        Path | None, typer.Option(metavar="FILE", help="Use this vocabulary: one word per line, </s> and <unk> first.")
     ] = None,
-    lowercase: Annotated[
-        bool | None,
-        typer.Option(
-            "--lowercase/--cased", help="Whether case is folded.", show_default="lowercase; cased for obwb and wikitext"
-        ),
-    ] = None,
-    tokens: Annotated[
-        str | None,
-        typer.Option(
-            metavar="words|whitespace",
-            help="Cut words from marks, or only at blanks.",
-            show_default="words; whitespace for obwb and wikitext",
-        ),
-    ] = None,
-    sentences: Annotated[
-        str | None,
-        typer.Option(
-            metavar="split|lines",
-            help="End sentences after . ! ?, or only with the line.",
-            show_default="split; lines for obwb and wikitext",
-        ),
-    ] = None,
-    numbers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="keep|zero|word",
-            help="Keep numbers, make every digit 0, or every number <num>.",
-            show_default="keep",
-        ),
-    ] = None,
-    field: Annotated[str, typer.Option(help="The field of JSON and Parquet records that holds the text.")] = "text",
-    valid_fraction: Annotated[float, typer.Option(help="Share of documents cut for valid.")] = 0.02,
-    test_fraction: Annotated[float, typer.Option(help="Share cut for test; 0 for no test split.")] = 0.02,
-    seed: Annotated[int, typer.Option(help="Draws the documents that are cut.")] = 1,
-    errors: Annotated[
-        str, typer.Option(metavar="strict|replace", help="Refuse invalid UTF-8 and NULs, or replace them.")
-    ] = "strict",
+    lowercase: Annotated[bool | None, lowercase_option("lowercase; cased for obwb and wikitext")] = None,
+    tokens: Annotated[str | None, tokens_option("words; whitespace for obwb and wikitext")] = None,
+    sentences: Annotated[str | None, sentences_option("split; lines for obwb and wikitext")] = None,
+    numbers: Annotated[str | None, numbers_option("keep")] = None,
+    field: Annotated[
+        str, typer.Option(metavar="NAME", help="Field of JSON and Parquet records that holds the text.")
+    ] = "text",
+    valid_fraction: Annotated[
+        float, typer.Option(metavar="F", help="Fraction of the documents for the validation split, from 0 to 1.")
+    ] = 0.02,
+    test_fraction: Annotated[
+        float, typer.Option(metavar="F", help="Fraction of the documents for the test split; 0 for no test split.")
+    ] = 0.02,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed for choosing the validation and test documents.")] = 1,
+    errors: ErrorsOption = "strict",
     workers: Annotated[
-        int | None, typer.Option(help="Processes; the result is the same.", show_default="one a core")
+        int | None,
+        typer.Option(
+            metavar="N", help="Number of processes. The result does not depend on it.", show_default="one per core"
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a corpus directory of text.
+    """Turn text into a corpus directory, ready for training.
 
-    A document is a record, or a run of lines up to a blank one, or 100 lines; valid and test are cut by whole ones.
+    A document is one record, or the lines up to a blank line (100 lines at most). Whole documents are chosen for the
+    validation and test splits.
 
-    [bold]Examples[/bold]
-
+    \b
+    Examples:
       bnce prepare docstrings --out corpora/docstrings --vocab-size 20000
-
-      bnce prepare train.txt.xz --valid valid.txt --test test.txt --out corpora/wiki --min-count 3
-
-      bnce prepare ptb.txt --tokens whitespace --sentences lines --out corpora/ptb
-
-      bnce prepare articles/ 'more/*.jsonl.gz' --field body --numbers zero --out corpora/mine
-
+      bnce prepare train.txt.xz --valid valid.txt --test test.txt \\
+          --out corpora/wiki --min-count 3
+      bnce prepare ptb.txt --tokens whitespace --sentences lines \\
+          --out corpora/ptb
+      bnce prepare articles/ 'more/*.jsonl.gz' --field body --numbers zero \\
+          --out corpora/mine
       bnce prepare ltcb enwik9.zip --out corpora/ltcb
     """
     # Here, so that `bnce --help` answers without loading NumPy and pyarrow.

@@ -13,6 +13,7 @@ import typer
 from bnce import files
 from bnce.cli.conditions import TokenisedOption, read_as, warn_of_tokenised
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr
+from bnce.cli.options import DeviceOption, ModelArgument, ModeOption
 from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
@@ -24,69 +25,100 @@ CARRY_PANEL = "Context of the utterances before"
 
 
 def rescore(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, a mixture (.toml), or an n-gram model.")],
-    nbest: Annotated[str, typer.Argument(metavar="NBEST", help="Lists of hypotheses; - is standard input.")],
+    run: ModelArgument,
+    nbest: Annotated[str, typer.Argument(metavar="NBEST", help="N-best lists; - for standard input.")],
     form: Annotated[
-        str, typer.Option("--format", metavar="auto|kaldi|jsonl|tsv", help="What NBEST is; auto goes by its ending.")
+        str,
+        typer.Option(
+            "--format", metavar="NAME", help="Format of NBEST: kaldi, jsonl or tsv; auto goes by the file's ending."
+        ),
     ] = "auto",
     keys: Annotated[
-        str, typer.Option(metavar="auto|numbered|plain", help="Kaldi keys: utt-1, utt-2, … or utt, repeated.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Keys of Kaldi text: numbered (utt-1, utt-2, …), plain (utt on every line), or auto.",
+        ),
     ] = "auto",
     am_scores: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Kaldi text: acoustic scores, 'key score' lines.")
+        str | None, typer.Option(metavar="FILE", help="Acoustic scores for Kaldi text: 'key score' lines.")
     ] = None,
     lm_scores: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Kaldi text: the old language model's scores, likewise.")
+        str | None,
+        typer.Option(metavar="FILE", help="Scores of the old language model for Kaldi text: 'key score' lines."),
     ] = None,
-    costs: Annotated[bool, typer.Option("--costs", help="Scores are costs, as Kaldi writes them: lower is better.")] = (
-        False
-    ),
+    costs: Annotated[bool, typer.Option("--costs", help="Scores are costs, as in Kaldi: lower is better.")] = (False),
     am_weight: Annotated[
-        float | None, typer.Option(help="Of acoustic scores; 1 unless given.", rich_help_panel=PANEL)
+        float | None,
+        typer.Option(metavar="W", help="Weight of the acoustic score.", show_default="1", rich_help_panel=PANEL),
     ] = None,
     old_lm_weight: Annotated[
-        float | None, typer.Option(help="Of the old language model's scores; 0.", rich_help_panel=PANEL)
+        float | None,
+        typer.Option(
+            metavar="W", help="Weight of the old language model's score.", show_default="0", rich_help_panel=PANEL
+        ),
     ] = None,
-    lm_weight: Annotated[float | None, typer.Option(help="Of RUN's ln p (natural); 1.", rich_help_panel=PANEL)] = None,
+    lm_weight: Annotated[
+        float | None,
+        typer.Option(
+            metavar="W", help="Weight of RUN's ln p (natural logarithm).", show_default="1", rich_help_panel=PANEL
+        ),
+    ] = None,
     word_penalty: Annotated[
-        float | None, typer.Option(help="Taken off for every word of a hypothesis; 0.", rich_help_panel=PANEL)
+        float | None,
+        typer.Option(metavar="W", help="Subtract W for every word.", show_default="0", rich_help_panel=PANEL),
     ] = None,
     oov_penalty: Annotated[
-        float | None, typer.Option(help="Taken off for every word that RUN does not know; 0.", rich_help_panel=PANEL)
+        float | None,
+        typer.Option(
+            metavar="W",
+            help="Subtract W for every word that RUN does not know.",
+            show_default="0",
+            rich_help_panel=PANEL,
+        ),
     ] = None,
     weights_file: Annotated[
         Path | None,
-        typer.Option("--weights", metavar="FILE", help="Weights that --save-weights kept.", rich_help_panel=PANEL),
+        typer.Option(
+            "--weights",
+            metavar="FILE",
+            help="Read the weights from a file that --save-weights wrote.",
+            rich_help_panel=PANEL,
+        ),
     ] = None,
     tune_on: Annotated[
         str | None,
         typer.Option(
             "--tune",
             metavar="REFS",
-            help="Find the weights that are not given as options: the fewest errors against these references.",
+            help="Find the weights with the fewest word errors against these references. Weights given as options "
+            "stay.",
             rich_help_panel=PANEL,
         ),
     ] = None,
     save_weights: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keep the weights, as JSON.", rich_help_panel=PANEL)
+        Path | None, typer.Option(metavar="FILE", help="Write the weights to a JSON file.", rich_help_panel=PANEL)
     ] = None,
     refs: Annotated[
-        str | None, typer.Option(metavar="REFS", help="References, 'utt words…' lines: print word error rates.")
+        str | None,
+        typer.Option(metavar="REFS", help="Print word error rates against these references: 'utt words…' lines."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the best hypotheses here; else to standard output.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the best hypotheses to FILE.", show_default="standard output"),
     ] = None,
     full: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write all hypotheses with all scores: .tsv or .jsonl.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write all hypotheses with all scores to FILE, which ends in .tsv or .jsonl."
+        ),
     ] = None,
-    mode: Annotated[
-        str, typer.Option(metavar="unnormalised|normalised", help="With the constant Z, or with the softmax.")
-    ] = "unnormalised",
+    mode: ModeOption = "unnormalised",
     carry: Annotated[
         bool,
         typer.Option(
             "--carry",
-            help="Score each utterance after those before it; NBEST must be in the order of speaking.",
+            help="Score each utterance after those before it. NBEST must be in the order of speaking.",
             rich_help_panel=CARRY_PANEL,
         ),
     ] = False,
@@ -94,7 +126,7 @@ def rescore(
         str | None,
         typer.Option(
             metavar="best|first",
-            help="The hypothesis that the next utterance is scored after: the best by the weights, or NBEST's first.",
+            help="Hypothesis that the next utterance follows: the best by the weights, or the first of its list.",
             show_default="best",
             rich_help_panel=CARRY_PANEL,
         ),
@@ -103,33 +135,37 @@ def rescore(
         str | None,
         typer.Option(
             metavar="blank|REGEX",
-            help="Start afresh after a blank line, or where the match at the start of the utterance's name changes.",
+            help="Start afresh after a blank line (blank), or where the part of the utterance's name that REGEX "
+            "matches changes.",
             show_default="one document",
             rich_help_panel=CARRY_PANEL,
         ),
     ] = None,
     tokenised: TokenisedOption = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Choose among the hypotheses of a recogniser with a language model.
+    """Choose the best of a recogniser's hypotheses (n-best lists).
 
-    The best has the highest
+    The best hypothesis has the highest total:
 
-      am_weight · am + old_lm_weight · old_lm + lm_weight · ln p − word_penalty · words − oov_penalty · OOV
+    \b
+      am_weight · am + old_lm_weight · old_lm + lm_weight · ln p
+          − word_penalty · words − oov_penalty · unknown words
 
-    Prefixes that hypotheses share are computed once. The best ones come out as Kaldi text, 'utt words…'.
+    The best hypotheses are printed as Kaldi text, 'utt words…'.
 
-    [bold]Examples[/bold]
-
-      bnce rescore runs/relu-lstm dev.nbest --am-scores dev.am --lm-scores dev.lm --tune dev.ref --save-weights w.json
-
-      bnce rescore runs/relu-lstm test.nbest --am-scores test.am --lm-scores test.lm --weights w.json --refs test.ref
-
-      bnce rescore mixture.toml hypotheses.jsonl --lm-weight 0.5 --full scores.tsv
-
-      bnce rescore runs/relu-lstm librispeech.jsonl --weights w.json --carry --documents '[^-]+-[^-]+'
+    \b
+    Examples:
+      bnce rescore runs/relu-lstm dev.nbest --am-scores dev.am \\
+          --lm-scores dev.lm --tune dev.ref --save-weights w.json
+      bnce rescore runs/relu-lstm test.nbest --am-scores test.am \\
+          --lm-scores test.lm --weights w.json --refs test.ref
+      bnce rescore mixture.toml hypotheses.jsonl --lm-weight 0.5 \\
+          --full scores.tsv
+      bnce rescore runs/relu-lstm librispeech.jsonl --weights w.json --carry \\
+          --documents '[^-]+-[^-]+'
     """
     from bnce.corpus.sources import named
     from bnce.corpus.tokenised import TokenisedSigns

@@ -14,8 +14,10 @@ import typer
 from rich.markup import escape
 
 from bnce import files
+from bnce.cli.completion import complete
 from bnce.cli.conditions import MAY_EXCEED, TokenisedOption, read_as, seen_by_score, warn_of_tokenised
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr
+from bnce.cli.options import DeviceOption, ErrorsOption, ModelArgument
 from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
@@ -25,20 +27,32 @@ if TYPE_CHECKING:
 
 
 def score(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, a mixture (.toml), or an n-gram model.")],
-    text: Annotated[str, typer.Argument(metavar="[FILE]", help="Text, a sentence a line; - is standard input.")] = "-",
+    run: ModelArgument,
+    text: Annotated[
+        str, typer.Argument(metavar="FILE", help="Text, one sentence per line; - for standard input.")
+    ] = "-",
     mode: Annotated[
         str,
         typer.Option(
-            metavar="unnormalised|normalised|checked",
-            help="With the constant Z; with the softmax; with the constant, and the softmax at a sample of words.",
+            metavar="MODE",
+            help="unnormalised: with the constant Z (fast). normalised: with the softmax (exact). checked: with the "
+            "constant Z, compared with the softmax at a sample of words.",
+            autocompletion=complete("unnormalised", "normalised", "checked"),
         ),
     ] = "unnormalised",
     per_word: Annotated[bool, typer.Option("--per-word", help="Print the probability of every word.")] = False,
     layout: Annotated[
-        str, typer.Option(metavar="kenlm|srilm", help="Print as KenLM's query or as SRILM's ngram -ppl does.")
+        str,
+        typer.Option(
+            metavar="kenlm|srilm",
+            help="Print in the format of KenLM's query, or of SRILM's ngram -ppl.",
+            autocompletion=complete("kenlm", "srilm"),
+        ),
     ] = "kenlm",
-    carry: Annotated[bool, typer.Option("--carry", help="Go on from the sentence before; else start afresh.")] = False,
+    carry: Annotated[
+        bool,
+        typer.Option("--carry", help="Score each sentence after those before it. Without it each one starts afresh."),
+    ] = False,
     documents: Annotated[
         str | None,
         typer.Option(
@@ -48,32 +62,27 @@ def score(
         ),
     ] = None,
     split: Annotated[
-        bool, typer.Option("--split", help="Cut lines into sentences as the training text was; else a line is one.")
+        bool, typer.Option("--split", help="Split lines into sentences. Without it one line is one sentence.")
     ] = False,
-    num_checked: Annotated[int, typer.Option(min=1, help="With --mode checked: how many words to check.")] = 1000,
-    errors: Annotated[
-        str, typer.Option(metavar="strict|replace", help="Refuse invalid UTF-8 and NULs, or replace them.")
-    ] = "strict",
+    num_checked: Annotated[int, typer.Option(min=1, metavar="N", help="With --mode checked: check N words.")] = 1000,
+    errors: ErrorsOption = "strict",
     tokenised: TokenisedOption = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
     as_jsonl: Annotated[
-        bool, typer.Option("--jsonl", help="Print one JSON object a sentence, with every word, and nothing else.")
+        bool, typer.Option("--jsonl", help="Print one JSON object per sentence, with every word.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Score plain text: log10 probabilities (all of them to the base 10), totals, unknown words, perplexity.
+    """Score text: log10 probabilities, unknown words, perplexity.
 
-    Words come from the text as they did in training, and every line is one sentence with </s> scored at its end.
+    Text is cut into words as the training text was. </s> is scored at the end of every sentence.
 
-    [bold]Examples[/bold]
-
+    \b
+    Examples:
       bnce score runs/relu-lstm news.txt
-
       echo "the function returns nothing" | bnce score runs/relu-lstm --per-word
-
       bnce score runs/relu-lstm news.txt.gz --mode checked --json
-
       bnce score mixture.toml news.txt
     """
     from bnce.corpus.sources import named, read_lines, source_bytes

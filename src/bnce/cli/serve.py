@@ -11,7 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
+from bnce.cli.completion import complete
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, stderr
+from bnce.cli.options import DeviceOption, ModelArgument
 from bnce.errors import UserError, unknown_name
 from bnce.use.serve.limits import Limits, span
 
@@ -22,47 +24,54 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 def _limit(name: str, text: str) -> Any:
     """Make the option of a limit, whose help says its bounds; `Limits` checks them, with one sentence."""
-    return typer.Option(help=f"{text} {span(name).capitalize()}.")
+    return typer.Option(metavar="N", help=f"{text} {span(name).capitalize()}.", rich_help_panel="Limits")
 
 
 def serve(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, a mixture (.toml), or an n-gram model.")],
-    host: Annotated[str, typer.Option(help="Where to listen; only this machine reaches the default.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes any free one.")] = 8000,
+    run: ModelArgument,
+    host: Annotated[
+        str,
+        typer.Option(metavar="ADDRESS", help="Address to listen on. 127.0.0.1 is reached from this machine only."),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="N", help="Port to listen on; 0 for any free port.")
+    ] = 8000,
     allowed_host: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Another name that clients call the server by, such as lm.example.org or *.example.org; * for any. "
-            "May be given several times.",
+            help="Accept requests for this host name, such as lm.example.org or *.example.org; * for any name. May be "
+            "given several times.",
         ),
     ] = None,
     token: Annotated[
         str | None,
         typer.Option(
-            envvar="BNCE_TOKEN", help="Answer only requests with this token. Other users can see command lines."
+            envvar="BNCE_TOKEN",
+            metavar="TEXT",
+            help="Answer only requests with this token. Other users of the machine can see command lines.",
         ),
     ] = None,
     token_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Read the token from a file.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
-    max_batch: Annotated[int, _limit("max_batch", "Words in one pass of the model.")] = Limits.max_batch,
+    max_batch: Annotated[int, _limit("max_batch", "Words per pass through the model.")] = Limits.max_batch,
     max_wait_ms: Annotated[
         float, _limit("max_wait_ms", "Milliseconds that a request waits for others to join it.")
     ] = Limits.max_wait_ms,
-    max_body_bytes: Annotated[int, _limit("max_body_bytes", "Bytes of a request.")] = Limits.max_body_bytes,
-    max_sentences: Annotated[int, _limit("max_sentences", "Sentences of a request.")] = Limits.max_sentences,
-    max_hypotheses: Annotated[int, _limit("max_hypotheses", "Hypotheses of a request.")] = Limits.max_hypotheses,
-    max_words: Annotated[int, _limit("max_words", "Words of a request.")] = Limits.max_words,
+    max_body_bytes: Annotated[int, _limit("max_body_bytes", "Bytes per request.")] = Limits.max_body_bytes,
+    max_sentences: Annotated[int, _limit("max_sentences", "Sentences per request.")] = Limits.max_sentences,
+    max_hypotheses: Annotated[int, _limit("max_hypotheses", "Hypotheses per request.")] = Limits.max_hypotheses,
+    max_words: Annotated[int, _limit("max_words", "Words per request.")] = Limits.max_words,
     max_exact_words: Annotated[
-        int, _limit("max_exact_words", "Words of a request for normalised probabilities.")
+        int, _limit("max_exact_words", "Words per request for normalised probabilities.")
     ] = Limits.max_exact_words,
     max_sentence_words: Annotated[
-        int, _limit("max_sentence_words", "Words of a sentence, hypothesis or prompt.")
+        int, _limit("max_sentence_words", "Words per sentence, hypothesis or prompt.")
     ] = Limits.max_sentence_words,
     max_waiting: Annotated[int, _limit("max_waiting", "Requests that wait for the model.")] = Limits.max_waiting,
     max_waiting_words: Annotated[
-        int, _limit("max_waiting_words", "Words of those requests.")
+        int, _limit("max_waiting_words", "Words of all waiting requests.")
     ] = Limits.max_waiting_words,
     max_connections: Annotated[int, _limit("max_connections", "Open connections.")] = Limits.max_connections,
     body_seconds: Annotated[
@@ -71,21 +80,28 @@ def serve(
     request_seconds: Annotated[
         float, _limit("request_seconds", "Seconds to answer a request.")
     ] = Limits.request_seconds,
-    log_level: Annotated[str, typer.Option(metavar="debug|info|warning|error")] = "warning",
+    log_level: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Log messages of this level and above: debug, info, warning or error.",
+            autocompletion=complete(*LOG_LEVELS),
+        ),
+    ] = "warning",
     access_log: Annotated[bool, typer.Option("--access-log", help="Log every request to standard error.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Serve a model over HTTP until Ctrl-C: /score, /rescore, /next, /healthz, /metrics, /docs, and a page at /.
+    """Answer requests to a model over HTTP, until Ctrl-C.
 
-    Requests that arrive together go through the model together. --json prints the URL once the server is ready.
+    Endpoints: /score, /rescore, /next, /healthz, /metrics, /docs, and a page at /. --json prints the URL when the
+    server is ready.
 
-    [bold]Examples[/bold]
-
+    \b
+    Examples:
       bnce serve runs/relu-lstm
-
       bnce serve runs/relu-lstm --port 0 --json
-
-      curl -s -H 'Content-Type: application/json' -d '{"sentences": ["a sentence"]}' http://127.0.0.1:8000/score
+      curl -s -H 'Content-Type: application/json' \\
+          -d '{"sentences": ["a sentence"]}' http://127.0.0.1:8000/score
     """
     for package in ("fastapi", "uvicorn"):
         if importlib.util.find_spec(package) is None:

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bnce.cli.completion import complete_recipe, complete_setting
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr, stdout
+from bnce.cli.options import DeviceOption, complete_loss, complete_model
+from bnce.config import MODEL_NAMES
 from bnce.errors import DiskFullError, UserError
 from bnce.stopping import Stopped
 
@@ -26,65 +29,83 @@ def train(
         str | None,
         typer.Argument(
             metavar="RECIPE",
-            help="[bold]small[/bold] for texts of 1 to 20 million words and for CPUs; [bold]wiki[/bold] and "
-            "[bold]news[/bold] for larger ones on a GPU, with the paper's smaller and larger models; "
-            "[bold]demo[/bold], minutes on a CPU, with a text of its own; [bold]ltcb[/bold] and [bold]obwb[/bold], "
-            "the paper's own; or a TOML file.",
+            help="small: 1 to 20 million words, on a CPU. wiki, news: more text on a GPU, with the paper's smaller and "
+            "larger models. demo: minutes on a CPU, brings its own text. ltcb, obwb: the paper's settings. Or a TOML "
+            "file.",
             show_default="by the size of the corpus",
+            autocompletion=complete_recipe,
         ),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="ffnn, rnn, relu-rnn, lstm or relu-lstm.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"Network: {', '.join(MODEL_NAMES)}.",
+            show_default="the recipe's",
+            autocompletion=complete_model,
+        ),
+    ] = None,
     loss: Annotated[
         str | None,
-        typer.Option(help="softmax, nce, snce, bnce (adaptive with loss.num_noise > 0) or chunk-bnce (ours)."),
+        typer.Option(
+            metavar="NAME",
+            help="Loss: softmax, nce, snce (shared noise), bnce (the batch is the noise; adaptive with "
+            "loss.num_noise > 0) or chunk-bnce (the chunk is the noise).",
+            show_default="the recipe's",
+            autocompletion=complete_loss,
+        ),
     ] = None,
     corpus: Annotated[
-        str | None, typer.Option(help="A directory that 'bnce prepare' made; with --resume, where it is now.")
+        str | None,
+        typer.Option(metavar="DIR", help="Corpus directory that 'bnce prepare' made. With --resume: its new place."),
     ] = None,
     init: Annotated[
         Path | None,
         typer.Option(
             metavar="RUN",
-            help="Start from the weights of a run, to adapt it to another text or to train it for longer; the network "
-            "is the run's, and its words are mapped to the corpus's.",
+            help="Start from the weights of this run, to adapt it to another text or to train it longer. The network is "
+            "the run's; its words are mapped to those of the corpus.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="The run directory to make.", show_default="runs/RECIPE-MODEL-LOSS"),
+        typer.Option(
+            "--out", "-o", metavar="DIR", help="Run directory to create.", show_default="runs/RECIPE-MODEL-LOSS"
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Change a setting, such as training.epochs=3; with --resume rates, epochs, and how it is measured.",
+            help="Change a setting, such as training.epochs=3. With --resume: rates, epochs, evaluation and "
+            "checkpoint settings only. May be given several times.",
+            autocompletion=complete_setting,
         ),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run at --out, as if never stopped.")] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run at --out, as if it had never stopped.")
+    ] = False,
+    device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a model and write everything about it into a run directory.
+    """Train a model and write it to a run directory.
 
-    Ctrl-C saves and stops; the last example goes on.
+    Ctrl-C saves the run and stops. --resume continues it.
 
-    [bold]Examples[/bold]
-
+    \b
+    Examples:
       bnce train demo --loss bnce
-
       bnce train --corpus corpora/mine --out runs/mine
-
-      bnce train wiki --corpus corpora/wiki --model relu-lstm --loss bnce --out runs/relu-lstm
-
-      bnce train wiki --corpus corpora/wiki --set optimiser.learning_rate=0.1 --set training.epochs=4 --out runs/slow
-
+      bnce train wiki --corpus corpora/wiki --model relu-lstm --loss bnce \\
+          --out runs/relu-lstm
+      bnce train wiki --corpus corpora/wiki --set optimiser.learning_rate=0.1 \\
+          --set training.epochs=4 --out runs/slow
       bnce train --init runs/general --corpus corpora/medical --out runs/medical
-
       bnce train --out runs/relu-lstm --resume
-
-      bnce train --out runs/relu-lstm --resume --set optimiser.learning_rate=0.05 --set training.epochs=6
+      bnce train --out runs/relu-lstm --resume \\
+          --set optimiser.learning_rate=0.05 --set training.epochs=6
     """
     from bnce.resuming import resume_command
     from bnce.run_directory import RunDirectory, choose_device, hold_run, read_summary, remove_unbegun

@@ -17,40 +17,49 @@ NUM_EXAMPLES = 5
 
 
 def vocab(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory; it stays as it is.")],
-    out: Annotated[Path, typer.Option(help="The new run directory.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory. It is not changed.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Run directory to create.")],
     add: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Words to add: WORD, TAB its count, TAB its neighbours with commas between."),
+        typer.Option(
+            metavar="FILE",
+            help="Words to add, one per line: WORD, or WORD TAB count, or WORD TAB count TAB similar words (commas).",
+        ),
     ] = None,
-    drop: Annotated[str | None, typer.Option(metavar="FILE", help="Words to drop, one a line.")] = None,
+    drop: Annotated[str | None, typer.Option(metavar="FILE", help="Words to remove, one per line.")] = None,
     unk_list: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Words that share <unk>'s probability: WORD, TAB its weight.")
+        str | None,
+        typer.Option(metavar="FILE", help="Words that share the probability of <unk>, one per line: WORD TAB weight."),
     ] = None,
     unk_rest: Annotated[
-        float, typer.Option(help="With --unk-list: the share of <unk> that is left for words not listed.")
+        float,
+        typer.Option(
+            metavar="F", help="With --unk-list: fraction of <unk> for words that are not listed, from 0 to 1."
+        ),
     ] = 0.0,
     unk_rest_words: Annotated[
         int | None,
         typer.Option(
-            min=1, help="With --unk-rest: how many words that share is for.", show_default="as many as listed"
+            min=1,
+            metavar="N",
+            help="With --unk-rest: number of words that share this fraction.",
+            show_default="as many as listed",
         ),
     ] = None,
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Add words to a trained model, drop some, or share <unk> out among listed ones.
+    """Add words to a trained model, or remove some.
 
-    A new run is written, for evaluate, score, generate, compare and info; it cannot be trained further. Words are
-    given as the run reads text: a lower-cased run refuses 'Paris', which no text would ever give it.
+    The result is a new run. It cannot be trained further. Write words as the run reads text: a lower-case run refuses
+    'Paris', because its text never has this word.
 
-    [bold]Examples[/bold]
-
+    \b
+    Examples:
       bnce vocab runs/relu-lstm --out runs/more --add names.tsv
-
       bnce vocab runs/relu-lstm --out runs/clean --drop rude.txt --json
-
-      bnce vocab runs/relu-lstm --out runs/open --unk-list lexicon.tsv --unk-rest 0.1
+      bnce vocab runs/relu-lstm --out runs/open --unk-list lexicon.tsv \\
+          --unk-rest 0.1
     """
     from bnce.run_directory import RunDirectory
     from bnce.threads import use_threads

@@ -1,0 +1,53 @@
+"""How `--help` looks: plain text that fits 80 columns, the same with every version of typer."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from typer.core import TyperCommand
+
+# What typer adds to names and help texts: types after a metavar, braces around required arguments, and ranges, which
+# our texts name where they matter.
+_TYPE = re.compile(r" <[^>]*>$")
+_RANGE = re.compile(r"(?:; )?(?:-?[\d.]+<=?x(?:<=?[\d.]+)?|x[<>]=?-?[\d.]+)")
+_DEFAULT = re.compile(r"default: \((.*?)\)(?=[;\]])")
+_EMPTY = re.compile(r"  \[\]$")
+
+
+class HelpCommand(TyperCommand):
+    """A command whose options stand in sections, each name with its value and what it does."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Give the parts of the usage line: RUN, [FILE], SOURCE..."""
+        return [_plain_usage(piece) for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments and options; `rich_help_panel` names the section of an option."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is None:
+                continue
+            is_argument = parameter.param_type_name == "argument"
+            section = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None) or "Options"
+            sections.setdefault(section, []).append(_plain_record(*record, is_argument))
+        for section, records in sections.items():
+            if records:
+                with formatter.section(section):
+                    formatter.write_dl(records)
+
+
+def _plain_usage(piece: str) -> str:
+    inner = piece.removesuffix("...")
+    if inner.startswith(("{", "[[")):
+        inner = inner[1:-1]
+    return inner + piece[len(piece.removesuffix("...")) :]
+
+
+def _plain_record(name: str, text: str, is_argument: bool) -> tuple[str, str]:
+    if is_argument:
+        name = _TYPE.sub("", name).strip("[]{}")
+    # Older versions escape a bracket for rich even where rich has no part in it.
+    text = _DEFAULT.sub(r"default: \1", _RANGE.sub("", text.replace("\\[", "[")))
+    return name, _EMPTY.sub("", text.replace("[; ", "["))

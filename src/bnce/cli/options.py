@@ -1,0 +1,96 @@
+"""Options that several commands share, so that they read alike everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bnce.cli.completion import complete, complete_setting
+from bnce.config import LOSS_NAMES, MODEL_NAMES
+
+ModelArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run, mixture (.toml) or n-gram model.")]
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory that 'bnce train' made.")]
+
+DeviceOption = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Device to compute on: auto, cpu, cuda or cuda:N.",
+        autocompletion=complete("auto", "cpu", "cuda", "cuda:0"),
+    ),
+]
+
+ErrorsOption = Annotated[
+    str,
+    typer.Option(
+        metavar="strict|replace",
+        help="Invalid UTF-8 and NUL bytes: strict stops with an error, replace writes U+FFFD instead.",
+        autocompletion=complete("strict", "replace"),
+    ),
+]
+
+SettingsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a setting, such as training.epochs=3. May be given several times.",
+        autocompletion=complete_setting,
+    ),
+]
+
+ModeOption = Annotated[
+    str,
+    typer.Option(
+        metavar="MODE",
+        help="unnormalised: with the constant Z (fast). normalised: with the softmax (exact).",
+        autocompletion=complete("unnormalised", "normalised"),
+    ),
+]
+
+SplitLinesOption = Annotated[
+    bool, typer.Option("--split", help="Split lines into sentences. Without it one line is one sentence.")
+]
+
+complete_model = complete(*MODEL_NAMES)
+complete_loss = complete(*LOSS_NAMES)
+
+
+def lowercase_option(default: str) -> Any:
+    """Make the option of `Normaliser.lowercase`; defaults differ by command and by corpus."""
+    return typer.Option(
+        "--lowercase/--cased", help="Convert text to lower case, or keep its case.", show_default=default
+    )
+
+
+def tokens_option(default: str) -> Any:
+    """Make the option of `Normaliser.tokens`."""
+    return typer.Option(
+        metavar="words|whitespace",
+        help="words: separate words from punctuation. whitespace: split at blanks only.",
+        show_default=default,
+        autocompletion=complete("words", "whitespace"),
+    )
+
+
+def sentences_option(default: str) -> Any:
+    """Make the option of `Normaliser.sentences`."""
+    return typer.Option(
+        metavar="split|lines",
+        help="split: a sentence ends after . ! or ? and at the end of a line. lines: only at the end of a line.",
+        show_default=default,
+        autocompletion=complete("split", "lines"),
+    )
+
+
+def numbers_option(default: str) -> Any:
+    """Make the option of `Normaliser.numbers`."""
+    return typer.Option(
+        metavar="keep|zero|word",
+        help="keep: leave numbers. zero: write every digit as 0. word: replace every number by <num>.",
+        show_default=default,
+        autocompletion=complete("keep", "zero", "word"),
+    )

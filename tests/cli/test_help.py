@@ -1,0 +1,117 @@
+"""`--help` in 80 columns, for a tired reader; and what a shell completes, without loading PyTorch."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bnce import cli
+from bnce.cli.completion import complete, complete_list, complete_recipe, complete_setting, complete_subject
+from bnce.config import LOSS_NAMES, MODEL_NAMES, recipe_names
+from bnce.report.formats import FORMATS
+
+from .conftest import Command
+
+NAMES = [command.name or getattr(command.callback, "__name__", "") for command in cli.app.registered_commands]
+# What typer calls the types of values; a reader wants the value's name.
+TYPES = re.compile(r" (?:<\w.*>|INTEGER|FLOAT|PATH)|list\[|\{[A-Z]")
+
+
+@pytest.fixture(autouse=True)
+def _columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def entries(page: str) -> dict[str, str]:
+    """Read the options of a page: their names with their values, and what is said of each."""
+    found: dict[str, str] = {}
+    name = ""
+    for line in page.splitlines():
+        if match := re.match(r"  (-\S.*?)(?:\s{2,}(.*))?$", line):
+            name = match[1]
+            found[name] = match[2] or ""
+        elif name and line.startswith("     "):
+            found[name] = f"{found[name]} {line.strip()}".strip()
+        else:
+            name = ""
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_fits_80_columns_and_says_what_everything_is(bnce: Command, name: str) -> None:
+    page = bnce(name, "--help").stdout
+    assert max(map(len, page.splitlines())) <= 80
+    assert f"Usage: bnce {name} [OPTIONS]" in page
+    assert "[bold]" not in page
+    # An example is one line, or goes on after a backslash.
+    block = page.split("Examples:\n")[1].split("\n\n")[0].splitlines()
+    for before, line in zip(["", *block], block, strict=False):
+        assert before.endswith("\\") or re.match(r"    (?:bnce|curl|echo) ", line), line
+    options = entries(page)
+    assert {"--json", "-h, --help"} <= set(options)
+    for option, text in options.items():
+        words = re.sub(r"\s*\[(?:default|required|env var)[^]]*\]$", "", text)
+        assert not TYPES.search(option), option
+        assert words.endswith("."), f"{option}: {text}"
+        assert words[0].isupper() or words.split(":")[0] in option or re.match(r"\w+: ", words), f"{option}: {text}"
+        assert not re.search(r"<=?x|x>=?", text), f"{option}: {text}"
+
+
+def test_the_list_of_commands_has_whole_sentences(bnce: Command) -> None:
+    page = bnce("--help").stdout
+    assert max(map(len, page.splitlines())) <= 80
+    listed = dict(re.findall(r"^  ([a-z]+) {2,}(\S.*)$", page.split("Commands:\n")[1], flags=re.MULTILINE))
+    assert set(listed) == set(NAMES)
+    for name, sentence in listed.items():
+        assert sentence.endswith(".") and not sentence.endswith("..."), f"{name}: {sentence}"  # noqa: PT018
+
+
+def test_completion_offers_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert complete("cpu", "cuda")("c") == ["cpu", "cuda"]
+    losses = complete_list(*LOSS_NAMES)
+    assert losses("") == list(LOSS_NAMES)
+    assert losses("bnce,s") == ["bnce,softmax", "bnce,snce"]
+    assert losses("bnce,bn") == []
+    (tmp_path / "mine.toml").touch()
+    (tmp_path / "text.txt").touch()
+    (tmp_path / "more").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert complete_recipe("") == [*recipe_names(), "more/", "mine.toml"]
+    assert complete_subject("t") == ["text.txt"]
+    assert "training.epochs=" in complete_setting("training.")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("bnce train --loss ", LOSS_NAMES),
+        ("bnce train --model ", MODEL_NAMES),
+        ("bnce train ", recipe_names()),
+        ("bnce compare --format ", FORMATS),
+        ("bnce export --to ", ["onnx", "transformers", "safetensors"]),
+        ("bnce score --device ", ["auto", "cpu", "cuda"]),
+        ("bnce experiment --losses snce,", ["snce,bnce", "snce,softmax"]),
+    ],
+)
+def test_the_shell_asks_and_is_answered(
+    words: str, expected: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_BNCE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split(" ")) - 1))
+    monkeypatch.setattr(sys, "argv", ["bnce"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert set(expected) <= set(capsys.readouterr().out.split("\n"))
+
+
+def test_completion_is_quick() -> None:
+    code = "import sys, bnce.cli\ntry: bnce.cli.main()\nfinally: print('torch' in sys.modules, 'numpy' in sys.modules)"
+    asked = {"_BNCE_COMPLETE": "complete_bash", "COMP_WORDS": "bnce train --loss chunk", "COMP_CWORD": "3"}
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True)
+    assert done.stdout.split() == ["chunk-bnce", "False", "False"]
