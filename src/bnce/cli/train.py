@@ -63,8 +63,8 @@ def train(
         Path | None,
         typer.Option(
             metavar="RUN",
-            help="Start from the weights of this run, to adapt it to another text or to train it longer. The network is "
-            "the run's; its words are mapped to those of the corpus.",
+            help="Start from the weights of this run, to adapt it to another text or to train it longer. The network "
+            "is the run's; its words are mapped to those of the corpus.",
         ),
     ] = None,
     out: Annotated[
