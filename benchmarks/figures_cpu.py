@@ -1,0 +1,326 @@
+"""Take the figures anew that README and docs quote and that a CPU can take, one result file for each.
+
+    python benchmarks/figures_cpu.py demo export vocab score serve --work work
+    python benchmarks/figures_cpu.py nbest --work work --wiki DIR      # DIR: train-1, valid and test.txt.xz
+
+On two idle cores: demo 3 minutes, export 3, vocab 3, score 8, serve 3, nbest 30. `export` and `serve` use the run that
+`demo` trains. Speeds need an idle machine; perplexities, sizes, differences and word error rates do not. Each step
+writes benchmarks/results/STEP.md; demo, export and vocab also write their numbers to benchmarks/results/cpu.json, and
+the last two put them into docs/export.md and docs/usage.md. tests/test_published_figures.py compares what is quoted
+with what was taken, and docs/figures.md lists what comes from where.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from score import VOCAB_SIZE, make_model, processor
+
+from bnce.corpus.store import Corpus
+from bnce.corpus.vocabulary import UNK
+from bnce.use.export_onnx import open_graph, run_graph
+from bnce.use.onnx_graphs import write_graphs
+from bnce.version import __version__
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+ROWS = {
+    "float32": "4 bytes, the same bits",
+    "bf16": "2 bytes",
+    "int8": "1 byte, and 4 a row for its scale",
+}
+SHOWN = {"softmax": "softmax", "snce": "S-NCE, K = 100", "bnce": "**B-NCE**"}  # as the README has them
+QUOTED = {"export": "docs/export.md", "vocab": "docs/usage.md"}
+NUM_ROUNDS = 15
+DOCS_WIDTH = 130
+EXPORT_TOKENS = 60_000
+FEW_WORDS, MANY_WORDS = 10_000, 20_002
+ONNX_SIZES = (8, 8, 600)  # a body of next to nothing: the graphs of the output layer are timed
+WORDS_SHAPE, ALL_WORDS_SHAPE = (20, 16), (1, 16)  # T and B of the positions that they are timed at
+NBEST_TRAIN = (
+    "train wiki --model relu-lstm --loss chunk-bnce --device cpu --set model.embedding_size=128 "
+    "--set model.hidden_size=256 --set model.bottleneck_size=128 --set training.batch_size=64 --set training.epochs=1 "
+    "--set training.evaluations_per_epoch=2 --set training.max_valid_tokens=50000 --set training.max_test_tokens=100000"
+)
+
+Figures = dict[str, Any]
+
+
+class Commands:
+    """Runs commands in the work directory and keeps what was typed."""
+
+    def __init__(self, work: Path) -> None:
+        self.work = work.resolve()
+        self.typed: list[str] = []
+
+    def bnce(self, *arguments: object) -> Figures:
+        """Run `bnce` and give the object that it prints."""
+        words = [str(argument) for argument in arguments]
+        self.typed.append(shlex.join(["bnce", *words]))
+        command = [sys.executable, "-m", "bnce", *words, "--json"]
+        done = subprocess.run(command, cwd=self.work, stdout=subprocess.PIPE, check=True)
+        found: Figures = json.loads(done.stdout)
+        return found
+
+    def make(self, out: str, *arguments: object) -> None:
+        """Run `bnce` for what it makes, unless that is there."""
+        if (self.work / out).exists():
+            self.typed.append(shlex.join(["bnce", *map(str, arguments), "--out", out]))
+        else:
+            self.bnce(*arguments, "--out", out)
+
+    def script(self, name: str, *arguments: object) -> None:
+        """Run another benchmark."""
+        command = [sys.executable, str(ROOT / "benchmarks" / name), *map(str, arguments)]
+        subprocess.run(command, cwd=self.work, check=True)
+
+
+def demo(commands: Commands) -> Figures:
+    """Train the README's three models, and compare them."""
+    shown = []
+    for loss in ("softmax", "snce", "bnce"):
+        commands.make(f"demo/{loss}", "train", "demo", "--loss", loss)
+        shown.append(f"demo/{loss}")
+    rows = commands.bnce("compare", *shown)["rows"]
+    keys = ("loss", "ppl_n", "ppl_f", "words_per_second", "speedup_over_softmax", "vocab_size", "train_tokens")
+    return {"rows": [{key: row[key] for key in keys} for row in rows]}
+
+
+def export(commands: Commands, timings: bool) -> Figures:
+    """Export the demo's B-NCE model in every way; time ONNX's output graphs at V = 800K."""
+    size = commands.bnce("info", "demo/bnce")["vocab_size"]
+    found: Figures = {"vocab_size": size, "num_tokens": EXPORT_TOKENS, "rows": {}}
+    with tempfile.TemporaryDirectory(dir=commands.work) as scratch:
+        out = Path(scratch).name
+        for target in ("onnx", "transformers"):
+            record = commands.bnce("export", "demo/bnce", "--to", target, "--out", f"{out}/{target}")
+            found[target] = {"max_difference": record["max_difference"]}
+        for rows in ROWS:
+            options = ["--to", "safetensors", "--rows", rows, "--out", f"{out}/{rows}"]
+            record = commands.bnce("export", "demo/bnce", *options)
+            measured = commands.bnce("evaluate", f"{out}/{rows}", "--max-tokens", EXPORT_TOKENS)
+            found["rows"][rows] = {
+                "model_bytes": record["model_bytes"], "ppl_n": measured["ppl_n"], "ppl_f": measured["ppl_f"]
+            }  # fmt: skip
+        commands.typed = [line.replace(out, "exported") for line in commands.typed]
+    if timings:
+        found["onnx"] |= onnx_milliseconds()
+    return found
+
+
+def onnx_milliseconds() -> Figures:
+    """Time the graphs that give words their probabilities, with random weights."""
+    model = make_model(ONNX_SIZES)
+    generator = torch.Generator().manual_seed(1)
+    with tempfile.TemporaryDirectory() as scratch, torch.no_grad():
+        write_graphs(model, Path(scratch))
+        few, many = torch.randn(*WORDS_SHAPE, 600, generator=generator), torch.randn(*ALL_WORDS_SHAPE, 600)
+        words = torch.randint(VOCAB_SIZE, (*WORDS_SHAPE, 1), generator=generator)
+        ways = {"words": {"hidden": few, "words": words}, "all_words": {"hidden": many}}
+        found = {}
+        for name, feed in ways.items():
+            session = open_graph(Path(scratch) / f"{name}.onnx")
+            found[f"{name}_ms"] = _median_milliseconds(lambda s=session, f=feed: run_graph(s, f))
+    positions = {"words_positions": math.prod(WORDS_SHAPE), "all_words_positions": math.prod(ALL_WORDS_SHAPE)}
+    return {**found, **positions, "vocab_size": VOCAB_SIZE, "hidden_size": ONNX_SIZES[2]}
+
+
+def _median_milliseconds(call: Callable[[], object], num_rounds: int = NUM_ROUNDS) -> float:
+    call()
+    seconds = []
+    for _ in range(num_rounds):
+        begin = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - begin)
+    return 1000 * statistics.median(seconds)
+
+
+def vocab(commands: Commands) -> Figures:
+    """Give a run words that it never saw: as words of its own, and as shares of <unk>."""
+    work = commands.work
+    few, many, added = (work / name for name in ("words-few", "words-many", "words-added"))
+    for path, size in ((few, FEW_WORDS), (many, MANY_WORDS)):
+        commands.make(path.name, "prepare", "docstrings", "--vocab-size", size)
+    recipe = ["demo", "--model", "lstm", "--loss", "bnce", "--corpus", few.name]
+    sizes = ["model.embedding_size=96", "model.hidden_size=192", "training.max_train_tokens=0"]
+    commands.make("vocab-run", "train", *recipe, *(word for size in sizes for word in ("--set", size)))
+    small, large = Corpus.open(few), Corpus.open(many)
+    counts_V, known = large.target_counts, set(small.vocabulary.words)
+    new = [
+        (word, int(count)) for word, count in zip(large.vocabulary.words, counts_V, strict=True) if word not in known
+    ]
+    (work / "new-words.tsv").write_text("".join(f"{word}\t{count}\n" for word, count in new), encoding="utf-8")
+    commands.make("vocab-added", "vocab", "vocab-run", "--add", "new-words.tsv")
+    commands.make(added.name, "prepare", "docstrings", "--vocab", "vocab-added/vocab.txt")
+    before = commands.bnce("evaluate", "vocab-run", "--split", "test")
+    after = commands.bnce("evaluate", "vocab-added", "--corpus", added.name, "--split", "test")
+    # p(word) = p(<unk>) · share; what is in neither vocabulary keeps the rest of <unk>.
+    unknown = int(counts_V[UNK]) + sum(count for _, count in new)
+    share_V = np.where([word in known for word in large.vocabulary.words], 1.0, np.maximum(counts_V, 1) / unknown)
+    share_V[UNK] = counts_V[UNK] / unknown
+    log10_shares = float(np.log10(share_V[np.asarray(large.split("test"), dtype=np.int64)]).sum())
+    return {
+        "vocab_size": FEW_WORDS,
+        "num_added": len(new),
+        "num_tokens": after["num_tokens"],
+        "ppl_f_added": after["ppl_f"],
+        "ppl_f_shares": 10 ** (-(before["log10_prob_f"] + log10_shares) / before["num_tokens"]),
+        "log_z_mean_before": before["log_z_mean"],
+        "log_z_mean_after": after["log_z_mean"],
+    }
+
+
+def nbest(commands: Commands, wiki: Path) -> None:
+    """Train what the lists are rescored with, then rescore them."""
+    work = commands.work
+    part, valid, test = work / "part.txt", wiki / "valid.txt.xz", wiki / "test.txt.xz"
+    commands.typed.append("xzcat train-1.txt.xz | head -c 20000000 > part.txt")
+    if not part.exists():
+        subprocess.run(f"xzcat {shlex.quote(str(wiki / 'train-1.txt.xz'))} | head -c 20000000 > part.txt", shell=True,
+                       cwd=work, check=True)  # fmt: skip
+    steps = [
+        ("corpus", ["prepare", "part.txt", "--valid", valid, "--test", test, "--vocab-size", 40000]),
+        ("corpus-1", ["prepare", wiki / "train-1.txt.xz", "--valid", valid, "--vocab", "corpus/vocab.txt"]),
+        ("run", [*NBEST_TRAIN.split(), "--corpus", "corpus"]),
+    ]
+    for name, arguments in steps:
+        commands.make(name, *arguments)
+    texts = ["--valid", valid, "--test", test, "--out", RESULTS / "nbest.md"]
+    made_by = [word for line in commands.typed for word in ("--made-by", line.replace(f"{wiki}/", ""))]
+    commands.script(
+        "nbest.py",
+        "--run",
+        "run",
+        "--corpus",
+        "corpus",
+        "--ngram-corpus",
+        "corpus-1",
+        "--work",
+        "lists",
+        *texts,
+        *made_by,
+    )
+
+
+def demo_text(found: Figures) -> str:
+    """Write the table as the README has it."""
+    rows = found["rows"]
+    size, tokens = rows[0]["vocab_size"], rows[0]["train_tokens"]
+    lines = [f"ReLu-LSTM, V = {size:,}, {tokens:,} training tokens, one epoch; perplexities on test.", ""]
+    lines += ["| | PPLn | PPLf | training words/s | × softmax |", "|---|---:|---:|---:|---:|"]
+    for row in rows:
+        ppl_n = "–" if row["ppl_n"] is None else f"{row['ppl_n']:.1f}"
+        speed = f"{row['words_per_second'] / 1000:.1f}K | {row['speedup_over_softmax']:.1f}"
+        lines.append(f"| {SHOWN[row['loss']]} | {ppl_n} | {row['ppl_f']:.1f} | {speed} |")
+    return "\n".join(lines)
+
+
+def export_text(found: Figures) -> str:
+    """Write the table of docs/export.md."""
+    lines = ["| `--rows` | a table's number | model file | PPLn | PPLf |", "|---|---|---:|---:|---:|"]
+    for name, row in found["rows"].items():
+        size = f"{row['model_bytes'] / 1e6:.1f} MB"
+        lines.append(f"| `{name}` | {ROWS[name]} | {size} | {row['ppl_n']:.2f} | {row['ppl_f']:.2f} |")
+    onnx = found["onnx"]
+    paragraph = (
+        f"The B-NCE model of `make demo` (V = {found['vocab_size']:,}) on the first {found['num_tokens']:,} tokens of "
+        "its test text; perplexities are per token, `</s>` and `<unk>` counted. The largest difference from PyTorch "
+        f"was {onnx['max_difference']:.1e} (ONNX) and {found['transformers']['max_difference']:.1e} (transformers). "
+    )
+    if "words_ms" in onnx:
+        paragraph += (
+            f"With random weights at V = {onnx['vocab_size']:,} and D = {onnx['hidden_size']}, `words.onnx` took "
+            f"{onnx['words_ms']:.1f} ms for {onnx['words_positions']} positions with a word each and `all_words.onnx` "
+            f"{onnx['all_words_ms']:.0f} ms for {onnx['all_words_positions']} positions: medians of {NUM_ROUNDS}, on "
+            "two CPU cores. "
+        )
+    paragraph += "`python benchmarks/figures_cpu.py demo export --work work` takes these figures."
+    return "\n".join([*lines, "", textwrap.fill(paragraph, DOCS_WIDTH, break_on_hyphens=False)])
+
+
+def vocab_text(found: Figures) -> str:
+    """Write the paragraph of docs/usage.md."""
+    paragraph = (
+        f"What adding gains over shares: an LSTM of 96–192 with B-NCE over {found['vocab_size']:,} words of the "
+        f"installed Python's docstrings gets {found['num_added']:,} words more, with their counts in the training text "
+        f"and neighbours by spelling. PPLf is {found['ppl_f_added']:.1f} then, on {found['num_tokens']:,} tokens of "
+        f"test; with the same words as shares of `<unk>` it is {found['ppl_f_shares']:.1f}. ln Z(context) goes from "
+        f"{found['log_z_mean_before']:.3f} to {found['log_z_mean_after']:.3f} on average. "
+        "(`python benchmarks/figures_cpu.py vocab --work work`)"
+    )
+    return textwrap.fill(paragraph, DOCS_WIDTH, break_on_hyphens=False)
+
+
+def quote(path: Path, name: str, text: str) -> None:
+    """Put a text between its two marks in a page."""
+    page = path.read_text(encoding="utf-8")
+    begin, end = f"<!-- {name}: benchmarks/figures_cpu.py writes this -->\n", f"\n<!-- end of {name} -->"
+    before, _, rest = page.partition(begin)
+    _, found, after = rest.partition(end)
+    if not found:
+        raise SystemExit(f"{path} has no marks for {name}")
+    path.write_text(before + begin + text + end + after, encoding="utf-8")
+
+
+def keep(step: str, found: Figures, commands: Commands) -> None:
+    """Write a step's figures beside those of the other steps."""
+    path = RESULTS / "cpu.json"
+    figures = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    python = f"Python {platform.python_version()}, PyTorch {torch.__version__}, bnce {__version__}"
+    found |= {"machine": f"{processor()}, {os.cpu_count()} cores; {python}", "commands": commands.typed}
+    figures[step] = found
+    path.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    text = {"demo": demo_text, "export": export_text, "vocab": vocab_text}[step](found)
+    for line in commands.typed:
+        print(line)
+    ran = "\n".join(f"    {line}" for line in commands.typed)
+    head = f"# Figures: {step}\n\n    python benchmarks/figures_cpu.py {step} --work work\n\nwhich ran\n\n{ran}\n"
+    (RESULTS / f"{step}.md").write_text(f"{head}\nMachine: {found['machine']}.\n\n{text}\n", encoding="utf-8")
+    if step in QUOTED:
+        quote(ROOT / QUOTED[step], step, text)
+    print(text)
+
+
+def main() -> None:
+    """Take the steps that are asked for, in the order that they need each other."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    steps = ("demo", "export", "vocab", "score", "serve", "nbest")
+    parser.add_argument("steps", nargs="+", choices=steps)
+    parser.add_argument("--work", type=Path, required=True, help="runs and corpora; what is there is not made again")
+    parser.add_argument("--wiki", type=Path, help="a directory with train-1.txt.xz, valid.txt.xz and test.txt.xz")
+    parser.add_argument("--no-timings", action="store_false", dest="timings", help="on a busy machine: no ONNX times")
+    given = parser.parse_args()
+    if "nbest" in given.steps and given.wiki is None:
+        parser.error("nbest needs --wiki")
+    given.work.mkdir(parents=True, exist_ok=True)
+    for step in (one for one in steps if one in given.steps):
+        commands = Commands(given.work)
+        if step in ("demo", "export", "vocab"):
+            take = {"demo": demo, "export": partial(export, timings=given.timings), "vocab": vocab}[step]
+            keep(step, take(commands), commands)
+        elif step == "nbest":
+            nbest(commands, given.wiki.resolve())
+        else:
+            run = ["demo/bnce"] if step == "serve" else []
+            commands.script(f"{step}.py", *run, "--out", RESULTS / f"{step}.md")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""What README and docs say is what was taken, and what is quickly taken again comes out the same."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from bnce.config import ModelConfig, load_recipe
+from bnce.parameter_count import count_parameters
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+CPU: dict[str, Any] = json.loads((RESULTS / "cpu.json").read_text(encoding="utf-8"))
+MODELS = {"5-gram FFNN": "ffnn", "RNN": "rnn", "ReLu-RNN": "relu-rnn", "LSTM": "lstm", "ReLu-LSTM": "relu-lstm"}
+
+
+def page(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def table(text: str, first: str) -> list[dict[str, str]]:
+    """Read the table whose head begins with `first`, by the names of its columns."""
+    lines = text.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(f"| {first}"))
+    head = [cell.strip() for cell in lines[start].strip("|").split("|")]
+    rows = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        rows.append(dict(zip(head, (cell.strip() for cell in line.strip("|").split("|")), strict=True)))
+    return rows
+
+
+def number(cell: str) -> float:
+    """Read the first number of a cell, a median for one with its spread."""
+    found = re.search(r"-?[\d,]+(?:\.\d+)?", cell)
+    assert found is not None, cell
+    return float(found[0].replace(",", ""))
+
+
+@pytest.fixture(scope="module")
+def figures_cpu() -> ModuleType:
+    """Give the script as it runs: beside the other benchmarks."""
+    pytest.importorskip("onnx")
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        import figures_cpu
+    finally:
+        sys.path.pop(0)
+    return figures_cpu
+
+
+@pytest.mark.parametrize(
+    ("heading", "recipe", "vocab_size"), [("## Table 2", "ltcb", 80_000), ("## Table 4", "obwb", 800_000)]
+)
+def test_numbers_of_parameters(heading: str, recipe: str, vocab_size: int) -> None:
+    rows = table(page("docs/results.md").partition(heading)[2], "model | loss | PPLn")
+    model = ""
+    assert len(rows) > 10
+    for row in rows:
+        model = MODELS[row["model"]] if row["model"] else model
+        total = sum(count_parameters(load_recipe(recipe, model=model).model, vocab_size).values())
+        assert row["NoP"] == (f"{total / 1e6:.1f}M" if total < 5e8 else f"{total / 1e9:.2f}B"), model
+
+
+def test_ratios_by_arithmetic(figures_cpu: ModuleType) -> None:
+    from score import BAR_UNNORMALISED, SIZES, arithmetic
+
+    for row in table(page("benchmarks/results/score.md"), "recipe, sizes | exact softmax"):
+        sizes = SIZES[row["recipe, sizes"].split(",")[0]]
+        assert row["times by arithmetic"] == f"{arithmetic(sizes):.1f}"
+        times = number(row["times"])
+        # Wide bounds: what arithmetic leaves out is worth some per cent, and memory is not free.
+        assert 0.7 < times / arithmetic(sizes) < 1.3
+        assert ("missed" in row["bar"]) == (times < BAR_UNNORMALISED)
+
+
+def test_the_readme_quotes_scoring_as_it_was_measured() -> None:
+    small, large = (number(row["times"]) for row in table(page("benchmarks/results/score.md"), "recipe, sizes | exact"))
+    told = re.search(
+        r"scores\s+(\d+)\s+times the sentences .*? its larger one\s+(\d+)\s+times", page("README.md"), re.DOTALL
+    )
+    assert told is not None
+    assert [int(told[1]), int(told[2])] == [round(small), round(large)]
+
+
+def test_the_readme_quotes_rescoring_as_it_was_measured() -> None:
+    wer = {
+        row["hypotheses"]: number(row["WER"]) for row in table(page("benchmarks/results/nbest.md"), "hypotheses | WER")
+    }
+    more = next(name for name in wer if re.fullmatch(r"rescored: trigram of [\d.]+ times the text", name))
+    told = re.search(
+        r"takes its word errors from ([\d.]+) to ([\d.]+)%; a trigram of the same text reaches ([\d.]+)%,\s+"
+        r"one of (\w+) times the text ([\d.]+)%",
+        page("README.md"),
+    )
+    assert told is not None
+    names = ["first best", "rescored: bnce run", "rescored: trigram of the run's text"]
+    assert [told[1], told[2], told[3]] == [f"{wer[name]:.1f}" for name in names]
+    assert told[5] == f"{wer[more]:.1f}"
+    assert {"six": 6, "seven": 7}[told[4]] == round(number(more))
+
+
+def test_the_readme_quotes_the_demo_as_it_was_measured() -> None:
+    if "demo" not in CPU:
+        pytest.skip("benchmarks/figures_cpu.py demo has not been run on this code")
+    for row in CPU["demo"]["rows"]:
+        name = {"softmax": "softmax", "snce": "S-NCE, K = 100", "bnce": r"\*\*B-NCE\*\*"}[row["loss"]]
+        told = re.search(rf"^\| {name} \| (\S+) \| (\S+) \| (\S+)K \| (\S+) \|$", page("README.md"), re.MULTILINE)
+        assert told is not None, row["loss"]
+        assert told[1] == ("–" if row["ppl_n"] is None else f"{row['ppl_n']:.1f}")
+        assert told[2] == f"{row['ppl_f']:.1f}"
+        assert told[3] == f"{row['words_per_second'] / 1000:.1f}"
+
+
+def test_serving_quotes_the_load_as_it_was_measured() -> None:
+    taken = table(page("benchmarks/results/serve.md"), "requests | requests/s")
+    quoted = table(page("docs/serving.md"), "requests | requests/s")
+    assert len(quoted) == len(taken)
+    pairs = (
+        ("requests/s", "requests/s"),
+        ("median, ms", "latency, median ms"),
+        ("99th percentile, ms", "99th percentile, ms"),
+    )
+    for one, other in zip(quoted, taken, strict=True):
+        assert [number(one[name]) for name, _ in pairs] == [number(other[name]) for _, name in pairs]
+
+
+@pytest.mark.parametrize("step", ["export", "vocab"])
+def test_docs_hold_what_the_script_wrote(figures_cpu: ModuleType, step: str) -> None:
+    text = getattr(figures_cpu, f"{step}_text")(CPU[step])
+    begin, end = f"<!-- {step}: benchmarks/figures_cpu.py writes this -->\n", f"\n<!-- end of {step} -->"
+    assert f"{begin}{text}{end}" in page(figures_cpu.QUOTED[step])
+    assert text in page(f"benchmarks/results/{step}.md")
+
+
+def demo_model() -> ModelConfig:
+    return load_recipe("demo", model="relu-lstm").model
+
+
+def test_sizes_of_exports() -> None:
+    """A table's number takes 4, 2 or 1 bytes, and 4 a row for int8's scale; body and bias stay float32."""
+    config, figures = demo_model(), CPU["export"]
+    counts = count_parameters(config, figures["vocab_size"])
+    tables = counts["embedding"] + counts["output_weight"]
+    rest = 4 * (counts["body"] + counts["output_bias"])
+    scales = 2 * 4 * figures["vocab_size"]
+    for name, num_bytes in (("float32", 4 * tables), ("bf16", 2 * tables), ("int8", tables + scales)):
+        assert figures["rows"][name]["model_bytes"] == pytest.approx(num_bytes + rest, rel=0.005)
+    exact = figures["rows"]["float32"]
+    for row in figures["rows"].values():
+        assert row["ppl_f"] == pytest.approx(exact["ppl_f"], rel=0.005)
+        assert row["ppl_n"] == pytest.approx(exact["ppl_n"], rel=0.01)
+
+
+def test_an_export_differs_from_pytorch_by_what_the_docs_say(figures_cpu: ModuleType, tmp_path: Path) -> None:
+    import torch
+
+    from bnce.config import LossConfig
+    from bnce.language_model import LanguageModel
+    from bnce.noise import log_uniform
+    from bnce.use.export_onnx import compare
+
+    assert "10⁻⁶ is usual" in page("docs/export.md")
+    for target in ("onnx", "transformers"):
+        assert CPU["export"][target]["max_difference"] < 1e-4
+    torch.manual_seed(1)
+    with torch.no_grad():
+        model = LanguageModel(demo_model(), LossConfig(name="bnce"), log_uniform(5000)).eval()
+        figures_cpu.write_graphs(model, tmp_path)
+        assert compare(model, tmp_path)["max_difference"] < 1e-4
+
+
+def test_every_result_file_is_listed_and_has_its_command() -> None:
+    listed = page("docs/figures.md")
+    for path in sorted([*RESULTS.glob("*.md"), *RESULTS.glob("h200/*.md")]):
+        assert path.name in listed, f"docs/figures.md does not name {path.name}"
+        text = path.read_text(encoding="utf-8")
+        # What an H200 measured has its command in the list.
+        here = path.parent == RESULTS
+        assert not here or re.search(r"^    (python benchmarks/\w+\.py|bnce) ", text, re.MULTILINE), path.name
+        for script in re.findall(r"benchmarks/\w+\.py", text):
+            assert (ROOT / script).is_file(), f"{path.name} names {script}"
+    for script in re.findall(r"benchmarks/\w+\.py", listed):
+        assert (ROOT / script).is_file(), script
+
+
+def test_every_row_of_an_experiment_has_its_command() -> None:
+    tables = sorted((RESULTS / "h200" / "experiments").glob("*.md"))
+    assert tables
+    for path in tables:
+        rows = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["rows"]
+        assert rows, path.name
+        for row in rows:
+            assert row["command"].startswith("bnce "), f"{path.name}: {row['label']}"
