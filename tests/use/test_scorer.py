@@ -164,3 +164,26 @@ def test_a_long_beam_stays_itself() -> None:
     found = scorer.score([state for _, state in beam], [3] * 4)
     expected = [plain_log_probs(model, [3], before=history)[0] for history, _ in beam]
     np.testing.assert_allclose(found.numpy(), expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_a_long_sequence_is_read_at_once_like_word_by_word(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bnce.use.scorer.LONG_WORDS", 4)
+    monkeypatch.setattr("bnce.use.scorer.PASS_WORDS", 3)
+    model = small_model(body, order=4)
+    scorer = Scorer(model)
+    sequences = [[5, 7], [3, 3, 9, 2, 11, 4, 8], [], [6, 2, 6, 2, 1]]
+    begin = walk(scorer, [8])
+    passes: list[int] = []
+    handle = model.register_forward_pre_hook(lambda _, inputs: passes.append(len(inputs[0]) - model.num_context))
+    found = scorer.read([begin] * 4, sequences)
+    handle.remove()
+    assert sorted(passes) == [1, 1, 1, 2, 3, 3, 3]
+    expected = [walk(scorer, [8, *sequence]) for sequence in sequences]
+    words = [4, 5, END, 1]
+    np.testing.assert_allclose(scorer.score(found, words), scorer.score(expected, words), atol=TOLERANCE)
+    # And they go on alike.
+    moved = [scorer.score(scorer.advance(states, words), words) for states in (found, expected)]
+    np.testing.assert_allclose(*moved, atol=TOLERANCE)
+    with pytest.raises(UserError, match="The ids of words go from"):
+        scorer.read([begin], [[VOCAB_SIZE] * 5])
