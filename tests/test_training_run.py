@@ -136,6 +136,15 @@ def test_a_run_leaves_what_its_directory_promises(place: Path, corpus: Corpus) -
     assert [record["step"] for record in watcher.records] == [50, 100]
 
 
+def test_equal_runs_leave_equal_bytes(place: Path, corpus: Corpus) -> None:
+    models = []
+    for name in ("first", "second"):
+        run = create_run(place / name, small_config(corpus), corpus)
+        run_training(run, corpus, CPU, Watcher())
+        models.append((run.path / checkpoint.MODEL_FILE).read_bytes())
+    assert models[0] == models[1]
+
+
 def test_a_corpus_may_have_no_test_split(tmp_path: Path, place: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus", {"train": random_ids(400), "valid": random_ids(50)})
     run = create_run(place / "run", small_config(corpus), corpus)
