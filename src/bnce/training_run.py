@@ -153,6 +153,7 @@ def _run_training(
 ) -> dict[str, Any]:
     if resume:
         run.check_resumable()
+    corpus.verify()  # a test text that is damaged is to be known before hours go into training
     _choose_threads(run, num_threads, resume)
     recorder = _Recorder(run.path / "tensorboard", observer)
     with _explain_full_memory(config=run.config):

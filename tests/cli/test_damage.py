@@ -31,6 +31,18 @@ def test_a_damaged_training_text_is_refused(
     assert not list(place.iterdir())
 
 
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_damage_is_told_before_training(
+    refused: Callable[..., str], corpus: Path, place: Path, tmp_path: Path, split: str
+) -> None:
+    copy = tmp_path / "corpus"
+    shutil.copytree(corpus, copy)
+    (copy / f"{split}.npy").write_bytes(damaged((corpus / f"{split}.npy").read_bytes(), 0))
+    options = ["--corpus", copy, "--out", place / "run", "--device", "cpu", *settings()]
+    assert f"{split}.npy has changed since it was written" in refused("train", "wiki", *options)
+    assert not list(place.iterdir())
+
+
 @pytest.mark.parametrize("name", ["vocab.txt", "counts.npy", "normaliser.json", "config.toml", "model.safetensors"])
 def test_a_damaged_run_never_scores_otherwise(
     bnce: Command, trained: Path, texts: Path, tmp_path: Path, name: str

@@ -81,7 +81,7 @@ class Corpus:
     def split(self, name: str) -> Ids:
         """Map the ids of a split into memory; the first time they are read through, to see that none has changed.
 
-        That takes about a second per gigabyte, and whoever asks for ids reads them anyway. It is done once per open
+        That takes one or two seconds per gigabyte, and whoever asks for ids reads them anyway. It is done once per open
         corpus: sizes and times of files would say nothing of a disk that forgets.
         """
         if name not in self.statistics:
@@ -93,6 +93,11 @@ class Corpus:
             self._check(name, ids)
             self._checked[name] = ids
         return self._checked[name]
+
+    def verify(self) -> None:
+        """Read every split through and refuse one that has changed, before hours go into what is done with others."""
+        for name in self.statistics:
+            self.split(name)
 
     @functools.cached_property
     def target_counts(self) -> NDArray[np.int64]:
