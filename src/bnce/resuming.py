@@ -72,8 +72,16 @@ def resume_command(path: Path, *words: str) -> str:
     return shlex.join(["bnce", "train", "--out", str(path), "--resume", *words])
 
 
-def lower_rates(optimiser: OptimiserConfig) -> list[str]:
-    """Write rates half as high as options of a command."""
+def advise_lower_rates(path: Path, optimiser: OptimiserConfig, checkpoint: Path | None, has_figures: bool) -> str:
+    """Say how to go on with a run that blew up: with rates half as high, from where it can go on."""
     keys = ["learning_rate", *(["body_learning_rate"] if optimiser.name == "rowwise" else [])]
     settings = [f"optimiser.{key}={getattr(optimiser, key) / 2:g}" for key in keys]
-    return [word for setting in settings for word in ("--set", setting)]
+    words = [word for setting in settings for word in ("--set", setting)]
+    if checkpoint is not None:
+        return (
+            f"the last good checkpoint is '{checkpoint}'. Go on from it with lower rates:  "
+            f"{resume_command(path, *words)}"
+        )
+    if has_figures:  # which a new start would take away
+        return f"there is no checkpoint. Train a new run with lower rates, such as {' '.join(words)}"
+    return f"there is no checkpoint yet. Start it again with lower rates:  {resume_command(path, *words)}"

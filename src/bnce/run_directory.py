@@ -213,8 +213,8 @@ class RunDirectory:
             upto = f"figures up to step {records[-1]['step']}" if records else "a model"
             raise UserError(
                 f"The run '{self.path}' has {upto} but no state to resume from (training.checkpoint_seconds is "
-                f"{self.config.training.checkpoint_seconds:g}): use its best model as it is, or train anew with "
-                "another --out."
+                f"{self.config.training.checkpoint_seconds:g}): use its best model as it is, go on from it in a new "
+                f"run by --init {self.path}, or train anew with another --out."
             )
 
     def check_vocabulary(self, corpus: Corpus) -> None:

@@ -27,7 +27,7 @@ from bnce.metrics import METRICS_FILE
 from bnce.observer import Observer
 from bnce.optimiser import Optimiser, Schedule
 from bnce.peak_memory import peak_memory_bytes, reset_peak_memory
-from bnce.resuming import find_differences, lower_rates, resume_command
+from bnce.resuming import advise_lower_rates, find_differences
 from bnce.run_directory import RunDirectory, describe_device, training_streams
 from bnce.step import TrainingStep
 from bnce.stopping import HeldSignals, Stopped, hold_signals
@@ -197,14 +197,8 @@ class Trainer:
     def _not_finite(self, what: str, index: int) -> NotFiniteError:
         """Explain a run that blew up in the step with this number, counted from 0."""
         rate = self.config.optimiser.learning_rate * self.schedule.factor(index)
-        settings = lower_rates(self.config.optimiser)
-        again = resume_command(self.run.path, *settings)
-        if self.last_checkpoint:
-            advice = f"the last good checkpoint is '{self.last_checkpoint}'. Go on from it with lower rates:  {again}"
-        elif self.run.read_metrics():
-            advice = f"there is no checkpoint. Train a new run with lower rates, such as {' '.join(settings)}"
-        else:
-            advice = f"there is no checkpoint yet. Start it again with lower rates:  {again}"
+        has_figures = bool(self.run.read_metrics())
+        advice = advise_lower_rates(self.run.path, self.config.optimiser, self.last_checkpoint, has_figures)
         return NotFiniteError(f"The {what} is no longer finite at step {index + 1} (learning rate {rate:g}): {advice}")
 
     def _evaluation_due(self) -> bool:
