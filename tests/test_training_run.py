@@ -8,6 +8,7 @@ import json
 import threading
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from bnce.errors import NotFiniteError, OutOfMemoryError, UserError
 from bnce.evaluate import Evaluation, evaluate
 from bnce.run_directory import RunDirectory, describe_device, hold_run, is_begun, remove_unbegun
 from bnce.trainer import Trainer
-from bnce.training_run import corpus_setting, create_run, open_corpus, run_training
+from bnce.training_run import choose_recipe, corpus_setting, create_run, open_corpus, run_training
 
 CPU = torch.device("cpu")
 
@@ -519,3 +520,24 @@ def test_a_resumed_run_keeps_the_command_that_made_it(place: Path, corpus: Corpu
     run_training(run, corpus, CPU, Watcher(), should_stop=lambda: True, command="bnce train small")
     summary = run_training(run, corpus, CPU, Watcher(), resume=True, command="bnce train --resume")
     assert summary["command"] == "bnce train small"
+
+
+@pytest.mark.parametrize(
+    ("device", "num_tokens", "recipe"),
+    [
+        ("cpu", 1_000_000, "small"),
+        ("cpu", 500_000_000, "small"),
+        ("cuda", 20_000_000, "small"),
+        ("cuda", 20_000_001, "wiki"),
+        ("cuda", 300_000_001, "news"),
+    ],
+)
+def test_a_recipe_goes_by_size_and_device(corpus: Corpus, device: str, num_tokens: int, recipe: str) -> None:
+    statistics = {"train": dataclasses.replace(corpus.statistics["train"], num_tokens=num_tokens)}
+    sized = SimpleNamespace(statistics=statistics)
+    name, reason = choose_recipe(sized, torch.device(device))  # type: ignore[arg-type]
+    assert name == recipe
+    assert (
+        f"'{recipe}' was chosen for {num_tokens:,} training tokens on a {device.replace('cuda', 'gpu').upper()};"
+        in reason
+    )

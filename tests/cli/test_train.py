@@ -454,6 +454,8 @@ class TestInit:
         assert adapted.config.model == general.config.model
         assert adapted.config.init == str((place / "general").resolve())
         assert adapted.read_metrics()[0]["step"] == 0
+        assert "relu-lstm bnce before the first step: validation PPLn " in outcome.stderr
+        assert "nan" not in outcome.stderr
 
     def test_it_refuses_another_network(self, bnce: Command, refused: Refused, corpus: Path, place: Path) -> None:
         assert bnce("train", "wiki", "--corpus", corpus, "--out", place / "general", *settings()).status == 0

@@ -276,3 +276,12 @@ def test_title(tmp_path, write_run):
     path = write_run(tmp_path / "a")
     assert compare_runs([path]).title == "Language models on ltcb"
     assert compare_runs([path], "Mine").title == "Mine"
+
+
+def test_a_run_that_started_from_another_is_told(tmp_path, write_run):
+    adapted = write_run(tmp_path / "adapted")
+    config = adapted / "config.toml"
+    config.write_text('init = "/runs/general"\n' + config.read_text())
+    statements = compare_runs([adapted, write_run(tmp_path / "b", "ffnn")]).conditions.statements
+    (told,) = [statement for statement in statements if "started from" in statement]
+    assert told.endswith("started from the run general, whose training is not counted.")

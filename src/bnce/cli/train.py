@@ -316,7 +316,9 @@ class Display:
         constant = "" if record["ppl_n"] is None else f"PPLn {record['ppl_n']:.1f} "
         perplexity = f"{constant}PPLf {record['ppl_f']:.1f}"
         self.bar.update(self.task, perplexity=perplexity)
-        if self.bar.disable:
+        if self.bar.disable and not record["step"]:
+            self.bar.tell(f"{self.name} before the first step: validation {perplexity}")
+        elif self.bar.disable:
             self.bar.tell(
                 f"{self.name} step {record['step']:,}, epoch {record['epoch']:.2f}: loss {record['loss']:.3f}, "
                 f"validation {perplexity}, {record['words_per_second']:,.0f} w/s"

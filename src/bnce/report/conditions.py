@@ -98,6 +98,8 @@ def _statements(conditions: Conditions, rows: Sequence[Row], runs: Sequence[Run]
     if unfinished:
         statements.append(f"Not finished: {', '.join(unfinished)}.")
     for row, run in zip(rows, runs, strict=True):
+        if run.origin:
+            statements.append(f"{row.label} started from the run {run.origin}, whose training is not counted.")
         statements += [f"{row.label}: {warning}" for warning in run.warnings]
     return statements
 

@@ -28,6 +28,12 @@ class Run:
         return printable(self.path.resolve().name)
 
     @property
+    def origin(self) -> str | None:
+        """The name of the run that its weights came from, if they came from one."""
+        found = self.config.get("init")
+        return printable(Path(found).name) if isinstance(found, str) and found else None
+
+    @property
     def warnings(self) -> list[str]:
         """The sentences in which the run warned of itself."""
         found = self.summary.get("warnings")
