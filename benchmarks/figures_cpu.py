@@ -86,10 +86,10 @@ class Commands:
         else:
             self.bnce(*arguments, "--out", out)
 
-    def script(self, name: str, *arguments: object) -> None:
+    def script(self, name: str, *arguments: object, directory: Path | None = None) -> None:
         """Run another benchmark."""
         command = [sys.executable, str(ROOT / "benchmarks" / name), *map(str, arguments)]
-        subprocess.run(command, cwd=self.work, check=True)
+        subprocess.run(command, cwd=directory or self.work, check=True)
 
 
 def demo(commands: Commands) -> Figures:
@@ -318,8 +318,9 @@ def main() -> None:
         elif step == "nbest":
             nbest(commands, given.wiki.resolve())
         else:
-            run = ["demo/bnce"] if step == "serve" else []
-            commands.script(f"{step}.py", *run, "--out", RESULTS / f"{step}.md")
+            # The result file names the command as it was typed: from the project's own directory.
+            run = [commands.work / "demo" / "bnce"] if step == "serve" else []
+            commands.script(f"{step}.py", *run, "--out", f"benchmarks/results/{step}.md", directory=ROOT)
 
 
 if __name__ == "__main__":
