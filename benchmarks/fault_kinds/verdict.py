@@ -19,7 +19,7 @@ GOOD = {
     "equal": "the continued run is equal to the unbroken one",
 }
 BAD = {
-    "traceback": "a traceback",
+    "traceback": "a traceback, or an error that the program did not expect",
     "silent": "damage that a checksum or a length could show, accepted without a word",
     "hang": "no end in time",
     "crash": "the process died",
@@ -88,7 +88,8 @@ def judge(
     findings are its result: status 1 says that there are some.
     """
     said = outcome.stderr.strip()
-    if "Traceback (most recent call last)" in said:
+    # An error that nobody foresaw is one, however it is told.
+    if "Traceback (most recent call last)" in said or "An error that bnce does not expect" in said:
         return Verdict("traceback", what, "\n    ".join(line[:200] for line in said.splitlines()[-7:]))
     if complaint := re.search(r"^(?:.*:\d+: )?\S+(?:Warning|Error|Exception): .*", said, flags=re.MULTILINE):
         return Verdict("unclear", what, f"status {outcome.status}, and standard error has: {complaint[0][:300]}")
