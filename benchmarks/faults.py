@@ -25,6 +25,7 @@ import platform
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -181,6 +182,7 @@ class Tally:
             self.num_kills[case.kind] += int(verdict.detail)
         if verdict.failed:
             self.failures.append((case, verdict))
+            print(f"\r{case.name}: {verdict.word}: {verdict.what[:200]}", file=sys.stderr)
         number = sum(counts.total() for counts in self.counts.values())
         if sys.stderr.isatty() or number % 500 == 0:
             print(f"\r{number:,} of {self.num_cases:,} cases, {len(self.failures)} failures ", end="", file=sys.stderr)
@@ -216,13 +218,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="Write the table here, with the machine and the commit.")
     chosen = parser.parse_args()
     begin = time.monotonic()
+    # As Ctrl-C does: what was begun is cleared up.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     import_everything()
     kinds = plan(chosen)
     path = Path(tempfile.mkdtemp(prefix="bnce-faults-"))
     tally = Tally(sum(kinds.values()))
+    server = None
     try:
         bed = set_up(path, list(kinds), chosen.jobs)
-        server = None
         if "server" in kinds:
             (path / "server").mkdir()
             server = requests.Server(bed, path / "server")
@@ -231,9 +235,9 @@ def main() -> None:
         else:
             cases = make_cases(bed, kinds, chosen.seed)
         run_cases(cases, path, chosen.jobs, tally.add, chosen.keep)
+    finally:
         if server is not None and (verdict := server.stop()).failed:
             tally.add(Case("server", chosen.seed, -1, lambda _: verdict), verdict)
-    finally:
         if not chosen.keep:
             shutil.rmtree(path, ignore_errors=True)
     report(chosen, tally, time.monotonic() - begin)

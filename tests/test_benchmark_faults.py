@@ -1,4 +1,4 @@
-"""The benchmark of faults sees what there is to find."""
+"""A slice of the benchmark of faults finds nothing, and the benchmark sees what there would be to find."""
 
 from __future__ import annotations
 
@@ -14,6 +14,13 @@ from benchmarks.fault_kinds.verdict import Outcome, judge
 
 ROOT = Path(__file__).parents[1]
 GOOD = Outcome(0, '{"ppl_f": 12.5, "seconds": 1.0}\n', "")
+
+
+def test_a_slice_fails_nowhere() -> None:
+    command = [sys.executable, "benchmarks/faults.py", "--cases", "150", "--kills", "6", "--seed", "7"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| all |" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,7 @@ def _be_case(case: Case, place: Path) -> None:
     global _is_real
     try:
         os.setpgid(0, 0)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.chdir(place / "place")
         faulthandler.enable((place / "crash").open("w"))
         faulthandler.register(signal.SIGUSR1, (place / "stack").open("w"), all_threads=False)

@@ -69,6 +69,7 @@ class Server:
         self.pid = os.fork()
         if self.pid == 0:
             os.chdir(bed.path)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             with open(log / "out", "wb") as out, open(log / "errors", "wb") as errors:
                 os.dup2(out.fileno(), 1)
                 os.dup2(errors.fileno(), 2)
