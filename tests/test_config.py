@@ -376,6 +376,14 @@ def test_a_recipe_that_is_no_text(tmp_path: Path) -> None:
         read_config(path)
 
 
+@pytest.mark.parametrize("missing", ["recipe", "corpus", "model", "loss", "optimiser", "training"])
+def test_a_run_s_config_that_was_cut_short_is_refused(tmp_path: Path, missing: str) -> None:
+    whole = to_toml(load_recipe("demo"))
+    cut = whole[: whole.index(f"[{missing}]" if f"[{missing}]" in whole else f"{missing} = ")]
+    with pytest.raises(UserError, match=f"is cut short or damaged: it has no '{missing}'. Restore it"):
+        read_config(write(tmp_path, "config.toml", cut))
+
+
 def test_a_run_s_config_knows_no_recipe_keys() -> None:
     with pytest.raises(UserError, match=r"Unknown key in config.toml: 'base': choose one of model, loss, "):
         from_tables({"base": "ltcb"}, "config.toml")

@@ -223,8 +223,13 @@ def change_settings(config: RunConfig, settings: Sequence[str]) -> RunConfig:
 
 
 def read_config(path: str | Path) -> RunConfig:
-    """Read the `config.toml` of a run directory."""
-    return from_tables(_parse(_read_bytes(Path(path)), str(path)), str(path))
+    """Read the `config.toml` of a run directory; one that was cut short has not all of its parts."""
+    tables = _parse(_read_bytes(Path(path)), str(path))
+    config = from_tables(tables, str(path))
+    for key in ("recipe", "corpus", *SECTIONS):
+        if key not in tables:
+            raise UserError(f"'{path}' is cut short or damaged: it has no '{key}'. Restore it, or train the run again.")
+    return config
 
 
 def to_toml(config: RunConfig) -> str:
