@@ -102,6 +102,11 @@ def _is_figures(path: Path) -> bool:
     return path.name in FIGURES or "tfevents" in path.name
 
 
+def _is_shown(path: Path) -> bool:
+    """Tell what 'info' and 'compare' show as it stands; what the model needs of the settings is compared with it."""
+    return _is_figures(path) or path.name == "config.toml"
+
+
 def _run(*arguments: str, weight: int = 1, run: str = "run", needs: tuple[str, ...] = ()) -> Scene:
     return Scene((run, *needs), run, arguments, weight, _is_figures)
 
@@ -110,8 +115,8 @@ RUN = {
     "run score": _run("score", "run", "text.txt", "--json", weight=4, needs=("text.txt",)),
     "run score normalised": _run("score", "run", "text.txt", "--mode", "normalised", "--jsonl", needs=("text.txt",)),
     "run evaluate": _run("evaluate", "run", "--corpus", "corpus", "--json", weight=2, needs=("corpus",)),
-    "run info": _run("info", "run", "--json", weight=3),
-    "run compare": _run("compare", "run", "other", "--json", weight=2, needs=("other",)),
+    "run info": Scene(("run",), "run", ("info", "run", "--json"), 3, _is_shown),
+    "run compare": Scene(("run", "other"), "run", ("compare", "run", "other", "--json"), 2, _is_shown),
     "run generate": _run("generate", "run", "--num", "2", "--max-words", "8", "--json"),
     "run rescore": _run("rescore", "run", "nbest.tsv", "--json", needs=("nbest.tsv",)),
     "run export": _run("export", "run", "--to", "safetensors", "--rows", "int8", "--out", "out", "--json"),
