@@ -91,7 +91,8 @@ def describe_words(vocab_size: int, num_types: int | None, min_count: int | None
     if num_types is None:
         return ""
     if min_count is None:
-        return f"the vocabulary was given, the training text has {num_types:,} different words"
+        # A vocabulary that was given, or a corpus of an earlier version.
+        return f"the training text has {num_types:,} different words"
     num_words = vocab_size - len(("</s>", "<unk>"))
     if num_words == num_types:
         return f"all {num_types:,} different words of the training text"

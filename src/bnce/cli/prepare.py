@@ -169,7 +169,8 @@ def _print_table(corpus: Corpus, seconds: float, is_chosen: bool) -> None:
         table.add_row(name, *(f"{count:,}" for count in counts), f"{split.unk_rate:.2%}")
     stdout.print(table)
     min_count = corpus.manifest.min_count
-    told = f"Vocabulary: {describe_words(len(corpus.vocabulary), corpus.num_types, min_count)}."
+    given = "as given; " if min_count is None else ""
+    told = f"Vocabulary: {given}{describe_words(len(corpus.vocabulary), corpus.num_types, min_count)}."
     if is_chosen and min_count == MIN_COUNT_FOR_UNKNOWN:
         told += " With all of them <unk> would never be trained; --min-count 1 keeps all."
     stdout.print(escape(told))
