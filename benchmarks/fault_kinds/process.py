@@ -101,6 +101,21 @@ class _Running:
 def run_cases(cases: Iterator[Case], base: Path, jobs: int, done: Callable[[Case, Verdict], None], keep: bool) -> None:
     """Run cases, `jobs` at a time; each has a directory below `base`, and works in `place` in it."""
     running: dict[int, _Running] = {}
+    try:
+        _run_cases(cases, base, jobs, done, keep, running)
+    finally:
+        for one in running.values():
+            _end_group(one.pid)
+
+
+def _run_cases(
+    cases: Iterator[Case],
+    base: Path,
+    jobs: int,
+    done: Callable[[Case, Verdict], None],
+    keep: bool,
+    running: dict[int, _Running],
+) -> None:
     waiting = selectors.DefaultSelector()
     while True:
         while len(running) < jobs and (case := next(cases, None)) is not None:
