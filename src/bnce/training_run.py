@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import subprocess
 import warnings
@@ -330,6 +331,7 @@ class _Recorder:
             self.noticed(f"TensorBoard events cannot be written to '{self.directory}' ({error.strerror}): going on.")
 
 
+@functools.cache
 def _commit() -> str | None:
     """Name the commit of this code, where it runs from a checkout."""
     here = Path(__file__).parent
