@@ -161,7 +161,7 @@ def plan(options: argparse.Namespace) -> dict[str, int]:
     total = sum(share for kind, share in SHARES.items() if kind in chosen)
     kinds = {kind: round(options.cases * share / total) for kind, share in SHARES.items() if kind in chosen}
     # Up to three kills each.
-    return kinds | {kind: ceil(options.kills * share / 1.7) for kind, share in KILLS.items() if kind in chosen}
+    return kinds | {kind: ceil(options.kills * share / 1.3) for kind, share in KILLS.items() if kind in chosen}
 
 
 class Tally:

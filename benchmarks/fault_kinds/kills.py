@@ -66,13 +66,14 @@ def run(bed: Bed, kind: str, chance: Random) -> Verdict:
     unbroken = bed.unbroken[kind]
     command, told = commands(bed)[kind], []
     num_kills = 0
-    for _ in range(MAX_KILLS):
+    for turn in range(1, MAX_KILLS + 1):
+        # What is continued has less to do.
         if chance.random() < 0.7:
-            number = chance.randrange(1, unbroken["operations"] + 1)
+            number = chance.randrange(1, unbroken["operations"] // turn)
             told.append(f"at operation {number}")
             outcome = _in_fork(command, lambda number=number: _die_at(number))
         else:
-            seconds = chance.uniform(0, unbroken["seconds"])
+            seconds = chance.uniform(0, unbroken["seconds"] / turn)
             told.append(f"after {seconds:.2f} s")
             outcome = _in_fork(command, lambda seconds=seconds: _die_after(seconds))
         what = f"{kind}, killed {', '.join(told)}"

@@ -177,7 +177,8 @@ def _address_bytes() -> int:
 
 def _read_verdict(one: _Running, status: int) -> Verdict:
     path = one.place / "verdict"
-    if path.is_file():
+    was_late = one.told is not None and not (one.place / "long").exists()
+    if path.is_file() and not was_late:
         return Verdict(**json.loads(path.read_text(encoding="utf-8")))
     if one.told is not None:
         if (one.place / "long").exists() and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM:
