@@ -27,6 +27,7 @@ from bnce.checkpoint import MODEL_FILE, MODEL_FORMAT, STATE_FORMAT, read_tensors
 from bnce.config import change_settings, to_toml
 from bnce.corpus.store import Corpus
 from bnce.errors import UserError
+from bnce.language_model import LanguageModel
 from bnce.run_directory import RunDirectory, read_summary
 from bnce.stopping import Stopped, raise_on_signals
 from bnce.training_run import create_run, run_training
@@ -203,6 +204,34 @@ def test_stopped_while_it_evaluates(
     assert metrics(broken) == metrics(unbroken)
     if math.isfinite(checkpoint_seconds):
         assert_the_same_to_the_bit(broken, unbroken)
+
+
+@pytest.mark.parametrize("at_step", [0, 30, 50])
+def test_stopped_in_the_middle_of_a_step(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, at_step: int
+) -> None:
+    """It does not wait for the step's end, and the step is made again from its beginning."""
+    config = small_config(corpus, **RANDOM)
+    unbroken, broken = (create_run(tmp_path / name, config, corpus) for name in ("unbroken", "broken"))
+    run_training(unbroken, corpus, CPU, Watcher())
+    steps, plain = iter(range(1000)), LanguageModel.loss_sum
+
+    def loss_sum(self: LanguageModel, *arguments: Any) -> Any:
+        result = plain(self, *arguments)
+        if next(steps) == at_step:
+            signal.raise_signal(signal.SIGTERM)
+            raise AssertionError("the step went on")
+        return result
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LanguageModel, "loss_sum", loss_sum)
+        with raise_on_signals(), pytest.raises(Stopped):
+            run_training(broken, corpus, CPU, Watcher())
+    assert newest_state(broken)[1]["step"] == at_step
+    assert read_summary(broken.path)["status"] == "stopped"
+    run_training(broken, corpus, CPU, Watcher(), resume=True)
+    assert metrics(broken) == metrics(unbroken)
+    assert_the_same_to_the_bit(broken, unbroken)
 
 
 def test_the_state_is_saved_before_an_evaluation(

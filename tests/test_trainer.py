@@ -183,9 +183,9 @@ class TestStreamsAndState:
 
         run = TrainingStep._run
 
-        def spy(step: TrainingStep, chunk: Chunk) -> None:
+        def spy(step: TrainingStep, *arguments: Any) -> None:
             given.append(step.state[0].clone())
-            run(step, chunk)
+            run(step, *arguments)
             returned.append(step.state[0].clone())
 
         monkeypatch.setattr(TrainingStep, "_run", spy)
@@ -259,9 +259,9 @@ class TestEvaluations:
 
         run = TrainingStep._run
 
-        def spy(step: TrainingStep, chunk: Chunk) -> None:
+        def spy(step: TrainingStep, *arguments: Any) -> None:
             before = float(step.loss_total)
-            run(step, chunk)
+            run(step, *arguments)
             losses.append(float(step.loss_total) - before)
             norms.append(float(step.norm))
 

@@ -7,15 +7,21 @@ end of an epoch. Nothing here makes the host wait for the device.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 
 from bnce.corpus.batches import Chunk
 from bnce.language_model import LanguageModel
+from bnce.models import State
 from bnce.optimiser import Optimiser
 from bnce.precision import float32_products
 
 NUM_EAGER_STEPS = 3
+
+Breakable = Callable[[], AbstractContextManager[None]]
 
 
 class TrainingStep:
@@ -54,11 +60,15 @@ class TrainingStep:
         for part in self.state:
             part.zero_()
 
-    def __call__(self, chunk: Chunk, factor: float) -> None:
-        """Train on a chunk at `factor` times the configured rates."""
+    def __call__(self, chunk: Chunk, factor: float, breakable: Breakable = nullcontext) -> None:
+        """Train on a chunk at `factor` times the configured rates.
+
+        On a CPU a step can take many seconds. What it computes before it changes anything is done inside `breakable`,
+        which may end it by an exception; the step has not begun, then.
+        """
         self.optimiser.set_factor(factor)
         if self.device.type != "cuda":
-            self._run(chunk)
+            self._run(chunk, breakable)
         elif (
             self._graph is not None and self._chunk is not None and chunk.target_TB.shape == self._chunk.target_TB.shape
         ):
@@ -75,11 +85,20 @@ class TrainingStep:
             if self._num_eager >= NUM_EAGER_STEPS and self._graph is None and chunk.target_TB.shape == self._shape:
                 self._capture(on_device)
 
-    def _run(self, chunk: Chunk) -> None:
+    def _run(self, chunk: Chunk, breakable: Breakable = nullcontext) -> None:
+        random_state = torch.get_rng_state()
         with float32_products(tf32=self.precision == "tf32"):
-            self._train_on(chunk)
+            try:
+                with breakable():
+                    loss_sum, state = self._compute(chunk)
+            except BaseException:
+                torch.set_rng_state(random_state)
+                self.model.zero_grad(set_to_none=True)
+                raise
+            self._apply(loss_sum, state)
 
-    def _train_on(self, chunk: Chunk) -> None:
+    def _compute(self, chunk: Chunk) -> tuple[Tensor, State]:
+        """Compute a chunk's loss, the state after it, and the gradients, which stay with the parameters."""
         # Inside a captured step a cache of casted weights would outlive its memory.
         casts = self.autocast_dtype is not None
         with torch.autocast(self.device.type, dtype=self.autocast_dtype, enabled=casts, cache_enabled=False):
@@ -87,6 +106,9 @@ class TrainingStep:
         # The paper's rates fit a gradient averaged over streams and summed over time.
         num_steps, num_streams = chunk.target_TB.shape
         (loss_sum / (num_streams if self.gradient == "streams" else num_streams * num_steps)).backward()
+        return loss_sum, state
+
+    def _apply(self, loss_sum: Tensor, state: State) -> None:
         gradients = self.optimiser.collect()
         self.optimiser.apply(gradients)
         with torch.no_grad():

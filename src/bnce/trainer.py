@@ -117,14 +117,15 @@ class Trainer:
     def train(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
         """Train to the end, or until asked to stop; returns whether the end was reached.
 
-        `should_stop` is asked after every step. Ctrl-C and SIGTERM wait for the end of a step, too, but break off an
-        evaluation: nothing is lost, for the state is saved before it.
+        `should_stop` is asked after every step. Ctrl-C and SIGTERM break off an evaluation, and on a CPU a step before
+        it has changed anything: nothing is lost, for the state is saved.
         """
         finished = False
         with hold_signals() as signals:
             try:
                 finished = self._train(lambda: should_stop() or signals(), signals)
             except Stopped:
+                self.clock.pause()
                 self.save_if_needed()
                 raise
         return finished
@@ -149,7 +150,7 @@ class Trainer:
                 self.training_step.reset_state()
             chunk = self.streams.chunk(index)
             is_startup = self.training_step.starts_up
-            self.training_step(chunk, self.schedule.factor(self.step))
+            self.training_step(chunk, self.schedule.factor(self.step), signals.let_through)
             self.step += 1
             self.tokens += chunk.target_TB.numel()
             self.clock.count(chunk.target_TB.numel(), is_startup=is_startup)
