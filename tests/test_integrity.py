@@ -116,6 +116,25 @@ def test_files_that_are_not_the_models_own(run: RunDirectory) -> None:
     assert found["vocab.txt"] == "vocab.txt changed after model.safetensors was written"
 
 
+def test_a_file_that_is_gone_is_missed(run: RunDirectory) -> None:
+    run.write_json("summary.json", {"status": "finished", "step": 2})
+    assert wrong(run.path) == {}
+    last = state_files(run.path)[-1]
+    last.rename(run.path / "elsewhere")
+    assert wrong(run.path) == {last.name: "missing; the run ended at this step"}
+    (run.path / "elsewhere").rename(last)
+    (run.path / MODEL_FILE).unlink()
+    assert set(wrong(run.path)) == {MODEL_FILE}
+    run.write_json("summary.json", {"status": "finished", "step": 2, "model_removed": True})
+    assert wrong(run.path) == {}, "an experiment was asked not to keep it"
+
+
+def test_bytes_after_the_end_of_an_array_show(run: RunDirectory) -> None:
+    with open(run.path / "counts.npy", "ab") as file:
+        file.write(b"\0" * 32)
+    assert "it is longer than its header says" in wrong(run.path)["counts.npy"]
+
+
 def test_leftovers_are_named(run: RunDirectory) -> None:
     (run.path / ".model.safetensors.123.partial").touch()
     assert "the next training removes it" in find(run.path, ".model.safetensors.123.partial").detail

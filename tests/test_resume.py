@@ -206,6 +206,49 @@ def test_stopped_while_it_evaluates(
         assert_the_same_to_the_bit(broken, unbroken)
 
 
+def test_a_setting_that_config_toml_has_lost_is_not_taken_for_its_default(tmp_path: Path, corpus: Corpus) -> None:
+    run = create_run(tmp_path / "run", small_config(corpus, optimiser={"clip_norm": 3.0}), corpus)
+    run_training(run, corpus, CPU, Watcher())
+    settings = (run.path / "config.toml").read_text(encoding="utf-8")
+    (run.path / "config.toml").write_text(settings.replace("clip_norm = 3.0\n", ""), encoding="utf-8")
+    with pytest.raises(UserError, match=r"has no optimiser.clip_norm, with which the run was trained: restore it"):
+        run_training(RunDirectory.open(run.path), corpus, CPU, Watcher(), resume=True)
+
+
+def test_an_evaluation_counts_that_is_no_longer_due(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is killed after an evaluation, and resumed with fewer of them, knows its best model."""
+    config = small_config(corpus, training={"evaluations_per_epoch": 5, "epochs": 1})
+    run = create_run(tmp_path / "run", config, corpus)
+    steps, plain = iter(range(1000)), LanguageModel.loss_sum
+
+    def loss_sum(self: LanguageModel, *arguments: Any) -> Any:
+        if next(steps) == 10:  # right after the first evaluation, before another state
+            raise KeyboardInterrupt
+        return plain(self, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LanguageModel, "loss_sum", loss_sum)
+        with pytest.raises(KeyboardInterrupt):
+            run_training(run, corpus, CPU, Watcher())
+    (first,) = run.read_metrics()
+    assert first["step"] == newest_state(run)[1]["step"] == 10
+    assert newest_state(run)[1]["best_step"] == 0
+    changed = change_settings(run.config, ["training.evaluations_per_epoch=1"])
+    resumed = trainer.Trainer(dataclasses.replace(run, config=changed), corpus, CPU, Watcher())
+    resumed.resume()
+    assert (resumed.best_step, resumed.best_perplexity) == (10, first["ppl_f"])
+
+
+def test_the_validation_text_may_not_change(tmp_path: Path, corpus: Corpus) -> None:
+    run = create_run(tmp_path / "run", small_config(corpus), corpus)
+    run_training(run, corpus, CPU, Watcher())
+    changed = change_settings(run.config, ["training.max_valid_tokens=100"])
+    with pytest.raises(UserError, match=r"training.max_valid_tokens 0, not 100"):
+        run_training(dataclasses.replace(run, config=changed), corpus, CPU, Watcher(), resume=True)
+
+
 @pytest.mark.parametrize("at_step", [0, 30, 50])
 def test_stopped_in_the_middle_of_a_step(
     tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, at_step: int

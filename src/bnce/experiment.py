@@ -12,13 +12,14 @@ from pathlib import Path
 
 import torch
 
+from bnce import files
 from bnce.checkpoint import MODEL_FILE, remove_states
 from bnce.config import MODEL_NAMES, RunConfig
 from bnce.corpus.store import Corpus
 from bnce.errors import BusyError, DiskFullError, UserError, unknown_name
 from bnce.observer import Observer
 from bnce.resuming import describe_differences, find_differences
-from bnce.run_directory import RunDirectory, hold_run, is_finished, read_status
+from bnce.run_directory import RunDirectory, hold_run, is_finished, read_status, read_summary
 from bnce.training_run import check_trainable, create_run, run_training
 
 # What a table's rows are trained with, unless another recipe is named: `ltcb` and `obwb` are the paper's own.
@@ -203,8 +204,11 @@ def _tidy_up(path: Path, keep_models: bool) -> None:
     """Drop what a finished row does not keep, also where a process was killed before it could."""
     if is_finished(path):
         remove_states(path)
-        if not keep_models:
-            (path / MODEL_FILE).unlink(missing_ok=True)
+        if not keep_models and (path / MODEL_FILE).exists():
+            # Said first, so that nobody takes it for lost.
+            summary = {**read_summary(path), "model_removed": True}
+            files.write_text(path / "summary.json", files.to_json(summary, indent=2) + "\n")
+            (path / MODEL_FILE).unlink()
 
 
 def _at_time(should_stop: Callable[[], bool], deadline: float | None, num_left: int) -> Callable[[], bool]:
@@ -212,5 +216,5 @@ def _at_time(should_stop: Callable[[], bool], deadline: float | None, num_left: 
     if deadline is None:
         return should_stop
     now = time.monotonic()
-    ends_at = now + max(0.0, deadline - now) / num_left
+    ends_at = now + max(0.0, deadline - now) / max(1, num_left)
     return lambda: should_stop() or time.monotonic() >= ends_at

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bnce.checkpoint import MODEL_FILE, STATE_FORMAT, read_model, read_tensors, state_files
+from bnce.checkpoint import MODEL_FILE, STATE_FORMAT, read_model, read_tensors, state_file, state_files
 from bnce.config import read_config
 from bnce.corpus.manifest import MANIFEST_FILE, Manifest, damaged, read_manifest
 from bnce.corpus.store import COUNTS_FILE, VOCABULARY_FILE, Corpus, count_words, is_corpus
@@ -18,7 +19,7 @@ from bnce.doctor import Finding
 from bnce.errors import UserError, shown
 from bnce.files import PARTIAL_SUFFIX
 from bnce.reading import digest_file, parse_object, read_object
-from bnce.run_directory import LEXICON_FILE, RunDirectory, read_counts, read_normaliser
+from bnce.run_directory import LEXICON_FILE, RunDirectory, read_counts, read_normaliser, read_summary
 from bnce.run_identity import UNKNOWN_WORDS_FILE, find_changes, identify
 from bnce.use.unknown_words import UnknownWords
 
@@ -113,12 +114,28 @@ def _examine_run(path: Path) -> list[Finding]:
             # What is left of the changes is a file that is gone.
             findings = [changes.pop(finding.name, finding) for finding in findings] + list(changes.values())
         findings.append(model)
+    elif (path / METRICS_FILE).is_file() and not read_summary(path).get("model_removed"):
+        told = "missing; a run has one from its first evaluation on (but not the rows of some experiments of 0.1.0)"
+        findings.append(Finding(MODEL_FILE, False, told))
     findings += [_look(file.name, _check_state, file) for file in state_files(path)]
+    if is_described:
+        findings += _find_lost_states(path)
     if (path / METRICS_FILE).is_file():
         findings.append(_look(METRICS_FILE, _check_metrics, path / METRICS_FILE))
     findings += [_look(name, _check_record, path / name) for name in RECORD_FILES if (path / name).is_file()]
     left = "written at this moment, or left by a killed process: the next training removes it"
     return [*findings, *(Finding(file.name, True, left) for file in sorted(path.glob(f".*{PARTIAL_SUFFIX}")))]
+
+
+def _find_lost_states(path: Path) -> list[Finding]:
+    """Miss the state that a run ended with, where others are there and it was one to be saved."""
+    summary, states = read_summary(path), state_files(path)
+    step, saves = summary.get("step"), math.isfinite(read_config(path / "config.toml").training.checkpoint_seconds)
+    has_ended = summary.get("status") == "stopped" or (summary.get("status") == "finished" and saves)
+    if not states or not has_ended or type(step) is not int:
+        return []
+    last = state_file(path, step)
+    return [] if last in states else [Finding(last.name, False, "missing; the run ended at this step")]
 
 
 def _check_config(path: Path) -> str:

@@ -51,12 +51,16 @@ def map_array(path: Path) -> NDArray[Any]:
         with warnings.catch_warnings():
             # It warns of headers that no NumPy of today writes: to us they are damage.
             warnings.simplefilter("error")
-            return np.lib.format.open_memmap(path, mode="r")
+            array = np.lib.format.open_memmap(path, mode="r")
+        num_bytes = path.stat().st_size
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from error
     except Exception as error:
         # NumPy parses the header as Python, and raises whatever that, its types and its sizes can raise.
         raise ValueError("it is cut short, or its header is damaged") from error
+    if num_bytes != array.offset + array.nbytes:
+        raise ValueError("it is longer than its header says")
+    return array
 
 
 def digest_file(path: Path) -> str:

@@ -1,7 +1,8 @@
 """What a run that is resumed may change, and what must be as it was.
 
 Weights, the optimiser's memory and the place in the text go on only where the network, the loss, the text and the
-batches are the same. Rates, the length of the run and how it is measured and saved may change on the way.
+batches are the same. Rates, the length of the run and how often it is measured and saved may change on the way. The
+validation text may not: the best model so far is the best on that text.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ MAY_CHANGE = frozenset(
         "optimiser.warmup_steps",
         "training.epochs",
         "training.evaluations_per_epoch",
-        "training.max_valid_tokens",
         "training.max_test_tokens",
         "training.stop_after",
         "training.checkpoint_seconds",

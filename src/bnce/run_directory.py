@@ -32,7 +32,7 @@ from torch import Tensor
 
 from bnce import files, metrics
 from bnce.checkpoint import MODEL_FILE, MODEL_FORMAT, read_model, state_files, write_tensors
-from bnce.config import RunConfig, TrainingConfig, from_tables, read_config, to_toml
+from bnce.config import SECTIONS, RunConfig, TrainingConfig, from_tables, read_config, to_toml
 from bnce.corpus.batches import Streams
 from bnce.corpus.normalise import Normaliser
 from bnce.corpus.store import Corpus
@@ -117,6 +117,19 @@ class RunDirectory:
             check_changes(before, self.config, self.path)
         except UserError as error:
             raise UserError(f"'{path}' belongs to another run: {error}") from error
+        self._refuse_lost_settings(origin)
+
+    def _refuse_lost_settings(self, origin: Mapping[str, str]) -> None:
+        """Refuse a config.toml without settings that a state has: a line was lost, and is not to read as a default."""
+        written = parse_toml(origin.get("settings", "").encode())
+        now = parse_toml((self.path / "config.toml").read_bytes())
+        names = ((section, key) for section in SECTIONS for key in written.get(section, {}))
+        lost = [f"{section}.{key}" for section, key in names if key not in now[section]]
+        if lost:
+            raise UserError(
+                f"'{self.path / 'config.toml'}' has no {', '.join(lost)}, with which the run was trained: restore it. "
+                "To change a setting, use --set."
+            )
 
     def settings_of(self, origin: Mapping[str, str]) -> RunConfig:
         """Read what a state was trained with; settings that came with later versions are at their defaults."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bnce.checkpoint import load_newest_state, save_state, state_file, state_files
-from bnce.config import RunConfig
+from bnce.config import RunConfig, read_config
 from bnce.corpus.batches import open_streams
 from bnce.corpus.store import Corpus
 from bnce.errors import NotFiniteError
@@ -126,6 +126,7 @@ class Trainer:
                 finished = self._train(lambda: should_stop() or signals(), signals)
             except Stopped:
                 self.clock.pause()
+                self._check_parameters()
                 self.save_if_needed()
                 raise
         return finished
@@ -249,15 +250,16 @@ class Trainer:
 
     def _warn(self, sentence: str) -> None:
         """Say something once a run that its summary and reports should say, too."""
-        self.warnings.append(sentence)
-        self.observer.noticed(sentence)
+        if sentence not in self.warnings:
+            self.warnings.append(sentence)
+            self.observer.noticed(sentence)
 
     def _warn_of_few_steps(self) -> None:
         batch_size = self.config.training.batch_size
         if self.total_steps < FEW_STEPS and batch_size > LARGE_BATCH and self.step == 0:
             self._warn(
                 f"The whole run has {self.total_steps} steps, few to learn from: lower training.batch_size "
-                f"({batch_size}), as the recipe demo does, or train on more text."
+                f"({batch_size}), as the recipe small does, or train on more text."
             )
 
     def _warn_if_astray(self, perplexity: float) -> None:
@@ -377,7 +379,8 @@ class Trainer:
         if num_damaged := self.run.keep_metrics_up_to(self.step):
             self.observer.noticed(f"Damaged lines in '{self.run.path / METRICS_FILE}' were left out: {num_damaged}.")
         self._note_changes(self.run.settings_of(state.origin))
-        if self._evaluation_due():
+        # An evaluation that was written down after this state counts, be it due by the settings of today or not.
+        if self.evaluated_step != self.step:
             for written in self.run.read_metrics():
                 if written["step"] == self.step:
                     self._take_in(written)
@@ -391,6 +394,7 @@ class Trainer:
         if before != self.config:
             # A state that knows its settings comes first: one of version 0.1.0 is known by the old config.toml alone.
             self.save()
+        if read_config(self.run.path / "config.toml") != self.config:
             self.run.write_config()
 
 

@@ -251,7 +251,7 @@ def _plan(
             f"The run '{out}' was started with other settings ({describe_differences(others)}): "
             f"resume it with  {resume_command(out)}"
         )
-    return out, config
+    return out, dataclasses.replace(config, init=before.init)
 
 
 def _start_config(
