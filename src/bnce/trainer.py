@@ -70,15 +70,13 @@ class Trainer:
         )
         self.softmax: str | None = None  # chosen before the first step, and kept by what is resumed
 
-        self.step = 0
-        self.tokens = 0
+        self.step, self.tokens = 0, 0
         self.clock = TrainingClock(device)
         self.tokens_at_evaluation = 0
         self.best_perplexity = math.inf
         self.best_step = 0
         self.evaluations_without_better = 0
-        # The last one that validation was evaluated after. A model that is there already is measured before its first
-        # step, too: it stays the best one if training makes it worse.
+        # The last step that was evaluated; a model to start from is evaluated before the first, and may stay the best.
         self.evaluated_step = -1 if self.config.init else 0
         self.warnings: list[str] = []
         self.changes: list[dict[str, Any]] = []  # of settings, when the run was resumed
