@@ -129,6 +129,12 @@ def test_a_file_that_is_gone_is_missed(run: RunDirectory) -> None:
     assert wrong(run.path) == {}, "an experiment was asked not to keep it"
 
 
+def test_the_older_of_two_states_is_missed(run: RunDirectory) -> None:
+    older, newer = state_files(run.path)
+    older.rename(run.path / "elsewhere")
+    assert wrong(run.path) == {older.name: f"missing; {newer.name} was saved after it"}
+
+
 def test_bytes_after_the_end_of_an_array_show(run: RunDirectory) -> None:
     with open(run.path / "counts.npy", "ab") as file:
         file.write(b"\0" * 32)

@@ -43,7 +43,10 @@ def save_state(
 ) -> Path:
     """Write the state after `step` steps and drop all but the newest ones; `origin` says which run it is of."""
     path = state_file(directory, step)
-    write_tensors(path, tensors, STATE_FORMAT, {**origin, "record": json.dumps(record)})
+    earlier = [old.name for old in state_files(directory) if old < path]
+    # A state names the one before it, which is kept beside it: so the loss of that one can be seen.
+    previous = {"previous": earlier[-1]} if earlier else {}
+    write_tensors(path, tensors, STATE_FORMAT, {**origin, **previous, "record": json.dumps(record)})
     for old in state_files(directory)[:-NUM_KEPT_STATES]:
         old.unlink()
     return path

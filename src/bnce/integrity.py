@@ -117,9 +117,9 @@ def _examine_run(path: Path) -> list[Finding]:
     elif (path / METRICS_FILE).is_file() and not read_summary(path).get("model_removed"):
         told = "missing; a run has one from its first evaluation on (but not the rows of some experiments of 0.1.0)"
         findings.append(Finding(MODEL_FILE, False, told))
-    findings += [_look(file.name, _check_state, file) for file in state_files(path)]
+    findings += _examine_states(path)
     if is_described:
-        findings += _find_lost_states(path)
+        findings += _find_lost_last_state(path)
     if (path / METRICS_FILE).is_file():
         findings.append(_look(METRICS_FILE, _check_metrics, path / METRICS_FILE))
     findings += [_look(name, _check_record, path / name) for name in RECORD_FILES if (path / name).is_file()]
@@ -127,7 +127,25 @@ def _examine_run(path: Path) -> list[Finding]:
     return [*findings, *(Finding(file.name, True, left) for file in sorted(path.glob(f".*{PARTIAL_SUFFIX}")))]
 
 
-def _find_lost_states(path: Path) -> list[Finding]:
+def _examine_states(path: Path) -> list[Finding]:
+    """Look at the saved states, and miss the one that the newest names as kept beside it."""
+    previous = None
+
+    def check(file: Path) -> str:
+        nonlocal previous
+        previous = None
+        _, metadata = read_tensors(file, STATE_FORMAT)
+        json.loads(metadata["record"])
+        previous = metadata.get("previous")
+        return "checksum matches"
+
+    findings = [_look(file.name, check, file) for file in state_files(path)]
+    if previous is not None and not (path / previous).exists():
+        findings.insert(0, Finding(previous, False, f"missing; {findings[-1].name} was saved after it"))
+    return findings
+
+
+def _find_lost_last_state(path: Path) -> list[Finding]:
     """Miss the state that a run ended with, where others are there and it was one to be saved."""
     summary, states = read_summary(path), state_files(path)
     step, saves = summary.get("step"), math.isfinite(read_config(path / "config.toml").training.checkpoint_seconds)
@@ -181,12 +199,6 @@ def _examine_model(path: Path) -> tuple[Finding, dict[str, Finding]]:
 
 def _check_model(path: Path, told: str) -> str:
     return f"{RunDirectory.open(path).load_model().num_parameters:,} parameters, {told}"
-
-
-def _check_state(path: Path) -> str:
-    _, metadata = read_tensors(path, STATE_FORMAT)
-    json.loads(metadata["record"])
-    return "checksum matches"
 
 
 def _check_metrics(path: Path) -> str:
