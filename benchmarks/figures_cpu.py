@@ -35,8 +35,8 @@ from score import VOCAB_SIZE, make_model, processor
 
 from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import UNK
-from bnce.use.export_onnx import open_graph, run_graph
-from bnce.use.onnx_graphs import write_graphs
+from bnce.export.onnx_graphs import write_graphs
+from bnce.export.to_onnx import open_graph, run_graph
 from bnce.version import __version__
 
 ROOT = Path(__file__).parents[1]

@@ -26,11 +26,12 @@ import numpy as np
 import torch
 from nbest_lists import NUM_HYPOTHESES, Confusions, make_list, write_lists
 
-from bnce.corpus.normalise import Normaliser
-from bnce.corpus.sources import read_lines
 from bnce.corpus.store import Corpus
-from bnce.use.kneser_ney import estimate
-from bnce.use.ngram import open_ngram, write_arpa
+from bnce.ngrams.arpa import write_arpa
+from bnce.ngrams.kneser_ney import estimate
+from bnce.scoring.ngram import open_ngram
+from bnce.text.normalise import Normaliser
+from bnce.text.sources import read_lines
 
 NUM_UTTERANCES = {"dev": 500, "test": 100}  # fewer to tune on leave the weights to chance
 MIN_WORDS, MAX_WORDS = 8, 25

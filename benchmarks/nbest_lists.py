@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from bnce.corpus.vocabulary import SPECIALS, Vocabulary
-from bnce.use.ngram import Ngram
+from bnce.scoring.ngram import Ngram
 
 NUM_HYPOTHESES = 50
 NUM_CHEAPEST = 400

@@ -27,8 +27,8 @@ import numpy as np
 import pyarrow
 import pyarrow.compute
 
-from bnce.corpus.normalise import Normaliser
-from bnce.corpus.sources import read_documents
+from bnce.text.normalise import Normaliser
+from bnce.text.sources import read_documents
 
 WHITESPACE = ("--tokens", "whitespace", "--sentences", "lines", "--cased")
 VOCAB_SIZE = 80_000

@@ -31,11 +31,11 @@ import torch
 from bnce.config import LossConfig, ModelConfig
 from bnce.corpus.vocabulary import END
 from bnce.language_model import LanguageModel
+from bnce.machine.devices import describe_device
 from bnce.noise import log_uniform
-from bnce.run_directory import describe_device
-from bnce.use.prefixes import num_prefixes, score_prefixes
-from bnce.use.score import SentenceScorer
-from bnce.use.scorer import Scorer
+from bnce.scoring.prefixes import num_prefixes, score_prefixes
+from bnce.scoring.scorer import Scorer
+from bnce.scoring.sentences import SentenceScorer
 
 VOCAB_SIZE = 800_000
 SIZES = {

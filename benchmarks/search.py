@@ -26,9 +26,9 @@ from bnce.config import RunConfig, load_recipe
 from bnce.corpus.store import Corpus
 from bnce.errors import NotFiniteError
 from bnce.files import to_json
-from bnce.run_directory import choose_device
-from bnce.trainer import Trainer
-from bnce.training_run import create_run
+from bnce.machine.devices import choose_device
+from bnce.training.run import create_run
+from bnce.training.trainer import Trainer
 
 START = {
     "optimiser.initial_accumulator": 0.0,

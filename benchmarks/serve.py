@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bnce.run_directory import RunDirectory
+from bnce.runs.directory import RunDirectory
 
 NUM_CLIENTS = 200
 NUM_ROUNDS = 5

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from bnce.losses.softmax_forms import FORMS, can_run, fastest
-from bnce.run_directory import describe_device
+from bnce.machine.devices import describe_device
 from bnce.version import __version__
 
 SIZES = {"LTCB": (80_000, 400, 400 * 20), "OBWB": (793_471, 600, 500 * 20)}

@@ -11,11 +11,11 @@ import torch
 
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig, RunConfig, TrainingConfig
 from bnce.corpus.manifest import SplitStatistics
-from bnce.corpus.normalise import Normaliser
 from bnce.corpus.store import Corpus, write_description, write_ids
 from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
 from bnce.language_model import LanguageModel
 from bnce.noise import unigram
+from bnce.text.normalise import Normaliser
 
 # On tensors of a few hundred numbers a second thread only waits, on a busy machine twenty times as long as one works.
 torch.set_num_threads(1)

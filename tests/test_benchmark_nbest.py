@@ -18,8 +18,8 @@ from benchmarks.nbest_lists import (
     write_lists,
 )
 from bnce.corpus.vocabulary import SPECIALS, Vocabulary
-from bnce.use.nbest import read_nbest, read_references
-from bnce.use.ngram import open_ngram
+from bnce.rescoring.nbest import read_nbest, read_references
+from bnce.scoring.ngram import open_ngram
 
 WORDS = [
     *SPECIALS,

@@ -13,9 +13,9 @@ from damage import damaged
 from small_corpus import small_config, small_corpus
 
 from bnce.config import load_recipe, read_config, recipe_names, to_toml
-from bnce.corpus.normalise import Normaliser
 from bnce.errors import UserError
-from bnce.run_directory import RunDirectory
+from bnce.runs.directory import RunDirectory
+from bnce.text.normalise import Normaliser
 
 DEEP = "[" * 2000 + "]" * 2000
 TOML_VALUES = [

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bnce.config import ModelConfig, load_recipe
-from bnce.parameter_count import count_parameters
+from bnce.models.parameter_count import count_parameters
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -163,9 +163,9 @@ def test_an_export_differs_from_pytorch_by_what_the_docs_say(figures_cpu: Module
     import torch
 
     from bnce.config import LossConfig
+    from bnce.export.to_onnx import compare
     from bnce.language_model import LanguageModel
     from bnce.noise import log_uniform
-    from bnce.use.export_onnx import compare
 
     assert "10⁻⁶ is usual" in page("docs/export.md")
     for target in ("onnx", "transformers"):

@@ -11,18 +11,18 @@ from small_corpus import small_config, small_corpus, small_model
 import bnce
 from bnce.config import read_config
 from bnce.corpus.prepare import encode_text, prepare
-from bnce.corpus.sources import read_lines
 from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import Vocabulary
+from bnce.export.to_safetensors import export_rows
+from bnce.lexicon.change_words import change_words
 from bnce.report.comparison import compare_runs
 from bnce.report.formats import write_files
-from bnce.run_directory import RunDirectory
-from bnce.training_run import create_run
-from bnce.use.export_rows import export_rows
-from bnce.use.lexicon import change_words
-from bnce.use.nbest import read_nbest, read_references
-from bnce.use.unknown_words import UnknownWords
-from bnce.use.weights import Weights
+from bnce.rescoring.nbest import read_nbest, read_references
+from bnce.runs.directory import RunDirectory
+from bnce.runs.unknown_words import UnknownWords
+from bnce.scoring.weights import Weights
+from bnce.text.sources import read_lines
+from bnce.training.run import create_run
 
 
 @pytest.fixture

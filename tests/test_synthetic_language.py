@@ -19,11 +19,11 @@ from torch import Tensor
 
 from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import END
-from bnce.evaluate import Evaluation, evaluate
+from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.losses import LOSSES, OutputBatch
 from bnce.losses.batch_nce import column_offset
-from bnce.run_directory import RunDirectory
-from bnce.trainer import Trainer
+from bnce.runs.directory import RunDirectory
+from bnce.training.trainer import Trainer
 
 VOCAB_SIZE = 60
 BATCH_SIZE = 100

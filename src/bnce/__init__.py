@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from bnce import noise
     from bnce.noise import Noise
     from bnce.output_layer import OutputLayer
-    from bnce.use.loading import load
+    from bnce.scoring.loading import load
 
 __all__ = ["Noise", "OutputLayer", "UserError", "__version__", "load", "noise"]
 
-_HOMES = {"OutputLayer": "bnce.output_layer", "Noise": "bnce.noise", "load": "bnce.use.loading"}
+_HOMES = {"OutputLayer": "bnce.output_layer", "Noise": "bnce.noise", "load": "bnce.scoring.loading"}
 
 
 def __getattr__(name: str) -> Any:

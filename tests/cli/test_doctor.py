@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bnce import doctor
+from bnce.measure import doctor
 
 from .conftest import Command
 

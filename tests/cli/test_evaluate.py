@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from bnce.checkpoint import MODEL_FILE
 from bnce.corpus.store import Corpus
-from bnce.evaluate import evaluate
-from bnce.run_directory import RunDirectory
+from bnce.evaluation.evaluate import evaluate
+from bnce.runs.checkpoint import MODEL_FILE
+from bnce.runs.directory import RunDirectory
 
 from .conftest import Command
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from bnce.checkpoint import MODEL_FILE, state_files
 from bnce.config import read_config
-from bnce.experiment import Outcome
-from bnce.run_directory import is_finished
-from bnce.step import TrainingStep
+from bnce.runs.checkpoint import MODEL_FILE, state_files
+from bnce.runs.directory import is_finished
+from bnce.training.experiment import Outcome
+from bnce.training.step import TrainingStep
 
 from .conftest import Command, settings
 
@@ -70,7 +70,7 @@ def test_a_budget_of_minutes(bnce: Command, corpus: Path, place: Path, monkeypat
         given.append(budget_seconds)
         return Outcome(("rnn-bnce",), {})
 
-    monkeypatch.setattr("bnce.experiment.run_experiment", run)
+    monkeypatch.setattr("bnce.training.experiment.run_experiment", run)
     options = ["--corpus", corpus, "--models", "rnn", "--losses", "bnce", "--out", place / "grid"]
     outcome = bnce("experiment", "ltcb", *options, "--budget", "1.5")
     assert (outcome.status, given) == (0, [90.0])

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from bnce.cli import main
-from bnce.corpus.fetch import DOWNLOADS, Download
-from tests.corpus.file_server import FileServer, serve
-from tests.corpus.published import dump
+from bnce.text.fetch import DOWNLOADS, Download
+from tests.text.file_server import FileServer, serve
+from tests.text.published import dump
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bnce.checkpoint import MODEL_FILE, read_model
-from bnce.run_directory import RunDirectory
+from bnce.runs.checkpoint import MODEL_FILE, read_model
+from bnce.runs.directory import RunDirectory
 
 from .conftest import Command
 

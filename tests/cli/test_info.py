@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bnce.corpus.store import Corpus
-from bnce.run_directory import RunDirectory
-from bnce.training_run import DOCSTRING_WORDS
+from bnce.runs.directory import RunDirectory
+from bnce.training.run import DOCSTRING_WORDS
 
 from .conftest import Command
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bnce.corpus.store import Corpus
-from bnce.run_directory import RunDirectory
+from bnce.runs.directory import RunDirectory
 
 from .conftest import Command
 

@@ -15,7 +15,7 @@ import pyarrow
 import pytest
 
 from bnce.corpus.store import Corpus
-from bnce.corpus.unpack import PACKED
+from bnce.text.unpack import PACKED
 
 from .conftest import Command
 

@@ -15,7 +15,7 @@ import pytest
 
 from bnce.cli import main
 from bnce.corpus.store import Corpus
-from tests.corpus.published import dump, shards, write_tar, write_wikitext
+from tests.text.published import dump, shards, write_tar, write_wikitext
 
 
 @pytest.fixture

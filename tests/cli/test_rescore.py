@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bnce.use.model import load
+from bnce.scoring.model import load
 
 from .conftest import Command
 

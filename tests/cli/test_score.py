@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bnce.use.model import load
+from bnce.scoring.model import load
 
 from .conftest import Command
 

@@ -19,8 +19,8 @@ import httpx
 import numpy as np
 import pytest
 
-from bnce.use.model import Model, load
-from bnce.use.prefixes import score_prefixes
+from bnce.scoring.model import Model, load
+from bnce.scoring.prefixes import score_prefixes
 
 from .server_process import ServerProcess, serving
 

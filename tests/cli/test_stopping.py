@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from bnce.checkpoint import state_files
-from bnce.run_directory import is_finished
+from bnce.runs.checkpoint import state_files
+from bnce.runs.directory import is_finished
 
 from .conftest import Command, settings
 
@@ -42,7 +42,7 @@ def stop_in(
 
 @pytest.mark.parametrize("number", STATUS)
 def test_evaluate(bnce: Command, trained: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    stop_in(monkeypatch, "bnce.evaluate._score", number)
+    stop_in(monkeypatch, "bnce.evaluation.evaluate._score", number)
     outcome = bnce("evaluate", trained)
     assert (outcome.status, outcome.stdout) == (STATUS[number], "")
     told = {signal.SIGINT: "by Ctrl-C", signal.SIGTERM: "by a signal (SIGTERM)"}[number]
@@ -52,14 +52,14 @@ def test_evaluate(bnce: Command, trained: Path, monkeypatch: pytest.MonkeyPatch,
 def test_train_in_the_test(bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training is over and saved: what goes on is the test alone."""
     with monkeypatch.context() as patched:
-        stop_in(patched, "bnce.training_run.evaluate", signal.SIGTERM)
+        stop_in(patched, "bnce.training.run.evaluate", signal.SIGTERM)
         outcome = bnce("train", "wiki", "--corpus", corpus, "--out", place / "run", "--json", *settings())
     assert outcome.status == 143
     record = json.loads(outcome.stdout)
     assert (record["status"], record["step"]) == ("stopped", 80)
     assert f"saved at step 80: go on with  bnce train --out {place / 'run'} --resume" in outcome.stderr
     with monkeypatch.context() as patched:
-        patched.setattr("bnce.trainer.evaluate", None)  # validation is not evaluated again
+        patched.setattr("bnce.training.trainer.evaluate", None)  # validation is not evaluated again
         assert bnce("train", "--out", place / "run", "--resume", "--json").json["test"]["num_tokens"] > 0
 
 
@@ -67,7 +67,7 @@ def test_experiment(bnce: Command, corpus: Path, place: Path, monkeypatch: pytes
     """It ends with the row that is stopped, and the same command goes on."""
     options = ["--corpus", corpus, "--models", "rnn", "--losses", "softmax,bnce", "--out", place / "grid", *settings()]
     with monkeypatch.context() as patched:
-        stop_in(patched, "bnce.training_run.evaluate", signal.SIGTERM, call=2)
+        stop_in(patched, "bnce.training.run.evaluate", signal.SIGTERM, call=2)
         outcome = bnce("experiment", "ltcb", *options)
     assert (outcome.status, outcome.stdout) == (143, "")
     assert "Not every row is done: the same command goes on (rnn-bnce)." in outcome.stderr

@@ -17,13 +17,13 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from bnce import checkpoint
-from bnce.checkpoint import state_files
 from bnce.config import read_config
 from bnce.corpus.store import Corpus
 from bnce.language_model import LanguageModel
-from bnce.run_directory import RunDirectory, hold_run
-from bnce.step import TrainingStep
+from bnce.runs import checkpoint
+from bnce.runs.checkpoint import state_files
+from bnce.runs.directory import RunDirectory, hold_run
+from bnce.training.step import TrainingStep
 
 from .conftest import Command, settings
 
@@ -351,7 +351,7 @@ class TestRefusals:
     ) -> None:
         options = ["train", "wiki", "--corpus", corpus, "--out", place / "run", *settings()]
         with monkeypatch.context() as patched:
-            patched.setattr("bnce.trainer.Optimiser", None)
+            patched.setattr("bnce.training.trainer.Optimiser", None)
             with pytest.raises(TypeError):
                 bnce(*options)
         assert list(place.iterdir()) == []

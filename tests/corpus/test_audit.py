@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bnce.corpus.audit import audit_sentences, audit_streams, divergence
-from bnce.corpus.batches import Streams
+from bnce.corpus.streams import Streams
 from bnce.corpus.vocabulary import END
 
 BATCH_SIZE = 50

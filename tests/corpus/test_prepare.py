@@ -19,13 +19,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bnce.corpus import blocks, encoding, store, tally
+from bnce.corpus import encoding, store, tally
 from bnce.corpus import prepare as prepare_module
-from bnce.corpus.normalise import Normaliser
 from bnce.corpus.prepare import encode_text, prepare
 from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError
+from bnce.text import blocks
+from bnce.text.normalise import Normaliser
 
 TOKENISED = Normaliser(tokens="whitespace", sentences="lines")
 TRAIN = "The cat sat. The cat ran!\n\nA dog ran.\n"

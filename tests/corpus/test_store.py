@@ -13,7 +13,6 @@ import pytest
 
 from bnce.corpus import manifest, store
 from bnce.corpus.manifest import SplitStatistics, sum_statistics
-from bnce.corpus.normalise import Normaliser
 from bnce.corpus.store import (
     Corpus,
     hash_ids,
@@ -25,6 +24,7 @@ from bnce.corpus.store import (
 )
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError
+from bnce.text.normalise import Normaliser
 
 TRAIN = np.array([2, 3, 0, 2, 1, 0])
 VALID = np.array([3, 0])

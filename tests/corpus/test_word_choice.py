@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from bnce.corpus.manifest import SplitStatistics
-from bnce.corpus.normalise import Normaliser
 from bnce.corpus.prepare import prepare
 from bnce.corpus.word_choice import describe_untrained
+from bnce.text.normalise import Normaliser
 
 TOKENISED = Normaliser(False, "whitespace", "lines")
 

@@ -7,16 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from bnce.bench import bench
 from bnce.config import load_recipe
-from bnce.corpus.batches import PrefetchedStreams, Streams, open_streams
+from bnce.corpus.streams import PrefetchedStreams, Streams, open_streams
 from bnce.language_model import LanguageModel
 from bnce.losses.softmax_forms import FORMS, can_run
+from bnce.machine.precision import float32_products
+from bnce.measure.bench import bench
 from bnce.noise import make_noise
-from bnce.optimiser import Optimiser
+from bnce.optimisers.optimiser import Optimiser
 from bnce.output_layer import OutputLayer
-from bnce.precision import float32_products
-from bnce.step import NUM_EAGER_STEPS, TrainingStep
+from bnce.training.step import NUM_EAGER_STEPS, TrainingStep
 
 V, B, T, NUM_CHUNKS = 200, 32, 10, 40
 GPU, CPU = torch.device("cuda"), torch.device("cpu")

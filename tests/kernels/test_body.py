@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from bnce.adam import BETAS, Adam
 from bnce.kernels.dense import dense_relu
+from bnce.optimisers.adam import BETAS, Adam
 
 Check = Callable[[Tensor, Tensor, Tensor], None]
 

@@ -31,7 +31,7 @@ from bnce.cli.serve import serve
 from bnce.cli.streams import drop_stdout, open_streams
 from bnce.cli.train import train
 from bnce.cli.vocab import vocab
-from bnce.stopping import Stopped, raise_on_signals
+from bnce.machine.stopping import Stopped, raise_on_signals
 from bnce.version import __version__
 
 app = typer.Typer(

@@ -74,10 +74,10 @@ def bench(
       bnce bench ltcb --losses bnce --vocab-sizes 80000 --json
       bnce bench --suite paper --out benchmarks/results/h200
     """
-    from bnce.bench import bench as measure
     from bnce.config import load_recipe
-    from bnce.run_directory import choose_device
-    from bnce.threads import use_threads
+    from bnce.machine.devices import choose_device
+    from bnce.machine.threads import use_threads
+    from bnce.measure.bench import bench as measure
 
     use_threads(threads)
     if suite is not None:
@@ -121,7 +121,7 @@ def _paper_suite(
     suite: str, out: Path | None, device: torch.device, rounds: int, seconds: float, as_json: bool
 ) -> None:
     from bnce import files
-    from bnce.bench_paper import bench_paper, to_markdown
+    from bnce.measure.paper import bench_paper, to_markdown
 
     if suite != "paper":
         raise unknown_name("suite", suite, ("paper",))

@@ -9,8 +9,8 @@ import typer
 from bnce.cli.console import stderr
 
 if TYPE_CHECKING:
-    from bnce.corpus.normalise import Normaliser
-    from bnce.corpus.tokenised import TokenisedSigns
+    from bnce.text.normalise import Normaliser
+    from bnce.text.tokenised import TokenisedSigns
 
 TokenisedOption = Annotated[
     bool,
@@ -27,7 +27,7 @@ MAY_EXCEED = (
 
 def read_as(normaliser: Normaliser, tokenised: bool) -> Normaliser:
     """Choose how the text is read."""
-    from bnce.corpus.tokenised import for_tokenised
+    from bnce.text.tokenised import for_tokenised
 
     return for_tokenised(normaliser) if tokenised else normaliser
 

@@ -13,7 +13,7 @@ from bnce.cli.console import JsonOption, ThreadsOption, print_json, stdout
 from bnce.cli.options import DeviceOption
 
 if TYPE_CHECKING:
-    from bnce.doctor import Finding
+    from bnce.measure.doctor import Finding
 
 
 def doctor(
@@ -42,14 +42,14 @@ def doctor(
       bnce doctor runs/relu-lstm
     """
     if directory is None:
-        from bnce.doctor import examine
-        from bnce.run_directory import choose_device
-        from bnce.threads import use_threads
+        from bnce.machine.devices import choose_device
+        from bnce.machine.threads import use_threads
+        from bnce.measure.doctor import examine
 
         use_threads(threads)
         findings, about, verdict = examine(choose_device(device)), {}, ""
     else:
-        from bnce.integrity import examine_directory
+        from bnce.measure.integrity import examine_directory
 
         kind, findings = examine_directory(directory)
         about, verdict = {"path": str(directory), "kind": kind}, _verdict(kind, directory, findings)

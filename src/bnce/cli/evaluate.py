@@ -63,13 +63,14 @@ def evaluate(
       bnce evaluate mixture.toml --text news.txt.gz
     """
     from bnce.corpus.prepare import encode_text
-    from bnce.corpus.sources import named
-    from bnce.corpus.tokenised import TokenisedSigns
-    from bnce.evaluate import evaluate as measure
-    from bnce.evaluation_detail import without_detail
-    from bnce.run_directory import RunDirectory, choose_device
-    from bnce.threads import use_threads
-    from bnce.training_run import open_corpus
+    from bnce.evaluation.detail import without_detail
+    from bnce.evaluation.evaluate import evaluate as measure
+    from bnce.machine.devices import choose_device
+    from bnce.machine.threads import use_threads
+    from bnce.runs.directory import RunDirectory
+    from bnce.text.sources import named
+    from bnce.text.tokenised import TokenisedSigns
+    from bnce.training.run import open_corpus
 
     if text is not None and (split or corpus):
         raise UserError("--text stands for a text of its own: leave out --split and --corpus.")

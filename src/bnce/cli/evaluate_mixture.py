@@ -13,7 +13,7 @@ from bnce.cli.console import progress_bar, stdout
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
-    from bnce.use.component import Component
+    from bnce.scoring.component import Component
 
 
 def evaluate_mixture(
@@ -28,9 +28,9 @@ def evaluate_mixture(
     device: str,
 ) -> dict[str, Any]:
     """Evaluate the model of a file, and give its figures as JSON has them."""
-    from bnce.run_directory import choose_device
-    from bnce.use.any_model import open_any
-    from bnce.use.mixture_evaluation import evaluate_component
+    from bnce.machine.devices import choose_device
+    from bnce.scoring.any_model import open_any
+    from bnce.scoring.mixture_evaluation import evaluate_component
 
     component = open_any(path, normalised=True, device=str(choose_device(device)))
     if text is not None:
@@ -77,8 +77,8 @@ def describe_mixture(record: dict[str, Any], name: str) -> None:
 
 def _sentences_of_text(component: Component, path: str, errors: str, tokenised: bool) -> Iterator[list[str]]:
     """Cut a text into sentences as the training text was."""
-    from bnce.corpus.sources import named, read_lines
-    from bnce.corpus.tokenised import TokenisedSigns
+    from bnce.text.sources import named, read_lines
+    from bnce.text.tokenised import TokenisedSigns
 
     normaliser = read_as(component.normaliser, tokenised)
     signs = TokenisedSigns(normaliser)
@@ -98,10 +98,10 @@ def _sentences_of_corpus(component: Component, corpus: str | None, split: str) -
     import numpy as np
 
     from bnce.corpus.vocabulary import END
-    from bnce.run_directory import RunDirectory
-    from bnce.training_run import open_corpus
-    from bnce.use.any_model import RunComponent
-    from bnce.use.mixture_evaluation import components_of
+    from bnce.runs.directory import RunDirectory
+    from bnce.scoring.any_model import RunComponent
+    from bnce.scoring.mixture_evaluation import components_of
+    from bnce.training.run import open_corpus
 
     runs = [part for part in components_of(component) if isinstance(part, RunComponent)]
     if corpus is None and not runs:

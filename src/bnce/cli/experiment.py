@@ -19,12 +19,12 @@ from bnce.cli.options import DeviceOption, SettingsOption
 from bnce.cli.train import Display
 from bnce.config import MODEL_NAMES
 from bnce.errors import UserError, unknown_name
-from bnce.stopping import Stopped
+from bnce.machine.stopping import Stopped
 
 if TYPE_CHECKING:
     from bnce.config import RunConfig
-    from bnce.experiment import Outcome, PlannedRow
-    from bnce.observer import Observer
+    from bnce.training.experiment import Outcome, PlannedRow
+    from bnce.training.observer import Observer
 
 FAILED = 1  # the status where rows diverged or did not fit, and the others were trained
 
@@ -91,9 +91,9 @@ def experiment(
       bnce experiment ltcb --corpus corpora/wiki --recipe ltcb \\
           --models rnn,relu-lstm --out experiments/sgd --budget 60
     """
-    from bnce.experiment import RECIPES, find_outcome, run_experiment, table_rows
-    from bnce.run_directory import choose_device
-    from bnce.training_run import corpus_setting, open_corpus
+    from bnce.machine.devices import choose_device
+    from bnce.training.experiment import RECIPES, find_outcome, run_experiment, table_rows
+    from bnce.training.run import corpus_setting, open_corpus
 
     rows = table_rows(table)
     wanted = _chosen(rows, models, losses)

@@ -13,7 +13,7 @@ from bnce.cli.options import RunArgument
 from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
-    from bnce.run_directory import RunDirectory
+    from bnce.runs.directory import RunDirectory
 
 TARGETS = ("onnx", "transformers", "safetensors")
 
@@ -49,8 +49,8 @@ def export(
       bnce export runs/relu-lstm --to safetensors --rows int8 \\
           --out exported/int8
     """
-    from bnce.run_directory import RunDirectory
-    from bnce.threads import use_threads
+    from bnce.machine.threads import use_threads
+    from bnce.runs.directory import RunDirectory
 
     if to not in TARGETS:
         raise unknown_name("target of an export", to, TARGETS)
@@ -73,13 +73,13 @@ def export(
 
 def _write(run: RunDirectory, to: str, out: Path, rows: str) -> dict[str, Any]:
     if to == "onnx":
-        from bnce.use.export_onnx import export_onnx
+        from bnce.export.to_onnx import export_onnx
 
         return export_onnx(run, out)
     if to == "transformers":
-        from bnce.use.export_transformers import export_transformers
+        from bnce.export.to_transformers import export_transformers
 
         return export_transformers(run, out)
-    from bnce.use.export_rows import export_rows
+    from bnce.export.to_safetensors import export_rows
 
     return export_rows(run, out, rows)

@@ -35,7 +35,7 @@ def fetch(
       bnce fetch ltcb
       bnce fetch obwb --from https://mirror.example/lm-benchmark/ --cache /data
     """
-    from bnce.corpus.fetch import fetch as fetch_corpus
+    from bnce.text.fetch import fetch as fetch_corpus
 
     with progress_bar("size") as bar:
         task = bar.add_task(name, total=None, size="")

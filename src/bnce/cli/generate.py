@@ -55,9 +55,9 @@ def generate(
           --temperature 0.7
       bnce generate runs/relu-lstm --prompt "the function" --next 10
     """
-    from bnce.threads import use_threads
-    from bnce.use.generate import Sampling
-    from bnce.use.loading import load
+    from bnce.machine.threads import use_threads
+    from bnce.scoring.generate import Sampling
+    from bnce.scoring.loading import load
 
     sampling = Sampling(temperature, top_k, top_p, allow_unknown)
     use_threads(threads)

@@ -86,14 +86,14 @@ def info(
 
 def _vocab_size(config: RunConfig) -> int:
     from bnce.corpus.prepare import DOCSTRINGS
-    from bnce.training_run import DOCSTRING_WORDS
+    from bnce.training.run import DOCSTRING_WORDS
 
     return DOCSTRING_WORDS if config.corpus == DOCSTRINGS else RECIPE_VOCAB_SIZES.get(config.recipe, 80_000)
 
 
 def _network(config: RunConfig, vocab_size: int) -> dict[str, Any]:
     from bnce.models import architecture
-    from bnce.parameter_count import count_parameters
+    from bnce.models.parameter_count import count_parameters
 
     counts = count_parameters(config.model, vocab_size, learn_log_z=config.loss.learn_log_z)
     return {
@@ -110,9 +110,9 @@ def _network(config: RunConfig, vocab_size: int) -> dict[str, Any]:
 
 
 def _run(path: Path) -> dict[str, Any]:
-    from bnce.evaluation_detail import without_detail
+    from bnce.evaluation.detail import without_detail
     from bnce.reading import read_object
-    from bnce.run_directory import RunDirectory
+    from bnce.runs.directory import RunDirectory
 
     run = RunDirectory.open(path)
     record: dict[str, Any] = {"run": str(path), **_network(run.config, len(run.vocabulary))}

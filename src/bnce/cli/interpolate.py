@@ -15,7 +15,7 @@ from bnce.cli.options import DeviceOption, ErrorsOption, ModeOption, SplitLinesO
 from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
-    from bnce.use.component import Component
+    from bnce.scoring.component import Component
 
 
 def interpolate(
@@ -47,9 +47,9 @@ def interpolate(
       bnce interpolate runs/lstm runs/rnn --valid valid.txt.xz --split \\
           --mode normalised --json
     """
-    from bnce.threads import use_threads
-    from bnce.use.any_model import MODES, open_any, write_mixture
-    from bnce.use.mixture import TextScores, find_weights, shared_normaliser
+    from bnce.machine.threads import use_threads
+    from bnce.scoring.any_model import MODES, open_any, write_mixture
+    from bnce.scoring.mixture import TextScores, find_weights, shared_normaliser
 
     if mode not in MODES:
         raise unknown_name("mode of mixing", mode, MODES)
@@ -92,9 +92,9 @@ def interpolate(
 
 def _read(components: list[Component], path: str, split: bool, errors: str) -> list[list[str]]:
     """Read a text as the components do."""
-    from bnce.corpus.sources import read_lines
-    from bnce.use.component import one_sentence
-    from bnce.use.mixture import shared_normaliser
+    from bnce.scoring.component import one_sentence
+    from bnce.scoring.mixture import shared_normaliser
+    from bnce.text.sources import read_lines
 
     normaliser = shared_normaliser(components)
     lines = read_lines(path, errors)

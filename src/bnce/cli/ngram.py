@@ -14,8 +14,8 @@ from bnce.cli.options import ErrorsOption, lowercase_option, numbers_option, sen
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
-    from bnce.use.kneser_ney import Order
-    from bnce.use.ngram_text import NgramText
+    from bnce.ngrams.estimate import NgramText
+    from bnce.ngrams.kneser_ney import Order
 
 
 def ngram(
@@ -72,8 +72,8 @@ def ngram(
       bnce interpolate runs/relu-lstm trigram.arpa --valid valid.txt \\
           --out mixture.toml
     """
-    from bnce.use.kneser_ney import check_order, estimate, needed_bytes, pruned_counts
-    from bnce.use.ngram import write_arpa
+    from bnce.ngrams.arpa import write_arpa
+    from bnce.ngrams.kneser_ney import check_order, estimate, needed_bytes, pruned_counts
 
     begin = time.perf_counter()
     check_order(order)
@@ -140,9 +140,9 @@ def ngram(
 
 def _read(sources: list[str], vocab: Path | None, given: dict[str, Any], **options: Any) -> NgramText:
     """Read the text with the words and the normaliser that --vocab, or else the options, say."""
-    from bnce.corpus.normalise import Normaliser
     from bnce.corpus.store import is_corpus
-    from bnce.use.ngram_text import read_corpus, read_files, read_vocabulary
+    from bnce.ngrams.estimate import read_corpus, read_files, read_vocabulary
+    from bnce.text.normalise import Normaliser
 
     vocabulary, normaliser = (None, None) if vocab is None else read_vocabulary(vocab)
     corpora = [source for source in sources if is_corpus(source)]

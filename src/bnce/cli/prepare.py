@@ -94,10 +94,10 @@ def prepare(
     # Here, so that `bnce --help` answers without loading NumPy and pyarrow.
     from dataclasses import replace
 
-    from bnce.corpus.benchmarks import find_benchmark
-    from bnce.corpus.normalise import Normaliser
     from bnce.corpus.prepare import prepare as make_corpus
-    from bnce.corpus.workers import num_cores
+    from bnce.machine.workers import num_cores
+    from bnce.text.normalise import Normaliser
+    from bnce.text.published import find_benchmark
 
     start = time.perf_counter()
     benchmark = find_benchmark(sources)

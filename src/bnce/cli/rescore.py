@@ -17,8 +17,8 @@ from bnce.cli.options import DeviceOption, ModelArgument, ModeOption
 from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
-    from bnce.use.rescore import Scores
-    from bnce.use.weights import Weights
+    from bnce.rescoring.rescore import Scores
+    from bnce.scoring.weights import Weights
 
 PANEL = "Weights (logarithms, higher is better)"
 CARRY_PANEL = "Context of the utterances before"
@@ -167,16 +167,16 @@ def rescore(
       bnce rescore runs/relu-lstm librispeech.jsonl --weights w.json --carry \\
           --documents '[^-]+-[^-]+'
     """
-    from bnce.corpus.sources import named
-    from bnce.corpus.tokenised import TokenisedSigns
-    from bnce.threads import use_threads
-    from bnce.use.any_model import MODES, open_any
-    from bnce.use.error_rate import import_jiwer
-    from bnce.use.in_order import check_carry_from, find_documents, score_in_order, tune_in_order
-    from bnce.use.nbest import read_nbest, read_references
-    from bnce.use.rescore import Judge, score_nbest
-    from bnce.use.tuning import tune
-    from bnce.use.weights import NAMES, Weights
+    from bnce.machine.threads import use_threads
+    from bnce.rescoring.error_rate import import_jiwer
+    from bnce.rescoring.in_order import check_carry_from, find_documents, score_in_order, tune_in_order
+    from bnce.rescoring.nbest import read_nbest, read_references
+    from bnce.rescoring.rescore import Judge, score_nbest
+    from bnce.rescoring.tuning import tune
+    from bnce.scoring.any_model import MODES, open_any
+    from bnce.scoring.weights import NAMES, Weights
+    from bnce.text.sources import named
+    from bnce.text.tokenised import TokenisedSigns
 
     if mode not in MODES:
         raise unknown_name("mode of rescoring", mode, MODES)
@@ -278,7 +278,7 @@ def rescore(
 
 
 def _full_lines(scores: Scores, weights: Weights, ending: str) -> Iterator[str]:
-    from bnce.use.rescore import FULL_COLUMNS
+    from bnce.rescoring.rescore import FULL_COLUMNS
 
     if ending == ".jsonl":
         yield from (files.to_json(row) + "\n" for row in scores.rows(weights))

@@ -21,9 +21,9 @@ from bnce.cli.options import DeviceOption, ErrorsOption, ModelArgument
 from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
-    from bnce.corpus.normalise import Normaliser
-    from bnce.use.score import Check
-    from bnce.use.scored import ScoredSentence
+    from bnce.scoring.scored import ScoredSentence
+    from bnce.scoring.sentences import Check
+    from bnce.text.normalise import Normaliser
 
 
 def score(
@@ -85,10 +85,10 @@ def score(
       bnce score runs/relu-lstm news.txt.gz --mode checked --json
       bnce score mixture.toml news.txt
     """
-    from bnce.corpus.sources import named, read_lines, source_bytes
-    from bnce.threads import use_threads
-    from bnce.use.layouts import get_layout
-    from bnce.use.scored import Totals
+    from bnce.machine.threads import use_threads
+    from bnce.scoring.layouts import get_layout
+    from bnce.scoring.scored import Totals
+    from bnce.text.sources import named, read_lines, source_bytes
 
     if as_json and as_jsonl:
         raise UserError("--json prints the totals and --jsonl the sentences: give one of the two.")
@@ -156,7 +156,7 @@ class _Cutter:
     """Cuts lines into sentences, and notes what may explain their perplexity."""
 
     def __init__(self, normaliser: Normaliser, split: bool) -> None:
-        from bnce.corpus.tokenised import TokenisedSigns
+        from bnce.text.tokenised import TokenisedSigns
 
         self.signs = TokenisedSigns(normaliser)
         self.num_lines = self.num_several = 0
@@ -202,9 +202,9 @@ def _documents(lines: Iterable[str], cut: bool) -> Iterator[Iterable[str]]:
 
 
 def _open_run(run: Path, mode: str, carry: bool, num_checked: int, device: str) -> _Source:
-    from bnce.evaluate import num_words_seen
-    from bnce.use.model import load
-    from bnce.use.score import SentenceScorer
+    from bnce.evaluation.evaluate import num_words_seen
+    from bnce.scoring.model import load
+    from bnce.scoring.sentences import SentenceScorer
 
     model = load(run, device)
     scorer = SentenceScorer(model.network, mode, carry=carry, num_checked=num_checked)
@@ -222,9 +222,9 @@ def _open_run(run: Path, mode: str, carry: bool, num_checked: int, device: str) 
 
 def _open_file(path: Path, mode: str, carry: bool, device: str) -> _Source:
     """Open a mixture, whose runs may go on from the sentence before, or an n-gram model, which never does."""
-    from bnce.use.any_model import open_any
-    from bnce.use.mixture import Mixture
-    from bnce.use.score import MODES
+    from bnce.scoring.any_model import open_any
+    from bnce.scoring.mixture import Mixture
+    from bnce.scoring.sentences import MODES
 
     if mode not in MODES:
         raise unknown_name("mode of scoring", mode, MODES)

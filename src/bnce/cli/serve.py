@@ -15,7 +15,7 @@ from bnce.cli.completion import complete
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, stderr
 from bnce.cli.options import DeviceOption, ModelArgument
 from bnce.errors import UserError, unknown_name
-from bnce.use.serve.limits import Limits, span
+from bnce.serve.limits import Limits, span
 
 UNPROTECTED = "Whoever reaches it may use the model: give --token-file, and stand behind a proxy with TLS."
 UNENCRYPTED = "The token and all texts go there unencrypted: stand behind a proxy with TLS."
@@ -125,7 +125,7 @@ def serve(
         request_seconds=request_seconds,
     )
 
-    from bnce.use.serve.access import Access, AllowedHosts, is_loopback, read_token
+    from bnce.serve.access import Access, AllowedHosts, is_loopback, read_token
 
     secret = read_token(token, token_file)
     # Checked before the model is read, which takes its time.
@@ -134,12 +134,12 @@ def serve(
     # PyTorch keeps compiled code for every shape it computes, 1024 of them, and requests have all shapes.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
 
-    from bnce.run_directory import choose_device, describe_device
-    from bnce.threads import use_threads
-    from bnce.use.loading import load
-    from bnce.use.serve.app import make_app
-    from bnce.use.serve.metrics import Metrics
-    from bnce.use.serve.server import listen, run_server
+    from bnce.machine.devices import choose_device, describe_device
+    from bnce.machine.threads import use_threads
+    from bnce.scoring.loading import load
+    from bnce.serve.app import make_app
+    from bnce.serve.metrics import Metrics
+    from bnce.serve.server import listen, run_server
 
     # Before the model, too: a port that is taken should be told at once.
     listener, url = listen(host, port)

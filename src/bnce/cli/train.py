@@ -15,13 +15,13 @@ from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar
 from bnce.cli.options import DeviceOption, complete_loss, complete_model
 from bnce.config import MODEL_NAMES
 from bnce.errors import DiskFullError, UserError
-from bnce.stopping import Stopped
+from bnce.machine.stopping import Stopped
 
 if TYPE_CHECKING:
     from bnce.config import RunConfig
     from bnce.corpus.store import Corpus
-    from bnce.run_directory import RunDirectory
-    from bnce.training_run import Start
+    from bnce.runs.directory import RunDirectory
+    from bnce.training.run import Start
 
 
 def train(
@@ -107,9 +107,10 @@ def train(
       bnce train --out runs/relu-lstm --resume \\
           --set optimiser.learning_rate=0.05 --set training.epochs=6
     """
-    from bnce.resuming import resume_command
-    from bnce.run_directory import RunDirectory, choose_device, hold_run, read_summary, remove_unbegun
-    from bnce.training_run import choose_recipe, create_run, run_training
+    from bnce.machine.devices import choose_device
+    from bnce.runs.directory import RunDirectory, hold_run, read_summary, remove_unbegun
+    from bnce.runs.resuming import resume_command
+    from bnce.training.run import choose_recipe, create_run, run_training
 
     if init is not None and resume:
         raise UserError("A resumed run goes on from its own weights: leave out --init, or give another --out.")
@@ -167,7 +168,7 @@ def train(
 
 
 def _open_corpus(name: str) -> Corpus:
-    from bnce.training_run import open_corpus
+    from bnce.training.run import open_corpus
 
     with progress_bar() as bar:
         task = bar.add_task("preparing docstrings", total=None)
@@ -176,9 +177,9 @@ def _open_corpus(name: str) -> Corpus:
 
 def _find_start(config: RunConfig, corpus: Corpus, out: Path, source: RunDirectory | None) -> Start | None:
     """Find the weights that a run starts from; one that was begun has them in its states."""
-    from bnce.checkpoint import state_files
-    from bnce.run_directory import RunDirectory, training_streams
-    from bnce.use.start import start_from
+    from bnce.lexicon.start import start_from
+    from bnce.runs.checkpoint import state_files
+    from bnce.runs.directory import RunDirectory, training_streams
 
     if not config.init or state_files(out):
         return None
@@ -206,9 +207,9 @@ def _plan(
 ) -> tuple[Path, RunConfig]:
     """Say where the run is and what it does; a resumed run changes the settings that may change, and no others."""
     from bnce.config import change_settings, load_recipe, read_config, recipe_names
-    from bnce.resuming import check_changes, describe_differences, find_differences, resume_command
-    from bnce.run_directory import is_begun
-    from bnce.training_run import corpus_setting
+    from bnce.runs.directory import is_begun
+    from bnce.runs.resuming import check_changes, describe_differences, find_differences, resume_command
+    from bnce.training.run import corpus_setting
 
     if recipe is None and resume:
         if out is None:
@@ -259,7 +260,7 @@ def _start_config(
 ) -> RunConfig:
     """Resolve a recipe for a run that starts from another, whose network it takes over."""
     from bnce.config import load_recipe
-    from bnce.use.start import check_same_network, inherited_settings
+    from bnce.lexicon.start import check_same_network, inherited_settings
 
     config = load_recipe(
         recipe,
@@ -277,7 +278,7 @@ def _require_run(out: Path) -> None:
         raise UserError(
             f"'{out}' is not a run directory, so there is nothing to resume: leave out --resume to start it."
         )
-    from bnce.run_directory import LEXICON_FILE
+    from bnce.runs.directory import LEXICON_FILE
 
     if (out / LEXICON_FILE).is_file():
         raise UserError(
@@ -332,7 +333,7 @@ class Display:
 def _results(run: Any) -> dict[str, Any]:
     import json
 
-    from bnce.evaluation_detail import without_detail
+    from bnce.evaluation.detail import without_detail
 
     path = run.path / "evaluation.json"
     if path.is_file():

@@ -11,7 +11,7 @@ from bnce.cli.console import JsonOption, ThreadsOption, print_json, stdout
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
-    from bnce.use.lexicon import LexiconChange
+    from bnce.lexicon.change_words import LexiconChange
 
 NUM_EXAMPLES = 5
 
@@ -61,11 +61,11 @@ def vocab(
       bnce vocab runs/relu-lstm --out runs/open --unk-list lexicon.tsv \\
           --unk-rest 0.1
     """
-    from bnce.run_directory import RunDirectory
-    from bnce.threads import use_threads
-    from bnce.use.lexicon import change_words
-    from bnce.use.unknown_words import UnknownWords
-    from bnce.use.word_list import read_new_words, read_weighted_words, read_words
+    from bnce.lexicon.change_words import change_words
+    from bnce.lexicon.word_list import read_new_words, read_weighted_words, read_words
+    from bnce.machine.threads import use_threads
+    from bnce.runs.directory import RunDirectory
+    from bnce.runs.unknown_words import UnknownWords
 
     if add is None and drop is None and unk_list is None:
         raise UserError("There is nothing to change: give --add, --drop or --unk-list.")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bnce.corpus.batches import Streams
 from bnce.corpus.store import Ids
+from bnce.corpus.streams import Streams
 from bnce.corpus.vocabulary import END
 
 _NUM_STREAM_STEPS = 128

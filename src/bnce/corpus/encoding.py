@@ -17,9 +17,7 @@ import pyarrow
 import pyarrow.compute
 from numpy.typing import NDArray
 
-from bnce.corpus.blocks import Block, Cut
 from bnce.corpus.manifest import SPLITS, SplitStatistics, sum_statistics
-from bnce.corpus.normalise import UNKNOWN_WORD, Normaliser
 from bnce.corpus.numbering import MARK_IDS, MARKS, number_block
 from bnce.corpus.store import (
     VOCABULARY_FILE,
@@ -30,7 +28,9 @@ from bnce.corpus.store import (
     write_ids_at,
 )
 from bnce.corpus.vocabulary import UNK, Vocabulary
-from bnce.corpus.workers import Workers
+from bnce.machine.workers import Workers
+from bnce.text.blocks import Block, Cut
+from bnce.text.normalise import UNKNOWN_WORD, Normaliser
 
 
 class StoredSplit(NamedTuple):

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnce.corpus.normalise import Normaliser
 from bnce.errors import UserError
 from bnce.reading import read_object
+from bnce.text.normalise import Normaliser
 
 FORMAT = "bnce-corpus"
 VERSION = 3

@@ -14,10 +14,10 @@ import pyarrow
 import pyarrow.compute
 from numpy.typing import NDArray
 
-from bnce.corpus.blocks import DOCUMENT_END, Block, Cut
 from bnce.corpus.manifest import count_lengths
-from bnce.corpus.normalise import UNKNOWN_WORD, Normaliser
 from bnce.corpus.vocabulary import END, UNK
+from bnce.text.blocks import DOCUMENT_END, Block, Cut
+from bnce.text.normalise import UNKNOWN_WORD, Normaliser
 
 # They open every block's numbering, so that their numbers are the same in all: a sentence's end, a document's,
 # the one special word that text may spell, and what is between two blanks.

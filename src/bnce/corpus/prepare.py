@@ -17,16 +17,23 @@ from pathlib import Path
 
 import numpy as np
 
-from bnce.corpus.benchmarks import BENCHMARKS, find_benchmark
-from bnce.corpus.blocks import Cut, gather
-from bnce.corpus.docstrings import installed_modules, read_docstrings
 from bnce.corpus.encoding import StoredBlock, encode_corpus, number_and_store
 from bnce.corpus.manifest import SPLITS, SplitStatistics, sum_statistics
 from bnce.corpus.meter import Meter, Progress
-from bnce.corpus.normalise import Normaliser
 from bnce.corpus.numbering import MARK_IDS, MARKS, number_block
-from bnce.corpus.records import DEFAULT_FIELD, holds_records, read_records
-from bnce.corpus.sources import (
+from bnce.corpus.store import Corpus, Ids, ids_dtype
+from bnce.corpus.tally import Tally
+from bnce.corpus.vocabulary import MIN_SIZE, SPECIALS, UNK, Vocabulary
+from bnce.corpus.word_choice import choose_words, describe_untrained
+from bnce.errors import UserError
+from bnce.files import atomic_directory
+from bnce.machine.workers import Workers
+from bnce.text.blocks import Cut, gather
+from bnce.text.docstrings import installed_modules, read_docstrings
+from bnce.text.normalise import Normaliser
+from bnce.text.published import BENCHMARKS, find_benchmark
+from bnce.text.records import DEFAULT_FIELD, holds_records, read_records
+from bnce.text.sources import (
     Advance,
     Document,
     check_errors,
@@ -35,14 +42,7 @@ from bnce.corpus.sources import (
     read_documents,
     source_bytes,
 )
-from bnce.corpus.store import Corpus, Ids, ids_dtype
-from bnce.corpus.tally import Tally
-from bnce.corpus.tokenised import TokenisedSigns
-from bnce.corpus.vocabulary import MIN_SIZE, SPECIALS, UNK, Vocabulary
-from bnce.corpus.word_choice import choose_words, describe_untrained
-from bnce.corpus.workers import Workers
-from bnce.errors import UserError
-from bnce.files import atomic_directory
+from bnce.text.tokenised import TokenisedSigns
 
 DOCSTRINGS = "docstrings"
 DEFAULT_FRACTION = 0.02

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce.corpus.manifest import MANIFEST_FILE, Manifest, SplitStatistics, damaged, read_manifest
-from bnce.corpus.normalise import Normaliser
 from bnce.corpus.vocabulary import END, UNK, Vocabulary
 from bnce.errors import UserError
 from bnce.reading import digest_file, map_array
+from bnce.text.normalise import Normaliser
 
 VOCABULARY_FILE = "vocab.txt"
 COUNTS_FILE = "counts.npy"

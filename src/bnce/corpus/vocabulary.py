@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnce.corpus.normalise import END_WORD, UNKNOWN_WORD
-from bnce.corpus.sources import read_lines
 from bnce.errors import UserError
 from bnce.files import write_text
+from bnce.text.normalise import END_WORD, UNKNOWN_WORD
+from bnce.text.sources import read_lines
 
 END = 0
 UNK = 1

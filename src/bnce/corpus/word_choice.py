@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bnce.corpus.manifest import SplitStatistics
-from bnce.corpus.normalise import UNKNOWN_WORD
 from bnce.corpus.tally import Ranking, Tally
 from bnce.errors import UserError
+from bnce.text.normalise import UNKNOWN_WORD
 
 # Words that occur less often are left out where <unk> would not be trained otherwise; OBWB leaves out those below 3.
 MIN_COUNT_FOR_UNKNOWN = 2

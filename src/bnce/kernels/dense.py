@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bnce.precision import product_in_float32
+from bnce.machine.precision import product_in_float32
 
 
 class _DenseRelu(torch.autograd.Function):

@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bnce.precision import product_in_float32
+from bnce.machine.precision import product_in_float32
 
 BLOCK = 1024
 MULTIPLE = 64  # of which tensor cores like sizes to be

@@ -35,7 +35,7 @@ from torch.autograd.function import once_differentiable
 from bnce import kernels
 from bnce.errors import UserError
 from bnce.losses.output_batch import OutputBatch
-from bnce.precision import product_dtype, product_in_float32
+from bnce.machine.precision import product_dtype, product_in_float32
 
 
 def batch_nce(batch: OutputBatch) -> Tensor:

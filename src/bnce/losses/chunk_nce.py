@@ -29,7 +29,7 @@ from bnce import kernels
 from bnce.errors import UserError
 from bnce.losses.merged_chunk_nce import merged_chunk_nce
 from bnce.losses.output_batch import OutputBatch
-from bnce.precision import product_dtype, product_in_float32, widen
+from bnce.machine.precision import product_dtype, product_in_float32, widen
 
 # Numbers in one block of scores: near the processor on a CPU, enough to fill the chip on a GPU.
 MAX_SCORES = {"cpu": 2**20, "cuda": 2**25}

@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 
 from bnce import kernels
 from bnce.losses.output_batch import OutputBatch
-from bnce.precision import product_dtype, product_in_float32, widen
+from bnce.machine.precision import product_dtype, product_in_float32, widen
 
 # Numbers in one block of scores: near the processor on a CPU, enough to fill the chip on a GPU.
 MAX_SCORES = {"cpu": 2**20, "cuda": 2**25}

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bnce import kernels
-from bnce.precision import product_dtype, product_in_float32, widen
+from bnce.machine.precision import product_dtype, product_in_float32, widen
 
 # Numbers in one block of logits: on a CPU what its caches like, on a GPU what fills the chip.
 MAX_LOGITS = {"cpu": 2**22, "cuda": 2**31}

@@ -22,7 +22,7 @@ from torch import Tensor
 from bnce.errors import UserError, unknown_name
 from bnce.losses.output_batch import OutputBatch
 from bnce.losses.softmax import chunked_cross_entropy, cross_entropy
-from bnce.precision import product_dtype
+from bnce.machine.precision import product_dtype
 
 Form = Callable[[Tensor, Tensor, Tensor, Tensor, "Tensor | None"], Tensor]
 

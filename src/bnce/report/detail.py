@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from bnce.corpus.normalise import UNKNOWN_WORD
 from bnce.report import numbers
 from bnce.report.comparison import Comparison, Entry
 from bnce.report.drawing import make_logarithmic, new_axes
 from bnce.report.plots import Marked, Plot, make_plot, mark_entries
 from bnce.report.runs import number, printable, text
+from bnce.text.normalise import UNKNOWN_WORD
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,0 +1,1 @@
+"""How good a model is: PPLn, PPLf, ln Z, and their detail."""

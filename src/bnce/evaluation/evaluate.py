@@ -1,0 +1,208 @@
+"""Perplexity of a model on a text: PPLf (softmax) and PPLn (the constant Z) in one pass, with the spread of log Z.
+
+The text is read in windows that start every WINDOW words. Each is read from CONTEXT words before the part it scores, so
+that every word has at least that much behind it; the first window scores all of its words. The result depends on these
+two numbers and on nothing else: how many windows run side by side is a matter of speed. A text of up to
+CONTEXT + WINDOW tokens is one window, read as one stream; of a longer one every later word sees CONTEXT + 1 to
+CONTEXT + WINDOW words before it, and an n-gram body its own few.
+
+Legend: T time steps, B windows side by side, C context words of an n-gram body, L = C + T, D hidden,
+N scored positions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bnce.corpus.vocabulary import END, UNK
+from bnce.errors import UserError
+from bnce.evaluation.detail import Detail, WordCounts, find_detail
+from bnce.language_model import LanguageModel
+from bnce.machine.precision import float32_products
+from bnce.models import FeedForward
+
+WINDOW = 512
+CONTEXT = 64
+STEPS = 64  # time steps run at once, to bound memory
+HISTOGRAM_BINS = 60
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Counts between edges: edges are one more than counts."""
+
+    edges: list[float]
+    counts: list[int]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model makes of a text: perplexities per token, `</s>` and `<unk>` counted, and natural logarithms of Z."""
+
+    ppl_n: float | None  # with the constant Z; None for a model that was trained with the softmax
+    ppl_f: float  # with the full softmax
+    ppl_n_no_unk: float | None  # the same over the tokens that are in the vocabulary
+    ppl_f_no_unk: float
+    log_z: float  # ln Z, the constant
+    log_z_mean: float  # of ln Z(context), the softmax's own normaliser
+    log_z_std: float
+    log_z_histogram: Histogram
+    log10_prob_n: float | None  # totals over all tokens
+    log10_prob_f: float
+    num_tokens: int
+    num_oov: int
+    num_sentences: int
+    # Words before it that a word is predicted from; near the start of the text there are fewer than the least.
+    min_context: int
+    max_context: int
+    detail: Detail | None = None  # where the text is hard, if it was asked for
+
+    def to_dict(self) -> dict[str, object]:
+        """Give the fields as JSON has them; no detail is no field."""
+        record = dataclasses.asdict(self)
+        if self.detail is None:
+            del record["detail"]
+        return record
+
+
+@dataclass(frozen=True)
+class _Window:
+    input_LB: Tensor
+    target_TB: Tensor
+    scored_TB: Tensor
+    position_TB: Tensor  # of the targets in the text
+
+
+@torch.no_grad()
+def evaluate(
+    model: LanguageModel,
+    ids: np.ndarray,
+    *,
+    num_parallel: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    known: WordCounts | None = None,
+) -> Evaluation:
+    """Evaluate on a text of ids; `progress` is told of tokens done and tokens in all.
+
+    With `known`, the words and their counts, the result says where the text is hard, too.
+    """
+    if len(ids) == 0:
+        raise UserError("There is nothing to evaluate: the text has no tokens.")
+    device = model.embedding.device
+    num_parallel = num_parallel or (16 if device.type == "cpu" else 512)
+    was_training = model.training
+    model.eval()
+    try:
+        with float32_products(tf32=False):
+            score_N, normaliser_N, target_N, position_N = _score(model, ids, num_parallel, progress)
+    finally:
+        model.train(was_training)
+    result = _summarise(score_N, normaliser_N, target_N, model)
+    if known is None:
+        return result
+    order_N = torch.empty_like(position_N)
+    order_N[position_N] = torch.arange(len(position_N))
+    score_N, normaliser_N, target_N = score_N[order_N], normaliser_N[order_N], target_N[order_N]
+    log_prob_n_N = (score_N - float(model.output.log_z)).numpy() if model.output.normalises else None
+    detail = find_detail(target_N.numpy(), (score_N - normaliser_N).numpy(), log_prob_n_N, known)
+    return dataclasses.replace(result, detail=detail)
+
+
+def _score(
+    model: LanguageModel, ids: np.ndarray, num_parallel: int, progress: Callable[[int, int], None] | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Compute, for every token in some order, the target's score, the context's log normaliser, target and position."""
+    device = model.embedding.device
+    target_scores, normalisers, targets, positions = [], [], [], []
+    num_done = 0
+    for window in _windows(ids, num_parallel, model.num_context):
+        state = model.initial_state(window.target_TB.shape[1])
+        for begin in range(0, len(window.target_TB), STEPS):
+            end = min(begin + STEPS, len(window.target_TB))
+            input_LB = window.input_LB[begin : end + model.num_context].to(device)
+            target_TB = window.target_TB[begin:end].to(device)
+            scored_TB = window.scored_TB[begin:end].to(device)
+            hidden_TBD, state = model(input_LB, state)
+            hidden_ND, target_N = hidden_TBD[scored_TB], target_TB[scored_TB]
+            normaliser_N = model.output.log_normaliser(hidden_ND)
+            score_N = model.output.scores(hidden_ND, target_N.unsqueeze(1)).squeeze(1)
+            # Sums over a large text want more digits than one probability has.
+            normalisers.append(normaliser_N.double().cpu())
+            target_scores.append(score_N.double().cpu())
+            targets.append(target_N.cpu())
+            positions.append(window.position_TB[begin:end][window.scored_TB[begin:end]])
+            num_done += len(target_N)
+            if progress is not None:
+                progress(num_done, len(ids))
+    assert num_done == len(ids)
+    return torch.cat(target_scores), torch.cat(normalisers), torch.cat(targets), torch.cat(positions)
+
+
+def _windows(ids: np.ndarray, num_parallel: int, num_context: int) -> Iterator[_Window]:
+    """Cut the text into windows, `num_parallel` at a time; places beyond the end hold `</s>` and are not scored."""
+    num_windows = max(1, -(-(len(ids) - CONTEXT) // WINDOW))
+    for first in range(0, num_windows, num_parallel):
+        start_B = np.arange(first, min(first + num_parallel, num_windows)) * WINDOW
+        position_LB = np.arange(-1 - num_context, CONTEXT + WINDOW)[:, None] + start_B
+        # An n-gram's context at a window's start lies before it, and is there to be read; before the text stands </s>.
+        inside_LB = (position_LB >= 0) & (position_LB < len(ids))
+        word_LB = np.where(inside_LB, ids[np.clip(position_LB, 0, len(ids) - 1)], END).astype(np.int64)
+        target_position_TB = position_LB[1 + num_context :]
+        fresh_TB = (np.arange(len(target_position_TB)) >= CONTEXT)[:, None] | (start_B == 0)
+        scored_TB = fresh_TB & (target_position_TB < len(ids))
+        longest = int(np.max(np.nonzero(scored_TB.any(axis=1))[0])) + 1  # the last windows may end early
+        words = torch.from_numpy(word_LB)
+        yield _Window(
+            input_LB=words[: longest + num_context],
+            target_TB=words[1 + num_context :][:longest],
+            scored_TB=torch.from_numpy(scored_TB[:longest]),
+            position_TB=torch.from_numpy(target_position_TB[:longest]),
+        )
+
+
+def _summarise(score_N: Tensor, normaliser_N: Tensor, target_N: Tensor, model: LanguageModel) -> Evaluation:
+    log_z = float(model.output.log_z)
+    log_prob_f_N = score_N - normaliser_N
+    log_prob_n_N = score_N - log_z
+    known_N = target_N != UNK
+    constant = model.output.normalises
+    # A model that blew up still gets its perplexity, which is not finite either; a histogram needs numbers.
+    counts, edges = np.histogram(normaliser_N[normaliser_N.isfinite()].numpy(), bins=HISTOGRAM_BINS)
+    return Evaluation(
+        ppl_n=_perplexity(log_prob_n_N) if constant else None,
+        ppl_f=_perplexity(log_prob_f_N),
+        ppl_n_no_unk=_perplexity(log_prob_n_N[known_N]) if constant else None,
+        ppl_f_no_unk=_perplexity(log_prob_f_N[known_N]),
+        log_z=log_z,
+        log_z_mean=float(normaliser_N.mean()),
+        log_z_std=float(normaliser_N.std(correction=0)),
+        log_z_histogram=Histogram([float(edge) for edge in edges], [int(count) for count in counts]),
+        log10_prob_n=float(log_prob_n_N.sum()) / math.log(10) if constant else None,
+        log10_prob_f=float(log_prob_f_N.sum()) / math.log(10),
+        num_tokens=len(target_N),
+        num_oov=int((~known_N).sum()),
+        num_sentences=int((target_N == END).sum()),
+        min_context=num_words_seen(model) or CONTEXT + 1,
+        max_context=num_words_seen(model) or CONTEXT + WINDOW,
+    )
+
+
+def num_words_seen(model: LanguageModel) -> int | None:
+    """Tell how many words before it a word is predicted from; None for a body whose state keeps all of them."""
+    return model.body.num_words if isinstance(model.body, FeedForward) else None
+
+
+def _perplexity(log_prob_N: Tensor) -> float:
+    if len(log_prob_N) == 0:
+        return float("nan")
+    try:
+        return math.exp(-float(log_prob_N.mean()))
+    except OverflowError:
+        return float("inf")

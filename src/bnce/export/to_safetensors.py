@@ -1,0 +1,43 @@
+"""A run's model alone, with its tables in as few bits as asked for: a directory that is itself a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from bnce import files
+from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, write_tensors
+from bnce.runs.directory import RunDirectory
+from bnce.runs.packed_rows import SCALE_SUFFIX, pack_rows, unpack_rows
+from bnce.version import __version__
+
+
+def export_rows(run: RunDirectory, out: str | Path, row_format: str = "float32") -> dict[str, Any]:
+    """Write the run without its states and records; say how many bytes the model takes and what rounding cost."""
+    out = Path(out)
+    files.refuse_existing(out)
+    model = run.load_model()
+    tensors, tables = model.state_dict(), model.tables()
+    packed = pack_rows(tensors, tables, row_format)
+    header = {
+        "owner": run.owner,
+        **run.identity,
+        "rows": row_format,
+        "model": run.config.model.name,
+        "log_z": repr(float(model.output.log_z)),
+        "bnce": __version__,
+    }
+    with files.atomic_directory(out) as partial:
+        run.copy_description(partial)
+        write_tensors(partial / MODEL_FILE, packed, MODEL_FORMAT, header)
+    errors = {name: _largest_error(name, tensors, packed) for name in tables if tensors[name].ndim == 2}
+    return {"rows": row_format, "model_bytes": (out / MODEL_FILE).stat().st_size, "max_row_error": errors}
+
+
+def _largest_error(name: str, tensors: Mapping[str, Tensor], packed: Mapping[str, Tensor]) -> float:
+    # One table at a time: all of them, unpacked, would be the model once more.
+    unpacked = unpack_rows({key: packed[key] for key in (name, name + SCALE_SUFFIX) if key in packed})
+    return float(unpacked[name].sub_(tensors[name]).abs_().max()) if packed[name] is not tensors[name] else 0.0

@@ -1,0 +1,125 @@
+"""A run as a directory that the transformers library opens, with its code and tokenizer; it stays a run of ours, too.
+
+Legend: T time steps, B streams, C context words, L = C + T, D last hidden layer, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bnce import files
+from bnce.corpus.vocabulary import END, UNK
+from bnce.errors import UserError
+from bnce.export.agreement import Agreement, all_word_scores
+from bnce.export.word_tokenizer import TOKENIZER_CLASS, TOKENIZER_FILE, build_tokenizer, tokenizer_config
+from bnce.language_model import LanguageModel
+from bnce.runs.checkpoint import MODEL_FILE, TRANSFORMERS_FORMAT, write_tensors
+from bnce.runs.directory import RunDirectory
+from bnce.version import __version__
+
+CODE_FILE = "modeling_bnce.py"
+_SPECIAL_IDS = {"bos_token_id": END, "eos_token_id": END, "pad_token_id": END}
+
+
+def export_transformers(run: RunDirectory, out: str | Path) -> dict[str, Any]:
+    """Write model, code, tokenizer and settings; give the largest difference from PyTorch and what is allowed."""
+    _need_packages()
+    out = Path(out)
+    files.refuse_existing(out)
+    model = run.load_model()
+    with files.atomic_directory(out) as partial:
+        run.copy_description(partial)
+        # The library reads only files that carry its own mark; names and tensors are those of a run's model.
+        write_tensors(
+            partial / MODEL_FILE, model.state_dict(), TRANSFORMERS_FORMAT, {"bnce": __version__, **run.identity}
+        )
+        shutil.copyfile(Path(__file__).with_name(CODE_FILE), partial / CODE_FILE)
+        _write_json(partial / "config.json", _config(run, model))
+        # As `bnce generate` does, <unk> is not made up.
+        _write_json(partial / "generation_config.json", {**_SPECIAL_IDS, "suppress_tokens": [UNK]})
+        # By our own hand: its `save` tells of a full disk in words only.
+        tokenizer = build_tokenizer(run.vocabulary, run.normaliser).to_str(pretty=True)
+        (partial / TOKENIZER_FILE).write_text(tokenizer, encoding="utf-8")
+        (partial / "tokenizer_config.json").write_text(tokenizer_config(), encoding="utf-8")
+        return compare(model, partial)
+
+
+def compare(model: LanguageModel, directory: Path) -> dict[str, Any]:
+    """Open the directory as transformers does and compare its logits with the model's."""
+    from bnce.export.modeling_bnce import BnceForCausalLM
+
+    generator = torch.Generator().manual_seed(1)
+    words_TB = torch.randint(model.output.vocab_size, (3, 2), generator=generator)
+    context_LB = torch.cat([torch.full((model.num_context, 2), END), words_TB])
+    with _no_progress():
+        opened = BnceForCausalLM.from_pretrained(directory).eval()
+    agreement = Agreement(abs(float(model.output.log_z)))
+    with torch.no_grad():
+        hidden_TBD, _ = model(context_LB, model.initial_state(2))
+        exact_body = copy.deepcopy(model.body).double()
+        state = tuple(part.double() for part in model.initial_state(2))
+        exact_TBD, _ = exact_body(model.embedding[context_LB].double(), state)
+        agreement.note(
+            [opened(words_TB.t()).logits.transpose(0, 1)],
+            all_word_scores(model, hidden_TBD, torch.float32)[:1],
+            all_word_scores(model, exact_TBD, torch.float64)[:1],
+        )
+    agreement.require("The model that transformers opens", "try another version of transformers")
+    return {"max_difference": agreement.difference, "tolerance": agreement.tolerance}
+
+
+@contextlib.contextmanager
+def _no_progress() -> Iterator[None]:
+    """Keep the library from drawing bars of its own."""
+    from transformers.utils import logging
+
+    was_enabled = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            logging.enable_progress_bar()
+
+
+def _config(run: RunDirectory, model: LanguageModel) -> dict[str, Any]:
+    sizes = run.config.model
+    return {
+        "model_type": "bnce",
+        "architectures": ["BnceForCausalLM"],
+        "auto_map": {
+            "AutoConfig": "modeling_bnce.BnceConfig",
+            "AutoModelForCausalLM": "modeling_bnce.BnceForCausalLM",
+        },
+        "vocab_size": len(run.vocabulary),
+        "body": sizes.name,
+        "embedding_size": sizes.embedding_size,
+        "hidden_size": sizes.hidden_size,
+        "bottleneck_size": sizes.bottleneck_size,
+        "order": sizes.order,
+        "dropout": sizes.dropout,
+        "log_z": float(model.output.log_z),
+        "dtype": "float32",
+        "tokenizer_class": TOKENIZER_CLASS,  # older pipelines look for it here
+        **_SPECIAL_IDS,
+    }
+
+
+def _write_json(path: Path, record: dict[str, Any]) -> None:
+    path.write_text(files.to_json(record, indent=2) + "\n", encoding="utf-8")
+
+
+def _need_packages() -> None:
+    try:
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            f"A directory for transformers needs the package '{error.name}': pip install 'bnce[transformers]'."
+        ) from error

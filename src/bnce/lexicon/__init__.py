@@ -1,0 +1,1 @@
+"""Adding and dropping words of a trained run."""

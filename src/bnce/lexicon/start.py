@@ -1,0 +1,88 @@
+"""A new run that starts from a trained one: the same network, and the rows of its words under the new vocabulary.
+
+Words that both have keep their rows. New ones start from `<unk>` and from the words that are spelt most like them, as
+`bnce vocab` adds them. What the new vocabulary does not have goes to `<unk>`, under which the new text reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from bnce.config import ModelConfig, RunConfig
+from bnce.corpus.vocabulary import Vocabulary
+from bnce.errors import UserError
+from bnce.lexicon.change_words import TABLES, change_tables
+from bnce.lexicon.row_seeding import make_up_contexts
+from bnce.lexicon.word_list import NewWord
+from bnce.runs.directory import RunDirectory
+from bnce.training.run import Start
+
+# What must be as it was for the weights to mean the same.
+_MODEL_KEYS = ("embedding_size", "hidden_size", "bottleneck_size", "order")
+_LOSS_KEYS = ("log_z", "learn_log_z")
+
+
+def inherited_settings(source: RunConfig) -> list[str]:
+    """Write the settings that a run takes from the one it starts from, as `--set` would have them."""
+    kept = [f"model.{key}={getattr(source.model, key)}" for key in (*_MODEL_KEYS, "dropout")]
+    return [*kept, *(f"loss.{key}={str(getattr(source.loss, key)).lower()}" for key in _LOSS_KEYS)]
+
+
+def check_same_network(config: RunConfig, source: RunDirectory) -> None:
+    """Refuse settings under which the weights of a run do not fit, naming all that differ."""
+    before, now = source.config, config
+    pairs = {"--model": (before.model.name, now.model.name)}
+    pairs |= {f"model.{key}": (getattr(before.model, key), getattr(now.model, key)) for key in _used(before.model)}
+    pairs |= {f"loss.{key}": (getattr(before.loss, key), getattr(now.loss, key)) for key in _LOSS_KEYS}
+    differing = [f"{key} is {new}, not {old}" for key, (old, new) in pairs.items() if old != new]
+    if differing:
+        raise UserError(
+            f"The weights of '{source.path}' fit its own network only, but {'; '.join(differing)}: leave that out to "
+            "take it from the run, or train without --init."
+        )
+
+
+def start_from(source: RunDirectory, vocabulary: Vocabulary, counts: np.ndarray, loss: str) -> Start:
+    """Take a run's best model as the start of another, with these words, target counts and loss."""
+    tensors, metadata = source.read_model()
+    known = source.vocabulary
+    new_words = _new_words(source, vocabulary, counts)
+    dropped = [word for word in known.words if word not in vocabulary]
+    _, words, _ = change_tables(source, tensors, new_words, dropped)
+    order = torch.from_numpy(np.asarray(words.encode(vocabulary.words), dtype=np.int64))
+    for name in TABLES:
+        tensors[name] = tensors[name][order].contiguous()
+    if source.config.loss.name == "softmax" != loss:
+        # A softmax leaves ln Z where it likes; the other losses begin where it is the constant.
+        log_z = float(make_up_contexts(source.load_model()).log_z_M.mean())
+        tensors["output.bias"] += float(tensors["output.log_z"]) - log_z
+    record = {
+        "run": str(source.path.resolve()),
+        "step": int(metadata.get("step", 0)),
+        "vocabulary_digest": known.digest,
+        "num_words_kept": len(known) - len(dropped),
+        "num_words_new": len(new_words),
+        "num_words_dropped": len(dropped),
+    }
+    return Start(tensors, record)
+
+
+def _new_words(source: RunDirectory, vocabulary: Vocabulary, counts: np.ndarray) -> Sequence[NewWord]:
+    """List the words that the run does not have, with counts as in a text of its own size."""
+    scale = float(source.target_counts.sum()) / max(1.0, float(counts.sum()))
+    return [
+        NewWord(word, max(1, round(scale * int(count))))
+        for word, count in zip(vocabulary.words, counts, strict=True)
+        if word not in source.vocabulary
+    ]
+
+
+def _used(model: ModelConfig) -> Sequence[str]:
+    """Name the sizes that a kind of network has."""
+    unused = set() if model.name == "ffnn" else {"order"}
+    if model.name in ("rnn", "lstm"):
+        unused.add("bottleneck_size")
+    return [key for key in _MODEL_KEYS if key not in unused]

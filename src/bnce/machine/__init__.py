@@ -1,0 +1,1 @@
+"""What the machine gives: devices and their memory, precision, threads, worker processes, signals."""

@@ -1,0 +1,38 @@
+"""Which device computes, and what it is called."""
+
+from __future__ import annotations
+
+import torch
+
+from bnce.errors import UserError
+
+
+def choose_device(name: str) -> torch.device:
+    """Turn `auto`, `cpu`, `cuda` or `cuda:N` into a device that is there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"Unknown device '{name}': use auto, cpu, cuda or cuda:N.") from error
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"Unknown device '{name}': use auto, cpu, cuda or cuda:N.")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"The device '{name}' was asked for, but PyTorch sees no CUDA GPU here: use --device cpu.")
+    if device.type == "cuda" and device.index is not None:
+        if device.index >= torch.cuda.device_count():
+            last = torch.cuda.device_count() - 1
+            raise UserError(
+                f"The device '{name}' was asked for, but the last GPU here is cuda:{last}: use that or another."
+            )
+        # Streams, captured steps and kernels are made on the current device, wherever their tensors are.
+        torch.cuda.set_device(device)
+    return device
+
+
+def describe_device(device: torch.device) -> str:
+    """Name the machine a figure was taken on."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    num_threads = torch.get_num_threads()
+    return f"CPU, {num_threads} thread{'s' if num_threads > 1 else ''}"

@@ -1,0 +1,1 @@
+"""Speed, memory, and whether this machine and these files are sound."""

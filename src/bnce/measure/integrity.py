@@ -1,0 +1,220 @@
+"""Is a corpus or a run as it was written? Every file of it is read through and compared with what is known of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bnce.config import read_config
+from bnce.corpus.manifest import MANIFEST_FILE, Manifest, damaged, read_manifest
+from bnce.corpus.store import COUNTS_FILE, VOCABULARY_FILE, Corpus, count_words, is_corpus
+from bnce.corpus.vocabulary import Vocabulary
+from bnce.errors import UserError, shown
+from bnce.files import PARTIAL_SUFFIX
+from bnce.measure.doctor import Finding
+from bnce.reading import digest_file, parse_object, read_object
+from bnce.runs.checkpoint import MODEL_FILE, STATE_FORMAT, read_model, read_tensors, state_file, state_files
+from bnce.runs.directory import LEXICON_FILE, RunDirectory, read_counts, read_normaliser, read_summary
+from bnce.runs.identity import UNKNOWN_WORDS_FILE, find_changes, identify
+from bnce.runs.unknown_words import UnknownWords
+
+METRICS_FILE = "metrics.jsonl"
+RECORD_FILES = ("summary.json", "evaluation.json", LEXICON_FILE)
+
+
+def examine_directory(path: Path) -> tuple[str, list[Finding]]:
+    """Say whether a directory is a corpus or a run, and look at every file of it."""
+    if is_corpus(path):
+        return "corpus", _examine_corpus(path)
+    if (path / "config.toml").is_file():
+        return "run", _examine_run(path)
+    raise UserError(
+        f"'{path}' is neither a corpus nor a run: it has no {MANIFEST_FILE} and no config.toml. "
+        "Give a directory that 'bnce prepare' or 'bnce train' made."
+    )
+
+
+def _look(name: str, check: Callable[..., str], *arguments: Any) -> Finding:
+    """Make a finding of what a check tells, or of why it could not; so the rest is looked at all the same."""
+    try:
+        return Finding(name, True, check(*arguments))
+    except (ValueError, OSError) as error:
+        return Finding(name, False, str(error))
+    except Exception as error:
+        # What nobody thought of is a finding, too: a check-up ends with a verdict.
+        return Finding(name, False, f"{type(error).__name__}: {error}")
+
+
+def _examine_corpus(path: Path) -> list[Finding]:
+    findings = [_look(MANIFEST_FILE, _check_manifest, path)]
+    if not findings[0].well:
+        return findings  # nothing else is known
+    manifest = read_manifest(path)
+    words = _look(VOCABULARY_FILE, _check_corpus_words, path, manifest)
+    if not words.well:
+        hashed = ((f"{name}.npy", digest) for name, digest in manifest.hashes.items())
+        return [*findings, words, *(_look(file, _check_hash, path, file, digest) for file, digest in hashed)]
+    corpus = Corpus(path, Vocabulary.read(path / VOCABULARY_FILE), manifest)
+    splits = [_look(f"{name}.npy", _check_split, corpus, name) for name in manifest.hashes]
+    return [*findings, words, *splits, _look(COUNTS_FILE, _check_corpus_counts, corpus)]
+
+
+def _check_manifest(path: Path) -> str:
+    manifest = read_manifest(path)
+    told = "checksum matches"
+    if manifest.counts_hash is None:
+        told = "written by an earlier version, without a checksum of its own"
+    return f"{len(manifest.statistics)} splits, {told}"
+
+
+def _check_corpus_words(path: Path, manifest: Manifest) -> str:
+    vocabulary = Vocabulary.read(path / VOCABULARY_FILE)
+    if vocabulary.digest != manifest.vocabulary_digest or len(vocabulary) != manifest.vocab_size:
+        raise damaged(path, f"{VOCABULARY_FILE} is not the vocabulary it was made with")
+    return f"{len(vocabulary):,} words, hash matches"
+
+
+def _check_hash(path: Path, file: str, expected: str) -> str:
+    if digest_file(path / file) != expected:
+        raise damaged(path, f"{file} has changed since it was written")
+    return "hash matches"
+
+
+def _check_split(corpus: Corpus, name: str) -> str:
+    return f"{len(corpus.split(name)):,} tokens, hash matches"
+
+
+def _check_corpus_counts(corpus: Corpus) -> str:
+    """Count again what counts.npy says, hash or no hash."""
+    counts = corpus.target_counts
+    if not np.array_equal(counts, count_words(corpus.split("train"), len(corpus.vocabulary))):
+        raise damaged(corpus.directory, f"{COUNTS_FILE} does not count the words of train")
+    return f"counts the {int(counts.sum()):,} tokens of train"
+
+
+def _examine_run(path: Path) -> list[Finding]:
+    findings = [
+        _look("config.toml", _check_config, path),
+        _look(VOCABULARY_FILE, _check_words, path),
+        _look(COUNTS_FILE, _check_counts, path),
+        _look("normaliser.json", _check_normaliser, path),
+    ]
+    is_described = all(finding.well for finding in findings)
+    if (path / UNKNOWN_WORDS_FILE).is_file():
+        findings.append(_look(UNKNOWN_WORDS_FILE, _check_unknown_words, path))
+    if (path / MODEL_FILE).is_file():
+        model = Finding(MODEL_FILE, False, "it cannot be used without the files above")
+        if is_described:
+            model, changes = _examine_model(path)
+            # What is left of the changes is a file that is gone.
+            findings = [changes.pop(finding.name, finding) for finding in findings] + list(changes.values())
+        findings.append(model)
+    elif (path / METRICS_FILE).is_file() and not read_summary(path).get("model_removed"):
+        told = "missing; a run has one from its first evaluation on (but not the rows of some experiments of 0.1.0)"
+        findings.append(Finding(MODEL_FILE, False, told))
+    findings += _examine_states(path)
+    if is_described:
+        findings += _find_lost_last_state(path)
+    if (path / METRICS_FILE).is_file():
+        findings.append(_look(METRICS_FILE, _check_metrics, path / METRICS_FILE))
+    findings += [_look(name, _check_record, path / name) for name in RECORD_FILES if (path / name).is_file()]
+    left = "written at this moment, or left by a killed process: the next training removes it"
+    return [*findings, *(Finding(file.name, True, left) for file in sorted(path.glob(f".*{PARTIAL_SUFFIX}")))]
+
+
+def _examine_states(path: Path) -> list[Finding]:
+    """Look at the saved states, and miss the one that the newest names as kept beside it."""
+    previous = None
+
+    def check(file: Path) -> str:
+        nonlocal previous
+        previous = None
+        _, metadata = read_tensors(file, STATE_FORMAT)
+        json.loads(metadata["record"])
+        previous = metadata.get("previous")
+        return "checksum matches"
+
+    findings = [_look(file.name, check, file) for file in state_files(path)]
+    if previous is not None and not (path / previous).exists():
+        findings.insert(0, Finding(previous, False, f"missing; {findings[-1].name} was saved after it"))
+    return findings
+
+
+def _find_lost_last_state(path: Path) -> list[Finding]:
+    """Miss the state that a run ended with, where others are there and it was one to be saved."""
+    summary, states = read_summary(path), state_files(path)
+    step, saves = summary.get("step"), math.isfinite(read_config(path / "config.toml").training.checkpoint_seconds)
+    has_ended = summary.get("status") == "stopped" or (summary.get("status") == "finished" and saves)
+    if not states or not has_ended or type(step) is not int:
+        return []
+    last = state_file(path, step)
+    return [] if last in states else [Finding(last.name, False, "missing; the run ended at this step")]
+
+
+def _check_config(path: Path) -> str:
+    config = read_config(path / "config.toml")
+    return f"{config.model.name} with {config.loss.name}"
+
+
+def _check_words(path: Path) -> str:
+    return f"{len(Vocabulary.read(path / VOCABULARY_FILE)):,} words"
+
+
+def _check_counts(path: Path) -> str:
+    return f"counts {int(read_counts(path).sum()):,} tokens"
+
+
+def _check_normaliser(path: Path) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in read_normaliser(path).to_dict().items())
+
+
+def _check_unknown_words(path: Path) -> str:
+    return f"{len(UnknownWords.read(path / UNKNOWN_WORDS_FILE)):,} words share <unk>"
+
+
+def _examine_model(path: Path) -> tuple[Finding, dict[str, Finding]]:
+    """Look at a model, and find the files beside it that are not those it was written with."""
+    try:
+        _, metadata = read_model(path / MODEL_FILE)
+    except UserError as error:
+        return Finding(MODEL_FILE, False, str(error)), {}
+    words, network = Vocabulary.read(path / VOCABULARY_FILE), read_config(path / "config.toml").model
+    now = identify(path, words, read_counts(path), read_normaliser(path), network)
+    changes = {}
+    for change in find_changes(metadata, now):
+        name = change.partition(" ")[0]
+        changes[name] = Finding(name, False, f"{change} changed after {MODEL_FILE} was written")
+    told = "checksum matches; vocabulary, counts and settings are those it was written with"
+    if "vocabulary" not in metadata:
+        told = "written by another program: it has no checksum"
+    elif "counts" not in metadata:
+        told = "checksum matches, and so does the vocabulary; an earlier version wrote no more"
+    return _look(MODEL_FILE, _check_model, path, told), changes
+
+
+def _check_model(path: Path, told: str) -> str:
+    return f"{RunDirectory.open(path).load_model().num_parameters:,} parameters, {told}"
+
+
+def _check_metrics(path: Path) -> str:
+    """Read the evaluations line by line, each an object of a later step than the one before."""
+    last = -1
+    lines = path.read_bytes().splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            step = parse_object(line).get("step")
+        except ValueError as error:
+            raise ValueError(f"line {number} is damaged ({error})") from error
+        if type(step) is not int or step <= last:
+            raise ValueError(f"line {number} has the step {shown(step)} after {last}")
+        last = step
+    return f"{len(lines):,} evaluations"
+
+
+def _check_record(path: Path) -> str:
+    return f"{len(read_object(path))} entries"

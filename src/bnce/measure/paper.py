@@ -1,0 +1,105 @@
+"""The paper's two tables as a speed measurement: every model and loss at its sizes, beside its own words per second."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from bnce.config import MODEL_NAMES, RunConfig, load_recipe
+from bnce.measure.bench import bench, conditions, matmul_teraflops
+
+VOCAB_SIZES = {"ltcb": 80_000, "obwb": 793_471}
+LOSSES = ("softmax", "snce", "bnce", "chunk-bnce")
+
+# Tables 2 and 4 of Oualil & Klakow (2017), column TS: words per second on a Titan X.
+PAPER_WORDS_PER_SECOND = {
+    "ltcb": {
+        "ffnn": {"softmax": 8.4e3, "snce": 29.1e3, "bnce": 35.1e3},
+        "rnn": {"softmax": 5.9e3, "snce": 37.8e3, "bnce": 43.7e3},
+        "relu-rnn": {"softmax": 8.6e3, "snce": 30.9e3, "bnce": 36.7e3},
+        "lstm": {"softmax": 8.9e3, "snce": 27.2e3, "bnce": 37.1e3},
+        "relu-lstm": {"softmax": 8.2e3, "snce": 26.9e3, "bnce": 32.0e3},
+    },
+    "obwb": {
+        "ffnn": {"snce": 12.3e3, "bnce": 13.4e3},
+        "rnn": {"snce": 24.9e3, "bnce": 27.8e3},
+        "relu-rnn": {"snce": 20.1e3, "bnce": 23.1e3},
+        "lstm": {"snce": 12.0e3, "bnce": 13.1e3},
+        "relu-lstm": {"snce": 13.0e3, "bnce": 14.7e3},
+    },
+}
+# The paper's sizes with the row-wise optimiser, whose step costs more than that of SGD.
+ROWWISE = ("optimiser.name=rowwise", "optimiser.learning_rate=0.2", "optimiser.gradient=tokens")
+
+
+def bench_paper(
+    device: torch.device,
+    *,
+    num_rounds: int = 5,
+    round_seconds: float = 0.3,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Measure both tables, a model at a time: the losses of one model take turns, and then make room for the next."""
+    groups = [(table, model) for table in VOCAB_SIZES for model in MODEL_NAMES]
+    ceiling = matmul_teraflops(device) if device.type == "cuda" else None
+    rows = []
+    for number, (table, model) in enumerate(groups):
+        configs: list[tuple[RunConfig, int]] = [
+            (load_recipe(table, model=model, loss=loss, settings=ROWWISE), VOCAB_SIZES[table]) for loss in LOSSES
+        ]
+        measured = bench(configs, device, num_rounds=num_rounds, round_seconds=round_seconds)["measurements"]
+        for item in measured:
+            paper = PAPER_WORDS_PER_SECOND[table][model].get(item["loss"])
+            item["table"] = table
+            item["speedup_over_paper"] = item["words_per_second"] / paper if paper else None
+            item["matmul_share"] = item["teraflops"] / ceiling if ceiling else None
+            rows.append(item)
+        # Captured graphs keep their memory until their owners are collected.
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        if progress is not None:
+            progress(number + 1, len(groups))
+    return {
+        "suite": "paper",
+        **conditions(device, num_rounds, round_seconds),
+        "matmul_teraflops": ceiling,
+        "measurements": rows,
+    }
+
+
+def to_markdown(result: dict[str, Any]) -> str:
+    """Write the measurements as a Markdown table with their conditions."""
+    lines = [
+        "| table | model | loss | words/s | ± | ms a step | × softmax | × paper | share of matmul rate | peak memory |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for item in result["measurements"]:
+        memory = item["peak_memory_bytes"]
+        lines.append(
+            f"| {item['table']} | {item['model']} | {item['loss']} | {item['words_per_second'] / 1e6:.3f}M "
+            f"| {100 * item['spread']:.1f}% | {1000 * item['step_seconds']:.3f} "
+            f"| {_ratio(item['speedup_over_softmax'], 1)} | {_ratio(item['speedup_over_paper'], 0)} "
+            f"| {_percent(item['matmul_share'])} | {'—' if memory is None else f'{memory / 2**30:.2f} GiB'} |"
+        )
+    ceiling = result["matmul_teraflops"]
+    rate = "" if ceiling is None else f", matrix products reach {ceiling:.0f} TFLOP/s (bf16, 8192³)"
+    lines += [
+        "",
+        f"{result['device']}, torch {result['torch']}, bnce {result['bnce']}{rate}. Median of {result['num_rounds']} "
+        f"rounds of {result['round_seconds']:g} s, ± half their range. A step is body, loss, backward, clip and update "
+        "by row-wise Adagrad and Adam, in bf16 with float32 masters on a GPU; words are drawn from Zipf's law. "
+        "× paper is against its Titan X (Tables 2 and 4, column TS).",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _ratio(value: float | None, digits: int) -> str:
+    return "—" if value is None else f"{value:.{digits}f}"
+
+
+def _percent(value: float | None) -> str:
+    return "—" if value is None else f"{100 * value:.0f}%"

@@ -1,0 +1,1 @@
+"""N-gram models: counted, smoothed, written as ARPA files."""

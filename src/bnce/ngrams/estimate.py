@@ -1,0 +1,148 @@
+"""The text that an n-gram model is estimated of, as ids: files of text, or a corpus that is prepared already."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnce.corpus.meter import Progress
+from bnce.corpus.numbering import MARK_IDS, MARKS, number_block
+from bnce.corpus.prepare import find_files, read_text, text_bytes
+from bnce.corpus.store import Corpus, is_corpus
+from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
+from bnce.errors import UserError
+from bnce.ngrams.arpa import START_WORD
+from bnce.runs.directory import RunDirectory
+from bnce.text.blocks import Cut, gather
+from bnce.text.normalise import Normaliser
+from bnce.text.records import DEFAULT_FIELD
+
+Ids = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class NgramText:
+    """A text as ids, with the vocabulary they are of; `normaliser` says how it was cut into words."""
+
+    ids: Ids
+    vocabulary: Vocabulary
+    normaliser: Normaliser
+
+    @property
+    def num_sentences(self) -> int:
+        """How many sentence ends there are."""
+        return int((self.ids == END).sum())
+
+    @property
+    def num_oov(self) -> int:
+        """How many words are `<unk>`."""
+        return int((self.ids == UNK).sum())
+
+
+def read_vocabulary(path: Path) -> tuple[Vocabulary, Normaliser | None]:
+    """Read the words of a run, a corpus or a vocabulary file; the first two know how text is cut into words, too."""
+    if is_corpus(path):
+        corpus = Corpus.open(path)
+        return corpus.vocabulary, corpus.normaliser
+    if path.is_dir():
+        run = RunDirectory.open(path)
+        return run.vocabulary, run.normaliser
+    return Vocabulary.read(path), None
+
+
+def read_corpus(path: Path, vocabulary: Vocabulary | None, max_tokens: int = 0) -> NgramText:
+    """Take the training text of a corpus, which must have the vocabulary that is asked for."""
+    corpus = Corpus.open(path)
+    if vocabulary is not None and vocabulary.digest != corpus.vocabulary.digest:
+        raise UserError(
+            f"The corpus '{path}' has another vocabulary than --vocab: give the text it was made of, or prepare it "
+            "again with the words wanted ('bnce prepare --vocab')."
+        )
+    ids = np.array(corpus.split("train")[: max_tokens or None])
+    _refuse_start(corpus.vocabulary)
+    return NgramText(ids, corpus.vocabulary, corpus.normaliser)
+
+
+def read_files(
+    names: Sequence[str],
+    normaliser: Normaliser,
+    vocabulary: Vocabulary | None = None,
+    *,
+    max_tokens: int = 0,
+    field: str = DEFAULT_FIELD,
+    errors: str = "strict",
+    progress: Progress | None = None,
+    check_size: Callable[[int], None] = lambda num_tokens: None,
+) -> NgramText:
+    """Read files, directories, patterns or standard input; without a vocabulary every word of them is in it.
+
+    Reading stops after `max_tokens`, where these are not 0; `check_size` hears how many there are so far and may refuse
+    them.
+    """
+    files = find_files(names)
+    total = sum(map(text_bytes, files))
+    num_bytes = 0
+
+    def advance(more: int) -> None:
+        nonlocal num_bytes
+        num_bytes += more
+
+    _refuse_start(vocabulary or ())
+    growing = _Growing()
+    number_words = growing.encode if vocabulary is None else vocabulary.encode
+    parts: list[Ids] = []
+    num_tokens = 0
+    documents = itertools.chain.from_iterable(read_text(name, field, errors, advance=advance) for name in files)
+    for words, numbers in _blocks(documents, normaliser):
+        id_of = np.append(MARK_IDS, number_words(words)).astype(np.int32)
+        parts.append(id_of[numbers])
+        num_tokens += len(numbers)
+        check_size(min(num_tokens, max_tokens or num_tokens))
+        if progress is not None:
+            progress(num_bytes, total)
+        if 0 < max_tokens <= num_tokens:
+            break
+    if not parts:
+        raise UserError("The text holds no words: give a file with text in it.")
+    ids = np.concatenate(parts)[: max_tokens or None]
+    return NgramText(ids, Vocabulary(growing.words) if vocabulary is None else vocabulary, normaliser)
+
+
+class _Growing:
+    """A vocabulary that takes in every word it meets."""
+
+    def __init__(self) -> None:
+        self._ids = {word: number for number, word in enumerate(SPECIALS)}
+
+    @property
+    def words(self) -> list[str]:
+        return list(self._ids)
+
+    def encode(self, words: Sequence[str]) -> NDArray[np.int64]:
+        """Give the ids of words, new ones where they are new."""
+        _refuse_start(words)
+        ids = self._ids
+        return np.fromiter((ids.setdefault(word, len(ids)) for word in words), dtype=np.int64, count=len(words))
+
+
+def _blocks(documents: Iterator[list[str]], normaliser: Normaliser) -> Iterator[tuple[list[str], Ids]]:
+    """Yield the text a few megabytes at a time: its words, and their numbers after those of the marks."""
+    for block in gather(documents, "text"):
+        numbered = number_block(block, normaliser, Cut(0, {}))
+        words = numbered.words.to_pylist()[len(MARKS) :]
+        for part in numbered.splits.values():
+            yield words, part.numbers
+
+
+def _refuse_start(words: Container[str]) -> None:
+    if START_WORD in words:
+        raise UserError(
+            f"{START_WORD} is one of the words, but n-gram models keep it for the start of a sentence: remove it from "
+            "the text and the vocabulary."
+        )

@@ -1,0 +1,1 @@
+"""How gradients become steps."""

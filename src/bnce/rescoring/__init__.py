@@ -1,0 +1,1 @@
+"""A recogniser's n-best lists: read, scored, weighed, tuned, written."""

@@ -1,0 +1,143 @@
+"""N-best lists in the order of speaking: each utterance is scored after those before it in its document.
+
+What was said before is not known, only guessed: the context is one hypothesis of each utterance before. That is the
+best one by the weights, or the one that the list has first. Documents do not know of each other, so that the first
+utterances of all of them go through the network side by side, then the second ones, and so on.
+
+Weights decide what is the best and so what the next utterance is scored after. They are tuned in rounds: on scores
+after the lists' first hypotheses, then on scores after the best by the weights so far.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from bnce.errors import UserError, unknown_name
+from bnce.rescoring.nbest import NBest, Utterance
+from bnce.rescoring.rescore import BLOCK_HYPOTHESES, Scores, put_together
+from bnce.scoring.component import Component
+from bnce.scoring.weights import Weights, count_words
+
+CARRY_FROM = ("best", "first")
+BLANK = "blank"
+MAX_ROUNDS = 3
+
+Advance = Callable[[int], object]
+
+
+def find_documents(nbest: NBest, documents: str | None = None) -> list[list[int]]:
+    """Tell which utterances are of one document, by their places, in their order.
+
+    None is one document of all; "blank" begins a new one after a blank line; anything else is a regular expression, and
+    utterances whose names begin with the same match (or its first group) are of one document.
+    """
+    found: dict[object, list[int]] = {}
+    pattern = None if documents in (None, BLANK) else _compile(str(documents))
+    num_blank = 0
+    for place, utterance in enumerate(nbest.utterances):
+        num_blank += utterance.after_blank and place > 0
+        key: object = num_blank if documents == BLANK else None
+        if pattern is not None:
+            match = pattern.match(utterance.name)
+            if match is None:
+                raise UserError(
+                    f"The utterance '{utterance.name}' does not begin with what '{documents}' matches: give "
+                    "--documents an expression that finds the document in every name, or 'blank'."
+                )
+            key = match[1] if pattern.groups else match[0]
+        found.setdefault(key, []).append(place)
+    return list(found.values())
+
+
+def score_in_order(
+    model: Component,
+    nbest: NBest,
+    weights: Weights | None,
+    documents: str | None = None,
+    advance: Advance | None = None,
+) -> Scores:
+    """Score every hypothesis after the best ones, by `weights`, of the utterances before; None is the first ones."""
+    places = find_documents(nbest, documents)
+    contexts = [model.start()] * len(places)
+    log_probs: list[list[float]] = [[] for _ in nbest.utterances]
+    num_oov: list[list[int]] = [[] for _ in nbest.utterances]
+    for turn in range(max(map(len, places))):
+        going = [number for number, document in enumerate(places) if turn < len(document)]
+        for block in _blocks(going, [len(nbest.utterances[places[number][turn]].texts) for number in going]):
+            utterances = [nbest.utterances[places[number][turn]] for number in block]
+            sentences = [[model.words(text) for text in utterance.texts] for utterance in utterances]
+            repeated = [contexts[number] for number, own in zip(block, sentences, strict=True) for _ in range(len(own))]
+            scores = iter(model.score_after(repeated, [words for own in sentences for words in own]))
+            chosen = []
+            for number, utterance, own in zip(block, utterances, sentences, strict=True):
+                where = places[number][turn]
+                for _ in own:
+                    found = next(scores)
+                    log_probs[where].append(float(found.log_probs.sum()))
+                    num_oov[where].append(int(found.oov.sum()))
+                chosen.append(own[_choose(utterance, log_probs[where], num_oov[where], weights)])
+            read = model.read([contexts[number] for number in block], chosen)
+            for number, context in zip(block, read, strict=True):
+                contexts[number] = context
+            if advance is not None:
+                advance(len(repeated))
+    return put_together(
+        nbest, [value for own in log_probs for value in own], [value for own in num_oov for value in own]
+    )
+
+
+def tune_in_order(
+    score: Callable[[Weights | None], Scores], find: Callable[[Scores], Weights]
+) -> tuple[Scores, Weights]:
+    """Find weights, and give the scores after the hypotheses that are the best by these very weights."""
+    weights = find(score(None))
+    scores = score(weights)
+    for _ in range(MAX_ROUNDS - 1):
+        found = find(scores)
+        if found == weights:
+            break
+        weights = found
+        scores = score(weights)
+    return scores, weights
+
+
+def check_carry_from(rule: str) -> None:
+    """Refuse a rule that is not known."""
+    if rule not in CARRY_FROM:
+        raise unknown_name("value of --carry-from", rule, CARRY_FROM)
+
+
+def _choose(utterance: Utterance, lm: Sequence[float], num_oov: Sequence[int], weights: Weights | None) -> int:
+    """Choose the hypothesis that the next utterance is scored after, the first of equals."""
+    if weights is None:
+        return 0
+    num_words = np.array([count_words(text) for text in utterance.texts])
+    am, old_lm = (np.array(scores) if scores else 0.0 for scores in (utterance.am, utterance.old_lm))
+    return int(np.argmax(weights.total(am, old_lm, np.array(lm), num_words, np.array(num_oov))))
+
+
+def _blocks(numbers: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
+    """Put documents together until their hypotheses fill a block."""
+    block: list[int] = []
+    num_hypotheses = 0
+    for number, size in zip(numbers, sizes, strict=True):
+        if block and num_hypotheses + size > BLOCK_HYPOTHESES:
+            yield block
+            block, num_hypotheses = [], 0
+        block.append(number)
+        num_hypotheses += size
+    if block:
+        yield block
+
+
+def _compile(expression: str) -> re.Pattern[str]:
+    try:
+        return re.compile(expression)
+    except re.error as error:
+        raise UserError(
+            f"--documents is '{expression}', which is no regular expression ({error}): give 'blank' or an expression "
+            "such as '[^-]+-[^-]+'."
+        ) from error

@@ -1,0 +1,93 @@
+"""A model as pyctcdecode's decoder wants its language model, for shallow fusion in a CTC beam search.
+
+    from pyctcdecode.alphabet import Alphabet
+    from pyctcdecode.decoder import BeamSearchDecoderCTC
+    decoder = BeamSearchDecoderCTC(Alphabet.build_alphabet(labels), DecoderLanguageModel(bnce.load(RUN)))
+
+The class has every member of pyctcdecode's AbstractLanguageModel (0.5: `order`, `get_start_state`,
+`score_partial_token`, `score`, and the four attributes that `reset_params` sets), and needs no part of the package,
+which asks for an older NumPy than other tools do: install it by itself with `pip install pyctcdecode`. Scores are
+natural logarithms times `alpha`, plus `beta` a word, as its own n-gram model gives them.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+
+from bnce.corpus.vocabulary import END, SPECIALS, UNK
+from bnce.scoring.model import Model
+from bnce.scoring.scorer import State
+from bnce.text.normalise import UNKNOWN_WORD
+
+# pyctcdecode's own defaults, so that a decoder behaves alike with either kind of model.
+ALPHA = 0.5
+BETA = 1.5
+UNKNOWN_OFFSET = -10.0
+AVERAGE_TOKEN_LENGTH = 6
+_HISTORY_WORDS = 10
+
+
+class DecoderLanguageModel:
+    """Scores words that a decoder spells, one at a time, with a state between them.
+
+    `unk_score_offset` is a log10 value that an unknown word gets on top of the probability of `<unk>`, which alone is
+    far too high for any single unknown spelling; a word that has a share of `<unk>` gets that instead.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        alpha: float = ALPHA,
+        beta: float = BETA,
+        unk_score_offset: float = UNKNOWN_OFFSET,
+        score_boundary: bool = True,
+        *,
+        normalised: bool = False,
+    ) -> None:
+        self.model, self.normalised = model, normalised
+        self.alpha, self.beta = alpha, beta
+        self.unk_score_offset, self.score_boundary = unk_score_offset, score_boundary
+        self._scorer = model.scorer()
+        self._spellings = sorted(word for word in model.vocabulary.words if word not in SPECIALS)
+
+    @property
+    def order(self) -> int:
+        """How many words the decoder may take to decide whether two histories are the same to the model."""
+        num_context = self.model.network.num_context
+        return num_context + 2 if num_context else _HISTORY_WORDS
+
+    def get_start_state(self) -> State:
+        """Give the state before the first word."""
+        return self._scorer.start()
+
+    def score_partial_token(self, partial_token: str) -> float:
+        """Score the beginning of a word: nothing, or a penalty where no word of the vocabulary begins so."""
+        # A decoder spells as its alphabet does; the vocabulary has words as the training text had.
+        spelling = "".join(self.model.words(partial_token))
+        place = bisect.bisect_left(self._spellings, spelling)
+        if place < len(self._spellings) and self._spellings[place].startswith(spelling):
+            return 0.0
+        return self.unk_score_offset * max(1.0, len(partial_token) / AVERAGE_TOKEN_LENGTH)
+
+    def score(self, prev_state: State, word: str, is_last_word: bool = False) -> tuple[float, State]:
+        """Score a word after a state, and give the state after it; `</s>` is scored with the last word."""
+        state, log_prob = prev_state, 0.0
+        words = self.model.words(word)
+        for spelling, number in zip(words, self.model.vocabulary.encode(words).tolist(), strict=True):
+            log_prob += self._log_prob(state, number)
+            if number == UNK:
+                log_prob += self._log_share(spelling)
+            (state,) = self._scorer.advance([state], [number])
+        if is_last_word and self.score_boundary:
+            log_prob += self._log_prob(state, END)
+        return self.alpha * log_prob + self.beta, state
+
+    def _log_share(self, spelling: str) -> float:
+        """Give what an unknown word has of `<unk>`: its share where the run has one for it, else the offset."""
+        shares = self.model.unknown_words
+        log_share = None if shares is None or spelling == UNKNOWN_WORD else shares.log_share(spelling)
+        return self.unk_score_offset * math.log(10) if log_share is None else log_share
+
+    def _log_prob(self, state: State, word: int) -> float:
+        return float(self._scorer.score([state], [word], self.normalised))

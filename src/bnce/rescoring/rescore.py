@@ -1,0 +1,151 @@
+"""N-best lists with a new language model's scores: which hypothesis is the best now, and how wrong it is.
+
+Hypotheses of one utterance begin alike: they go through the network as one tree, in which every prefix is computed
+once, many utterances at a time. Only the output rows of words that occur are read, unless the softmax is asked for.
+
+Legend: U utterances, N hypotheses of all of them, one utterance's after the other's.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnce.rescoring.error_rate import Errors, count_errors, sum_errors
+from bnce.rescoring.nbest import NBest, Utterance
+from bnce.scoring.component import Component, Floats
+from bnce.scoring.prefixes import TREE_SEQUENCES
+from bnce.scoring.weights import Weights, count_words
+
+# Hypotheses that are scored together: those of whole utterances, as many as one tree takes.
+BLOCK_HYPOTHESES = TREE_SEQUENCES
+
+FULL_COLUMNS = ("utt", "place", "total", "am", "old_lm", "ln_prob", "num_words", "num_oov", "hypothesis")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Every score of every hypothesis."""
+
+    nbest: NBest
+    am_N: Floats
+    old_lm_N: Floats
+    lm_N: Floats  # ln p of the new language model
+    num_words_N: Floats
+    num_oov_N: Floats
+
+    @functools.cached_property
+    def begins(self) -> NDArray[np.int64]:
+        """Where each utterance's hypotheses begin (U,)."""
+        lengths = [len(utterance.texts) for utterance in self.nbest.utterances]
+        return np.cumsum([0, *lengths[:-1]], dtype=np.int64)
+
+    def total(self, weights: Weights) -> Floats:
+        """Combine the scores (N,)."""
+        total_N: Floats = weights.total(self.am_N, self.old_lm_N, self.lm_N, self.num_words_N, self.num_oov_N)
+        return total_N
+
+    def best(self, weights: Weights) -> NDArray[np.int64]:
+        """Find the best hypothesis of every utterance among all (U,), the first of equals."""
+        total_N = self.total(weights)
+        best_U = np.maximum.reduceat(total_N, self.begins)
+        length_U = np.diff(self.begins, append=len(total_N))
+        (place_N,) = np.nonzero(total_N == np.repeat(best_U, length_U))
+        place_U: NDArray[np.int64] = place_N[np.searchsorted(place_N, self.begins)]
+        return place_U
+
+    def best_texts(self, weights: Weights) -> Iterator[tuple[str, str]]:
+        """Give every utterance's name and best hypothesis."""
+        places = (self.best(weights) - self.begins).tolist()
+        for utterance, place in zip(self.nbest.utterances, places, strict=True):
+            yield utterance.name, utterance.texts[place]
+
+    def rows(self, weights: Weights) -> Iterator[dict[str, Any]]:
+        """Give every hypothesis with all its scores under the names of FULL_COLUMNS, the best of an utterance first."""
+        total_N = self.total(weights)
+        for begin, utterance in zip(self.begins.tolist(), self.nbest.utterances, strict=True):
+            for place in np.argsort(-total_N[begin : begin + len(utterance.texts)], kind="stable").tolist():
+                where = begin + place
+                yield {
+                    "utt": utterance.name,
+                    "place": place + 1,
+                    "total": float(total_N[where]),
+                    "am": float(self.am_N[where]) if self.nbest.has_am else None,
+                    "old_lm": float(self.old_lm_N[where]) if self.nbest.has_old_lm else None,
+                    "ln_prob": float(self.lm_N[where]),
+                    "num_words": int(self.num_words_N[where]),
+                    "num_oov": int(self.num_oov_N[where]),
+                    "hypothesis": utterance.texts[place],
+                }
+
+
+def score_nbest(model: Component, nbest: NBest, advance: Callable[[int], object] | None = None) -> Scores:
+    """Score every hypothesis with the new language model; `advance` is told how many more are done."""
+    log_probs, num_oov = [], []
+    for block in _blocks(nbest.utterances):
+        texts = [text for utterance in block for text in utterance.texts]
+        for scores in model.score([model.words(text) for text in texts], share_prefixes=True):
+            log_probs.append(float(scores.log_probs.sum()))
+            num_oov.append(int(scores.oov.sum()))
+        if advance is not None:
+            advance(len(texts))
+    return put_together(nbest, log_probs, num_oov)
+
+
+def put_together(nbest: NBest, log_probs: Sequence[float], num_oov: Sequence[int]) -> Scores:
+    """Set the new language model's scores of all hypotheses beside those that they came with."""
+    utterances = nbest.utterances
+    none = np.zeros(len(log_probs))
+    return Scores(
+        nbest,
+        am_N=_flat(utterance.am for utterance in utterances) if nbest.has_am else none,
+        old_lm_N=_flat(utterance.old_lm for utterance in utterances) if nbest.has_old_lm else none,
+        lm_N=np.array(log_probs),
+        num_words_N=_flat([count_words(text) for text in utterance.texts] for utterance in utterances),
+        num_oov_N=np.array(num_oov, dtype=np.float64),
+    )
+
+
+class Judge:
+    """The errors of every hypothesis against references, counted once and then looked up."""
+
+    def __init__(self, nbest: NBest, references: Sequence[str]) -> None:
+        pairs = zip(nbest.utterances, references, strict=True)
+        self._errors = [count_errors(reference, utterance.texts) for utterance, reference in pairs]
+        self._all = list(itertools.chain.from_iterable(self._errors))
+        self.num_errors_N = np.array([one.total for one in self._all], dtype=np.int64)
+
+    def judge(self, place_U: NDArray[np.int64]) -> Errors:
+        """Sum up the errors of chosen hypotheses, by their places among all."""
+        return sum_errors(self._all[place] for place in place_U.tolist())
+
+    def first(self) -> Errors:
+        """Sum up the errors of the hypotheses that the lists have first."""
+        return sum_errors(errors[0] for errors in self._errors)
+
+    def oracle(self) -> Errors:
+        """Sum up the errors of the hypotheses that have fewest: no weights can give less."""
+        return sum_errors(min(errors, key=lambda one: one.total) for errors in self._errors)
+
+
+def _flat(parts: Iterable[Sequence[float]]) -> Floats:
+    return np.fromiter(itertools.chain.from_iterable(parts), dtype=np.float64)
+
+
+def _blocks(utterances: Sequence[Utterance]) -> Iterator[list[Utterance]]:
+    block: list[Utterance] = []
+    num_hypotheses = 0
+    for utterance in utterances:
+        if block and num_hypotheses + len(utterance.texts) > BLOCK_HYPOTHESES:
+            yield block
+            block, num_hypotheses = [], 0
+        block.append(utterance)
+        num_hypotheses += len(utterance.texts)
+    if block:
+        yield block

@@ -1,0 +1,50 @@
+"""What a model file says of the files beside it: with other words or settings its numbers mean something else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from bnce.config import ModelConfig
+from bnce.corpus.vocabulary import Vocabulary
+from bnce.reading import digest_file, parse_object
+from bnce.text.normalise import Normaliser
+
+UNKNOWN_WORDS_FILE = "unknown_words.tsv"
+
+# Digests of whole files; a model file of version 0.1.0 has the first of them alone.
+_DIGESTS = {"vocabulary": "vocab.txt", "counts": "counts.npy", "unknown_words": UNKNOWN_WORDS_FILE}
+# Settings, kept as they are and not as a digest, so that one that a later version adds makes no difference.
+_SETTINGS = {"normaliser": "normaliser.json", "network": "config.toml"}
+
+
+def identify(
+    path: Path, vocabulary: Vocabulary, counts_V: np.ndarray, normaliser: Normaliser, network: ModelConfig
+) -> dict[str, str]:
+    """Describe the files of a run directory, for the metadata of its model file."""
+    found = {
+        "vocabulary": vocabulary.digest,
+        "counts": hashlib.sha256(counts_V.astype("<i8").tobytes()).hexdigest(),
+        "normaliser": json.dumps(normaliser.to_dict(), sort_keys=True),
+        "network": json.dumps(asdict(network), sort_keys=True),
+    }
+    if (path / UNKNOWN_WORDS_FILE).is_file():
+        found["unknown_words"] = digest_file(path / UNKNOWN_WORDS_FILE)
+    return found
+
+
+def find_changes(written: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Name the files that are not those a model file was written with, as far as it tells."""
+    changes = [file for key, file in _DIGESTS.items() if key in written and written[key] != now.get(key)]
+    for key, file in _SETTINGS.items():
+        before, after = parse_object(written.get(key, "{}")), parse_object(now[key])
+        settings = (name for name in before if name in after and before[name] != after[name])
+        differing = [f"{name} was {before[name]!r}, is {after[name]!r}" for name in settings]
+        if differing:
+            changes.append(f"{file} ({'; '.join(differing)})")
+    return changes

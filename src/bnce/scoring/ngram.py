@@ -1,0 +1,82 @@
+"""An n-gram model (ARPA or KenLM binary), read by `kenlm` and scored as a run is. Logarithms are natural."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bnce.corpus.vocabulary import Vocabulary
+from bnce.errors import UserError
+from bnce.ngrams.arpa import AS_IT_STANDS, read_words, stored_normaliser
+from bnce.scoring.component import Component, Floats, Words, WordScores
+from bnce.text.normalise import Normaliser
+
+
+class Ngram(Component):
+    """A model that KenLM has loaded."""
+
+    def __init__(self, model: Any, name: str, normaliser: Normaliser = AS_IT_STANDS) -> None:
+        self.model, self.name, self.normaliser = model, name, normaliser
+
+    def score(self, sentences: Sequence[Words], share_prefixes: bool = False) -> list[WordScores]:
+        """Score sentences whole: KenLM's words cost so little that sharing prefixes would gain nothing."""
+        found = []
+        for words in sentences:
+            scores = list(self.model.full_scores(" ".join(words), bos=True, eos=True))
+            log10_probs, lengths, oov = zip(*scores, strict=True)
+            found.append(WordScores(np.array(log10_probs) * math.log(10), np.array(oov, dtype=np.bool_), list(lengths)))
+        return found
+
+    @functools.cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The words of an ARPA file, as it lists them."""
+        return read_words(Path(self.name))
+
+    def start(self) -> Any:
+        """Give KenLM's state at the start of a sentence."""
+        state = self._new_state()
+        self.model.BeginSentenceWrite(state)
+        return state
+
+    def advance(self, state: Any, word: str) -> Any:
+        """Give the state after one more word."""
+        after = self._new_state()
+        self.model.BaseScore(state, word, after)
+        return after
+
+    def next_log_probs(self, state: Any, words: Words) -> Floats:
+        """Compute ln p of each of these words."""
+        score, after = self.model.BaseScore, self._new_state()
+        log10_probs = np.fromiter((score(state, word, after) for word in words), dtype=np.float64, count=len(words))
+        return log10_probs * math.log(10)
+
+    @staticmethod
+    def _new_state() -> Any:
+        import kenlm
+
+        return kenlm.State()
+
+
+def open_ngram(path: str | Path) -> Ngram:
+    """Load an n-gram model; the file's content says whether it is ARPA or binary."""
+    path = Path(path)
+    try:
+        import kenlm
+    except ImportError as error:
+        raise UserError("N-gram models are read by the package 'kenlm': run pip install 'bnce[ngram]'.") from error
+    config = kenlm.Config()
+    config.show_progress = False
+    config.arpa_complain = kenlm.ARPALoadComplain.NONE
+    try:
+        return Ngram(kenlm.Model(str(path), config), str(path), stored_normaliser(path))
+    except (OSError, RuntimeError, UnicodeError) as error:
+        # KenLM names its own source file and function first, and then what is wrong.
+        reason = str(error).strip().splitlines()[-1].rpartition("Exception")[2].lstrip(". ").rstrip(").\n")
+        raise UserError(
+            f"'{path}' is no n-gram model that KenLM can read ({reason}): give an ARPA file or a KenLM binary."
+        ) from error

@@ -1,0 +1,1 @@
+"""Where words come from: files of every kind, cut into documents, sentences and words."""

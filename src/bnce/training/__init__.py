@@ -1,0 +1,1 @@
+"""From a corpus and settings to a trained run."""

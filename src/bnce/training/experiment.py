@@ -1,0 +1,220 @@
+"""The paper's tables as experiments: every row is a run, trained as `bnce train` would, and skipped once it is done."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from bnce import files
+from bnce.config import MODEL_NAMES, RunConfig
+from bnce.corpus.store import Corpus
+from bnce.errors import BusyError, DiskFullError, UserError, unknown_name
+from bnce.runs.checkpoint import MODEL_FILE, remove_states
+from bnce.runs.directory import RunDirectory, hold_run, is_finished, read_status, read_summary
+from bnce.runs.resuming import describe_differences, find_differences
+from bnce.training.observer import Observer
+from bnce.training.run import check_trainable, create_run, run_training
+
+# What a table's rows are trained with, unless another recipe is named: `ltcb` and `obwb` are the paper's own.
+RECIPES = {"ltcb": "wiki", "obwb": "news"}
+
+
+@dataclass(frozen=True)
+class PlannedRow:
+    """One row of a table to be filled: a model and a loss."""
+
+    model: str
+    loss: str
+
+    @property
+    def name(self) -> str:
+        """Name its run directory."""
+        return f"{self.model}-{self.loss}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of an experiment: the rows that wait for more time, and why others have no figures."""
+
+    waiting: tuple[str, ...]
+    failed: Mapping[str, str]
+
+    @property
+    def finished(self) -> bool:
+        """Whether every row is done."""
+        return not self.waiting and not self.failed
+
+
+def table_rows(table: str) -> list[PlannedRow]:
+    """List the rows of the paper's Table 2 or 4, and ours: chunk B-NCE where there is a stream to leave out."""
+    if table not in RECIPES:
+        raise unknown_name("table", table, RECIPES)
+    rows = []
+    for model in MODEL_NAMES:
+        # The paper could not run the softmax over 0.8M words; one model shows what it costs.
+        with_softmax = table == "ltcb" or model == "relu-lstm"
+        losses = ("softmax",) * with_softmax + ("snce", "bnce") + ("chunk-bnce",) * (model != "ffnn")
+        rows += [PlannedRow(model, loss) for loss in losses]
+    return rows
+
+
+def run_experiment(
+    rows: list[PlannedRow],
+    out: Path,
+    make_config: Callable[[PlannedRow], RunConfig],
+    corpus: Corpus,
+    device: torch.device,
+    watch: Callable[[RunConfig], AbstractContextManager[Observer]],
+    *,
+    budget_seconds: float | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    command: str = "",
+    keep_models: bool = True,
+    num_threads: int = 0,
+) -> Outcome:
+    """Train the rows that are not done; what is wrong with any of them is told before the first is trained.
+
+    A budget is shared fairly: a row may use what is left of it, divided by the rows that are left. A finished row keeps
+    its model, or only its figures, but nothing to resume from. A row that fails, such as one that diverges or does not
+    fit into the GPU, is left behind with its reason; one that has diverged is not trained again, since it would again.
+    A row that another process is training waits for that one, so that several can work on one experiment, each on a
+    GPU of its own.
+    """
+    configs = _check_rows(rows, out, make_config, corpus, device)
+    for row in rows:
+        if is_finished(out / row.name):
+            with contextlib.suppress(BusyError), hold_run(out / row.name):
+                _tidy_up(out / row.name, keep_models)
+    failed: dict[str, str] = {}
+    deadline = None if budget_seconds is None else time.monotonic() + budget_seconds
+    for number, row in enumerate(rows):
+        if should_stop():
+            break
+        # Looked at only now: other processes may be at work, too.
+        if _is_settled(out / row.name):
+            continue
+        num_left = sum(not _is_settled(out / other.name) for other in rows[number:])
+        stop_row = _at_time(should_stop, deadline, num_left)
+        try:
+            _train_row(out / row.name, configs[row], corpus, device, watch, stop_row, command, keep_models, num_threads)
+        except BusyError:
+            continue
+        except DiskFullError:
+            raise  # it would stop the others, too
+        except (UserError, OSError) as error:
+            failed[row.name] = str(error)
+        gc.collect()  # a captured step keeps its memory until its owner is collected
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+    return find_outcome(rows, out, failed)
+
+
+def find_outcome(rows: list[PlannedRow], out: Path, failed: Mapping[str, str] | None = None) -> Outcome:
+    """See on the disk what became of the rows; `failed` are the reasons why some have just failed."""
+    failed = dict(failed or {})
+    for row in rows:
+        if read_status(out / row.name) == "diverged":
+            failed.setdefault(row.name, "It diverged before; remove its directory to train it again.")
+    unfinished = [row.name for row in rows if not is_finished(out / row.name)]
+    return Outcome(tuple(name for name in unfinished if name not in failed), failed)
+
+
+def _is_settled(path: Path) -> bool:
+    return read_status(path) in ("finished", "diverged")
+
+
+def _check_rows(
+    rows: list[PlannedRow],
+    out: Path,
+    make_config: Callable[[PlannedRow], RunConfig],
+    corpus: Corpus,
+    device: torch.device,
+) -> dict[PlannedRow, RunConfig]:
+    """Make the rows' settings, and tell at once all that is wrong with them."""
+    configs: dict[PlannedRow, RunConfig] = {}
+    wrong: list[str] = []
+    for row in rows:
+        try:
+            configs[row] = make_config(row)
+            _check_row(out / row.name, configs[row], corpus, device)
+        except UserError as error:
+            wrong.append(str(error))
+    if wrong:
+        # What is wrong with all of them is told once.
+        raise UserError(" ".join(dict.fromkeys(wrong)))
+    return configs
+
+
+def _check_row(path: Path, config: RunConfig, corpus: Corpus, device: torch.device) -> None:
+    """Refuse a row that cannot be trained, or that was begun, or even finished, with something else."""
+    check_trainable(config, corpus, device)
+    if not (path / "config.toml").is_file():
+        return
+    run = RunDirectory.open(path)
+    # A corpus that was moved is known by its words and their counts, below.
+    if differences := find_differences(run.config, config):
+        raise UserError(
+            f"The row '{path}' was started with other settings ({describe_differences(differences)}): give another "
+            "--out, or remove it."
+        )
+    run.check_corpus(corpus)
+
+
+def _train_row(
+    path: Path,
+    config: RunConfig,
+    corpus: Corpus,
+    device: torch.device,
+    watch: Callable[[RunConfig], AbstractContextManager[Observer]],
+    should_stop: Callable[[], bool],
+    command: str,
+    keep_models: bool,
+    num_threads: int,
+) -> None:
+    resume = (path / "config.toml").is_file()
+    try:
+        run = RunDirectory.open(path) if resume else create_run(path, config, corpus, device)
+    except UserError as error:
+        if not resume and (path / "config.toml").is_file():
+            raise BusyError(f"Another process has just begun '{path}'.") from error
+        raise
+    with hold_run(path), watch(config) as observer:
+        if not _is_settled(path):  # by another process, while this one opened it
+            run_training(
+                run,
+                corpus,
+                device,
+                observer,
+                resume=resume,
+                should_stop=should_stop,
+                command=command,
+                num_threads=num_threads,
+            )
+        _tidy_up(path, keep_models)
+
+
+def _tidy_up(path: Path, keep_models: bool) -> None:
+    """Drop what a finished row does not keep, also where a process was killed before it could."""
+    if is_finished(path):
+        remove_states(path)
+        if not keep_models and (path / MODEL_FILE).exists():
+            # Said first, so that nobody takes it for lost.
+            summary = {**read_summary(path), "model_removed": True}
+            files.write_text(path / "summary.json", files.to_json(summary, indent=2) + "\n")
+            (path / MODEL_FILE).unlink()
+
+
+def _at_time(should_stop: Callable[[], bool], deadline: float | None, num_left: int) -> Callable[[], bool]:
+    """Also stop when a row has used its share of the time up to the deadline."""
+    if deadline is None:
+        return should_stop
+    now = time.monotonic()
+    ends_at = now + max(0.0, deadline - now) / max(1, num_left)
+    return lambda: should_stop() or time.monotonic() >= ends_at

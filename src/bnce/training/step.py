@@ -1,0 +1,145 @@
+"""One training step: forward, loss, backward, clip, update. The same code on a CPU and a GPU.
+
+On a GPU the step is captured once as a CUDA graph and replayed: its hundreds of small kernels then start without the
+host. The first steps run as they are, for Triton to compile and libraries to choose; so does the shorter chunk at the
+end of an epoch. Nothing here makes the host wait for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+from bnce.corpus.streams import Chunk
+from bnce.language_model import LanguageModel
+from bnce.machine.precision import float32_products
+from bnce.models import State
+from bnce.optimisers.optimiser import Optimiser
+
+NUM_EAGER_STEPS = 3
+
+Breakable = Callable[[], AbstractContextManager[None]]
+
+
+class TrainingStep:
+    """Trains a model by one chunk a call, and keeps what goes on from call to call."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        optimiser: Optimiser,
+        batch_size: int,
+        num_steps: int,
+        *,
+        gradient: str,
+        precision: str,
+    ) -> None:
+        self.model, self.optimiser, self.gradient = model, optimiser, gradient
+        self.device = model.embedding.device
+        self.precision = precision if precision != "auto" else "bf16" if self.device.type == "cuda" else "float32"
+        self.autocast_dtype = torch.bfloat16 if self.precision == "bf16" else None
+        # Graphs read and write fixed places, so the state is copied in and out of these.
+        self.state = model.initial_state(batch_size)
+        self.loss_total = torch.zeros((), dtype=torch.float64, device=self.device)
+        self.norm = torch.zeros((), device=self.device)
+        self._shape = (num_steps, batch_size)  # of the chunks that are worth capturing: all but an epoch's last
+        self._num_eager = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._chunk: Chunk | None = None
+
+    @property
+    def starts_up(self) -> bool:
+        """Whether the next call is one of the first on a GPU, which cost seconds once and are not to be timed."""
+        return self.device.type == "cuda" and self._graph is None
+
+    def reset_state(self) -> None:
+        """Begin a text."""
+        for part in self.state:
+            part.zero_()
+
+    def __call__(self, chunk: Chunk, factor: float, breakable: Breakable = nullcontext) -> None:
+        """Train on a chunk at `factor` times the configured rates.
+
+        On a CPU a step can take many seconds. What it computes before it changes anything is done inside `breakable`,
+        which may end it by an exception; the step has not begun, then.
+        """
+        self.optimiser.set_factor(factor)
+        if self.device.type != "cuda":
+            self._run(chunk, breakable)
+        elif (
+            self._graph is not None and self._chunk is not None and chunk.target_TB.shape == self._chunk.target_TB.shape
+        ):
+            self._chunk.input_LB.copy_(chunk.input_LB, non_blocking=True)
+            self._chunk.target_TB.copy_(chunk.target_TB, non_blocking=True)
+            self._graph.replay()
+        else:
+            on_device = Chunk(
+                chunk.input_LB.to(self.device, torch.int64, copy=True),
+                chunk.target_TB.to(self.device, torch.int64, copy=True),
+            )
+            self._run_on_side_stream(on_device)
+            self._num_eager += 1
+            if self._num_eager >= NUM_EAGER_STEPS and self._graph is None and chunk.target_TB.shape == self._shape:
+                self._capture(on_device)
+
+    def _run(self, chunk: Chunk, breakable: Breakable = nullcontext) -> None:
+        random_state = torch.get_rng_state()
+        with float32_products(tf32=self.precision == "tf32"):
+            try:
+                with breakable():
+                    loss_sum, state = self._compute(chunk)
+            except BaseException:
+                torch.set_rng_state(random_state)
+                self.model.zero_grad(set_to_none=True)
+                raise
+            self._apply(loss_sum, state)
+
+    def _compute(self, chunk: Chunk) -> tuple[Tensor, State]:
+        """Compute a chunk's loss, the state after it, and the gradients, which stay with the parameters."""
+        # Inside a captured step a cache of casted weights would outlive its memory.
+        casts = self.autocast_dtype is not None
+        with torch.autocast(self.device.type, dtype=self.autocast_dtype, enabled=casts, cache_enabled=False):
+            loss_sum, state = self.model.loss_sum(chunk.input_LB, chunk.target_TB, self.state)
+        # The paper's rates fit a gradient averaged over streams and summed over time.
+        num_steps, num_streams = chunk.target_TB.shape
+        (loss_sum / (num_streams if self.gradient == "streams" else num_streams * num_steps)).backward()
+        return loss_sum, state
+
+    def _apply(self, loss_sum: Tensor, state: State) -> None:
+        gradients = self.optimiser.collect()
+        self.optimiser.apply(gradients)
+        with torch.no_grad():
+            self.loss_total += loss_sum
+            self.norm.copy_(gradients.norm)
+            for part, after in zip(self.state, state, strict=True):
+                part.copy_(after)
+
+    def _run_on_side_stream(self, chunk: Chunk) -> None:
+        """Run as capture will: on a stream of its own, where libraries set up the workspaces they keep."""
+        stream = torch.cuda.Stream(self.device)
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
+            self._run(chunk)
+        torch.cuda.current_stream(self.device).wait_stream(stream)
+
+    def _capture(self, chunk: Chunk) -> None:
+        self._chunk = chunk
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._run(chunk)
+        self._graph = graph
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Name what a resumed run must know."""
+        return {
+            "loss_total": self.loss_total,
+            **{f"hidden.{place}": part for place, part in enumerate(self.state)},
+        }
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Take back what `tensors` gave."""
+        for name, tensor in self.tensors().items():
+            tensor.copy_(tensors[name])

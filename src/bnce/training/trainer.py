@@ -1,0 +1,401 @@
+"""The training loop, to be read from top to bottom.
+
+A run is decided by its config, its corpus and its seed: checkpoints, evaluations and interruptions change no number.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bnce.config import RunConfig, read_config
+from bnce.corpus.store import Corpus
+from bnce.corpus.streams import open_streams
+from bnce.errors import NotFiniteError
+from bnce.evaluation.evaluate import Evaluation, evaluate
+from bnce.language_model import LanguageModel
+from bnce.losses import softmax_forms
+from bnce.machine.devices import describe_device
+from bnce.machine.memory import peak_memory_bytes, reset_peak_memory
+from bnce.machine.stopping import HeldSignals, Stopped, hold_signals
+from bnce.optimisers.optimiser import Optimiser, Schedule
+from bnce.runs.checkpoint import load_newest_state, save_state, state_file, state_files
+from bnce.runs.directory import RunDirectory, training_streams
+from bnce.runs.metrics import METRICS_FILE
+from bnce.runs.resuming import advise_lower_rates, find_differences
+from bnce.training.clock import TrainingClock
+from bnce.training.observer import Observer
+from bnce.training.step import TrainingStep
+
+# How often the loss is read back and looked at; a GPU should not have to wait for the host.
+CHECK_EVERY_STEPS = {"cpu": 1, "cuda": 50}
+# How much worse than at its start a model's perplexity must be for the run to have gone astray.
+ASTRAY = 1.1
+# A run of fewer steps, with a batch that could be smaller, learns little.
+FEW_STEPS = 500
+LARGE_BATCH = 64
+
+
+class Trainer:
+    """Trains the model of one run directory on one corpus."""
+
+    def __init__(self, run: RunDirectory, corpus: Corpus, device: torch.device, observer: Observer) -> None:
+        run.check_corpus(corpus)
+        self.run, self.device, self.observer = run, device, observer
+        self.config = run.config
+        training = self.config.training
+        torch.manual_seed(training.seed)
+        self.model: LanguageModel = run.build_model().to(device)
+        train_ids = training_streams(training, corpus).ids
+        self.streams = open_streams(train_ids, training.batch_size, training.num_steps, self.model.num_context, device)
+        if self.config.loss.name == "chunk-bnce":
+            self.model.output.max_words = self.streams.max_distinct_targets()
+        self.valid_ids = corpus.split("valid")[: training.max_valid_tokens or None]
+        self.total_steps = training.epochs * len(self.streams)
+        self.optimiser = Optimiser(self.model, self.config.optimiser, deterministic=training.deterministic)
+        self.schedule = Schedule(self.config.optimiser, self.total_steps)
+        self.training_step = TrainingStep(
+            self.model,
+            self.optimiser,
+            training.batch_size,
+            training.num_steps,
+            gradient=self.config.optimiser.gradient,
+            precision=training.precision,
+        )
+        self.softmax: str | None = None  # chosen before the first step, and kept by what is resumed
+
+        self.step, self.tokens = 0, 0
+        self.clock = TrainingClock(device)
+        self.tokens_at_evaluation = 0
+        self.best_perplexity = math.inf
+        self.best_step = 0
+        self.evaluations_without_better = 0
+        # The last step that was evaluated; a model to start from is evaluated before the first, and may stay the best.
+        self.evaluated_step = -1 if self.config.init else 0
+        self.warnings: list[str] = []
+        self.changes: list[dict[str, Any]] = []  # of settings, when the run was resumed
+        self.is_astray = False
+        self.devices = [describe_device(device)]  # more than one where a run was resumed on another
+        self.last_checkpoint: Path | None = None
+
+    def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
+        """Start from another run's model."""
+        self.model.load_state_dict(dict(tensors))
+
+    def _choose_softmax(self) -> str:
+        """Name the form of the softmax: the configured one, the one the run began with, or the fastest here."""
+        output, training, name = self.model.output, self.config.training, self.config.loss.softmax
+        if name != "auto":
+            return name
+        if self.softmax is not None:
+            if softmax_forms.can_run(self.softmax, self.device):
+                return self.softmax
+            self.observer.noticed(f"The run began with the softmax '{self.softmax}', which cannot run here.")
+        name, seconds = softmax_forms.fastest(
+            output.weight,
+            output.bias,
+            training.batch_size * training.num_steps,
+            dtype=self.training_step.autocast_dtype,
+        )
+        timed = ", ".join(f"{form} {1000 * time:.2f} ms" for form, time in seconds.items())
+        self.observer.noticed(f"The fastest softmax here is '{name}' ({timed} for one batch's loss and gradients).")
+        return name
+
+    @property
+    def total_tokens(self) -> int:
+        """Count the targets of the whole run."""
+        return self.config.training.epochs * self.streams.num_tokens
+
+    def train(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
+        """Train to the end, or until asked to stop; returns whether the end was reached.
+
+        `should_stop` is asked after every step. Ctrl-C and SIGTERM break off an evaluation, and on a CPU a step before
+        it has changed anything: nothing is lost, for the state is saved.
+        """
+        finished = False
+        with hold_signals() as signals:
+            try:
+                finished = self._train(lambda: should_stop() or signals(), signals)
+            except Stopped:
+                self.clock.pause()
+                self._check_parameters()
+                self.save_if_needed()
+                raise
+        return finished
+
+    def _train(self, should_stop: Callable[[], bool], signals: HeldSignals) -> bool:
+        if self.config.loss.name == "softmax":
+            with signals.let_through():
+                self.softmax = self._choose_softmax()
+            softmax_forms.get_form(self.softmax, self.device)
+            self.model.output.softmax = self.softmax
+        reset_peak_memory(self.device)
+        self._warn_of_few_steps()
+        check_every = CHECK_EVERY_STEPS.get(self.device.type, 1)
+        if self._evaluation_due():  # the one that this run was stopped in, or that of the model it starts from
+            if math.isfinite(self.config.training.checkpoint_seconds):
+                self.save_if_needed()
+            self._evaluate(signals)
+        last_saved = self.clock.start()
+        while self.step < self.total_steps and not self.stops_early:
+            index = self.step % len(self.streams)
+            if index == 0:
+                self.training_step.reset_state()
+            chunk = self.streams.chunk(index)
+            is_startup = self.training_step.starts_up
+            self.training_step(chunk, self.schedule.factor(self.step), signals.let_through)
+            self.step += 1
+            self.tokens += chunk.target_TB.numel()
+            self.clock.count(chunk.target_TB.numel(), is_startup=is_startup)
+            if self.step % check_every == 0:
+                self._check_finite()
+                self._tell()
+            evaluates = self._evaluation_due()
+            saves = time.monotonic() - last_saved >= self.config.training.checkpoint_seconds
+            stops = should_stop()
+            if evaluates or saves or stops:
+                self.clock.pause()
+                self._check_finite()
+                self._check_parameters()
+                # A run that never saves by the clock is one to be repeated rather than resumed, unless it is stopped.
+                if stops or math.isfinite(self.config.training.checkpoint_seconds):
+                    self.save()
+                if stops and self.step < self.total_steps:
+                    return False
+                if evaluates:
+                    self._evaluate(signals)
+                last_saved = self.clock.start()
+        if self.stops_early:
+            self.observer.noticed(
+                f"Training ends early at step {self.step} of {self.total_steps}: {self.evaluations_without_better} "
+                f"evaluations in a row found no validation PPLf below {self.best_perplexity:.5g} (step "
+                f"{self.best_step}), and training.stop_after is {self.config.training.stop_after}."
+            )
+        return True
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether validation has not become better for as many evaluations as the settings allow."""
+        return 0 < self.config.training.stop_after <= self.evaluations_without_better
+
+    def _check_finite(self) -> None:
+        loss, norm = float(self.training_step.loss_total), float(self.training_step.norm)
+        if not math.isfinite(loss) or not math.isfinite(norm):
+            raise self._not_finite("loss" if not math.isfinite(loss) else "gradient", self.step - 1)
+
+    def _check_parameters(self) -> None:
+        """Look at what the last step made, which its loss does not show: a checkpoint must be one to go on from."""
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.model.parameters()):
+            raise self._not_finite("model", self.step - 1)
+
+    def _not_finite(self, what: str, index: int) -> NotFiniteError:
+        """Explain a run that blew up in the step with this number, counted from 0."""
+        rate = self.config.optimiser.learning_rate * self.schedule.factor(index)
+        has_figures = bool(self.run.read_metrics())
+        advice = advise_lower_rates(self.run.path, self.config.optimiser, self.last_checkpoint, has_figures)
+        return NotFiniteError(f"The {what} is no longer finite at step {index + 1} (learning rate {rate:g}): {advice}")
+
+    def _evaluation_due(self) -> bool:
+        """Say whether the last step is one to evaluate after, and that has not been done."""
+        if self.step == self.evaluated_step:
+            return False
+        if self.step == 0:
+            return True
+        per_epoch, length = self.config.training.evaluations_per_epoch, len(self.streams)
+        index = (self.step - 1) % length
+        return (index + 1) * per_epoch // length > index * per_epoch // length
+
+    def _evaluate(self, signals: HeldSignals) -> None:
+        """Measure the model on validation, keep it if it is the best so far, and write down what was found."""
+        with signals.let_through():
+            result = evaluate(
+                self.model,
+                self.valid_ids,
+                progress=lambda num_done, num_tokens: self.observer.evaluating("valid", num_done, num_tokens),
+            )
+        if not math.isfinite(result.ppl_f):
+            # The state that was saved for this evaluation is none to go on from.
+            state_file(self.run.path, self.step).unlink(missing_ok=True)
+            self.last_checkpoint = max(state_files(self.run.path), default=None)
+            raise self._not_finite("validation perplexity", self.step - 1)
+        record = self._metrics(result)
+        if result.ppl_f < self.best_perplexity:
+            self.run.save_model(self.model, self.step)
+        # Last, so that an evaluation that is written down has been made whole.
+        self.run.append_metrics(record)
+        self._take_in(record)
+        self.observer.evaluated(record)
+
+    def _take_in(self, record: dict[str, Any]) -> None:
+        """Draw the conclusions of an evaluation that is written down: made just now, or before the run was killed."""
+        perplexity = record["ppl_f"]
+        if self.step:
+            self._warn_if_astray(perplexity)
+        self.evaluations_without_better += 1
+        if perplexity < self.best_perplexity:
+            self.best_perplexity, self.best_step, self.evaluations_without_better = perplexity, self.step, 0
+        if self.step % len(self.streams) == 0:
+            self.schedule.end_epoch(perplexity)
+        self.training_step.loss_total.zero_()
+        self.clock.mark_evaluation()
+        self.tokens_at_evaluation, self.evaluated_step = self.tokens, self.step
+
+    def _warn(self, sentence: str) -> None:
+        """Say something once a run that its summary and reports should say, too."""
+        if sentence not in self.warnings:
+            self.warnings.append(sentence)
+            self.observer.noticed(sentence)
+
+    def _warn_of_few_steps(self) -> None:
+        batch_size = self.config.training.batch_size
+        if self.total_steps < FEW_STEPS and batch_size > LARGE_BATCH and self.step == 0:
+            self._warn(
+                f"The whole run has {self.total_steps} steps, few to learn from: lower training.batch_size "
+                f"({batch_size}), as the recipe small does, or train on more text."
+            )
+
+    def _warn_if_astray(self, perplexity: float) -> None:
+        """Say once that the model has become worse than what it started as: the frequencies of the words."""
+        if self.is_astray:
+            return
+        valid_N = torch.from_numpy(np.asarray(self.valid_ids, dtype=np.int64)).to(self.device)
+        start = math.exp(-float(self.model.output.noise.log_prob(valid_N).double().mean()))
+        if perplexity > ASTRAY * start:
+            self.is_astray = True
+            optimiser = self.config.optimiser
+            body = f" or optimiser.body_learning_rate ({optimiser.body_learning_rate:g})"
+            self._warn(
+                f"Validation PPLf is {perplexity:.5g} at step {self.step}, worse than at the start of training "
+                f"({start:.5g}): lower optimiser.learning_rate ({optimiser.learning_rate:g})"
+                f"{body if optimiser.name == 'rowwise' else ''}."
+            )
+
+    def _metrics(self, result: Evaluation) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "epoch": self.step / len(self.streams),
+            "tokens": self.tokens,
+            "seconds": self.clock.seconds,
+            "words_per_second": self.clock.recent_words_per_second,
+            "loss": self._mean_loss(),
+            "ppl_n": result.ppl_n,
+            "ppl_f": result.ppl_f,
+            "log_z_mean": result.log_z_mean,
+            "log_z_std": result.log_z_std,
+            "lr": self.config.optimiser.learning_rate * self.schedule.factor(max(0, self.step - 1)),
+            "grad_norm": float(self.training_step.norm),
+            "peak_memory_bytes": peak_memory_bytes(self.device),
+        }
+
+    def _note_devices(self, before: list[str]) -> None:
+        """Keep the names of all devices the run was trained on: its speed is that of none of them, then."""
+        if before[-1] != self.devices[-1]:
+            self.observer.noticed(
+                f"The run was trained on {before[-1]} and goes on on {self.devices[-1]}: its speed will be a mixture."
+            )
+        self.devices = list(dict.fromkeys([*before, *self.devices]))
+
+    def _mean_loss(self) -> float:
+        num_tokens = self.tokens - self.tokens_at_evaluation
+        return float(self.training_step.loss_total) / num_tokens if num_tokens else math.nan
+
+    def _tell(self) -> None:
+        speed = self.clock.recent_words_per_second
+        self.observer.advanced(tokens=self.tokens, words_per_second=speed, loss=self._mean_loss())
+
+    def save(self) -> None:
+        """Write everything that the rest of the run depends on."""
+        tensors: dict[str, Tensor] = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        tensors |= {f"optimiser.{name}": tensor for name, tensor in self.optimiser.state_tensors().items()}
+        tensors |= {f"step.{name}": tensor for name, tensor in self.training_step.tensors().items()}
+        tensors["random.cpu"] = torch.get_rng_state()
+        if self.device.type == "cuda":
+            tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
+        record = {
+            "step": self.step,
+            "tokens": self.tokens,
+            **self.clock.state(),
+            "tokens_at_evaluation": self.tokens_at_evaluation,
+            "best_perplexity": self.best_perplexity,
+            "best_step": self.best_step,
+            "evaluations_without_better": self.evaluations_without_better,
+            "evaluated_step": self.evaluated_step,
+            "grad_norm": float(self.training_step.norm),
+            "schedule": self.schedule.state(),
+            "softmax": self.softmax,
+            "warnings": self.warnings,
+            "changes": self.changes,
+            "is_astray": self.is_astray,
+            "devices": self.devices,
+        }
+        self.last_checkpoint = save_state(self.run.path, self.step, tensors, record, self.run.origin)
+
+    def save_if_needed(self) -> None:
+        """Write the state unless it is the one on disk."""
+        if self.last_checkpoint != state_file(self.run.path, self.step):
+            self.save()
+
+    def resume(self) -> None:
+        """Go back to the newest state that is whole, or to the start of a run that was stopped before its first."""
+        self.run.remove_leftovers()
+        if not state_files(self.run.path):
+            self.observer.noticed(f"'{self.run.path}' has no checkpoint yet: it starts at its first step.")
+            self.run.write_config()
+            return
+        state, refused = load_newest_state(self.run.path, self.run.check_state)
+        for sentence in refused:
+            self.observer.noticed(f"{sentence} The previous checkpoint is used.")
+        tensors, record = state.tensors, state.record
+        self.model.load_state_dict(_under("model.", tensors))
+        self.optimiser.load_state_tensors(_under("optimiser.", tensors))
+        self.training_step.load_tensors(_under("step.", tensors))
+        torch.set_rng_state(tensors["random.cpu"])
+        if self.device.type == "cuda" and "random.cuda" in tensors:
+            torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
+        self.step, self.tokens = record["step"], record["tokens"]
+        self.tokens_at_evaluation = record["tokens_at_evaluation"]
+        self.clock.load_state(record)
+        self.best_perplexity, self.best_step = record["best_perplexity"], record.get("best_step", 0)
+        self.evaluations_without_better = record.get("evaluations_without_better", 0)
+        # Version 0.1.0 saved after an evaluation and not before it.
+        self.evaluated_step = record.get("evaluated_step", self.step)
+        self.training_step.norm.fill_(record.get("grad_norm", 0.0))
+        self.schedule.load_state(record["schedule"])
+        self.softmax, self.warnings = record.get("softmax"), record.get("warnings", [])
+        self.is_astray, self.changes = record.get("is_astray", False), record.get("changes", [])
+        self._note_devices(record.get("devices", self.devices))
+        self.last_checkpoint = state.path
+        for newer in state_files(self.run.path):
+            if newer > state.path:
+                newer.unlink()
+        if num_damaged := self.run.keep_metrics_up_to(self.step):
+            self.observer.noticed(f"Damaged lines in '{self.run.path / METRICS_FILE}' were left out: {num_damaged}.")
+        self._note_changes(self.run.settings_of(state.origin))
+        # An evaluation that was written down after this state counts, be it due by the settings of today or not.
+        if self.evaluated_step != self.step:
+            for written in self.run.read_metrics():
+                if written["step"] == self.step:
+                    self._take_in(written)
+
+    def _note_changes(self, before: RunConfig) -> None:
+        """Write down which settings are other than those that the run was trained with so far."""
+        for setting, (old, new) in find_differences(before, self.config).items():
+            self.changes.append({"step": self.step, "setting": setting, "from": old, "to": new})
+            self.observer.noticed(f"From step {self.step} on {setting} is {new} instead of {old}.")
+            self.is_astray = False  # what was told of may be what is mended now
+        if before != self.config:
+            # A state that knows its settings comes first: one of version 0.1.0 is known by the old config.toml alone.
+            self.save()
+        if read_config(self.run.path / "config.toml") != self.config:
+            self.run.write_config()
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,157 @@
+"""ONNX in onnxruntime against PyTorch: every model, in chunks of any size, with the state handed on.
+
+Legend: T time steps, B streams, C context words, L = C + T, K chosen words, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from small_corpus import VOCAB_SIZE
+from torch import Tensor
+
+from bnce.corpus.vocabulary import END, Vocabulary
+from bnce.errors import UserError
+from bnce.export.onnx_graphs import ALIGNMENT_BYTES, WEIGHTS_FILE
+from bnce.export.to_onnx import GRAPHS, compare, export_onnx, open_graph, run_body, run_graph
+from bnce.runs.directory import RunDirectory
+
+from .exported_runs import MODELS, make_run
+
+CASES = [*((name, {}) for name in MODELS), ("ffnn", {"order": 2}), ("ffnn", {"order": 6})]
+# Two float32 results of the same sums, of numbers of the order of ten.
+CLOSE = {"rtol": 0.0, "atol": 2e-5}
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[RunDirectory, Path]]:
+    """Give each case's run and its export, by name."""
+    directory = tmp_path_factory.mktemp("runs")
+    made = {}
+    for name, sizes in CASES:
+        run = make_run(directory, name, **sizes)
+        export_onnx(run, out := directory / "onnx" / run.path.name)
+        made[run.path.name] = (run, out)
+    return made
+
+
+@pytest.fixture(params=["ffnn-bnce", "ffnn-bnce-2", "ffnn-bnce-6", *(f"{name}-bnce" for name in MODELS[1:])])
+def case(request: pytest.FixtureRequest, exported: dict[str, tuple[RunDirectory, Path]]) -> tuple[RunDirectory, Path]:
+    return exported[request.param]
+
+
+def text(num_words: int, num_streams: int) -> Tensor:
+    return torch.randint(VOCAB_SIZE, (num_words, num_streams), generator=torch.Generator().manual_seed(2))
+
+
+@torch.no_grad()
+def test_a_text_in_chunks_gives_what_pytorch_gives_for_the_whole(case: tuple[RunDirectory, Path]) -> None:
+    run, out = case
+    model = run.load_model()
+    body, words, all_words = (open_graph(out / f"{name}.onnx") for name in GRAPHS)
+    context, word_TB = model.num_context, text(11, 3)
+    input_LB = torch.cat([torch.full((context + 1, 3), END), word_TB[:-1]])
+    whole_TBD, last = model(input_LB, model.initial_state(3))
+    state = model.initial_state(3)
+    chunks = []
+    for begin, end in ((0, 1), (1, 6), (6, 11)):
+        hidden_TBD, *after = run_body(body, input_LB[begin : end + context], state)
+        state = tuple(after)
+        chunks.append(hidden_TBD)
+    hidden_TBD = torch.cat(chunks)
+    torch.testing.assert_close(hidden_TBD, whole_TBD, **CLOSE)
+    torch.testing.assert_close(state, last, **CLOSE)
+
+    for num_words in (1, 5):
+        word_TBK = torch.stack([(word_TB + step) % VOCAB_SIZE for step in range(num_words)], dim=2)
+        (log_prob_TBK,) = run_graph(words, {"hidden": hidden_TBD, "words": word_TBK})
+        expected_TBK = model.output.log_probs(whole_TBD, word_TBK, normalised=False)
+        torch.testing.assert_close(log_prob_TBK, expected_TBK, **CLOSE)
+        log_prob_TBV, log_sum_TB = run_graph(all_words, {"hidden": hidden_TBD})
+        torch.testing.assert_close(log_prob_TBV.gather(2, word_TBK), expected_TBK, **CLOSE)
+        softmax_TBK = log_prob_TBV.gather(2, word_TBK) - log_sum_TB.unsqueeze(2)
+        torch.testing.assert_close(softmax_TBK, model.output.log_probs(whole_TBD, word_TBK), **CLOSE)
+
+
+def test_chosen_words_take_no_product_with_the_table(case: tuple[RunDirectory, Path]) -> None:
+    _, out = case
+    graph = onnx.load(out / "words.onnx", load_external_data=False).graph
+    users = {node.op_type for node in graph.node for name in node.input if name.startswith("output_")}
+    assert users == {"Gather"}
+    sizes = {name: (out / f"{name}.onnx").stat().st_size for name in GRAPHS}
+    assert max(sizes.values()) < 3000, "weights are in their own file"
+
+
+def test_the_output_table_is_stored_once_and_can_be_mapped(case: tuple[RunDirectory, Path]) -> None:
+    run, out = case
+    places = {}
+    for name in GRAPHS:
+        for tensor in onnx.load(out / f"{name}.onnx", load_external_data=False).graph.initializer:
+            entries = {entry.key: entry.value for entry in tensor.external_data}
+            if entries:
+                assert entries["location"] == WEIGHTS_FILE
+                assert int(entries["offset"]) % ALIGNMENT_BYTES == 0
+                places[int(entries["offset"])] = int(entries["length"])
+    assert sum(places.values()) == 4 * run.load_model().num_parameters
+
+
+def test_the_record_beside_it(case: tuple[RunDirectory, Path]) -> None:
+    run, out = case
+    about = json.loads((out / "model.json").read_text(encoding="utf-8"))
+    model = run.load_model()
+    assert (about["model"], about["log_z"], about["self_normalised"]) == (run.config.model.name, 9.0, True)
+    assert (about["vocab_size"], about["hidden_size"]) == (VOCAB_SIZE, model.output.hidden_size)
+    assert about["num_context"] == model.num_context
+    assert about["normaliser"] == run.normaliser.to_dict()
+    assert len(about["state"]) == len(model.initial_state(1))
+    assert Vocabulary.read(out / "vocab.txt") == run.vocabulary
+    for figures in about["check"]["graphs"].values():
+        assert 0 <= figures["max_difference"] <= figures["tolerance"] < 1e-4
+    assert {file.name for file in out.iterdir()} == {
+        *(f"{name}.onnx" for name in GRAPHS), WEIGHTS_FILE, "vocab.txt", "model.json"
+    }  # fmt: skip
+
+
+def test_a_learned_constant_and_a_softmax_model(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "lstm", loss="softmax")
+    model = run.load_model()
+    with torch.no_grad():
+        model.output.log_z.fill_(-2.5)
+    run.save_model(model, step=2)
+    export_onnx(run, tmp_path / "out")
+    about = json.loads((tmp_path / "out" / "model.json").read_text(encoding="utf-8"))
+    assert (about["log_z"], about["self_normalised"]) == (-2.5, False)
+    hidden, words = torch.randn(2, 1, 8), text(2, 1).unsqueeze(2)
+    (found,) = run_graph(open_graph(tmp_path / "out" / "words.onnx"), {"hidden": hidden, "words": words})
+    torch.testing.assert_close(found, model.output.log_probs(hidden, words, normalised=False).detach(), **CLOSE)
+
+
+def test_one_wrong_weight_is_noticed_and_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path, "rnn")
+
+    def corrupt(model: object, directory: Path) -> object:
+        with open(directory / WEIGHTS_FILE, "r+b") as file:
+            file.seek(ALIGNMENT_BYTES)  # the recurrent layer's first weight
+            file.write(torch.tensor([5.0]).numpy().tobytes())
+        return compare(model, directory)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("bnce.export.to_onnx.compare", corrupt)
+    with pytest.raises(UserError, match=r"The ONNX graph 'body' differs from PyTorch by .* nothing was written"):
+        export_onnx(run, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "rnn-bnce"]
+
+
+def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path, "rnn")
+    with pytest.raises(UserError, match="exists already"):
+        export_onnx(run, tmp_path / "corpus")
+    for package in ("onnx", "onnxruntime"):
+        with monkeypatch.context() as context:
+            context.setitem(sys.modules, package, None)
+            with pytest.raises(UserError, match=rf"ONNX needs the package '{package}': pip install 'bnce\[onnx\]'"):
+                export_onnx(run, tmp_path / "out")

@@ -1,0 +1,164 @@
+"""The directory for transformers, opened as its users open it, and as a run, also after transformers saved it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from small_corpus import random_ids, small_model
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, pipeline
+
+from bnce.corpus.vocabulary import END, UNK
+from bnce.errors import UserError
+from bnce.evaluation.evaluate import evaluate
+from bnce.export import to_transformers as module
+from bnce.export.to_transformers import export_transformers
+from bnce.runs.checkpoint import MODEL_FILE
+from bnce.runs.directory import RunDirectory
+from bnce.scoring.generate import Sampling, generate
+
+from .exported_runs import MODELS, make_run
+
+Opened = tuple[RunDirectory, Path, Any, Any]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def modules_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the code that is opened here out of the user's own cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        place = str(tmp_path_factory.mktemp("modules"))
+        patch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", place)
+        patch.setattr(sys, "path", list(sys.path))
+        transformers.utils.logging.disable_progress_bar()
+        yield
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Opened:
+    """Give a run, its export, and the export's model and tokenizer."""
+    directory = tmp_path_factory.mktemp("runs")
+    run, out = make_run(directory, request.param), directory / "out"
+    record = export_transformers(run, out)
+    assert 0 <= record["max_difference"] <= record["tolerance"] < 1e-4
+    model = AutoModelForCausalLM.from_pretrained(out, trust_remote_code=True)
+    return run, out, model, AutoTokenizer.from_pretrained(out, trust_remote_code=True)
+
+
+def test_opens_as_any_other_model(opened: Opened) -> None:
+    run, out, model, tokenizer = opened
+    assert type(model).__name__ == "BnceForCausalLM"
+    assert type(model).__module__.startswith("transformers_modules.")
+    assert not model.training
+    ours = run.load_model().state_dict()
+    assert model.state_dict().keys() == ours.keys()
+    assert all(tensor.equal(ours[name]) for name, tensor in model.state_dict().items())
+    assert tokenizer.get_vocab() == {word: number for number, word in enumerate(run.vocabulary.words)}
+    special = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.unk_token_id)
+    assert special == (END, END, END, UNK)
+    config = AutoConfig.from_pretrained(out, trust_remote_code=True)
+    assert (config.model_type, config.body, config.log_z) == ("bnce", run.config.model.name, 9.0)
+
+
+def test_needs_neither_bnce_nor_another_file(opened: Opened) -> None:
+    code = (opened[1] / "modeling_bnce.py").read_text(encoding="utf-8")
+    assert "import bnce" not in code
+    assert "from bnce" not in code
+    assert "from ." not in code
+
+
+def test_a_text_gets_the_perplexity_that_we_give_it(opened: Opened) -> None:
+    run, _, model, tokenizer = opened
+    ids = random_ids(300, seed=8)
+    text = " ".join(run.vocabulary.decode(ids[ids != END].tolist()))
+    input_ids = tokenizer(text, return_tensors="pt")["input_ids"]
+    assert input_ids[0, 1:].tolist() == ids[ids != END].tolist()
+    with torch.no_grad():
+        loss = float(model(input_ids, labels=input_ids).loss)
+    expected = evaluate(run.load_model(), input_ids[0, 1:].numpy())
+    assert float(torch.tensor(loss).exp()) == pytest.approx(expected.ppl_f, rel=1e-5)
+
+
+def test_prompts_of_several_lengths_go_on_as_ours_do(opened: Opened) -> None:
+    run, _, model, tokenizer = opened
+    prompts = ["w5 w7 w2", "w9", "w3 xyzzy w3 w3 w8"]
+    encoded = tokenizer(prompts, return_tensors="pt", padding=True)
+    made = model.generate(**encoded, max_new_tokens=8, do_sample=False)
+    written = tokenizer.batch_decode(made[:, encoded["input_ids"].shape[1] :], skip_special_tokens=True)
+    writer = pipeline("text-generation", model=model, tokenizer=tokenizer)
+    for prompt, text in zip(prompts, written, strict=True):
+        prompt_ids = run.vocabulary.encode(prompt.split()).tolist()
+        (ids,) = generate(run.load_model(), prompt_ids, 1, 8, Sampling(temperature=0), seed=1)
+        expected = " ".join(run.vocabulary.decode([word for word in ids if word != END]))
+        assert text.strip() == expected
+        (record,) = writer(prompt, max_new_tokens=8, do_sample=False)
+        assert record["generated_text"] == f"{prompt} {expected}".rstrip()
+
+
+def test_is_a_run_too_also_after_transformers_saved_it(opened: Opened, tmp_path: Path) -> None:
+    run, out, model, _ = opened
+    ids = random_ids(200, seed=9)
+    expected = evaluate(run.load_model(), ids)
+    assert evaluate(RunDirectory.open(out).load_model(), ids) == expected
+    copy = shutil.copytree(out, tmp_path / "copy")
+    (copy / MODEL_FILE).unlink()
+    model.save_pretrained(copy)
+    assert evaluate(RunDirectory.open(copy).load_model(), ids) == expected
+
+
+def test_the_tokenizer_runs_no_code(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, out, _, tokenizer = opened
+    # The library asks about the model's code nevertheless; no one answers here.
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    plain = AutoTokenizer.from_pretrained(out)
+    assert plain("w2 w3\nw4 w5")["input_ids"] == tokenizer("w2 w3\nw4 w5")["input_ids"] == [0, 2, 3, 0, 4, 5]
+
+
+def test_files(opened: Opened) -> None:
+    run, out, _, _ = opened
+    assert {file.name for file in out.iterdir()} == {
+        "config.json", "generation_config.json", "model.safetensors", "modeling_bnce.py", "tokenizer.json",
+        "tokenizer_config.json", "config.toml", "vocab.txt", "counts.npy", "normaliser.json",
+    }  # fmt: skip
+    assert json.loads((out / "config.json").read_text(encoding="utf-8"))["vocab_size"] == len(run.vocabulary)
+
+
+def test_another_model_is_noticed_and_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, compare = make_run(tmp_path, "lstm"), module.compare
+    other = small_model("lstm").eval()
+    with torch.no_grad():
+        other.body.cell.weight_hh_l0[0, 0] += 0.5
+    monkeypatch.setattr(module, "compare", lambda _, directory: compare(other, directory))
+    with pytest.raises(UserError, match=r"The model that transformers opens differs from PyTorch by .* nothing was"):
+        export_transformers(run, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "lstm-bnce"]
+
+
+def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path, "rnn")
+    with pytest.raises(UserError, match="exists already"):
+        export_transformers(run, run.path)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(UserError, match=r"needs the package 'transformers': pip install 'bnce\[transformers\]'"):
+        export_transformers(run, tmp_path / "out")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_disk_that_is_full_at_the_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path, "lstm")
+
+    def copy_before_a_full_disk(source: Path, target: Path) -> None:
+        target.write_bytes(source.read_bytes())
+        if target.name == module.CODE_FILE:
+            target.with_name("tokenizer.json").symlink_to("/dev/full")
+
+    monkeypatch.setattr(shutil, "copyfile", copy_before_a_full_disk)
+    with pytest.raises(UserError, match="The disk is full"):
+        export_transformers(run, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "lstm-bnce"]

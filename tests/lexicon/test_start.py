@@ -1,0 +1,149 @@
+"""A run that starts from another: the same model at first, rows by word, and better than starting by chance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_corpus import Watcher, random_ids, small_config, write_corpus
+
+from bnce.config import RunConfig
+from bnce.corpus.store import Corpus
+from bnce.corpus.vocabulary import UNK, Vocabulary
+from bnce.errors import UserError
+from bnce.evaluation.evaluate import evaluate
+from bnce.lexicon.start import check_same_network, inherited_settings, start_from
+from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, read_tensors, state_files
+from bnce.runs.directory import RunDirectory
+from bnce.training.run import Start, create_run, run_training
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def general(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """Give a run that was trained on much text."""
+    directory = tmp_path_factory.mktemp("general")
+    corpus = write_corpus(
+        directory / "corpus", {"train": random_ids(12_000), "valid": random_ids(400, seed=2), "test": random_ids(9)}
+    )
+    run = create_run(directory / "run", small_config(corpus, training={"epochs": 3}), corpus)
+    run_training(run, corpus, CPU, Watcher())
+    return RunDirectory.open(run.path)
+
+
+@pytest.fixture(scope="module")
+def little(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """Give a little text of the same language."""
+    sizes = {"train": 400, "valid": 400, "test": 400}
+    splits = {name: random_ids(size, seed=size + place) for place, (name, size) in enumerate(sizes.items())}
+    return write_corpus(tmp_path_factory.mktemp("little") / "corpus", splits)
+
+
+def started(general: RunDirectory, corpus: Corpus, out: Path, **training: object) -> tuple[RunDirectory, Start]:
+    sections = {"training": {"epochs": 1, **training}, "optimiser": {"learning_rate": 0.02}}
+    config = small_config(corpus, **sections)
+    config = RunConfig(**{**vars(config), "init": str(general.path)})
+    run = create_run(out, config, corpus)
+    return run, start_from(general, corpus.vocabulary, run.target_counts, config.loss.name)
+
+
+def test_an_equal_vocabulary_gives_the_same_model(general: RunDirectory, little: Corpus, tmp_path: Path) -> None:
+    run, start = started(general, little, tmp_path / "run")
+    before = general.load_model().state_dict()
+    assert all(torch.equal(start.tensors[name], tensor) for name, tensor in before.items())
+    run_training(run, little, CPU, Watcher(), start=start)
+    first = RunDirectory.open(run.path).read_metrics()[0]
+    expected = evaluate(general.load_model(), little.split("valid"))
+    assert first["step"] == 0
+    assert first["ppl_f"] == pytest.approx(expected.ppl_f, rel=1e-6)
+    assert first["ppl_n"] == pytest.approx(expected.ppl_n, rel=1e-6)
+    assert first["loss"] is None
+
+
+def test_adapting_beats_training_from_scratch(general: RunDirectory, little: Corpus, tmp_path: Path) -> None:
+    run, start = started(general, little, tmp_path / "run")
+    summary = run_training(run, little, CPU, Watcher(), start=start)
+    fresh = create_run(tmp_path / "fresh", small_config(little, training={"epochs": 3}), little)
+    run_training(fresh, little, CPU, Watcher())
+    adapted = evaluate(RunDirectory.open(run.path).load_model(), little.split("test"))
+    scratch = evaluate(fresh.load_model(), little.split("test"))
+    assert adapted.ppl_f < 0.9 * scratch.ppl_f
+    assert summary["init"]["run"] == str(general.path.resolve())
+    assert summary["init"]["num_words_kept"] == len(general.vocabulary)
+    assert run.config.init == str(general.path)
+
+
+def test_a_model_that_gets_no_better_is_kept(general: RunDirectory, little: Corpus, tmp_path: Path) -> None:
+    sections = {"training": {"epochs": 1}, "optimiser": {"learning_rate": 5.0, "body_learning_rate": 5.0}}
+    config = RunConfig(**{**vars(small_config(little, **sections)), "init": str(general.path)})
+    run = create_run(tmp_path / "run", config, little)
+    start = start_from(general, little.vocabulary, run.target_counts, "bnce")
+    run_training(run, little, CPU, Watcher(), start=start)
+    kept, metadata = read_tensors(run.path / MODEL_FILE, MODEL_FORMAT)
+    assert metadata["step"] == "0"
+    assert torch.equal(kept["embedding"], start.tensors["embedding"])
+
+
+def test_rows_go_by_word(general: RunDirectory) -> None:
+    known = general.vocabulary.words
+    words = Vocabulary([*known[:2], "fresh", *reversed(known[5:20]), "w7s"])
+    counts = np.arange(1, len(words) + 1)
+    start = start_from(general, words, counts, "bnce")
+    before = general.load_model().state_dict()
+    for name in ("embedding", "output.weight"):
+        assert start.tensors[name].shape[0] == len(words)
+        for word in known[5:20]:
+            ours, theirs = words.encode([word])[0], general.vocabulary.encode([word])[0]
+            assert torch.equal(start.tensors[name][ours], before[name][theirs]), word
+    assert torch.equal(start.tensors["embedding"][UNK], before["embedding"][UNK])
+    assert all(torch.isfinite(tensor).all() for tensor in start.tensors.values())
+    assert all(torch.equal(start.tensors[name], tensor) for name, tensor in before.items() if name.startswith("body."))
+    assert {key: start.record[f"num_words_{key}"] for key in ("kept", "new", "dropped")} == {
+        "kept": 17,
+        "new": 2,
+        "dropped": len(known) - 17,
+    }
+
+
+def test_stopped_before_its_first_step_it_goes_on_from_the_same_weights(
+    general: RunDirectory, little: Corpus, tmp_path: Path
+) -> None:
+    whole, start = started(general, little, tmp_path / "whole")
+    run_training(whole, little, CPU, Watcher(), start=start)
+    run, start = started(general, little, tmp_path / "run")
+    stops = iter([True])
+    run_training(run, little, CPU, Watcher(), start=start, should_stop=lambda: next(stops))
+    assert state_files(run.path)
+    resumed = run_training(RunDirectory.open(run.path), little, CPU, Watcher(), resume=True)
+    assert resumed["init"] == start.record
+    ours, theirs = (read_tensors(each.path / MODEL_FILE, MODEL_FORMAT)[0] for each in (run, whole))
+    assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
+    assert [record["step"] for record in run.read_metrics()] == [record["step"] for record in whole.read_metrics()]
+
+
+def test_from_a_softmax_it_starts_normalised_by_the_constant(tmp_path: Path, little: Corpus) -> None:
+    config = small_config(little, loss={"name": "softmax"}, training={"epochs": 1})
+    source = create_run(tmp_path / "softmax", config, little)
+    run_training(source, little, CPU, Watcher())
+    with torch.no_grad():
+        tensors, _ = source.read_model()
+        tensors["output.bias"] += 3.0
+        source.save_tensors(tensors, 1)
+    start = start_from(source, little.vocabulary, source.target_counts, "bnce")
+    model = source.build_model()
+    model.load_state_dict(dict(start.tensors))
+    assert evaluate(model, little.split("valid")).log_z_mean == pytest.approx(9.0, abs=0.3)
+
+
+def test_what_does_not_fit_is_named(general: RunDirectory) -> None:
+    config = small_config(model={"hidden_size": 9, "dropout": 0.5}, loss={"log_z": 8.0})
+    with pytest.raises(UserError, match=r"model.hidden_size is 9, not 8; loss.log_z is 8.0, not 9.0: leave that out"):
+        check_same_network(config, general)
+    with pytest.raises(UserError, match="--model is lstm, not relu-lstm"):
+        check_same_network(small_config(model={"name": "lstm"}), general)
+    check_same_network(small_config(model={"order": 7}), general)
+    assert "model.hidden_size=8" in inherited_settings(general.config)
+    assert "loss.learn_log_z=false" in inherited_settings(general.config)

@@ -1,0 +1,42 @@
+"""The peak of a run's memory: its own, neither that of what the process did before nor that of its parent."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LARGE = 400_000_000
+
+# Each in a process of its own: what the tests before it needed must not matter.
+FORGETS = f"""
+import numpy, torch
+from bnce.machine.memory import peak_memory_bytes, reset_peak_memory
+cpu = torch.device("cpu")
+large = numpy.ones({LARGE}, dtype=numpy.uint8)
+with_it = peak_memory_bytes(cpu)
+del large
+reset_peak_memory(cpu)
+assert peak_memory_bytes(cpu) < with_it - {LARGE // 2}, (peak_memory_bytes(cpu), with_it)
+again = numpy.ones({LARGE}, dtype=numpy.uint8)
+assert peak_memory_bytes(cpu) > with_it - {LARGE // 2}, (peak_memory_bytes(cpu), with_it)
+"""
+OF_A_LARGE_PARENT = f"""
+import os, sys
+large = bytearray({3 * LARGE})
+os.execv(sys.executable, [sys.executable, "-c", '''
+import torch
+from bnce.machine.memory import peak_memory_bytes, reset_peak_memory
+reset_peak_memory(torch.device("cpu"))
+assert peak_memory_bytes(torch.device("cpu")) < {2 * LARGE}, peak_memory_bytes(torch.device("cpu"))
+'''])
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux forgets a process's peak")
+@pytest.mark.parametrize("program", [FORGETS, OF_A_LARGE_PARENT], ids=["before", "parent"])
+def test_only_what_the_run_needs_counts(program: str) -> None:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,95 @@
+"""The map over processes: in order, not far ahead, and with an end to errors."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import operator
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bnce.errors import UserError
+from bnce.machine import workers
+from bnce.machine.workers import Workers, num_cores, ordered_map
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_order_is_kept(num_workers: int) -> None:
+    assert list(ordered_map(operator.neg, range(40), num_workers)) == [-item for item in range(40)]
+    assert list(ordered_map(operator.neg, [], num_workers)) == []
+
+
+def test_single_item_starts_no_process() -> None:
+    assert list(ordered_map(_process, [0], 2)) == [os.getpid()]
+
+
+def _process(_: int) -> int:
+    return os.getpid()
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_endless_items_are_taken_as_needed(num_workers: int) -> None:
+    taken = 0
+
+    def items() -> Iterator[int]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield taken
+
+    results = ordered_map(operator.neg, items(), num_workers)
+    assert list(itertools.islice(results, 5)) == [-1, -2, -3, -4, -5]
+    assert taken <= 5 + 3 * num_workers
+    results.close()
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_errors_of_workers_reach_the_caller(num_workers: int) -> None:
+    with pytest.raises(ZeroDivisionError):
+        list(ordered_map((1).__truediv__, [1, 2, 0, 3], num_workers))
+
+
+def test_workers_leave_interrupts_to_the_parent() -> None:
+    handlers = list(ordered_map(signal.getsignal, [signal.SIGINT, signal.SIGINT], 2))
+    assert handlers == [signal.SIG_IGN, signal.SIG_IGN]
+
+
+def test_death_of_a_worker_is_explained() -> None:
+    with pytest.raises(UserError, match="--workers 1"):
+        list(ordered_map(os._exit, [1, 1, 1], 2))
+
+
+def test_processes_serve_one_map_after_another() -> None:
+    with Workers(2) as workers:
+        first = set(workers.map(_process, range(20)))
+        assert os.getpid() not in first
+        assert set(workers.map(_process, [0])) <= first
+    assert not multiprocessing.active_children()
+
+
+def test_cores() -> None:
+    assert 1 <= num_cores() <= (os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "150000 100000"}, 2),
+        ({"cpu.max": "100000 100000"}, 1),
+        ({"cpu.max": "max 100000"}, sys.maxsize),
+        ({"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, sys.maxsize),
+        ({}, sys.maxsize),
+    ],
+)
+def test_a_container_may_use_its_share(tmp_path: Path, files: dict[str, str], cores: int) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    assert workers._quota(tmp_path) == cores

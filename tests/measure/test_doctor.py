@@ -1,0 +1,86 @@
+"""The check-up: quiet when all is well, and loud when a loss, the noise or the disk is not."""
+
+from __future__ import annotations
+
+import shutil
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from bnce.losses import LOSSES, OutputBatch
+from bnce.measure import doctor
+from bnce.measure.doctor import TOLERANCE, Finding, examine, loss_error
+from bnce.noise import Noise
+
+CPU = torch.device("cpu")
+
+
+def by_name(findings: list[Finding]) -> dict[str, Finding]:
+    return {finding.name: finding for finding in findings}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_is_exact(name: str) -> None:
+    assert loss_error(name, CPU) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_wrong_loss_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = LOSSES[name]
+    monkeypatch.setitem(LOSSES, name, lambda batch: plain(batch) * 1.0001)
+    finding = by_name(examine(CPU))[f"loss {name}"]
+    assert not finding.well
+    assert "relative error against float64 1.0e-04, allowed 1e-05" in finding.detail
+
+
+def test_a_missing_ln_m_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OutputBatch, "log_num_noise", lambda self, drawn, *, from_batch: 0.0)
+    findings = by_name(examine(CPU))
+    assert findings["loss softmax"].well
+    assert not any(findings[f"loss {name}"].well for name in ("nce", "snce", "bnce"))
+
+
+def test_bent_noise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert by_name(examine(CPU))["noise sampling"].well
+    sample = Noise.sample
+
+    def bent(self: Noise, *arguments: Any) -> torch.Tensor:
+        words = sample(self, *arguments)
+        # One in two hundred becomes the rarest word.
+        return torch.where(torch.arange(words.numel()).reshape(words.shape) % 200 == 0, len(self) - 1, words)
+
+    monkeypatch.setattr(Noise, "sample", bent)
+    assert not by_name(examine(CPU))["noise sampling"].well
+
+
+def test_a_full_disk_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2**29))
+    finding = by_name(examine(CPU))["disk"]
+    assert not finding.well
+    assert finding.detail.startswith("0.5 GiB free here")
+
+
+def test_a_check_that_breaks_is_a_finding_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(batch: OutputBatch) -> torch.Tensor:
+        raise RuntimeError("out of order")
+
+    monkeypatch.setitem(LOSSES, "nce", broken)
+    findings = by_name(examine(CPU))
+    assert findings["loss nce"] == Finding("loss nce", False, "RuntimeError: out of order")
+    assert findings["loss bnce"].well
+
+
+def test_versions_and_machine_are_named() -> None:
+    findings = by_name(examine(CPU))
+    assert f"torch {torch.__version__}" in findings["versions"].detail
+    assert findings["device"].detail.startswith("CPU")
+
+
+def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise doctor.importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor.importlib.metadata, "version", missing)
+    assert "bnce from source" in by_name(examine(CPU))["versions"].detail

@@ -1,0 +1,41 @@
+"""NoP: the paper's two tables, and the parameters a model really has."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bnce.config import MODEL_NAMES, LossConfig, ModelConfig, load_recipe
+from bnce.language_model import LanguageModel
+from bnce.models.parameter_count import count_parameters
+from bnce.noise import unigram
+
+# Tables 2 and 4 of the paper; its OBWB vocabulary is "≈ 0.8M", the usual one has 793,471 words.
+LTCB_MILLIONS = {"ffnn": 48.8, "rnn": 64.6, "relu-rnn": 48.8, "lstm": 66.0, "relu-lstm": 50.3}
+OBWB_BILLIONS = {"ffnn": "0.88", "rnn": "1.59", "relu-rnn": "0.88", "lstm": "1.60", "relu-lstm": "0.89"}
+
+
+@pytest.mark.parametrize("model", MODEL_NAMES)
+def test_ltcb_models_have_the_paper_s_size(model: str) -> None:
+    total = sum(count_parameters(load_recipe("ltcb", model=model).model, 80_000).values())
+    assert total == pytest.approx(LTCB_MILLIONS[model] * 1e6, rel=0.002)
+
+
+@pytest.mark.parametrize("model", MODEL_NAMES)
+def test_obwb_models_have_the_paper_s_size(model: str) -> None:
+    total = sum(count_parameters(load_recipe("obwb", model=model).model, 793_471).values())
+    assert f"{total / 1e9:.2f}" == OBWB_BILLIONS[model]
+
+
+@pytest.mark.parametrize("model", MODEL_NAMES)
+@pytest.mark.parametrize("learn_log_z", [False, True])
+def test_the_count_is_what_a_model_really_has(model: str, learn_log_z: bool) -> None:
+    config = ModelConfig(model, embedding_size=5, hidden_size=7, bottleneck_size=4, order=4)
+    built = LanguageModel(config, LossConfig(learn_log_z=learn_log_z), unigram(np.ones(23)))
+    counts = count_parameters(config, 23, learn_log_z=learn_log_z)
+    assert sum(counts.values()) == built.num_parameters
+    assert counts["embedding"] == built.embedding.numel()
+    assert counts["body"] == sum(parameter.numel() for parameter in built.body.parameters())
+    assert counts["output_weight"] == built.output.weight.numel()
+    assert counts["output_bias"] == built.output.bias.numel()
+    assert counts.get("log_z", 0) == int(learn_log_z)

@@ -1,0 +1,106 @@
+"""Whatever scores words, by its path: runs, n-gram models, and the file of a mixture."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_corpus import small_config, small_corpus, small_model
+
+from bnce.corpus.vocabulary import UNK
+from bnce.errors import UserError
+from bnce.runs.directory import RunDirectory
+from bnce.runs.identity import UNKNOWN_WORDS_FILE
+from bnce.runs.unknown_words import UnknownWords
+from bnce.scoring.any_model import RunComponent, open_any, write_mixture
+from bnce.scoring.mixture import Mixture
+from bnce.scoring.ngram import Ngram
+
+from .arpa import write_arpa
+
+pytest.importorskip("kenlm")
+
+SENTENCES = [["w3", "w4", "zebra"], ["w3", "w4"], [], ["<unk>", "yak", "w5"]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    corpus = small_corpus(tmp_path / "corpus")
+    made = RunDirectory.create(tmp_path / "runs" / "one", small_config(corpus), corpus)
+    made.save_model(small_model("relu-lstm"), 1)
+    return made.path
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_a_run_gives_the_same_either_way(run: Path, normalised: bool) -> None:
+    component = open_any(run, normalised)
+    assert isinstance(component, RunComponent)
+    apart, together = component.score(SENTENCES), component.score(SENTENCES, share_prefixes=True)
+    scored = component.model.score([" ".join(words) for words in SENTENCES], normalised=normalised)
+    for one, other, expected in zip(apart, together, scored, strict=True):
+        np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-5)
+        np.testing.assert_allclose(one.log_probs / math.log(10), expected.log10_probs, atol=1e-5)
+        np.testing.assert_array_equal(one.oov, other.oov)
+    assert component.ids(["w3", "zebra"]) == [3, UNK, 0]
+
+
+def test_a_mixture_survives_its_file(run: Path, tmp_path: Path) -> None:
+    arpa = write_arpa(tmp_path)
+    path = tmp_path / "mixtures" / "both.toml"
+    path.parent.mkdir()
+    write_mixture(path, [run, arpa], [1 / 3, 2 / 3])
+    assert str(tmp_path) not in path.read_text(encoding="utf-8")
+    mixture = open_any(path)
+    assert isinstance(mixture, Mixture)
+    assert isinstance(mixture.components[1], Ngram)
+    assert mixture.weights_K.tolist() == [1 / 3, 2 / 3]
+    one, other = (open_any(place).score(SENTENCES) for place in (run, arpa))
+    for mixed, by_run, by_ngram in zip(mixture.score(SENTENCES), one, other, strict=True):
+        expected = np.exp(by_run.log_probs) / 3 + 2 * np.exp(by_ngram.log_probs) / 3
+        np.testing.assert_allclose(np.exp(mixed.log_probs), expected, rtol=1e-5)
+        np.testing.assert_array_equal(mixed.oov, by_run.oov & by_ngram.oov)
+    assert mixture.ids(["w3"]) == [3, 0]
+    # Moved together, they still find each other.
+    moved = tmp_path.parent / f"{tmp_path.name}-moved"
+    tmp_path.rename(moved)
+    assert isinstance(open_any(moved / "mixtures" / "both.toml"), Mixture)
+
+
+def test_shares_of_unknown_words_count(run: Path) -> None:
+    before = open_any(run).score(SENTENCES)
+    UnknownWords({"zebra": 3.0, "gnu": 1.0}, 0.2, 10).write(run / UNKNOWN_WORDS_FILE)
+    for share_prefixes in (False, True):
+        after = open_any(run).score(SENTENCES, share_prefixes)
+        assert after[0].oov.tolist() == [False] * 4
+        assert after[0].log_probs[2] - before[0].log_probs[2] == pytest.approx(math.log(0.8 * 0.75), abs=1e-5)
+        # <unk> itself has the whole and stays unknown; a word that is not listed has its part of the rest.
+        assert after[3].oov.tolist() == [True, False, False, False]
+        gained = after[3].log_probs - before[3].log_probs
+        np.testing.assert_allclose(gained, [0, math.log(0.2 / 10), 0, 0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("", "is no mixture as 'bnce interpolate --out' writes it"),
+        ("[[components]]\npath = 'x'", "is no mixture .*weight"),
+        ("[[components]]\npath = 'x'\nweight = 'much'", "is no mixture"),
+        ("components = 3", "is no mixture"),
+        ("not toml", "is no mixture"),
+        ("[[components]]\npath = 'other.toml'\nweight = 1", "has the mixture '.*other.toml' in it"),
+        ("[[components]]\npath = 'none'\nweight = 1", "is not a run directory"),
+    ],
+)
+def test_refused_mixtures(tmp_path: Path, content: str, told: str) -> None:
+    (tmp_path / "m.toml").write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match=told):
+        open_any(tmp_path / "m.toml")
+
+
+def test_other_refusals(tmp_path: Path, run: Path) -> None:
+    with pytest.raises(UserError, match="is not a run directory"):
+        open_any(tmp_path / "none.toml")
+    with pytest.raises(UserError, match=r"give a name that ends in \.toml"):
+        write_mixture(tmp_path / "m.json", [run], [1.0])

@@ -1,0 +1,140 @@
+"""A mixture and an n-gram model answer as a run does: the sums of what their parts give."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_corpus import VOCAB_SIZE, random_ids, small_config, small_corpus, small_model
+
+import bnce
+from bnce.errors import UserError
+from bnce.ngrams.arpa import write_arpa
+from bnce.ngrams.kneser_ney import estimate
+from bnce.runs.directory import RunDirectory
+from bnce.scoring.any_model import open_any, write_mixture
+from bnce.scoring.generate import Sampling
+from bnce.scoring.mixture_model import MixtureModel
+from bnce.scoring.model import Model
+
+kenlm = pytest.importorskip("kenlm")
+
+TEXTS = ["w3 w4 zebra", "", "w5 w5 w6 w7"]
+WEIGHTS = [0.7, 0.3]
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> tuple[Path, Path]:
+    corpus = small_corpus(tmp_path / "corpus")
+    run = RunDirectory.create(tmp_path / "run", small_config(corpus), corpus)
+    run.save_model(small_model("relu-lstm"), 1)
+    arpa = tmp_path / "bigram.arpa"
+    write_arpa(arpa, corpus.vocabulary.words, estimate(random_ids(2000), VOCAB_SIZE, 2))
+    return run.path, arpa
+
+
+@pytest.fixture
+def mixture(parts: tuple[Path, Path], tmp_path: Path) -> MixtureModel:
+    write_mixture(str(tmp_path / "mix.toml"), [str(part) for part in parts], WEIGHTS)
+    loaded = bnce.load(str(tmp_path / "mix.toml"))
+    assert isinstance(loaded, MixtureModel)
+    return loaded
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_probabilities_are_the_sums_of_the_parts(
+    mixture: MixtureModel, parts: tuple[Path, Path], normalised: bool
+) -> None:
+    run, ngram = (bnce.load(part) for part in parts)
+    assert isinstance(run, Model)
+    scored = [model.score(TEXTS, normalised=normalised) for model in (mixture, run, ngram)]
+    for mixed, by_run, by_ngram in zip(*scored, strict=True):
+        expected = 0.7 * 10**by_run.log10_probs + 0.3 * 10**by_ngram.log10_probs
+        np.testing.assert_allclose(10**mixed.log10_probs, expected, rtol=1e-5)
+        assert mixed.words == by_run.words
+    hypotheses = [("w3 w4", -1.0), ("w5", -0.5)]
+    for one in mixture.rescore(hypotheses, normalised=normalised):
+        (alone,) = mixture.score([one.text], normalised=normalised)
+        assert one.log_prob == pytest.approx(alone.log10_prob * math.log(10), rel=1e-5)
+        assert one.total == pytest.approx(one.score + one.log_prob)
+    found = mixture.next_words("w3", VOCAB_SIZE + 5, normalised=normalised)
+    apart = [
+        {word.word: word.prob for word in model.next_words("w3", VOCAB_SIZE, normalised=normalised)}
+        for model in (run, ngram)
+    ]
+    assert [word.prob for word in found] == sorted((word.prob for word in found), reverse=True)
+    assert {word.word for word in found} == set(run.vocabulary.words)
+    for word in found:
+        assert word.prob == pytest.approx(0.7 * apart[0][word.word] + 0.3 * apart[1][word.word], rel=1e-4)
+    if normalised:
+        assert sum(word.prob for word in found) == pytest.approx(1, abs=1e-4)
+    # As a beam search sees it: the same words one by one.
+    scorer = mixture.scorer()
+    state, total = scorer.start(), 0.0
+    for number in mixture.encode(["w3", "w4"]):
+        total += float(scorer.score([state], [number], normalised))
+        (state,) = scorer.advance([state], [number])
+    (whole,) = mixture.score(["w3 w4"], normalised=normalised)
+    assert total == pytest.approx(whole.log10_prob * math.log(10), rel=1e-5)
+    several = scorer.score([scorer.start()] * 2, [[2, 3, 4], [4, 3, 2]], normalised)
+    assert several.shape == (2, 3)
+    torch.testing.assert_close(several[0], several[1].flip(0))
+
+
+def test_texts_are_made_up(mixture: MixtureModel, parts: tuple[Path, Path]) -> None:
+    texts = mixture.generate("w3", 4, 6, Sampling(top_k=5), seed=3)
+    assert texts == mixture.generate("w3", 4, 6, Sampling(top_k=5), seed=3)
+    assert all(text.startswith("w3") and "<unk>" not in text for text in texts)
+    likeliest = next(word.word for word in mixture.next_words("w3", 3) if word.word != "<unk>")
+    (greedy,) = mixture.generate("w3", 1, 1, Sampling(temperature=0))
+    assert greedy == ("w3" if likeliest == "</s>" else f"w3 {likeliest} …")
+    assert bnce.load(str(parts[1])).generate("w3", max_words=3)
+
+
+def test_what_runs_remember_is_carried_over(mixture: MixtureModel, parts: tuple[Path, Path]) -> None:
+    run, ngram = (bnce.load(part) for part in parts)
+    carried = [model.score(TEXTS, carry=True) for model in (mixture, run)]
+    for mixed, by_run, by_ngram in zip(*carried, ngram.score(TEXTS), strict=True):
+        expected = 0.7 * 10**by_run.log10_probs + 0.3 * 10**by_ngram.log10_probs
+        np.testing.assert_allclose(10**mixed.log10_probs, expected, rtol=1e-5)
+    after = mixture.read(mixture.start(), TEXTS[0])
+    (one,) = mixture.rescore([TEXTS[1]], after=after)
+    assert one.log_prob == pytest.approx(carried[0][1].log10_prob * math.log(10), rel=1e-4)
+    (fresh,) = mixture.rescore([TEXTS[1]])
+    assert fresh.log_prob != pytest.approx(one.log_prob, rel=1e-4)
+
+
+def test_what_it_says_of_itself(mixture: MixtureModel, parts: tuple[Path, Path]) -> None:
+    assert (mixture.log_z, mixture.device) == (None, "cpu")
+    assert mixture.vocabulary.words == bnce.load(parts[0]).vocabulary.words
+    assert sorted(bnce.load(parts[1]).vocabulary.words) == sorted(mixture.vocabulary.words)
+    mixture.refuse_unnormalised()
+    assert mixture.component.has_constant
+    assert not open_any(parts[1]).has_constant
+
+
+def test_refusals(mixture: MixtureModel, parts: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="The sentences to score are one string"):
+        mixture.score("w3")
+    with pytest.raises(UserError, match="The number of next words is 0"):
+        mixture.next_words("w3", 0)
+    with pytest.raises(UserError, match="both must be 1 or more"):
+        mixture.generate("w3", 0)
+    with pytest.raises(UserError, match="is not a run directory"):
+        bnce.load(str(tmp_path / "none.toml"))
+    binary = tmp_path / "model.bin"
+    binary.write_bytes(b"mmap lm" * 100)
+    ngram = open_any(parts[1])
+    ngram.name = str(binary)
+    with pytest.raises(UserError, match="does not list its words"):
+        _ = ngram.vocabulary
+    config = parts[0] / "config.toml"
+    config.write_text(config.read_text(encoding="utf-8").replace('"bnce"', '"softmax"'), encoding="utf-8")
+    softmax = bnce.load(tmp_path / "mix.toml")
+    assert softmax.score(TEXTS, normalised=True)
+    for ask in (softmax.refuse_unnormalised, lambda: softmax.score(TEXTS)):
+        with pytest.raises(UserError, match="was trained with the softmax"):
+            ask()

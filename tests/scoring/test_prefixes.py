@@ -1,0 +1,94 @@
+"""Sequences that share prefixes: the same numbers as alone, each distinct prefix computed once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_corpus import VOCAB_SIZE, small_model
+
+from bnce.corpus.vocabulary import END
+from bnce.errors import UserError
+from bnce.scoring import prefixes
+from bnce.scoring.prefixes import num_prefixes, score_prefixes
+from bnce.scoring.scorer import Scorer
+
+from .plain import BODIES, plain_log_probs
+
+HYPOTHESES = [
+    [4, 5, 6, 7, END],
+    [4, 5, 6, 8, END],
+    [4, 5, END],
+    [4, 5, 6, 7, END],  # the same again
+    [],
+    [9, END],
+    [4, 5, 6, 7, 7, 7],  # has no end
+    [END],
+]
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("body", BODIES)
+def test_equals_each_sequence_alone(body: str, normalised: bool) -> None:
+    model = small_model(body, order=4)
+    found = score_prefixes(Scorer(model), HYPOTHESES, normalised)
+    assert [len(scores) for scores in found] == [len(sequence) for sequence in HYPOTHESES]
+    for scores, sequence in zip(found, HYPOTHESES, strict=True):
+        np.testing.assert_allclose(scores, plain_log_probs(model, sequence, normalised), atol=1e-5)
+
+
+def test_each_distinct_prefix_goes_through_the_network_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small_model("lstm")
+    scorer = Scorer(model)
+    scorer.start()
+    widths: list[int] = []
+    normalised: list[int] = []
+    branch, log_normaliser = scorer.branch_states, model.output.log_normaliser
+
+    def watch(states: Any, parent_B: Any, word_B: Any) -> Any:
+        widths.append(len(word_B))
+        return branch(states, parent_B, word_B)
+
+    def count(hidden_ND: Any) -> Any:
+        normalised.append(len(hidden_ND))
+        return log_normaliser(hidden_ND)
+
+    monkeypatch.setattr(scorer, "branch_states", watch)
+    monkeypatch.setattr(model.output, "log_normaliser", count)
+    score_prefixes(scorer, HYPOTHESES, normalised=True)
+    # 4 and 9 go on; 4 5; 4 5 6; 4 5 6 7 and 4 5 6 8; 4 5 6 7 7.
+    assert widths == [2, 1, 1, 2, 1]
+    assert normalised == [1, 2, 1, 1, 2, 1]
+    # Words after those: 4 9 end; 5 end; 6 end; 7 8; end end 7; 7.
+    assert num_prefixes(HYPOTHESES) == 3 + 2 + 2 + 2 + 3 + 1
+
+
+def test_trees_are_cut_at_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small_model("relu-rnn")
+    whole = score_prefixes(Scorer(model), HYPOTHESES)
+    monkeypatch.setattr(prefixes, "TREE_SEQUENCES", 3)
+    for one, other in zip(score_prefixes(Scorer(model), HYPOTHESES), whole, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@given(st.lists(st.lists(st.integers(0, 3), max_size=6), max_size=12))
+def test_prefixes_are_counted_as_a_set_counts_them(sequences: list[list[int]]) -> None:
+    distinct = {tuple(sequence[: place + 1]) for sequence in sequences for place in range(len(sequence))}
+    assert num_prefixes(sequences) == len(distinct)
+
+
+def test_nothing_to_score() -> None:
+    scorer = Scorer(small_model("lstm"))
+    assert score_prefixes(scorer, []) == []
+    (empty,) = score_prefixes(scorer, [[]])
+    assert empty.shape == (0,)
+
+
+def test_ids_of_no_words_are_refused() -> None:
+    scorer = Scorer(small_model("lstm"))
+    for wrong in (-1, VOCAB_SIZE):
+        with pytest.raises(UserError, match=f"the vocabulary has those from 0 to {VOCAB_SIZE - 1}"):
+            score_prefixes(scorer, [[3, END], [3, wrong, END]])

@@ -1,0 +1,43 @@
+"""Sums over sentences and the perplexities that follow from them."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from bnce import files
+from bnce.scoring.scored import ScoredSentence, Totals
+
+
+def sentence(values: list[float], oov: list[bool]) -> ScoredSentence:
+    words = [*(f"w{place}" for place in range(len(values) - 1)), "</s>"]
+    return ScoredSentence(words, list(range(len(values))), np.array(values), np.array(oov), [2] * len(values))
+
+
+def test_every_perplexity_has_its_own_count() -> None:
+    totals = Totals.of([sentence([-1, -2, -4, -3], [False, True, False, False]), sentence([-5, -1], [False, False])])
+    assert (totals.num_sentences, totals.num_words, totals.num_tokens, totals.num_oov) == (2, 4, 6, 1)
+    assert totals.log10_prob == -16
+    assert totals.log10_prob_no_oov == -14
+    found = totals.perplexities()
+    assert found["ppl"] == pytest.approx(10 ** (16 / 6))
+    assert found["ppl1"] == pytest.approx(10 ** (16 / 4))
+    assert found["ppl_no_oov"] == pytest.approx(10 ** (14 / 5))
+    assert found["ppl1_no_oov"] == pytest.approx(10 ** (14 / 3))
+
+
+def test_a_perplexity_beyond_all_numbers_is_infinite() -> None:
+    assert Totals.of([sentence([-1000.0], [False])]).perplexities()["ppl"] == math.inf
+
+
+def test_a_sentence_as_json() -> None:
+    record = json.loads(files.to_json(sentence([-1, -math.inf, -0.5], [False, True, False]).to_dict()))
+    assert record["words"] == ["w0", "w1", "</s>"]
+    assert record["log10_probs"] == [-1, None, -0.5]
+    assert record["oov"] == [False, True, False]
+    assert record["num_oov"] == 1
+    assert record["ppl_no_oov"] == pytest.approx(10**0.75)
+    assert record["ppl"] is None

@@ -1,0 +1,46 @@
+"""Weights: what they add up to, and their file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bnce.errors import UserError
+from bnce.scoring.weights import Weights
+
+
+def test_total() -> None:
+    weights = Weights(2.0, 3.0, 5.0, 7.0, 11.0)
+    assert weights.total(-1.0, -10.0, -100.0, 2, 1) == -2 - 30 - 500 - 14 - 11
+    np.testing.assert_array_equal(weights.total(lm=np.array([-1.0, -2.0])), [-5.0, -10.0])
+    assert Weights().total(-1.0, -10.0, -100.0, 3, 1) == -101.0
+
+
+def test_the_file_keeps_every_digit(tmp_path: Path) -> None:
+    weights = Weights(0.1, 1 / 3, 2.5, -6.02, 0.0)
+    weights.write(tmp_path / "w.json")
+    assert Weights.read(tmp_path / "w.json") == weights
+    (tmp_path / "some.json").write_text('{"lm_weight": 2}', encoding="utf-8")
+    assert Weights.read(tmp_path / "some.json") == Weights(lm_weight=2)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("[]", "is no file of weights"),
+        ("{", "is no file of weights"),
+        ("[" * 9999, "it is nested too deeply"),
+        ('{"lm": 1}', r"Unknown weight in '.*' 'lm': choose one of am_weight"),
+        ('{"lm_weight": "high"}', "The weight lm_weight is 'high': it must be a finite number"),
+        ('{"lm_weight": NaN}', "The weight lm_weight is nan"),
+        ('{"lm_weight": null}', "The weight lm_weight is None"),
+    ],
+)
+def test_refused_files(tmp_path: Path, content: str, told: str) -> None:
+    (tmp_path / "w.json").write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match=told):
+        Weights.read(tmp_path / "w.json")
+    with pytest.raises(UserError, match="is no file of weights"):
+        Weights.read(tmp_path / "none.json")

@@ -1,0 +1,48 @@
+"""A small model behind the endpoints, without a port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from small_corpus import VOCAB_SIZE, small_model
+from starlette.testclient import TestClient
+
+from bnce.corpus.vocabulary import SPECIALS, Vocabulary
+from bnce.scoring.model import Model
+from bnce.scoring.text_model import TextModel
+from bnce.serve.app import make_app
+from bnce.serve.limits import Limits
+from bnce.text.normalise import Normaliser
+
+WORDS = [*SPECIALS, *(f"w{number}" for number in range(2, VOCAB_SIZE))]
+
+MakeClient = Callable[..., TestClient]
+
+
+def make_model(body: str = "lstm", loss: str = "bnce") -> Model:
+    return Model(small_model(body, loss, order=4), Vocabulary(WORDS), Normaliser(True, "whitespace", "split"))
+
+
+@pytest.fixture
+def model() -> Model:
+    return make_model()
+
+
+@pytest.fixture
+def make_client() -> Iterator[MakeClient]:
+    """Give a maker of clients of servers that run until the test ends."""
+    with ExitStack() as stack:
+
+        def make(model: TextModel, limits: Limits | None = None, token: str | None = None) -> TestClient:
+            app: Any = make_app(model, "small", limits, token=token)
+            return stack.enter_context(TestClient(app, "http://localhost", raise_server_exceptions=False))
+
+        yield make
+
+
+@pytest.fixture
+def client(make_client: MakeClient, model: Model) -> TestClient:
+    return make_client(model)

@@ -1,0 +1,371 @@
+"""The endpoints: the library's numbers as JSON, and one sentence for whatever is wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_corpus import random_ids
+from starlette.testclient import TestClient
+
+from bnce.ngrams.arpa import write_arpa
+from bnce.ngrams.kneser_ney import estimate
+from bnce.scoring.any_model import RunComponent
+from bnce.scoring.mixture import Mixture
+from bnce.scoring.mixture_model import MixtureModel
+from bnce.scoring.model import Model
+from bnce.scoring.ngram import open_ngram
+from bnce.scoring.prefixes import score_prefixes
+from bnce.serve.app import PAGE_FILES
+from bnce.serve.limits import Limits
+from bnce.serve.messages import HealthAnswer, NextAnswer, RescoreAnswer, ScoreAnswer
+from bnce.text.normalise import Normaliser
+
+from .conftest import MakeClient, make_model
+
+SENTENCES = ["w3 w4 zebra", "", "W5 . w6", "ünï", "w2 w2 w2 w2"]
+
+
+def post(client: TestClient, path: str, body: Any) -> dict[str, Any]:
+    response = client.post(path, json=body)
+    assert response.status_code == 200, response.text
+    answer = response.json()
+    assert isinstance(answer, dict)
+    return answer
+
+
+@pytest.mark.parametrize("mode", ["unnormalised", "normalised"])
+def test_scores_are_the_librarys(client: TestClient, model: Model, mode: str) -> None:
+    answer = post(client, "/score", {"sentences": SENTENCES, "mode": mode})
+    ScoreAnswer.model_validate(answer)
+    expected = model.score(SENTENCES, normalised=mode == "normalised")
+    for number, (found, scored) in enumerate(zip(answer["sentences"], expected, strict=True)):
+        assert found["text"] == number
+        assert found["words"] == scored.words
+        assert found["oov"] == scored.oov.tolist()
+        np.testing.assert_allclose(found["log10_probs"], scored.log10_probs, atol=1e-6)
+        assert found["log10_prob"] == pytest.approx(scored.log10_prob, abs=1e-5)
+        assert "exact_log10_probs" not in found
+    assert answer["totals"]["num_oov"] == 3
+    assert answer["totals"]["log10_prob"] == pytest.approx(sum(scored.log10_prob for scored in expected), abs=1e-5)
+    assert answer["log_z"] == (9.0 if mode == "unnormalised" else None)
+
+
+def test_exact_values_beside_the_unnormalised(client: TestClient, model: Model) -> None:
+    answer = post(client, "/score", {"sentences": SENTENCES, "exact": True})
+    ScoreAnswer.model_validate(answer)
+    plain, exact = (model.score(SENTENCES, normalised=normalised) for normalised in (False, True))
+    for found, one, other in zip(answer["sentences"], plain, exact, strict=True):
+        np.testing.assert_allclose(found["log10_probs"], one.log10_probs, atol=1e-6)
+        np.testing.assert_allclose(found["exact_log10_probs"], other.log10_probs, atol=1e-6)
+        # ln Z(context), computed by the network itself.
+        scorer = model.scorer()
+        states = [scorer.start()]
+        for word in one.ids[:-1]:
+            states += scorer.advance(states[-1:], [word])
+        log_z = [float(scorer.log_normaliser(state.states)[state.place]) for state in states]
+        np.testing.assert_allclose(found["log_z"], log_z, atol=1e-5)
+    every = [value for found in answer["sentences"] for value in found["log_z"]]
+    assert answer["log_z_mean"] == pytest.approx(sum(every) / len(every))
+    assert answer["exact_totals"]["log10_prob"] == pytest.approx(sum(s.log10_prob for s in exact), abs=1e-5)
+
+
+def test_texts_are_cut_into_sentences(client: TestClient) -> None:
+    answer = post(client, "/score", {"texts": ["w3 . w4 !\nw5", "", "w6 w7"]})
+    assert [(found["text"], found["words"][:-1]) for found in answer["sentences"]] == [
+        (0, ["w3", "."]),
+        (0, ["w4", "!"]),
+        (0, ["w5"]),
+        (2, ["w6", "w7"]),
+    ]
+    for nothing in ({"texts": []}, {"texts": [" \n"]}, {"sentences": []}):
+        answer = post(client, "/score", {**nothing, "exact": True})
+        assert answer["sentences"] == []
+        assert (answer["totals"]["ppl"], answer["log_z_mean"]) == (None, None)
+
+
+def test_a_long_text_is_scored_like_a_short_one(client: TestClient, model: Model) -> None:
+    """Beside the loop, and in several batches."""
+    texts = [" ".join(f"w{2 + (place * 7 + number) % 28}" for place in range(200)) for number in range(60)]
+    answer = post(client, "/score", {"sentences": texts})
+    assert answer["totals"]["num_words"] == 12_000
+    for found, scored in zip(answer["sentences"], model.score(texts), strict=True):
+        np.testing.assert_allclose(found["log10_probs"], scored.log10_probs, atol=1e-5)
+    hypotheses = [{"text": text} for text in texts]
+    (utterance,) = post(client, "/rescore", {"utterances": [{"hypotheses": hypotheses}]})["utterances"]
+    totals = [sentence["log10_prob"] * math.log(10) for sentence in answer["sentences"]]
+    assert [hypothesis["new_lm"] for hypothesis in utterance["hypotheses"]] == pytest.approx(totals, rel=1e-5)
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_next_words_are_the_librarys(client: TestClient, model: Model, normalised: bool) -> None:
+    expected = model.next_words("w3 Zebra", 4, normalised=normalised)
+    asked = {"prompt": "w3 Zebra", "k": 4, "normalised": normalised}
+    by_post = post(client, "/next", asked)
+    NextAnswer.model_validate(by_post)
+    assert client.get("/next", params=asked).json() == by_post
+    assert by_post["words"] == ["w3", "zebra"]
+    assert [word["word"] for word in by_post["next"]] == [word.word for word in expected]
+    assert [word["prob"] for word in by_post["next"]] == pytest.approx([word.prob for word in expected])
+    everything = post(client, "/next", {"k": 100})["next"]
+    assert len(everything) == len(model.vocabulary)
+    assert sum(word["prob"] for word in everything) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("mode", ["unnormalised", "normalised"])
+def test_hypotheses_are_rescored(client: TestClient, model: Model, mode: str) -> None:
+    utterances = [
+        {"id": "one", "hypotheses": [{"text": "w3 w4", "am": -5.0, "lm": -2.0}, {"text": "w3 zebra", "am": -4.5}]},
+        {"id": "two", "hypotheses": [{"text": ""}, {"text": "w9 w9 w9", "am": 1.0}, {"text": "w9 w9 w9", "am": 1.0}]},
+    ]
+    weights = {"am_weight": 0.7, "old_lm_weight": 0.2, "lm_weight": 1.3, "word_penalty": 0.5, "oov_penalty": 0.25}
+    answer = post(client, "/rescore", {"utterances": utterances, **weights, "mode": mode})
+    RescoreAnswer.model_validate(answer)
+    for given, found in zip(utterances, answer["utterances"], strict=True):
+        assert found["id"] == given["id"]
+        hypotheses: Any = given["hypotheses"]
+        ids = [model.encode(hypothesis["text"].split()) for hypothesis in hypotheses]
+        new = [part.sum() for part in score_prefixes(model.scorer(), ids, mode == "normalised")]
+        totals = [
+            0.7 * hypothesis.get("am", 0)
+            + 0.2 * hypothesis.get("lm", 0)
+            + 1.3 * score
+            - 0.5 * (len(numbers) - 1)
+            - 0.25 * ("zebra" in hypothesis["text"])
+            for hypothesis, score, numbers in zip(hypotheses, new, ids, strict=True)
+        ]
+        assert [hypothesis["new_lm"] for hypothesis in found["hypotheses"]] == pytest.approx(new, abs=1e-5)
+        assert [hypothesis["total"] for hypothesis in found["hypotheses"]] == pytest.approx(totals, abs=1e-5)
+        assert found["best"] == int(np.argmax(totals))
+    assert answer["utterances"][0]["hypotheses"][1]["num_oov"] == 1
+    assert post(client, "/rescore", {"utterances": []})["utterances"] == []
+
+
+def test_totals_are_the_librarys_where_the_model_cuts_words_otherwise(make_client: MakeClient, model: Model) -> None:
+    cutting = Model(model.network, model.vocabulary, Normaliser(True, "words", "lines"))
+    hypothesis = "state-of-the-art"  # seven words to the model, one to the recogniser
+    body = {"utterances": [{"hypotheses": [{"text": hypothesis, "am": -2.0}]}], "word_penalty": 3.0}
+    (found,) = post(make_client(cutting), "/rescore", body)["utterances"][0]["hypotheses"]
+    (expected,) = cutting.rescore([(hypothesis, -2.0)], word_penalty=3.0)
+    assert found["num_words"] == 1
+    assert found["total"] == pytest.approx(expected.total, abs=1e-5)
+
+
+def test_a_list_longer_than_a_batch_is_rescored_in_pieces(make_client: MakeClient, model: Model) -> None:
+    texts = [f"w3 w4 w{number}" for number in range(2, 20)]
+    body = {"utterances": [{"hypotheses": [{"text": text} for text in texts]}, {"hypotheses": [{"text": "w5"}]}]}
+    whole, pieces = (
+        post(make_client(model, Limits(max_batch=most)), "/rescore", body)["utterances"] for most in (4096, 9)
+    )
+    for one, other in zip(whole, pieces, strict=True):
+        scores = [[hypothesis["new_lm"] for hypothesis in each["hypotheses"]] for each in (one, other)]
+        assert scores[0] == pytest.approx(scores[1], abs=1e-5)
+        assert one["best"] == other["best"]
+
+
+def test_health_and_metrics(client: TestClient) -> None:
+    health = client.get("/healthz").json()
+    HealthAnswer.model_validate(health)
+    assert (health["run"], health["log_z"], health["self_normalised"]) == ("small", 9.0, True)
+    post(client, "/score", {"sentences": ["w3 w4", "w5"]})
+    client.post("/score", content=b"{")
+    client.get("/score/../secret")
+    response = client.get("/metrics")
+    assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    lines = response.text.splitlines()
+    assert 'bnce_requests_total{endpoint="/score",status="200"} 1' in lines
+    assert 'bnce_requests_total{endpoint="/score",status="415"} 1' in lines
+    # Whatever is asked for, the names of endpoints are ours.
+    assert 'bnce_requests_total{endpoint="other",status="404"} 1' in lines
+    assert "bnce_words_total 5" in lines
+    assert "bnce_batch_questions_sum 2" in lines
+
+
+def test_a_token_is_asked_for_where_there_is_one(make_client: MakeClient, model: Model) -> None:
+    client = make_client(model, token="0123456789abcdef")
+    for path in (*PAGE_FILES, "/openapi.json"):
+        assert client.get(path).status_code == 200
+    assert client.get("/healthz").json() == {"status": "ok"}
+    for path in ("/metrics", "/next", "/nothing"):
+        refused = client.get(path)
+        assert (refused.status_code, refused.headers["www-authenticate"]) == (401, 'Bearer realm="bnce"')
+        assert refused.json()["detail"].startswith("This server asks for a token: send the header")
+    client.headers["authorization"] = "Bearer 0123456789abcdef"
+    assert client.get("/healthz").json()["run"] == "small"
+    assert client.get("/metrics").status_code == 200
+    assert post(client, "/score", {"sentences": ["w3"]})["totals"]["num_words"] == 1
+
+
+def test_a_name_that_is_not_ours_is_refused(client: TestClient) -> None:
+    for host in ("evil.example", "localhost.evil.example", "192.0.2.1:8000"):
+        refused = client.get("/healthz", headers={"host": host})
+        assert refused.status_code == 421
+        assert refused.json()["detail"].startswith(f"This server is not called '{host}': start it with --allowed-host")
+    assert client.get("/healthz", headers={"host": "127.0.0.1:8000"}).status_code == 200
+
+
+def test_a_softmax_run_has_exact_values_alone(make_client: MakeClient) -> None:
+    model = make_model(loss="softmax")
+    client = make_client(model)
+    health = client.get("/healthz").json()
+    assert (health["self_normalised"], health["log_z"]) == (False, None)
+    refusals = [
+        ("/score", {"sentences": ["w3"]}),
+        ("/rescore", {"utterances": [{"hypotheses": [{"text": "w3"}]}]}),
+        ("/next", {"normalised": False}),
+    ]
+    for path, body in refusals:
+        response = client.post(path, json=body)
+        assert response.status_code == 422
+        assert "was trained with the softmax and has no constant" in response.json()["detail"]
+    answer = post(client, "/score", {"sentences": ["w3 w4"], "mode": "normalised", "exact": True})
+    np.testing.assert_allclose(
+        answer["sentences"][0]["log10_probs"], model.score(["w3 w4"], normalised=True)[0].log10_probs, atol=1e-6
+    )
+    assert "log_z_mean" not in answer
+
+
+MANY = Limits(max_sentences=3, max_hypotheses=2, max_words=8, max_exact_words=5, max_sentence_words=4, max_next=6)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "told"),
+    [
+        ("/score", {"sentences": ["w3"] * 4}, 413, "The request has 4 sentences: this server takes 3 at most"),
+        ("/score", {"texts": ["w3 . w4 . w5 . w6"]}, 413, "The request has 4 sentences"),
+        ("/score", {"sentences": ["w3 w4 w5"] * 3}, 413, "The request has 9 words or more: this server takes 8"),
+        ("/score", {"sentences": ["w3 w4 w5"] * 2, "exact": True}, 413, "6 words for normalised probabilities"),
+        ("/score", {"sentences": ["w3 w4 w5"] * 2, "mode": "normalised"}, 413, "6 words for normalised"),
+        ("/score", {"sentences": ["w3 w3 w3 w3 w3"]}, 413, "5 words in one sentence: this server takes 4"),
+        ("/score", {}, 422, "Give either 'sentences' (each string one sentence) or 'texts'"),
+        ("/score", {"sentences": [], "texts": []}, 422, "Give either 'sentences'"),
+        ("/score", {"sentences": ["w3"], "mood": "good"}, 422, "mood: Extra inputs are not permitted; /docs says"),
+        ("/score", {"sentences": ["w3"], "mode": "checked"}, 422, "mode: Input should be 'unnormalised' or"),
+        ("/score", {"sentences": [None]}, 422, "sentences.0: Input should be a valid string"),
+        ("/score", {"sentences": "w3"}, 422, "sentences: Input should be a valid list"),
+        ("/score", ["w3"], 422, "the body: "),
+        ("/rescore", {"utterances": [{"hypotheses": []}]}, 422, "utterances.0.hypotheses: List should have at least 1"),
+        ("/rescore", {"utterances": [{"hypotheses": [{"text": "w3"}] * 3}]}, 413, "3 hypotheses"),
+        ("/rescore", {"utterances": [], "lm_weight": "loud"}, 422, "lm_weight: Input should be a valid number"),
+        ("/next", {"k": 7}, 422, "k is 7: this server gives at most 6 next words."),
+        ("/next", {"k": 0}, 422, "k: Input should be greater than or equal to 1"),
+        ("/next", {"prompt": "w3 " * 5, "k": 1}, 413, "5 words in one sentence"),
+    ],
+)
+def test_refusals(make_client: MakeClient, model: Model, path: str, body: Any, status: int, told: str) -> None:
+    client = make_client(model, MANY)
+    response = client.post(path, json=body)
+    assert (response.status_code, list(response.json())) == (status, ["detail"])
+    assert told in response.json()["detail"]
+    assert post(client, "/score", {"sentences": ["w3"]})["totals"]["num_words"] == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "told"),
+    [
+        (b"", 422, "the body: Field required"),
+        (b"null", 422, "the body: "),
+        (b"{", 400, "The body is not JSON: "),
+        (b'{"sentences": ["w3"', 400, "The body is not JSON: "),
+        (b"\x00\x01\x02", 400, "The body is not JSON: "),
+        (b'{"sentences": ["\xff"]}', 400, "The body is not UTF-8: byte 0xff at offset 16"),
+        (json.dumps({"sentences": ["w3"]}).encode("utf-16"), 400, "The body is not UTF-8: byte 0xff at offset 0"),
+        (b'{"sentences": ["\\ud800"]}', 422, "sentences.0: Value error, the text holds half of a surrogate pair"),
+        (b"[" * 100_000, 400, "The body is not JSON"),
+        (b'{"utterances": [], "lm_weight": NaN}', 422, "/docs says what is allowed"),
+        (b'{"k": ' + b"9" * 5000 + b"}", 400, "The body is not JSON that can be read"),
+        (b'{"sentences": ["' + b"w" * 2**20 + b'"]}', 413, "The body is larger than 1048576 bytes"),
+    ],
+)
+def test_bodies_that_are_no_request(client: TestClient, content: bytes, status: int, told: str) -> None:
+    path = "/rescore" if b"utterances" in content else "/next" if b'"k"' in content else "/score"
+    response = client.post(path, content=content, headers={"content-type": "application/json; charset=utf-8"})
+    assert response.status_code == status, response.text
+    assert told in response.json()["detail"]
+    assert "Traceback" not in response.text
+
+
+def test_other_paths_methods_and_kinds(client: TestClient) -> None:
+    assert client.get("/score").json()["detail"] == "'/score' does not take GET: /docs lists what it takes."
+    assert client.get("/score").status_code == 405
+    assert client.get("/etc/passwd").json()["detail"].startswith("There is nothing at '/etc/passwd'")
+    form = client.post("/score", data={"sentences": "w3"})
+    assert (form.status_code, form.json()["detail"][:25]) == (415, "The body must be JSON: se")
+    query = client.get("/next", params={"k": "many"})
+    assert (query.status_code, query.json()["detail"][:27]) == (422, "k: Input should be a valid ")
+
+
+def test_a_failure_is_told_without_its_insides(
+    make_client: MakeClient, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **named: object) -> None:
+        raise RuntimeError("secret insides")
+
+    client = make_client(model)
+    monkeypatch.setattr(model, "next_words_after", fail)
+    response = client.get("/next")
+    assert (response.status_code, response.json()) == (500, {"detail": "The server failed; its log says why."})
+    assert post(client, "/score", {"sentences": ["w3"]})["totals"]["num_words"] == 1
+
+
+def test_pages_need_nothing_from_outside(client: TestClient) -> None:
+    for path, (_, kind) in PAGE_FILES.items():
+        response = client.get(path)
+        assert response.status_code == 200
+        assert response.headers["content-type"].split(";")[0] == kind
+        policy = response.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+        assert "unsafe" not in policy
+        assert not re.search(r"(https?:)?//[a-z]", re.sub(r"^\s*//.*$", "", response.text, flags=re.MULTILINE))
+        # What the policy would block: code and styles inside the page.
+        assert not re.search(r"<script(?![^>]* src=)|<style| style=| on[a-z]+=", response.text)
+
+
+def test_the_interface_is_described(client: TestClient) -> None:
+    api = client.get("/openapi.json").json()
+    assert set(api["paths"]) == {"/score", "/rescore", "/next", "/healthz", "/metrics"}
+    refusals = api["paths"]["/score"]["post"]["responses"]
+    assert {"200", "400", "401", "408", "413", "415", "421", "422", "503", "504"} == set(refusals)
+    assert refusals["422"]["content"]["application/json"]["schema"]["$ref"].endswith("/ErrorAnswer")
+
+
+def test_what_is_not_finite_is_null(make_client: MakeClient, model: Model) -> None:
+    client = make_client(model)
+    huge = {"utterances": [{"hypotheses": [{"text": "w3", "am": 1e308}]}], "am_weight": 1e308}
+    assert post(client, "/rescore", huge)["utterances"][0]["hypotheses"][0]["total"] is None
+    assert math.isfinite(post(client, "/rescore", huge)["utterances"][0]["hypotheses"][0]["new_lm"])
+
+
+def test_a_mixture_is_served_as_a_run_is(make_client: MakeClient, model: Model, tmp_path: Path) -> None:
+    pytest.importorskip("kenlm")
+    arpa = tmp_path / "bigram.arpa"
+    write_arpa(arpa, model.vocabulary.words, estimate(random_ids(2000), len(model.vocabulary), 2))
+    ngram = open_ngram(arpa)
+    mixture = MixtureModel(Mixture([RunComponent(model, "run", True), ngram], [0.6, 0.4]))
+    client = make_client(mixture)
+    health = client.get("/healthz").json()
+    assert (health["kind"], health["log_z"], health["self_normalised"]) == ("mixture", None, True)
+    assert health["vocab_size"] == len(model.vocabulary)
+    sentences = ["w3 w4 zebra", "w5", ""]
+    for mode in ("unnormalised", "normalised"):
+        answer = client.post("/score", json={"sentences": sentences, "mode": mode}).json()
+        expected = mixture.score(sentences, normalised=mode == "normalised")
+        for found, sentence in zip(answer["sentences"], expected, strict=True):
+            assert found["log10_probs"] == pytest.approx(sentence.log10_probs.tolist(), abs=1e-5)
+            assert found["oov"] == sentence.oov.tolist()
+    both = client.post("/score", json={"sentences": sentences, "exact": True}).json()
+    assert (both["log_z"], both["log_z_mean"]) == (None, None)
+    assert both["exact_totals"]["log10_prob"] == pytest.approx(sum(one.log10_prob for one in expected), abs=1e-4)
+    utterances = [{"id": "a", "hypotheses": [{"text": "w3 w4"}, {"text": "w9 w9 w9"}]}]
+    (rescored,) = client.post("/rescore", json={"utterances": utterances}).json()["utterances"]
+    assert rescored["best"] == mixture.rescore(["w3 w4", "w9 w9 w9"])[0].place
+    words = client.get("/next", params={"prompt": "w3", "k": 4}).json()["next"]
+    assert [word["word"] for word in words] == [word.word for word in mixture.next_words("w3", 4)]
+    alone = make_client(MixtureModel(ngram))
+    assert alone.get("/healthz").json()["kind"] == "n-gram"
+    assert alone.post("/score", json={"sentences": ["w3"]}).status_code == 200

@@ -1,0 +1,299 @@
+"""The grid runner: the paper's rows, done ones skipped, interrupted ones continued, a budget shared."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_corpus import Watcher, small_config, small_corpus
+
+from bnce import files
+from bnce.config import RunConfig
+from bnce.corpus.store import Corpus
+from bnce.errors import DiskFullError, NotFiniteError, OutOfMemoryError, UserError
+from bnce.runs.checkpoint import MODEL_FILE, state_files
+from bnce.runs.directory import RunDirectory, is_finished, read_status
+from bnce.training import experiment as experiment_module
+from bnce.training.experiment import Outcome, PlannedRow, run_experiment, table_rows
+from bnce.training.run import create_run, run_training
+from bnce.training.step import TrainingStep
+from bnce.training.trainer import Trainer
+
+CPU = torch.device("cpu")
+ROWS = [PlannedRow("rnn", "softmax"), PlannedRow("rnn", "bnce"), PlannedRow("ffnn", "bnce")]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return small_corpus(tmp_path_factory.mktemp("experiment") / "corpus")
+
+
+class Experiment:
+    def __init__(self, corpus: Corpus, out: Path) -> None:
+        self.corpus, self.out = corpus, out
+        self.trained: list[str] = []
+
+    def config(self, row: PlannedRow) -> RunConfig:
+        config = small_config(self.corpus)
+        return dataclasses.replace(
+            config,
+            model=dataclasses.replace(config.model, name=row.model),
+            loss=dataclasses.replace(config.loss, name=row.loss),
+        )
+
+    @contextlib.contextmanager
+    def watch(self, config: RunConfig) -> Iterator[Watcher]:
+        self.trained.append(f"{config.model.name}-{config.loss.name}")
+        yield Watcher()
+
+    def run(self, **options: object) -> Outcome:
+        return run_experiment(ROWS, self.out, self.config, self.corpus, CPU, self.watch, **options)  # type: ignore
+
+
+def test_tables_are_the_papers_with_chunk_bnce_added() -> None:
+    ltcb, obwb = table_rows("ltcb"), table_rows("obwb")
+    assert [row.name for row in ltcb[:4]] == ["ffnn-softmax", "ffnn-snce", "ffnn-bnce", "rnn-softmax"]
+    assert len(ltcb) == 5 * 3 + 4
+    assert [row for row in obwb if row.loss == "softmax"] == [PlannedRow("relu-lstm", "softmax")]
+    assert len(obwb) == 5 * 2 + 1 + 4
+    with pytest.raises(UserError, match=r"Unknown table 'ltbc'.*Did you mean 'ltcb'"):
+        table_rows("ltbc")
+
+
+def test_rows_that_are_done_are_skipped(corpus: Corpus, tmp_path: Path) -> None:
+    experiment = Experiment(corpus, tmp_path)
+    assert experiment.run().finished
+    assert experiment.trained == [row.name for row in ROWS]
+    assert all((tmp_path / row.name / "evaluation.json").is_file() for row in ROWS)
+    assert experiment.run().finished
+    assert experiment.trained == [row.name for row in ROWS]
+
+
+def test_a_row_without_its_model_is_neither_used_nor_trained_anew(corpus: Corpus, tmp_path: Path) -> None:
+    assert Experiment(corpus, tmp_path).run(keep_models=False).finished
+    run = RunDirectory.open(tmp_path / "rnn-bnce")
+    before = {path.name: path.read_bytes() for path in run.path.iterdir() if path.is_file()}
+    with pytest.raises(UserError, match="has its figures but no model any more"):
+        run.load_model()
+    with pytest.raises(UserError, match="is finished and kept no state to resume from: train with another --out"):
+        run_training(run, corpus, CPU, Watcher(), resume=True)
+    assert {path.name: path.read_bytes() for path in run.path.iterdir() if path.is_file()} == before
+
+
+def test_an_interrupted_experiment_goes_on_to_the_same_numbers(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, broken = Experiment(corpus, tmp_path / "whole"), Experiment(corpus, tmp_path / "broken")
+    assert whole.run().finished
+    call, num_steps = TrainingStep.__call__, 0
+
+    def counting(*arguments: object) -> None:
+        nonlocal num_steps
+        call(*arguments)  # type: ignore[arg-type]
+        num_steps += 1
+
+    monkeypatch.setattr(TrainingStep, "__call__", counting)
+    assert not broken.run(should_stop=lambda: num_steps >= 120).finished  # within the second row
+    assert broken.trained == ["rnn-softmax", "rnn-bnce"]
+    assert [is_finished(tmp_path / "broken" / row.name) for row in ROWS] == [True, False, False]
+    assert broken.run().finished
+    assert broken.trained == ["rnn-softmax", "rnn-bnce", "rnn-bnce", "ffnn-bnce"]
+    for row in ROWS:
+        found, expected = ((tmp_path / name / row.name / "evaluation.json").read_text() for name in ("broken", "whole"))
+        assert found == expected
+
+
+def test_a_budget_is_shared_among_the_rows_that_are_left(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first row needs a second of its share of 20, so each of the others has half of the 59 that are left."""
+    now, used = 1000.0, []
+
+    def train(*_: object, should_stop: Callable[[], bool], **__: object) -> None:
+        nonlocal now
+        begin, needed = now, 1.0 if not used else 100.0
+        while not should_stop() and now < begin + needed:
+            now += 0.25
+        used.append(now - begin)
+
+    monkeypatch.setattr("bnce.training.experiment.time.monotonic", lambda: now)
+    monkeypatch.setattr("bnce.training.experiment.run_training", train)
+    outcome = Experiment(corpus, tmp_path).run(budget_seconds=60.0)
+    assert used == [1.0, 29.5, 29.5]
+    assert outcome.waiting == tuple(row.name for row in ROWS)
+
+
+def test_every_row_has_its_turn_and_goes_on_later(corpus: Corpus, tmp_path: Path) -> None:
+    experiment = Experiment(corpus, tmp_path)
+    outcome = experiment.run(budget_seconds=0.0)
+    assert outcome == Outcome(tuple(row.name for row in ROWS), {})
+    assert experiment.trained == [row.name for row in ROWS]
+    assert experiment.run().finished
+
+
+@pytest.mark.parametrize("is_finished_first", [True, False])
+def test_a_row_with_other_settings_is_refused(corpus: Corpus, tmp_path: Path, is_finished_first: bool) -> None:
+    """Whether it is done or not: a table of rows that were trained differently would say nothing of it."""
+    experiment = Experiment(corpus, tmp_path)
+    experiment.run(should_stop=(lambda: False) if is_finished_first else iter([False, True, True, True]).__next__)
+    experiment.trained.clear()
+    plain = experiment.config
+    for changed, difference in (
+        ({"recipe": "other"}, "recipe small, not other"),
+        ({"training": dataclasses.replace(plain(ROWS[0]).training, epochs=3)}, "training.epochs 2, not 3"),
+    ):
+        experiment.config = lambda row, changed=changed: dataclasses.replace(plain(row), **changed)  # type: ignore
+        with pytest.raises(UserError, match=rf"rnn-softmax' was started with other settings \({difference}\): give"):
+            experiment.run()
+    assert experiment.trained == []
+
+
+def test_a_moved_corpus_is_the_same_and_another_text_is_not(corpus: Corpus, tmp_path: Path) -> None:
+    experiment = Experiment(corpus, tmp_path / "out")
+    assert experiment.run().finished
+    shutil.copytree(corpus.directory, tmp_path / "moved")
+    experiment.corpus = Corpus.open(tmp_path / "moved")
+    assert experiment.run().finished
+    experiment.corpus = small_corpus(tmp_path / "other", num_train=1999)
+    with pytest.raises(UserError, match="has another training text than the run"):
+        experiment.run()
+
+
+def test_what_is_wrong_with_any_row_is_told_before_the_first_is_trained(corpus: Corpus, tmp_path: Path) -> None:
+    experiment = Experiment(corpus, tmp_path)
+    plain = experiment.config
+
+    def last_is_wrong(row: PlannedRow) -> RunConfig:
+        training = dataclasses.replace(plain(row).training, batch_size=8 if row != ROWS[-1] else 100_000)
+        return dataclasses.replace(plain(row), training=training)
+
+    experiment.config = last_is_wrong  # type: ignore[method-assign]
+    with pytest.raises(UserError, match="batch_size"):
+        experiment.run()
+    assert experiment.trained == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_that_is_wrong_is_told_at_once(corpus: Corpus, tmp_path: Path) -> None:
+    experiment = Experiment(corpus, tmp_path)
+    plain = experiment.config
+
+    def two_are_wrong(row: PlannedRow) -> RunConfig:
+        if row == ROWS[0]:
+            raise UserError("Its recipe is gone.")
+        training = dataclasses.replace(plain(row).training, batch_size=8 if row == ROWS[1] else 100_000)
+        return dataclasses.replace(plain(row), training=training)
+
+    experiment.config = two_are_wrong  # type: ignore[method-assign]
+    with pytest.raises(UserError, match=r"^Its recipe is gone\. The text has 2003 tokens, but one batch of 100000"):
+        experiment.run()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_stops_all_rows(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> bool:
+        raise DiskFullError("The disk is full.", "free some space", "go on")
+
+    monkeypatch.setattr(Trainer, "train", full)
+    experiment = Experiment(corpus, tmp_path)
+    with pytest.raises(DiskFullError):
+        experiment.run()
+    assert experiment.trained == ["rnn-softmax"]
+
+
+@pytest.mark.parametrize(
+    ("error", "tried_again"),
+    [
+        (NotFiniteError("The loss is no longer finite."), False),
+        (OutOfMemoryError("The GPU's memory is full."), True),
+        (UserError("Its states are damaged."), True),
+        (OSError(5, "Input/output error"), True),
+    ],
+)
+def test_a_row_that_fails_does_not_hold_up_the_others(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, tried_again: bool
+) -> None:
+    train = Trainer.train
+
+    def fail(trainer: Trainer, should_stop: Callable[[], bool]) -> bool:
+        if trainer.config.model.name == "rnn" and trainer.config.loss.name == "bnce":
+            raise error
+        return train(trainer, should_stop)
+
+    monkeypatch.setattr(Trainer, "train", fail)
+    experiment = Experiment(corpus, tmp_path)
+    outcome = experiment.run()
+    assert outcome == Outcome((), {"rnn-bnce": str(error)})
+    assert not outcome.finished
+    assert [is_finished(tmp_path / row.name) for row in ROWS] == [True, False, True]
+    experiment.trained.clear()
+    outcome = experiment.run()
+    assert list(outcome.failed) == ["rnn-bnce"]
+    assert experiment.trained == (["rnn-bnce"] if tried_again else [])
+    if not tried_again:
+        assert outcome.failed["rnn-bnce"] == "It diverged before; remove its directory to train it again."
+
+
+def test_several_processes_share_an_experiment(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One has begun the second row, finishes the third, and begins the first in the very moment that we do."""
+    experiment = Experiment(corpus, tmp_path)
+    create_run(tmp_path / "rnn-bnce", experiment.config(ROWS[1]), corpus)
+    create, other = experiment_module.create_run, Experiment(corpus, tmp_path)
+
+    def too_late(path: Path, *rest: Any) -> RunDirectory:
+        monkeypatch.setattr(experiment_module, "create_run", create)
+        run_experiment(ROWS[2:], tmp_path, other.config, corpus, CPU, other.watch)
+        create(path, *rest)
+        return create(path, *rest)
+
+    monkeypatch.setattr(experiment_module, "create_run", too_late)
+    with files.held(tmp_path / "rnn-bnce", "busy"):
+        outcome = experiment.run()
+    assert outcome == Outcome(("rnn-softmax", "rnn-bnce"), {})
+    assert (experiment.trained, other.trained) == ([], ["ffnn-bnce"])
+    assert experiment.run().finished
+
+
+@pytest.mark.parametrize("status", ["finished", "diverged"])
+def test_a_row_that_another_process_settles_meanwhile_is_not_trained_again(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    """It ends, and is tidied up, after we have looked at it and before we hold it."""
+    experiment, other, hold = Experiment(corpus, tmp_path), Experiment(corpus, tmp_path), experiment_module.hold_run
+    begun = create_run(tmp_path / "rnn-softmax", experiment.config(ROWS[0]), corpus)
+
+    def hold_late(path: Path) -> contextlib.AbstractContextManager[None]:
+        if path == begun.path:
+            monkeypatch.setattr(experiment_module, "hold_run", hold)
+            if status == "finished":
+                run_experiment(ROWS[:1], tmp_path, other.config, corpus, CPU, other.watch)
+            else:
+                begun.write_json("summary.json", {"status": status})
+        return hold(path)
+
+    monkeypatch.setattr(experiment_module, "hold_run", hold_late)
+    outcome = experiment.run()
+    assert outcome.waiting == ()
+    assert list(outcome.failed) == ([] if status == "finished" else ["rnn-softmax"])
+    assert not state_files(begun.path)
+    assert read_status(begun.path) == status
+    assert len(begun.read_metrics()) == (2 if status == "finished" else 0)
+    assert other.trained == (["rnn-softmax"] if status == "finished" else [])
+
+
+def test_what_a_killed_process_left_of_a_finished_row_is_removed(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as killed:
+        killed.setattr("bnce.training.experiment._tidy_up", lambda *_: None)
+        assert Experiment(corpus, tmp_path).run().finished
+    assert all(state_files(tmp_path / row.name) for row in ROWS)
+    assert Experiment(corpus, tmp_path).run(keep_models=False).finished
+    assert not any(state_files(tmp_path / row.name) for row in ROWS)
+    assert not any((tmp_path / row.name / MODEL_FILE).exists() for row in ROWS)

@@ -1,0 +1,603 @@
+"""The training loop: what it computes, when it measures, what it keeps, and how it stops."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_corpus import Watcher, random_ids, small_config, small_corpus, small_model, write_corpus
+from torch import Tensor
+
+from bnce.corpus.store import Corpus
+from bnce.corpus.streams import Chunk, Streams
+from bnce.errors import UserError
+from bnce.evaluation.evaluate import Evaluation, evaluate
+from bnce.language_model import LanguageModel
+from bnce.optimisers.optimiser import Gradients, Optimiser
+from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, STATE_FORMAT, read_tensors, state_files
+from bnce.runs.directory import RunDirectory
+from bnce.training import clock as training_clock
+from bnce.training import trainer as trainer_module
+from bnce.training.step import TrainingStep
+from bnce.training.trainer import Trainer
+
+CPU = torch.device("cpu")
+METRICS = (
+    "step epoch tokens seconds words_per_second loss ppl_n ppl_f log_z_mean log_z_std lr grad_norm peak_memory_bytes"
+)
+OF_THE_MACHINE = ("seconds", "words_per_second", "peak_memory_bytes")
+
+# 2003 tokens in 8 streams of 250 words are 50 chunks of 5 steps an epoch.
+STEPS_AN_EPOCH = 50
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    return small_corpus(tmp_path / "corpus")
+
+
+@pytest.fixture
+def names(tmp_path: Path) -> Iterator[Path]:
+    return (tmp_path / f"run-{number}" for number in range(100))
+
+
+def make_trainer(names: Iterator[Path], corpus: Corpus, **sections: dict[str, Any]) -> Trainer:
+    run = RunDirectory.create(next(names), small_config(corpus, **sections), corpus)
+    return Trainer(run, corpus, CPU, Watcher())
+
+
+def learned(trainer: Trainer) -> list[dict[str, Any]]:
+    """Read the metrics that do not depend on the machine."""
+    records = trainer.run.read_metrics()
+    return [{key: value for key, value in record.items() if key not in OF_THE_MACHINE} for record in records]
+
+
+def script_perplexities(monkeypatch: pytest.MonkeyPatch, perplexities: list[float]) -> None:
+    """Let validation find these perplexities, one after another."""
+    left = iter(perplexities)
+
+    def scripted(model: LanguageModel, ids: np.ndarray, **_: Any) -> Evaluation:
+        return dataclasses.replace(evaluate(model, ids[:20]), ppl_f=next(left))
+
+    monkeypatch.setattr(trainer_module, "evaluate", scripted)
+
+
+def blow_up_after(monkeypatch: pytest.MonkeyPatch, num_steps: int) -> None:
+    """Let the loss be no number from some step on."""
+    steps = iter(range(1_000_000))
+    plain = LanguageModel.loss_sum
+
+    def loss_sum(self: LanguageModel, *arguments: Any) -> tuple[Tensor, Any]:
+        loss, state = plain(self, *arguments)
+        return (loss * torch.nan if next(steps) >= num_steps else loss), state
+
+    monkeypatch.setattr(LanguageModel, "loss_sum", loss_sum)
+
+
+def assert_all_finite(path: Path, kind: str) -> None:
+    tensors, _ = read_tensors(path, kind)
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values() if tensor.is_floating_point())
+
+
+class TestOneStep:
+    @staticmethod
+    def gradients(chunk: Chunk, gradient: str) -> Gradients:
+        model, seen = small_model("ffnn", loss="softmax"), []
+        optimiser = Optimiser(model, small_config().optimiser)
+        optimiser.apply = seen.append  # type: ignore[method-assign]
+        TrainingStep(model, optimiser, 4, 6, gradient=gradient, precision="float32")(chunk, 1.0)
+        return seen[0]
+
+    def test_streams_average_over_streams_and_sum_over_time(self) -> None:
+        model = small_model("ffnn", loss="softmax")
+        chunk = Streams(random_ids(24), batch_size=4, num_steps=6, num_context=model.num_context).chunk(0)
+        streams, tokens = self.gradients(chunk, "streams"), self.gradients(chunk, "tokens")
+        assert float(streams.norm / tokens.norm) == pytest.approx(6.0, rel=1e-5)
+        loss, _ = model.loss_sum(chunk.input_LB, chunk.target_TB, ())
+        (expected,) = torch.autograd.grad(loss / 4, model.output.bias)
+        torch.testing.assert_close(streams.dense["output.bias"], expected)
+
+    def test_a_short_last_chunk_counts_its_own_steps(self) -> None:
+        chunk = Streams(random_ids(32), batch_size=4, num_steps=6, num_context=1).chunk(1)
+        assert chunk.target_TB.shape == (2, 4)
+        streams, tokens = self.gradients(chunk, "streams"), self.gradients(chunk, "tokens")
+        assert float(streams.norm / tokens.norm) == pytest.approx(2.0, rel=1e-5)
+
+    def test_the_loss_is_a_sum_over_tokens(self) -> None:
+        model = small_model("ffnn", loss="softmax")
+        chunk = Streams(random_ids(24), batch_size=4, num_steps=6, num_context=model.num_context).chunk(0)
+        optimiser = Optimiser(model, small_config().optimiser)
+        optimiser.apply = lambda gradients: None  # type: ignore[method-assign]
+        step = TrainingStep(model, optimiser, 4, 6, gradient="tokens", precision="float32")
+        step(chunk, 1.0)
+        with torch.no_grad():
+            hidden_TBD, _ = model(chunk.input_LB, ())
+            log_probs = model.output.log_probs(hidden_TBD, chunk.target_TB)
+        assert float(step.loss_total) == pytest.approx(-float(log_probs.sum()), rel=1e-6)
+
+
+class TestNumbers:
+    def test_the_same_seed_gives_the_same_numbers(self, corpus: Corpus, names: Iterator[Path]) -> None:
+        sections = {"model": {"dropout": 0.2}, "loss": {"name": "snce", "num_noise": 4}}
+        first, second = (make_trainer(names, corpus, **sections) for _ in range(2))
+        assert first.train()
+        # Whatever else used random numbers in between.
+        torch.rand(7)
+        second = Trainer(second.run, corpus, CPU, Watcher())
+        assert second.train()
+        assert learned(first) == learned(second)
+        ours, theirs = first.model.state_dict(), second.model.state_dict()
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+        third = make_trainer(names, corpus, **sections, training={"seed": 2})
+        assert third.train()
+        assert learned(third) != learned(first)
+
+    def test_saving_and_measuring_change_no_number(self, corpus: Corpus, names: Iterator[Path]) -> None:
+        sections = {"model": {"dropout": 0.2}, "loss": {"name": "snce", "num_noise": 4}}
+        often_saved = {"checkpoint_seconds": 1e-9, "evaluations_per_epoch": 5, "max_train_tokens": 400}
+        rare = make_trainer(names, corpus, **sections, training={"max_train_tokens": 400})
+        often = make_trainer(names, corpus, **sections, training=often_saved)
+        rare = Trainer(rare.run, corpus, CPU, Watcher())
+        assert rare.train()
+        often = Trainer(often.run, corpus, CPU, Watcher())
+        assert often.train()
+        assert rare.run.read_metrics()[-1]["ppl_f"] == often.run.read_metrics()[-1]["ppl_f"]
+
+    def test_it_learns(self, corpus: Corpus, names: Iterator[Path]) -> None:
+        trainer = make_trainer(names, corpus)
+        before = evaluate(trainer.model, corpus.split("valid")).ppl_f
+        assert trainer.train()
+        assert trainer.run.read_metrics()[-1]["ppl_f"] < 0.9 * before
+
+    def test_every_model_and_loss_trains(self, corpus: Corpus, names: Iterator[Path]) -> None:
+        losses = {"softmax": 0, "nce": 3, "snce": 3, "bnce": 0}
+        pairs = [("rnn", "nce"), ("relu-rnn", "snce"), ("lstm", "softmax"), ("relu-lstm", "bnce"), ("ffnn", "softmax")]
+        for model, loss in pairs:
+            trainer = make_trainer(
+                names,
+                corpus,
+                model={"name": model},
+                loss={"name": loss, "num_noise": losses[loss]},
+                optimiser={"name": "sgd", "gradient": "streams", "schedule": "halve"},
+                training={"max_train_tokens": 200, "epochs": 1},
+            )
+            assert trainer.train()
+            (record,) = trainer.run.read_metrics()
+            assert math.isfinite(record["loss"])
+            assert (record["ppl_n"] is None) == (loss == "softmax")
+
+
+class TestStreamsAndState:
+    def test_the_state_goes_on_within_an_epoch_and_starts_anew_with_it(
+        self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        given, returned = [], []
+
+        run = TrainingStep._run
+
+        def spy(step: TrainingStep, *arguments: Any) -> None:
+            given.append(step.state[0].clone())
+            run(step, *arguments)
+            returned.append(step.state[0].clone())
+
+        monkeypatch.setattr(TrainingStep, "_run", spy)
+        assert make_trainer(names, corpus).train()
+        assert len(given) == 2 * STEPS_AN_EPOCH
+        for index, state in enumerate(given):
+            if index % STEPS_AN_EPOCH == 0:
+                assert not state.any()
+            else:
+                assert torch.equal(state, returned[index - 1])
+
+    def test_every_token_of_every_epoch(self, corpus: Corpus, names: Iterator[Path]) -> None:
+        trainer = make_trainer(names, corpus)
+        assert trainer.total_steps == 2 * STEPS_AN_EPOCH
+        assert trainer.total_tokens == 4000
+        trainer.train()
+        assert trainer.tokens == 4000
+        assert trainer.observer.tokens == list(range(40, 4001, 40))
+
+    def test_limits_on_the_text(self, corpus: Corpus, names: Iterator[Path]) -> None:
+        trainer = make_trainer(names, corpus, training={"max_train_tokens": 400, "max_valid_tokens": 33})
+        assert trainer.total_tokens == 800
+        assert trainer.valid_ids.tolist() == corpus.split("valid")[:33].tolist()
+
+    def test_a_corpus_with_another_text_is_refused(self, tmp_path: Path, corpus: Corpus, names: Iterator[Path]) -> None:
+        trainer = make_trainer(names, corpus)
+        ids = corpus.split("train").copy()
+        ids[ids == 5] = 6
+        other = write_corpus(tmp_path / "other", {"train": ids, "valid": corpus.split("valid")})
+        with pytest.raises(UserError, match=r"has another training text than the run .* began with"):
+            Trainer(trainer.run, other, CPU, Watcher())
+
+    def test_a_corpus_with_other_words_is_refused(self, tmp_path: Path, corpus: Corpus, names: Iterator[Path]) -> None:
+        run = make_trainer(names, corpus).run
+        other = write_corpus(tmp_path / "other", {"train": random_ids(500, 29), "valid": random_ids(9, 29)}, 29)
+        with pytest.raises(UserError, match="has another vocabulary"):
+            Trainer(run, other, CPU, Watcher())
+
+
+class TestEvaluations:
+    @pytest.mark.parametrize(
+        ("per_epoch", "steps"), [(1, [10, 20]), (3, [4, 7, 10, 14, 17, 20]), (1000, [*range(1, 21)])]
+    )
+    def test_as_often_as_asked(
+        self,
+        corpus: Corpus,
+        names: Iterator[Path],
+        monkeypatch: pytest.MonkeyPatch,
+        per_epoch: int,
+        steps: list[int],
+    ) -> None:
+        script_perplexities(monkeypatch, [10.0] * len(steps))
+        trainer = make_trainer(names, corpus, training={"evaluations_per_epoch": per_epoch, "max_train_tokens": 400})
+        assert trainer.train()
+        assert [record["step"] for record in trainer.run.read_metrics()] == steps
+
+    def test_metrics_have_these_keys_in_this_order(self, corpus: Corpus, names: Iterator[Path]) -> None:
+        trainer = make_trainer(names, corpus, training={"evaluations_per_epoch": 2})
+        assert trainer.train()
+        records = trainer.run.read_metrics()
+        assert [" ".join(record) for record in records] == [METRICS] * 4
+        assert [record["epoch"] for record in records] == [0.5, 1.0, 1.5, 2.0]
+        assert [record["tokens"] for record in records] == [1000, 2000, 3000, 4000]
+        assert trainer.observer.records == records
+        assert all(record["peak_memory_bytes"] > 10_000_000 for record in records)
+
+    def test_loss_and_norm_are_those_since_the_last_evaluation(
+        self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        losses, norms = [], []
+
+        run = TrainingStep._run
+
+        def spy(step: TrainingStep, *arguments: Any) -> None:
+            before = float(step.loss_total)
+            run(step, *arguments)
+            losses.append(float(step.loss_total) - before)
+            norms.append(float(step.norm))
+
+        monkeypatch.setattr(TrainingStep, "_run", spy)
+        trainer = make_trainer(names, corpus)
+        assert trainer.train()
+        first, second = trainer.run.read_metrics()
+        assert first["loss"] == pytest.approx(sum(losses[:50]) / 2000, rel=1e-9)
+        assert second["loss"] == pytest.approx(sum(losses[50:]) / 2000, rel=1e-9)
+        assert (first["grad_norm"], second["grad_norm"]) == (norms[49], norms[99])
+
+    def test_figures_are_those_of_the_evaluation(self, corpus: Corpus, names: Iterator[Path]) -> None:
+        trainer = make_trainer(names, corpus)
+        assert trainer.train()
+        record, result = trainer.run.read_metrics()[-1], evaluate(trainer.model, corpus.split("valid"))
+        for key in ("ppl_n", "ppl_f", "log_z_mean", "log_z_std"):
+            assert record[key] == getattr(result, key)
+
+    @pytest.mark.parametrize("optimiser", ["sgd", "rowwise"])
+    def test_a_run_that_goes_astray_is_told_once(
+        self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch, optimiser: str
+    ) -> None:
+        trainer = make_trainer(names, corpus, optimiser={"name": optimiser}, training={"evaluations_per_epoch": 4})
+        start = evaluate(trainer.model, corpus.split("valid")).ppl_f  # near the unigram model: its weights are small
+        script_perplexities(monkeypatch, [0.9 * start, 1.05 * start, 1.2 * start, 1.3 * start] * 2)
+        assert trainer.train()
+        (sentence,) = trainer.observer.sentences  # type: ignore[attr-defined]
+        told = re.fullmatch(
+            r"Validation PPLf is (\S+) at step 38, worse than at the start of training \((\S+)\): lower "
+            r"optimiser.learning_rate \(\S+\)( or optimiser.body_learning_rate \(\S+\))?\.",
+            sentence,
+        )
+        assert told
+        assert float(told[1]) == pytest.approx(1.2 * start, rel=1e-4)
+        assert float(told[2]) == pytest.approx(start, rel=0.01)
+        assert (told[3] is not None) == (optimiser == "rowwise")
+
+        resumed = Trainer(trainer.run, corpus, CPU, Watcher())
+        resumed.resume()
+        assert (resumed.warnings, resumed.is_astray) == ([sentence], True)
+
+    def test_the_best_model_is_kept(
+        self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        script_perplexities(monkeypatch, [5.0, 3.0, 4.0, 3.0])
+        trainer = make_trainer(names, corpus, training={"evaluations_per_epoch": 2})
+        kept = {}
+        save_model = RunDirectory.save_model
+
+        def spy(self: RunDirectory, model: LanguageModel, step: int) -> None:
+            kept[step] = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+            save_model(self, model, step)
+
+        monkeypatch.setattr(RunDirectory, "save_model", spy)
+        assert trainer.train()
+        assert list(kept) == [25, 50]
+        tensors, metadata = read_tensors(trainer.run.path / MODEL_FILE, MODEL_FORMAT)
+        assert metadata["step"] == "50"
+        assert all(torch.equal(tensors[name], tensor) for name, tensor in kept[50].items())
+        assert not torch.equal(tensors["embedding"], trainer.model.embedding)
+
+
+class TestEarlyStopping:
+    def test_ends_where_validation_does_not_become_better(
+        self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        script_perplexities(monkeypatch, [5.0, 6.0, 4.0, 4.0, 4.5, 1.0])
+        trainer = make_trainer(names, corpus, training={"epochs": 6, "stop_after": 2})
+        assert trainer.train()
+        assert (trainer.step, trainer.best_step, trainer.stops_early) == (250, 150, True)
+        assert (
+            "Training ends early at step 250 of 300: 2 evaluations in a row found no validation PPLf below 4 (step "
+            "150), and training.stop_after is 2."
+        ) in trainer.observer.sentences  # type: ignore[attr-defined]
+
+    def test_counts_on_over_a_resume(
+        self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        script_perplexities(monkeypatch, [5.0, 6.0, 7.0, 8.0])
+        trainer = make_trainer(names, corpus, training={"epochs": 6, "stop_after": 2})
+        assert not trainer.train(lambda: trainer.step == 120)
+        resumed = Trainer(trainer.run, corpus, CPU, Watcher())
+        resumed.resume()
+        assert resumed.train()
+        assert resumed.step == 150
+        # Killed after its last evaluation, it is not trained further, and evaluates nothing again.
+        again = Trainer(trainer.run, corpus, CPU, Watcher())
+        again.resume()
+        assert again.train()
+        assert (again.step, again.best_step, again.stops_early) == (150, 50, True)
+
+    def test_is_off_by_default(self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+        script_perplexities(monkeypatch, [5.0, 6.0, 7.0, 8.0])
+        trainer = make_trainer(names, corpus, training={"epochs": 4})
+        assert trainer.train()
+        assert (trainer.step, trainer.stops_early) == (200, False)
+
+
+class TestSchedule:
+    def test_the_rate_is_halved_after_patience(
+        self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # Two evaluations an epoch, of which only the one at its end counts.
+        ends = [9.0, 8.0, 8.0, 8.5, 7.0, 7.0]
+        script_perplexities(monkeypatch, [value for end in ends for value in (1.0, end)])
+        trainer = make_trainer(
+            names,
+            corpus,
+            optimiser={"name": "sgd", "learning_rate": 0.4, "schedule": "halve", "patience": 2},
+            training={"epochs": 6, "evaluations_per_epoch": 2, "max_train_tokens": 80},
+        )
+        assert trainer.train()
+        rates = [record["lr"] for record in trainer.run.read_metrics()][1::2]
+        assert rates == [0.4, 0.4, 0.4, 0.4, 0.2, 0.2]
+
+    def test_the_rate_falls_linearly(self, corpus: Corpus, names: Iterator[Path]) -> None:
+        trainer = make_trainer(names, corpus, optimiser={"learning_rate": 0.1, "warmup_steps": 4})
+        used = []
+        set_factor = trainer.optimiser.set_factor
+        trainer.optimiser.set_factor = lambda factor: (used.append(factor), set_factor(factor))  # type: ignore
+        assert trainer.train()
+        assert used[:4] == pytest.approx([0.25, 0.5 * 0.99, 0.75 * 0.98, 0.97])
+        assert used[50] == pytest.approx(0.5)
+        # The rate that is told is the one that the last step was made with.
+        assert [record["lr"] for record in trainer.run.read_metrics()] == pytest.approx(
+            [0.1 * used[49], 0.1 * used[99]]
+        )
+
+
+class TestClock:
+    @pytest.fixture
+    def clock(self, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+        clock = SimpleNamespace(now=100.0)
+        for module in (trainer_module, training_clock):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+        call = TrainingStep.__call__
+
+        def step(*arguments: Any) -> None:
+            clock.now += 1.0
+            call(*arguments)
+
+        def measure(model: LanguageModel, ids: np.ndarray, **_: Any) -> Evaluation:
+            clock.now += 1000.0
+            return evaluate(model, ids)
+
+        monkeypatch.setattr(TrainingStep, "__call__", step)
+        monkeypatch.setattr(trainer_module, "evaluate", measure)
+        return clock
+
+    def test_only_training_is_timed(self, corpus: Corpus, names: Iterator[Path], clock: SimpleNamespace) -> None:
+        trainer = make_trainer(names, corpus)
+        assert trainer.train()
+        assert clock.now == 100.0 + 100 + 2000
+        records = trainer.run.read_metrics()
+        assert [record["seconds"] for record in records] == [50.0, 100.0]
+        assert [record["words_per_second"] for record in records] == [40.0, 40.0]
+        assert trainer.clock.seconds == 100.0
+
+    def test_start_up_is_timed_apart(
+        self, corpus: Corpus, names: Iterator[Path], clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        trainer = make_trainer(names, corpus)
+        # As on a GPU: the first three steps compile and capture.
+        monkeypatch.setattr(TrainingStep, "starts_up", property(lambda _: trainer.step < 3))
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
+        assert trainer.train()
+        records = trainer.run.read_metrics()
+        assert (trainer.clock.startup_seconds, trainer.clock.seconds) == (3.0, 97.0)
+        assert [record["seconds"] for record in records] == [47.0, 97.0]
+        # Neither its seconds nor its words count, in the run and since an evaluation.
+        assert trainer.clock.words_per_second == 40.0
+        assert [record["words_per_second"] for record in records] == [40.0, 40.0]
+        assert trainer.tokens == 100 * 40
+
+    def test_a_run_to_be_repeated_is_saved_only_when_it_is_stopped(
+        self, corpus: Corpus, names: Iterator[Path], clock: SimpleNamespace
+    ) -> None:
+        trainer = make_trainer(names, corpus, training={"checkpoint_seconds": math.inf})
+        assert not trainer.train(lambda: trainer.step == 60)
+        assert [path.name for path in state_files(trainer.run.path)] == ["state-000000000060.safetensors"]
+
+    def test_states_are_saved_by_the_clock(
+        self, corpus: Corpus, names: Iterator[Path], clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        saved = []
+        save_state = trainer_module.save_state
+
+        def spy(directory: Path, step: int, *arguments: Any) -> Path:
+            saved.append(step)
+            return save_state(directory, step, *arguments)
+
+        monkeypatch.setattr(trainer_module, "save_state", spy)
+        trainer = make_trainer(names, corpus, training={"checkpoint_seconds": 20.0})
+        assert trainer.train()
+        # After an evaluation, which saves, the twenty seconds begin anew.
+        assert saved == [20, 40, 50, 70, 90, 100]
+        assert [path.name for path in state_files(trainer.run.path)] == [
+            "state-000000000090.safetensors",
+            "state-000000000100.safetensors",
+        ]
+
+
+class TestNotFinite:
+    def test_a_loss_that_is_no_number_stops_the_run(
+        self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        blow_up_after(monkeypatch, num_steps=60)
+        trainer = make_trainer(names, corpus, optimiser={"schedule": "halve"})
+        with pytest.raises(UserError) as caught:
+            trainer.train()
+        state = trainer.run.path / "state-000000000050.safetensors"
+        assert str(caught.value) == (
+            f"The loss is no longer finite at step 61 (learning rate 0.1): the last good checkpoint is '{state}'. "
+            f"Go on from it with lower rates:  bnce train --out {trainer.run.path} --resume "
+            "--set optimiser.learning_rate=0.05 --set optimiser.body_learning_rate=0.002"
+        )
+        assert state_files(trainer.run.path) == [state]
+        assert_all_finite(state, STATE_FORMAT)
+        assert_all_finite(trainer.run.path / MODEL_FILE, MODEL_FORMAT)
+
+    def test_before_the_first_checkpoint(
+        self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        blow_up_after(monkeypatch, num_steps=0)
+        trainer = make_trainer(names, corpus)
+        with pytest.raises(UserError, match=r"at step 1 \(learning rate 0.1\): there is no checkpoint yet"):
+            trainer.train()
+        assert state_files(trainer.run.path) == []
+
+    def test_where_the_loss_is_looked_at_rarely(
+        self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # As on a GPU: by the time the run looks, the parameters are lost, and must not be saved.
+        monkeypatch.setitem(trainer_module.CHECK_EVERY_STEPS, "cpu", 1000)
+        blow_up_after(monkeypatch, num_steps=60)
+        trainer = make_trainer(names, corpus)
+        with pytest.raises(UserError, match=r"The loss is no longer finite at step 100 .*state-000000000050"):
+            trainer.train()
+        (state,) = state_files(trainer.run.path)
+        assert_all_finite(state, STATE_FORMAT)
+
+    # The loss of the first step is fine, but it makes a model whose scores overflow, or one that is not finite itself.
+    @pytest.mark.parametrize(("optimiser", "learning_rate"), [("sgd", 1e38), ("rowwise", 1e38)])
+    @pytest.mark.parametrize("checkpoint_seconds", [1e-9, 1e9])
+    @pytest.mark.parametrize("evaluations_per_epoch", [1, 50])
+    def test_a_step_that_is_too_long_is_not_saved(
+        self,
+        corpus: Corpus,
+        names: Iterator[Path],
+        optimiser: str,
+        learning_rate: float,
+        checkpoint_seconds: float,
+        evaluations_per_epoch: int,
+    ) -> None:
+        trainer = make_trainer(
+            names,
+            corpus,
+            optimiser={"name": optimiser, "learning_rate": learning_rate, "clip_norm": 1e6, "schedule": "halve"},
+            training={"checkpoint_seconds": checkpoint_seconds, "evaluations_per_epoch": evaluations_per_epoch},
+        )
+        told = rf"is no longer finite at step [12] \(learning rate {re.escape(f'{learning_rate:g}')}\)"
+        with pytest.raises(UserError, match=told):
+            trainer.train()
+        for state in state_files(trainer.run.path):
+            assert_all_finite(state, STATE_FORMAT)
+        assert not (trainer.run.path / MODEL_FILE).exists()
+
+    def test_a_perplexity_that_is_not_finite_stops_the_run(
+        self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        script_perplexities(monkeypatch, [7.0, math.inf])
+        trainer = make_trainer(names, corpus, optimiser={"schedule": "halve"})
+        with pytest.raises(
+            UserError, match=r"The validation perplexity .* at step 100 \(learning rate 0.1\): .*-0*50\."
+        ):
+            trainer.train()
+        assert [record["step"] for record in trainer.run.read_metrics()] == [50]
+
+
+@pytest.mark.parametrize(("batch_size", "is_told"), [(65, True), (64, False)])
+def test_few_steps_of_a_large_batch_are_told(
+    corpus: Corpus, names: Iterator[Path], batch_size: int, is_told: bool
+) -> None:
+    trainer = make_trainer(names, corpus, training={"batch_size": batch_size, "epochs": 1})
+    assert not trainer.train(should_stop=lambda: trainer.step == 2)
+    told = r"has (\d+) steps, few to learn from: lower training.batch_size"
+    found = re.findall(told, " ".join(trainer.warnings))
+    assert found == ([str(trainer.total_steps)] if is_told else [])
+    resumed = Trainer(trainer.run, corpus, CPU, Watcher())
+    resumed.resume()
+    assert resumed.train()
+    assert resumed.warnings == trainer.warnings
+
+
+def test_stops_when_asked_to_and_saves(corpus: Corpus, names: Iterator[Path]) -> None:
+    trainer = make_trainer(names, corpus)
+    assert not trainer.train(should_stop=lambda: trainer.step == 7)
+    assert trainer.step == 7
+    assert [path.name for path in state_files(trainer.run.path)] == ["state-000000000007.safetensors"]
+
+
+def test_a_wish_to_stop_at_the_last_step_is_the_end(corpus: Corpus, names: Iterator[Path]) -> None:
+    trainer = make_trainer(names, corpus)
+    assert trainer.train(should_stop=lambda: trainer.step == trainer.total_steps)
+
+
+def test_the_fastest_softmax_is_chosen_when_asked(
+    corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a run: what is resumed goes on with the form it began with, whatever is the fastest by then."""
+    monkeypatch.setattr("bnce.losses.softmax_forms.fastest", lambda *_, **__: ("plain", {"fused": 2.0, "plain": 1.0}))
+    trainer = make_trainer(names, corpus, loss={"name": "softmax", "softmax": "auto"})
+    assert not trainer.train(should_stop=lambda: trainer.step == 3)
+    assert trainer.model.output.softmax == "plain"
+    assert any("fastest softmax here is 'plain'" in sentence for sentence in trainer.observer.sentences)  # type: ignore[attr-defined]
+
+    monkeypatch.setattr("bnce.losses.softmax_forms.fastest", lambda *_, **__: pytest.fail("it was chosen already"))
+    resumed = Trainer(trainer.run, corpus, CPU, Watcher())
+    resumed.resume()
+    assert not resumed.train(should_stop=lambda: resumed.step == 6)
+    assert resumed.model.output.softmax == "plain"
+
+    monkeypatch.setattr("bnce.losses.softmax_forms.fastest", lambda *_, **__: ("fused", {"fused": 1.0}))
+    monkeypatch.setattr("bnce.losses.softmax_forms.can_run", lambda name, _: name != "plain")
+    elsewhere = Trainer(trainer.run, corpus, CPU, Watcher())
+    elsewhere.resume()
+    assert elsewhere.train()
+    assert elsewhere.model.output.softmax == "fused"
+    assert any("softmax 'plain', which cannot run here." in told for told in elsewhere.observer.sentences)  # type: ignore
+
+
+def test_the_peak_of_memory_is_the_runs_own(
+    corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reset: list[torch.device] = []
+    monkeypatch.setattr(trainer_module, "reset_peak_memory", reset.append)
+    assert make_trainer(names, corpus).train()
+    assert reset == [CPU]
