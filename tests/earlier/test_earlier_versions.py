@@ -1,0 +1,107 @@
+"""What an earlier version wrote opens and goes on as it did there. `make.sh` is how its files were made."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from bnce.cli import app
+from bnce.measure.integrity import examine_directory
+
+HERE = Path(__file__).parent
+LOSSES = ("softmax", "nce", "snce", "chunk-bnce")
+MODELS = ("ffnn", "rnn", "relu-rnn", "lstm", "relu-lstm")
+# Figures of another processor's last bits.
+CLOSE = {"rel": 1e-4, "abs": 1e-4}
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("earlier")
+    with tarfile.open(HERE / "0.1.0.tar.xz") as archive:
+        archive.extractall(place, filter="data")
+    return place
+
+
+def bnce(*arguments: str | Path) -> dict[str, Any]:
+    result = CliRunner().invoke(app, [*map(str, arguments), "--json"])
+    assert result.exit_code == 0, result.output
+    answer: dict[str, Any] = json.loads(result.stdout)
+    return answer
+
+
+def expected(written: Path, name: str) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads((written / "expected" / f"{name}.json").read_text())
+    return answer
+
+
+def test_corpora_and_runs_are_whole(written: Path) -> None:
+    for name in ("corpus", "resumable", *(f"run-{name}" for name in (*MODELS, *LOSSES))):
+        _, findings = examine_directory(written / name)
+        assert [finding for finding in findings if not finding.well] == [], name
+
+
+@pytest.mark.parametrize("name", [*MODELS, *LOSSES])
+def test_runs_are_evaluated_as_they_were(written: Path, name: str) -> None:
+    run = written / f"run-{name}"
+    before = json.loads((run / "evaluation.json").read_text())
+    now = bnce("evaluate", run, "--corpus", written / "corpus")
+    for key in ("ppl_n", "ppl_f", "log_z_mean", "log_z_std", "num_tokens", "num_oov"):
+        assert now[key] == (None if before[key] is None else pytest.approx(before[key], **CLOSE)), key
+
+
+@pytest.mark.parametrize(("model", "name"), [("run-relu-lstm", "score"), ("int8", "int8"), ("mixture.toml", "mixture")])
+def test_sentences_are_scored_as_they_were(written: Path, model: str, name: str) -> None:
+    before, now = expected(written, name), bnce("score", written / model, written / "score.txt")
+    assert now.keys() >= before.keys()
+    for key in ("log10_prob", "ppl", "num_oov", "num_words"):
+        assert now[key] == pytest.approx(before[key], **CLOSE), key
+
+
+def test_a_run_goes_on_as_it_did(written: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(written / "resumable", run)
+    told = bnce("train", "--out", run, "--resume", "--corpus", written / "corpus", "--set", "training.epochs=4")
+    assert (told["status"], told["step"]) == ("finished", 904)
+    before, now = expected(written, "resumed"), json.loads((run / "evaluation.json").read_text())
+    for key in ("ppl_n", "ppl_f", "log_z_mean", "num_tokens", "num_oov"):
+        assert now[key] == pytest.approx(before[key], rel=1e-3), key
+
+
+def test_an_experiment_goes_on(written: Path, tmp_path: Path) -> None:
+    place = tmp_path / "experiment"
+    shutil.copytree(written / "experiment", place)
+    shutil.rmtree(place / "rnn-bnce")
+    kept = (place / "rnn-softmax" / "model.safetensors").read_bytes()
+    settings = [
+        line.removesuffix(" \\").strip()
+        for line in (HERE / "make.sh").read_text().partition('S="')[2].partition('"')[0].split("--set ")
+        if line.strip()
+    ]
+    settings[-1] = settings[-1].partition(" --threads")[0]
+    options = [word for setting in settings for word in ("--set", setting)]
+    told = bnce(
+        *("experiment", "ltcb", "--corpus", written / "corpus", "--models", "rnn", "--losses", "softmax,bnce"),
+        *("--out", place, "--threads", "1", *options),
+    )
+    assert told
+    assert (place / "rnn-softmax" / "model.safetensors").read_bytes() == kept, "a finished row is not trained again"
+    before = json.loads((written / "experiment" / "rnn-bnce" / "evaluation.json").read_text())
+    now = json.loads((place / "rnn-bnce" / "evaluation.json").read_text())
+    assert now["ppl_f"] == pytest.approx(before["ppl_f"], rel=1e-3)
+
+
+def test_exports_open(written: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    network = transformers.AutoModelForCausalLM.from_pretrained(written / "transformers", trust_remote_code=True)
+    assert torch.isfinite(network(torch.tensor([[1, 5, 7]])).logits).all()
+    onnxruntime = pytest.importorskip("onnxruntime")
+    for graph in sorted((written / "onnx").glob("*.onnx")):
+        assert onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"]).get_inputs()
