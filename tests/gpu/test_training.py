@@ -14,7 +14,7 @@ from bnce.losses.softmax_forms import FORMS, can_run
 from bnce.machine.precision import float32_products
 from bnce.measure.bench import bench
 from bnce.noise import make_noise
-from bnce.optimisers.optimiser import Optimiser
+from bnce.optimisers import build_optimiser
 from bnce.output_layer import OutputLayer
 from bnce.training.step import NUM_EAGER_STEPS, TrainingStep
 
@@ -50,7 +50,7 @@ class Training:
         noise = make_noise("unigram", np.bincount(ids, minlength=V))
         self.model = LanguageModel(config.model, config.loss, noise).to(device)
         self.start = self.parameters()
-        self.optimiser = Optimiser(self.model, config.optimiser, deterministic=deterministic)
+        self.optimiser = build_optimiser(self.model, config.optimiser, deterministic=deterministic)
         self.step = TrainingStep(self.model, self.optimiser, B, T, gradient="tokens", precision=precision)
         self.streams = open_streams(ids, B, T, self.model.num_context, device)
         if loss == "chunk-bnce":

@@ -21,7 +21,8 @@ from bnce.corpus.streams import Chunk, Streams
 from bnce.errors import UserError
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.language_model import LanguageModel
-from bnce.optimisers.optimiser import Gradients, Optimiser
+from bnce.optimisers import build_optimiser
+from bnce.optimisers.clip import Gradients
 from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, STATE_FORMAT, read_tensors, state_files
 from bnce.runs.directory import RunDirectory
 from bnce.training import clock as training_clock
@@ -91,7 +92,7 @@ class TestOneStep:
     @staticmethod
     def gradients(chunk: Chunk, gradient: str) -> Gradients:
         model, seen = small_model("ffnn", loss="softmax"), []
-        optimiser = Optimiser(model, small_config().optimiser)
+        optimiser = build_optimiser(model, small_config().optimiser)
         optimiser.apply = seen.append  # type: ignore[method-assign]
         TrainingStep(model, optimiser, 4, 6, gradient=gradient, precision="float32")(chunk, 1.0)
         return seen[0]
@@ -114,7 +115,7 @@ class TestOneStep:
     def test_the_loss_is_a_sum_over_tokens(self) -> None:
         model = small_model("ffnn", loss="softmax")
         chunk = Streams(random_ids(24), batch_size=4, num_steps=6, num_context=model.num_context).chunk(0)
-        optimiser = Optimiser(model, small_config().optimiser)
+        optimiser = build_optimiser(model, small_config().optimiser)
         optimiser.apply = lambda gradients: None  # type: ignore[method-assign]
         step = TrainingStep(model, optimiser, 4, 6, gradient="tokens", precision="float32")
         step(chunk, 1.0)

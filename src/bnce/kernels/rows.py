@@ -29,14 +29,14 @@ def _add_to_winner(scratch_V, words_N, values_ND, merged_ND, D: tl.constexpr, BL
 
 @triton.jit
 def _adagrad(
-    table_VD, accumulator_V, words_N, merged_ND, rate, clip, D: tl.constexpr, EVERY: tl.constexpr, BLOCK: tl.constexpr
+    table_VD, accumulator_V, words_N, grad_ND, rate, clip, D: tl.constexpr, EVERY: tl.constexpr, BLOCK: tl.constexpr
 ):
     row = tl.program_id(0).to(tl.int64)
     scale = tl.load(clip)
     total = 0.0
     for begin in range(0, D, BLOCK):
         column = begin + tl.arange(0, BLOCK)
-        value = tl.load(merged_ND + row * D + column, mask=column < D, other=0.0) * scale
+        value = tl.load(grad_ND + row * D + column, mask=column < D, other=0.0) * scale
         total += tl.sum(value * value)
     # A row that lost its word holds zeros and has nothing to do.
     if total > 0.0:
@@ -47,7 +47,7 @@ def _adagrad(
         for begin in range(0, D, BLOCK):
             column = begin + tl.arange(0, BLOCK)
             inside = column < D
-            value = tl.load(merged_ND + row * D + column, mask=inside, other=0.0)
+            value = tl.load(grad_ND + row * D + column, mask=inside, other=0.0)
             place = table_VD + word * D + column
             tl.store(place, tl.load(place, mask=inside, other=0.0) + factor * value, mask=inside)
 
@@ -63,11 +63,11 @@ def merge(words_N: Tensor, values_ND: Tensor, scratch_V: Tensor) -> tuple[Tensor
 
 
 def adagrad_(
-    table_VD: Tensor, accumulator_V: Tensor, words_N: Tensor, merged_ND: Tensor, rate: Tensor, clip: Tensor
+    table_VD: Tensor, accumulator_V: Tensor, words_N: Tensor, grad_ND: Tensor, rate: Tensor, clip: Tensor
 ) -> None:
     """Clip and step the touched rows by row-wise Adagrad, each row read and written once."""
-    D = merged_ND[0].numel()
-    _adagrad[(len(words_N),)](table_VD, accumulator_V, words_N, merged_ND, rate, clip, D, EVERY=False, BLOCK=_block(D))
+    D = grad_ND[0].numel()
+    _adagrad[(len(words_N),)](table_VD, accumulator_V, words_N, grad_ND, rate, clip, D, EVERY=False, BLOCK=_block(D))
 
 
 def adagrad_dense_(table_VD: Tensor, accumulator_V: Tensor, grad_VD: Tensor, rate: Tensor, clip: Tensor) -> None:

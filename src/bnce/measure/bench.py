@@ -25,7 +25,7 @@ from bnce.losses import softmax_forms
 from bnce.machine.devices import describe_device
 from bnce.models.parameter_count import count_parameters
 from bnce.noise import make_noise
-from bnce.optimisers.optimiser import Optimiser
+from bnce.optimisers import build_optimiser
 from bnce.training.step import NUM_EAGER_STEPS, TrainingStep
 from bnce.version import __version__
 
@@ -140,7 +140,7 @@ class _Runner:
         training = config.training
         self.step = TrainingStep(
             self.model,
-            Optimiser(self.model, config.optimiser, deterministic=training.deterministic),
+            build_optimiser(self.model, config.optimiser, deterministic=training.deterministic),
             training.batch_size,
             training.num_steps,
             gradient=config.optimiser.gradient,

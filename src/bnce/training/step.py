@@ -17,7 +17,7 @@ from bnce.corpus.streams import Chunk
 from bnce.language_model import LanguageModel
 from bnce.machine.precision import float32_products
 from bnce.models import State
-from bnce.optimisers.optimiser import Optimiser
+from bnce.optimisers import Optimiser
 
 NUM_EAGER_STEPS = 3
 

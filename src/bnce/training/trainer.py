@@ -25,7 +25,8 @@ from bnce.losses import softmax_forms
 from bnce.machine.devices import describe_device
 from bnce.machine.memory import peak_memory_bytes, reset_peak_memory
 from bnce.machine.stopping import HeldSignals, Stopped, hold_signals
-from bnce.optimisers.optimiser import Optimiser, Schedule
+from bnce.optimisers import build_optimiser
+from bnce.optimisers.schedule import Schedule
 from bnce.runs.checkpoint import load_newest_state, save_state, state_file, state_files
 from bnce.runs.directory import RunDirectory, training_streams
 from bnce.runs.metrics import METRICS_FILE
@@ -59,7 +60,7 @@ class Trainer:
             self.model.output.max_words = self.streams.max_distinct_targets()
         self.valid_ids = corpus.split("valid")[: training.max_valid_tokens or None]
         self.total_steps = training.epochs * len(self.streams)
-        self.optimiser = Optimiser(self.model, self.config.optimiser, deterministic=training.deterministic)
+        self.optimiser = build_optimiser(self.model, self.config.optimiser, deterministic=training.deterministic)
         self.schedule = Schedule(self.config.optimiser, self.total_steps)
         self.training_step = TrainingStep(
             self.model,

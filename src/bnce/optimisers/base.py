@@ -1,0 +1,68 @@
+"""What every optimiser of a language model has in common: gradients off, equal rows merged, clipped, stepped.
+
+All clip by the norm over all parameters, in which the gradients of equal rows are added up first.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from bnce import rows
+from bnce.config import OptimiserConfig
+from bnce.language_model import LanguageModel
+from bnce.optimisers.adam import FlatParameters
+from bnce.optimisers.clip import Gradients, clip_factor, measure
+from bnce.optimisers.merging import RowMerge
+
+
+class Optimiser(ABC):
+    """Holds the optimiser's state and applies one step at a time, without making a GPU's host wait."""
+
+    def __init__(self, model: LanguageModel, config: OptimiserConfig, *, deterministic: bool = False) -> None:
+        self.config, self.deterministic = config, deterministic
+        self.tables = model.tables()
+        self.body = FlatParameters(model.body_parameters())
+        self.device = model.embedding.device
+        self.rate = torch.tensor(config.learning_rate, device=self.device)
+        self.body_rate = torch.tensor(config.body_learning_rate, device=self.device)
+        self._merge = RowMerge(self.tables, deterministic=deterministic)
+
+    def set_factor(self, factor: float) -> None:
+        """Scale the configured rates; a captured step reads them where they are."""
+        self.rate.fill_(self.config.learning_rate * factor)
+        self.body_rate.fill_(self.config.body_learning_rate * factor)
+
+    @torch.no_grad()
+    def collect(self) -> Gradients:
+        """Take the gradients off the parameters, merge equal rows, and measure the norm of the whole."""
+        touched, dense = {}, {}
+        for name, table in self.tables.items():
+            if table.grad is None:
+                continue
+            if table.grad.is_sparse:
+                touched[name] = self._merge(*rows.row_gradients(table.grad))
+            else:
+                dense[name] = table.grad
+            table.grad = None
+        return measure(touched, dense, self.body.take_gradients())
+
+    @torch.no_grad()
+    def apply(self, gradients: Gradients) -> None:
+        """Clip, then step tables and body."""
+        self._step(gradients, clip_factor(gradients.norm, self.config.clip_norm))
+
+    @abstractmethod
+    def _step(self, gradients: Gradients, clip: Tensor) -> None:
+        """Step tables and body against their gradients times `clip`."""
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """Name every tensor that a later step depends on."""
+        return {}
+
+    def load_state_tensors(self, state: dict[str, Tensor]) -> None:
+        """Take back what `state_tensors` gave."""
+        for name, tensor in self.state_tensors().items():
+            tensor.copy_(state[name])

@@ -1,0 +1,47 @@
+"""A tiny model with gradients, for every optimiser to step."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bnce.config import LossConfig, ModelConfig
+from bnce.language_model import LanguageModel
+from bnce.noise import log_uniform
+
+V, B, T = 17, 4, 5
+EPS = torch.finfo(torch.float32).eps
+
+
+def build(loss: str = "bnce") -> LanguageModel:
+    """Make a model away from its start, where the gradients of B-NCE nearly cancel."""
+    torch.manual_seed(1)
+    model = LanguageModel(ModelConfig("relu-lstm", 5, 7, 4), LossConfig(loss, learn_log_z=True), log_uniform(V))
+    with torch.no_grad():
+        model.embedding.mul_(10)
+        model.output.weight.mul_(20)
+    return model
+
+
+def compute_gradients(model: LanguageModel, step: int) -> None:
+    """Run a chunk in which words repeat, forward and backward."""
+    generator = torch.Generator().manual_seed(step)
+    input_LB = torch.randint(V // 2, (T, B), generator=generator)
+    target_TB = torch.randint(V // 2, (T, B), generator=generator)
+    loss, _ = model.loss_sum(input_LB, target_TB, model.initial_state(B))
+    (loss / B).backward()
+
+
+def dense_gradients(model: LanguageModel) -> dict[str, Tensor]:
+    return {
+        name: parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
+
+
+def assert_same_parameters(found: LanguageModel, expected: LanguageModel) -> None:
+    for (name, parameter), other in zip(found.named_parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(
+            parameter, other, rtol=16 * EPS, atol=4 * EPS, msg=lambda text, at=name: f"{at}: {text}"
+        )
