@@ -44,7 +44,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 ROWS = {
     "float32": "4 bytes, the same bits",
     "bf16": "2 bytes",
-    "int8": "1 byte, and 4 a row for its scale",
+    "int8": "1 byte, plus 4 bytes per row for its scale",
 }
 SHOWN = {"softmax": "softmax", "snce": "S-NCE, K = 100", "bnce": "**B-NCE**"}  # as the README has them
 QUOTED = {"export": "docs/export.md", "vocab": "docs/usage.md"}
@@ -234,36 +234,37 @@ def demo_text(found: Figures) -> str:
 
 def export_text(found: Figures) -> str:
     """Write the table of docs/export.md."""
-    lines = ["| `--rows` | a table's number | model file | PPLn | PPLf |", "|---|---|---:|---:|---:|"]
+    lines = ["| `--rows` | per number of a table | model file | PPLn | PPLf |", "|---|---|---:|---:|---:|"]
     for name, row in found["rows"].items():
         size = f"{row['model_bytes'] / 1e6:.1f} MB"
         lines.append(f"| `{name}` | {ROWS[name]} | {size} | {row['ppl_n']:.2f} | {row['ppl_f']:.2f} |")
     onnx = found["onnx"]
     paragraph = (
-        f"The B-NCE model of `make demo` (V = {found['vocab_size']:,}) on the first {found['num_tokens']:,} tokens of "
-        "its test text; perplexities are per token, `</s>` and `<unk>` counted. The largest difference from PyTorch "
+        f"Measured with the B-NCE model of `make demo` (V = {found['vocab_size']:,}) on the first "
+        f"{found['num_tokens']:,} tokens of its test text. Perplexities are per token and count `</s>` and `<unk>`. "
+        "The largest difference from PyTorch "
         f"was {onnx['max_difference']:.1e} (ONNX) and {found['transformers']['max_difference']:.1e} (transformers). "
     )
     if "words_ms" in onnx:
         paragraph += (
             f"With random weights at V = {onnx['vocab_size']:,} and D = {onnx['hidden_size']}, `words.onnx` took "
-            f"{onnx['words_ms']:.1f} ms for {onnx['words_positions']} positions with a word each and `all_words.onnx` "
-            f"{onnx['all_words_ms']:.0f} ms for {onnx['all_words_positions']} positions: medians of {NUM_ROUNDS}, on "
-            "two CPU cores. "
+            f"{onnx['words_ms']:.1f} ms for {onnx['words_positions']} positions with one word each, and "
+            f"`all_words.onnx` took {onnx['all_words_ms']:.0f} ms for {onnx['all_words_positions']} positions (medians "
+            f"of {NUM_ROUNDS} rounds on two CPU cores). "
         )
-    paragraph += "`python benchmarks/figures_cpu.py demo export --work work` takes these figures."
+    paragraph += "`python benchmarks/figures_cpu.py demo export --work work` measures all of this."
     return "\n".join([*lines, "", textwrap.fill(paragraph, DOCS_WIDTH, break_on_hyphens=False)])
 
 
 def vocab_text(found: Figures) -> str:
     """Write the paragraph of docs/usage.md."""
     paragraph = (
-        f"What adding gains over shares: an LSTM of 96–192 with B-NCE over {found['vocab_size']:,} words of the "
-        f"installed Python's docstrings gets {found['num_added']:,} words more, with their counts in the training text "
-        f"and neighbours by spelling. PPLf is {found['ppl_f_added']:.1f} then, on {found['num_tokens']:,} tokens of "
-        f"test; with the same words as shares of `<unk>` it is {found['ppl_f_shares']:.1f}. ln Z(context) goes from "
-        f"{found['log_z_mean_before']:.3f} to {found['log_z_mean_after']:.3f} on average. "
-        "(`python benchmarks/figures_cpu.py vocab --work work`)"
+        f"Adding words compared with giving them shares of `<unk>`: {found['num_added']:,} words were added to an LSTM "
+        f"of 96–192 with B-NCE over {found['vocab_size']:,} words of the installed Python's docstrings, with their "
+        "counts in the training text and with neighbours by spelling. PPLf is then "
+        f"{found['ppl_f_added']:.1f} on {found['num_tokens']:,} tokens of test. With the same words as shares of "
+        f"`<unk>` it is {found['ppl_f_shares']:.1f}. The mean of ln Z(context) is {found['log_z_mean_before']:.3f} "
+        f"before and {found['log_z_mean_after']:.3f} after. (`python benchmarks/figures_cpu.py vocab --work work`)"
     )
     return textwrap.fill(paragraph, DOCS_WIDTH, break_on_hyphens=False)
 
