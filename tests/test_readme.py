@@ -85,6 +85,6 @@ def test_make_targets_exist() -> None:
 def test_links_and_tree_name_what_is_there() -> None:
     for link in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (ROOT / link).exists(), f"the README links to {link}"
-    (tree,) = re.findall(r"^src/bnce/\n(.*?)```", README, flags=re.DOTALL | re.MULTILINE)
+    (tree,) = re.findall(r"^src/bnce/[^\n]*\n(.*?)```", README, flags=re.DOTALL | re.MULTILINE)
     for name in re.findall(r"^  (\w+(?:\.py|/))", tree, flags=re.MULTILINE):
         assert (ROOT / "src" / "bnce" / name).exists(), f"the README's tree names {name}"
