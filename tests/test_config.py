@@ -220,12 +220,12 @@ def test_the_last_setting_wins() -> None:
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [
-        ("epochs=3", "--set received 'epochs=3': write it as section.key=value, such as training.epochs=3."),
+        ("epochs=3", "settings received 'epochs=3': write it as section.key=value, such as training.epochs=3."),
         (
             "training.epochs",
-            "--set received 'training.epochs': write it as section.key=value, such as training.epochs=3.",
+            "settings received 'training.epochs': write it as section.key=value, such as training.epochs=3.",
         ),
-        ("", "--set received '': write it as section.key=value, such as training.epochs=3."),
+        ("", "settings received '': write it as section.key=value, such as training.epochs=3."),
         (
             "trainin.epochs=3",
             "Unknown section 'trainin': choose one of model, loss, optimiser, training. Did you mean 'training'?",
@@ -244,8 +244,8 @@ def test_the_last_setting_wins() -> None:
         ("loss.log_z=nan", "loss.log_z is nan: it must be from -100 to 100."),
         ("loss.learn_log_z=1", "ltcb: [loss] learn_log_z is 1: it must be of type bool."),
         ("loss.noise=3", "ltcb: [loss] noise is 3: it must be of type str."),
-        ("model.name=rnn", "--set received 'model.name=rnn': the model has an option of its own, give it there."),
-        ("loss.name=bnce", "--set received 'loss.name=bnce': the loss has an option of its own, give it there."),
+        ("model.name=rnn", "settings received 'model.name=rnn': the model has an argument of its own, give it there."),
+        ("loss.name=bnce", "settings received 'loss.name=bnce': the loss has an argument of its own, give it there."),
     ],
 )
 def test_bad_settings_are_told(setting: str, sentence: str) -> None:

@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bnce.errors import UserError, shown, unknown_name
+from bnce.errors import UserError, argument, shown, unknown_name
 from bnce.reading import parse_toml
 
 MODEL_NAMES = ("ffnn", "rnn", "relu-rnn", "lstm", "relu-lstm")
@@ -219,7 +219,7 @@ def change_settings(config: RunConfig, settings: Sequence[str]) -> RunConfig:
     tables = dataclasses.asdict(config)
     for setting in settings:
         _apply_setting(tables, setting)
-    return from_tables(tables, "--set")
+    return from_tables(tables, argument("settings"))
 
 
 def read_config(path: str | Path) -> RunConfig:
@@ -323,11 +323,15 @@ def _apply_setting(tables: dict[str, Any], setting: str) -> None:
     key, equals, text = setting.partition("=")
     section, dot, name = key.strip().partition(".")
     if not equals or not dot:
-        raise UserError(f"--set received '{setting}': write it as section.key=value, such as training.epochs=3.")
+        raise UserError(
+            f"{argument('settings')} received '{setting}': write it as section.key=value, such as training.epochs=3."
+        )
     if section not in SECTIONS:
         raise unknown_name("section", section, SECTIONS)
     if name == "name" and section in ("model", "loss"):
-        raise UserError(f"--set received '{setting}': the {section} has an option of its own, give it there.")
+        raise UserError(
+            f"{argument('settings')} received '{setting}': the {section} has an argument of its own, give it there."
+        )
     try:
         value = parse_toml(f"value = {text.strip()}".encode())["value"]
     except ValueError:

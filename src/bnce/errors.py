@@ -1,11 +1,12 @@
-"""The one error a user can cause, and the kinds of it that somebody has to tell apart."""
+"""The one error a user can cause, the kinds of it that somebody has to tell apart, and how messages name arguments."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 _SHOWN = 80  # letters of a value in a message
 
@@ -74,3 +75,40 @@ def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> UserError:
     hint = f" Did you mean '{near[0]}'?" if near else ""
     name = f"'{name}'" if name.isprintable() and len(name) <= _SHOWN else shown(name)
     return UserError(f"Unknown {kind} {name}: choose one of {', '.join(allowed)}.{hint}")
+
+
+# Arguments whose option is not their name with hyphens.
+_OPTIONS = {
+    "form": "--format",
+    "normalised": "--mode normalised",
+    "num_threads": "--threads",
+    "num_workers": "--workers",
+    "settings": "--set",
+    "source": "--from",
+    "vocabulary_file": "--vocab",
+}
+_names_options = False
+
+
+@contextlib.contextmanager
+def naming_options() -> Iterator[None]:
+    """Let messages name arguments as the command line does, while it runs."""
+    global _names_options
+    before, _names_options = _names_options, True
+    try:
+        yield
+    finally:
+        _names_options = before
+
+
+def argument(name: str, value: object = None) -> str:
+    """Name an argument to whoever gives it: `num_workers=1` in Python, `--workers 1` on the command line."""
+    if not _names_options:
+        if value is None:
+            return name
+        return f"{name}={value!r}" if isinstance(value, int | float) else f"{name}={str(value)!r}"
+    hyphenated = name.replace("_", "-")
+    if value is False:
+        return f"--no-{hyphenated}"
+    option = _OPTIONS.get(name, f"--{hyphenated}")
+    return option if value is None or value is True else f"{option} {value}"

@@ -178,7 +178,7 @@ class TestRefusals:
 
     def test_a_run_without_a_model(self, refused: Refused, copy: Path) -> None:
         (copy / MODEL_FILE).unlink()
-        assert "no model any more" in refused("evaluate", copy)
+        assert "has figures but no model" in refused("evaluate", copy)
 
     def test_no_gpu(self, refused: Refused, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -87,7 +87,7 @@ def test_a_run_without_a_model(refused: Refused, trained: Path, tmp_path: Path, 
     copy = shutil.copytree(trained, tmp_path / "copy")
     (copy / "model.safetensors").unlink()
     for target in ("onnx", "transformers", "safetensors"):
-        assert "no model any more" in refused("export", copy, "--to", target, "--out", place / "a")
+        assert "has figures but no model" in refused("export", copy, "--to", target, "--out", place / "a")
 
 
 @pytest.fixture

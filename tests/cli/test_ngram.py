@@ -113,7 +113,7 @@ def test_refusals(
     assert "leave out --tokens" in refused("ngram", text, "--vocab", trained, "--tokens", "whitespace", *out)
     assert "leave out --lowercase" in refused("ngram", corpus, "--cased", *out)
     (tmp_path / "vocab.txt").write_text("</s>\n<unk>\nba\n", encoding="utf-8")
-    assert "has another vocabulary than --vocab" in refused("ngram", corpus, "--vocab", tmp_path / "vocab.txt", *out)
+    assert "has other words than --vocab" in refused("ngram", corpus, "--vocab", tmp_path / "vocab.txt", *out)
     assert "is not a run directory" in refused("ngram", text, "--vocab", tmp_path, *out)
     (tmp_path / "marked.txt").write_text("<s> ba be </s>\n", encoding="utf-8")
     told = refused("ngram", tmp_path / "marked.txt", "--tokens", "whitespace", *out)

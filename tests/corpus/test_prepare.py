@@ -99,7 +99,7 @@ def test_given_vocabulary(texts: dict[str, str], place: Path, tmp_path: Path) ->
     assert corpus.vocabulary == Vocabulary.read(vocabulary)
     assert corpus.target_counts.tolist() == [3, 9, 1, 0, 2]
     for setting in ({"vocab_size": 5}, {"min_count": 2}):
-        with pytest.raises(UserError, match=r"vocab\.txt' is taken as it is: leave out --vocab-size"):
+        with pytest.raises(UserError, match=r"vocab\.txt' is taken as it is: leave out vocab_size"):
             prepare([texts["train"]], place / "d", **given, **setting)
 
 
@@ -294,7 +294,7 @@ def test_bad_text_in_any_split(texts: dict[str, str], place: Path, tmp_path: Pat
         ({"test_fraction": -0.1}, "The test fraction is -0.1"),
         ({"test_fraction": float("nan")}, "The test fraction is nan"),
         ({"valid_fraction": 0.5, "test_fraction": 0.5}, "0.5 and 0.5 leave nothing to train on"),
-        ({"valid_fraction": 0.0}, "a fraction of 0 draws none for valid: raise --valid-fraction"),
+        ({"valid_fraction": 0.0}, "a fraction of 0 draws none for valid: raise valid_fraction"),
         ({"test_fraction": 1e-9}, "a fraction of 1e-09 draws none for test"),
         ({"valid_fraction": 0.999}, "400 documents and none is left to train on"),
         ({"errors": "ignore"}, "'ignore': choose one of strict, replace"),

@@ -61,7 +61,7 @@ def test_workers_leave_interrupts_to_the_parent() -> None:
 
 
 def test_death_of_a_worker_is_explained() -> None:
-    with pytest.raises(UserError, match="--workers 1"):
+    with pytest.raises(UserError, match="run it again with num_workers=1"):
         list(ordered_map(os._exit, [1, 1, 1], 2))
 
 

@@ -98,7 +98,7 @@ def test_formats_by_ending(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("n", "a-1 x\na-1 y\n", "has 'a-1' again on line 2: .* give --keys plain"),
+        ("n", "a-1 x\na-1 y\n", "has 'a-1' again on line 2: .* give keys='plain'"),
         ("n", b"a-1 x\na-2 \xff\n", "line 2 has invalid UTF-8"),
         ("n", "\n", "holds no words"),
         ("n.tsv", "u\t1\t2\ta\nu\t1\ta\n", "line 2 has 3 columns: give utterance, acoustic score"),
@@ -145,7 +145,7 @@ def test_refused_options(tmp_path: Path) -> None:
     path = write(tmp_path / "n.tsv", "u\t1\t2\ta\n")
     with pytest.raises(UserError, match="Unknown format of n-best lists 'htk': choose one of auto, kaldi"):
         read_nbest(path, "htk")
-    with pytest.raises(UserError, match="Unknown value of --keys 'some'"):
+    with pytest.raises(UserError, match="Unknown value of keys 'some'"):
         read_nbest(path, keys="some")
     with pytest.raises(UserError, match=r"are for Kaldi text, and .* is read as tsv"):
         read_nbest(path, am_scores=path)

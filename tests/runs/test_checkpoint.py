@@ -224,7 +224,7 @@ def test_state_of_another_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         load_newest_state(tmp_path, check)
     assert str(caught.value) == (
-        f"'{tmp_path}' has no checkpoint to resume from: start the run again with another --out. "
+        f"'{tmp_path}' has no checkpoint to resume from: start the run again with another out. "
         f"'{path}' belongs to another run."
     )
 
@@ -233,7 +233,7 @@ def test_no_state_at_all(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         load_newest_state(tmp_path, check)
     assert str(caught.value) == (
-        f"'{tmp_path}' has no checkpoint to resume from: start the run again with another --out."
+        f"'{tmp_path}' has no checkpoint to resume from: start the run again with another out."
     )
 
 

@@ -249,7 +249,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
 def test_a_corpus_with_other_words_is_refused(tmp_path: Path, run: RunDirectory, corpus: Corpus) -> None:
     run.check_vocabulary(corpus)
     other = write_corpus(tmp_path / "other", {"train": random_ids(100, 29), "valid": random_ids(9, 29)}, 29)
-    with pytest.raises(UserError, match=r"\(29 words\).*\(30 words\): prepare it with --vocab .*vocab\.txt"):
+    with pytest.raises(UserError, match=r"\(29 words\).*\(30 words\): prepare it with vocabulary_file='.*vocab\.txt"):
         run.check_vocabulary(other)
 
 
@@ -309,7 +309,7 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_device("auto") == torch.device("cpu")
     for name in ("cuda", "cuda:1"):
-        with pytest.raises(UserError, match=f"The device '{name}' was asked for.*use --device cpu"):
+        with pytest.raises(UserError, match=f"The device '{name}' was asked for.*use device='cpu'"):
             choose_device(name)
 
 

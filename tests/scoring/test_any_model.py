@@ -84,7 +84,7 @@ def test_shares_of_unknown_words_count(run: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("", "is no mixture as 'bnce interpolate --out' writes it"),
+        ("", "is no mixture as 'bnce interpolate' writes it"),
         ("[[components]]\npath = 'x'", "is no mixture .*weight"),
         ("[[components]]\npath = 'x'\nweight = 'much'", "is no mixture"),
         ("components = 3", "is no mixture"),

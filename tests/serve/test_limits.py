@@ -13,13 +13,13 @@ from bnce.serve.limits import Limits
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("body_seconds", 0.0, "--body-seconds is 0.0: give a number from 0.1 to 3,600."),
-        ("body_seconds", float("nan"), "--body-seconds is nan: give a number from 0.1 to 3,600."),
-        ("request_seconds", float("inf"), "--request-seconds is inf: give a number from 0.1 to 3,600."),
-        ("max_wait_ms", float("inf"), "--max-wait-ms is inf: give a number from 0 to 10,000."),
-        ("max_wait_ms", -1.0, "--max-wait-ms is -1.0: give a number from 0 to 10,000."),
-        ("max_words", 10**30, f"--max-words is {10**30}: give a number from 1 to 10,000,000."),
-        ("max_body_bytes", 2**26 + 1, "--max-body-bytes is 67108865: give a number from 1 to 67,108,864."),
+        ("body_seconds", 0.0, "body_seconds is 0.0: give a number from 0.1 to 3,600."),
+        ("body_seconds", float("nan"), "body_seconds is nan: give a number from 0.1 to 3,600."),
+        ("request_seconds", float("inf"), "request_seconds is inf: give a number from 0.1 to 3,600."),
+        ("max_wait_ms", float("inf"), "max_wait_ms is inf: give a number from 0 to 10,000."),
+        ("max_wait_ms", -1.0, "max_wait_ms is -1.0: give a number from 0 to 10,000."),
+        ("max_words", 10**30, f"max_words is {10**30}: give a number from 1 to 10,000,000."),
+        ("max_body_bytes", 2**26 + 1, "max_body_bytes is 67108865: give a number from 1 to 67,108,864."),
     ],
 )
 def test_a_limit_is_within_its_bounds(name: str, value: float, told: str) -> None:
@@ -28,5 +28,5 @@ def test_a_limit_is_within_its_bounds(name: str, value: float, told: str) -> Non
 
 
 def test_a_wait_leaves_time_for_an_answer() -> None:
-    with pytest.raises(UserError, match="--max-wait-ms is 2000 and --request-seconds 2, so every request would end"):
+    with pytest.raises(UserError, match="max_wait_ms is 2000 and request_seconds 2, so every request would end"):
         Limits(max_wait_ms=2000, request_seconds=2)

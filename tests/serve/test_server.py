@@ -46,7 +46,7 @@ def test_answers_are_sent_at_once() -> None:
 
 
 def test_hosts_that_are_not_ours() -> None:
-    with pytest.raises(UserError, match="give another --host or --port"):
+    with pytest.raises(UserError, match="give another host or port"):
         listen("203.0.113.7", 0)
     with pytest.raises(UserError, match="Cannot listen on no such host:0"):
         listen("no such host", 0)

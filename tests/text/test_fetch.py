@@ -141,7 +141,7 @@ def test_server_that_says_no(server: FileServer, tmp_path: Path, status: int) ->
     message = refusal("ltcb", cache=tmp_path)
     assert f"the server says {status}" in message
     assert server.url in message
-    assert "--from" in message
+    assert "a file you have with source" in message
     assert names(tmp_path) == []
 
 

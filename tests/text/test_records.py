@@ -66,7 +66,7 @@ def test_any_text_comes_back(tmp_path: Path, texts: list[str]) -> None:
         ("3", "line 2 is a number, not a JSON object"),
         ("{", "line 2 is no JSON"),
         ("[" * 100_000, "line 2 is no JSON"),
-        ('{"body": "x"}', "line 2 has no field 'text': name one of 'body' with --field"),
+        ('{"body": "x"}', "line 2 has no field 'text': name one of 'body' with field"),
         ("{}", "of which it has none"),
         ('{"text": 3}', "line 2 has a number in its field 'text'"),
         ('{"text": ["x"]}', "line 2 has an array in its field 'text'"),

@@ -83,7 +83,7 @@ def test_bad_bytes_are_named(
 ) -> None:
     monkeypatch.setattr(unpack, "CHUNK_BYTES", chunk_bytes)
     message = refusal(write(tmp_path, content))
-    assert all(part in message for part in (*where, "--errors replace"))
+    assert all(part in message for part in (*where, "errors='replace'"))
 
 
 def test_bad_bytes_are_replaced_on_request(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from bnce.cli.serve import serve
 from bnce.cli.streams import drop_stdout, open_streams
 from bnce.cli.train import train
 from bnce.cli.vocab import vocab
+from bnce.errors import naming_options
 from bnce.machine.stopping import Stopped, raise_on_signals
 from bnce.version import __version__
 
@@ -85,7 +86,7 @@ def main() -> None:
     open_streams()
     try:
         try:
-            with raise_on_signals():
+            with raise_on_signals(), naming_options():
                 run_app(app)
         except Stopped:
             drop_stdout()  # whoever would read it may be what hangs

@@ -103,10 +103,7 @@ def read_manifest(directory: Path) -> Manifest:
     """Read a corpus's description; one that is damaged, or contradicts itself, is refused."""
     path = directory / MANIFEST_FILE
     if not path.is_file():
-        raise UserError(
-            f"'{directory}' is not a corpus, for it has no {MANIFEST_FILE}: "
-            "make one with `bnce prepare SOURCE --out DIR`."
-        )
+        raise UserError(f"'{directory}' is not a corpus, for it has no {MANIFEST_FILE}: make one with 'bnce prepare'.")
     try:
         record = read_object(path)
     except ValueError as error:

@@ -25,7 +25,7 @@ from bnce.corpus.store import Corpus, Ids, ids_dtype
 from bnce.corpus.tally import Tally
 from bnce.corpus.vocabulary import MIN_SIZE, SPECIALS, UNK, Vocabulary
 from bnce.corpus.word_choice import choose_words, describe_untrained
-from bnce.errors import UserError
+from bnce.errors import UserError, argument
 from bnce.files import atomic_directory
 from bnce.machine.workers import Workers
 from bnce.text.blocks import Cut, gather
@@ -47,10 +47,6 @@ from bnce.text.tokenised import TokenisedSigns
 DOCSTRINGS = "docstrings"
 DEFAULT_FRACTION = 0.02
 DEFAULT_SEED = 1
-FOR_TOKENISED = (
-    "Give --tokens whitespace --sentences lines to take words as they stand between blanks and <unk> as the unknown "
-    "word, or give the text as it was before it was tokenised."
-)
 
 
 def prepare(
@@ -90,7 +86,8 @@ def prepare(
     if benchmark is not None:
         if cut != Cut(DEFAULT_SEED, dict.fromkeys(fractions, DEFAULT_FRACTION)):
             raise UserError(
-                f"'{paths[0]}' has splits of its own: leave out --valid, --test, their fractions and --seed."
+                f"'{paths[0]}' has splits of its own: leave out {argument('valid')}, {argument('test')}, their "
+                f"fractions and {argument('seed')}."
             )
         given = dict.fromkeys(SPLITS, paths[1])
         normaliser = normaliser or benchmark.normaliser(paths[1])
@@ -100,7 +97,8 @@ def prepare(
     if vocabulary_file is not None:
         if vocab_size is not None or min_count not in (None, 1):
             raise UserError(
-                f"The vocabulary '{vocabulary_file}' is taken as it is: leave out --vocab-size and --min-count."
+                f"The vocabulary '{vocabulary_file}' is taken as it is: leave out {argument('vocab_size')} and "
+                f"{argument('min_count')}."
             )
         vocabulary = Vocabulary.read(vocabulary_file)
     normaliser = normaliser or Normaliser()
@@ -141,7 +139,11 @@ def prepare(
         encode_corpus(stored, directory, vocabulary, normaliser, num_types, min_count, workers, meter.encoded)
         shutil.rmtree(scratch)
     if notice is not None and benchmark is None and (told := signs.notice("The text")) is not None:
-        notice(f"{told} {FOR_TOKENISED}")
+        notice(
+            f"{told} Give {argument('tokens', 'whitespace')} and {argument('sentences', 'lines')} to take words as "
+            "they stand between blanks and <unk> as the unknown word, or give the text as it was before it was "
+            "tokenised."
+        )
     corpus = Corpus.open(out)
     if notice is not None and (told := describe_untrained(corpus.statistics)) is not None:
         notice(told)
@@ -246,6 +248,6 @@ def _check_splits(stored: Sequence[StoredBlock], cut: Cut, given: dict[str, str]
                 f"{text} and none is left to train on: give more text, or smaller fractions for valid and test."
             )
         raise UserError(
-            f"{text} and a fraction of {cut.fractions[split]:g} draws none "
-            f"for {split}: raise --{split}-fraction, or give --{split}; a blank line ends a document."
+            f"{text} and a fraction of {cut.fractions[split]:g} draws none for {split}: raise "
+            f"{argument(f'{split}_fraction')}, or give {argument(split)}; a blank line ends a document."
         )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from bnce.corpus.manifest import SplitStatistics
 from bnce.corpus.tally import Ranking, Tally
-from bnce.errors import UserError
+from bnce.errors import UserError, argument
 from bnce.text.normalise import UNKNOWN_WORD
 
 # Words that occur less often are left out where <unk> would not be trained otherwise; OBWB leaves out those below 3.
@@ -40,5 +40,5 @@ def describe_untrained(statistics: Mapping[str, SplitStatistics]) -> str | None:
     return (
         f"The training text has no {UNKNOWN_WORD}, since the vocabulary holds all of its words: a model learns to give "
         f"unknown words next to no probability. They are {' and '.join(rates)}. Leave rare words out of the vocabulary "
-        "with --min-count or --vocab-size."
+        f"with {argument('min_count')} or {argument('vocab_size')}."
     )

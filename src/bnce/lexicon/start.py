@@ -13,7 +13,7 @@ import torch
 
 from bnce.config import ModelConfig, RunConfig
 from bnce.corpus.vocabulary import Vocabulary
-from bnce.errors import UserError
+from bnce.errors import UserError, argument
 from bnce.lexicon.change_words import TABLES, change_tables
 from bnce.lexicon.row_seeding import make_up_contexts
 from bnce.lexicon.word_list import NewWord
@@ -26,7 +26,7 @@ _LOSS_KEYS = ("log_z", "learn_log_z")
 
 
 def inherited_settings(source: RunConfig) -> list[str]:
-    """Write the settings that a run takes from the one it starts from, as `--set` would have them."""
+    """Write the settings that a run takes from the one it starts from, as `key=value`."""
     kept = [f"model.{key}={getattr(source.model, key)}" for key in (*_MODEL_KEYS, "dropout")]
     return [*kept, *(f"loss.{key}={str(getattr(source.loss, key)).lower()}" for key in _LOSS_KEYS)]
 
@@ -34,14 +34,14 @@ def inherited_settings(source: RunConfig) -> list[str]:
 def check_same_network(config: RunConfig, source: RunDirectory) -> None:
     """Refuse settings under which the weights of a run do not fit, naming all that differ."""
     before, now = source.config, config
-    pairs = {"--model": (before.model.name, now.model.name)}
+    pairs = {argument("model"): (before.model.name, now.model.name)}
     pairs |= {f"model.{key}": (getattr(before.model, key), getattr(now.model, key)) for key in _used(before.model)}
     pairs |= {f"loss.{key}": (getattr(before.loss, key), getattr(now.loss, key)) for key in _LOSS_KEYS}
     differing = [f"{key} is {new}, not {old}" for key, (old, new) in pairs.items() if old != new]
     if differing:
         raise UserError(
             f"The weights of '{source.path}' fit its own network only, but {'; '.join(differing)}: leave that out to "
-            "take it from the run, or train without --init."
+            f"take it from the run, or train without {argument('init')}."
         )
 
 

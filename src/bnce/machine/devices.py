@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from bnce.errors import UserError
+from bnce.errors import UserError, argument
 
 
 def choose_device(name: str) -> torch.device:
@@ -18,7 +18,9 @@ def choose_device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"Unknown device '{name}': use auto, cpu, cuda or cuda:N.")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"The device '{name}' was asked for, but PyTorch sees no CUDA GPU here: use --device cpu.")
+        raise UserError(
+            f"The device '{name}' was asked for, but PyTorch sees no CUDA GPU here: use {argument('device', 'cpu')}."
+        )
     if device.type == "cuda" and device.index is not None:
         if device.index >= torch.cuda.device_count():
             last = torch.cuda.device_count() - 1

@@ -18,7 +18,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TypeVar
 
-from bnce.errors import UserError
+from bnce.errors import UserError, argument
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -68,7 +68,7 @@ class Workers:
         except BrokenProcessPool as error:
             raise UserError(
                 f"One of {self.num_workers} worker processes died, as happens when memory runs out: "
-                "run the same command with --workers 1."
+                f"run it again with {argument('num_workers', 1)}."
             ) from error
         finally:
             for future in waiting:

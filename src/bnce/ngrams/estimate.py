@@ -16,7 +16,7 @@ from bnce.corpus.numbering import MARK_IDS, MARKS, number_block
 from bnce.corpus.prepare import find_files, read_text, text_bytes
 from bnce.corpus.store import Corpus, is_corpus
 from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
-from bnce.errors import UserError
+from bnce.errors import UserError, argument
 from bnce.ngrams.arpa import START_WORD
 from bnce.runs.directory import RunDirectory
 from bnce.text.blocks import Cut, gather
@@ -61,8 +61,8 @@ def read_corpus(path: Path, vocabulary: Vocabulary | None, max_tokens: int = 0) 
     corpus = Corpus.open(path)
     if vocabulary is not None and vocabulary.digest != corpus.vocabulary.digest:
         raise UserError(
-            f"The corpus '{path}' has another vocabulary than --vocab: give the text it was made of, or prepare it "
-            "again with the words wanted ('bnce prepare --vocab')."
+            f"The corpus '{path}' has other words than {argument('vocab')}: give the text it was made of, or prepare "
+            "it again with these words."
         )
     ids = np.array(corpus.split("train")[: max_tokens or None])
     _refuse_start(corpus.vocabulary)

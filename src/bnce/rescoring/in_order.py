@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from bnce.errors import UserError, unknown_name
+from bnce.errors import UserError, argument, unknown_name
 from bnce.rescoring.nbest import NBest, Utterance
 from bnce.rescoring.rescore import BLOCK_HYPOTHESES, Scores, put_together
 from bnce.scoring.component import Component
@@ -45,7 +45,7 @@ def find_documents(nbest: NBest, documents: str | None = None) -> list[list[int]
             if match is None:
                 raise UserError(
                     f"The utterance '{utterance.name}' does not begin with what '{documents}' matches: give "
-                    "--documents an expression that finds the document in every name, or 'blank'."
+                    f"{argument('documents')} an expression that finds the document in every name, or 'blank'."
                 )
             key = match[1] if pattern.groups else match[0]
         found.setdefault(key, []).append(place)
@@ -107,7 +107,7 @@ def tune_in_order(
 def check_carry_from(rule: str) -> None:
     """Refuse a rule that is not known."""
     if rule not in CARRY_FROM:
-        raise unknown_name("value of --carry-from", rule, CARRY_FROM)
+        raise unknown_name(f"value of {argument('carry_from')}", rule, CARRY_FROM)
 
 
 def _choose(utterance: Utterance, lm: Sequence[float], num_oov: Sequence[int], weights: Weights | None) -> int:
@@ -138,6 +138,6 @@ def _compile(expression: str) -> re.Pattern[str]:
         return re.compile(expression)
     except re.error as error:
         raise UserError(
-            f"--documents is '{expression}', which is no regular expression ({error}): give 'blank' or an expression "
-            "such as '[^-]+-[^-]+'."
+            f"{argument('documents')} is '{expression}', which is no regular expression ({error}): give 'blank' or "
+            "an expression such as '[^-]+-[^-]+'."
         ) from error

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bnce.errors import UserError, unknown_name
+from bnce.errors import UserError, argument, unknown_name
 from bnce.text.sources import named, read_lines
 from bnce.text.unpack import PACKED
 
@@ -76,11 +76,11 @@ def read_nbest(
     if form not in FORMATS:
         raise unknown_name("format of n-best lists", form, ("auto", *FORMATS))
     if keys not in KEYS:
-        raise unknown_name("value of --keys", keys, KEYS)
+        raise unknown_name(f"value of {argument('keys')}", keys, KEYS)
     if form != "kaldi" and (am_scores or lm_scores or keys != "auto"):
         raise UserError(
-            f"--am-scores, --lm-scores and --keys are for Kaldi text, and {named(path)} is read as {form}: "
-            "leave them out, or give --format kaldi."
+            f"{argument('am_scores')}, {argument('lm_scores')} and {argument('keys')} are for Kaldi text, and "
+            f"{named(path)} is read as {form}: leave them out, or give {argument('form', 'kaldi')}."
         )
     if form == "kaldi":
         nbest = _read_kaldi(path, keys, am_scores, lm_scores)
@@ -134,7 +134,7 @@ def _read_kaldi(path: str, keys: str, am_scores: str | Path | None, lm_scores: s
                 what = f"'{key}' again" if match else f"the key '{key}'"
                 raise UserError(
                     f"{named(path)} has {what} on line {line}: keys are taken as 'utterance-number', each once; "
-                    "give --keys plain if they are whole utterance names, repeated for each hypothesis."
+                    f"give {argument('keys', 'plain')} if they are whole utterance names, repeated for each hypothesis."
                 )
             name = match[1]
         seen[key] = repeat + 1

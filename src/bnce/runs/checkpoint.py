@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from bnce import files
-from bnce.errors import UserError
+from bnce.errors import UserError, argument
 from bnce.runs.packed_rows import unpack_rows
 
 VERSION = "1"
@@ -82,7 +82,9 @@ def load_newest_state(directory: Path, check: Callable[[Path, Mapping[str, str]]
         except UserError as error:
             refused.append(str(error))
     found = f" {' '.join(refused)}" if refused else ""
-    raise UserError(f"'{directory}' has no checkpoint to resume from: start the run again with another --out.{found}")
+    raise UserError(
+        f"'{directory}' has no checkpoint to resume from: start the run again with another {argument('out')}.{found}"
+    )
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], kind: str, metadata: Mapping[str, str]) -> None:

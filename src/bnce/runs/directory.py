@@ -35,7 +35,7 @@ from bnce.config import SECTIONS, RunConfig, TrainingConfig, from_tables, read_c
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import Streams
 from bnce.corpus.vocabulary import Vocabulary
-from bnce.errors import UserError
+from bnce.errors import UserError, argument
 from bnce.evaluation.detail import WordCounts
 from bnce.language_model import LanguageModel
 from bnce.noise import make_noise
@@ -129,7 +129,7 @@ class RunDirectory:
         if lost:
             raise UserError(
                 f"'{self.path / 'config.toml'}' has no {', '.join(lost)}, with which the run was trained: restore it. "
-                "To change a setting, use --set."
+                f"To change a setting, use {argument('settings')}."
             )
 
     def settings_of(self, origin: Mapping[str, str]) -> RunConfig:
@@ -176,8 +176,8 @@ class RunDirectory:
         if not path.is_file():
             if self.read_metrics():
                 raise UserError(
-                    f"The run '{self.path}' has its figures but no model any more, as 'bnce experiment "
-                    "--no-keep-models' leaves its rows: train it again with another --out."
+                    f"The run '{self.path}' has figures but no model, as a row of an experiment with "
+                    f"{argument('keep_models', False)} does: train it again with another {argument('out')}."
                 )
             raise UserError(f"The run '{self.path}' has no model yet: train it up to its first evaluation.")
         tensors, metadata = read_model(path)
@@ -216,11 +216,13 @@ class RunDirectory:
         """
         if (self.path / MODEL_FILE).exists() and not (self.path / "summary.json").exists():
             raise UserError(
-                f"'{self.path}' holds an exported model and nothing to resume from: train with another --out."
+                f"'{self.path}' holds an exported model and nothing to resume from: train with another "
+                f"{argument('out')}."
             )
         if not state_files(self.path) and is_finished(self.path):
             raise UserError(
-                f"The run '{self.path}' is finished and kept no state to resume from: train with another --out."
+                f"The run '{self.path}' is finished and kept no state to resume from: train with another "
+                f"{argument('out')}."
             )
         records = self.read_metrics()
         if not state_files(self.path) and (records or (self.path / MODEL_FILE).exists()):
@@ -228,7 +230,7 @@ class RunDirectory:
             raise UserError(
                 f"The run '{self.path}' has {upto} but no state to resume from (training.checkpoint_seconds is "
                 f"{self.config.training.checkpoint_seconds:g}): use its best model as it is, go on from it in a new "
-                f"run by --init {self.path}, or train anew with another --out."
+                f"run by {argument('init', self.path)}, or train anew with another {argument('out')}."
             )
 
     def check_vocabulary(self, corpus: Corpus) -> None:
@@ -236,7 +238,8 @@ class RunDirectory:
         if corpus.vocabulary.digest != self.vocabulary.digest:
             raise UserError(
                 f"The corpus '{corpus.directory}' has another vocabulary ({len(corpus.vocabulary)} words) than the run "
-                f"'{self.path}' ({len(self.vocabulary)} words): prepare it with --vocab {self.path / 'vocab.txt'}."
+                f"'{self.path}' ({len(self.vocabulary)} words): prepare it with "
+                f"{argument('vocabulary_file', self.path / 'vocab.txt')}."
             )
 
     def check_corpus(self, corpus: Corpus) -> None:
@@ -245,14 +248,15 @@ class RunDirectory:
         if corpus.normaliser != self.normaliser:
             raise UserError(
                 f"The corpus '{corpus.directory}' was cut into words otherwise than normaliser.json of the run "
-                f"'{self.path}' says: restore that file, prepare the same text again, or train with another --out."
+                f"'{self.path}' says: restore that file, prepare the same text again, or train with another "
+                f"{argument('out')}."
             )
         counts = training_streams(self.config.training, corpus).count_targets(len(self.vocabulary))
         # Runs of version 0.1.0 counted the whole split, whatever part of it they train on.
         if not any(np.array_equal(known, self.target_counts) for known in (counts, corpus.target_counts)):
             raise UserError(
                 f"The corpus '{corpus.directory}' has another training text than the run '{self.path}' began with (its "
-                "words occur otherwise often): prepare the same text again, or train with another --out."
+                f"words occur otherwise often): prepare the same text again, or train with another {argument('out')}."
             )
 
     def write_json(self, name: str, record: Mapping[str, Any]) -> None:

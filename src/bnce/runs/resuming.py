@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bnce.config import SECTIONS, OptimiserConfig, RunConfig
-from bnce.errors import UserError
+from bnce.errors import UserError, argument
 
 MAY_CHANGE = frozenset(
     {
@@ -61,7 +61,7 @@ def check_changes(before: RunConfig, now: RunConfig, run: object) -> Differences
     if fixed:
         raise UserError(
             f"The run '{run}' was started with other settings ({describe_differences(fixed)}), which cannot change on "
-            "the way: leave them out, or train a new run with another --out. A resumed run may change "
+            f"the way: leave them out, or train a new run with another {argument('out')}. A resumed run may change "
             f"{', '.join(sorted(MAY_CHANGE))}."
         )
     return differences
@@ -83,5 +83,5 @@ def advise_lower_rates(path: Path, optimiser: OptimiserConfig, checkpoint: Path 
             f"{resume_command(path, *words)}"
         )
     if has_figures:  # which a new start would take away
-        return f"there is no checkpoint. Train a new run with lower rates, such as {' '.join(words)}"
+        return f"there is no checkpoint. Train a new run with lower rates, such as {' and '.join(settings)}."
     return f"there is no checkpoint yet. Start it again with lower rates:  {resume_command(path, *words)}"

@@ -70,7 +70,7 @@ class UnknownWords:
         except ValueError as error:
             detail = f" ({error})" if isinstance(error, UserError) else ""
             raise UserError(
-                f"'{path}' is no list of unknown words as 'bnce vocab --unk-list' writes it{detail}: attach it again."
+                f"'{path}' is no list of unknown words as 'bnce vocab' writes it{detail}: attach it again."
             ) from error
 
     def write(self, path: str | Path) -> None:

@@ -142,7 +142,7 @@ def _open_mixture(path: Path, normalised: bool, device: str, carry: bool) -> Mix
         pairs = [(path.parent / str(one["path"]), float(one["weight"])) for one in found]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"'{path}' is no mixture as 'bnce interpolate --out' writes it ({error}): give [[components]] with path "
+            f"'{path}' is no mixture as 'bnce interpolate' writes it ({error}): give [[components]] with path "
             "and weight."
         ) from error
     for component, _ in pairs:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bnce.corpus.vocabulary import END
-from bnce.errors import UserError
+from bnce.errors import UserError, argument
 from bnce.language_model import LanguageModel
 from bnce.machine.precision import float32_products
 from bnce.models import Recurrent
@@ -250,7 +250,8 @@ def refuse_unnormalised(model: LanguageModel) -> None:
     if not model.output.normalises:
         raise UserError(
             "This model was trained with the softmax and has no constant to be normalised by: "
-            "ask for normalised probabilities (--mode normalised, or normalised=True), or train with --loss bnce."
+            f"ask for normalised probabilities ({argument('normalised', True)}), or train with "
+            f"{argument('loss', 'bnce')}."
         )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bnce.errors import UserError
+from bnce.errors import UserError, argument
 from bnce.serve.limits import RefusedError
 
 _NAME = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*")
@@ -59,8 +59,8 @@ class AllowedHosts:
                 self._addresses.add(address)
             elif not _NAME.fullmatch(name):
                 raise UserError(
-                    f"--allowed-host is '{name}': give a name without a scheme or port, such as lm.example.org, "
-                    "*.example.org for all names below it, or * for any."
+                    f"{argument('allowed_host')} is '{name}': give a name without a scheme or port, such as "
+                    "lm.example.org, *.example.org for all names below it, or * for any."
                 )
             elif name.startswith("*."):
                 self._endings.append(name[1:])
@@ -97,7 +97,9 @@ class Access:
             host = value.decode("latin-1")
             if not self._hosts.allows(host):
                 return RefusedError(
-                    421, f"This server is not called '{host[:100]}': start it with --allowed-host if it should be."
+                    421,
+                    f"This server is not called '{host[:100]}': start it with {argument('allowed_host')} if it "
+                    "should be.",
                 )
         if scope["path"] in self._open_paths or self.trusts(scope):
             return None
@@ -118,7 +120,8 @@ def read_token(token: str | None, path: Path | None) -> str | None:
         return token or None
     if token:
         raise UserError(
-            "There are two tokens: give --token-file, or --token (BNCE_TOKEN in the environment), not both."
+            f"There are two tokens: give {argument('token_file')}, or {argument('token')} (BNCE_TOKEN in the "
+            "environment), not both."
         )
     try:
         with path.open("rb") as file:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from bnce.errors import UserError
+from bnce.errors import UserError, argument
 
 
 def _limit(default: float, low: float, high: float) -> Any:
@@ -42,17 +42,13 @@ class Limits:
             value, low, high = getattr(self, one.name), one.metadata["low"], one.metadata["high"]
             # So that NaN is refused, too.
             if not low <= value <= high:
-                raise UserError(f"{option(one.name)} is {value}: give a number {span(one.name)}.")
+                raise UserError(f"{argument(one.name)} is {value}: give a number {span(one.name)}.")
         if self.max_wait_ms >= 1000 * self.request_seconds:
             raise UserError(
-                f"--max-wait-ms is {self.max_wait_ms:g} and --request-seconds {self.request_seconds:g}, so every "
-                "request would end before it is scored: give a shorter wait, or more time for a request."
+                f"{argument('max_wait_ms')} is {self.max_wait_ms:g} and {argument('request_seconds')} "
+                f"{self.request_seconds:g}, so every request would end before it is scored: give a shorter wait, "
+                "or more time for a request."
             )
-
-
-def option(name: str) -> str:
-    """Write a limit as the option that sets it."""
-    return f"--{name.replace('_', '-')}"
 
 
 def span(name: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 import uvicorn
 
-from bnce.errors import UserError
+from bnce.errors import UserError, argument
 from bnce.serve.connection import limited_connections
 from bnce.serve.guard import Application
 from bnce.serve.limits import Limits
@@ -81,8 +81,9 @@ class Shortage:
             self._told_at = time.monotonic()
             logger.warning(
                 "New connections wait, for the system has no room for them (%s): allow more files (ulimit -n), "
-                "or lower --max-connections.",
+                "or lower %s.",
                 error.strerror,
+                argument("max_connections"),
             )
 
 
@@ -103,10 +104,11 @@ def fit_to_files(limits: Limits) -> Limits:
         return limits
     logger.warning(
         "At most %d connections at a time instead of %d: the system allows %d open files; allow more (ulimit -n), "
-        "or lower --max-connections.",
+        "or lower %s.",
         fitting,
         limits.max_connections,
         most,
+        argument("max_connections"),
     )
     return dataclasses.replace(limits, max_connections=fitting)
 
@@ -133,7 +135,9 @@ def listen(host: str, port: int) -> tuple[socket.socket, str]:
 
 def _cannot_listen(host: str, port: int, error: Exception) -> UserError:
     reason = getattr(error, "strerror", None) or str(error)
-    return UserError(f"Cannot listen on {host}:{port} ({reason}): give another --host or --port.")
+    return UserError(
+        f"Cannot listen on {host}:{port} ({reason}): give another {argument('host')} or {argument('port')}."
+    )
 
 
 class _AnnouncedServer(uvicorn.Server):

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bnce.errors import UserError
+from bnce.errors import UserError, argument
 from bnce.files import write_text
 
 Progress = Callable[[int, int], None]
@@ -74,7 +74,7 @@ class Resume:
                 if error.code < 500:
                     raise UserError(
                         f"'{url}' cannot be fetched, the server says {error.code} {error.reason}: "
-                        "check the address, or give --from with a mirror or a file you have."
+                        f"check the address, or name a mirror or a file you have with {argument('source')}."
                     ) from error
                 reason = f"the server says {error.code} {error.reason}"
             except (OSError, http.client.HTTPException) as error:
@@ -88,7 +88,7 @@ class Resume:
                 state = f"stopped after {kept:,} bytes, which are kept" if kept else "cannot be fetched"
                 raise UserError(
                     f"'{url}' {state} ({reason}): check the network and run the same command again, "
-                    "or give --from with a mirror or a file you have."
+                    f"or name a mirror or a file you have with {argument('source')}."
                 )
             time.sleep(_PAUSE_SECONDS * failures)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bnce.errors import UserError, unknown_name
+from bnce.errors import UserError, argument, unknown_name
 from bnce.files import write_text
 from bnce.text.download import Progress, Resume, file_name, is_address
 
@@ -95,7 +95,7 @@ def fetch(
             raise
         raise UserError(
             f"'{source}' is damaged or another file, its checksum is not the {checked} {known}: it was removed; "
-            f"fetch it again, give --from another mirror{_unless_recorded(checked, record)}."
+            f"fetch it again, name another mirror with {argument('source')}{_unless_recorded(checked, record)}."
         ) from error
     except OSError as error:
         raise UserError(f"Cannot fetch '{source}' to '{directory}': {error.strerror or error}.") from error
@@ -116,7 +116,10 @@ def _locate(download: Download, source: str | None) -> str:
     if os.path.isdir(source):
         source = os.path.join(source, published)
     if not os.path.isfile(source):
-        raise UserError(f"There is no file '{source}': give --from the path of {published}, or a mirror's address.")
+        raise UserError(
+            f"There is no file '{source}': give the path of {published}, or a mirror's address, with "
+            f"{argument('source')}."
+        )
     return source
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from bnce.errors import UserError
+from bnce.errors import UserError, argument
 from bnce.text.sources import Advance, Document, check_errors, check_source, file_ending, named, no_words, read_lines
 from bnce.text.unpack import PACKED
 
@@ -62,7 +62,7 @@ def _read_json(path: str, field: str, errors: str, advance: Advance | None) -> I
         if not isinstance(text, str | None):
             raise UserError(
                 f"{place} has {_json_type(text)} in its field '{field}': "
-                "it must be a string; name another with --field."
+                f"it must be a string; name another with {argument('field')}."
             )
         yield place, text
 
@@ -80,7 +80,8 @@ def _read_parquet(path: str, field: str, advance: Advance | None) -> Iterator[tu
                 kind = kind.value_type
             if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
                 raise UserError(
-                    f"{named(path)} has {kind} in its column '{field}': it must be text; name another with --field."
+                    f"{named(path)} has {kind} in its column '{field}': it must be text; name another with "
+                    f"{argument('field')}."
                 )
             num_records = 0
             share = os.path.getsize(path) / max(1, file.metadata.num_rows)
@@ -103,7 +104,8 @@ def _whole_characters(text: str, errors: str, place: str) -> str:
     whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\0", "\ufffd")
     if errors == "strict" and whole != text:
         raise UserError(
-            f"{place} has a NUL or half a character: mend it, or give --errors replace to put U+FFFD in its place."
+            f"{place} has a NUL or half a character: mend it, or give {argument('errors', 'replace')} to put U+FFFD in "
+            "its place."
         )
     return whole
 
@@ -111,7 +113,8 @@ def _whole_characters(text: str, errors: str, place: str) -> str:
 def _no_field(place: str, field: str, fields: Any) -> UserError:
     names = ", ".join(f"'{name}'" for name in list(fields)[:8])
     return UserError(
-        f"{place} has no field '{field}': name one of {names or 'its own, of which it has none'} with --field."
+        f"{place} has no field '{field}': name one of {names or 'its own, of which it has none'} with "
+        f"{argument('field')}."
     )
 
 

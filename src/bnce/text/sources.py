@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO
 
-from bnce.errors import UserError, unknown_name
+from bnce.errors import UserError, argument, unknown_name
 from bnce.text.unpack import DAMAGE, PACKED, NotOneFileError, find_member, open_zip, unpack
 
 STANDARD_INPUT = "-"
@@ -120,7 +120,7 @@ def no_words(name: str) -> UserError:
 def check_errors(errors: str) -> None:
     """Refuse a way to meet bad bytes that is not known."""
     if errors not in ON_ERRORS:
-        raise unknown_name("value of --errors", errors, ON_ERRORS)
+        raise unknown_name(f"value of {argument('errors')}", errors, ON_ERRORS)
 
 
 def source_bytes(path: str) -> int:
@@ -236,7 +236,8 @@ def _decode(piece: bytes, errors: str, name: str, num_lines: int, num_bytes: int
     line = num_lines + piece.count(b"\n", 0, at) + 1
     raise UserError(
         f"{name}, line {line} has {what} at byte offset {num_bytes + at}: "
-        "convert the text to UTF-8, or give --errors replace, where a command has it, to put U+FFFD in its place."
+        f"convert the text to UTF-8, or give {argument('errors', 'replace')}, where there is such a choice, to put "
+        "U+FFFD in its place."
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bnce.errors import UserError
+from bnce.errors import UserError, argument
 from bnce.text.blocks import DOCUMENT_END
 from bnce.text.markup import strip_markup
 from bnce.text.normalise import Normaliser
@@ -167,7 +167,7 @@ def article_source(page: Page, namespaces: frozenset[str], errors: str, path: st
     except UnicodeDecodeError as error:
         raise UserError(
             f"{named(path)} has invalid UTF-8 at byte offset {page.offset + error.start}: "
-            "fetch it again, or give --errors replace to put U+FFFD in its place."
+            f"fetch it again, or give {argument('errors', 'replace')} to put U+FFFD in its place."
         ) from error
     opening = _TEXT.search(text)
     if opening is None or opening.group().endswith("/>"):

@@ -15,7 +15,7 @@ import torch
 from bnce import files
 from bnce.config import MODEL_NAMES, RunConfig
 from bnce.corpus.store import Corpus
-from bnce.errors import BusyError, DiskFullError, UserError, unknown_name
+from bnce.errors import BusyError, DiskFullError, UserError, argument, unknown_name
 from bnce.runs.checkpoint import MODEL_FILE, remove_states
 from bnce.runs.directory import RunDirectory, hold_run, is_finished, read_status, read_summary
 from bnce.runs.resuming import describe_differences, find_differences
@@ -162,7 +162,7 @@ def _check_row(path: Path, config: RunConfig, corpus: Corpus, device: torch.devi
     if differences := find_differences(run.config, config):
         raise UserError(
             f"The row '{path}' was started with other settings ({describe_differences(differences)}): give another "
-            "--out, or remove it."
+            f"{argument('out')}, or remove it."
         )
     run.check_corpus(corpus)
 

@@ -19,7 +19,7 @@ from bnce import files
 from bnce.config import MAX_THREADS, RunConfig
 from bnce.corpus.prepare import DOCSTRINGS, prepare
 from bnce.corpus.store import Corpus
-from bnce.errors import DiskFullError, NotFiniteError, OutOfMemoryError, UserError, full_memory
+from bnce.errors import DiskFullError, NotFiniteError, OutOfMemoryError, UserError, argument, full_memory
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.evaluation.events import write_test_events
 from bnce.losses import softmax_forms
@@ -167,7 +167,7 @@ def _run_training(
     recorder.start(trainer.step)
     _tell_of_part(run.config, corpus, observer)
     if device.type == "cpu":
-        observer.noticed(f"Training on {describe_device(device)}; --threads N changes it.")
+        observer.noticed(f"Training on {describe_device(device)}; {argument('num_threads')} changes it.")
 
     def summary(status: str) -> dict[str, Any]:
         return {**_summary(trainer, run, status, command), **({"init": init} if init else {})}
