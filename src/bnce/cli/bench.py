@@ -24,13 +24,15 @@ MAX_WORDS = 100_000_000
 def bench(
     recipe: Annotated[
         str,
-        typer.Argument(metavar="RECIPE", help="Recipe, or TOML file, with the sizes.", autocompletion=complete_recipe),
+        typer.Argument(
+            metavar="RECIPE", help="Recipe or TOML file with the model sizes.", autocompletion=complete_recipe
+        ),
     ] = "demo",
     models: Annotated[
         str,
         typer.Option(
             metavar="NAME,...",
-            help=f"Models with commas between, or all: {', '.join(MODEL_NAMES)}.",
+            help=f"Models, separated by commas, or all: {', '.join(MODEL_NAMES)}.",
             autocompletion=complete_list(*MODEL_NAMES, "all"),
         ),
     ] = "relu-lstm",
@@ -38,12 +40,12 @@ def bench(
         str,
         typer.Option(
             metavar="NAME,...",
-            help=f"Losses with commas between, or all: {', '.join(LOSS_NAMES)}.",
+            help=f"Losses, separated by commas, or all: {', '.join(LOSS_NAMES)}.",
             autocompletion=complete_list(*LOSS_NAMES, "all"),
         ),
     ] = "all",
     vocab_sizes: Annotated[
-        str, typer.Option(metavar="N,...", help="Vocabulary sizes in words, with commas between.")
+        str, typer.Option(metavar="N,...", help="Vocabulary sizes in words, separated by commas.")
     ] = "20000,800000",
     settings: SettingsOption = None,
     rounds: Annotated[

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories that 'bnce train' made.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories from 'bnce train'.")],
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help=f"Also write {', '.join(FILES.values())} to DIR.")
     ] = None,

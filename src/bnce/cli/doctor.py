@@ -32,8 +32,8 @@ def doctor(
     """Check the installation, or the files of a corpus or run.
 
     Without an argument: compare the losses with float64, check the noise and the machine. With a corpus or a run: read
-    every file and compare it with its hash or checksum, which shows damage by a disk or a copy. The exit status is 1 if
-    something is wrong.
+    every file and compare it with its hash or checksum. This finds files that were damaged on disk or while copying.
+    The exit status is 1 if something is wrong.
 
     \b
     Examples:

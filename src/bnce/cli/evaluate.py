@@ -53,7 +53,8 @@ def evaluate(
     """Measure the perplexity of a run, or of a mixture.
 
     PPLf is the perplexity with the full softmax. PPLn is the perplexity with the constant Z in place of the softmax
-    sum; there is none for a model that was trained with the softmax. Also printed: ln Z(context), unknown words.
+    sum; a model that was trained with the softmax has no PPLn. The command also prints ln Z(context) and the number
+    of unknown words.
 
     \b
     Examples:

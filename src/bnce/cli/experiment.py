@@ -38,11 +38,14 @@ def experiment(
             autocompletion=complete("ltcb", "obwb"),
         ),
     ],
-    corpus: Annotated[str, typer.Option(metavar="DIR", help="Corpus directory that 'bnce prepare' made.")],
+    corpus: Annotated[str, typer.Option(metavar="DIR", help="Corpus directory from 'bnce prepare'.")],
     out: Annotated[
         Path,
         typer.Option(
-            "--out", "-o", metavar="DIR", help="Directory for runs and report. The same command continues it."
+            "--out",
+            "-o",
+            metavar="DIR",
+            help="Directory for runs and report. The same command continues the experiment.",
         ),
     ],
     recipe: Annotated[
@@ -58,7 +61,7 @@ def experiment(
         str,
         typer.Option(
             metavar="NAME,...",
-            help="Train these models only, with commas between: ffnn, rnn, relu-rnn, lstm, relu-lstm.",
+            help="Train only these models, separated by commas: ffnn, rnn, relu-rnn, lstm, relu-lstm.",
             autocompletion=complete_list(*MODEL_NAMES, "all"),
         ),
     ] = "all",
@@ -66,16 +69,16 @@ def experiment(
         str,
         typer.Option(
             metavar="NAME,...",
-            help="Train with these losses only, with commas between: softmax, snce, bnce, chunk-bnce.",
+            help="Train only with these losses, separated by commas: softmax, snce, bnce, chunk-bnce.",
             autocompletion=complete_list("softmax", "snce", "bnce", "chunk-bnce", "all"),
         ),
     ] = "all",
     settings: SettingsOption = None,
     budget: Annotated[
         float | None,
-        typer.Option(min=0.01, metavar="MINUTES", help="Minutes for all rows together. Each row gets its share."),
+        typer.Option(min=0.01, metavar="MINUTES", help="Minutes for all rows together, shared among the rows."),
     ] = None,
-    keep_models: Annotated[bool, typer.Option(help="Keep the models of finished rows, or only their figures.")] = True,
+    keep_models: Annotated[bool, typer.Option(help="Keep the models of finished rows, or only their results.")] = True,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,

@@ -37,7 +37,7 @@ def export(
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Export a run's best model for another program.
+    """Export the best model of a run for other programs.
 
     Formats: onnx (onnxruntime), transformers (Hugging Face), safetensors (a smaller run directory). The results of
     the exported model are compared with PyTorch's.

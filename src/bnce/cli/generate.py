@@ -21,13 +21,15 @@ def generate(
     temperature: Annotated[
         float,
         typer.Option(
-            metavar="T", help="Sampling temperature. Below 1 prefers likely words; 0 always takes the likeliest."
+            metavar="T", help="Sampling temperature. Below 1 prefers likely words; 0 always takes the most likely word."
         ),
     ] = 0.8,
-    top_k: Annotated[int, typer.Option(metavar="K", help="Sample from the K likeliest words; 0 for all.")] = 0,
+    top_k: Annotated[int, typer.Option(metavar="K", help="Sample from the K most likely words; 0 for all.")] = 0,
     top_p: Annotated[
         float,
-        typer.Option(metavar="P", help="Sample from the likeliest words whose probabilities sum to P, above 0 to 1."),
+        typer.Option(
+            metavar="P", help="Sample from the most likely words whose probabilities sum to P (above 0, at most 1)."
+        ),
     ] = 1.0,
     allow_unknown: Annotated[bool, typer.Option("--allow-unk", help="Allow <unk> in the text.")] = False,
     num_next: Annotated[
@@ -36,7 +38,7 @@ def generate(
             "--next",
             min=0,
             metavar="K",
-            help="Print the K likeliest next words and their probabilities, instead of texts.",
+            help="Print the K most likely next words and their probabilities instead of texts.",
         ),
     ] = 0,
     seed: Annotated[
@@ -46,7 +48,7 @@ def generate(
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Generate text with a model, or list the likeliest next words.
+    """Generate text with a model, or list the most likely next words.
 
     \b
     Examples:

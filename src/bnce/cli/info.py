@@ -46,16 +46,14 @@ def info(
     settings: SettingsOption = None,
     batch_size: Annotated[
         int,
-        typer.Option(
-            min=2, metavar="N", help="For a corpus: check whether the targets of N parallel streams are fair noise."
-        ),
+        typer.Option(min=2, metavar="N", help="For a corpus: number of parallel streams for the noise audit."),
     ] = 400,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a recipe, a run or a corpus is.
+    """Describe a recipe, a run or a corpus.
 
-    Of a recipe or run: architecture, number of parameters, settings and results. Of a corpus: sizes, most frequent
-    words, sentence lengths.
+    For a recipe or a run: architecture, number of parameters, settings, results. For a corpus: sizes, most frequent
+    words, sentence lengths, and the noise audit, which checks that the words of parallel streams suit B-NCE as noise.
 
     \b
     Examples:

@@ -23,7 +23,7 @@ def interpolate(
         list[Path], typer.Argument(metavar="MODEL", help="Two or more runs, ARPA files or KenLM binaries.")
     ],
     valid: Annotated[str, typer.Option(metavar="FILE", help="Text to find the weights on; - for standard input.")],
-    test: Annotated[str | None, typer.Option(metavar="FILE", help="Also print perplexities of this text.")] = None,
+    test: Annotated[str | None, typer.Option(metavar="FILE", help="Also print perplexities on this text.")] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE.toml", help="Write the mixture to FILE.toml. Other commands take it as RUN."),

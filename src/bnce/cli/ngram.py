@@ -23,8 +23,8 @@ def ngram(
         list[str],
         typer.Argument(
             metavar="SOURCE",
-            help="Text files (plain or packed), record files (.jsonl, .parquet), directories or quoted patterns; - for "
-            "standard input. Or one corpus directory: its training text is used.",
+            help="Text files (plain or compressed), record files (.jsonl, .parquet), directories or quoted patterns; - "
+            "for standard input. Or one corpus directory: its training text is used.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="ARPA file to write.")],

@@ -12,7 +12,7 @@ from bnce.config import LOSS_NAMES, MODEL_NAMES
 
 ModelArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run, mixture (.toml) or n-gram model.")]
 
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory that 'bnce train' made.")]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory from 'bnce train'.")]
 
 DeviceOption = Annotated[
     str,
@@ -90,7 +90,7 @@ def numbers_option(default: str) -> Any:
     """Make the option of `Normaliser.numbers`."""
     return typer.Option(
         metavar="keep|zero|word",
-        help="keep: leave numbers. zero: write every digit as 0. word: replace every number by <num>.",
+        help="keep: leave numbers as they are. zero: write every digit as 0. word: replace every number with <num>.",
         show_default=default,
         autocompletion=complete("keep", "zero", "word"),
     )

@@ -46,7 +46,7 @@ def prepare(
         typer.Option(
             metavar="N",
             help="Keep words that occur N times or more.",
-            show_default="1, or 2 where <unk> would not be trained otherwise; 3 for obwb",
+            show_default="1; 2 if <unk> would otherwise never be trained; 3 for obwb",
         ),
     ] = None,
     vocab: Annotated[

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bnce.scoring.weights import Weights
 
 PANEL = "Weights (logarithms, higher is better)"
-CARRY_PANEL = "Context of the utterances before"
+CARRY_PANEL = "Context from earlier utterances"
 
 
 def rescore(
@@ -30,7 +30,7 @@ def rescore(
     form: Annotated[
         str,
         typer.Option(
-            "--format", metavar="NAME", help="Format of NBEST: kaldi, jsonl or tsv; auto goes by the file's ending."
+            "--format", metavar="NAME", help="Format of NBEST: kaldi, jsonl or tsv; auto decides by the file extension."
         ),
     ] = "auto",
     keys: Annotated[
@@ -66,13 +66,13 @@ def rescore(
     ] = None,
     word_penalty: Annotated[
         float | None,
-        typer.Option(metavar="W", help="Subtract W for every word.", show_default="0", rich_help_panel=PANEL),
+        typer.Option(metavar="W", help="Subtract W per word.", show_default="0", rich_help_panel=PANEL),
     ] = None,
     oov_penalty: Annotated[
         float | None,
         typer.Option(
             metavar="W",
-            help="Subtract W for every word that RUN does not know.",
+            help="Subtract W per word that RUN does not know.",
             show_default="0",
             rich_help_panel=PANEL,
         ),
@@ -92,7 +92,7 @@ def rescore(
             "--tune",
             metavar="REFS",
             help="Find the weights with the fewest word errors against these references. Weights given as options "
-            "stay.",
+            "stay fixed.",
             rich_help_panel=PANEL,
         ),
     ] = None,
@@ -118,7 +118,7 @@ def rescore(
         bool,
         typer.Option(
             "--carry",
-            help="Score each utterance after those before it. NBEST must be in the order of speaking.",
+            help="Score each utterance with the earlier utterances as context. NBEST must be in the order of speaking.",
             rich_help_panel=CARRY_PANEL,
         ),
     ] = False,
@@ -126,7 +126,7 @@ def rescore(
         str | None,
         typer.Option(
             metavar="best|first",
-            help="Hypothesis that the next utterance follows: the best by the weights, or the first of its list.",
+            help="Hypothesis to use as context: the best by the weights, or the first of its list.",
             show_default="best",
             rich_help_panel=CARRY_PANEL,
         ),
@@ -135,8 +135,8 @@ def rescore(
         str | None,
         typer.Option(
             metavar="blank|REGEX",
-            help="Start afresh after a blank line (blank), or where the part of the utterance's name that REGEX "
-            "matches changes.",
+            help="blank: a blank line ends a document, and the next one starts afresh. REGEX: utterances whose names "
+            "begin with the same match are one document.",
             show_default="one document",
             rich_help_panel=CARRY_PANEL,
         ),
@@ -146,7 +146,7 @@ def rescore(
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Choose the best of a recogniser's hypotheses (n-best lists).
+    """Pick the best hypothesis of a speech recogniser (n-best lists).
 
     The best hypothesis has the highest total:
 

@@ -51,13 +51,17 @@ def score(
     ] = "kenlm",
     carry: Annotated[
         bool,
-        typer.Option("--carry", help="Score each sentence after those before it. Without it each one starts afresh."),
+        typer.Option(
+            "--carry",
+            help="Score each sentence with the earlier sentences as context. Without it each one starts afresh.",
+        ),
     ] = False,
     documents: Annotated[
         str | None,
         typer.Option(
             metavar="blank",
-            help="With --carry: blank lines end a document, and the next one starts afresh; they are not scored.",
+            help="With --carry: a blank line ends a document, and the next document starts afresh. Blank lines are not "
+            "scored.",
             show_default="one document",
         ),
     ] = None,

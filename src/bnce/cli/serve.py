@@ -31,7 +31,7 @@ def serve(
     run: ModelArgument,
     host: Annotated[
         str,
-        typer.Option(metavar="ADDRESS", help="Address to listen on. 127.0.0.1 is reached from this machine only."),
+        typer.Option(metavar="ADDRESS", help="Address to listen on. 127.0.0.1 can be reached only from this machine."),
     ] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(min=0, max=65535, metavar="N", help="Port to listen on; 0 for any free port.")
@@ -49,7 +49,8 @@ def serve(
         typer.Option(
             envvar="BNCE_TOKEN",
             metavar="TEXT",
-            help="Answer only requests with this token. Other users of the machine can see command lines.",
+            help="Answer only requests with this token. Other users of the machine can see it here; --token-file hides "
+            "it.",
         ),
     ] = None,
     token_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Read the token from a file.")] = None,
@@ -71,7 +72,7 @@ def serve(
     ] = Limits.max_sentence_words,
     max_waiting: Annotated[int, _limit("max_waiting", "Requests that wait for the model.")] = Limits.max_waiting,
     max_waiting_words: Annotated[
-        int, _limit("max_waiting_words", "Words of all waiting requests.")
+        int, _limit("max_waiting_words", "Words in all waiting requests.")
     ] = Limits.max_waiting_words,
     max_connections: Annotated[int, _limit("max_connections", "Open connections.")] = Limits.max_connections,
     body_seconds: Annotated[
@@ -91,7 +92,7 @@ def serve(
     access_log: Annotated[bool, typer.Option("--access-log", help="Log every request to standard error.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Answer requests to a model over HTTP, until Ctrl-C.
+    """Serve a model over HTTP, until Ctrl-C.
 
     Endpoints: /score, /rescore, /next, /healthz, /metrics, /docs, and a page at /. --json prints the URL when the
     server is ready.

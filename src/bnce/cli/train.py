@@ -30,8 +30,8 @@ def train(
         typer.Argument(
             metavar="RECIPE",
             help="small: 1 to 20 million words, on a CPU. wiki, news: more text on a GPU, with the paper's smaller and "
-            "larger models. demo: minutes on a CPU, brings its own text. ltcb, obwb: the paper's settings. Or a TOML "
-            "file.",
+            "larger models. demo: takes minutes on a CPU and has its own text. ltcb, obwb: the paper's settings. Or a "
+            "TOML file.",
             show_default="by the size of the corpus",
             autocompletion=complete_recipe,
         ),
@@ -57,14 +57,18 @@ def train(
     ] = None,
     corpus: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Corpus directory that 'bnce prepare' made. With --resume: its new place."),
+        typer.Option(
+            metavar="DIR",
+            help="Corpus directory from 'bnce prepare'. With --resume: its new location, if it was moved.",
+        ),
     ] = None,
     init: Annotated[
         Path | None,
         typer.Option(
             metavar="RUN",
-            help="Start from the weights of this run, to adapt it to another text or to train it longer. The network "
-            "is the run's; its words are mapped to those of the corpus.",
+            help="Start from the weights of this run, to adapt it to other text or to train it longer. The network "
+            "stays "
+            "the same; words that are also in the corpus keep their weights.",
         ),
     ] = None,
     out: Annotated[
@@ -78,8 +82,8 @@ def train(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Change a setting, such as training.epochs=3. With --resume: rates, epochs, evaluation and "
-            "checkpoint settings only. May be given several times.",
+            help="Change a setting, such as training.epochs=3. With --resume, only rates, epochs, evaluation and "
+            "checkpoint settings can change. May be given several times.",
             autocompletion=complete_setting,
         ),
     ] = None,

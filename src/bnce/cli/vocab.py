@@ -29,7 +29,9 @@ def vocab(
     drop: Annotated[str | None, typer.Option(metavar="FILE", help="Words to remove, one per line.")] = None,
     unk_list: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Words that share the probability of <unk>, one per line: WORD TAB weight."),
+        typer.Option(
+            metavar="FILE", help="Words that share the probability of <unk>, one per line: WORD, or WORD TAB weight."
+        ),
     ] = None,
     unk_rest: Annotated[
         float,
@@ -49,10 +51,10 @@ def vocab(
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Add words to a trained model, or remove some.
+    """Add words to a trained model, or remove words.
 
-    The result is a new run. It cannot be trained further. Write words as the run reads text: a lower-case run refuses
-    'Paris', because its text never has this word.
+    The result is a new run. It cannot be trained further. Write words as the run reads them: a lower-case run refuses
+    'Paris', because it reads 'paris'.
 
     \b
     Examples:

@@ -24,7 +24,7 @@ NUCLEUS_WORDS = 1024
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next word is chosen; temperature 0 always takes the likeliest."""
+    """How the next word is chosen; temperature 0 always takes the most likely word."""
 
     temperature: float = 1.0
     top_k: int = 0  # 0: all words
