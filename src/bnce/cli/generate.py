@@ -48,7 +48,7 @@ def generate(
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Generate text with a model, or list the most likely next words.
+    """Generate text, or list the most likely next words.
 
     \b
     Examples:

@@ -146,7 +146,7 @@ def rescore(
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Pick the best hypothesis of a speech recogniser (n-best lists).
+    """Pick the best hypotheses from the n-best lists of a recogniser.
 
     The best hypothesis has the highest total:
 
