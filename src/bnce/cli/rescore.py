@@ -146,7 +146,7 @@ def rescore(
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Pick the best hypotheses of n-best lists, with a language model.
+    """Pick the best hypotheses of a recogniser (n-best lists).
 
     The best hypothesis has the highest total:
 
