@@ -1,7 +1,10 @@
 """Word language models over huge vocabularies at the speed of small ones.
 
 `bnce.load(PATH)` opens a trained run, a mixture or an n-gram model for use. `bnce.OutputLayer` is the drop-in for any
-PyTorch model; `bnce.noise` makes its noise. PyTorch is loaded on first use, so that the command line answers at once.
+PyTorch model; `bnce.noise` makes its noise. `bnce.prepare`, `bnce.train` and `bnce.evaluate` do what the commands of
+the same names do. `__all__` is everything there is to import; docs/api.md has an example of each.
+
+PyTorch and other packages are loaded when a name first needs them, so that the command line answers at once.
 """
 
 from __future__ import annotations
@@ -20,15 +23,26 @@ if TYPE_CHECKING:
 
 __all__ = ["Noise", "OutputLayer", "UserError", "__version__", "load", "noise"]
 
-_HOMES = {"OutputLayer": "bnce.output_layer", "Noise": "bnce.noise", "load": "bnce.scoring.loading"}
+# Where each name lives, and the extra that brings what it needs.
+_HOMES = {
+    "Noise": ("bnce.noise", "layer"),
+    "OutputLayer": ("bnce.output_layer", "layer"),
+    "load": ("bnce.scoring.loading", "layer"),
+    "noise": ("bnce.noise", "layer"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "noise":
-        return importlib.import_module("bnce.noise")
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'bnce' has no attribute '{name}'")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'bnce' has no attribute '{name}'")
+    home, extra = _HOMES[name]
+    try:
+        module = importlib.import_module(home)
+    except ModuleNotFoundError as error:
+        from bnce.machine.packages import explain_missing
+
+        raise explain_missing(error, f"bnce.{name}", extra) from error
+    return module if home == f"bnce.{name}" else getattr(module, name)
 
 
 def __dir__() -> list[str]:

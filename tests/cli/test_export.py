@@ -79,7 +79,7 @@ def test_refusals(refused: Refused, trained: Path, place: Path, monkeypatch: pyt
     assert "exists already" in refused("export", trained, "--to", "onnx", "--out", trained)
     assert "is not a run directory" in refused("export", place, "--to", "onnx", "--out", out)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    assert "pip install 'bnce[onnx]'." in refused("export", trained, "--to", "onnx", "--out", out)
+    assert "pip install 'bnce[export]'." in refused("export", trained, "--to", "onnx", "--out", out)
     assert list(place.iterdir()) == []
 
 

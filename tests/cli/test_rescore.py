@@ -161,7 +161,7 @@ def test_what_is_not_there(refused: Refused, trained: Path, lists: Path, monkeyp
     assert "is not a run directory" in refused("rescore", lists, lists / "nbest")
     assert "is no n-gram model that KenLM can read" in refused("rescore", lists / "refs", lists / "nbest")
     monkeypatch.setitem(sys.modules, "jiwer", None)
-    assert "pip install 'bnce[rescore]'" in refused("rescore", trained, lists / "nbest", "--refs", lists / "refs")
+    assert "pip install 'bnce[train]'" in refused("rescore", trained, lists / "nbest", "--refs", lists / "refs")
 
 
 def test_tokenised_hypotheses_are_noticed_and_can_be_read(bnce: Command, trained: Path, tmp_path: Path) -> None:

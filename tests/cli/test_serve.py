@@ -303,5 +303,6 @@ def test_compiled_code_of_few_shapes_is_kept(
 
 def test_what_is_not_there(refused: Refused, tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "is not a run directory" in refused("serve", tmp_path, "--port", 0)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "bnce serve needs the package 'fastapi': run pip install 'bnce[serve]'." in refused("serve", trained)
+    monkeypatch.setattr("bnce.machine.packages.find_spec", lambda name: None if name == "fastapi" else name)
+    told = "bnce serve needs the package 'fastapi', which is not installed: run pip install 'bnce[serve]'."
+    assert told in refused("serve", trained)

@@ -43,5 +43,5 @@ def test_sums() -> None:
 
 def test_the_package_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jiwer", None)
-    with pytest.raises(UserError, match=r"pip install 'bnce\[rescore\]'"):
+    with pytest.raises(UserError, match=r"pip install 'bnce\[train\]'"):
         count_errors("a", ["a"])

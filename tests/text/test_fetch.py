@@ -218,10 +218,10 @@ def test_full_disk(server: FileServer, tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_without_pooch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def import_module(name: str) -> Any:
-        raise ImportError(name)
+        raise ModuleNotFoundError(name)
 
     monkeypatch.setattr(importlib, "import_module", import_module)
-    assert "pip install 'bnce[fetch]'" in refusal("ltcb", cache=tmp_path)
+    assert "pip install 'bnce[train]'" in refusal("ltcb", cache=tmp_path)
 
 
 def test_published_sums_are_whole() -> None:

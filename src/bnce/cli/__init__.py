@@ -1,4 +1,4 @@
-"""The command line: one file a command, each a thin shell around the function that does the work."""
+"""The command line: one file per command, each a thin shell around the function that does the work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bnce.cli.export import export
 from bnce.cli.failures import fail
 from bnce.cli.fetch import fetch
 from bnce.cli.generate import generate
-from bnce.cli.help import HelpCommand
+from bnce.cli.help import HelpCommand, HelpGroup
 from bnce.cli.info import info
 from bnce.cli.interpolate import interpolate
 from bnce.cli.ngram import ngram
@@ -32,11 +32,13 @@ from bnce.cli.streams import drop_stdout, open_streams
 from bnce.cli.train import train
 from bnce.cli.vocab import vocab
 from bnce.errors import naming_options
+from bnce.machine.packages import with_packages
 from bnce.machine.stopping import Stopped, raise_on_signals
 from bnce.version import __version__
 
 app = typer.Typer(
     name="bnce",
+    cls=HelpGroup,
     help="Word language models over huge vocabularies at the speed of small ones.",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -78,7 +80,7 @@ for _command in (
     bench,
     doctor,
 ):
-    app.command(cls=HelpCommand)(checked(_command))
+    app.command(cls=HelpCommand)(checked(with_packages(_command)))
 
 
 def main() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
+
+from bnce.machine.packages import lacking
 
 # What typer adds to names and help texts: types after a metavar, braces around required arguments, and ranges, which
 # our texts name where they matter.
@@ -36,6 +38,18 @@ class HelpCommand(TyperCommand):
             if records:
                 with formatter.section(section):
                     formatter.write_dl(records)
+
+
+class HelpGroup(TyperGroup):
+    """The list of commands, and below it how to install what some of them need and is not here."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write one line per extra that is not installed: how to install it, and the commands that it brings."""
+        if commands := lacking():
+            with formatter.section("Not installed"):
+                formatter.write_dl(
+                    [(f"pip install 'bnce[{extra}]'", ", ".join(names)) for extra, names in commands.items()]
+                )
 
 
 def _plain_usage(piece: str) -> str:

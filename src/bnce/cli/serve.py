@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 import sys
@@ -14,7 +13,7 @@ import typer
 from bnce.cli.completion import complete
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, stderr
 from bnce.cli.options import DeviceOption, ModelArgument
-from bnce.errors import UserError, unknown_name
+from bnce.errors import unknown_name
 from bnce.serve.limits import Limits, span
 
 UNPROTECTED = "Whoever reaches it may use the model: give --token-file, and stand behind a proxy with TLS."
@@ -104,9 +103,6 @@ def serve(
       curl -s -H 'Content-Type: application/json' \\
           -d '{"sentences": ["a sentence"]}' http://127.0.0.1:8000/score
     """
-    for package in ("fastapi", "uvicorn"):
-        if importlib.util.find_spec(package) is None:
-            raise UserError(f"bnce serve needs the package '{package}': run pip install 'bnce[serve]'.")
     if log_level not in LOG_LEVELS:
         raise unknown_name("log level", log_level, LOG_LEVELS)
 

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from bnce import files
 from bnce.corpus.vocabulary import END, UNK
-from bnce.errors import UserError
 from bnce.export.agreement import Agreement, all_word_scores, word_scores
 from bnce.language_model import LanguageModel
+from bnce.machine.packages import missing
 from bnce.models import State
 from bnce.runs.directory import RunDirectory
 from bnce.version import __version__
@@ -125,5 +125,5 @@ def _need_packages() -> None:
     try:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
-    except ImportError as error:
-        raise UserError(f"ONNX needs the package '{error.name}': pip install 'bnce[onnx]'.") from error
+    except ModuleNotFoundError as error:
+        raise missing(str(error.name), "Export to ONNX", "export") from error

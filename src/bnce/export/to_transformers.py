@@ -16,10 +16,10 @@ import torch
 
 from bnce import files
 from bnce.corpus.vocabulary import END, UNK
-from bnce.errors import UserError
 from bnce.export.agreement import Agreement, all_word_scores
 from bnce.export.word_tokenizer import TOKENIZER_CLASS, TOKENIZER_FILE, build_tokenizer, tokenizer_config
 from bnce.language_model import LanguageModel
+from bnce.machine.packages import missing
 from bnce.runs.checkpoint import MODEL_FILE, TRANSFORMERS_FORMAT, write_tensors
 from bnce.runs.directory import RunDirectory
 from bnce.version import __version__
@@ -119,7 +119,5 @@ def _write_json(path: Path, record: dict[str, Any]) -> None:
 def _need_packages() -> None:
     try:
         import transformers  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            f"A directory for transformers needs the package '{error.name}': pip install 'bnce[transformers]'."
-        ) from error
+    except ModuleNotFoundError as error:
+        raise missing(str(error.name), "Export to transformers", "export") from error

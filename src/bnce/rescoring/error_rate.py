@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from bnce.errors import UserError
+from bnce.machine.packages import missing
 
 
 class Errors(NamedTuple):
@@ -66,6 +66,6 @@ def import_jiwer() -> Any:
     """Load jiwer, or say how to get it, before any work is done."""
     try:
         import jiwer
-    except ImportError as error:
-        raise UserError("Word error rates need the package 'jiwer': run pip install 'bnce[rescore]'.") from error
+    except ModuleNotFoundError as error:
+        raise missing("jiwer", "A word error rate") from error
     return jiwer

@@ -12,6 +12,7 @@ import numpy as np
 
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError
+from bnce.machine.packages import missing
 from bnce.ngrams.arpa import AS_IT_STANDS, read_words, stored_normaliser
 from bnce.scoring.component import Component, Floats, Words, WordScores
 from bnce.text.normalise import Normaliser
@@ -67,8 +68,8 @@ def open_ngram(path: str | Path) -> Ngram:
     path = Path(path)
     try:
         import kenlm
-    except ImportError as error:
-        raise UserError("N-gram models are read by the package 'kenlm': run pip install 'bnce[ngram]'.") from error
+    except ModuleNotFoundError as error:
+        raise missing("kenlm", "An n-gram model") from error
     config = kenlm.Config()
     config.show_progress = False
     config.arpa_complain = kenlm.ARPALoadComplain.NONE

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from bnce.errors import UserError, argument, unknown_name
 from bnce.files import write_text
+from bnce.machine.packages import missing
 from bnce.text.download import Progress, Resume, file_name, is_address
 
 
@@ -73,10 +74,8 @@ def fetch(
         raise UserError(f"The SHA-256 '{sha256}' is none: it must be 64 hexadecimal digits.")
     try:
         pooch: Any = importlib.import_module("pooch")
-    except ImportError as error:
-        raise UserError(
-            "Fetching needs the package pooch, which is not installed: run `pip install 'bnce[fetch]'`."
-        ) from error
+    except ModuleNotFoundError as error:
+        raise missing("pooch", "A download") from error
     download = DOWNLOADS[name]
     source = _locate(download, source)
     directory = Path(pooch.os_cache("bnce")) if cache is None else cache

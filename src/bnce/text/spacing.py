@@ -12,9 +12,6 @@ import re
 import unicodedata
 from typing import Any
 
-import pyarrow
-import pyarrow.compute
-
 # Zero-width characters that Persian and Indic scripts write inside words.
 _JOINERS = (0x200C, 0x200D)
 # Unicode puts no letter, digit or blank beyond its first four planes.
@@ -23,6 +20,8 @@ _PLANES_END = 0x40000
 
 def space(text: str, *, end_sentences: bool, cut_words: bool, number_word: str | None) -> str:
     """Put spaces between words, a newline after . ! or ? before a blank, and one word for every number, as is asked."""
+    import pyarrow  # here: a model that scores single lines does without
+
     # One after the other on Arrow's side, so that the text is turned to UTF-8 and back only once.
     spaced = pyarrow.array([text])
     digits, blanks, odd_blanks = character_class(r"\d"), character_class(r"\s"), character_class(r"[^\S \n]")
@@ -75,4 +74,6 @@ def _every_character() -> str:
 
 
 def _replace(text: Any, pattern: str, replacement: str) -> Any:
+    import pyarrow.compute
+
     return pyarrow.compute.replace_substring_regex(text, pattern=pattern, replacement=replacement)

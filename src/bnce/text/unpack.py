@@ -12,11 +12,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
-import pyarrow
-
 CHUNK_BYTES = 2**20
 # What the readers raise for a file that is damaged, cut short or of another format.
-DAMAGE = (EOFError, OSError, lzma.LZMAError, zlib.error, zipfile.BadZipFile, pyarrow.ArrowException)
+DAMAGE = (EOFError, OSError, lzma.LZMAError, zlib.error, zipfile.BadZipFile)
 PACKED = (".gz", ".xz", ".bz2", ".zst", ".zip")
 
 
@@ -39,7 +37,7 @@ def unpack(raw: IO[bytes], ending: str, member: str | None = None) -> Iterator[b
     if ending == ".bz2":
         return _unpack_streams(raw, bz2.BZ2Decompressor)
     if ending == ".zst":
-        return _read(pyarrow.CompressedInputStream(_Lent(raw), "zstd"))
+        return _unpack_zstd(raw)
     return _read(raw)
 
 
@@ -67,6 +65,15 @@ def find_member(archive: zipfile.ZipFile, member: str | None = None) -> zipfile.
 def _unzip(raw: IO[bytes], member: str | None) -> Iterator[bytes]:
     with open_zip(raw) as archive, archive.open(find_member(archive, member)) as stream:
         yield from _read(stream)
+
+
+def _unpack_zstd(raw: IO[bytes]) -> Iterator[bytes]:
+    import pyarrow
+
+    try:
+        yield from _read(pyarrow.CompressedInputStream(_Lent(raw), "zstd"))
+    except pyarrow.ArrowException as error:
+        raise EOFError(str(error)) from error
 
 
 class _Lent:

@@ -1,0 +1,99 @@
+"""Packages that are not always installed: which extra brings each, which commands need it, and one sentence without it.
+
+`pip install bnce` is small: NumPy, safetensors and the command line's own needs. PyTorch and the rest come with extras.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from importlib.util import find_spec
+from typing import ParamSpec, TypeVar
+
+from bnce.errors import UserError
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+BASE = ("numpy", "safetensors", "typer", "rich")
+EXTRAS = {
+    "layer": ("torch",),
+    "train": ("torch", "pyarrow", "tensorboard", "matplotlib", "pooch", "jiwer"),
+    "score": ("onnxruntime",),
+    "ngram": ("kenlm",),
+    "export": ("torch", "onnx", "onnxruntime", "transformers", "tokenizers"),
+    "serve": ("torch", "fastapi", "starlette", "pydantic", "uvicorn", "h11"),
+}
+# What a command cannot do anything without, looked for before it starts: nobody wants to hear of it after the training.
+COMMANDS = {
+    "fetch": ("pooch",),
+    "prepare": ("pyarrow",),
+    "train": ("torch", "pyarrow", "tensorboard"),
+    "evaluate": ("torch", "pyarrow"),
+    "compare": (),
+    "experiment": ("torch", "pyarrow", "tensorboard", "matplotlib"),
+    "info": ("torch",),
+    "score": ("torch",),
+    "rescore": ("torch",),
+    "ngram": ("torch", "pyarrow"),
+    "interpolate": ("torch",),
+    "generate": ("torch",),
+    "vocab": ("torch",),
+    "export": ("torch",),
+    "serve": ("torch", "fastapi", "pydantic", "uvicorn"),
+    "bench": ("torch",),
+    "doctor": ("torch",),
+}
+_USUAL = "train"  # the extra that most commands want
+
+
+class MissingPackageError(UserError, ImportError):
+    """A package that is not installed: the message says what needs it and which extra brings it."""
+
+
+def missing(package: str, what: str, extra: str = _USUAL) -> MissingPackageError:
+    """Say that `what` needs a package that is not installed, and name `extra`, or the one that does bring it."""
+    homes = [name for name, packages in EXTRAS.items() if package in packages]
+    if homes and extra not in homes:
+        extra = homes[0]
+    return MissingPackageError(
+        f"{what} needs the package '{package}', which is not installed: run pip install 'bnce[{extra}]'."
+    )
+
+
+def explain_missing(error: ModuleNotFoundError, what: str, extra: str = _USUAL) -> ImportError:
+    """Say the same of an import that failed; one of a package that is not known here stays as it is."""
+    package = str(error.name).partition(".")[0]
+    known = {*BASE, *(name for packages in EXTRAS.values() for name in packages)}
+    return missing(package, what, extra) if package in known else error
+
+
+def extra_of(command: str) -> str:
+    """Name the extra that brings what a command needs."""
+    return command if command in ("export", "serve") else _USUAL
+
+
+def lacking() -> dict[str, list[str]]:
+    """List the commands that cannot start here, under the extra that each of them wants."""
+    found: dict[str, list[str]] = {}
+    for command, packages in COMMANDS.items():
+        if not all(map(find_spec, packages)):
+            found.setdefault(extra_of(command), []).append(command)
+    return found
+
+
+def with_packages(command: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Let a command look for its packages before it starts, and name one that it misses later."""
+    name = command.__name__
+
+    @wraps(command)
+    def run(*given: Given.args, **named: Given.kwargs) -> Result:
+        for package in COMMANDS[name]:
+            if find_spec(package) is None:
+                raise missing(package, f"bnce {name}", extra_of(name))
+        try:
+            return command(*given, **named)
+        except ModuleNotFoundError as error:
+            raise explain_missing(error, f"bnce {name}", extra_of(name)) from error
+
+    return run

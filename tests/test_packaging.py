@@ -1,0 +1,184 @@
+"""What is published: an sdist, the wheel of it, and what runs where only some of the packages are installed."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import bnce
+from bnce.cli import app
+from bnce.machine.packages import BASE, COMMANDS, EXTRAS, missing
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+# Used where they are found, and never needed: triton comes with PyTorch for a GPU, the others are forms of the softmax.
+NOT_NEEDED = {"triton", "cut_cross_entropy", "liger_kernel"}
+
+pytestmark = pytest.mark.xdist_group("packaging")  # the wheel is built once
+
+
+def packages(extra: str) -> set[str]:
+    """List what an extra of pyproject.toml brings, beside what is always there."""
+    found = set()
+    for line in PROJECT["optional-dependencies"][extra]:
+        requirement = Requirement(line)
+        if requirement.name == "bnce":
+            found |= {name for other in requirement.extras for name in packages(other)}
+        else:
+            found.add(requirement.name)
+    return found
+
+
+def test_messages_name_extras_that_bring_the_package() -> None:
+    assert {Requirement(line).name for line in PROJECT["dependencies"]} == set(BASE)
+    assert {name: packages(name) for name in EXTRAS} == {name: set(brought) for name, brought in EXTRAS.items()}
+    assert packages("all") == {name for brought in EXTRAS.values() for name in brought} <= packages("test")
+    names = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
+    assert set(COMMANDS) == names
+    assert "run pip install 'bnce[ngram]'" in str(missing("kenlm", "An n-gram model"))
+    assert "run pip install 'bnce[serve]'" in str(missing("torch", "bnce serve", "serve"))
+
+
+def test_every_package_that_is_imported_is_declared() -> None:
+    imported = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add(str(node.module).split(".")[0])
+    declared = {*BASE, *packages("all")}
+    assert imported - sys.stdlib_module_names - {"bnce"} - NOT_NEEDED <= declared
+
+
+@dataclass(frozen=True)
+class Installed:
+    """An environment into which the wheel was installed, and nothing else."""
+
+    directory: Path
+    sdist: Path
+    wheel: Path
+
+    def run(self, visible: tuple[str, ...], program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a program of the environment, to which some packages of ours are shown, with what they need."""
+        shown = self.directory / "-".join(("with", *visible))
+        shown.mkdir(exist_ok=True)
+        for path in {path for name in visible for path in top_level(name, set())}:
+            if not (shown / path.name).exists():
+                (shown / path.name).symlink_to(path)
+        return subprocess.run(
+            [self.directory / "bin" / program, *arguments],
+            cwd=self.directory,
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(shown), "COLUMNS": "80", "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+
+
+def top_level(name: str, seen: set[str]) -> Iterator[Path]:
+    """List the files and directories that an installed package, and those it requires, have in site-packages."""
+    if name in seen:
+        return
+    seen.add(name)
+    found = distribution(name)
+    for first in {path.parts[0] for path in found.files or []} - {"..", "__pycache__"}:
+        yield Path(str(found.locate_file(first)))
+    for line in found.requires or []:
+        requirement = Requirement(line)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            yield from top_level(requirement.name, seen)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """Build the sdist of what is tracked here, the wheel from the sdist, and install that into an empty environment."""
+    place = tmp_path_factory.mktemp("packaging")
+    source, dist, environment = place / "source", place / "dist", place / "environment"
+
+    def run(*command: str | Path, cwd: Path = place) -> str:
+        done = subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def build(kind: str, directory: Path) -> Path:
+        code = f"import sys; from setuptools import build_meta; print(build_meta.build_{kind}(sys.argv[1]))"
+        return dist / run(sys.executable, "-c", code, dist, cwd=directory).splitlines()[-1]
+
+    names = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).splitlines()
+    for name in names:
+        if (ROOT / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).symlink_to(ROOT / name)
+    sdist = build("sdist", source)
+    with tarfile.open(sdist) as archive:
+        archive.extractall(place / "unpacked", filter="data")
+    (unpacked,) = (place / "unpacked").iterdir()
+    wheel = build("wheel", unpacked)
+    run(sys.executable, "-m", "venv", "--without-pip", environment)
+    program = environment / "bin" / "python"
+    quiet = ("--quiet", "--disable-pip-version-check")
+    run(sys.executable, "-m", "pip", "--python", program, "install", *quiet, "--no-deps", "--no-index", wheel)
+    return Installed(environment, sdist, wheel)
+
+
+def test_the_files_hold_what_they_should(installed: Installed) -> None:
+    with zipfile.ZipFile(installed.wheel) as archive:
+        inside = set(archive.namelist())
+        (name,) = (name for name in inside if name.endswith(".dist-info/METADATA"))
+        description = archive.read(name).decode("utf-8")
+    tracked = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "bnce").rglob("*")}
+    data = {name for name in tracked if name.endswith((".py", ".toml", ".typed", ".html", ".css", ".js"))}
+    assert {name for name in inside if ".dist-info/" not in name} == data
+    assert "Description-Content-Type: text/markdown\n" in description
+    # On a package index nothing stands beside the README.
+    links = re.findall(r"\]\(([^)]+)\)", description)
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+    with tarfile.open(installed.sdist) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    linked = re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert {"README.md", "LICENSE", "pyproject.toml", *linked} <= packed
+    assert not [name for name in packed if name.startswith("tests")]
+
+
+def test_the_layer_needs_pytorch_and_numpy_alone(installed: Installed) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    check = "\nimport sys; assert not {'typer', 'rich', 'safetensors', 'pyarrow'} & set(sys.modules)"
+    done = installed.run(("torch", "numpy"), "python", "-W", "error", "-c", code + check)
+    assert done.returncode == 0, done.stderr
+    done = installed.run(("torch", "numpy"), "bnce", "--help")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(
+        r"bnce: The command line needs the package '\w+', which is not installed: run pip install 'bnce\[train\]'\.\n",
+        done.stderr,
+    )
+
+
+def test_the_base_says_what_each_extra_brings(installed: Installed) -> None:
+    done = installed.run(BASE, "bnce", "--help")
+    assert done.returncode == 0, done.stderr
+    told = done.stdout.partition("Not installed:")[2]
+    for extra, command in (("train", "fetch, prepare, train"), ("export", "export"), ("serve", "serve")):
+        assert re.search(rf"pip install 'bnce\[{extra}\]' +{command}", told)
+    for command, extra in (("train", "train"), ("info", "train"), ("serve", "serve")):
+        done = installed.run(BASE, "bnce", command, "small")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == f"bnce: {missing('torch', f'bnce {command}', extra)}\n"
+    done = installed.run(BASE, "python", "-c", "import bnce; print(bnce.__version__); from bnce import OutputLayer")
+    assert done.stdout.strip() == bnce.__version__
+    assert "bnce.OutputLayer needs the package 'torch', which is not installed: run pip install 'bnce[layer]'." in (
+        done.stderr
+    )
