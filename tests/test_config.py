@@ -9,10 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bnce import config
 from bnce.config import (
-    LOSS_NAMES,
-    MODEL_NAMES,
     LossConfig,
     ModelConfig,
     OptimiserConfig,
@@ -25,6 +22,8 @@ from bnce.config import (
     to_toml,
 )
 from bnce.errors import UserError
+from bnce.kinds.bodies import BODIES
+from bnce.kinds.losses import LOSSES
 
 
 def refusal(name: str, *, model: str | None = None, loss: str | None = None, settings: tuple[str, ...] = ()) -> str:
@@ -68,8 +67,8 @@ def test_odd_strings_round_trip(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("recipe", recipe_names())
-@pytest.mark.parametrize("model", MODEL_NAMES)
-@pytest.mark.parametrize("loss", LOSS_NAMES)
+@pytest.mark.parametrize("model", BODIES.names)
+@pytest.mark.parametrize("loss", LOSSES.names)
 def test_every_shipped_recipe_loads_for_every_model_and_loss(
     tmp_path: Path, recipe: str, model: str, loss: str
 ) -> None:
@@ -84,7 +83,7 @@ def test_every_shipped_recipe_loads_for_every_model_and_loss(
 # The paper's figures.
 
 
-@pytest.mark.parametrize("model", MODEL_NAMES)
+@pytest.mark.parametrize("model", BODIES.names)
 def test_ltcb_is_the_paper(model: str) -> None:
     """Section 4.2 and Table 1."""
     loaded = load_recipe("ltcb", model=model, loss="bnce")
@@ -102,7 +101,7 @@ def test_ltcb_is_the_paper(model: str) -> None:
     assert load_recipe("ltcb", loss="nce").loss.num_noise == 100
 
 
-@pytest.mark.parametrize("model", MODEL_NAMES)
+@pytest.mark.parametrize("model", BODIES.names)
 def test_obwb_is_the_paper(model: str) -> None:
     """Section 4.3 and Table 3: "similar to LTCB with minor differences"."""
     loaded, ltcb = load_recipe("obwb", model=model), load_recipe("ltcb", model=model)
@@ -320,7 +319,7 @@ def test_unknown_names_suggest_the_near_one() -> None:
         "Unknown model 'lsmt': choose one of ffnn, rnn, relu-rnn, lstm, relu-lstm. Did you mean 'lstm'?"
     )
     assert refusal("ltcb", loss="b-nce") == (
-        f"Unknown loss 'b-nce': choose one of {', '.join(LOSS_NAMES)}. Did you mean 'bnce'?"
+        f"Unknown loss 'b-nce': choose one of {', '.join(LOSSES.names)}. Did you mean 'bnce'?"
     )
 
 
@@ -393,13 +392,6 @@ def test_configs_are_frozen() -> None:
     for kind in (ModelConfig, LossConfig, OptimiserConfig, TrainingConfig, RunConfig):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(kind(), dataclasses.fields(kind)[0].name, "other")
-
-
-def test_names_are_those_of_the_losses() -> None:
-    """One list here, so that a wrong name is told before PyTorch is loaded, and one where the losses are."""
-    from bnce.losses import LOSSES
-
-    assert tuple(LOSSES) == config.LOSS_NAMES
 
 
 class TestCorpora:

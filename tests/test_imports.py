@@ -20,6 +20,7 @@ ORDER = [
     "version",
     "files",
     "reading",
+    "kinds",
     "config",
     "machine",
     "text",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bnce.config import LOSS_NAMES, MODEL_NAMES, LossConfig, ModelConfig
+from bnce.config import LossConfig, ModelConfig
+from bnce.kinds.bodies import BODIES
+from bnce.kinds.losses import LOSSES
 from bnce.language_model import LanguageModel
 from bnce.noise import log_uniform
 
@@ -24,7 +26,7 @@ def words(num_steps: int, seed: int = 2) -> torch.Tensor:
     return torch.randint(V // 2, (num_steps, B), generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("model", MODEL_NAMES)
+@pytest.mark.parametrize("model", BODIES.names)
 def test_tables_and_body_are_all_there_is(model: str) -> None:
     network = build(model, learn_log_z=True)
     tables, body = network.tables(), network.body_parameters()
@@ -37,8 +39,8 @@ def test_tables_and_body_are_all_there_is(model: str) -> None:
     assert "output.log_z" in body
 
 
-@pytest.mark.parametrize("model", MODEL_NAMES)
-@pytest.mark.parametrize("loss", LOSS_NAMES)
+@pytest.mark.parametrize("model", BODIES.names)
+@pytest.mark.parametrize("loss", LOSSES.names)
 def test_every_model_learns_with_every_loss(model: str, loss: str) -> None:
     network = build(model, loss)
     input_LB, target_TB = words(T + network.num_context), words(T, 3)
@@ -65,7 +67,7 @@ def test_a_step_touches_only_the_rows_it_reads() -> None:
     assert set(network.output.weight.grad._indices()[0].tolist()) == set(target_TB.flatten().tolist())
 
 
-@pytest.mark.parametrize("model", MODEL_NAMES)
+@pytest.mark.parametrize("model", BODIES.names)
 def test_chunks_one_after_the_other_are_one_text(model: str) -> None:
     network = build(model)
     C = network.num_context

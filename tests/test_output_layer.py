@@ -18,8 +18,8 @@ from torch import Tensor
 
 import bnce
 from bnce import output_layer
-from bnce.config import LOSS_NAMES
 from bnce.errors import UserError
+from bnce.kinds.losses import LOSSES
 from bnce.losses import reference
 from bnce.noise import Noise, log_uniform
 from bnce.output_layer import IGNORE_INDEX, OutputLayer
@@ -65,7 +65,7 @@ def test_it_is_the_package_s_front_door() -> None:
 # The loss.
 
 
-@pytest.mark.parametrize("loss", LOSS_NAMES)
+@pytest.mark.parametrize("loss", LOSSES.names)
 def test_forward_is_the_mean_over_tokens(loss: str) -> None:
     layer = build(loss)
     hidden_TBD, target_TB = hidden_and_targets(T, B)
@@ -74,7 +74,7 @@ def test_forward_is_the_mean_over_tokens(loss: str) -> None:
     assert seeded(layer, hidden_TBD, target_TB).item() == pytest.approx(total.item() / (T * B), rel=1e-5)
 
 
-@pytest.mark.parametrize("loss", LOSS_NAMES)
+@pytest.mark.parametrize("loss", LOSSES.names)
 def test_n_rows_are_one_time_step(loss: str) -> None:
     layer = build(loss)
     hidden_ND, target_N = hidden_and_targets(7)
@@ -91,7 +91,7 @@ def test_time_steps_have_noise_of_their_own() -> None:
     assert flat != pytest.approx(sum(steps) / T, rel=0.1), "fifteen rows at once see fourteen noise words each"
 
 
-@pytest.mark.parametrize("loss", LOSS_NAMES)
+@pytest.mark.parametrize("loss", LOSSES.names)
 @pytest.mark.parametrize("by", ["ignore_index", "mask", "both", "own index"])
 def test_left_out_positions(loss: str, by: str) -> None:
     """One valid set, said in four ways; the mean is over the tokens that count."""
@@ -141,7 +141,7 @@ def test_a_stream_alone_in_its_chunk_has_no_loss() -> None:
     assert layer(hidden_TBD, target_TB).item() > 0
 
 
-@pytest.mark.parametrize("loss", LOSS_NAMES)
+@pytest.mark.parametrize("loss", LOSSES.names)
 @pytest.mark.parametrize("target", [V, V + 100, -1])
 def test_targets_that_are_no_words_are_refused(loss: str, target: int) -> None:
     hidden_TBD, target_TB = hidden_and_targets(T, B)
@@ -152,7 +152,7 @@ def test_targets_that_are_no_words_are_refused(loss: str, target: int) -> None:
     )
 
 
-@pytest.mark.parametrize("loss", LOSS_NAMES)
+@pytest.mark.parametrize("loss", LOSSES.names)
 def test_nothing_valid_is_no_loss(loss: str) -> None:
     layer = build(loss)
     hidden_ND, _ = hidden_and_targets(4)
@@ -163,7 +163,7 @@ def test_nothing_valid_is_no_loss(loss: str) -> None:
     assert not layer.weight.grad.any()
 
 
-@pytest.mark.parametrize("loss", LOSS_NAMES)
+@pytest.mark.parametrize("loss", LOSSES.names)
 def test_sparse_gradients_equal_dense_ones(loss: str) -> None:
     hidden_TBD, target_TB = hidden_and_targets(T, B)
     dense, sparse = build(loss), build(loss, sparse=True)
@@ -214,7 +214,7 @@ def test_gradient_is_the_slope(loss: str) -> None:
     assert (layer.log_z.grad is None) == (loss == "softmax")
 
 
-@pytest.mark.parametrize("loss", LOSS_NAMES)
+@pytest.mark.parametrize("loss", LOSSES.names)
 def test_autocast_is_finite_and_near(loss: str) -> None:
     layer = build(loss, sparse=True)
     hidden_TBD, target_TB = hidden_and_targets(T, B)
@@ -334,7 +334,7 @@ def test_log_probs_can_be_trained_through() -> None:
 
 
 def test_only_the_softmax_does_not_learn_to_be_normalised_by_z() -> None:
-    assert [loss for loss in LOSS_NAMES if not build(loss).normalises] == ["softmax"]
+    assert [loss for loss in LOSSES.names if not build(loss).normalises] == ["softmax"]
 
 
 # Files and copies.
@@ -355,7 +355,7 @@ def test_state_round_trip_through_safetensors(tmp_path: Path, learn_log_z: bool)
     assert other(hidden_TBD, target_TB).item() == layer(hidden_TBD, target_TB).item()
 
 
-@pytest.mark.parametrize("loss", LOSS_NAMES)
+@pytest.mark.parametrize("loss", LOSSES.names)
 def test_a_copy_is_its_own(loss: str) -> None:
     layer = build(loss)
     twin = copy.deepcopy(layer)
@@ -384,7 +384,7 @@ def test_drawn_noise_needs_a_number(loss: str) -> None:
 
 def test_unknown_loss() -> None:
     assert refusal(OutputLayer, D, V, np.ones(V), "softmx") == (
-        f"Unknown loss 'softmx': choose one of {', '.join(LOSS_NAMES)}. Did you mean 'softmax'?"
+        f"Unknown loss 'softmx': choose one of {', '.join(LOSSES.names)}. Did you mean 'softmax'?"
     )
 
 

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bnce.errors import UserError, argument, shown, unknown_name
+from bnce.kinds.bodies import BODIES
+from bnce.kinds.kind import Registry
+from bnce.kinds.losses import LOSSES
+from bnce.kinds.optimisers import OPTIMISERS
 from bnce.reading import parse_toml
 
-MODEL_NAMES = ("ffnn", "rnn", "relu-rnn", "lstm", "relu-lstm")
-LOSS_NAMES = ("softmax", "nce", "snce", "bnce", "chunk-bnce")
 NOISE_NAMES = ("unigram", "uniform", "log-uniform")
 SOFTMAX_NAMES = ("auto", "fused", "plain", "compiled", "linear", "cce", "liger")
-OPTIMISER_NAMES = ("sgd", "rowwise")
 SCHEDULE_NAMES = ("halve", "linear", "cosine")
 PRECISION_NAMES = ("auto", "float32", "tf32", "bf16")
 MAX_RATE = 1e38  # what float32 can hold
@@ -41,12 +42,12 @@ class ModelConfig:
     name: str = "relu-lstm"
     embedding_size: int = 200
     hidden_size: int = 600
-    bottleneck_size: int = 400  # the ReLu layer before the output; ffnn, relu-rnn and relu-lstm have one
-    order: int = 5  # ffnn only: an n-gram of this order sees order - 1 words
+    bottleneck_size: int = 400  # the ReLu layer before the output, in models that have one
+    order: int = 5  # of n-gram models: they see order - 1 words
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        _among("model", self.name, MODEL_NAMES)
+        BODIES.find(self.name)
         for key in ("embedding_size", "hidden_size", "bottleneck_size"):
             _at_least(f"model.{key}", getattr(self, key), 1)
         _at_least("model.order", self.order, 2)
@@ -59,7 +60,7 @@ class LossConfig:
     """The output layer's loss and its noise."""
 
     name: str = "bnce"
-    num_noise: int = 0  # K: drawn noise words (own for nce, shared for snce and adaptive bnce)
+    num_noise: int = 0  # K: drawn noise words
     log_z: float = 9.0  # ln Z, the constant the model learns to be normalised by
     learn_log_z: bool = False
     noise: str = "unigram"
@@ -67,7 +68,7 @@ class LossConfig:
     softmax: str = "fused"  # in which form the softmax is computed; auto measures those at hand when training starts
 
     def __post_init__(self) -> None:
-        _among("loss", self.name, LOSS_NAMES)
+        kind = LOSSES.find(self.name)
         _among("noise", self.noise, NOISE_NAMES)
         _among("loss.softmax", self.softmax, SOFTMAX_NAMES)
         _at_least("loss.num_noise", self.num_noise, 0)
@@ -75,7 +76,7 @@ class LossConfig:
             raise UserError(f"loss.log_z is {self.log_z}: it must be from {-MAX_LOG_Z:g} to {MAX_LOG_Z:g}.")
         if not math.isfinite(self.noise_power):
             raise UserError(f"loss.noise_power is {self.noise_power}: it must be a finite number.")
-        if self.name in ("nce", "snce"):
+        if kind.draws == "must":
             _at_least(f"loss.num_noise of {self.name}", self.num_noise, 1)
 
 
@@ -84,8 +85,8 @@ class OptimiserConfig:
     """How gradients become steps."""
 
     name: str = "sgd"
-    learning_rate: float = 0.4  # of everything under sgd, of the tables under rowwise
-    body_learning_rate: float = 0.004  # rowwise only: Adam on the body
+    learning_rate: float = 0.4  # of everything, or of the tables where the body has its own
+    body_learning_rate: float = 0.004  # of the body, in optimisers that have one for it
     clip_norm: float = 5.0  # over all parameters, duplicate rows merged first
     gradient: str = "streams"  # averaged over streams and summed over time (the paper), or averaged over tokens
     schedule: str = "halve"
@@ -94,7 +95,7 @@ class OptimiserConfig:
     initial_accumulator: float = 0.0  # rowwise only: what a row's mean squared gradients start from
 
     def __post_init__(self) -> None:
-        _among("optimiser", self.name, OPTIMISER_NAMES)
+        OPTIMISERS.find(self.name)
         _among("optimiser.gradient", self.gradient, GRADIENT_NAMES)
         _among("optimiser.schedule", self.schedule, SCHEDULE_NAMES)
         for key in ("learning_rate", "body_learning_rate", "clip_norm"):
@@ -157,7 +158,7 @@ SECTIONS: dict[str, type] = {
     "training": TrainingConfig,
 }
 _TEXTS = ("recipe", "corpus", "init")
-_VARIANTS = {"models": ("model", MODEL_NAMES), "losses": ("loss", LOSS_NAMES)}
+_VARIANTS: dict[str, Registry[Any]] = {"models": BODIES, "losses": LOSSES}
 
 Section = TypeVar("Section")
 
@@ -182,8 +183,8 @@ def load_recipe(
     tables = _read_with_base(name, seen=())
     model = model or str(tables.get("model", {}).get("name", ModelConfig.name))
     loss = loss or str(tables.get("loss", {}).get("name", LossConfig.name))
-    _among("model", model, MODEL_NAMES)
-    _among("loss", loss, LOSS_NAMES)
+    BODIES.find(model)
+    LOSSES.find(loss)
     of_model, of_loss = dict(tables.get("models", {}).get(model, {})), dict(tables.get("losses", {}).get(loss, {}))
     corpus = corpus or tables.get("corpus", "")
     of_corpus = tables.get("corpora", {}).get(corpus, {}) if isinstance(corpus, str) else {}
@@ -264,8 +265,8 @@ def _read_with_base(name: str, seen: tuple[str, ...]) -> dict[str, Any]:
     _known_keys(tables, (*SECTIONS, *_VARIANTS, "corpora", "base", "corpus"), name, "key")
     for key in (*SECTIONS, *_VARIANTS, "corpora"):
         _must_be_table(tables.get(key, {}), f"{name}: [{key}]")
-    for key, (kind, allowed) in _VARIANTS.items():
-        _known_keys(tables.get(key, {}), allowed, f"{name}: [{key}]", kind)
+    for key, registry in _VARIANTS.items():
+        _known_keys(tables.get(key, {}), registry.names, f"{name}: [{key}]", registry.what)
         for variant, table in tables.get(key, {}).items():
             _must_be_table(table, f"{name}: [{key}.{variant}]")
             _must_be_table(table.get("optimiser", {}), f"{name}: [{key}.{variant}.optimiser]")

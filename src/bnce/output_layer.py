@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from bnce import kernels
 from bnce.errors import UserError
+from bnce.kinds.losses import LOSSES
 from bnce.losses import get_loss, trained_positions
 from bnce.losses.output_batch import OutputBatch
 from bnce.noise import Noise, unigram
@@ -55,7 +56,8 @@ class OutputLayer(nn.Module):
             )
         self.loss_name = loss
         self._loss = get_loss(loss)
-        if loss in ("nce", "snce") and num_noise < 1:
+        self.normalises = LOSSES.find(loss).self_normalises  # whether the loss teaches it to be normalised by ln Z
+        if LOSSES.find(loss).draws == "must" and num_noise < 1:
             raise UserError(f"num_noise is {num_noise}: {loss} draws its noise, so give 1 or more (the paper: 100).")
         self.hidden_size, self.vocab_size = hidden_size, vocab_size
         self.num_noise, self.sparse, self.ignore_index = num_noise, sparse, ignore_index
@@ -75,11 +77,6 @@ class OutputLayer(nn.Module):
         with torch.no_grad():
             self.weight.uniform_(-0.05, 0.05)
             self.bias.copy_(self.noise.log_probs_V).add_(self.log_z)
-
-    @property
-    def normalises(self) -> bool:
-        """Whether the loss teaches the layer to be normalised by ln Z."""
-        return self.loss_name != "softmax"
 
     def forward(self, hidden: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         """Compute the mean loss over the tokens whose target is not `ignore_index` and whose mask is true.

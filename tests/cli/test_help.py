@@ -12,7 +12,9 @@ import pytest
 
 from bnce import cli
 from bnce.cli.completion import complete, complete_list, complete_recipe, complete_setting, complete_subject
-from bnce.config import LOSS_NAMES, MODEL_NAMES, recipe_names
+from bnce.config import recipe_names
+from bnce.kinds.bodies import BODIES
+from bnce.kinds.losses import LOSSES
 from bnce.report.formats import FORMATS
 
 from .conftest import Command
@@ -73,8 +75,8 @@ def test_the_list_of_commands_has_whole_sentences(bnce: Command) -> None:
 
 def test_completion_offers_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert complete("cpu", "cuda")("c") == ["cpu", "cuda"]
-    losses = complete_list(*LOSS_NAMES)
-    assert losses("") == list(LOSS_NAMES)
+    losses = complete_list(*LOSSES.names)
+    assert losses("") == list(LOSSES.names)
     assert losses("bnce,s") == ["bnce,softmax", "bnce,snce"]
     assert losses("bnce,bn") == []
     (tmp_path / "mine.toml").touch()
@@ -89,8 +91,8 @@ def test_completion_offers_what_there_is(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("bnce train --loss ", LOSS_NAMES),
-        ("bnce train --model ", MODEL_NAMES),
+        ("bnce train --loss ", LOSSES.names),
+        ("bnce train --model ", BODIES.names),
         ("bnce train ", recipe_names()),
         ("bnce compare --format ", FORMATS),
         ("bnce export --to ", ["onnx", "transformers", "safetensors"]),

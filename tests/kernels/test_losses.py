@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bnce import kernels
-from bnce.losses import LOSSES, OutputBatch
+from bnce.losses import OutputBatch, get_loss
 from bnce.noise import log_uniform
 
 T, B, D, V = 3, 6, 8, 30
@@ -21,7 +21,7 @@ def loss_and_gradients(name: str, leaves: list[Tensor], target: Tensor, max_word
     hidden, weight, bias, log_z = leaves
     noise = log_uniform(V).to(hidden.device)
     batch = OutputBatch(hidden, target, None, weight, bias, log_z, noise, 0, sparse=False, max_words=max_words)
-    loss = LOSSES[name](batch)
+    loss = get_loss(name)(batch)
     wanted = leaves if name != "softmax" else leaves[:3]
     return [loss, *torch.autograd.grad(2 * loss, wanted)]
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bnce.losses import LOSSES, OutputBatch, reference
+from bnce.losses import OutputBatch, get_loss, reference
 from bnce.losses.softmax import chunked_cross_entropy, cross_entropy
 
 # `bnce.losses.softmax` is the function; this is the file it is in.
@@ -156,4 +156,4 @@ def test_the_loss_by_name_sums_over_valid_positions(make_batch: Callable[..., Ou
     expected = reference.softmax_loss(
         batch.hidden_TBD[valid_TB], batch.weight_VD, batch.bias_V, batch.target_TB[valid_TB]
     )
-    assert LOSSES["softmax"](batch).item() == pytest.approx(expected.item(), rel=1e-6)
+    assert get_loss("softmax")(batch).item() == pytest.approx(expected.item(), rel=1e-6)

@@ -9,11 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from bnce.config import MODEL_NAMES, ModelConfig
-from bnce.models import FeedForward, Recurrent, architecture, build_body
+from bnce.config import ModelConfig
+from bnce.kinds.bodies import BODIES
+from bnce.models import architecture, build_body
+from bnce.models.feedforward import FeedForward
+from bnce.models.recurrent import Recurrent
 
 E, H, BOTTLENECK, B = 5, 7, 4, 3
-RECURRENT = [name for name in MODEL_NAMES if name != "ffnn"]
+RECURRENT = [name for name in BODIES.names if name != "ffnn"]
 EPS = torch.finfo(torch.float32).eps
 
 
@@ -26,7 +29,7 @@ def embedded(num_words: int) -> Tensor:
     return torch.randn(num_words, B, E, generator=torch.Generator().manual_seed(2))
 
 
-@pytest.mark.parametrize("name", MODEL_NAMES)
+@pytest.mark.parametrize("name", BODIES.names)
 def test_shapes(name: str) -> None:
     network = body(name)
     hidden_TBD, state = network(embedded(network.num_context + 6), network.initial_state(B))
@@ -146,7 +149,7 @@ def test_bottleneck_is_a_relu(name: str) -> None:
     assert hidden_TBD.max() > 0.0
 
 
-@pytest.mark.parametrize("name", MODEL_NAMES)
+@pytest.mark.parametrize("name", BODIES.names)
 def test_dropout_is_for_training_only(name: str) -> None:
     dropping, plain = body(name, dropout=0.5), body(name)
     words = embedded(plain.num_context + 6)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from bnce.errors import UserError
 from bnce.report.comparison import compare_runs
 
 
@@ -32,12 +33,15 @@ def test_models_and_losses_in_the_papers_order(tmp_path, write_run):
     ]
 
 
-def test_a_model_and_a_loss_of_ones_own_come_last(tmp_path, write_run):
-    own = write_run(tmp_path / "own")
-    settings = (own / "config.toml").read_text().replace('"rnn"', '"attention"').replace('"bnce"', '"ranking"')
-    (own / "config.toml").write_text(settings)
-    comparison = compare_runs([own, write_run(tmp_path / "rnn")])
-    assert [row.label for row in comparison.rows] == ["RNN (B-NCE)", "attention (ranking)"]
+@pytest.mark.parametrize(
+    ("known", "unknown", "says"),
+    [("rnn", "rnm", "Unknown model 'rnm': .* Did you mean 'rnn'"), ("bnce", "bnse", "Unknown loss 'bnse': .*'bnce'")],
+)
+def test_a_name_that_nothing_is_known_of_has_no_place(tmp_path, write_run, known, unknown, says):
+    path = write_run(tmp_path / "newer")
+    (path / "config.toml").write_text((path / "config.toml").read_text().replace(f'"{known}"', f'"{unknown}"'))
+    with pytest.raises(UserError, match=f"The run '{path}' cannot be compared. {says}"):
+        compare_runs([path])
 
 
 def test_equal_labels_are_told_apart(tmp_path, write_run):

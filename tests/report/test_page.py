@@ -9,7 +9,7 @@ import pytest
 
 from bnce.report.comparison import compare_runs
 from bnce.report.drawing import log_ticks
-from bnce.report.names import COLOURS
+from bnce.report.names import colours
 from bnce.report.page import to_html
 from bnce.report.plots import draw_plots, markers
 
@@ -128,8 +128,8 @@ def test_one_colour_a_loss_in_every_plot(runs):
     words, seconds, log_z, speed, quality = draw_plots(compare_runs(runs))
     for plot in (words, seconds, log_z, speed, quality):
         assert plot.svg is not None
-        for key, colour in COLOURS.items():
-            assert (f"var({colour.variable})" in plot.svg) == (key in ("softmax", "snce", "bnce"))
+        for colour in colours():
+            assert (f"var({colour.variable})" in plot.svg) == (colour.variable in ("--softmax", "--snce", "--bnce"))
             assert colour.light not in plot.svg
     assert [entry.row.run for entry in log_z.legend] == ["softmax", "snce", "bnce"]
     assert speed.legend == quality.legend == ()

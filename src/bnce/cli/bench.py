@@ -10,8 +10,10 @@ import typer
 from bnce.cli.completion import complete_list, complete_recipe
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stdout
 from bnce.cli.options import DeviceOption, SettingsOption
-from bnce.config import LOSS_NAMES, MODEL_NAMES
 from bnce.errors import UserError, unknown_name
+from bnce.kinds.bodies import BODIES
+from bnce.kinds.kind import Registry
+from bnce.kinds.losses import LOSSES
 
 if TYPE_CHECKING:
     import torch
@@ -32,16 +34,16 @@ def bench(
         str,
         typer.Option(
             metavar="NAME,...",
-            help=f"Models, separated by commas, or all: {', '.join(MODEL_NAMES)}.",
-            autocompletion=complete_list(*MODEL_NAMES, "all"),
+            help=f"Models, separated by commas, or all: {', '.join(BODIES.names)}.",
+            autocompletion=complete_list(*BODIES.names, "all"),
         ),
     ] = "relu-lstm",
     losses: Annotated[
         str,
         typer.Option(
             metavar="NAME,...",
-            help=f"Losses, separated by commas, or all: {', '.join(LOSS_NAMES)}.",
-            autocompletion=complete_list(*LOSS_NAMES, "all"),
+            help=f"Losses, separated by commas, or all: {', '.join(LOSSES.names)}.",
+            autocompletion=complete_list(*LOSSES.names, "all"),
         ),
     ] = "all",
     vocab_sizes: Annotated[
@@ -92,10 +94,10 @@ def bench(
     sizes = [_whole_number(text) for text in vocab_sizes.split(",")]
     configs = [
         (load_recipe(recipe, model=model, loss=loss, settings=settings or []), size)
-        for model in _names(models, MODEL_NAMES, "model")
+        for model in _names(models, BODIES)
         for size in sizes
-        for loss in _names(losses, LOSS_NAMES, "loss")
-        if loss != "softmax" or size <= MAX_SOFTMAX_WORDS
+        for loss in _names(losses, LOSSES)
+        if not LOSSES.find(loss).scores_all_words or size <= MAX_SOFTMAX_WORDS
     ]
     if not configs:
         raise UserError(
@@ -148,12 +150,9 @@ def _paper_suite(
         stdout.print(to_markdown(result), markup=False)
 
 
-def _names(text: str, allowed: tuple[str, ...], kind: str) -> list[str]:
-    names = list(allowed) if text == "all" else [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in allowed:
-            raise unknown_name(kind, name, allowed)
-    return names
+def _names(text: str, kinds: Registry[Any]) -> list[str]:
+    names = kinds.names if text == "all" else (name.strip() for name in text.split(","))
+    return [kinds.find(name).name for name in names]
 
 
 def _whole_number(text: str) -> int:

@@ -17,8 +17,9 @@ from bnce.cli.completion import complete, complete_list, complete_recipe
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr
 from bnce.cli.options import DeviceOption, SettingsOption
 from bnce.cli.train import Display
-from bnce.config import MODEL_NAMES
 from bnce.errors import UserError, unknown_name
+from bnce.kinds.bodies import BODIES
+from bnce.kinds.losses import LOSSES
 from bnce.machine.stopping import Stopped
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from bnce.training.experiment import Outcome, PlannedRow
     from bnce.training.observer import Observer
 
+# Those of the paper's tables, and ours beside them.
+TABLE_MODELS = tuple(body.name for body in BODIES if body.tables)
+TABLE_LOSSES = tuple(loss.name for loss in LOSSES if loss.tables)
 FAILED = 1  # the status where rows diverged or did not fit, and the others were trained
 
 
@@ -61,16 +65,16 @@ def experiment(
         str,
         typer.Option(
             metavar="NAME,...",
-            help="Train only these models, separated by commas: ffnn, rnn, relu-rnn, lstm, relu-lstm.",
-            autocompletion=complete_list(*MODEL_NAMES, "all"),
+            help=f"Train only these models, separated by commas: {', '.join(TABLE_MODELS)}.",
+            autocompletion=complete_list(*TABLE_MODELS, "all"),
         ),
     ] = "all",
     losses: Annotated[
         str,
         typer.Option(
             metavar="NAME,...",
-            help="Train only with these losses, separated by commas: softmax, snce, bnce, chunk-bnce.",
-            autocompletion=complete_list("softmax", "snce", "bnce", "chunk-bnce", "all"),
+            help=f"Train only with these losses, separated by commas: {', '.join(TABLE_LOSSES)}.",
+            autocompletion=complete_list(*TABLE_LOSSES, "all"),
         ),
     ] = "all",
     settings: SettingsOption = None,

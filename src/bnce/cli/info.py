@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bnce.cli.completion import complete_subject
+from bnce.cli.completion import complete, complete_subject
 from bnce.cli.console import JsonOption, print_json, stdout
 from bnce.cli.corpus_info import corpus_record, print_corpus
-from bnce.cli.options import SettingsOption, complete_loss, complete_model
-from bnce.config import LOSS_NAMES, MODEL_NAMES
+from bnce.cli.options import SettingsOption
 from bnce.errors import UserError
+from bnce.kinds.bodies import BODIES
+from bnce.kinds.losses import LOSSES
 
 if TYPE_CHECKING:
     from bnce.config import RunConfig
@@ -33,11 +34,19 @@ def info(
     ],
     model: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help=f"For a recipe: {', '.join(MODEL_NAMES)}.", autocompletion=complete_model),
+        typer.Option(
+            metavar="NAME",
+            help=f"For a recipe: {', '.join(BODIES.names)}.",
+            autocompletion=complete(*BODIES.names),
+        ),
     ] = None,
     loss: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help=f"For a recipe: {', '.join(LOSS_NAMES)}.", autocompletion=complete_loss),
+        typer.Option(
+            metavar="NAME",
+            help=f"For a recipe: {', '.join(LOSSES.names)}.",
+            autocompletion=complete(*LOSSES.names),
+        ),
     ] = None,
     vocab_size: Annotated[
         int | None,

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from bnce.cli.completion import complete, complete_setting
-from bnce.config import LOSS_NAMES, MODEL_NAMES
 
 ModelArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run, mixture (.toml) or n-gram model.")]
 
@@ -54,9 +53,6 @@ ModeOption = Annotated[
 SplitLinesOption = Annotated[
     bool, typer.Option("--split", help="Split lines into sentences. Without it one line is one sentence.")
 ]
-
-complete_model = complete(*MODEL_NAMES)
-complete_loss = complete(*LOSS_NAMES)
 
 
 def lowercase_option(default: str) -> Any:

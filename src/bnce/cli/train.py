@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bnce.cli.completion import complete_recipe, complete_setting
+from bnce.cli.completion import complete, complete_recipe, complete_setting
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr, stdout
-from bnce.cli.options import DeviceOption, complete_loss, complete_model
-from bnce.config import MODEL_NAMES
+from bnce.cli.options import DeviceOption
 from bnce.errors import DiskFullError, UserError
+from bnce.kinds.bodies import BODIES
+from bnce.kinds.losses import LOSSES
+from bnce.kinds.optimisers import OPTIMISERS
 from bnce.machine.stopping import Stopped
 
 if TYPE_CHECKING:
@@ -40,19 +42,18 @@ def train(
         str | None,
         typer.Option(
             metavar="NAME",
-            help=f"Network: {', '.join(MODEL_NAMES)}.",
+            help=f"Network: {BODIES.help}.",
             show_default="the recipe's",
-            autocompletion=complete_model,
+            autocompletion=complete(*BODIES.names),
         ),
     ] = None,
     loss: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Loss: softmax, nce, snce (shared noise), bnce (the batch is the noise; adaptive with "
-            "loss.num_noise > 0) or chunk-bnce (the chunk is the noise).",
+            help=f"Loss: {LOSSES.help}.",
             show_default="the recipe's",
-            autocompletion=complete_loss,
+            autocompletion=complete(*LOSSES.names),
         ),
     ] = None,
     corpus: Annotated[
@@ -83,7 +84,7 @@ def train(
             "--set",
             metavar="KEY=VALUE",
             help="Change a setting, such as training.epochs=3. With --resume, only rates, epochs, evaluation and "
-            "checkpoint settings can change. May be given several times.",
+            f"checkpoint settings can change. May be given several times. For optimiser.name: {OPTIMISERS.help}.",
             autocompletion=complete_setting,
         ),
     ] = None,

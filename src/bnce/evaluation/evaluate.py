@@ -26,7 +26,6 @@ from bnce.errors import UserError
 from bnce.evaluation.detail import Detail, WordCounts, find_detail
 from bnce.language_model import LanguageModel
 from bnce.machine.precision import float32_products
-from bnce.models import FeedForward
 
 WINDOW = 512
 CONTEXT = 64
@@ -196,7 +195,7 @@ def _summarise(score_N: Tensor, normaliser_N: Tensor, target_N: Tensor, model: L
 
 def num_words_seen(model: LanguageModel) -> int | None:
     """Tell how many words before it a word is predicted from; None for a body whose state keeps all of them."""
-    return model.body.num_words if isinstance(model.body, FeedForward) else None
+    return model.body.num_words
 
 
 def _perplexity(log_prob_N: Tensor) -> float:

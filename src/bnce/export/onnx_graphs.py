@@ -22,7 +22,8 @@ from onnx import TensorProto, helper
 from torch import Tensor, nn
 
 from bnce.language_model import LanguageModel
-from bnce.models import FeedForward, Recurrent
+from bnce.models.feedforward import FeedForward
+from bnce.models.recurrent import Recurrent
 
 OPSET = 17
 IR_VERSION = 8  # of the same time as the opset, so that runtimes some years old can read it
@@ -126,6 +127,7 @@ def _body(model: LanguageModel, weights: WeightsFile) -> Graph:
     if isinstance(model.body, FeedForward):
         _feed_forward(graph, weights, model.body, embedded_LBE)
     else:
+        assert isinstance(model.body, Recurrent)  # whatever else there is has no "onnx" in its record
         _recurrent(graph, weights, model.body, embedded_LBE, state_names(model))
     return graph
 

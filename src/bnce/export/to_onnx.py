@@ -17,6 +17,7 @@ from torch import Tensor
 from bnce import files
 from bnce.corpus.vocabulary import END, UNK
 from bnce.export.agreement import Agreement, all_word_scores, word_scores
+from bnce.export.bodies import refuse_unknown_body
 from bnce.language_model import LanguageModel
 from bnce.machine.packages import missing
 from bnce.models import State
@@ -31,6 +32,7 @@ _NUM_WORDS = 7
 
 def export_onnx(run: RunDirectory, out: str | Path) -> dict[str, Any]:
     """Write the graphs, vocab.txt and model.json; give the largest difference from PyTorch and what is allowed."""
+    refuse_unknown_body(run, "onnx")
     _need_packages()
     from bnce.export.onnx_graphs import state_names, write_graphs
 

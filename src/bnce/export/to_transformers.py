@@ -17,6 +17,7 @@ import torch
 from bnce import files
 from bnce.corpus.vocabulary import END, UNK
 from bnce.export.agreement import Agreement, all_word_scores
+from bnce.export.bodies import refuse_unknown_body
 from bnce.export.word_tokenizer import TOKENIZER_CLASS, TOKENIZER_FILE, build_tokenizer, tokenizer_config
 from bnce.language_model import LanguageModel
 from bnce.machine.packages import missing
@@ -30,6 +31,7 @@ _SPECIAL_IDS = {"bos_token_id": END, "eos_token_id": END, "pad_token_id": END}
 
 def export_transformers(run: RunDirectory, out: str | Path) -> dict[str, Any]:
     """Write model, code, tokenizer and settings; give the largest difference from PyTorch and what is allowed."""
+    refuse_unknown_body(run, "transformers")
     _need_packages()
     out = Path(out)
     files.refuse_existing(out)

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from bnce.config import ModelConfig, RunConfig
+from bnce.config import RunConfig
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError, argument
+from bnce.kinds.bodies import BODIES
+from bnce.kinds.losses import LOSSES
 from bnce.lexicon.change_words import TABLES, change_tables
 from bnce.lexicon.row_seeding import make_up_contexts
 from bnce.lexicon.word_list import NewWord
@@ -35,7 +37,8 @@ def check_same_network(config: RunConfig, source: RunDirectory) -> None:
     """Refuse settings under which the weights of a run do not fit, naming all that differ."""
     before, now = source.config, config
     pairs = {argument("model"): (before.model.name, now.model.name)}
-    pairs |= {f"model.{key}": (getattr(before.model, key), getattr(now.model, key)) for key in _used(before.model)}
+    sizes = BODIES.find(before.model.name).sizes
+    pairs |= {f"model.{key}": (getattr(before.model, key), getattr(now.model, key)) for key in sizes}
     pairs |= {f"loss.{key}": (getattr(before.loss, key), getattr(now.loss, key)) for key in _LOSS_KEYS}
     differing = [f"{key} is {new}, not {old}" for key, (old, new) in pairs.items() if old != new]
     if differing:
@@ -55,8 +58,8 @@ def start_from(source: RunDirectory, vocabulary: Vocabulary, counts: np.ndarray,
     order = torch.from_numpy(np.asarray(words.encode(vocabulary.words), dtype=np.int64))
     for name in TABLES:
         tensors[name] = tensors[name][order].contiguous()
-    if source.config.loss.name == "softmax" != loss:
-        # A softmax leaves ln Z where it likes; the other losses begin where it is the constant.
+    if LOSSES.find(loss).self_normalises and not LOSSES.find(source.config.loss.name).self_normalises:
+        # A softmax leaves ln Z where it likes; a loss with the constant begins where that is ln Z.
         log_z = float(make_up_contexts(source.load_model()).log_z_M.mean())
         tensors["output.bias"] += float(tensors["output.log_z"]) - log_z
     record = {
@@ -78,11 +81,3 @@ def _new_words(source: RunDirectory, vocabulary: Vocabulary, counts: np.ndarray)
         for word, count in zip(vocabulary.words, counts, strict=True)
         if word not in source.vocabulary
     ]
-
-
-def _used(model: ModelConfig) -> Sequence[str]:
-    """Name the sizes that a kind of network has."""
-    unused = set() if model.name == "ffnn" else {"order"}
-    if model.name in ("rnn", "lstm"):
-        unused.add("bottleneck_size")
-    return [key for key in _MODEL_KEYS if key not in unused]

@@ -1,4 +1,4 @@
-"""The losses by name: each sums over the positions of a batch. A new one is one file and one line here."""
+"""The losses by name: each sums over the positions of a batch. A new one is one file here and one record in `kinds`."""
 
 from __future__ import annotations
 
@@ -6,37 +6,25 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from bnce.errors import unknown_name
+from bnce.kinds.losses import LOSSES
 from bnce.losses import batch_nce as of_batch
 from bnce.losses import chunk_nce as of_chunk
 from bnce.losses.output_batch import OutputBatch
-from bnce.losses.sampled_nce import nce, shared_nce
-from bnce.losses.softmax_forms import softmax
 
-__all__ = ["LOSSES", "Loss", "OutputBatch", "get_loss", "trained_positions"]
+__all__ = ["Loss", "OutputBatch", "get_loss", "trained_positions"]
 
 Loss = Callable[[OutputBatch], Tensor]
-
-LOSSES: dict[str, Loss] = {
-    "softmax": softmax,
-    "nce": nce,
-    "snce": shared_nce,
-    "bnce": of_batch.batch_nce,
-    "chunk-bnce": of_chunk.chunk_nce,
-}
 
 
 def get_loss(name: str) -> Loss:
     """Find a loss by its name."""
-    if name not in LOSSES:
-        raise unknown_name("loss", name, LOSSES)
-    return LOSSES[name]
+    loss: Loss = LOSSES.find(name).load()
+    return loss
 
 
 def trained_positions(name: str, valid_TB: Tensor, num_noise: int) -> Tensor:
     """Say which of the positions that count a loss trains on: where the batch is the noise, one alone has none."""
-    if name == "bnce":
-        return of_batch.trained_positions(valid_TB, num_noise)
-    if name == "chunk-bnce":
-        return of_chunk.trained_positions(valid_TB)
-    return valid_TB
+    kind = LOSSES.find(name)
+    if not kind.batch_is_noise:
+        return valid_TB
+    return of_chunk.trained_positions(valid_TB) if kind.whole_chunk else of_batch.trained_positions(valid_TB, num_noise)

@@ -20,6 +20,7 @@ import torch
 from bnce.config import RunConfig
 from bnce.corpus.streams import open_streams
 from bnce.errors import UserError
+from bnce.kinds.losses import LOSSES, BatchShape
 from bnce.language_model import LanguageModel
 from bnce.losses import softmax_forms
 from bnce.machine.devices import describe_device
@@ -148,9 +149,10 @@ class _Runner:
         )
         words = noise.sample((NUM_CHUNKS * training.num_steps * training.batch_size,)).cpu().numpy()
         streams = open_streams(words, training.batch_size, training.num_steps, self.model.num_context, device)
-        if config.loss.name == "chunk-bnce":
+        loss = LOSSES.find(config.loss.name)
+        if loss.merges_targets:
             self.model.output.max_words = streams.max_distinct_targets()
-        self.softmax = self._choose_softmax() if config.loss.name == "softmax" else None
+        self.softmax = self._choose_softmax() if loss.has_forms else None
         self.chunks = itertools.cycle([*streams.chunks()])
         self.run(0.0)  # the first steps allocate, compile and settle
         self.peak_memory_bytes = torch.cuda.max_memory_allocated(device) - before_bytes if on_gpu else None
@@ -201,14 +203,15 @@ def _measurement(runner: _Runner, seconds: Sequence[float]) -> Measurement:
 def flops_per_word(model: LanguageModel, config: RunConfig) -> float:
     """Count the operations of the matrix products that a word's forward and backward pass needs, padding left out."""
     body = sum(parameter.numel() for parameter in model.body.parameters() if parameter.ndim == 2)
-    training, loss = config.training, config.loss
-    columns = {
-        "softmax": model.output.vocab_size,
-        "nce": loss.num_noise + 1,
-        "snce": loss.num_noise + 1,
-        "bnce": training.batch_size + loss.num_noise,
-        "chunk-bnce": model.output.max_words or training.batch_size * training.num_steps,
-    }[loss.name]
+    training = config.training
+    shape = BatchShape(
+        vocab_size=model.output.vocab_size,
+        batch_size=training.batch_size,
+        num_steps=training.num_steps,
+        num_noise=config.loss.num_noise,
+        num_distinct=model.output.max_words or training.batch_size * training.num_steps,
+    )
+    columns = LOSSES.find(config.loss.name).columns(shape)
     # Two operations a multiply-add; forward once, backward twice.
     return 6.0 * (body + columns * model.output.hidden_size)
 
@@ -217,7 +220,7 @@ def _compare(measured: Sequence[Measurement]) -> list[Measurement]:
     def shape(item: Measurement) -> tuple[str, int, int, int]:
         return item.model, item.vocab_size, item.batch_size, item.num_steps
 
-    softmax = {shape(item): item.words_per_second for item in measured if item.loss == "softmax"}
+    softmax = {shape(item): item.words_per_second for item in measured if LOSSES.find(item.loss).is_baseline}
     return [
         replace(item, speedup_over_softmax=item.words_per_second / softmax[shape(item)])
         if shape(item) in softmax

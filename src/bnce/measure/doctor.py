@@ -11,13 +11,15 @@ from pathlib import Path
 
 import torch
 
-from bnce.losses import LOSSES, OutputBatch, reference
+from bnce.kinds.kind import load
+from bnce.kinds.losses import LOSSES, Loss
+from bnce.losses import OutputBatch
 from bnce.machine.devices import describe_device
 from bnce.noise import log_uniform
 
 # Float32 sums of a few hundred terms agree with float64 to a few units of its seventh digit.
 TOLERANCE = 1e-5
-ADAPTIVE = "adaptive bnce"  # bnce with drawn words
+K = 8  # drawn noise words
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ def examine(device: torch.device) -> list[Finding]:
         _versions,
         _machine,
         _disk,
-        *map(_loss_check, (*LOSSES, ADAPTIVE)),
+        *_loss_checks(),
         _sampling,
     ]
     findings = []
@@ -73,59 +75,37 @@ def _disk(device: torch.device) -> Finding:
     return Finding("disk", free > 1.0, f"{free:.1f} GiB free here; a run of the paper's LTCB models writes about 1 GiB")
 
 
-def _loss_check(name: str) -> Callable[[torch.device], Finding]:
-    def check(device: torch.device) -> Finding:
-        error = loss_error(name, device)
-        return Finding(
-            f"loss {name}",
-            error < TOLERANCE,
-            f"relative error against float64 {error:.1e}, allowed {TOLERANCE:.0e}",
-        )
+def _loss_checks() -> list[Callable[[torch.device], Finding]]:
+    plain = [_loss_check(f"loss {kind.name}", kind, K if kind.draws == "must" else 0) for kind in LOSSES]
+    return plain + [_loss_check(f"loss adaptive {kind.name}", kind, K) for kind in LOSSES if kind.draws == "may"]
 
-    check.__name__ = f"loss {name}"
+
+def _loss_check(name: str, kind: Loss, num_noise: int) -> Callable[[torch.device], Finding]:
+    def check(device: torch.device) -> Finding:
+        error = loss_error(kind, num_noise, device)
+        told = f"relative error against float64 {error:.1e}, allowed {TOLERANCE:.0e}"
+        return Finding(name, error < TOLERANCE, told)
+
+    check.__name__ = name
     return check
 
 
-def loss_error(name: str, device: torch.device) -> float:
-    """Compare one batch's loss, duplicates among its targets, with the paper's equations in float64."""
-    T, B, D, V, K = 2, 12, 16, 40, 8
+def loss_error(kind: Loss, num_noise: int, device: torch.device) -> float:
+    """Compare one batch's loss, duplicates among its targets, with what it must be in float64."""
+    T, B, D, V = 2, 12, 16, 40
     generator = torch.Generator().manual_seed(1)
     noise = log_uniform(V).to(device)
-    hidden = torch.randn(T, B, D, generator=generator)
-    weight = torch.randn(V, D, generator=generator) * 0.3
-    target = torch.randint(0, 10, (T, B), generator=generator)
-    log_z = 2.0
-    bias = noise.log_probs_V.cpu() + log_z
-    num_noise = K if name in ("nce", "snce", ADAPTIVE) else 0
-    batch = OutputBatch(
-        hidden.to(device),
-        target.to(device),
-        None,
-        weight.to(device),
-        bias.to(device),
-        torch.tensor(log_z, device=device),
-        noise,
-        num_noise,
-        sparse=False,
-    )
-    # The reference must see the words that the loss will draw.
-    torch.manual_seed(7)
-    shape = (T, B, K) if name == "nce" else (T, K)
-    drawn = noise.sample(shape).cpu() if num_noise else torch.zeros(T, 0, dtype=torch.long)
-    torch.manual_seed(7)
-    value = float(LOSSES["bnce" if name == ADAPTIVE else name](batch))
-    probs = noise.log_probs_V.cpu().double().exp()
-    expected = 0.0
-    if name == "chunk-bnce":
-        expected = float(reference.chunk_nce_loss(hidden, weight, bias, target, probs, log_z))
-    for t in range(T if name != "chunk-bnce" else 0):
-        if name == "softmax":
-            expected += float(reference.softmax_loss(hidden[t], weight, bias, target[t]))
-        elif name in ("bnce", ADAPTIVE):
-            expected += float(reference.batch_nce_loss(hidden[t], weight, bias, target[t], drawn[t], probs, log_z))
-        else:
-            own = drawn[t] if name == "nce" else drawn[t].expand(B, K)
-            expected += float(reference.sampled_nce_loss(hidden[t], weight, bias, target[t], own, probs, log_z))
+    hidden = torch.randn(T, B, D, generator=generator).to(device)
+    weight = (torch.randn(V, D, generator=generator) * 0.3).to(device)
+    target = torch.randint(0, 10, (T, B), generator=generator).to(device)
+    log_z = torch.tensor(2.0, device=device)
+    bias = noise.log_probs_V + log_z
+    batch = OutputBatch(hidden, target, None, weight, bias, log_z, noise, num_noise, sparse=False)
+    values = []
+    for compute in (kind.load(), load(kind.checked_by)):
+        torch.manual_seed(7)  # both must draw the same words
+        values.append(float(compute(batch)))
+    value, expected = values
     return abs(value - expected) / abs(expected)
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from bnce.config import MODEL_NAMES, RunConfig, load_recipe
+from bnce.config import RunConfig, load_recipe
+from bnce.kinds.bodies import BODIES
+from bnce.kinds.losses import LOSSES
 from bnce.measure.bench import bench, conditions, matmul_teraflops
 
 VOCAB_SIZES = {"ltcb": 80_000, "obwb": 793_471}
-LOSSES = ("softmax", "snce", "bnce", "chunk-bnce")
 
 # Tables 2 and 4 of Oualil & Klakow (2017), column TS: words per second on a Titan X.
 PAPER_WORDS_PER_SECOND = {
@@ -43,16 +44,18 @@ def bench_paper(
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Measure both tables, a model at a time: the losses of one model take turns, and then make room for the next."""
-    groups = [(table, model) for table in VOCAB_SIZES for model in MODEL_NAMES]
+    groups = [(table, body.name) for table in VOCAB_SIZES for body in BODIES if table in body.tables]
     ceiling = matmul_teraflops(device) if device.type == "cuda" else None
     rows = []
     for number, (table, model) in enumerate(groups):
         configs: list[tuple[RunConfig, int]] = [
-            (load_recipe(table, model=model, loss=loss, settings=ROWWISE), VOCAB_SIZES[table]) for loss in LOSSES
+            (load_recipe(table, model=model, loss=loss.name, settings=ROWWISE), VOCAB_SIZES[table])
+            for loss in LOSSES
+            if table in loss.tables
         ]
         measured = bench(configs, device, num_rounds=num_rounds, round_seconds=round_seconds)["measurements"]
         for item in measured:
-            paper = PAPER_WORDS_PER_SECOND[table][model].get(item["loss"])
+            paper = PAPER_WORDS_PER_SECOND[table].get(model, {}).get(item["loss"])
             item["table"] = table
             item["speedup_over_paper"] = item["words_per_second"] / paper if paper else None
             item["matmul_share"] = item["teraflops"] / ceiling if ceiling else None

@@ -1,30 +1,23 @@
-"""The paper's five bodies: embedded words in, last hidden layer out. None of them sees the vocabulary."""
+"""The bodies: embedded words in, last hidden layer out. None of them sees the vocabulary."""
 
 from __future__ import annotations
 
+import dataclasses
+
 from bnce.config import ModelConfig
-from bnce.models.feedforward import FeedForward
-from bnce.models.recurrent import Recurrent, State
+from bnce.kinds.bodies import BODIES
+from bnce.models.body import Body, State
 
-Body = Recurrent | FeedForward
-
-__all__ = ["Body", "FeedForward", "Recurrent", "State", "architecture", "build_body"]
+__all__ = ["Body", "State", "architecture", "build_body"]
 
 
 def build_body(config: ModelConfig) -> Body:
     """Build the body a config names."""
-    if config.name == "ffnn":
-        return FeedForward(
-            config.order, config.embedding_size, config.hidden_size, config.bottleneck_size, config.dropout
-        )
-    cell = config.name.removeprefix("relu-")
-    bottleneck_size = config.bottleneck_size if config.name.startswith("relu-") else None
-    return Recurrent(cell, config.embedding_size, config.hidden_size, bottleneck_size, config.dropout)
+    kind = BODIES.find(config.name)
+    body: Body = kind.load()(config, **kind.options)
+    return body
 
 
 def architecture(config: ModelConfig) -> str:
     """Write a model's layers as the paper's Tables 1 and 3 do, such as 200–600(R)–400(B)–V."""
-    if config.name == "ffnn":
-        return f"{config.order - 1}×{config.embedding_size}–{config.hidden_size}–{config.bottleneck_size}(B)–V"
-    bottleneck = f"–{config.bottleneck_size}(B)" if config.name.startswith("relu-") else ""
-    return f"{config.embedding_size}–{config.hidden_size}(R){bottleneck}–V"
+    return BODIES.find(config.name).layers.format(**dataclasses.asdict(config), num_words=config.order - 1)

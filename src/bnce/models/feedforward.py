@@ -9,11 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from bnce import kernels
-from bnce.models.recurrent import State
+from bnce.config import ModelConfig
+from bnce.models.body import Body, State
 
 
-class FeedForward(nn.Module):
+def build(config: ModelConfig) -> FeedForward:
+    """Build it from its settings."""
+    return FeedForward(config.order, config.embedding_size, config.hidden_size, config.bottleneck_size, config.dropout)
+
+
+class FeedForward(Body):
     """A network that sees order − 1 words and no further."""
+
+    num_words: int
 
     def __init__(self, order: int, embedding_size: int, hidden_size: int, bottleneck_size: int, dropout: float) -> None:
         super().__init__()

@@ -10,24 +10,29 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bnce import kernels
+from bnce.config import ModelConfig
+from bnce.errors import unknown_name
+from bnce.models.body import Body, State
 
-State = tuple[Tensor, ...]
+CELLS: dict[str, type[nn.RNN | nn.LSTM]] = {"rnn": nn.RNN, "lstm": nn.LSTM}
 
 
-class Recurrent(nn.Module):
+def build(config: ModelConfig, *, cell: str, has_bottleneck: bool) -> Recurrent:
+    """Build one from its settings: with a tanh RNN or an LSTM as its cell, with or without the bottleneck."""
+    bottleneck_size = config.bottleneck_size if has_bottleneck else None
+    return Recurrent(cell, config.embedding_size, config.hidden_size, bottleneck_size, config.dropout)
+
+
+class Recurrent(Body):
     """One recurrent layer over embedded words, then, if asked for, a narrower ReLu layer before the output."""
-
-    num_context = 0  # words before the first position that a chunk must bring along: the state carries them
 
     def __init__(
         self, cell: str, embedding_size: int, hidden_size: int, bottleneck_size: int | None, dropout: float
     ) -> None:
         super().__init__()
-        self.cell: nn.RNN | nn.LSTM
-        if cell == "lstm":
-            self.cell = nn.LSTM(embedding_size, hidden_size)
-        else:
-            self.cell = nn.RNN(embedding_size, hidden_size, nonlinearity="tanh")
+        if cell not in CELLS:
+            raise unknown_name("recurrent cell", cell, CELLS)
+        self.cell = CELLS[cell](embedding_size, hidden_size)
         self.bottleneck = None if bottleneck_size is None else nn.Linear(hidden_size, bottleneck_size)
         if self.bottleneck is not None:
             nn.init.kaiming_uniform_(self.bottleneck.weight, nonlinearity="relu")

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bnce.errors import UserError
 from bnce.report.conditions import Conditions, find_differences, gather_conditions
-from bnce.report.names import LossName, ModelName, name_loss, name_model, num_noise_words
+from bnce.report.names import LossName, ModelName, name_loss, name_model
 from bnce.report.quality import Point, seconds_to_reach, target_perplexity
 from bnce.report.row import Row
 from bnce.report.runs import Run, count, curve, number, printable, read_runs, text
@@ -81,7 +82,10 @@ def _default_title(conditions: Conditions) -> str:
 
 
 def _make_entry(run: Run) -> Entry:
-    model, loss = name_model(run.settings("model")), name_loss(run.settings("loss"))
+    try:
+        model, loss = name_model(run.settings("model")), name_loss(run.settings("loss"))
+    except UserError as error:
+        raise UserError(f"The run '{run.path}' cannot be compared. {error}") from error
     last = run.metrics[-1] if run.metrics else {}
     figures = last if run.evaluation is None else run.evaluation
     summary = run.summary
@@ -103,7 +107,7 @@ def _make_entry(run: Run) -> Entry:
         run=run.name,
         model=str(run.settings("model")["name"]),
         loss=str(run.settings("loss")["name"]),
-        num_noise=num_noise_words(run.settings("loss")),
+        num_noise=loss.num_noise,
         ppl_n=number(figures, "ppl_n"),
         ppl_f=number(figures, "ppl_f"),
         ppl_f_no_unk=number(figures, "ppl_f_no_unk"),
@@ -171,7 +175,7 @@ def _speedups_over_softmax(entries: Sequence[Entry]) -> list[float | None]:
     softmax: dict[tuple[object, ...], float] = {}
     for entry in entries:
         speed = entry.row.words_per_second
-        if entry.row.loss == "softmax" and speed:
+        if entry.loss.kind.is_baseline and speed:
             softmax[_step_setting(entry)] = max(speed, softmax.get(_step_setting(entry), 0.0))
     return [
         speed / softmax[_step_setting(entry)]
@@ -187,7 +191,7 @@ def _softmax_qualities(entries: Sequence[Entry]) -> dict[tuple[object, ...], flo
     for entry in entries:
         target = target_perplexity(curve(entry.run, "seconds", "ppl_f"))
         # One that is still on its way is easy to be as good as.
-        if entry.row.loss == "softmax" and entry.row.status == "finished" and target is not None:
+        if entry.loss.kind.is_baseline and entry.row.status == "finished" and target is not None:
             targets[_quality_setting(entry)] = min(target, targets.get(_quality_setting(entry), math.inf))
     return targets
 

@@ -13,18 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bnce.report import numbers
-from bnce.report.names import COLOURS
+from bnce.report.names import colours
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 INK, _GRID = "#24292f", "#d8dee4"
-_PAGE_COLOURS = {
-    INK: "currentColor",
-    _GRID: "var(--grid)",
-    **{colour.light: f"var({colour.variable})" for colour in COLOURS.values()},
-}
 _STYLE: Any = {
     "svg.fonttype": "none",  # text stays text: it can be searched, and takes the page's font
     "svg.hashsalt": "bnce",  # the same runs give the same bytes
@@ -128,6 +123,8 @@ def _rewrite(key: str, value: str, name: str) -> str:
         return value.replace("#", f"#{name}-", 1)
     value = re.sub(r"url\(#", f"url(#{name}-", value)
     if key == "style":
-        for drawn, shown in _PAGE_COLOURS.items():
-            value = value.replace(drawn, shown)
+        shown = {INK: "currentColor", _GRID: "var(--grid)"}
+        shown |= {colour.light: f"var({colour.variable})" for colour in colours()}
+        for drawn, in_page in shown.items():
+            value = value.replace(drawn, in_page)
     return value

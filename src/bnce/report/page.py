@@ -12,7 +12,7 @@ from bnce.report.comparison import Comparison, Entry
 from bnce.report.detail import draw_detail_plots, sentence_section
 from bnce.report.plots import Plot, draw_plots, markers
 from bnce.report.runs import count, printable, text
-from bnce.report.style import STYLE
+from bnce.report.style import style
 from bnce.report.table import COLUMNS, grouped
 
 _GUIDE = (
@@ -37,7 +37,7 @@ def to_html(comparison: Comparison) -> str:
         '<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{escape(comparison.title)}</title>",
-        f"<style>\n{STYLE}\n</style>",
+        f"<style>\n{style()}\n</style>",
         "</head>",
         "<body>",
         "<main>",

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bnce.kinds.losses import Colour
 from bnce.report import numbers
 from bnce.report.comparison import Comparison, Entry
 from bnce.report.drawing import HEIGHT, INK, inline_svg, make_logarithmic, new_axes, page_style
-from bnce.report.names import Colour, ModelName
+from bnce.report.names import ModelName
 from bnce.report.quality import MARGIN
 from bnce.report.runs import curve
 
@@ -163,7 +164,7 @@ def _draw_log_z(marked: Sequence[Marked]) -> Figure:
         axes.stairs(density, edges, color=colour, linewidth=1.8)
         axes.plot((edges[peak] + edges[peak + 1]) / 2, density[peak], marker=marker, color=colour)
         bounds += _bulk(edges, counts)
-    learned = (entry.row.log_z_constant_nats for entry, _ in marked if entry.row.loss != "softmax")
+    learned = (entry.row.log_z_constant_nats for entry, _ in marked if entry.loss.kind.self_normalises)
     for constant in sorted({constant for constant in learned if constant is not None}):
         axes.axvline(constant, color=INK, linestyle=":", linewidth=1.4)
         at, beside = (constant, 1), (4, -2)

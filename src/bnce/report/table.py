@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bnce.kinds.losses import LOSSES
 from bnce.report import numbers
 from bnce.report.comparison import Comparison, Entry
 from bnce.report.row import Row
@@ -28,7 +29,7 @@ class Column:
 
 
 def _ppl_n(row: Row) -> str:
-    return "---" if row.loss == "softmax" else numbers.perplexity(row.ppl_n)
+    return numbers.perplexity(row.ppl_n) if LOSSES.find(row.loss).self_normalises else "---"
 
 
 # Most telling first: a narrow terminal leaves out the last ones.

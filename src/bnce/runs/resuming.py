@@ -15,6 +15,7 @@ from typing import Any
 
 from bnce.config import SECTIONS, OptimiserConfig, RunConfig
 from bnce.errors import UserError, argument
+from bnce.kinds.optimisers import OPTIMISERS
 
 MAY_CHANGE = frozenset(
     {
@@ -74,8 +75,8 @@ def resume_command(path: Path, *words: str) -> str:
 
 def advise_lower_rates(path: Path, optimiser: OptimiserConfig, checkpoint: Path | None, has_figures: bool) -> str:
     """Say how to go on with a run that blew up: with rates half as high, from where it can go on."""
-    keys = ["learning_rate", *(["body_learning_rate"] if optimiser.name == "rowwise" else [])]
-    settings = [f"optimiser.{key}={getattr(optimiser, key) / 2:g}" for key in keys]
+    rates = OPTIMISERS.find(optimiser.name).rates
+    settings = [f"optimiser.{key}={getattr(optimiser, key) / 2:g}" for key in rates]
     words = [word for setting in settings for word in ("--set", setting)]
     if checkpoint is not None:
         return (

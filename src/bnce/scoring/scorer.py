@@ -19,8 +19,8 @@ from bnce.corpus.vocabulary import END
 from bnce.errors import UserError, argument
 from bnce.language_model import LanguageModel
 from bnce.machine.precision import float32_products
-from bnce.models import Recurrent
 from bnce.models import State as RecurrentState
+from bnce.models.recurrent import Recurrent
 
 # A sequence with more words is read by itself; of a very long one, so many words at a time.
 LONG_WORDS = 64

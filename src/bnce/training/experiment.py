@@ -13,9 +13,11 @@ from pathlib import Path
 import torch
 
 from bnce import files
-from bnce.config import MODEL_NAMES, RunConfig
+from bnce.config import RunConfig
 from bnce.corpus.store import Corpus
 from bnce.errors import BusyError, DiskFullError, UserError, argument, unknown_name
+from bnce.kinds.bodies import BODIES, Body
+from bnce.kinds.losses import LOSSES, Loss
 from bnce.runs.checkpoint import MODEL_FILE, remove_states
 from bnce.runs.directory import RunDirectory, hold_run, is_finished, read_status, read_summary
 from bnce.runs.resuming import describe_differences, find_differences
@@ -56,13 +58,15 @@ def table_rows(table: str) -> list[PlannedRow]:
     """List the rows of the paper's Table 2 or 4, and ours: chunk B-NCE where there is a stream to leave out."""
     if table not in RECIPES:
         raise unknown_name("table", table, RECIPES)
-    rows = []
-    for model in MODEL_NAMES:
-        # The paper could not run the softmax over 0.8M words; one model shows what it costs.
-        with_softmax = table == "ltcb" or model == "relu-lstm"
-        losses = ("softmax",) * with_softmax + ("snce", "bnce") + ("chunk-bnce",) * (model != "ffnn")
-        rows += [PlannedRow(model, loss) for loss in losses]
-    return rows
+    return [PlannedRow(body.name, loss.name) for body in BODIES for loss in LOSSES if _has_row(table, body, loss)]
+
+
+def _has_row(table: str, body: Body, loss: Loss) -> bool:
+    if table not in body.tables or table not in loss.tables:
+        return False
+    if loss.scores_all_words and table not in body.tables_with_softmax:
+        return False
+    return body.carries_state or not loss.whole_chunk
 
 
 def run_experiment(

@@ -22,6 +22,7 @@ from bnce.corpus.store import Corpus
 from bnce.errors import DiskFullError, NotFiniteError, OutOfMemoryError, UserError, argument, full_memory
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.evaluation.events import write_test_events
+from bnce.kinds.losses import LOSSES
 from bnce.losses import softmax_forms
 from bnce.machine.devices import describe_device
 from bnce.machine.stopping import Stopped
@@ -88,21 +89,21 @@ def create_run(out: str | Path, config: RunConfig, corpus: Corpus, device: torch
 
 def check_trainable(config: RunConfig, corpus: Corpus, device: torch.device | None = None) -> None:
     """Refuse settings that the corpus, or the device, where it is known, cannot train."""
-    training = config.training
-    if device is not None and config.loss.name == "softmax" and config.loss.softmax != "auto":
-        softmax_forms.get_form(config.loss.softmax, device)
+    training, loss = config.training, config.loss
+    kind = LOSSES.find(loss.name)
+    if device is not None and kind.has_forms and loss.softmax != "auto":
+        softmax_forms.get_form(loss.softmax, device)
     training_streams(training, corpus)
-    loss = config.loss
-    if loss.name in ("bnce", "chunk-bnce") and (loss.noise != "unigram" or loss.noise_power != 1):
+    if kind.batch_is_noise and (loss.noise != "unigram" or loss.noise_power != 1):
+        drawing = " or ".join(other.name for other in LOSSES if other.draws == "must")
         raise UserError(
             f"The loss {loss.name} takes the other targets of the batch as noise, so its noise is the unigram of the "
             f"text: loss.noise={loss.noise} with loss.noise_power={loss.noise_power:g} would train a wrong model. "
-            "Leave out both settings, or use the losses snce or nce, which draw their noise."
+            f"Leave out both settings, or use the losses {drawing}, which draw their noise."
         )
-    if config.loss.name == "bnce" and training.batch_size + config.loss.num_noise < 2:
-        raise UserError(
-            "B-NCE with one stream and no drawn words has no noise: raise training.batch_size or loss.num_noise."
-        )
+    if kind.batch_is_noise and training.batch_size + loss.num_noise < 2:
+        remedy = "training.batch_size" if kind.draws == "never" else "training.batch_size or loss.num_noise"
+        raise UserError(f"{kind.shown} with one stream and no drawn words has no noise: raise {remedy}.")
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from bnce.corpus.store import Corpus
 from bnce.corpus.streams import open_streams
 from bnce.errors import NotFiniteError
 from bnce.evaluation.evaluate import Evaluation, evaluate
+from bnce.kinds.losses import LOSSES
 from bnce.language_model import LanguageModel
 from bnce.losses import softmax_forms
 from bnce.machine.devices import describe_device
@@ -56,7 +57,8 @@ class Trainer:
         self.model: LanguageModel = run.build_model().to(device)
         train_ids = training_streams(training, corpus).ids
         self.streams = open_streams(train_ids, training.batch_size, training.num_steps, self.model.num_context, device)
-        if self.config.loss.name == "chunk-bnce":
+        self.loss = LOSSES.find(self.config.loss.name)
+        if self.loss.merges_targets:
             self.model.output.max_words = self.streams.max_distinct_targets()
         self.valid_ids = corpus.split("valid")[: training.max_valid_tokens or None]
         self.total_steps = training.epochs * len(self.streams)
@@ -132,7 +134,7 @@ class Trainer:
         return finished
 
     def _train(self, should_stop: Callable[[], bool], signals: HeldSignals) -> bool:
-        if self.config.loss.name == "softmax":
+        if self.loss.has_forms:
             with signals.let_through():
                 self.softmax = self._choose_softmax()
             softmax_forms.get_form(self.softmax, self.device)

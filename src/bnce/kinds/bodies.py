@@ -1,0 +1,100 @@
+"""The bodies, which `--model` names: the layers from embedded words to the last hidden layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bnce.kinds.kind import Kind, Registry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Body(Kind):
+    """One body. It is built from a `ModelConfig`, with the record's options as keyword arguments."""
+
+    family: str  # tables draw a line between families
+    layers: str  # as the paper's Tables 1 and 3 write them, with names of settings in braces
+    sizes: tuple[str, ...]  # the settings of `[model]` that decide the shapes of its weights
+    carries_state: bool  # from chunk to chunk, so that it reads on where the stream left off
+    options: Mapping[str, Any] = field(default_factory=dict)
+    tables: tuple[str, ...] = ()  # of the paper's, that it has rows in
+    tables_with_softmax: tuple[str, ...] = ()  # where it has one for the full softmax, too
+    exports: tuple[str, ...] = ()  # what it can be exported to, beside its weights
+
+
+_EXPORTS = ("onnx", "transformers")
+
+BODIES: Registry[Body] = Registry(
+    "model",
+    Body(
+        name="ffnn",
+        shown="FFNN",
+        help="n-gram feed-forward network",
+        built_by="bnce.models.feedforward:build",
+        family="feed-forward",
+        layers="{num_words}×{embedding_size}–{hidden_size}–{bottleneck_size}(B)–V",
+        sizes=("embedding_size", "hidden_size", "bottleneck_size", "order"),
+        carries_state=False,
+        tables=("ltcb", "obwb"),
+        tables_with_softmax=("ltcb",),
+        exports=_EXPORTS,
+    ),
+    Body(
+        name="rnn",
+        shown="RNN",
+        help="one tanh RNN layer",
+        built_by="bnce.models.recurrent:build",
+        options={"cell": "rnn", "has_bottleneck": False},
+        family="rnn",
+        layers="{embedding_size}–{hidden_size}(R)–V",
+        sizes=("embedding_size", "hidden_size"),
+        carries_state=True,
+        tables=("ltcb", "obwb"),
+        tables_with_softmax=("ltcb",),
+        exports=_EXPORTS,
+    ),
+    Body(
+        name="relu-rnn",
+        shown="ReLu-RNN",
+        help="RNN, then a smaller ReLu layer",
+        built_by="bnce.models.recurrent:build",
+        options={"cell": "rnn", "has_bottleneck": True},
+        family="rnn",
+        layers="{embedding_size}–{hidden_size}(R)–{bottleneck_size}(B)–V",
+        sizes=("embedding_size", "hidden_size", "bottleneck_size"),
+        carries_state=True,
+        tables=("ltcb", "obwb"),
+        tables_with_softmax=("ltcb",),
+        exports=_EXPORTS,
+    ),
+    Body(
+        name="lstm",
+        shown="LSTM",
+        help="one LSTM layer",
+        built_by="bnce.models.recurrent:build",
+        options={"cell": "lstm", "has_bottleneck": False},
+        family="lstm",
+        layers="{embedding_size}–{hidden_size}(R)–V",
+        sizes=("embedding_size", "hidden_size"),
+        carries_state=True,
+        tables=("ltcb", "obwb"),
+        tables_with_softmax=("ltcb",),
+        exports=_EXPORTS,
+    ),
+    Body(
+        name="relu-lstm",
+        shown="ReLu-LSTM",
+        help="LSTM, then a smaller ReLu layer",
+        built_by="bnce.models.recurrent:build",
+        options={"cell": "lstm", "has_bottleneck": True},
+        family="lstm",
+        layers="{embedding_size}–{hidden_size}(R)–{bottleneck_size}(B)–V",
+        sizes=("embedding_size", "hidden_size", "bottleneck_size"),
+        carries_state=True,
+        tables=("ltcb", "obwb"),
+        # The paper could not run the softmax over 0.8M words; this one shows what it costs.
+        tables_with_softmax=("ltcb", "obwb"),
+        exports=_EXPORTS,
+    ),
+)

@@ -1,0 +1,123 @@
+"""The losses: how each gets its noise, whether it learns to normalise itself, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from bnce.kinds.kind import Kind, Registry
+
+
+@dataclass(frozen=True)
+class Colour:
+    """A colour on light and on dark ground: Okabe and Ito's, which the colour-blind can tell apart."""
+
+    variable: str  # the style sheet's name for it
+    light: str
+    dark: str
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """The sizes that decide how many columns a loss has."""
+
+    vocab_size: int  # V
+    batch_size: int  # B
+    num_steps: int  # T
+    num_noise: int  # K
+    num_distinct: int  # the most different targets of a chunk; T·B where nobody has counted them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss(Kind):
+    """One loss. It is built by a function from an `OutputBatch` to the sum over its positions."""
+
+    checked_by: str  # a function with the same arguments that computes the same plainly, in float64
+    self_normalises: bool  # whether the constant Z may replace the sum over the vocabulary
+    columns: Callable[[BatchShape], int]  # the words that a position is scored against, its own among them
+    draws: Literal["never", "may", "must"] = "never"  # noise words, K of them
+    batch_is_noise: bool = False  # the other targets of the batch are noise, which is then the unigram
+    whole_chunk: bool = False  # trains on all time steps of a chunk together, not on one at a time
+    merges_targets: bool = False  # wants to know the most different targets of a chunk
+    scores_all_words: bool = False  # so that its cost grows with the vocabulary
+    has_forms: bool = False  # can be computed in several ways, among which `loss.softmax` chooses
+    is_baseline: bool = False  # speeds and qualities are told relative to it
+    tables: tuple[str, ...] = ()  # of the paper's, that it has rows in
+    colour: Colour = Colour("--other", "#b3589a", "#e79ccb")
+    # What it is called, and its colour, where it may draw words and does.
+    shown_with_drawn: str | None = None
+    colour_with_drawn: Colour | None = None
+
+
+TABLES = ("ltcb", "obwb")
+
+LOSSES: Registry[Loss] = Registry(
+    "loss",
+    Loss(
+        name="softmax",
+        shown="softmax",
+        help="exact; slow for large vocabularies",
+        built_by="bnce.losses.softmax_forms:softmax",
+        checked_by="bnce.losses.by_equation:softmax",
+        self_normalises=False,
+        columns=lambda shape: shape.vocab_size,
+        scores_all_words=True,
+        has_forms=True,
+        is_baseline=True,
+        tables=TABLES,
+        colour=Colour("--softmax", "#5b6472", "#b8c0cc"),
+    ),
+    Loss(
+        name="nce",
+        shown="NCE",
+        help="own noise words for every position",
+        built_by="bnce.losses.sampled_nce:nce",
+        checked_by="bnce.losses.by_equation:nce",
+        self_normalises=True,
+        columns=lambda shape: shape.num_noise + 1,
+        draws="must",
+        colour=Colour("--nce", "#c98500", "#f2b63c"),
+    ),
+    Loss(
+        name="snce",
+        shown="S-NCE",
+        help="noise words shared by the batch",
+        built_by="bnce.losses.sampled_nce:shared_nce",
+        checked_by="bnce.losses.by_equation:shared_nce",
+        self_normalises=True,
+        columns=lambda shape: shape.num_noise + 1,
+        draws="must",
+        tables=TABLES,
+        colour=Colour("--snce", "#d55e00", "#ff8a45"),
+    ),
+    Loss(
+        name="bnce",
+        shown="B-NCE",
+        help="the batch is the noise; adaptive with loss.num_noise > 0",
+        built_by="bnce.losses.batch_nce:batch_nce",
+        checked_by="bnce.losses.by_equation:batch_nce",
+        self_normalises=True,
+        columns=lambda shape: shape.batch_size + shape.num_noise,
+        draws="may",
+        batch_is_noise=True,
+        tables=TABLES,
+        colour=Colour("--bnce", "#0072b2", "#56b4e9"),
+        shown_with_drawn="adaptive B-NCE",
+        colour_with_drawn=Colour("--adaptive", "#009e73", "#2fd0a2"),
+    ),
+    Loss(
+        name="chunk-bnce",  # ours; beside the paper's in its tables
+        shown="chunk B-NCE",
+        help="the chunk is the noise",
+        built_by="bnce.losses.chunk_nce:chunk_nce",
+        checked_by="bnce.losses.by_equation:chunk_nce",
+        self_normalises=True,
+        columns=lambda shape: shape.num_distinct,
+        batch_is_noise=True,
+        whole_chunk=True,
+        merges_targets=True,
+        tables=TABLES,
+        colour=Colour("--chunk", "#7a4fbf", "#b79cf0"),
+    ),
+)

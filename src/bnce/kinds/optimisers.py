@@ -1,0 +1,33 @@
+"""The optimisers, which `optimiser.name` chooses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bnce.kinds.kind import Kind, Registry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimiser(Kind):
+    """One optimiser. It is built from a `LanguageModel` and an `OptimiserConfig`."""
+
+    rates: tuple[str, ...]  # the settings of `[optimiser]` that are its learning rates
+
+
+OPTIMISERS: Registry[Optimiser] = Registry(
+    "optimiser",
+    Optimiser(
+        name="sgd",
+        shown="SGD",
+        help="the paper's",
+        built_by="bnce.optimisers.sgd:Sgd",
+        rates=("learning_rate",),
+    ),
+    Optimiser(
+        name="rowwise",
+        shown="row-wise Adagrad",
+        help="row-wise Adagrad on the tables, Adam on the body",
+        built_by="bnce.optimisers.rowwise:Rowwise",
+        rates=("learning_rate", "body_learning_rate"),
+    ),
+)

@@ -1,0 +1,66 @@
+"""Every loss of a whole batch by the paper's equations, in float64: what `bnce doctor` compares with.
+
+Noise is drawn as the loss draws it, so that the same seed gives both the same words.
+
+Legend: T time steps, B streams, K noise words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from bnce.losses import reference
+from bnce.losses.output_batch import OutputBatch
+
+
+def softmax(batch: OutputBatch) -> Tensor:
+    """Eq. (1), summed over all positions."""
+    hidden_TBD, target_TB, weight_VD, bias_V = _on_cpu(batch)
+    return reference.softmax_loss(hidden_TBD.flatten(0, 1), weight_VD, bias_V, target_TB.flatten())
+
+
+def nce(batch: OutputBatch) -> Tensor:
+    """Eq. (5) with K words of its own for each position."""
+    drawn_TBK = batch.noise.sample((*batch.target_TB.shape, batch.num_noise)).cpu()
+    return _over_steps(batch, reference.sampled_nce_loss, drawn_TBK)
+
+
+def shared_nce(batch: OutputBatch) -> Tensor:
+    """Eq. (5) with K words that the positions of a time step share."""
+    T, B = batch.target_TB.shape
+    drawn_TK = batch.noise.sample((T, batch.num_noise)).cpu()
+    return _over_steps(batch, reference.sampled_nce_loss, drawn_TK.unsqueeze(1).expand(T, B, -1))
+
+
+def batch_nce(batch: OutputBatch) -> Tensor:
+    """Eqs. (7) to (12): the other targets of a time step, and K words that its positions share."""
+    T, K = len(batch.target_TB), batch.num_noise
+    drawn_TK = batch.noise.sample((T, K)).cpu() if K else torch.zeros(T, 0, dtype=torch.long)
+    return _over_steps(batch, reference.batch_nce_loss, drawn_TK)
+
+
+def chunk_nce(batch: OutputBatch) -> Tensor:
+    """Eq. (5) with the targets of the other streams of the chunk."""
+    hidden_TBD, target_TB, weight_VD, bias_V = _on_cpu(batch)
+    return reference.chunk_nce_loss(hidden_TBD, weight_VD, bias_V, target_TB, _probs(batch), float(batch.log_z))
+
+
+def _over_steps(batch: OutputBatch, loss: Callable[..., Tensor], drawn_T: Tensor) -> Tensor:
+    hidden_TBD, target_TB, weight_VD, bias_V = _on_cpu(batch)
+    log_z, probs_V = float(batch.log_z), _probs(batch)
+    losses = [
+        loss(hidden_BD, weight_VD, bias_V, target_B, drawn, probs_V, log_z)
+        for hidden_BD, target_B, drawn in zip(hidden_TBD, target_TB, drawn_T, strict=True)
+    ]
+    return torch.stack(losses).sum()
+
+
+def _probs(batch: OutputBatch) -> Tensor:
+    return batch.noise.log_probs_V.cpu().double().exp()
+
+
+def _on_cpu(batch: OutputBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return batch.hidden_TBD.cpu(), batch.target_TB.cpu(), batch.weight_VD.cpu(), batch.bias_V.cpu()

@@ -1,0 +1,26 @@
+"""What the rest of the network asks of a body.
+
+Legend: T time steps, B streams, C context words before the first position, L = C + T, E embedding, D last hidden layer.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+State = tuple[Tensor, ...]
+
+
+class Body(nn.Module):
+    """Embedded words in, last hidden layer out; it never sees the vocabulary."""
+
+    num_context = 0  # words before the first position that a chunk must bring along: C
+    num_words: int | None = None  # that a position is predicted from; None: all before it
+    output_size: int  # D
+
+    def initial_state(self, num_streams: int) -> State:
+        """Make the state that a text starts from; each part has the streams as its second dimension."""
+        raise NotImplementedError
+
+    def forward(self, embedded_LBE: Tensor, state: State) -> tuple[Tensor, State]:
+        """Map C + T embedded words to T hidden rows, and give the state after them, cut from the graph."""
+        raise NotImplementedError
