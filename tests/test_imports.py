@@ -160,6 +160,15 @@ def test_a_wrong_import_is_seen() -> None:
     assert wrong_imports("corpus.prepare", "from bnce.corpus.store import Corpus\nimport numpy, bnce.errors") == []
 
 
+def test_kernels_are_chosen_in_one_place() -> None:
+    """Whoever has a faster twin asks `kernels.choose` or `kernels.with_twin`, and imports none of its files."""
+    for module, path in MODULES.items():
+        if module.partition(".")[0] != "kernels":
+            source = (PACKAGE / path).read_text(encoding="utf-8")
+            assert not [name for name in imported(source) if name.startswith("kernels.")], module
+            assert "kernels.available" not in source, module
+
+
 def test_the_front_door_names_only_lazy_ones() -> None:
     """`bnce/__init__.py` loads errors and version; what needs PyTorch it imports for type checkers alone."""
     tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))

@@ -164,22 +164,29 @@ class OutputLayer(nn.Module):
 
     def scores_between(self, hidden_ND: Tensor, begin: int, end: int) -> Tensor:
         """Compute the raw scores of the words from `begin` up to `end`, which is not among them, in float32."""
-        return torch.matmul(hidden_ND, self.weight[begin:end].t()).float() + self.bias[begin:end]
+        return score_all(hidden_ND, self.weight[begin:end], self.bias[begin:end])
 
     def log_normaliser(self, hidden_ND: Tensor) -> Tensor:
-        """Compute ln Σ_v exp(h·w_v + c_v) for each position (N,), block by block."""
-        if not torch.is_grad_enabled() and hidden_ND.is_cuda and kernels.available(hidden_ND.device):
-            from bnce.kernels import log_normaliser as twin
+        """Compute ln Σ_v exp(h·w_v + c_v) for each position (N,), in bounded memory."""
+        return log_normaliser(hidden_ND, self.weight, self.bias)
 
-            return twin.log_normaliser(hidden_ND.float(), self.weight, self.bias)
-        blocks = [self._log_normaliser(part) for part in hidden_ND.split(BLOCK_POSITIONS)]
-        return torch.cat(blocks) if blocks else hidden_ND.new_zeros(0)
 
-    def _log_normaliser(self, hidden_ND: Tensor) -> Tensor:
+@kernels.with_twin("log_normaliser")
+def log_normaliser(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor) -> Tensor:
+    """Compute ln Σ_v exp(h·w_v + c_v) for each position (N,), block by block."""
+    num_words = BLOCK_WORDS.get(hidden_ND.device.type, BLOCK_WORDS["cuda"])
+    totals = []
+    for rows_ND in hidden_ND.split(BLOCK_POSITIONS):
         total_N: Tensor | None = None
-        num_words = BLOCK_WORDS.get(hidden_ND.device.type, BLOCK_WORDS["cuda"])
-        for begin in range(0, self.vocab_size, num_words):
-            part_N = torch.logsumexp(self.scores_between(hidden_ND, begin, begin + num_words), dim=1)
+        for begin in range(0, len(weight_VD), num_words):
+            block = slice(begin, begin + num_words)
+            part_N = torch.logsumexp(score_all(rows_ND, weight_VD[block], bias_V[block]), dim=1)
             total_N = part_N if total_N is None else torch.logaddexp(total_N, part_N)
         assert total_N is not None
-        return total_N
+        totals.append(total_N)
+    return torch.cat(totals) if totals else hidden_ND.new_zeros(0)
+
+
+def score_all(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor) -> Tensor:
+    """Compute the raw scores h·w + c of every word (N, V), in float32."""
+    return torch.matmul(hidden_ND, weight_VD.t()).float() + bias_V

@@ -33,7 +33,7 @@ def test_dense_relu_ignores_padding(device: torch.device, no_worse: Check) -> No
     inputs = torch.randn(3, 5, 6, device=device)
     wide = torch.nn.functional.pad(inputs, (0, 2)).requires_grad_()
     grad = torch.randn(3, 5, 4, device=device)
-    output = dense_relu(wide, layer.weight, layer.bias, torch.float32)
+    output = dense_relu(wide, layer.weight, layer.bias)
     fast = [output, *torch.autograd.grad(output, [wide, layer.weight, layer.bias], grad)]
     fast[1] = fast[1][..., :6]
     results = []

@@ -1,19 +1,105 @@
-"""Optional Triton twins of plain functions: the same name, the same meaning, tested against the plain ones."""
+"""Triton twins of plain functions, chosen here and nowhere else.
+
+A twin has the name, the arguments and the meaning of its plain function, and is tested against it. Nothing imports a
+module of this room directly: `with_twin` lets a twin stand in for a plain function, and `choose` gives the whole module
+where a fast way is built differently.
+"""
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from types import ModuleType
+from typing import ParamSpec, TypeVar
 
 import torch
+from torch import Tensor
+
+_HAS_TRITON = find_spec("triton") is not None
+_IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 def available(device: torch.device) -> bool:
     """Say whether Triton runs on a device: on a CUDA GPU, and anywhere under its interpreter."""
-    return _installed() and (device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1")
+    return _HAS_TRITON and (device.type == "cuda" or _IS_INTERPRETED)
 
 
-@functools.cache
-def _installed() -> bool:
-    return importlib.util.find_spec("triton") is not None
+def _under_autocast(tensor: Tensor) -> bool:
+    return torch.is_autocast_enabled(tensor.device.type)
+
+
+def _in_two_bytes(tensor: Tensor) -> bool:
+    return tensor.dtype.itemsize < 4
+
+
+def _without_gradient_on_a_gpu(tensor: Tensor) -> bool:
+    return tensor.is_cuda and not torch.is_grad_enabled()
+
+
+# What a module asks for beside a device that runs Triton.
+_CONDITIONS: dict[str, Callable[[Tensor], bool]] = {
+    "dense": _under_autocast,
+    "log_normaliser": _without_gradient_on_a_gpu,
+    "recurrence": _under_autocast,
+    "softmax": _in_two_bytes,
+}
+_MODULES: dict[str, ModuleType] = {}
+
+
+def choose(name: str, tensor: Tensor, *, deterministic: bool = False) -> ModuleType | None:
+    """Give the module `kernels/<name>.py` where it can work on a tensor, or None: use the plain functions.
+
+    `deterministic` is for the rows, whose twins add up in no fixed order.
+    """
+    if deterministic or not available(tensor.device):
+        return None
+    if name in _CONDITIONS and not _CONDITIONS[name](tensor):
+        return None
+    if not _MODULES:
+        _import_all()
+    return _MODULES[name]
+
+
+def with_twin(name: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+    """Let the function of the same name in `kernels/<name>.py` stand in for a plain one where it can work.
+
+    The first argument decides. The plain function stays at hand as `__wrapped__`.
+    """
+
+    def decorate(plain: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        function_name = plain.__name__
+
+        @functools.wraps(plain)
+        def chosen(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+            assert isinstance(args[0], Tensor)
+            module = choose(name, args[0])
+            function = plain if module is None else getattr(module, function_name)
+            result: Result = function(*args, **kwargs)
+            return result
+
+        return chosen
+
+    return decorate
+
+
+def _import_all() -> None:
+    # Only now, because it takes Triton; and by statements, which torch.compile can follow.
+    from bnce.kernels import (
+        adam,
+        batch_nce,
+        chunk_nce,
+        dense,
+        log_normaliser,
+        merged_chunk_nce,
+        recurrence,
+        rows,
+        softmax,
+    )
+
+    modules = (adam, batch_nce, chunk_nce, dense, log_normaliser, merged_chunk_nce, recurrence, rows, softmax)
+    _MODULES.update({module.__name__.rpartition(".")[2]: module for module in modules})

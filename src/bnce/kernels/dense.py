@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bnce.machine.precision import product_in_float32
+from bnce.machine.precision import product_dtype, product_in_float32
 
 
 class _DenseRelu(torch.autograd.Function):
@@ -41,7 +41,9 @@ class _DenseRelu(torch.autograd.Function):
         )
 
 
-def dense_relu(input: Tensor, weight_DE: Tensor, bias_D: Tensor, dtype: torch.dtype) -> Tensor:
-    """Compute max(0, x·W + b) with products in `dtype`."""
-    output_ND: Tensor = _DenseRelu.apply(input.reshape(-1, input.shape[-1]), weight_DE, bias_D, dtype)
+def dense_relu(input: Tensor, weight_DE: Tensor, bias_D: Tensor) -> Tensor:
+    """Compute max(0, x·W + b) with products in autocast's type."""
+    dtype = product_dtype(weight_DE)
+    with torch.autocast(input.device.type, enabled=False):
+        output_ND: Tensor = _DenseRelu.apply(input.reshape(-1, input.shape[-1]), weight_DE, bias_D, dtype)
     return output_ND.view(*input.shape[:-1], -1)

@@ -97,12 +97,9 @@ class _BatchNce(torch.autograd.Function):
         return hidden_error.to(hidden_dtype), weight_error.to(weight_dtype), bias_error, None
 
 
+@kernels.with_twin("batch_nce")
 def loss_and_gradient(product_TBM: Tensor, offset_TM: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Compute the loss, summed over positions, and the paper's G in `dtype`, for the scores s = product + offset."""
-    if kernels.available(product_TBM.device):
-        from bnce.kernels import batch_nce as twin
-
-        return twin.loss_and_gradient(product_TBM, offset_TM, dtype)
     score_TBM = product_TBM + offset_TM.unsqueeze(1)
     loss = classification_loss(score_TBM)
     gradient_TBM = torch.sigmoid(score_TBM)  # O/Y off the diagonal

@@ -27,12 +27,9 @@ from torch.autograd.function import once_differentiable
 
 from bnce import kernels
 from bnce.errors import UserError
-from bnce.losses.merged_chunk_nce import merged_chunk_nce
+from bnce.losses.merged_chunk_nce import MAX_SCORES, can_merge, merged_chunk_nce
 from bnce.losses.output_batch import OutputBatch
 from bnce.machine.precision import product_dtype, product_in_float32, widen
-
-# Numbers in one block of scores: near the processor on a CPU, enough to fill the chip on a GPU.
-MAX_SCORES = {"cpu": 2**20, "cuda": 2**25}
 
 
 def chunk_nce(batch: OutputBatch) -> Tensor:
@@ -40,11 +37,7 @@ def chunk_nce(batch: OutputBatch) -> Tensor:
     _check(batch)
     if batch.valid_TB is not None:
         return all_pairs_nce(batch)
-    device = batch.hidden_TBD.device
-    # A captured GPU step has fixed shapes: it can merge where it is known how many columns that leaves at most.
-    if batch.max_words is not None if kernels.available(device) else device.type == "cpu":
-        return merged_chunk_nce(batch)
-    return chunk_nce_by_position(batch)
+    return merged_chunk_nce(batch) if can_merge(batch) else chunk_nce_by_position(batch)
 
 
 def chunk_nce_by_position(batch: OutputBatch) -> Tensor:
@@ -133,12 +126,9 @@ class _ChunkNce(torch.autograd.Function):
         )
 
 
+@kernels.with_twin("chunk_nce")
 def loss_and_gradient_(product_RN: Tensor, offset_N: Tensor, begin: int, num_streams: int) -> Tensor:
     """Compute the loss of the positions from `begin` on; in the products' place comes σ(s) − I, own stream left out."""
-    if kernels.available(product_RN.device):
-        from bnce.kernels import chunk_nce as twin
-
-        return twin.loss_and_gradient_(product_RN, offset_N, begin, num_streams)
     score_RN = product_RN.float() + offset_N
     place_R = torch.arange(begin, begin + len(product_RN), device=product_RN.device)
     place_N = torch.arange(len(offset_N), device=product_RN.device)

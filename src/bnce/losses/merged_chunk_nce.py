@@ -42,15 +42,21 @@ def merged_chunk_nce(batch: OutputBatch) -> Tensor:
     return loss if too_many is None else torch.where(too_many, torch.nan, loss)
 
 
+def can_merge(batch: OutputBatch) -> bool:
+    """Say whether equal words can be merged: a captured GPU step has to know how many columns that leaves at most."""
+    if kernels.choose("merged_chunk_nce", batch.target_TB) is not None:
+        return batch.max_words is not None
+    return batch.target_TB.device.type == "cpu"
+
+
 def _distinct_words(batch: OutputBatch) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Give the different targets, each position's among them, how often each occurs, and whether they did not fit."""
-    if batch.max_words is None or not kernels.available(batch.target_TB.device):
+    fast = kernels.choose("merged_chunk_nce", batch.target_TB)
+    if batch.max_words is None or fast is None:
         word_U, column_TB, count_U = torch.unique(batch.target_TB, return_inverse=True, return_counts=True)
         return word_U, column_TB, count_U, None
-    from bnce.kernels import merged_chunk_nce as twin
-
     num_columns = -(-batch.max_words // COLUMNS) * COLUMNS
-    word_U, column_TB, count_U, num_words = twin.distinct_words(batch.target_TB, num_columns, len(batch.weight_VD))
+    word_U, column_TB, count_U, num_words = fast.distinct_words(batch.target_TB, num_columns, len(batch.weight_VD))
     return word_U, column_TB, count_U, num_words > num_columns
 
 
@@ -65,8 +71,7 @@ class _MergedChunkNce(torch.autograd.Function):
         count_U: Tensor,
         dtype: torch.dtype,
     ) -> Tensor:
-        (N, D), B = hidden_ND.shape, column_TB.shape[1]
-        fast = kernels.available(hidden_ND.device)
+        N, D = hidden_ND.shape
         num_blocks = -(-N * len(weight_UD) // MAX_SCORES.get(hidden_ND.device.type, 2**25))
         num_rows = -(-N // num_blocks)
         hidden_NE, weight_UE = widen(hidden_ND, 1.0, dtype), widen(weight_UD, 0.0, dtype)
@@ -76,17 +81,8 @@ class _MergedChunkNce(torch.autograd.Function):
         with torch.autocast(hidden_ND.device.type, enabled=False):
             for begin in range(0, N, num_rows):
                 block = slice(begin, min(begin + num_rows, N))
-                if fast:
-                    gradient_RU = torch.mm(hidden_NE[block], weight_UE.t())
-                    loss += _loss_and_gradient_(gradient_RU, offset_U, count_U, column_TB, begin)
-                else:
-                    stream_R = torch.arange(N, device=hidden_ND.device)[block] % B
-                    score_RU = product_in_float32(hidden_NE[block], weight_UE.t()).add_(offset_U)
-                    block_loss, gradient_RU = loss_and_gradient(
-                        score_RU, count_U, column_TB[:, stream_R].t(), column_TB.reshape(-1)[block].unsqueeze(1)
-                    )
-                    loss += block_loss
-                    gradient_RU = gradient_RU.to(dtype)
+                gradient_RU = torch.mm(hidden_NE[block], weight_UE.t())
+                loss += loss_and_gradient_(gradient_RU, offset_U, count_U, column_TB, begin)
                 torch.mm(gradient_RU, weight_UE, out=hidden_grad_NE[block])
                 weight_grad_UE += product_in_float32(gradient_RU.t(), hidden_NE[block])
         ctx.save_for_backward(hidden_grad_NE, weight_grad_UE)
@@ -108,19 +104,19 @@ class _MergedChunkNce(torch.autograd.Function):
         )
 
 
-def loss_and_gradient(score_RU: Tensor, count_U: Tensor, own_RT: Tensor, target_R1: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute a block's loss and the gradient of its scores; `own_RT` are the columns of a position's own stream."""
+@kernels.with_twin("merged_chunk_nce")
+def loss_and_gradient_(product_RU: Tensor, offset_U: Tensor, count_U: Tensor, column_TB: Tensor, begin: int) -> Tensor:
+    """Compute the loss of the positions from `begin` on; in the products' place comes the gradient of their scores."""
+    position_R = torch.arange(begin, begin + len(product_RU), device=product_RU.device)
+    own_RT = column_TB[:, position_R % column_TB.shape[1]].t()  # the columns of a position's own stream
+    target_R1 = column_TB.reshape(-1)[position_R].unsqueeze(1)
+    score_RU = (product_RU.float() if product_RU.dtype.itemsize < 4 else product_RU).add_(offset_U)
     count_U = count_U.to(score_RU.dtype)
     own_score_RT, target_score_R1 = score_RU.gather(1, own_RT), score_RU.gather(1, target_R1)
     loss = torch.mv(F.softplus(score_RU), count_U).sum()
     loss = loss - F.softplus(own_score_RT).sum() + F.softplus(-target_score_R1).sum()
-    gradient_RU = torch.sigmoid(score_RU).mul_(count_U)
+    gradient_RU = score_RU.sigmoid_().mul_(count_U)
     gradient_RU.scatter_add_(1, own_RT, -torch.sigmoid(own_score_RT))
     gradient_RU.scatter_add_(1, target_R1, torch.sigmoid(target_score_R1) - 1.0)
-    return loss, gradient_RU
-
-
-def _loss_and_gradient_(product_RU: Tensor, offset_U: Tensor, count_U: Tensor, column_TB: Tensor, begin: int) -> Tensor:
-    from bnce.kernels import merged_chunk_nce as twin
-
-    return twin.loss_and_gradient_(product_RU, offset_U, count_U, column_TB, begin)
+    product_RU.copy_(gradient_RU)  # nothing to do where they are one
+    return loss

@@ -107,12 +107,10 @@ def _error_and_loss(
     hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N: Tensor, valid_N: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Compute the gradient of the logits (N, V), p − one-hot, and −ln p of the targets (N,); padding has no part."""
-    if hidden_ND.dtype.itemsize < 4 and kernels.available(hidden_ND.device):
-        from bnce.kernels import softmax as twin
-
+    fast = kernels.choose("softmax", hidden_ND)
+    if fast is not None:
         logit_NV = torch.mm(hidden_ND, weight_VD.t())
-        loss_N = twin.loss_and_gradient_(logit_NV, bias_V, target_N, valid_N)
-        return logit_NV, loss_N
+        return logit_NV, fast.loss_and_gradient_(logit_NV, bias_V, target_N, valid_N)
     if hidden_ND.dtype == bias_V.dtype and bias_V.dtype.itemsize >= 4:
         logit_NV = torch.addmm(bias_V, hidden_ND, weight_VD.t())
     else:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from bnce import kernels
 from bnce.config import ModelConfig
 from bnce.models.body import Body, State
+from bnce.models.dense import dense_relu
 
 
 def build(config: ModelConfig) -> FeedForward:
@@ -43,16 +43,7 @@ class FeedForward(Body):
         """Map C + T embedded words to T hidden rows."""
         num_steps = embedded_LBE.shape[0] - self.num_context
         windows = [embedded_LBE[offset : offset + num_steps] for offset in range(self.num_words)]
-        hidden = self._dense(self.hidden, self.dropout(torch.cat(windows, dim=2)))
-        hidden_TBD = self._dense(self.bottleneck, self.dropout(hidden))
-        return self.dropout(hidden_TBD), state
-
-    def _dense(self, layer: nn.Linear, rows: Tensor) -> Tensor:
-        device = rows.device
-        if torch.is_autocast_enabled(device.type) and kernels.available(device):
-            from bnce.kernels import dense as twin
-
-            dtype = torch.get_autocast_dtype(device.type)
-            with torch.autocast(device.type, enabled=False):
-                return twin.dense_relu(rows, layer.weight, layer.bias, dtype)
-        return torch.relu(layer(rows))
+        hidden = self.dropout(torch.cat(windows, dim=2))
+        for layer in (self.hidden, self.bottleneck):
+            hidden = self.dropout(dense_relu(hidden, layer.weight, layer.bias))
+        return hidden, state

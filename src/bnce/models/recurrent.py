@@ -5,6 +5,8 @@ Legend: T time steps, B streams, E embedding, D last hidden layer, G gates.
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,7 +14,9 @@ from torch import Tensor, nn
 from bnce import kernels
 from bnce.config import ModelConfig
 from bnce.errors import unknown_name
+from bnce.machine.precision import product_dtype
 from bnce.models.body import Body, State
+from bnce.models.dense import dense_relu
 
 CELLS: dict[str, type[nn.RNN | nn.LSTM]] = {"rnn": nn.RNN, "lstm": nn.LSTM}
 
@@ -48,18 +52,32 @@ class Recurrent(Body):
 
     def forward(self, embedded_TBE: Tensor, state: State) -> tuple[Tensor, State]:
         """Run T steps from a state; the returned state is cut from the graph, which truncates back-propagation."""
-        device = embedded_TBE.device
-        if torch.is_autocast_enabled(device.type) and kernels.available(device):
-            return self._run_fast(self.dropout(embedded_TBE), state, torch.get_autocast_dtype(device.type))
+        fast = kernels.choose("recurrence", embedded_TBE)
+        embedded_TBE = self.dropout(embedded_TBE)
+        hidden_TBD, after = (
+            self._run_cell(embedded_TBE, state) if fast is None else self._run_fast(fast, embedded_TBE, state)
+        )
+        if self.bottleneck is not None:
+            hidden_TBD = dense_relu(self.dropout(hidden_TBD), self.bottleneck.weight, self.bottleneck.bias)
+        return self.dropout(hidden_TBD), after
+
+    def _run_cell(self, embedded_TBE: Tensor, state: State) -> tuple[Tensor, State]:
         after: State
         if isinstance(self.cell, nn.LSTM):
-            hidden_TBD, after = self.cell(self.dropout(embedded_TBE), (state[0], state[1]))
+            hidden_TBD, after = self.cell(embedded_TBE, (state[0], state[1]))
         else:
-            hidden_TBD, last = self.cell(self.dropout(embedded_TBE), state[0])
+            hidden_TBD, last = self.cell(embedded_TBE, state[0])
             after = (last,)
-        if self.bottleneck is not None:
-            hidden_TBD = torch.relu(self.bottleneck(self.dropout(hidden_TBD)))
-        return self.dropout(hidden_TBD), tuple(part.detach() for part in after)
+        return hidden_TBD, tuple(part.detach() for part in after)
+
+    def _run_fast(self, kernel: ModuleType, embedded_TBE: Tensor, state: State) -> tuple[Tensor, State]:
+        """Compute the same in autocast's type; a dense layer to follow gets columns of zeros beside the hidden ones."""
+        weights, dtype = self.cell.all_weights[0], product_dtype(embedded_TBE)
+        run = kernel.lstm if isinstance(self.cell, nn.LSTM) else kernel.rnn
+        with torch.autocast(embedded_TBE.device.type, enabled=False):
+            wide_TBD, *last = run(embedded_TBE, *(part[0] for part in state), weights, dtype)
+        hidden_TBD = wide_TBD[..., : self.output_size] if self.bottleneck is None else wide_TBD
+        return hidden_TBD, tuple(part.unsqueeze(0) for part in last)
 
     def branch(self, embedded_WE: Tensor, word_B: Tensor, state: State, parent_B: Tensor) -> tuple[Tensor, State]:
         """Run one step from W words and P states into B pairs of them: hidden (B, D) and the state after each pair.
@@ -81,20 +99,3 @@ class Recurrent(Body):
             hidden_BD = sum_BG.tanh_()
             after = (hidden_BD.unsqueeze(0),)
         return hidden_BD if self.bottleneck is None else torch.relu(self.bottleneck(hidden_BD)), after
-
-    def _run_fast(self, embedded_TBE: Tensor, state: State, dtype: torch.dtype) -> tuple[Tensor, State]:
-        """Compute the same through kernels that pad sizes inside, with products in a narrow type."""
-        from bnce.kernels import dense, recurrence
-
-        weights = self.cell.all_weights[0]
-        after: State
-        with torch.autocast(embedded_TBE.device.type, enabled=False):
-            if isinstance(self.cell, nn.LSTM):
-                wide_TBD, *last = recurrence.lstm(embedded_TBE, state[0][0], state[1][0], weights, dtype)
-            else:
-                wide_TBD, *last = recurrence.rnn(embedded_TBE, state[0][0], weights, dtype)
-            after = tuple(part.unsqueeze(0) for part in last)
-            if self.bottleneck is None:
-                return self.dropout(wide_TBD[..., : self.output_size]), after
-            layer = self.bottleneck
-            return self.dropout(dense.dense_relu(self.dropout(wide_TBD), layer.weight, layer.bias, dtype)), after

@@ -51,17 +51,27 @@ class Adam:
     def step(self, grad: Tensor, rate: Tensor, clip: Tensor) -> None:
         """Step against a gradient times `clip`."""
         self.count += 1
-        if kernels.available(self.flat.device):
-            from bnce.kernels import adam as twin
-
-            twin.adam_(self.flat, grad, self.mean, self.square, self.count, rate, clip, BETAS)
-            return
-        grad = grad * clip
-        self.mean.lerp_(grad, 1 - BETAS[0])
-        self.square.mul_(BETAS[1]).addcmul_(grad, grad, value=1 - BETAS[1])
-        first_total, second_total = (1 - beta**self.count for beta in BETAS)
-        self.flat.sub_(rate * (self.mean / first_total) / ((self.square / second_total).sqrt() + EPSILON))
+        adam_(self.flat, grad, self.mean, self.square, self.count, rate, clip, BETAS)
 
     def state_tensors(self) -> dict[str, Tensor]:
         """Name what a resumed run must know."""
         return {"mean": self.mean, "square": self.square, "count": self.count}
+
+
+@kernels.with_twin("adam")
+def adam_(
+    parameter: Tensor,
+    grad: Tensor,
+    mean: Tensor,
+    square: Tensor,
+    count: Tensor,
+    rate: Tensor,
+    clip: Tensor,
+    betas: tuple[float, float],
+) -> None:
+    """Clip and step flat parameters by Adam; `count` is the number of this step, from 1."""
+    grad = grad * clip
+    mean.lerp_(grad, 1 - betas[0])
+    square.mul_(betas[1]).addcmul_(grad, grad, value=1 - betas[1])
+    first_total, second_total = (1 - beta**count for beta in betas)
+    parameter.sub_(rate * (mean / first_total) / ((square / second_total).sqrt() + EPSILON))

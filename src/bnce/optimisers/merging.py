@@ -20,21 +20,18 @@ class RowMerge:
     """
 
     def __init__(self, tables: Mapping[str, Tensor], *, deterministic: bool) -> None:
-        device = next(iter(tables.values())).device
-        self.in_order = deterministic and device.type == "cuda"
-        self.fast = kernels.available(device) and not deterministic
-        if self.fast:
-            from bnce.kernels import rows as twin
-
-            self.twin = twin
+        longest = max(tables.values(), key=len)
+        self.in_order = deterministic and longest.is_cuda
+        self.fast = kernels.choose("rows", longest, deterministic=deterministic)
+        if self.fast is not None:
             # One scratch serves all tables: a merge is over before the next begins.
-            size = max(len(table) for table in tables.values())
-            self.scratch_V = torch.zeros(size, dtype=torch.int32, device=device)
+            self.scratch_V = torch.zeros(len(longest), dtype=torch.int32, device=longest.device)
 
     def __call__(self, words_N: Tensor, values_ND: Tensor) -> tuple[Tensor, Tensor]:
         """Merge equal words, as `rows.merge` does."""
-        if self.fast:
-            return self.twin.merge(words_N, values_ND, self.scratch_V)
+        if self.fast is not None:
+            merged: tuple[Tensor, Tensor] = self.fast.merge(words_N, values_ND, self.scratch_V)
+            return merged
         if not self.in_order:
             return rows.merge(words_N, values_ND)
         before = torch.are_deterministic_algorithms_enabled()

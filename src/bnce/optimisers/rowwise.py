@@ -25,11 +25,8 @@ class Rowwise(Optimiser):
             for name, table in self.tables.items()
         }
         self.adam = Adam(self.body.flat)
-        self._adagrad_, self._adagrad_dense_ = rows.adagrad_, rows.adagrad_dense_
-        if kernels.available(self.device) and not deterministic:
-            from bnce.kernels import rows as twin
-
-            self._adagrad_, self._adagrad_dense_ = twin.adagrad_, twin.adagrad_dense_
+        updates = kernels.choose("rows", self.body.flat, deterministic=deterministic) or rows
+        self._adagrad_, self._adagrad_dense_ = updates.adagrad_, updates.adagrad_dense_
 
     def _step(self, gradients: Gradients, clip: Tensor) -> None:
         for name, (words_N, grad_ND) in gradients.touched.items():
