@@ -8,7 +8,6 @@ Legend: N tokens of the text, V vocabulary, G groups of tokens, S sentences.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce.corpus.vocabulary import END, UNK
+from bnce.evaluation.perplexity import perplexity
 from bnce.text.normalise import UNKNOWN_WORD
 
 # The last rank of every group but the last: 1 is the most frequent word of the training text.
@@ -48,7 +48,7 @@ class Group:
     name: str
     num_tokens: int
     ppl_n: float | None  # with the constant Z; None for a model that was trained with the softmax
-    ppl_f: float  # with the full softmax
+    ppl_f: float | None  # with the full softmax
 
 
 @dataclass(frozen=True)
@@ -144,16 +144,9 @@ def _groups(group_N: Ints, names: Sequence[str], log_prob_f_N: Floats, log_prob_
         Group(
             name=name,
             num_tokens=int(num_tokens_G[number]),
-            ppl_n=None if total_n_G is None else _perplexity(total_n_G[number], num_tokens_G[number]),
-            ppl_f=_perplexity(total_f_G[number], num_tokens_G[number]),
+            ppl_n=None if total_n_G is None else perplexity(total_n_G[number], num_tokens_G[number]),
+            ppl_f=perplexity(total_f_G[number], num_tokens_G[number]),
         )
         for number, name in enumerate(names)
         if num_tokens_G[number]
     ]
-
-
-def _perplexity(log_prob_total: float, num_tokens: int) -> float:
-    try:
-        return math.exp(-float(log_prob_total) / int(num_tokens))
-    except OverflowError:
-        return math.inf

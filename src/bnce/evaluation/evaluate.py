@@ -24,6 +24,7 @@ from torch import Tensor
 from bnce.corpus.vocabulary import END, UNK
 from bnce.errors import UserError
 from bnce.evaluation.detail import Detail, WordCounts, find_detail
+from bnce.evaluation.perplexity import perplexity
 from bnce.language_model import LanguageModel
 from bnce.machine.precision import float32_products
 
@@ -48,7 +49,7 @@ class Evaluation:
     ppl_n: float | None  # with the constant Z; None for a model that was trained with the softmax
     ppl_f: float  # with the full softmax
     ppl_n_no_unk: float | None  # the same over the tokens that are in the vocabulary
-    ppl_f_no_unk: float
+    ppl_f_no_unk: float | None  # None where no token is in the vocabulary
     log_z: float  # ln Z, the constant
     log_z_mean: float  # of ln Z(context), the softmax's own normaliser
     log_z_std: float
@@ -172,11 +173,13 @@ def _summarise(score_N: Tensor, normaliser_N: Tensor, target_N: Tensor, model: L
     log_prob_n_N = score_N - log_z
     known_N = target_N != UNK
     constant = model.output.normalises
+    ppl_f = _perplexity(log_prob_f_N)
+    assert ppl_f is not None  # a text without tokens is refused
     # A model that blew up still gets its perplexity, which is not finite either; a histogram needs numbers.
     counts, edges = np.histogram(normaliser_N[normaliser_N.isfinite()].numpy(), bins=HISTOGRAM_BINS)
     return Evaluation(
         ppl_n=_perplexity(log_prob_n_N) if constant else None,
-        ppl_f=_perplexity(log_prob_f_N),
+        ppl_f=ppl_f,
         ppl_n_no_unk=_perplexity(log_prob_n_N[known_N]) if constant else None,
         ppl_f_no_unk=_perplexity(log_prob_f_N[known_N]),
         log_z=log_z,
@@ -198,10 +201,5 @@ def num_words_seen(model: LanguageModel) -> int | None:
     return model.body.num_words
 
 
-def _perplexity(log_prob_N: Tensor) -> float:
-    if len(log_prob_N) == 0:
-        return float("nan")
-    try:
-        return math.exp(-float(log_prob_N.mean()))
-    except OverflowError:
-        return float("inf")
+def _perplexity(log_prob_N: Tensor) -> float | None:
+    return perplexity(float(log_prob_N.sum()), len(log_prob_N))
