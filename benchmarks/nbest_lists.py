@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from bnce.corpus.vocabulary import SPECIALS, Vocabulary
-from bnce.scoring.ngram import Ngram
+from bnce.scoring.ngram import NgramModel
 
 NUM_HYPOTHESES = 50
 NUM_CHEAPEST = 400
@@ -150,11 +150,11 @@ def cheapest(slots: list[list[tuple[str, float]]], num: int) -> Iterator[tuple[t
 
 
 def make_list(
-    words: Sequence[str], confusions: Confusions, old_lm: Ngram, generator: np.random.Generator
+    words: Sequence[str], confusions: Confusions, old_lm: NgramModel, generator: np.random.Generator
 ) -> list[Hypothesis]:
     """Make the n-best list of one sentence."""
     ways = list(cheapest(make_slots(words, confusions, generator), NUM_CHEAPEST))
-    scores = old_lm.score([way for way, _ in ways])
+    scores = old_lm.score_words([way for way, _ in ways])
     found = [
         Hypothesis(way, cost, -float(score.log_probs.sum())) for (way, cost), score in zip(ways, scores, strict=True)
     ]

@@ -33,9 +33,9 @@ from bnce.corpus.vocabulary import END
 from bnce.language_model import LanguageModel
 from bnce.machine.devices import describe_device
 from bnce.noise import log_uniform
+from bnce.scoring.batches import SentenceScorer
 from bnce.scoring.prefixes import num_prefixes, score_prefixes
 from bnce.scoring.scorer import Scorer
-from bnce.scoring.sentences import SentenceScorer
 
 VOCAB_SIZE = 800_000
 SIZES = {
@@ -170,7 +170,7 @@ def score_both(recipe: str, num_rounds: int, num_sentences: int) -> list[str]:
     generator = np.random.default_rng(1)
     # The exact scorer is given enough to fill its blocks of 512 positions, and no more: it takes seconds.
     few, many = draw_sentences(generator, num_sentences), draw_sentences(generator, 50 * num_sentences)
-    fast, exact = SentenceScorer(model), SentenceScorer(model, "normalised")
+    fast, exact = SentenceScorer(model), SentenceScorer(model, normalised=True)
     fast.score(few)
     speeds = measure(
         [

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bnce.scoring.model import load
+from bnce.scoring.run_model import load_run
 
 from .conftest import Command
 
@@ -35,7 +35,7 @@ def lists(tmp_path: Path) -> Path:
 
 def test_the_best_by_the_model_alone(bnce: Command, trained: Path, lists: Path) -> None:
     outcome = bnce("rescore", trained, lists / "nbest")
-    model = load(trained)
+    model = load_run(trained)
     expected = []
     for name, texts in (("x", ["ba be bi", "ba be", ""]), ("y", ["xyzzy fu", "fu"])):
         best = max(model.score(texts), key=lambda one: one.log10_prob)
@@ -189,7 +189,7 @@ def test_carried_over_in_order(bnce: Command, refused: Refused, trained: Path, t
     apart, first = rows(), rows("--carry", "--carry-from", "first")
     assert apart["b", 1] == apart["c", 1]
     # The second utterance's ln p is what score gives it after the first hypothesis of the one before.
-    model = load(trained)
+    model = load_run(trained)
     scored = model.score(["ba be", "fu", "fu"], carry=True)
     for name, sentence in zip("abc", scored, strict=True):
         assert first[name, 1] == pytest.approx(sentence.log10_prob * math.log(10), abs=1e-4)

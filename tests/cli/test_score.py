@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bnce.scoring.model import load
+from bnce.scoring.run_model import load_run
 
 from .conftest import Command
 
@@ -38,7 +38,7 @@ def pipe(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 def test_a_line_a_sentence_then_the_totals(bnce: Command, trained: Path, text: Path) -> None:
     outcome = bnce("score", trained, text)
     lines = outcome.stdout.splitlines()
-    expected = load(trained).score(TEXT.splitlines())
+    expected = load_run(trained).score(TEXT.splitlines())
     for line, scored in zip(lines[:4], expected, strict=True):
         total, num_oov = re.fullmatch(r"Total: (\S+) OOV: (\d+)", line).groups()  # type: ignore[union-attr]
         assert float(total) == pytest.approx(scored.log10_prob, abs=1e-5)
@@ -62,7 +62,7 @@ def test_a_pipe_is_read_like_a_file(
 
 def test_words_as_srilm_prints_them(bnce: Command, trained: Path, text: Path) -> None:
     printed = bnce("score", trained, text, "--layout", "srilm", "--per-word").stdout
-    scored = load(trained).score(TEXT.splitlines())
+    scored = load_run(trained).score(TEXT.splitlines())
     values = [float(value) for value in re.findall(r"\[ (-[\d.e-]+) \]", printed)]
     known = [
         value

@@ -19,8 +19,8 @@ import httpx
 import numpy as np
 import pytest
 
-from bnce.scoring.model import Model, load
 from bnce.scoring.prefixes import score_prefixes
+from bnce.scoring.run_model import RunModel, load_run
 
 from .server_process import ServerProcess, serving
 
@@ -41,14 +41,14 @@ def server(trained: Path) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture(scope="module")
-def model(trained: Path) -> Model:
-    return load(trained)
+def model(trained: Path) -> RunModel:
+    return load_run(trained)
 
 
 class Asked:
     """A request, and what the library says to it."""
 
-    def __init__(self, model: Model, number: int) -> None:
+    def __init__(self, model: RunModel, number: int) -> None:
         generator = random.Random(number)
         words = [*model.vocabulary.words[2:], "xyzzy"]
         self.texts = [" ".join(generator.choices(words, k=generator.randint(0, 12))) for _ in range(3)]
@@ -72,7 +72,7 @@ class Asked:
         keys = ["log10_probs", "exact_log10_probs"] if self.kind == "exact" else ["log10_probs"]
         return [value for key in keys for sentence in answer["sentences"] for value in sentence[key]]
 
-    def _numbers_of_library(self, model: Model) -> list[float]:
+    def _numbers_of_library(self, model: RunModel) -> list[float]:
         if self.kind == "next":
             return [word.log10_prob for word in model.next_words(self.texts[0], 5)]
         if self.kind == "rescore":
@@ -138,7 +138,7 @@ async def send_raw(port: int, data: bytes, drip: bool = False) -> tuple[int, Any
         writer.close()
 
 
-def test_many_clients_and_bad_ones_among_them(server: ServerProcess, model: Model) -> None:
+def test_many_clients_and_bad_ones_among_them(server: ServerProcess, model: RunModel) -> None:
     questions = [Asked(model, number) for number in range(50)]
     before = server.memory_bytes()
 
@@ -187,7 +187,7 @@ def test_many_clients_and_bad_ones_among_them(server: ServerProcess, model: Mode
     assert abs(int(samples["process_resident_memory_bytes"]) - server.memory_bytes()) < 64 * 2**20
 
 
-def test_it_finishes_what_runs_and_refuses_what_is_new(trained: Path, model: Model) -> None:
+def test_it_finishes_what_runs_and_refuses_what_is_new(trained: Path, model: RunModel) -> None:
     texts = ["ba be bi", "xyzzy"]
     # So long does the request wait for others to join it: the signal comes before it is scored.
     with serving(trained, "--max-wait-ms", 1500) as server:

@@ -131,7 +131,7 @@ def test_contexts_help(tmp_path: Path) -> None:
         orders = estimate(text(2000), len(WORDS), order)
         write_arpa(path, WORDS, orders)
         held_out = [[WORDS[i] for i in part[:-1]] for part in sentences(text(500, seed=2))]
-        scores = open_ngram(path).score(held_out)
+        scores = open_ngram(path).score_words(held_out)
         perplexities.append(math.exp(-np.concatenate([one.log_probs for one in scores]).mean()))
     assert perplexities[0] > perplexities[1]
 

@@ -15,12 +15,12 @@ from bnce.rescoring.in_order import find_documents, score_in_order, tune_in_orde
 from bnce.rescoring.nbest import NBest, Utterance
 from bnce.rescoring.rescore import Scores, score_nbest
 from bnce.scoring import prefixes as prefixes_module
-from bnce.scoring.any_model import RunComponent
-from bnce.scoring.mixture import Mixture
-from bnce.scoring.model import Model
+from bnce.scoring.mixture import MixtureModel
+from bnce.scoring.run_model import RunModel
 from bnce.scoring.weights import Weights
 from bnce.text.normalise import Normaliser
 from tests.scoring.plain import plain_log_probs
+from tests.scoring.unigram import Unigram
 
 WORDS = [*SPECIALS, *(f"w{number}" for number in range(2, VOCAB_SIZE))]
 NAMES = ["s-1-01", "s-1-02", "t-9-01", "s-1-03", "t-9-02"]
@@ -43,11 +43,13 @@ LISTS = NBest(
 WEIGHTS = Weights(lm_weight=0.3)
 
 
-def make_model(body: str = "lstm") -> Model:
-    return Model(small_model(body, order=4), Vocabulary(WORDS), Normaliser(True, "whitespace", "lines"))
+def make_model(body: str = "lstm") -> RunModel:
+    return RunModel(small_model(body, order=4), Vocabulary(WORDS), Normaliser(True, "whitespace", "lines"))
 
 
-def plainly(model: Model, documents: list[list[int]], weights: Weights | None, normalised: bool = False) -> np.ndarray:
+def plainly(
+    model: RunModel, documents: list[list[int]], weights: Weights | None, normalised: bool = False
+) -> np.ndarray:
     """Score one hypothesis at a time, all that came before it anew each time, in float64."""
     found: list[list[float]] = [[] for _ in TEXTS]
     for document in documents:
@@ -77,12 +79,11 @@ def test_equals_scoring_all_that_came_before_anew(
     model, done = make_model(body), []
     for documents, places in ((None, [[0, 1, 2, 3, 4]]), ("s|t", [[0, 1, 3], [2, 4]])):
         done.clear()
-        component = RunComponent(model, "run", normalised)
-        scores = score_in_order(component, LISTS, weights, documents, done.append)
+        scores = score_in_order(model, LISTS, weights, documents, done.append, normalised=normalised)
         np.testing.assert_allclose(scores.lm_N, plainly(model, places, weights, normalised), atol=1e-4)
         assert sum(done) == LISTS.num_hypotheses
         assert scores.num_oov_N.tolist() == [0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]
-    apart = score_nbest(RunComponent(model, "run", normalised), LISTS)
+    apart = score_nbest(model, LISTS, normalised=normalised)
     assert np.abs(apart.lm_N[3:] - scores.lm_N[3:]).max() > 1e-2
 
 
@@ -98,29 +99,25 @@ def test_documents() -> None:
 
 
 def test_each_part_of_a_mixture_has_its_own_context() -> None:
-    one, other = RunComponent(make_model("lstm"), "one"), RunComponent(make_model("rnn"), "other")
-    mixed = score_in_order(Mixture([one, other], [0.4, 0.6]), LISTS, None, "s|t")
+    one, other = make_model("lstm"), make_model("rnn")
+    mixed = score_in_order(MixtureModel([one, other], [0.4, 0.6]), LISTS, None, "s|t")
     for weight, alone in ((1.0, one), (0.0, other)):
-        found = score_in_order(Mixture([one, other], [weight, 1 - weight]), LISTS, None, "s|t")
+        found = score_in_order(MixtureModel([one, other], [weight, 1 - weight]), LISTS, None, "s|t")
         np.testing.assert_allclose(found.lm_N, score_in_order(alone, LISTS, None, "s|t").lm_N, atol=1e-5)
         assert np.abs(found.lm_N - mixed.lm_N).max() > 1e-3
 
     # What remembers nothing scores as it does without order.
-    class Forgetful(RunComponent):
-        def score_after(self, contexts, sentences):  # type: ignore[no-untyped-def]
-            return self.score(sentences, share_prefixes=True)
-
-    plain = Forgetful(make_model(), "plain")
+    plain = Unigram({f"w{number}": 1 / (number + 2) ** 2 for number in range(2, 10)})
     np.testing.assert_allclose(score_in_order(plain, LISTS, None).lm_N, score_nbest(plain, LISTS).lm_N, atol=1e-5)
 
 
 def test_weights_and_context_agree_in_the_end() -> None:
     asked: list[Weights | None] = []
-    component = RunComponent(make_model(), "run")
+    model = make_model()
 
     def score(weights: Weights | None) -> Scores:
         asked.append(weights)
-        return score_in_order(component, LISTS, weights)
+        return score_in_order(model, LISTS, weights)
 
     answers = iter([Weights(lm_weight=2), Weights(lm_weight=3), Weights(lm_weight=3), Weights(lm_weight=4)])
     scores, weights = tune_in_order(score, lambda scores: next(answers))
@@ -137,7 +134,7 @@ def test_weights_and_context_agree_in_the_end() -> None:
 
 def test_from_python_an_utterance_at_a_time() -> None:
     model = make_model()
-    expected = score_in_order(RunComponent(model, "run"), LISTS, Weights(lm_weight=0.3))
+    expected = score_in_order(model, LISTS, Weights(lm_weight=0.3))
     state, found = model.start(), []
     for utterance in LISTS.utterances:
         rescored = model.rescore(list(zip(utterance.texts, utterance.am, strict=True)), lm_weight=0.3, after=state)

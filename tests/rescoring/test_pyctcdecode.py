@@ -10,14 +10,14 @@ from small_corpus import VOCAB_SIZE, small_model
 from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
 from bnce.rescoring.pyctcdecode import DecoderLanguageModel
 from bnce.runs.unknown_words import UnknownWords
-from bnce.scoring.model import Model
+from bnce.scoring.run_model import RunModel
 from bnce.text.normalise import Normaliser
 from tests.scoring.plain import plain_log_probs
 
 
-def make_model(body: str = "lstm") -> Model:
+def make_model(body: str = "lstm") -> RunModel:
     words = [*SPECIALS, "hello", "help", "world", *(f"w{number}" for number in range(5, VOCAB_SIZE))]
-    return Model(small_model(body, order=4), Vocabulary(words), Normaliser(True, "whitespace", "lines"))
+    return RunModel(small_model(body, order=4), Vocabulary(words), Normaliser(True, "whitespace", "lines"))
 
 
 @pytest.mark.parametrize("normalised", [False, True])

@@ -10,8 +10,7 @@ from bnce.corpus.vocabulary import SPECIALS, Vocabulary
 from bnce.rescoring import rescore as rescore_module
 from bnce.rescoring.nbest import NBest, Utterance
 from bnce.rescoring.rescore import FULL_COLUMNS, Judge, score_nbest
-from bnce.scoring.any_model import RunComponent
-from bnce.scoring.model import Model
+from bnce.scoring.run_model import RunModel
 from bnce.scoring.weights import Weights
 from bnce.text.normalise import Normaliser
 from tests.scoring.plain import plain_log_probs
@@ -30,8 +29,8 @@ LISTS = NBest(
 )
 
 
-def make_model(body: str = "lstm") -> Model:
-    return Model(small_model(body, order=4), Vocabulary(WORDS), Normaliser(True, "whitespace", "lines"))
+def make_model(body: str = "lstm") -> RunModel:
+    return RunModel(small_model(body, order=4), Vocabulary(WORDS), Normaliser(True, "whitespace", "lines"))
 
 
 @pytest.mark.parametrize("normalised", [False, True])
@@ -40,7 +39,7 @@ def test_every_hypothesis_has_its_own_score(body: str, normalised: bool, monkeyp
     model = make_model(body)
     done: list[int] = []
     monkeypatch.setattr(rescore_module, "BLOCK_HYPOTHESES", 3)
-    scores = score_nbest(RunComponent(model, "run", normalised), LISTS, done.append)
+    scores = score_nbest(model, LISTS, done.append, normalised=normalised)
     assert done == [4, 3]  # whole utterances, though one has more than a block
     texts = [text for utterance in LISTS.utterances for text in utterance.texts]
     for text, found in zip(texts, scores.lm_N, strict=True):
@@ -53,7 +52,7 @@ def test_every_hypothesis_has_its_own_score(body: str, normalised: bool, monkeyp
 
 
 def test_the_best_by_weights() -> None:
-    scores = score_nbest(RunComponent(make_model(), "run"), LISTS)
+    scores = score_nbest(make_model(), LISTS)
     # By the acoustic score alone, the first of equals.
     assert scores.best(Weights(lm_weight=0)).tolist() == [0, 4, 5]
     assert scores.best(Weights(am_weight=-1, lm_weight=0)).tolist() == [3, 4, 5]
@@ -67,7 +66,7 @@ def test_the_best_by_weights() -> None:
 
 
 def test_rows_have_all_scores_the_best_first() -> None:
-    scores = score_nbest(RunComponent(make_model(), "run"), LISTS)
+    scores = score_nbest(make_model(), LISTS)
     rows = list(scores.rows(Weights(am_weight=-1, lm_weight=0)))
     assert all(tuple(row) == FULL_COLUMNS for row in rows)
     assert [row["place"] for row in rows] == [4, 3, 2, 1, 1, 1, 2]
@@ -75,7 +74,7 @@ def test_rows_have_all_scores_the_best_first() -> None:
         "utt": "a", "place": 3, "total": 3.0, "am": -3.0, "old_lm": -7.0, "ln_prob": 0, "num_words": 4, "num_oov": 2,
         "hypothesis": "w3 zebra w5 yak",
     }  # fmt: skip
-    bare = score_nbest(RunComponent(make_model(), "run"), NBest([Utterance("a", ["w3"])], False, False))
+    bare = score_nbest(make_model(), NBest([Utterance("a", ["w3"])], False, False))
     (row,) = bare.rows(Weights())
     assert (row["am"], row["old_lm"]) == (None, None)
     assert row["total"] == row["ln_prob"]

@@ -1,42 +1,154 @@
-"""Mixtures: sums of probabilities, and weights that EM finds where they are known."""
+"""Mixtures, and n-gram models beside them: all calls of a model give the sums of what the parts give."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from small_corpus import VOCAB_SIZE, random_ids, small_config, small_corpus, small_model
 
+import bnce
 from bnce.errors import UserError
-from bnce.ngrams.arpa import AS_IT_STANDS
-from bnce.scoring.component import Component, Words, WordScores
-from bnce.scoring.mixture import MAX_GAIN, Mixture, TextScores, find_weights, mix, shared_normaliser
+from bnce.ngrams.arpa import AS_IT_STANDS, write_arpa
+from bnce.ngrams.kneser_ney import estimate
+from bnce.runs.directory import RunDirectory
+from bnce.scoring.generate import Sampling
+from bnce.scoring.loading import write_mixture
+from bnce.scoring.mixture import MixtureModel, mix, shared_normaliser
+from bnce.scoring.ngram import NgramModel
+from bnce.scoring.run_model import RunModel
 from bnce.text.normalise import Normaliser
 
+from .unigram import ONE, OTHER, Unigram
 
-class Unigram(Component):
-    """A component of fixed probabilities; words without one are unknown and get the rest."""
+kenlm = pytest.importorskip("kenlm")
 
-    def __init__(self, probs: dict[str, float], normaliser: Normaliser = AS_IT_STANDS, name: str = "unigram") -> None:
-        self.probs, self.normaliser, self.name = probs, normaliser, name
-
-    def score(self, sentences: Sequence[Words], share_prefixes: bool = False) -> list[WordScores]:
-        rest = 1 - sum(self.probs.values())
-        found = []
-        for words in sentences:
-            with np.errstate(divide="ignore"):
-                log_probs = np.log([self.probs.get(word, rest) for word in [*words, "</s>"]])
-            oov = np.array([word not in self.probs for word in [*words, "</s>"]])
-            found.append(WordScores(log_probs, oov, [1] * len(log_probs)))
-        return found
+TEXTS = ["w3 w4 zebra", "", "w5 w5 w6 w7"]
+WEIGHTS = [0.7, 0.3]
 
 
-ONE = Unigram({"</s>": 0.25, "a": 0.5, "b": 0.125})
-OTHER = Unigram({"</s>": 0.25, "a": 0.25, "c": 0.25})
+@pytest.fixture
+def parts(tmp_path: Path) -> tuple[Path, Path]:
+    corpus = small_corpus(tmp_path / "corpus")
+    run = RunDirectory.create(tmp_path / "run", small_config(corpus), corpus)
+    run.save_model(small_model("relu-lstm"), 1)
+    arpa = tmp_path / "bigram.arpa"
+    write_arpa(arpa, corpus.vocabulary.words, estimate(random_ids(2000), VOCAB_SIZE, 2))
+    return run.path, arpa
+
+
+@pytest.fixture
+def mixture(parts: tuple[Path, Path], tmp_path: Path) -> MixtureModel:
+    write_mixture(str(tmp_path / "mix.toml"), [str(part) for part in parts], WEIGHTS)
+    loaded = bnce.load(str(tmp_path / "mix.toml"))
+    assert isinstance(loaded, MixtureModel)
+    return loaded
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_probabilities_are_the_sums_of_the_parts(
+    mixture: MixtureModel, parts: tuple[Path, Path], normalised: bool
+) -> None:
+    run, ngram = (bnce.load(part) for part in parts)
+    assert isinstance(run, RunModel)
+    scored = [model.score(TEXTS, normalised=normalised) for model in (mixture, run, ngram)]
+    for mixed, by_run, by_ngram in zip(*scored, strict=True):
+        expected = 0.7 * 10**by_run.log10_probs + 0.3 * 10**by_ngram.log10_probs
+        np.testing.assert_allclose(10**mixed.log10_probs, expected, rtol=1e-5)
+        assert mixed.words == by_run.words
+    hypotheses = [("w3 w4", -1.0), ("w5", -0.5)]
+    for one in mixture.rescore(hypotheses, normalised=normalised):
+        (alone,) = mixture.score([one.text], normalised=normalised)
+        assert one.log_prob == pytest.approx(alone.log10_prob * math.log(10), rel=1e-5)
+        assert one.total == pytest.approx(one.score + one.log_prob)
+    found = mixture.next_words("w3", VOCAB_SIZE + 5, normalised=normalised)
+    apart = [
+        {word.word: word.prob for word in model.next_words("w3", VOCAB_SIZE, normalised=normalised)}
+        for model in (run, ngram)
+    ]
+    assert [word.prob for word in found] == sorted((word.prob for word in found), reverse=True)
+    assert {word.word for word in found} == set(run.vocabulary.words)
+    for word in found:
+        assert word.prob == pytest.approx(0.7 * apart[0][word.word] + 0.3 * apart[1][word.word], rel=1e-4)
+    if normalised:
+        assert sum(word.prob for word in found) == pytest.approx(1, abs=1e-4)
+    # As a beam search sees it: the same words one by one.
+    scorer = mixture.scorer()
+    state, total = scorer.start(), 0.0
+    for number in mixture.encode(["w3", "w4"]):
+        total += float(scorer.score([state], [number], normalised))
+        (state,) = scorer.advance([state], [number])
+    (whole,) = mixture.score(["w3 w4"], normalised=normalised)
+    assert total == pytest.approx(whole.log10_prob * math.log(10), rel=1e-5)
+    several = scorer.score([scorer.start()] * 2, [[2, 3, 4], [4, 3, 2]], normalised)
+    assert several.shape == (2, 3)
+    torch.testing.assert_close(several[0], several[1].flip(0))
+
+
+def test_texts_are_made_up(mixture: MixtureModel, parts: tuple[Path, Path]) -> None:
+    texts = mixture.generate("w3", 4, 6, Sampling(top_k=5), seed=3)
+    assert texts == mixture.generate("w3", 4, 6, Sampling(top_k=5), seed=3)
+    assert all(text.startswith("w3") and "<unk>" not in text for text in texts)
+    likeliest = next(word.word for word in mixture.next_words("w3", 3) if word.word != "<unk>")
+    (greedy,) = mixture.generate("w3", 1, 1, Sampling(temperature=0))
+    assert greedy == ("w3" if likeliest == "</s>" else f"w3 {likeliest} …")
+    assert bnce.load(str(parts[1])).generate("w3", max_words=3)
+
+
+def test_what_runs_remember_is_carried_over(mixture: MixtureModel, parts: tuple[Path, Path]) -> None:
+    run, ngram = (bnce.load(part) for part in parts)
+    carried = [model.score(TEXTS, carry=True) for model in (mixture, run)]
+    for mixed, by_run, by_ngram in zip(*carried, ngram.score(TEXTS), strict=True):
+        expected = 0.7 * 10**by_run.log10_probs + 0.3 * 10**by_ngram.log10_probs
+        np.testing.assert_allclose(10**mixed.log10_probs, expected, rtol=1e-5)
+    after = mixture.read(mixture.start(), TEXTS[0])
+    (one,) = mixture.rescore([TEXTS[1]], after=after)
+    assert one.log_prob == pytest.approx(carried[0][1].log10_prob * math.log(10), rel=1e-4)
+    (fresh,) = mixture.rescore([TEXTS[1]])
+    assert fresh.log_prob != pytest.approx(one.log_prob, rel=1e-4)
+
+
+def test_what_it_says_of_itself(mixture: MixtureModel, parts: tuple[Path, Path]) -> None:
+    assert (mixture.log_z, mixture.device) == (None, "cpu")
+    assert mixture.vocabulary.words == bnce.load(parts[0]).vocabulary.words
+    assert sorted(bnce.load(parts[1]).vocabulary.words) == sorted(mixture.vocabulary.words)
+    mixture.refuse_unnormalised()
+    assert mixture.has_constant
+    assert not bnce.load(parts[1]).has_constant
+    assert [one.kind for one in (mixture, *mixture.components)] == ["mixture", "run", "n-gram"]
+
+
+def test_refusals(mixture: MixtureModel, parts: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="The sentences to score are one string"):
+        mixture.score("w3")
+    with pytest.raises(UserError, match="The number of next words is 0"):
+        mixture.next_words("w3", 0)
+    with pytest.raises(UserError, match="both must be 1 or more"):
+        mixture.generate("w3", 0)
+    with pytest.raises(UserError, match="is not a run directory"):
+        bnce.load(str(tmp_path / "none.toml"))
+    binary = tmp_path / "model.bin"
+    binary.write_bytes(b"mmap lm" * 100)
+    ngram = bnce.load(parts[1])
+    assert isinstance(ngram, NgramModel)
+    ngram.name = str(binary)
+    assert ngram.vocab_size is None
+    with pytest.raises(UserError, match="does not list its words"):
+        _ = ngram.vocabulary
+    config = parts[0] / "config.toml"
+    config.write_text(config.read_text(encoding="utf-8").replace('"bnce"', '"softmax"'), encoding="utf-8")
+    softmax = bnce.load(tmp_path / "mix.toml")
+    assert softmax.score(TEXTS, normalised=True)
+    for ask in (softmax.refuse_unnormalised, lambda: softmax.score(TEXTS)):
+        with pytest.raises(UserError, match="was trained with the softmax"):
+            ask()
 
 
 def test_probabilities_are_summed() -> None:
-    (scores,) = Mixture([ONE, OTHER], [0.75, 0.25]).score([["a", "b", "c", "d"]])
+    (scores,) = MixtureModel([ONE, OTHER], [0.75, 0.25]).score_words([["a", "b", "c", "d"]])
     expected = [
         0.75 * 0.5 + 0.25 * 0.25,
         0.75 * 0.125 + 0.25 * 0.25,
@@ -54,45 +166,6 @@ def test_weights_of_nothing_and_probabilities_of_nothing() -> None:
     np.testing.assert_allclose(mix(log_prob_KN, np.array([1.0, 0.0])), log_prob_KN[0])
     assert mix(np.full((2, 1), -np.inf), np.array([0.5, 0.5])).tolist() == [-np.inf]
     np.testing.assert_allclose(mix(np.array([[-1000.0], [-1001.0]]), np.array([0.5, 0.5])), [-1000.379885], atol=1e-5)
-
-
-def test_em_finds_the_share_of_each_source() -> None:
-    generator = np.random.default_rng(1)
-    probs_KV = np.array([[0.6, 0.2, 0.1, 0.1], [0.1, 0.1, 0.2, 0.6], [0.25, 0.25, 0.25, 0.25]])
-    truth = np.array([0.7, 0.3, 0.0])
-    text = generator.choice(4, 50_000, p=truth @ probs_KV)
-    found = find_weights(np.log(probs_KV[:2, text]))
-    np.testing.assert_allclose(found, truth[:2], atol=0.02)
-    assert found.sum() == pytest.approx(1)
-    # No other weights are likelier.
-    best = mix(np.log(probs_KV[:2, text]), found).mean()
-    for weight in np.linspace(0.01, 0.99, 50):
-        assert mix(np.log(probs_KV[:2, text]), np.array([weight, 1 - weight])).mean() <= best + MAX_GAIN
-
-
-def test_em_at_the_edges() -> None:
-    np.testing.assert_allclose(find_weights(np.log([[0.5, 0.5], [0.1, 0.1]])), [1, 0], atol=1e-4)
-    np.testing.assert_allclose(find_weights(np.log([[0.5, 0.1], [0.5, 0.1]])), [0.5, 0.5])
-    np.testing.assert_allclose(find_weights(np.array([[-5000.0, -1.0], [-5001.0, -3.0]])), [1, 0], atol=1e-4)
-    with_zeros = np.array([[-np.inf, -1.0, -np.inf], [-2.0, -np.inf, -np.inf]])
-    np.testing.assert_allclose(find_weights(with_zeros), [0.5, 0.5], atol=1e-3)
-    with pytest.raises(UserError, match="no word that every component knows"):
-        find_weights(np.zeros((2, 0)))
-
-
-def test_where_vocabularies_differ_known_words_decide() -> None:
-    same = TextScores.of([ONE, ONE], [["a", "zebra"], []])
-    assert not same.vocabularies_differ
-    assert same.comparable.shape == (2, 4)
-    scores = TextScores.of([ONE, OTHER], [["a", "b", "zebra"], ["c"]])
-    assert scores.vocabularies_differ
-    np.testing.assert_allclose(np.exp(scores.comparable), [[0.5, 0.25, 0.25], [0.25, 0.25, 0.25]])
-    report = scores.report(np.array([0.5, 0.5]))
-    assert (report["num_tokens"], report["num_known"]) == (6, 3)
-    assert report["components"][0]["ppl_known"] == pytest.approx((0.5 * 0.25 * 0.25) ** (-1 / 3))
-    assert report["mixture"]["ppl_known"] == pytest.approx((0.375 * 0.25 * 0.25) ** (-1 / 3))
-    with pytest.raises(UserError, match="The text has no sentence"):
-        TextScores.of([ONE], [])
 
 
 def test_one_way_to_read_text() -> None:
@@ -114,4 +187,4 @@ def test_one_way_to_read_text() -> None:
 )
 def test_refused_weights(weights: list[float], told: str) -> None:
     with pytest.raises(UserError, match=told):
-        Mixture([ONE, OTHER], weights)
+        MixtureModel([ONE, OTHER], weights)

@@ -22,11 +22,11 @@ def test_sentences_as_kenlm_scores_them(tmp_path: Path) -> None:
     path = write_arpa(tmp_path)
     ngram = open_ngram(path)
     model = kenlm.Model(str(path))
-    for line, scores in zip(LINES, ngram.score([ngram.words(line) for line in LINES]), strict=True):
+    for line, scores in zip(LINES, ngram.score_words([ngram.words(line) for line in LINES]), strict=True):
         assert scores.log_probs.sum() / math.log(10) == pytest.approx(model.score(line), abs=1e-5)
         assert scores.oov.tolist() == [*(word not in model for word in line.split()), False]
         assert len(scores.ngram_lengths) == len(line.split()) + 1
-    scored = list(ngram.score_sentences(line.split() for line in LINES))
+    scored = list(ngram.reader().read(line.split() for line in LINES))
     assert Totals.of(scored).log10_prob == pytest.approx(sum(map(model.score, LINES)), abs=1e-4)
     assert scored[0].words == ["a", "model", "was", "</s>"]
     assert scored[0].ids == [0, 0, 0, 0]

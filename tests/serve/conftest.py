@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from bnce.corpus.vocabulary import SPECIALS, Vocabulary
 from bnce.scoring.model import Model
-from bnce.scoring.text_model import TextModel
+from bnce.scoring.run_model import RunModel
 from bnce.serve.app import make_app
 from bnce.serve.limits import Limits
 from bnce.text.normalise import Normaliser
@@ -22,12 +22,12 @@ WORDS = [*SPECIALS, *(f"w{number}" for number in range(2, VOCAB_SIZE))]
 MakeClient = Callable[..., TestClient]
 
 
-def make_model(body: str = "lstm", loss: str = "bnce") -> Model:
-    return Model(small_model(body, loss, order=4), Vocabulary(WORDS), Normaliser(True, "whitespace", "split"))
+def make_model(body: str = "lstm", loss: str = "bnce") -> RunModel:
+    return RunModel(small_model(body, loss, order=4), Vocabulary(WORDS), Normaliser(True, "whitespace", "split"))
 
 
 @pytest.fixture
-def model() -> Model:
+def model() -> RunModel:
     return make_model()
 
 
@@ -36,7 +36,7 @@ def make_client() -> Iterator[MakeClient]:
     """Give a maker of clients of servers that run until the test ends."""
     with ExitStack() as stack:
 
-        def make(model: TextModel, limits: Limits | None = None, token: str | None = None) -> TestClient:
+        def make(model: Model, limits: Limits | None = None, token: str | None = None) -> TestClient:
             app: Any = make_app(model, "small", limits, token=token)
             return stack.enter_context(TestClient(app, "http://localhost", raise_server_exceptions=False))
 

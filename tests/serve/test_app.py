@@ -15,12 +15,10 @@ from starlette.testclient import TestClient
 
 from bnce.ngrams.arpa import write_arpa
 from bnce.ngrams.kneser_ney import estimate
-from bnce.scoring.any_model import RunComponent
-from bnce.scoring.mixture import Mixture
-from bnce.scoring.mixture_model import MixtureModel
-from bnce.scoring.model import Model
+from bnce.scoring.mixture import MixtureModel
 from bnce.scoring.ngram import open_ngram
 from bnce.scoring.prefixes import score_prefixes
+from bnce.scoring.run_model import RunModel
 from bnce.serve.app import PAGE_FILES
 from bnce.serve.limits import Limits
 from bnce.serve.messages import HealthAnswer, NextAnswer, RescoreAnswer, ScoreAnswer
@@ -40,7 +38,7 @@ def post(client: TestClient, path: str, body: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mode", ["unnormalised", "normalised"])
-def test_scores_are_the_librarys(client: TestClient, model: Model, mode: str) -> None:
+def test_scores_are_the_librarys(client: TestClient, model: RunModel, mode: str) -> None:
     answer = post(client, "/score", {"sentences": SENTENCES, "mode": mode})
     ScoreAnswer.model_validate(answer)
     expected = model.score(SENTENCES, normalised=mode == "normalised")
@@ -56,7 +54,7 @@ def test_scores_are_the_librarys(client: TestClient, model: Model, mode: str) ->
     assert answer["log_z"] == (9.0 if mode == "unnormalised" else None)
 
 
-def test_exact_values_beside_the_unnormalised(client: TestClient, model: Model) -> None:
+def test_exact_values_beside_the_unnormalised(client: TestClient, model: RunModel) -> None:
     answer = post(client, "/score", {"sentences": SENTENCES, "exact": True})
     ScoreAnswer.model_validate(answer)
     plain, exact = (model.score(SENTENCES, normalised=normalised) for normalised in (False, True))
@@ -89,7 +87,7 @@ def test_texts_are_cut_into_sentences(client: TestClient) -> None:
         assert (answer["totals"]["ppl"], answer["log_z_mean"]) == (None, None)
 
 
-def test_a_long_text_is_scored_like_a_short_one(client: TestClient, model: Model) -> None:
+def test_a_long_text_is_scored_like_a_short_one(client: TestClient, model: RunModel) -> None:
     """Beside the loop, and in several batches."""
     texts = [" ".join(f"w{2 + (place * 7 + number) % 28}" for place in range(200)) for number in range(60)]
     answer = post(client, "/score", {"sentences": texts})
@@ -103,7 +101,7 @@ def test_a_long_text_is_scored_like_a_short_one(client: TestClient, model: Model
 
 
 @pytest.mark.parametrize("normalised", [False, True])
-def test_next_words_are_the_librarys(client: TestClient, model: Model, normalised: bool) -> None:
+def test_next_words_are_the_librarys(client: TestClient, model: RunModel, normalised: bool) -> None:
     expected = model.next_words("w3 Zebra", 4, normalised=normalised)
     asked = {"prompt": "w3 Zebra", "k": 4, "normalised": normalised}
     by_post = post(client, "/next", asked)
@@ -118,7 +116,7 @@ def test_next_words_are_the_librarys(client: TestClient, model: Model, normalise
 
 
 @pytest.mark.parametrize("mode", ["unnormalised", "normalised"])
-def test_hypotheses_are_rescored(client: TestClient, model: Model, mode: str) -> None:
+def test_hypotheses_are_rescored(client: TestClient, model: RunModel, mode: str) -> None:
     utterances = [
         {"id": "one", "hypotheses": [{"text": "w3 w4", "am": -5.0, "lm": -2.0}, {"text": "w3 zebra", "am": -4.5}]},
         {"id": "two", "hypotheses": [{"text": ""}, {"text": "w9 w9 w9", "am": 1.0}, {"text": "w9 w9 w9", "am": 1.0}]},
@@ -146,8 +144,8 @@ def test_hypotheses_are_rescored(client: TestClient, model: Model, mode: str) ->
     assert post(client, "/rescore", {"utterances": []})["utterances"] == []
 
 
-def test_totals_are_the_librarys_where_the_model_cuts_words_otherwise(make_client: MakeClient, model: Model) -> None:
-    cutting = Model(model.network, model.vocabulary, Normaliser(True, "words", "lines"))
+def test_totals_are_the_librarys_where_the_model_cuts_words_otherwise(make_client: MakeClient, model: RunModel) -> None:
+    cutting = RunModel(model.network, model.vocabulary, Normaliser(True, "words", "lines"))
     hypothesis = "state-of-the-art"  # seven words to the model, one to the recogniser
     body = {"utterances": [{"hypotheses": [{"text": hypothesis, "am": -2.0}]}], "word_penalty": 3.0}
     (found,) = post(make_client(cutting), "/rescore", body)["utterances"][0]["hypotheses"]
@@ -156,7 +154,7 @@ def test_totals_are_the_librarys_where_the_model_cuts_words_otherwise(make_clien
     assert found["total"] == pytest.approx(expected.total, abs=1e-5)
 
 
-def test_a_list_longer_than_a_batch_is_rescored_in_pieces(make_client: MakeClient, model: Model) -> None:
+def test_a_list_longer_than_a_batch_is_rescored_in_pieces(make_client: MakeClient, model: RunModel) -> None:
     texts = [f"w3 w4 w{number}" for number in range(2, 20)]
     body = {"utterances": [{"hypotheses": [{"text": text} for text in texts]}, {"hypotheses": [{"text": "w5"}]}]}
     whole, pieces = (
@@ -186,7 +184,7 @@ def test_health_and_metrics(client: TestClient) -> None:
     assert "bnce_batch_questions_sum 2" in lines
 
 
-def test_a_token_is_asked_for_where_there_is_one(make_client: MakeClient, model: Model) -> None:
+def test_a_token_is_asked_for_where_there_is_one(make_client: MakeClient, model: RunModel) -> None:
     client = make_client(model, token="0123456789abcdef")
     for path in (*PAGE_FILES, "/openapi.json"):
         assert client.get(path).status_code == 200
@@ -205,7 +203,7 @@ def test_a_name_that_is_not_ours_is_refused(client: TestClient) -> None:
     for host in ("evil.example", "localhost.evil.example", "192.0.2.1:8000"):
         refused = client.get("/healthz", headers={"host": host})
         assert refused.status_code == 421
-        assert refused.json()["detail"].startswith(f"This server is not called '{host}': start it with --allowed-host")
+        assert refused.json()["detail"].startswith(f"This server is not called '{host}': start it with allowed_host")
     assert client.get("/healthz", headers={"host": "127.0.0.1:8000"}).status_code == 200
 
 
@@ -257,7 +255,7 @@ MANY = Limits(max_sentences=3, max_hypotheses=2, max_words=8, max_exact_words=5,
         ("/next", {"prompt": "w3 " * 5, "k": 1}, 413, "5 words in one sentence"),
     ],
 )
-def test_refusals(make_client: MakeClient, model: Model, path: str, body: Any, status: int, told: str) -> None:
+def test_refusals(make_client: MakeClient, model: RunModel, path: str, body: Any, status: int, told: str) -> None:
     client = make_client(model, MANY)
     response = client.post(path, json=body)
     assert (response.status_code, list(response.json())) == (status, ["detail"])
@@ -301,7 +299,7 @@ def test_other_paths_methods_and_kinds(client: TestClient) -> None:
 
 
 def test_a_failure_is_told_without_its_insides(
-    make_client: MakeClient, model: Model, monkeypatch: pytest.MonkeyPatch
+    make_client: MakeClient, model: RunModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: object, **named: object) -> None:
         raise RuntimeError("secret insides")
@@ -334,19 +332,19 @@ def test_the_interface_is_described(client: TestClient) -> None:
     assert refusals["422"]["content"]["application/json"]["schema"]["$ref"].endswith("/ErrorAnswer")
 
 
-def test_what_is_not_finite_is_null(make_client: MakeClient, model: Model) -> None:
+def test_what_is_not_finite_is_null(make_client: MakeClient, model: RunModel) -> None:
     client = make_client(model)
     huge = {"utterances": [{"hypotheses": [{"text": "w3", "am": 1e308}]}], "am_weight": 1e308}
     assert post(client, "/rescore", huge)["utterances"][0]["hypotheses"][0]["total"] is None
     assert math.isfinite(post(client, "/rescore", huge)["utterances"][0]["hypotheses"][0]["new_lm"])
 
 
-def test_a_mixture_is_served_as_a_run_is(make_client: MakeClient, model: Model, tmp_path: Path) -> None:
+def test_a_mixture_is_served_as_a_run_is(make_client: MakeClient, model: RunModel, tmp_path: Path) -> None:
     pytest.importorskip("kenlm")
     arpa = tmp_path / "bigram.arpa"
     write_arpa(arpa, model.vocabulary.words, estimate(random_ids(2000), len(model.vocabulary), 2))
     ngram = open_ngram(arpa)
-    mixture = MixtureModel(Mixture([RunComponent(model, "run", True), ngram], [0.6, 0.4]))
+    mixture = MixtureModel([model, ngram], [0.6, 0.4])
     client = make_client(mixture)
     health = client.get("/healthz").json()
     assert (health["kind"], health["log_z"], health["self_normalised"]) == ("mixture", None, True)
@@ -366,6 +364,6 @@ def test_a_mixture_is_served_as_a_run_is(make_client: MakeClient, model: Model, 
     assert rescored["best"] == mixture.rescore(["w3 w4", "w9 w9 w9"])[0].place
     words = client.get("/next", params={"prompt": "w3", "k": 4}).json()["next"]
     assert [word["word"] for word in words] == [word.word for word in mixture.next_words("w3", 4)]
-    alone = make_client(MixtureModel(ngram))
+    alone = make_client(ngram)
     assert alone.get("/healthz").json()["kind"] == "n-gram"
     assert alone.post("/score", json={"sentences": ["w3"]}).status_code == 200

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bnce.scoring.batches import SentenceScorer
 from bnce.scoring.prefixes import score_prefixes
-from bnce.scoring.sentences import SentenceScorer
 from bnce.serve.questions import (
     EXACT_COST,
     Answerer,
@@ -33,9 +33,9 @@ def test_together_as_alone(body: str) -> None:
     mixed = Answerer(model).answer([questions[place] for place in order])
     for place, answer in zip(order, mixed, strict=True):
         question = questions[place]
-        mode = "normalised" if question.normalised else "unnormalised"
         if isinstance(question, SentenceQuestion):
-            (alone,) = SentenceScorer(model.network, mode).score([model.encode(question.words)])
+            scorer = SentenceScorer(model.network, normalised=question.normalised)
+            (alone,) = scorer.score([model.encode(question.words)])
             np.testing.assert_allclose(answer.log_probs, alone, atol=1e-5)
             assert answer.oov.tolist() == [*(word == "zebra" for word in question.words), False]
         elif isinstance(question, HypothesesQuestion):

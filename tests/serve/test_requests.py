@@ -12,7 +12,7 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from bnce.scoring.model import Model
+from bnce.scoring.run_model import RunModel
 from bnce.serve.app import make_app
 from bnce.serve.messages import Hypothesis, NextRequest, RescoreRequest, ScoreRequest
 from bnce.text.normalise import Normaliser
@@ -27,10 +27,10 @@ MEMORY_BYTES = 100 * 2**20
 
 
 @pytest.fixture
-def model() -> Model:
+def model() -> RunModel:
     """Give one for which every mark is a word."""
     made = make_model()
-    return Model(made.network, made.vocabulary, Normaliser(True, "words", "split"))
+    return RunModel(made.network, made.vocabulary, Normaliser(True, "words", "split"))
 
 
 def filled(start: bytes, item: bytes, end: bytes) -> bytes:
@@ -104,7 +104,7 @@ def test_what_is_too_much_is_refused_in_little_memory(client: TestClient, name: 
     assert peak < MEMORY_BYTES
 
 
-def test_others_are_answered_meanwhile(model: Model) -> None:
+def test_others_are_answered_meanwhile(model: RunModel) -> None:
     """The loop is free again and again while eight clients send the worst bodies."""
     app = make_app(model)
     bodies = [HOSTILE[name] for name in ("numbers", "utterances", "hypotheses", "words without blanks")] * 2

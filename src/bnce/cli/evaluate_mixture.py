@@ -13,7 +13,7 @@ from bnce.cli.console import progress_bar, stdout
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
-    from bnce.scoring.component import Component
+    from bnce.scoring.model import Model
 
 
 def evaluate_mixture(
@@ -28,19 +28,18 @@ def evaluate_mixture(
     device: str,
 ) -> dict[str, Any]:
     """Evaluate the model of a file, and give its figures as JSON has them."""
-    from bnce.machine.devices import choose_device
-    from bnce.scoring.any_model import open_any
-    from bnce.scoring.mixture_evaluation import evaluate_component
+    from bnce.scoring.interpolation import evaluate_sentences
+    from bnce.scoring.loading import load
 
-    component = open_any(path, normalised=True, device=str(choose_device(device)))
+    model = load(path, device)
     if text is not None:
-        name, sentences = text, _sentences_of_text(component, text, errors, tokenised)
+        name, sentences = text, _sentences_of_text(model, text, errors, tokenised)
     else:
-        name, sentences = split or "test", _sentences_of_corpus(component, corpus, split or "test")
+        name, sentences = split or "test", _sentences_of_corpus(model, corpus, split or "test")
     with progress_bar() as bar:
         task = bar.add_task(f"evaluating on {escape(name)}", total=None)
-        figures = evaluate_component(
-            component, _first(sentences, max_tokens), lambda done: bar.update(task, completed=done)
+        figures = evaluate_sentences(
+            model, _first(sentences, max_tokens), lambda done: bar.update(task, completed=done)
         )
     return {"run": str(path), "split" if text is None else "text": name, **figures}
 
@@ -75,12 +74,12 @@ def describe_mixture(record: dict[str, Any], name: str) -> None:
         stdout.print(f"  PPLn is {MAY_EXCEED}")
 
 
-def _sentences_of_text(component: Component, path: str, errors: str, tokenised: bool) -> Iterator[list[str]]:
+def _sentences_of_text(model: Model, path: str, errors: str, tokenised: bool) -> Iterator[list[str]]:
     """Cut a text into sentences as the training text was."""
     from bnce.text.sources import named, read_lines
     from bnce.text.tokenised import TokenisedSigns
 
-    normaliser = read_as(component.normaliser, tokenised)
+    normaliser = read_as(model.normaliser, tokenised)
     signs = TokenisedSigns(normaliser)
     lines = read_lines(path, errors)
 
@@ -93,19 +92,18 @@ def _sentences_of_text(component: Component, path: str, errors: str, tokenised: 
     return cut()
 
 
-def _sentences_of_corpus(component: Component, corpus: str | None, split: str) -> Iterator[list[str]]:
+def _sentences_of_corpus(model: Model, corpus: str | None, split: str) -> Iterator[list[str]]:
     """Spell the sentences of a split: of the corpus that is named, or else of the first run's."""
     import numpy as np
 
     from bnce.corpus.vocabulary import END
     from bnce.runs.directory import RunDirectory
-    from bnce.scoring.any_model import RunComponent
-    from bnce.scoring.mixture_evaluation import components_of
+    from bnce.scoring.interpolation import components_of
     from bnce.training.run import open_corpus
 
-    runs = [part for part in components_of(component) if isinstance(part, RunComponent)]
+    runs = [part for part in components_of(model) if part.kind == "run"]
     if corpus is None and not runs:
-        raise UserError(f"'{component.name}' is an n-gram model and has no corpus: give --text FILE or --corpus DIR.")
+        raise UserError(f"'{model.name}' is an n-gram model and has no corpus: give --text FILE or --corpus DIR.")
     source = open_corpus(corpus or RunDirectory.open(runs[0].name).config.corpus)
     for run in runs:
         RunDirectory.open(run.name).check_vocabulary(source)

@@ -11,11 +11,11 @@ from rich.table import Table
 from bnce import files
 from bnce.cli.conditions import MAY_EXCEED
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, stderr, stdout
-from bnce.cli.options import DeviceOption, ErrorsOption, ModeOption, SplitLinesOption
-from bnce.errors import UserError, unknown_name
+from bnce.cli.options import DeviceOption, ErrorsOption, ModeOption, SplitLinesOption, is_normalised
+from bnce.errors import UserError
 
 if TYPE_CHECKING:
-    from bnce.scoring.component import Component
+    from bnce.scoring.model import Model
 
 
 def interpolate(
@@ -48,11 +48,11 @@ def interpolate(
           --mode normalised --json
     """
     from bnce.machine.threads import use_threads
-    from bnce.scoring.any_model import MODES, open_any, write_mixture
-    from bnce.scoring.mixture import TextScores, find_weights, shared_normaliser
+    from bnce.scoring.interpolation import TextScores, find_weights
+    from bnce.scoring.loading import load, write_mixture
+    from bnce.scoring.mixture import MixtureModel
 
-    if mode not in MODES:
-        raise unknown_name("mode of mixing", mode, MODES)
+    normalised = is_normalised(mode, "mixing")
     if len(paths) < 2:
         raise UserError(f"There is {len(paths)} model to mix: give two or more.")
     for path in paths:
@@ -63,11 +63,16 @@ def interpolate(
             raise UserError(f"The mixture is to be written to '{out}': give a name that ends in .toml.")
         files.check_place(out)
     use_threads(threads)
-    components = [open_any(path, mode == "normalised", device) for path in paths]
-    # Refused before any text is scored.
-    shared_normaliser(components)
+    models = [load(path, device) for path in paths]
+    # Models that do not go together are refused before any text is scored.
+    mixture = MixtureModel(models, [1 / len(models)] * len(models))
+    if not normalised:
+        mixture.refuse_unnormalised()
     texts = {"valid": valid} if test is None else {"valid": valid, "test": test}
-    scored = {name: TextScores.of(components, _read(components, text, split, errors)) for name, text in texts.items()}
+    scored = {
+        name: TextScores.of(models, _read(mixture, text, split, errors), normalised=normalised)
+        for name, text in texts.items()
+    }
     weights = find_weights(scored["valid"].comparable)
     reports = {name: one.report(weights) for name, one in scored.items()}
     if out is not None:
@@ -90,17 +95,12 @@ def interpolate(
     stdout.print(f"every {what} starts afresh; runs {how}", markup=False)
 
 
-def _read(components: list[Component], path: str, split: bool, errors: str) -> list[list[str]]:
-    """Read a text as the components do."""
-    from bnce.scoring.component import one_sentence
-    from bnce.scoring.mixture import shared_normaliser
+def _read(model: Model, path: str, split: bool, errors: str) -> list[list[str]]:
+    """Read a text as the models do."""
     from bnce.text.sources import read_lines
 
-    normaliser = shared_normaliser(components)
     lines = read_lines(path, errors)
-    return [
-        words for line in lines for words in (normaliser(line) or [[]] if split else [one_sentence(normaliser, line)])
-    ]
+    return [words for line in lines for words in (model.normaliser(line) or [[]] if split else [model.words(line)])]
 
 
 def _table(paths: list[Path], weights: list[float], reports: dict[str, Any]) -> Table:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from bnce.cli.completion import complete, complete_setting
+from bnce.errors import unknown_name
 
 ModelArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run, mixture (.toml) or n-gram model.")]
 
@@ -41,18 +43,21 @@ SettingsOption = Annotated[
     ),
 ]
 
-ModeOption = Annotated[
-    str,
-    typer.Option(
-        metavar="MODE",
-        help="unnormalised: with the constant Z (fast). normalised: with the softmax (exact).",
-        autocompletion=complete("unnormalised", "normalised"),
-    ),
-]
+# How probabilities are had; `bnce score` has a third way, which compares the two.
+MODES = ("unnormalised", "normalised")
+MODE_HELP = "unnormalised: with the constant Z (fast). normalised: with the softmax (exact)."
+ModeOption = Annotated[str, typer.Option(metavar="MODE", help=MODE_HELP, autocompletion=complete(*MODES))]
 
 SplitLinesOption = Annotated[
     bool, typer.Option("--split", help="Split lines into sentences. Without it one line is one sentence.")
 ]
+
+
+def is_normalised(mode: str, what: str, modes: Sequence[str] = MODES) -> bool:
+    """Tell whether a mode is that of the softmax, and refuse one that is not known; `what` is done in that mode."""
+    if mode not in modes:
+        raise unknown_name(f"mode of {what}", mode, modes)
+    return mode == "normalised"
 
 
 def lowercase_option(default: str) -> Any:

@@ -13,8 +13,8 @@ import typer
 from bnce import files
 from bnce.cli.conditions import TokenisedOption, read_as, warn_of_tokenised
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr
-from bnce.cli.options import DeviceOption, ModelArgument, ModeOption
-from bnce.errors import UserError, unknown_name
+from bnce.cli.options import DeviceOption, ModelArgument, ModeOption, is_normalised
+from bnce.errors import UserError
 
 if TYPE_CHECKING:
     from bnce.rescoring.rescore import Scores
@@ -173,13 +173,12 @@ def rescore(
     from bnce.rescoring.nbest import read_nbest, read_references
     from bnce.rescoring.rescore import Judge, score_nbest
     from bnce.rescoring.tuning import tune
-    from bnce.scoring.any_model import MODES, open_any
+    from bnce.scoring.loading import load
     from bnce.scoring.weights import NAMES, Weights
     from bnce.text.sources import named
     from bnce.text.tokenised import TokenisedSigns
 
-    if mode not in MODES:
-        raise unknown_name("mode of rescoring", mode, MODES)
+    normalised = is_normalised(mode, "rescoring")
     if tune_on is not None and refs is not None:
         raise UserError(
             "--tune has references and --refs, too: give --tune for the weights, then --weights and --refs."
@@ -207,7 +206,9 @@ def rescore(
             kind = name.removesuffix("_weight").replace("am", "acoustic").replace("_lm", " language model")
             raise UserError(f"--{name.replace('_', '-')} is {given[name]:g}, but '{nbest}' came without {kind} scores.")
     use_threads(threads)
-    model = open_any(run, mode == "normalised", device)
+    model = load(run, device)
+    if not normalised:
+        model.refuse_unnormalised()
     model.normaliser = read_as(model.normaliser, tokenised)
     signs = TokenisedSigns(model.normaliser)
     for utterance in lists.utterances:
@@ -222,7 +223,8 @@ def rescore(
 
         def score(by: Weights | None) -> Scores:
             bar.update(task, completed=0)
-            return score_in_order(model, lists, None if rule == "first" else by, documents, advance)
+            carried_by = None if rule == "first" else by
+            return score_in_order(model, lists, carried_by, documents, advance, normalised=normalised)
 
         def find(found: Scores) -> Weights:
             return weights if judge is None else tune(found, judge.num_errors_N, weights, fixed=given)
@@ -230,7 +232,7 @@ def rescore(
         if carry and rule == "best" and tune_on is not None:
             scores, weights = tune_in_order(score, find)
         else:
-            scores = score(weights) if carry else score_nbest(model, lists, advance)
+            scores = score(weights) if carry else score_nbest(model, lists, advance, normalised=normalised)
             if tune_on is not None:
                 weights = find(scores)
     if save_weights is not None:

@@ -7,7 +7,6 @@ import dataclasses
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,13 +16,23 @@ from bnce import files
 from bnce.cli.completion import complete
 from bnce.cli.conditions import MAY_EXCEED, TokenisedOption, read_as, seen_by_score, warn_of_tokenised
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr
-from bnce.cli.options import DeviceOption, ErrorsOption, ModelArgument
-from bnce.errors import UserError, unknown_name
+from bnce.cli.options import (
+    MODE_HELP,
+    MODES,
+    DeviceOption,
+    ErrorsOption,
+    ModelArgument,
+    SplitLinesOption,
+    is_normalised,
+)
+from bnce.errors import UserError
 
 if TYPE_CHECKING:
+    from bnce.scoring.model import Model, Reader
     from bnce.scoring.scored import ScoredSentence
-    from bnce.scoring.sentences import Check
     from bnce.text.normalise import Normaliser
+
+CHECKED = "checked"
 
 
 def score(
@@ -35,9 +44,8 @@ def score(
         str,
         typer.Option(
             metavar="MODE",
-            help="unnormalised: with the constant Z (fast). normalised: with the softmax (exact). checked: with the "
-            "constant Z, compared with the softmax at a sample of words.",
-            autocompletion=complete("unnormalised", "normalised", "checked"),
+            help=f"{MODE_HELP} {CHECKED}: with the constant Z, compared with the softmax at a sample of words.",
+            autocompletion=complete(*MODES, CHECKED),
         ),
     ] = "unnormalised",
     per_word: Annotated[bool, typer.Option("--per-word", help="Print the probability of every word.")] = False,
@@ -65,9 +73,7 @@ def score(
             show_default="one document",
         ),
     ] = None,
-    split: Annotated[
-        bool, typer.Option("--split", help="Split lines into sentences. Without it one line is one sentence.")
-    ] = False,
+    split: SplitLinesOption = False,
     num_checked: Annotated[int, typer.Option(min=1, metavar="N", help="With --mode checked: check N words.")] = 1000,
     errors: ErrorsOption = "strict",
     tokenised: TokenisedOption = False,
@@ -91,6 +97,7 @@ def score(
     """
     from bnce.machine.threads import use_threads
     from bnce.scoring.layouts import get_layout
+    from bnce.scoring.loading import load
     from bnce.scoring.scored import Totals
     from bnce.text.sources import named, read_lines, source_bytes
 
@@ -104,6 +111,7 @@ def score(
             if carry
             else "--documents says how context is carried over: give --carry, too."
         )
+    normalised = is_normalised(mode, "scoring", (*MODES, CHECKED))
     form = get_layout(layout, per_word)
     num_bytes_read = 0
 
@@ -113,14 +121,12 @@ def score(
 
     use_threads(threads)
     lines = read_lines(text, errors, advance)
-    source = _open_file(run, mode, carry, device) if run.is_file() else _open_run(run, mode, carry, num_checked, device)
-    cutter = _Cutter(read_as(source.normaliser, tokenised), split)
-    scored_sentences = itertools.chain.from_iterable(
-        source.score_document(map(cutter, document)) for document in _documents(lines, documents is not None)
-    )
+    model = load(run, device)
+    reader = _open_reader(model, normalised, carry, num_checked if mode == CHECKED else None)
+    cutter = _Cutter(read_as(model.normaliser, tokenised), split)
     totals = Totals()
     with _shown_progress(text, source_bytes(text)) as show:
-        for scored in scored_sentences:
+        for scored in _score_documents(reader, _documents(lines, documents is not None), cutter):
             totals.add(scored)
             if as_jsonl:
                 sys.stdout.write(files.to_json(scored.to_dict()) + "\n")
@@ -128,13 +134,13 @@ def score(
                 sys.stdout.write(form.sentence(scored))
             show(num_bytes_read)
     warn_of_tokenised(cutter.signs, named(text))
-    check = None if source.check is None else source.check()
+    check, log_z = reader.check(), None if normalised else model.log_z
     context = ("document" if documents else "text") if carry else "sentence" if split else "line"
     if as_json:
         record = {"run": str(run), "text": text, "mode": mode, "carry": carry, "context": context}
-        record |= {"max_context": source.num_words_seen, "num_lines_of_several_sentences": cutter.num_several}
+        record |= {"max_context": model.max_context, "num_lines_of_several_sentences": cutter.num_several}
         checked = {} if check is None else {"check": dataclasses.asdict(check)}
-        print_json({**record, "log_base": 10, "log_z": source.log_z, **totals.to_dict(), **checked})
+        print_json({**record, "log_base": 10, "log_z": log_z, **totals.to_dict(), **checked})
         return
     # Of JSON lines there is one a sentence and none besides.
     summary = sys.stderr if as_jsonl else sys.stdout
@@ -145,8 +151,8 @@ def score(
             f"at most {check.max_difference:.4f}; ln Z(context) {check.log_z_mean:.4f} ± {check.log_z_std:.4f} "
             "(mean ± standard deviation)\n"
         )
-    stderr.print(f"log10 probabilities, {source.with_what}.", markup=False)
-    stderr.print(seen_by_score(context, source.num_words_seen), markup=False)
+    stderr.print(f"log10 probabilities, {_with_what(model, normalised, carry)}.", markup=False)
+    stderr.print(seen_by_score(context, model.max_context), markup=False)
     stderr.print(f"Perplexities are {form.counted}.", markup=False)
     if cutter.num_several:
         stderr.print(
@@ -177,24 +183,6 @@ class _Cutter:
         return [list(itertools.chain.from_iterable(sentences))]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Source:
-    """What scores sentences, and what there is to say of it."""
-
-    normaliser: Normaliser
-    score: Callable[[Iterable[list[str]]], Iterator[ScoredSentence]]
-    begin_document: Callable[[], None]
-    with_what: str
-    num_words_seen: int | None = None
-    log_z: float | None = None
-    check: Callable[[], Check] | None = None
-
-    def score_document(self, lines: Iterable[list[list[str]]]) -> Iterator[ScoredSentence]:
-        """Score the sentences of lines, with nothing before them."""
-        self.begin_document()
-        return self.score(itertools.chain.from_iterable(lines))
-
-
 def _documents(lines: Iterable[str], cut: bool) -> Iterator[Iterable[str]]:
     """Cut lines into documents at blank ones, or give all of them as one."""
     if not cut:
@@ -205,45 +193,40 @@ def _documents(lines: Iterable[str], cut: bool) -> Iterator[Iterable[str]]:
             yield document
 
 
-def _open_run(run: Path, mode: str, carry: bool, num_checked: int, device: str) -> _Source:
-    from bnce.evaluation.evaluate import num_words_seen
-    from bnce.scoring.model import load
-    from bnce.scoring.sentences import SentenceScorer
-
-    model = load(run, device)
-    scorer = SentenceScorer(model.network, mode, carry=carry, num_checked=num_checked)
-    log_z = None if mode == "normalised" else float(model.network.output.log_z)
-    return _Source(
-        model.normaliser,
-        lambda sentences: model.score_words(scorer, sentences),
-        scorer.begin_document,
-        "with the softmax" if log_z is None else f"with the constant ln Z = {log_z:.3f} ({MAY_EXCEED})",
-        num_words_seen(model.network),
-        log_z,
-        scorer.check if mode == "checked" else None,
-    )
+def _score_documents(
+    reader: Reader, documents: Iterable[Iterable[str]], cut: Callable[[str], list[list[str]]]
+) -> Iterator[ScoredSentence]:
+    """Score the sentences of documents, each with nothing before it."""
+    for document in documents:
+        reader.begin_document()
+        yield from reader.read(itertools.chain.from_iterable(map(cut, document)))
 
 
-def _open_file(path: Path, mode: str, carry: bool, device: str) -> _Source:
-    """Open a mixture, whose runs may go on from the sentence before, or an n-gram model, which never does."""
-    from bnce.scoring.any_model import open_any
-    from bnce.scoring.mixture import Mixture
-    from bnce.scoring.sentences import MODES
+def _open_reader(model: Model, normalised: bool, carry: bool, num_checked: int | None) -> Reader:
+    from bnce.scoring.run_model import RunModel
 
-    if mode not in MODES:
-        raise unknown_name("mode of scoring", mode, MODES)
-    if mode == "checked":
-        raise UserError(f"--mode checked is for a run, and '{path}' is a file: give a run directory, or leave it out.")
-    model = open_any(path, mode == "normalised", device, carry)
-    what = "an n-gram model"
-    if isinstance(model, Mixture):
-        how = "the softmax" if mode == "normalised" else f"the constant Z ({MAY_EXCEED})"
-        what = f"a mixture of {len(model.components)}, runs in it with {how}"
-        if carry:
-            what += "; n-gram models in it start every sentence afresh"
-    elif carry:
-        raise UserError(f"'{path}' is an n-gram model, which starts every sentence afresh: leave out --carry.")
-    return _Source(model.normaliser, model.score_sentences, model.begin_document, f"of {what}")
+    if num_checked is not None:
+        if not isinstance(model, RunModel):
+            raise UserError(
+                f"--mode checked is for a run, and '{model.name}' is a file: give a run directory, or leave it out."
+            )
+        return model.reader(carry=carry, num_checked=num_checked)
+    if carry and model.kind == "n-gram":
+        raise UserError(f"'{model.name}' is an n-gram model, which starts every sentence afresh: leave out --carry.")
+    return model.reader(normalised=normalised, carry=carry)
+
+
+def _with_what(model: Model, normalised: bool, carry: bool) -> str:
+    """Say what probabilities are of."""
+    from bnce.scoring.interpolation import components_of
+
+    if model.kind == "n-gram":
+        return "of an n-gram model"
+    if model.kind == "run":
+        return "with the softmax" if normalised else f"with the constant ln Z = {model.log_z:.3f} ({MAY_EXCEED})"
+    how = "the softmax" if normalised else f"the constant Z ({MAY_EXCEED})"
+    afresh = "; n-gram models in it start every sentence afresh" if carry else ""
+    return f"of a mixture of {len(components_of(model))}, runs in it with {how}{afresh}"
 
 
 @contextlib.contextmanager

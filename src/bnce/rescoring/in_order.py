@@ -18,7 +18,7 @@ import numpy as np
 from bnce.errors import UserError, argument, unknown_name
 from bnce.rescoring.nbest import NBest, Utterance
 from bnce.rescoring.rescore import BLOCK_HYPOTHESES, Scores, put_together
-from bnce.scoring.component import Component
+from bnce.scoring.model import Model
 from bnce.scoring.weights import Weights, count_words
 
 CARRY_FROM = ("best", "first")
@@ -53,15 +53,17 @@ def find_documents(nbest: NBest, documents: str | None = None) -> list[list[int]
 
 
 def score_in_order(
-    model: Component,
+    model: Model,
     nbest: NBest,
     weights: Weights | None,
     documents: str | None = None,
     advance: Advance | None = None,
+    *,
+    normalised: bool = False,
 ) -> Scores:
     """Score every hypothesis after the best ones, by `weights`, of the utterances before; None is the first ones."""
     places = find_documents(nbest, documents)
-    contexts = [model.start()] * len(places)
+    states = [model.start()] * len(places)
     log_probs: list[list[float]] = [[] for _ in nbest.utterances]
     num_oov: list[list[int]] = [[] for _ in nbest.utterances]
     for turn in range(max(map(len, places))):
@@ -69,8 +71,9 @@ def score_in_order(
         for block in _blocks(going, [len(nbest.utterances[places[number][turn]].texts) for number in going]):
             utterances = [nbest.utterances[places[number][turn]] for number in block]
             sentences = [[model.words(text) for text in utterance.texts] for utterance in utterances]
-            repeated = [contexts[number] for number, own in zip(block, sentences, strict=True) for _ in range(len(own))]
-            scores = iter(model.score_after(repeated, [words for own in sentences for words in own]))
+            after = [states[number] for number, own in zip(block, sentences, strict=True) for _ in range(len(own))]
+            together = [words for own in sentences for words in own]
+            scores = iter(model.score_words(together, normalised=normalised, share_prefixes=True, after=after))
             chosen = []
             for number, utterance, own in zip(block, utterances, sentences, strict=True):
                 where = places[number][turn]
@@ -79,11 +82,11 @@ def score_in_order(
                     log_probs[where].append(float(found.log_probs.sum()))
                     num_oov[where].append(int(found.oov.sum()))
                 chosen.append(own[_choose(utterance, log_probs[where], num_oov[where], weights)])
-            read = model.read([contexts[number] for number in block], chosen)
-            for number, context in zip(block, read, strict=True):
-                contexts[number] = context
+            read = model.read_words([states[number] for number in block], chosen)
+            for number, state in zip(block, read, strict=True):
+                states[number] = state
             if advance is not None:
-                advance(len(repeated))
+                advance(len(together))
     return put_together(
         nbest, [value for own in log_probs for value in own], [value for own in num_oov for value in own]
     )

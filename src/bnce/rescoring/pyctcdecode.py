@@ -16,7 +16,7 @@ import bisect
 import math
 
 from bnce.corpus.vocabulary import END, SPECIALS, UNK
-from bnce.scoring.model import Model
+from bnce.scoring.run_model import RunModel
 from bnce.scoring.scorer import State
 from bnce.text.normalise import UNKNOWN_WORD
 
@@ -37,7 +37,7 @@ class DecoderLanguageModel:
 
     def __init__(
         self,
-        model: Model,
+        model: RunModel,
         alpha: float = ALPHA,
         beta: float = BETA,
         unk_score_offset: float = UNKNOWN_OFFSET,

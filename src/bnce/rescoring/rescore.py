@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from bnce.rescoring.error_rate import Errors, count_errors, sum_errors
 from bnce.rescoring.nbest import NBest, Utterance
-from bnce.scoring.component import Component, Floats
+from bnce.scoring.model import Model
 from bnce.scoring.prefixes import TREE_SEQUENCES
+from bnce.scoring.scored import Floats
 from bnce.scoring.weights import Weights, count_words
 
 # Hypotheses that are scored together: those of whole utterances, as many as one tree takes.
@@ -85,12 +86,15 @@ class Scores:
                 }
 
 
-def score_nbest(model: Component, nbest: NBest, advance: Callable[[int], object] | None = None) -> Scores:
+def score_nbest(
+    model: Model, nbest: NBest, advance: Callable[[int], object] | None = None, *, normalised: bool = False
+) -> Scores:
     """Score every hypothesis with the new language model; `advance` is told how many more are done."""
     log_probs, num_oov = [], []
     for block in _blocks(nbest.utterances):
         texts = [text for utterance in block for text in utterance.texts]
-        for scores in model.score([model.words(text) for text in texts], share_prefixes=True):
+        words = [model.words(text) for text in texts]
+        for scores in model.score_words(words, normalised=normalised, share_prefixes=True):
             log_probs.append(float(scores.log_probs.sum()))
             num_oov.append(int(scores.oov.sum()))
         if advance is not None:

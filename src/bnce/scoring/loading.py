@@ -1,20 +1,64 @@
-"""`bnce.load`: whatever can be asked for probabilities, opened by its path."""
+"""`bnce.load`: whatever can be asked for probabilities, opened by its path.
+
+A mixture file is TOML; paths in it are relative to its own place:
+
+    [[components]]
+    path = "runs/relu-lstm"
+    weight = 0.7
+"""
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
+from bnce import files
+from bnce.errors import UserError
 from bnce.machine.devices import choose_device
-from bnce.scoring import model
-from bnce.scoring.any_model import open_any
-from bnce.scoring.mixture_model import MixtureModel
-from bnce.scoring.text_model import TextModel
+from bnce.reading import parse_toml
+from bnce.scoring.mixture import MixtureModel
+from bnce.scoring.model import Model
+from bnce.scoring.ngram import open_ngram
+from bnce.scoring.run_model import load_run
+
+MIXTURE_ENDING = ".toml"
 
 
-def load(path: str | Path, device: str = "cpu") -> TextModel:
+def load(path: str | Path, device: str = "cpu") -> Model:
     """Open a run directory, a mixture (.toml) or an n-gram model; the device is auto, cpu, cuda or cuda:N."""
     path = Path(path)
     if not path.is_file():
-        return model.load(path, device)
+        return load_run(path, device)
     chosen = str(choose_device(device))
-    return MixtureModel(open_any(path, normalised=True, device=chosen), chosen)
+    return _load_mixture(path, chosen) if path.suffix == MIXTURE_ENDING else open_ngram(path)
+
+
+def write_mixture(path: str | Path, components: Sequence[str | Path], weights: Sequence[float]) -> None:
+    """Write the file that `load` opens as a mixture."""
+    path = Path(path)
+    if path.suffix != MIXTURE_ENDING:
+        raise UserError(f"The mixture is to be written to '{path}': give a name that ends in {MIXTURE_ENDING}.")
+    lines = ["# p(word) = the sum of weight times each component's p(word); paths are relative to this file.\n"]
+    for component, weight in zip(components, weights, strict=True):
+        relative = os.path.relpath(Path(component).resolve(), path.resolve().parent)
+        # A JSON string is a TOML string, too.
+        lines.append(f"\n[[components]]\npath = {json.dumps(relative, ensure_ascii=False)}\nweight = {weight!r}\n")
+    files.write_text(path, "".join(lines))
+
+
+def _load_mixture(path: Path, device: str) -> MixtureModel:
+    try:
+        found = parse_toml(path.read_bytes())["components"]
+        pairs = [(path.parent / str(one["path"]), float(one["weight"])) for one in found]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"'{path}' is no mixture as 'bnce interpolate' writes it ({error}): give [[components]] with path "
+            "and weight."
+        ) from error
+    for component, _ in pairs:
+        if component.suffix == MIXTURE_ENDING:
+            raise UserError(f"The mixture '{path}' has the mixture '{component}' in it: give its components instead.")
+    components = [load(component, device) for component, _ in pairs]
+    return MixtureModel(components, [weight for _, weight in pairs], str(path))

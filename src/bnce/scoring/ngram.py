@@ -14,17 +14,27 @@ from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError
 from bnce.machine.packages import missing
 from bnce.ngrams.arpa import AS_IT_STANDS, read_words, stored_normaliser
-from bnce.scoring.component import Component, Floats, Words, WordScores
+from bnce.scoring.model import Model, Words
+from bnce.scoring.scored import Floats, WordScores
 from bnce.text.normalise import Normaliser
 
 
-class Ngram(Component):
-    """A model that KenLM has loaded."""
+class NgramModel(Model):
+    """A model that KenLM has loaded; it is normalised by itself, and remembers nothing between sentences."""
+
+    kind = "n-gram"
 
     def __init__(self, model: Any, name: str, normaliser: Normaliser = AS_IT_STANDS) -> None:
         self.model, self.name, self.normaliser = model, name, normaliser
 
-    def score(self, sentences: Sequence[Words], share_prefixes: bool = False) -> list[WordScores]:
+    def score_words(
+        self,
+        sentences: Sequence[Words],
+        *,
+        normalised: bool = False,
+        share_prefixes: bool = False,
+        after: Sequence[Any] | None = None,
+    ) -> list[WordScores]:
         """Score sentences whole: KenLM's words cost so little that sharing prefixes would gain nothing."""
         found = []
         for words in sentences:
@@ -38,6 +48,18 @@ class Ngram(Component):
         """The words of an ARPA file, as it lists them."""
         return read_words(Path(self.name))
 
+    @property
+    def vocab_size(self) -> int | None:
+        """How many words there are; None for a KenLM binary, which does not list them."""
+        try:
+            return len(self.vocabulary)
+        except UserError:
+            return None
+
+    def ids(self, words: Words) -> list[int]:
+        """KenLM does not tell the numbers of words."""
+        return [0] * (len(words) + 1)
+
     def start(self) -> Any:
         """Give KenLM's state at the start of a sentence."""
         state = self._new_state()
@@ -50,7 +72,7 @@ class Ngram(Component):
         self.model.BaseScore(state, word, after)
         return after
 
-    def next_log_probs(self, state: Any, words: Words) -> Floats:
+    def next_log_probs(self, state: Any, words: Words, *, normalised: bool = False) -> Floats:
         """Compute ln p of each of these words."""
         score, after = self.model.BaseScore, self._new_state()
         log10_probs = np.fromiter((score(state, word, after) for word in words), dtype=np.float64, count=len(words))
@@ -63,7 +85,7 @@ class Ngram(Component):
         return kenlm.State()
 
 
-def open_ngram(path: str | Path) -> Ngram:
+def open_ngram(path: str | Path) -> NgramModel:
     """Load an n-gram model; the file's content says whether it is ARPA or binary."""
     path = Path(path)
     try:
@@ -74,7 +96,7 @@ def open_ngram(path: str | Path) -> Ngram:
     config.show_progress = False
     config.arpa_complain = kenlm.ARPALoadComplain.NONE
     try:
-        return Ngram(kenlm.Model(str(path), config), str(path), stored_normaliser(path))
+        return NgramModel(kenlm.Model(str(path), config), str(path), stored_normaliser(path))
     except (OSError, RuntimeError, UnicodeError) as error:
         # KenLM names its own source file and function first, and then what is wrong.
         reason = str(error).strip().splitlines()[-1].rpartition("Exception")[2].lstrip(". ").rstrip(").\n")

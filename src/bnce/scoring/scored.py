@@ -1,6 +1,7 @@
 """What scoring a text gives, whichever model scored it: probabilities of words by sentence, and their totals.
 
-Logarithms are to the base 10, as SRILM and KenLM print them. OOV words are those outside the vocabulary; they are
+`WordScores` has natural logarithms, as models compute them; all else has logarithms to the base 10, as SRILM and KenLM
+print them. OOV words are those outside the vocabulary; they are
 scored as `<unk>`, and figures come with and without them. `ppl` counts sentence ends as words, `ppl1` leaves them out
 of the count but not out of the sum: that is SRILM's definition.
 """
@@ -8,12 +9,25 @@ of the count but not out of the sum: that is SRILM's definition.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from bnce.evaluation.perplexity import perplexity
+from bnce.text.normalise import END_WORD
+
+Floats = NDArray[np.float64]
+
+
+class WordScores(NamedTuple):
+    """A sentence's words and its `</s>`: ln p, which of them are unknown, and how many words each ln p is about."""
+
+    log_probs: Floats
+    oov: NDArray[np.bool_]
+    ngram_lengths: list[int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,9 +36,15 @@ class ScoredSentence:
 
     words: list[str]
     ids: list[int]
-    log10_probs: NDArray[np.float64]
+    log10_probs: Floats
     oov: NDArray[np.bool_]
     ngram_lengths: list[int]  # how many words a probability is about, the start of the sentence and its own among them
+
+    @classmethod
+    def of(cls, words: Sequence[str], scores: WordScores, ids: Sequence[int] = ()) -> ScoredSentence:
+        """Write up a sentence: `</s>` after its words, and logarithms to the base 10."""
+        log10_probs = scores.log_probs / math.log(10)
+        return cls([*words, END_WORD], list(ids), log10_probs, scores.oov, scores.ngram_lengths)
 
     @property
     def log10_prob(self) -> float:
@@ -86,10 +106,10 @@ class Totals:
         """Compute perplexities, with OOV words and without; None where there is nothing to divide by."""
         num_left = self.num_tokens - self.num_oov - self.num_zero_probs
         return {
-            "ppl": _perplexity(self.log10_prob, self.num_tokens),
-            "ppl1": _perplexity(self.log10_prob, self.num_words),
-            "ppl_no_oov": _perplexity(self.log10_prob_no_oov, num_left),
-            "ppl1_no_oov": _perplexity(self.log10_prob_no_oov, num_left - self.num_sentences),
+            "ppl": perplexity(self.log10_prob, self.num_tokens, log10=True),
+            "ppl1": perplexity(self.log10_prob, self.num_words, log10=True),
+            "ppl_no_oov": perplexity(self.log10_prob_no_oov, num_left, log10=True),
+            "ppl1_no_oov": perplexity(self.log10_prob_no_oov, num_left - self.num_sentences, log10=True),
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,12 +123,3 @@ class Totals:
             "log10_prob_no_oov": self.log10_prob_no_oov,
             **self.perplexities(),
         }
-
-
-def _perplexity(log10_prob: float, num_tokens: int) -> float | None:
-    if num_tokens <= 0:
-        return None
-    try:
-        return float(10.0 ** (-log10_prob / num_tokens))
-    except OverflowError:
-        return math.inf

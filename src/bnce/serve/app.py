@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from bnce import files
 from bnce.errors import UserError
-from bnce.scoring.text_model import TextModel
+from bnce.scoring.model import Model
 from bnce.serve.access import Access, AllowedHosts
 from bnce.serve.batching import Batcher
 from bnce.serve.guard import FAILED, Application, Guard
@@ -60,7 +60,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def make_app(
-    model: TextModel,
+    model: Model,
     run: str = "",
     limits: Limits | None = None,
     metrics: Metrics | None = None,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bnce.scoring.text_model import TextModel
+from bnce.scoring.model import Model
 
 # What a normalised position counts in a batch: it passes over the vocabulary, and others must not wait for thousands.
 EXACT_COST = 16
@@ -74,7 +74,7 @@ Question = SentenceQuestion | HypothesesQuestion | NextQuestion
 class Answerer:
     """Answers questions of all kinds for one model; one thread calls it."""
 
-    def __init__(self, model: TextModel) -> None:
+    def __init__(self, model: Model) -> None:
         self.model = model
         self._ways: dict[type[Question], Callable[[list[Any], bool], Sequence[Any]]] = {
             SentenceQuestion: self._sentences,
@@ -99,11 +99,11 @@ class Answerer:
         return answers
 
     def _sentences(self, questions: list[SentenceQuestion], normalised: bool) -> Sequence[Any]:
-        return self.model.score_apart([question.words for question in questions], normalised=normalised)
+        return self.model.score_words([question.words for question in questions], normalised=normalised)
 
     def _hypotheses(self, questions: list[HypothesesQuestion], normalised: bool) -> Sequence[Any]:
         together = [words for question in questions for words in question.hypotheses]
-        scores = iter(self.model.score_lists(together, normalised=normalised))
+        scores = iter(self.model.score_words(together, normalised=normalised, share_prefixes=True))
         return [[next(scores) for _ in question.hypotheses] for question in questions]
 
     def _next_words(self, questions: list[NextQuestion], normalised: bool) -> Sequence[Any]:

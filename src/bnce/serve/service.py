@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce import files
-from bnce.scoring.component import WordScores, scored_sentence
-from bnce.scoring.scored import ScoredSentence, Totals
-from bnce.scoring.text_model import TextModel
+from bnce.scoring.model import Model
+from bnce.scoring.scored import ScoredSentence, Totals, WordScores
 from bnce.scoring.weights import NAMES, Weights, count_words
 from bnce.serve.batching import Batcher
 from bnce.serve.limits import Limits, RefusedError, refuse_many
@@ -46,7 +45,7 @@ class Service:
     """Answers the requests for one model; answers are JSON."""
 
     def __init__(
-        self, model: TextModel, run: str, limits: Limits, batcher: Batcher, metrics: Metrics, side_thread: SideThread
+        self, model: Model, run: str, limits: Limits, batcher: Batcher, metrics: Metrics, side_thread: SideThread
     ) -> None:
         self.model, self.run, self.limits, self.batcher, self.metrics = model, run, limits, batcher, metrics
         self._side_thread = side_thread
@@ -90,7 +89,7 @@ class Service:
         def write() -> str:
             num = len(cut.words)
             parts = (scores[place * num : (place + 1) * num] for place in range(len(modes)))
-            scored = [list(map(scored_sentence, cut.words, part)) for part in parts]
+            scored = [list(map(ScoredSentence.of, cut.words, part)) for part in parts]
             return files.to_json(self._score_record(request.mode, cut.sources, *scored))
 
         return await self._write(write, num_words)

@@ -11,8 +11,8 @@ from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
 from bnce.evaluation.evaluate import CONTEXT, WINDOW, evaluate
 from bnce.language_model import LanguageModel
-from bnce.scoring import sentences as score_module
-from bnce.scoring.sentences import SentenceScorer
+from bnce.scoring import batches as score_module
+from bnce.scoring.batches import SentenceScorer
 
 from .plain import BODIES, plain_log_probs, plain_scores
 
@@ -31,16 +31,18 @@ def small_passes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("cut", [False, True])
-@pytest.mark.parametrize("mode", ["unnormalised", "normalised", "checked"])
+@pytest.mark.parametrize(("normalised", "num_checked"), [(False, None), (True, None), (False, 9)])
 @pytest.mark.parametrize("body", BODIES)
-def test_equals_each_sentence_alone(monkeypatch: pytest.MonkeyPatch, body: str, mode: str, cut: bool) -> None:
+def test_equals_each_sentence_alone(
+    monkeypatch: pytest.MonkeyPatch, body: str, normalised: bool, num_checked: int | None, cut: bool
+) -> None:
     if cut:
         small_passes(monkeypatch)
     model, texts = small_model(body, order=4), sentences()
-    found = SentenceScorer(model, mode).score(texts)
+    found = SentenceScorer(model, normalised=normalised, num_checked=num_checked).score(texts)
     assert len(found) == len(texts)
     for scores, text in zip(found, texts, strict=True):
-        np.testing.assert_allclose(scores, plain_log_probs(model, text.tolist(), mode == "normalised"), atol=1e-5)
+        np.testing.assert_allclose(scores, plain_log_probs(model, text.tolist(), normalised), atol=1e-5)
 
 
 @pytest.mark.parametrize("body", ["ffnn", "rnn", "relu-lstm"])
@@ -103,10 +105,11 @@ def exact_log_z(model: LanguageModel, texts: list[np.ndarray]) -> np.ndarray:
 
 def test_the_check_of_every_position_is_exact() -> None:
     model, texts = small_model("lstm"), sentences()
-    scorer = SentenceScorer(model, "checked", num_checked=10**6)
+    scorer = SentenceScorer(model, num_checked=10**6)
     scorer.score(texts[:3])
     scorer.score(texts[3:])
     check, log_z_N = scorer.check(), exact_log_z(model, texts)
+    assert check is not None
     assert check.num_positions == len(log_z_N)
     assert check.log_z == 9.0
     assert check.log_z_mean == pytest.approx(log_z_N.mean(), abs=1e-5)
@@ -133,31 +136,27 @@ def test_the_sample_is_fair_and_of_its_size() -> None:
 
 
 def test_a_check_of_nothing_has_no_numbers() -> None:
-    check = SentenceScorer(small_model("lstm"), "checked").check()
+    check = SentenceScorer(small_model("lstm"), num_checked=5).check()
+    assert check is not None
     assert check.num_positions == 0
     assert np.isnan(check.log_z_mean)
 
 
 def test_what_cannot_be_is_refused() -> None:
     model = small_model("lstm")
-    with pytest.raises(
-        UserError, match=r"Unknown mode of scoring 'normalized': choose one of .* Did you mean 'normalised'"
-    ):
-        SentenceScorer(model, "normalized")
     with pytest.raises(UserError, match="The number of positions to check is 0"):
-        SentenceScorer(model, "checked", num_checked=0)
-    with pytest.raises(UserError, match="only 'checked' keeps positions"):
-        SentenceScorer(model).check()
+        SentenceScorer(model, num_checked=0)
+    assert SentenceScorer(model).check() is None
     for wrong in (-1, VOCAB_SIZE):
         for carry in (False, True):
             with pytest.raises(UserError, match=f"the vocabulary has those from 0 to {VOCAB_SIZE - 1}"):
                 SentenceScorer(model, carry=carry).score([[3, END], [wrong, END]])
     softmax = small_model("lstm", loss="softmax")
-    for mode in ("unnormalised", "checked"):
+    for options in ({}, {"num_checked": 5}, {"normalised": True, "num_checked": 5}):
         with pytest.raises(UserError, match="has no constant to be normalised by: ask for normalised probabilities"):
-            SentenceScorer(softmax, mode)
+            SentenceScorer(softmax, **options)
     text = random_ids(4).tolist()
-    (found,) = SentenceScorer(softmax, "normalised").score([text])
+    (found,) = SentenceScorer(softmax, normalised=True).score([text])
     np.testing.assert_allclose(found, plain_log_probs(softmax, text, True), atol=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""Whatever scores words, by its path: runs, n-gram models, and the file of a mixture."""
+"""Whatever is opened by its path: runs, n-gram models, and the file of a mixture."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from bnce.errors import UserError
 from bnce.runs.directory import RunDirectory
 from bnce.runs.identity import UNKNOWN_WORDS_FILE
 from bnce.runs.unknown_words import UnknownWords
-from bnce.scoring.any_model import RunComponent, open_any, write_mixture
-from bnce.scoring.mixture import Mixture
-from bnce.scoring.ngram import Ngram
+from bnce.scoring.loading import load, write_mixture
+from bnce.scoring.mixture import MixtureModel
+from bnce.scoring.ngram import NgramModel
+from bnce.scoring.run_model import RunModel
 
 from .arpa import write_arpa
 
@@ -35,15 +36,16 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("normalised", [False, True])
 def test_a_run_gives_the_same_either_way(run: Path, normalised: bool) -> None:
-    component = open_any(run, normalised)
-    assert isinstance(component, RunComponent)
-    apart, together = component.score(SENTENCES), component.score(SENTENCES, share_prefixes=True)
-    scored = component.model.score([" ".join(words) for words in SENTENCES], normalised=normalised)
+    model = load(run)
+    assert isinstance(model, RunModel)
+    apart = model.score_words(SENTENCES, normalised=normalised)
+    together = model.score_words(SENTENCES, normalised=normalised, share_prefixes=True)
+    scored = model.score([" ".join(words) for words in SENTENCES], normalised=normalised)
     for one, other, expected in zip(apart, together, scored, strict=True):
         np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-5)
         np.testing.assert_allclose(one.log_probs / math.log(10), expected.log10_probs, atol=1e-5)
         np.testing.assert_array_equal(one.oov, other.oov)
-    assert component.ids(["w3", "zebra"]) == [3, UNK, 0]
+    assert model.ids(["w3", "zebra"]) == [3, UNK, 0]
 
 
 def test_a_mixture_survives_its_file(run: Path, tmp_path: Path) -> None:
@@ -52,12 +54,12 @@ def test_a_mixture_survives_its_file(run: Path, tmp_path: Path) -> None:
     path.parent.mkdir()
     write_mixture(path, [run, arpa], [1 / 3, 2 / 3])
     assert str(tmp_path) not in path.read_text(encoding="utf-8")
-    mixture = open_any(path)
-    assert isinstance(mixture, Mixture)
-    assert isinstance(mixture.components[1], Ngram)
+    mixture = load(path)
+    assert isinstance(mixture, MixtureModel)
+    assert isinstance(mixture.components[1], NgramModel)
     assert mixture.weights_K.tolist() == [1 / 3, 2 / 3]
-    one, other = (open_any(place).score(SENTENCES) for place in (run, arpa))
-    for mixed, by_run, by_ngram in zip(mixture.score(SENTENCES), one, other, strict=True):
+    one, other = (load(place).score_words(SENTENCES) for place in (run, arpa))
+    for mixed, by_run, by_ngram in zip(mixture.score_words(SENTENCES), one, other, strict=True):
         expected = np.exp(by_run.log_probs) / 3 + 2 * np.exp(by_ngram.log_probs) / 3
         np.testing.assert_allclose(np.exp(mixed.log_probs), expected, rtol=1e-5)
         np.testing.assert_array_equal(mixed.oov, by_run.oov & by_ngram.oov)
@@ -65,14 +67,14 @@ def test_a_mixture_survives_its_file(run: Path, tmp_path: Path) -> None:
     # Moved together, they still find each other.
     moved = tmp_path.parent / f"{tmp_path.name}-moved"
     tmp_path.rename(moved)
-    assert isinstance(open_any(moved / "mixtures" / "both.toml"), Mixture)
+    assert isinstance(load(moved / "mixtures" / "both.toml"), MixtureModel)
 
 
 def test_shares_of_unknown_words_count(run: Path) -> None:
-    before = open_any(run).score(SENTENCES)
+    before = load(run).score_words(SENTENCES)
     UnknownWords({"zebra": 3.0, "gnu": 1.0}, 0.2, 10).write(run / UNKNOWN_WORDS_FILE)
     for share_prefixes in (False, True):
-        after = open_any(run).score(SENTENCES, share_prefixes)
+        after = load(run).score_words(SENTENCES, share_prefixes=share_prefixes)
         assert after[0].oov.tolist() == [False] * 4
         assert after[0].log_probs[2] - before[0].log_probs[2] == pytest.approx(math.log(0.8 * 0.75), abs=1e-5)
         # <unk> itself has the whole and stays unknown; a word that is not listed has its part of the rest.
@@ -96,11 +98,11 @@ def test_shares_of_unknown_words_count(run: Path) -> None:
 def test_refused_mixtures(tmp_path: Path, content: str, told: str) -> None:
     (tmp_path / "m.toml").write_text(content, encoding="utf-8")
     with pytest.raises(UserError, match=told):
-        open_any(tmp_path / "m.toml")
+        load(tmp_path / "m.toml")
 
 
 def test_other_refusals(tmp_path: Path, run: Path) -> None:
     with pytest.raises(UserError, match="is not a run directory"):
-        open_any(tmp_path / "none.toml")
+        load(tmp_path / "none.toml")
     with pytest.raises(UserError, match=r"give a name that ends in \.toml"):
         write_mixture(tmp_path / "m.json", [run], [1.0])

@@ -17,12 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bnce.corpus.vocabulary import END
-from bnce.errors import UserError, unknown_name
+from bnce.errors import UserError
 from bnce.language_model import LanguageModel
 from bnce.machine.precision import float32_products
 from bnce.scoring.scorer import check_ids, refuse_unnormalised
-
-MODES = ("unnormalised", "normalised", "checked")
 
 # Sentences side by side and words in one pass through the network: wider is no faster on a CPU, and fills a GPU.
 PARALLEL = {"cpu": 128, "cuda": 2**12}
@@ -49,27 +47,26 @@ class Check:
 class SentenceScorer:
     """Scores sentences of ids, any number of times over; with `carry` each goes on from where the one before ended.
 
-    `checked` gives the unnormalised values and keeps a random sample of positions; `check` compares the exact ones.
+    Probabilities are the softmax's (`normalised`), or with the constant Z. With `num_checked`, so many random
+    positions are kept, and `check` compares the constant with the softmax there.
     """
 
     def __init__(
         self,
         model: LanguageModel,
-        mode: str = "unnormalised",
         *,
+        normalised: bool = False,
         carry: bool = False,
-        num_checked: int = 1000,
+        num_checked: int | None = None,
         seed: int = 1,
     ) -> None:
-        if mode not in MODES:
-            raise unknown_name("mode of scoring", mode, MODES)
-        if mode != "normalised":
+        if not normalised or num_checked is not None:
             refuse_unnormalised(model)
-        self.model, self.mode = model.eval(), mode
+        self.model, self.normalised = model.eval(), normalised
         device = model.embedding.device.type
         self._num_parallel, self._pass_words = PARALLEL[device], PASS_WORDS[device]
         self._stream = _Stream(model) if carry else None
-        self._sample = _Sample(num_checked, seed) if mode == "checked" else None
+        self._sample = None if num_checked is None else _Sample(num_checked, seed)
 
     def begin_document(self) -> None:
         """Forget the sentences before, where they are carried over."""
@@ -92,10 +89,10 @@ class SentenceScorer:
             return np.split(log_prob_N, np.cumsum(length_S)[:-1])
 
     @torch.inference_mode()
-    def check(self) -> Check:
-        """Compute the exact values at the sample of positions."""
+    def check(self) -> Check | None:
+        """Compute the exact values at the sample of positions; None where none is kept."""
         if self._sample is None:
-            raise UserError(f"The mode of scoring is {self.mode}: only 'checked' keeps positions to check.")
+            return None
         output = self.model.output
         log_z = float(output.log_z)
         hidden_ND = self._sample.hidden_ND
@@ -167,7 +164,7 @@ class SentenceScorer:
     def _log_probs(self, hidden_ND: Tensor, target_N: Tensor) -> Floats:
         output = self.model.output
         score_N = output.scores(hidden_ND, target_N.to(hidden_ND.device).unsqueeze(1)).squeeze(1)
-        constant = output.log_normaliser(hidden_ND) if self.mode == "normalised" else output.log_z
+        constant = output.log_normaliser(hidden_ND) if self.normalised else output.log_z
         if self._sample is not None:
             self._sample.add(hidden_ND)
         log_prob_N: Floats = (score_N - constant).double().cpu().numpy()

@@ -1,0 +1,109 @@
+"""What any model can do that moves on by a word and tells the probabilities of the next: slow, and of any kind.
+
+The next word is one of the model's `vocabulary`. A run has faster ways of its own.
+
+Legend: B states, K words a state, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bnce.corpus.vocabulary import END
+from bnce.scoring.generate import Sampling, check_texts, sample_words
+from bnce.scoring.scored import Floats
+
+if TYPE_CHECKING:
+    from bnce.scoring.model import Model
+
+
+@dataclass(frozen=True)
+class NextWord:
+    """A word that may come next; probabilities sum to one over the vocabulary when they are normalised."""
+
+    word: str
+    prob: float
+    log10_prob: float
+
+    @classmethod
+    def of(cls, word: str, log_prob: float) -> NextWord:
+        """Give a word of this ln p."""
+        return cls(word, math.exp(log_prob), log_prob / math.log(10))
+
+
+def likeliest(model: Model, prompt: Sequence[str], k: int, normalised: bool) -> list[NextWord]:
+    """Find the k likeliest words after a prompt."""
+    words = model.vocabulary.words
+    log_prob_V = model.next_log_probs(_after(model, prompt), words, normalised=normalised)
+    return [NextWord.of(words[place], float(log_prob_V[place])) for place in _highest(log_prob_V, k)]
+
+
+def continue_words(
+    model: Model, words: Sequence[str], num_texts: int, max_words: int, sampling: Sampling, seed: int
+) -> list[list[int]]:
+    """Continue words in several ways, each up to `</s>` or `max_words` words; gives the ids of what is new."""
+    check_texts(num_texts, max_words, seed)
+    spelt = model.vocabulary.words
+    generator = torch.Generator().manual_seed(seed)
+    prompt = _after(model, words)
+    texts: list[list[int]] = []
+    for _ in range(num_texts):
+        state = prompt
+        made: list[int] = []
+        while len(made) < max_words and (not made or made[-1] != END):
+            score_BV = torch.from_numpy(model.next_log_probs(state, spelt, normalised=True)).unsqueeze(0)
+            made.append(int(sample_words(score_BV, sampling, generator)))
+            state = model.advance(state, spelt[made[-1]])
+        texts.append(made)
+    return texts
+
+
+class WordScorer:
+    """Answers a beam search: states that move on by a word, and ln p of words after them; words are ids."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    def start(self) -> Any:
+        """Give the state at the start of a sentence."""
+        return self.model.start()
+
+    def advance(self, states: Sequence[Any], words: Tensor | Sequence[int]) -> list[Any]:
+        """Move each state on by one word."""
+        spelt = self.model.vocabulary.decode(_numbers(words).tolist())
+        return [self.model.advance(state, word) for state, word in zip(states, spelt, strict=True)]
+
+    def score(
+        self, states: Sequence[Any], words: Tensor | Sequence[int] | Sequence[Sequence[int]], normalised: bool = False
+    ) -> Tensor:
+        """Compute ln p of words after states: one each (B,) or several each (B, K)."""
+        if not normalised:
+            self.model.refuse_unnormalised()
+        numbers = _numbers(words)
+        spelt = [self.model.vocabulary.decode(row) for row in numbers.reshape(len(states), -1).tolist()]
+        pairs = zip(states, spelt, strict=True)
+        found = [self.model.next_log_probs(state, row, normalised=normalised) for state, row in pairs]
+        return torch.from_numpy(np.array(found, dtype=np.float64)).reshape(numbers.shape)
+
+
+def _after(model: Model, words: Sequence[str]) -> Any:
+    return functools.reduce(model.advance, words, model.start())
+
+
+def _highest(log_prob_V: Floats, k: int) -> list[int]:
+    k = min(k, len(log_prob_V))
+    place_K = np.argpartition(-log_prob_V, k - 1)[:k]
+    places: list[int] = place_K[np.argsort(-log_prob_V[place_K], kind="stable")].tolist()
+    return places
+
+
+def _numbers(words: Tensor | Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
+    return torch.as_tensor(words).long()

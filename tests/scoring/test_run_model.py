@@ -1,0 +1,213 @@
+"""A run as a model: the same numbers as the network by itself, from text."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_corpus import VOCAB_SIZE, small_config, small_corpus, small_model
+
+import bnce
+from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
+from bnce.errors import UserError
+from bnce.runs.directory import RunDirectory
+from bnce.runs.identity import UNKNOWN_WORDS_FILE
+from bnce.runs.unknown_words import UnknownWords
+from bnce.scoring import model as model_module
+from bnce.scoring.generate import Sampling
+from bnce.scoring.run_model import RunModel
+from bnce.scoring.scored import Totals
+from bnce.text.normalise import Normaliser
+
+from .plain import plain_log_probs, plain_scores
+
+WORDS = [*SPECIALS, *(f"w{number}" for number in range(2, VOCAB_SIZE))]
+
+
+def make_model(body: str = "lstm", loss: str = "bnce", normaliser: Normaliser | None = None) -> RunModel:
+    return RunModel(
+        small_model(body, loss, order=4), Vocabulary(WORDS), normaliser or Normaliser(True, "whitespace", "split")
+    )
+
+
+def test_load_opens_a_run(tmp_path: Path) -> None:
+    corpus = small_corpus(tmp_path / "corpus")
+    run = RunDirectory.create(tmp_path / "run", small_config(corpus), corpus)
+    run.save_model(small_model("relu-lstm"), 1)
+    model = bnce.load(str(tmp_path / "run"))
+    (scored,) = model.score(["w3 w4 zebra"])
+    assert scored.words == ["w3", "w4", "zebra", "</s>"]
+    assert scored.ids == [3, 4, UNK, END]
+    assert scored.oov.tolist() == [False, False, True, False]
+    expected = plain_log_probs(small_model("relu-lstm"), [3, 4, UNK, END]) / math.log(10)
+    np.testing.assert_allclose(scored.log10_probs, expected, atol=1e-5)
+    assert scored.log10_prob == pytest.approx(expected.sum(), abs=1e-5)
+    with pytest.raises(UserError, match="is not a run directory"):
+        bnce.load(tmp_path)
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_sentences_keep_their_order_across_blocks(monkeypatch: pytest.MonkeyPatch, normalised: bool) -> None:
+    texts = ["w3", "", "W4 w5 w6", "ünïcode w9", "w2 w2 w2 w2 w2 w2", "w7 . w8"]
+    model = make_model()
+    whole = model.score(texts, normalised=normalised)
+    monkeypatch.setattr(model_module, "BLOCK_SENTENCES", 2)
+    monkeypatch.setattr(model_module, "BLOCK_WORDS", 4)
+    cut = model.score(iter(texts), normalised=normalised)
+    for text, one, other in zip(texts, whole, cut, strict=True):
+        # A line stays one sentence, whatever marks are in it.
+        assert one.words == other.words == [*text.lower().split(), "</s>"]
+        np.testing.assert_allclose(one.log10_probs, other.log10_probs, atol=1e-6)
+        expected = plain_log_probs(model.network, one.ids, normalised) / math.log(10)
+        np.testing.assert_allclose(one.log10_probs, expected, atol=1e-5)
+
+
+def test_memory_is_that_of_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_module, "BLOCK_SENTENCES", 4)
+    model = make_model()
+    num_read = 0
+
+    def sentences() -> object:
+        nonlocal num_read
+        for _ in range(100):
+            num_read += 1
+            yield ["w3", "w4"]
+
+    found = model.reader().read(sentences())  # type: ignore[arg-type]
+    next(found)
+    assert num_read == 4
+    assert len(list(found)) == 99
+
+
+def test_an_ngram_model_tells_its_order() -> None:
+    assert make_model("ffnn").score(["w3 w4 w5 w6"])[0].ngram_lengths == [2, 3, 4, 4, 4]
+    assert make_model("lstm").score(["w3 w4 w5 w6"])[0].ngram_lengths == [2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("body", ["ffnn", "lstm"])
+@pytest.mark.parametrize("text", ["", "w5", "w5 zebra w7 w8 w9"])
+def test_next_words_are_the_likeliest_and_sum_to_one(body: str, text: str) -> None:
+    model = make_model(body)
+    found = model.next_words(text, k=1000)
+    prob_V = torch.softmax(plain_scores(model.network, model.vocabulary.encode(text.split()).tolist()), 0)
+    assert len(found) == VOCAB_SIZE
+    assert sum(word.prob for word in found) == pytest.approx(1, abs=1e-5)
+    np.testing.assert_allclose([word.prob for word in found], prob_V.sort(descending=True)[0].numpy(), atol=1e-6)
+    for word in found:
+        assert word.prob == pytest.approx(float(prob_V[WORDS.index(word.word)]), abs=1e-6)
+        assert word.log10_prob == pytest.approx(math.log10(word.prob), abs=1e-6)
+    assert model.next_words(text, k=3) == found[:3]
+
+
+@pytest.mark.parametrize("body", ["ffnn", "lstm"])
+@pytest.mark.parametrize("normalised", [False, True])
+def test_next_words_of_several_prompts_are_those_of_each(body: str, normalised: bool) -> None:
+    model = make_model(body)
+    prompts = [["w3"], [], ["w3", "w4", "zebra", "w9", "w3"], ["w3"], ["w4", "w3"]]
+    together = model.next_words_after(prompts, 4, normalised=normalised)
+    for prompt, found in zip(prompts, together, strict=True):
+        alone = model.next_words(" ".join(prompt), 4, normalised=normalised)
+        assert [word.word for word in found] == [word.word for word in alone]
+        assert [word.prob for word in found] == pytest.approx([word.prob for word in alone], rel=1e-5)
+    assert model.next_words_after([], 4) == []
+
+
+def test_next_words_with_the_constant() -> None:
+    model = make_model()
+    (word,) = model.next_words("w5", 1, normalised=False)
+    score_V = plain_scores(model.network, [5])
+    assert word.log10_prob == pytest.approx((float(score_V.max()) - 9.0) / math.log(10), abs=1e-5)
+
+
+def test_generate_goes_on_from_the_prompt() -> None:
+    model = make_model()
+    texts = model.generate("W3 zebra", 3, max_words=5, sampling=Sampling(top_k=5), seed=2)
+    assert len(texts) == 3
+    assert all(text.startswith("w3 zebra") for text in texts)
+    assert texts == model.generate("w3 zebra", 3, max_words=5, sampling=Sampling(top_k=5), seed=2)
+
+
+def test_shares_of_unknown_words() -> None:
+    """p(word) = p(<unk>) · share; such words are OOV no longer, those without a share and <unk> itself are."""
+    plain = make_model()
+    shared = RunModel(plain.network, plain.vocabulary, plain.normaliser, UnknownWords({"zebra": 3.0, "gnu": 1.0}))
+    texts = ["w3 Zebra gnu yak <unk> w4", "", "w5"]
+    for normalised in (False, True):
+        before, after = plain.score(texts, normalised=normalised), shared.score(texts, normalised=normalised)
+        gained = after[0].log10_probs - before[0].log10_probs
+        np.testing.assert_allclose(gained, [0, math.log10(0.75), math.log10(0.25), 0, 0, 0, 0], atol=1e-6)
+        assert before[0].oov.tolist() == [False, True, True, True, True, False, False]
+        assert after[0].oov.tolist() == [False, False, False, True, True, False, False]
+        assert after[0].ids == before[0].ids
+    totals = Totals.of(after)
+    assert (totals.num_oov, totals.num_words) == (2, 7)
+    assert totals.log10_prob_no_oov == pytest.approx(
+        after[0].log10_probs[~after[0].oov].sum() + after[1].log10_prob + after[2].log10_prob
+    )
+
+
+def test_a_run_has_its_shares(tmp_path: Path) -> None:
+    corpus = small_corpus(tmp_path / "corpus")
+    run = RunDirectory.create(tmp_path / "run", small_config(corpus), corpus)
+    run.save_model(small_model("relu-lstm"), 1)
+    assert bnce.load(run.path).unknown_words is None
+    UnknownWords({"zebra": 1.0}, 0.5, 2).write(run.path / UNKNOWN_WORDS_FILE)
+    (scored,) = bnce.load(run.path).score(["zebra yak"])
+    assert scored.num_oov == 0
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_rescore_sorts_hypotheses(normalised: bool) -> None:
+    model = make_model()
+    given = [("w3 w4", -1.0), ("w3 w4 w5", -2.0), ("", -50.0), ("w3 zebra", 0.0)]
+    found = model.rescore(given, score_weight=2.0, lm_weight=0.5, word_penalty=0.25, normalised=normalised)
+    assert sorted(one.place for one in found) == [0, 1, 2, 3]
+    assert [one.total for one in found] == sorted((one.total for one in found), reverse=True)
+    for one in found:
+        assert (one.text, one.score) == given[one.place]
+        expected = plain_log_probs(model.network, model.encode(one.text.split()).tolist(), normalised).sum()
+        assert one.log_prob == pytest.approx(expected, abs=1e-4)
+        assert one.total == pytest.approx(2 * one.score + 0.5 * one.log_prob - 0.25 * len(one.text.split()))
+    plain = model.rescore(["w3", "w3", "w4"], normalised=normalised)
+    assert [one.place for one in plain if one.text == "w3"] == [0, 1]  # equals keep their order
+    assert all(one.total == one.log_prob for one in plain)
+    assert model.rescore([]) == []
+
+
+def test_what_cannot_be_rescored() -> None:
+    with pytest.raises(UserError, match="The hypotheses are one string"):
+        make_model().rescore("w3")
+    with pytest.raises(UserError, match="The score of the hypothesis 'w3' is nan"):
+        make_model().rescore([("w3", math.nan)])
+    with pytest.raises(UserError, match="The weight lm_weight is inf"):
+        make_model().rescore(["w3"], lm_weight=math.inf)
+    with pytest.raises(UserError, match="trained with the softmax"):
+        make_model(loss="softmax").rescore(["w3"])
+
+
+def test_what_cannot_be_is_refused() -> None:
+    model = make_model()
+    with pytest.raises(UserError, match="are one string: give a list"):
+        model.score("a sentence")
+    with pytest.raises(UserError, match="The number of next words is 0"):
+        model.next_words("w3", 0)
+    for text in (None, b"w3", ["w3", "w4"]):
+        with pytest.raises(UserError, match=r"A text is .*: give a string\."):
+            model.score([text])  # type: ignore[list-item]
+    for wrong in ({"num_texts": 0}, {"max_words": 0}, {"num_texts": -1}):
+        with pytest.raises(UserError, match=r"texts of .* words at most are asked for: both must be 1 or more\."):
+            model.generate("w3", **wrong)
+    for seed in (-1, 2**64):
+        with pytest.raises(UserError, match=f"The seed is {seed}: it must be from 0"):
+            model.generate("w3", seed=seed)
+    softmax = make_model(loss="softmax")
+    with pytest.raises(UserError, match="trained with the softmax"):
+        softmax.score(["w3"])
+    with pytest.raises(UserError, match="trained with the softmax"):
+        softmax.next_words("w3", normalised=False)
+    assert len(softmax.next_words("w3")) == 10
+    assert softmax.score(["w3"], normalised=True)[0].log10_prob < 0
+    assert model.score([]) == []
