@@ -32,6 +32,8 @@ class LanguageModel(nn.Module):
             num_noise=loss.num_noise,
             learn_log_z=loss.learn_log_z,
             sparse=True,
+            # `auto` is measured where training starts.
+            softmax=loss.softmax if loss.softmax != "auto" else "fused",
         )
 
     @property

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from bnce import kernels
-from bnce.errors import UserError
+from bnce.errors import UserError, unknown_name
 from bnce.kinds.losses import LOSSES
 from bnce.losses import get_loss, trained_positions
 from bnce.losses.output_batch import OutputBatch
+from bnce.losses.softmax_forms import FORMS
 from bnce.noise import Noise, unigram
 
 IGNORE_INDEX = -100
@@ -46,8 +47,13 @@ class OutputLayer(nn.Module):
         learn_log_z: bool = False,
         sparse: bool = False,
         ignore_index: int = IGNORE_INDEX,
+        softmax: str = "fused",
+        max_distinct_targets: int | None = None,
     ) -> None:
-        """`noise` is a `Noise` or the targets' counts; `sparse` gives weight and bias row-wise (sparse) gradients."""
+        """`noise` is a `Noise` or the targets' counts; `sparse` gives weight and bias row-wise (sparse) gradients.
+
+        `softmax` and `max_distinct_targets` are explained at `set_form`.
+        """
         super().__init__()
         self.noise = noise if isinstance(noise, Noise) else unigram(noise)
         if len(self.noise) != vocab_size:
@@ -61,8 +67,8 @@ class OutputLayer(nn.Module):
             raise UserError(f"num_noise is {num_noise}: {loss} draws its noise, so give 1 or more (the paper: 100).")
         self.hidden_size, self.vocab_size = hidden_size, vocab_size
         self.num_noise, self.sparse, self.ignore_index = num_noise, sparse, ignore_index
-        self.softmax = "fused"
-        self.max_words: int | None = None  # the most different targets of a chunk; lets a GPU merge equal ones
+        self.softmax, self.max_distinct_targets = "fused", max_distinct_targets
+        self.set_form(softmax=softmax, max_distinct_targets=max_distinct_targets)
         self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size))
         self.bias = nn.Parameter(torch.empty(vocab_size))
         self.log_z: Tensor
@@ -77,6 +83,22 @@ class OutputLayer(nn.Module):
         with torch.no_grad():
             self.weight.uniform_(-0.05, 0.05)
             self.bias.copy_(self.noise.log_probs_V).add_(self.log_z)
+
+    def set_form(self, *, softmax: str | None = None, max_distinct_targets: int | None = None) -> None:
+        """Change how the loss is computed, and so its speed, not its value. What is None stays as it is.
+
+        `softmax` names the form of the softmax, where that is the loss. `max_distinct_targets` is the largest number
+        of different targets in a chunk: with it `chunk-bnce` merges equal ones on a GPU. A chunk with more of them has
+        a loss of NaN.
+        """
+        if softmax is not None:
+            if softmax not in FORMS:
+                raise unknown_name("softmax", softmax, FORMS)
+            self.softmax = softmax
+        if max_distinct_targets is not None:
+            if max_distinct_targets < 1:
+                raise UserError(f"max_distinct_targets is {max_distinct_targets}: give 1 or more.")
+            self.max_distinct_targets = max_distinct_targets
 
     def forward(self, hidden: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         """Compute the mean loss over the tokens whose target is not `ignore_index` and whose mask is true.
@@ -124,7 +146,7 @@ class OutputLayer(nn.Module):
             num_noise=self.num_noise,
             sparse=self.sparse,
             softmax=self.softmax,
-            max_words=self.max_words,
+            max_distinct_targets=self.max_distinct_targets,
         )
         return self._loss(batch)
 

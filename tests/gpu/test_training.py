@@ -54,7 +54,7 @@ class Training:
         self.step = TrainingStep(self.model, self.optimiser, B, T, gradient="tokens", precision=precision)
         self.streams = open_streams(ids, B, T, self.model.num_context, device)
         if loss == "chunk-bnce":
-            self.model.output.max_words = self.streams.max_distinct_targets()
+            self.model.output.set_form(max_distinct_targets=self.streams.max_distinct_targets())
         self.num_steps = 0
 
     def parameters(self) -> dict[str, Tensor]:

@@ -16,10 +16,12 @@ T, B, D, V = 3, 6, 8, 30
 Check = Callable[[Tensor, Tensor, Tensor], None]
 
 
-def loss_and_gradients(name: str, leaves: list[Tensor], target: Tensor, max_words: int | None = None) -> list[Tensor]:
+def loss_and_gradients(name: str, leaves: list[Tensor], target: Tensor, most: int | None = None) -> list[Tensor]:
     hidden, weight, bias, log_z = leaves
     noise = log_uniform(V).to(hidden.device)
-    batch = OutputBatch(hidden, target, None, weight, bias, log_z, noise, 0, sparse=False, max_words=max_words)
+    batch = OutputBatch(
+        hidden, target, None, weight, bias, log_z, noise, num_noise=0, sparse=False, max_distinct_targets=most
+    )
     loss = get_loss(name)(batch)
     wanted = leaves if name != "softmax" else leaves[:3]
     return [loss, *torch.autograd.grad(2 * loss, wanted)]
@@ -116,7 +118,7 @@ def test_chunk_loss_with_words_merged_equals_its_plain_form(
     leaves = [torch.randn(shape, device=device).requires_grad_() for shape in [(T, B, D), (V, D), (V,), ()]]
     target = torch.randint(0, 10, (T, B), device=device)
     target[:, 0] = target[0, 0]  # a stream that says one word only
-    fast = loss_and_gradients("chunk-bnce", leaves, target, max_words=len(target.unique()))
+    fast = loss_and_gradients("chunk-bnce", leaves, target, most=len(target.unique()))
     monkeypatch.setattr(kernels, "available", lambda device: False)
     plain = loss_and_gradients("chunk-bnce", leaves, target)
     double = [leaf.detach().double().requires_grad_() for leaf in leaves]
@@ -129,8 +131,8 @@ def test_more_words_than_were_announced_are_not_a_result(device: torch.device, m
     monkeypatch.setattr("bnce.losses.merged_chunk_nce.COLUMNS", 1)
     leaves = [torch.randn(shape, device=device).requires_grad_() for shape in [(T, B, D), (V, D), (V,), ()]]
     target = torch.arange(T * B, device=device).reshape(T, B)
-    assert loss_and_gradients("chunk-bnce", leaves, target, max_words=T * B)[0].isfinite()
-    assert loss_and_gradients("chunk-bnce", leaves, target, max_words=T * B - 1)[0].isnan()
+    assert loss_and_gradients("chunk-bnce", leaves, target, most=T * B)[0].isfinite()
+    assert loss_and_gradients("chunk-bnce", leaves, target, most=T * B - 1)[0].isnan()
 
 
 @pytest.mark.parametrize("num_words", [1, 50, 5000])

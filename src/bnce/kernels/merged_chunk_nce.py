@@ -40,25 +40,25 @@ def _number(scratch_V, word_N, rank_N, word_U, count_U, column_N, N, U, BLOCK: t
     tl.atomic_add(count_U + column, 1, mask=fits, sem="relaxed")
 
 
-def distinct_words(target_TB: Tensor, max_words: int, vocab_size: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def distinct_words(target_TB: Tensor, max_columns: int, vocab_size: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Give the different words (U,), each position's column (T, B), how often each occurs (U,), and how many there are.
 
-    U is `max_words` whatever the data: columns beyond the last word hold some word that occurs 0 times. A word's last
+    U is `max_columns` whatever the data: columns beyond the last word hold some word that occurs 0 times. A word's last
     position claims it, so the answer does not depend on which thread comes first.
     """
     word_N = target_TB.reshape(-1)
     N, device = len(word_N), word_N.device
     scratch_V = torch.empty(vocab_size, dtype=torch.int32, device=device)  # read only where it was written
     # Unused columns name words that differ, so that adding nothing to their rows is nowhere a queue.
-    word_U = torch.arange(max_words, device=device) % vocab_size
-    count_U = torch.zeros(max_words, dtype=torch.int32, device=device)
+    word_U = torch.arange(max_columns, device=device) % vocab_size
+    count_U = torch.zeros(max_columns, dtype=torch.int32, device=device)
     column_N = torch.zeros(N, dtype=torch.int32, device=device)
     grid = (triton.cdiv(N, BLOCK),)
     _clear[grid](scratch_V, word_N, N, BLOCK=BLOCK)
     _claim[grid](scratch_V, word_N, N, BLOCK=BLOCK)
     is_last_N = scratch_V.index_select(0, word_N) == torch.arange(N, dtype=torch.int32, device=device)
     rank_N = torch.cumsum(is_last_N, 0, dtype=torch.int32)
-    _number[grid](scratch_V, word_N, rank_N, word_U, count_U, column_N, N, max_words, BLOCK=BLOCK)
+    _number[grid](scratch_V, word_N, rank_N, word_U, count_U, column_N, N, max_columns, BLOCK=BLOCK)
     return word_U, column_N.reshape(target_TB.shape), count_U, rank_N[-1]
 
 

@@ -38,24 +38,24 @@ def merged_chunk_nce(batch: OutputBatch) -> Tensor:
     offset_U = bias_U.float() - batch.log_z - batch.noise.log_prob(word_U) - math.log((B - 1) * T)
     hidden_ND = batch.hidden_TBD.reshape(T * B, -1)
     loss: Tensor = _MergedChunkNce.apply(hidden_ND, weight_UD, offset_U, column_TB, count_U, product_dtype(hidden_ND))
-    # A wrong `max_words` must not pass for a result, and a GPU's host must not wait to be told.
+    # A wrong `max_distinct_targets` must not pass for a result, and a GPU's host must not wait to be told.
     return loss if too_many is None else torch.where(too_many, torch.nan, loss)
 
 
 def can_merge(batch: OutputBatch) -> bool:
     """Say whether equal words can be merged: a captured GPU step has to know how many columns that leaves at most."""
     if kernels.choose("merged_chunk_nce", batch.target_TB) is not None:
-        return batch.max_words is not None
+        return batch.max_distinct_targets is not None
     return batch.target_TB.device.type == "cpu"
 
 
 def _distinct_words(batch: OutputBatch) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Give the different targets, each position's among them, how often each occurs, and whether they did not fit."""
     fast = kernels.choose("merged_chunk_nce", batch.target_TB)
-    if batch.max_words is None or fast is None:
+    if batch.max_distinct_targets is None or fast is None:
         word_U, column_TB, count_U = torch.unique(batch.target_TB, return_inverse=True, return_counts=True)
         return word_U, column_TB, count_U, None
-    num_columns = -(-batch.max_words // COLUMNS) * COLUMNS
+    num_columns = -(-batch.max_distinct_targets // COLUMNS) * COLUMNS
     word_U, column_TB, count_U, num_words = fast.distinct_words(batch.target_TB, num_columns, len(batch.weight_VD))
     return word_U, column_TB, count_U, num_words > num_columns
 

@@ -29,7 +29,7 @@ class OutputBatch:
     num_noise: int  # K
     sparse: bool  # whether gathered rows get sparse gradients
     softmax: str = "fused"  # in which form the softmax is computed, where that is the loss
-    max_words: int | None = None  # the most different targets a chunk of this text has, where that is known
+    max_distinct_targets: int | None = None  # the most different targets a chunk of this text has, where that is known
 
     def output_rows(self, words: Tensor) -> tuple[Tensor, Tensor]:
         """Read the output rows and biases of some words only."""

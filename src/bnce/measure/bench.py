@@ -151,7 +151,7 @@ class _Runner:
         streams = open_streams(words, training.batch_size, training.num_steps, self.model.num_context, device)
         loss = LOSSES.find(config.loss.name)
         if loss.merges_targets:
-            self.model.output.max_words = streams.max_distinct_targets()
+            self.model.output.set_form(max_distinct_targets=streams.max_distinct_targets())
         self.softmax = self._choose_softmax() if loss.has_forms else None
         self.chunks = itertools.cycle([*streams.chunks()])
         self.run(0.0)  # the first steps allocate, compile and settle
@@ -164,7 +164,7 @@ class _Runner:
             num_positions, dtype = training.batch_size * training.num_steps, self.step.autocast_dtype
             name, _ = softmax_forms.fastest(output.weight, output.bias, num_positions, dtype=dtype)
         softmax_forms.get_form(name, self.device)
-        output.softmax = name
+        output.set_form(softmax=name)
         return name
 
     def run(self, seconds: float) -> float:
@@ -209,7 +209,7 @@ def flops_per_word(model: LanguageModel, config: RunConfig) -> float:
         batch_size=training.batch_size,
         num_steps=training.num_steps,
         num_noise=config.loss.num_noise,
-        num_distinct=model.output.max_words or training.batch_size * training.num_steps,
+        num_distinct=model.output.max_distinct_targets or training.batch_size * training.num_steps,
     )
     columns = LOSSES.find(config.loss.name).columns(shape)
     # Two operations a multiply-add; forward once, backward twice.

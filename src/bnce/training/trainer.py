@@ -59,7 +59,7 @@ class Trainer:
         self.streams = open_streams(train_ids, training.batch_size, training.num_steps, self.model.num_context, device)
         self.loss = LOSSES.find(self.config.loss.name)
         if self.loss.merges_targets:
-            self.model.output.max_words = self.streams.max_distinct_targets()
+            self.model.output.set_form(max_distinct_targets=self.streams.max_distinct_targets())
         self.valid_ids = corpus.split("valid")[: training.max_valid_tokens or None]
         self.total_steps = training.epochs * len(self.streams)
         self.optimiser = build_optimiser(self.model, self.config.optimiser, deterministic=training.deterministic)
@@ -138,7 +138,7 @@ class Trainer:
             with signals.let_through():
                 self.softmax = self._choose_softmax()
             softmax_forms.get_form(self.softmax, self.device)
-            self.model.output.softmax = self.softmax
+            self.model.output.set_form(softmax=self.softmax)
         reset_peak_memory(self.device)
         self._warn_of_few_steps()
         check_every = CHECK_EVERY_STEPS.get(self.device.type, 1)
