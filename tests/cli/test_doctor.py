@@ -27,7 +27,8 @@ def test_all_is_well(bnce: Command) -> None:
     assert record["well"] is True
     assert [finding["name"] for finding in record["findings"]] == [
         "versions", "device", "disk", "loss softmax", "loss nce", "loss snce", "loss bnce", "loss chunk-bnce",
-        "loss adaptive bnce", "noise sampling",
+        "loss adaptive bnce", "model ffnn", "model rnn", "model relu-rnn", "model lstm", "model relu-lstm",
+        "optimiser sgd", "optimiser rowwise", "noise sampling",
     ]  # fmt: skip
     plain = bnce("doctor", "--device", "cpu")
     assert plain.status == 0
@@ -46,7 +47,7 @@ def test_something_is_wrong(bnce: Command, monkeypatch: pytest.MonkeyPatch) -> N
     assert record["findings"][-1]["detail"] == "RuntimeError: no [/such] thing"
     plain = bnce("doctor", "--device", "cpu")
     assert plain.status == 1
-    assert plain.stdout.splitlines()[-1] == "wrong broken: RuntimeError: no [/such] thing"
+    assert plain.stdout.splitlines()[-1] == "wrong noise sampling: RuntimeError: no [/such] thing"
 
 
 def test_an_unknown_device(refused: Refused) -> None:

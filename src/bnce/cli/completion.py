@@ -44,19 +44,15 @@ def complete_subject(incomplete: str) -> list[str]:
 
 
 def complete_setting(incomplete: str) -> list[str]:
-    """Offer the names of settings, each with its =."""
+    """Offer the names of settings, each with its =, and the optimisers."""
     import dataclasses
 
-    from bnce import config
+    from bnce.config import SECTIONS
+    from bnce.kinds.optimisers import OPTIMISERS
 
-    sections = {
-        "model": config.ModelConfig,
-        "loss": config.LossConfig,
-        "optimiser": config.OptimiserConfig,
-        "training": config.TrainingConfig,
-    }
-    names = (f"{name}.{field.name}=" for name, kind in sections.items() for field in dataclasses.fields(kind))
-    return _fitting(names, incomplete)
+    names = [f"{section}.{field.name}=" for section, kind in SECTIONS.items() for field in dataclasses.fields(kind)]
+    names += [f"optimiser.name={name}" for name in OPTIMISERS.names]
+    return _fitting((name for name in names if name != "optimiser.name="), incomplete)
 
 
 def _fitting(names: Iterable[str], incomplete: str) -> list[str]:

@@ -1,25 +1,35 @@
-"""A check-up: the losses on one batch against float64, the noise against its own probabilities, and the machine."""
+"""A check-up: every loss against float64, every body and optimiser on a tiny text, the noise, and the machine."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import platform
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 
+from bnce.config import LossConfig, ModelConfig, OptimiserConfig
+from bnce.kinds.bodies import BODIES, Body
 from bnce.kinds.kind import load
 from bnce.kinds.losses import LOSSES, Loss
+from bnce.kinds.optimisers import OPTIMISERS, Optimiser
+from bnce.language_model import LanguageModel
 from bnce.losses import OutputBatch
 from bnce.machine.devices import describe_device
+from bnce.machine.precision import float32_products
+from bnce.models import build_body
 from bnce.noise import log_uniform
+from bnce.optimisers import build_optimiser
 
 # Float32 sums of a few hundred terms agree with float64 to a few units of its seventh digit.
 TOLERANCE = 1e-5
 K = 8  # drawn noise words
+TINY = ModelConfig(embedding_size=8, hidden_size=8, bottleneck_size=8)
 
 
 @dataclass(frozen=True)
@@ -33,20 +43,23 @@ class Finding:
 
 def examine(device: torch.device) -> list[Finding]:
     """Look at everything."""
-    checks: list[Callable[[torch.device], Finding]] = [
-        _versions,
-        _machine,
-        _disk,
-        *_loss_checks(),
-        _sampling,
-    ]
+    checks: dict[str, Callable[[torch.device], Finding]] = {
+        "versions": _versions,
+        "device": _machine,
+        "disk": _disk,
+        **{f"loss {kind.name}": partial(_loss, kind, K if kind.draws == "must" else 0) for kind in LOSSES},
+        **{f"loss adaptive {kind.name}": partial(_loss, kind, K) for kind in LOSSES if kind.draws == "may"},
+        **{f"model {kind.name}": partial(_body, kind) for kind in BODIES},
+        **{f"optimiser {kind.name}": partial(_optimiser, kind) for kind in OPTIMISERS},
+        "noise sampling": _sampling,
+    }
     findings = []
-    for check in checks:
+    for name, check in checks.items():
         try:
-            findings.append(check(device))
+            findings.append(dataclasses.replace(check(device), name=name))
         except Exception as error:
             # A check-up reports what is broken and goes on.
-            findings.append(Finding(getattr(check, "__name__", "check"), False, f"{type(error).__name__}: {error}"))
+            findings.append(Finding(name, False, f"{type(error).__name__}: {error}"))
     return findings
 
 
@@ -75,19 +88,10 @@ def _disk(device: torch.device) -> Finding:
     return Finding("disk", free > 1.0, f"{free:.1f} GiB free here; a run of the paper's LTCB models writes about 1 GiB")
 
 
-def _loss_checks() -> list[Callable[[torch.device], Finding]]:
-    plain = [_loss_check(f"loss {kind.name}", kind, K if kind.draws == "must" else 0) for kind in LOSSES]
-    return plain + [_loss_check(f"loss adaptive {kind.name}", kind, K) for kind in LOSSES if kind.draws == "may"]
-
-
-def _loss_check(name: str, kind: Loss, num_noise: int) -> Callable[[torch.device], Finding]:
-    def check(device: torch.device) -> Finding:
-        error = loss_error(kind, num_noise, device)
-        told = f"relative error against float64 {error:.1e}, allowed {TOLERANCE:.0e}"
-        return Finding(name, error < TOLERANCE, told)
-
-    check.__name__ = name
-    return check
+def _loss(kind: Loss, num_noise: int, device: torch.device) -> Finding:
+    error = loss_error(kind, num_noise, device)
+    told = f"relative error against float64 {error:.1e}, allowed {TOLERANCE:.0e}"
+    return Finding("loss", error < TOLERANCE, told)
 
 
 def loss_error(kind: Loss, num_noise: int, device: torch.device) -> float:
@@ -107,6 +111,36 @@ def loss_error(kind: Loss, num_noise: int, device: torch.device) -> float:
         values.append(float(compute(batch)))
     value, expected = values
     return abs(value - expected) / abs(expected)
+
+
+def _body(kind: Body, device: torch.device) -> Finding:
+    """Read a text at once and in two parts: the state, or the words before a part, must carry what came before."""
+    torch.manual_seed(1)
+    body = build_body(dataclasses.replace(TINY, name=kind.name)).to(device)
+    before, embedded = body.num_context, torch.randn(body.num_context + 6, 2, TINY.embedding_size, device=device)
+    with torch.no_grad(), float32_products(tf32=False):
+        whole, _ = body(embedded, body.initial_state(2))
+        first, state = body(embedded[: before + 3], body.initial_state(2))
+        second, _ = body(embedded[3:], state)
+    error = float((torch.cat([first, second]) - whole).abs().max() / whole.abs().max())
+    told = f"relative difference between a text read at once and in parts {error:.1e}, allowed {TOLERANCE:.0e}"
+    return Finding("model", error < TOLERANCE, told)
+
+
+def _optimiser(kind: Optimiser, device: torch.device) -> Finding:
+    """Train a tiny model on one batch over and over."""
+    torch.manual_seed(1)
+    model = LanguageModel(TINY, LossConfig(), log_uniform(40)).to(device)
+    optimiser = build_optimiser(model, OptimiserConfig(kind.name))
+    words = torch.randint(0, 40, (7, 8), device=device)
+    losses = []
+    for _ in range(20):
+        loss, _ = model.loss_sum(words[:-1], words[1:], model.initial_state(8))
+        (loss / words.shape[1]).backward()
+        optimiser.apply(optimiser.collect())
+        losses.append(float(loss.detach()) / words[1:].numel())
+    told = f"the loss of one batch goes from {losses[0]:.3f} to {losses[-1]:.3f} in 20 steps"
+    return Finding("optimiser", losses[-1] < losses[0], told)
 
 
 def _sampling(device: torch.device) -> Finding:

@@ -21,6 +21,7 @@ from bnce.corpus.streams import open_streams
 from bnce.errors import NotFiniteError
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.kinds.losses import LOSSES
+from bnce.kinds.optimisers import OPTIMISERS
 from bnce.language_model import LanguageModel
 from bnce.losses import softmax_forms
 from bnce.machine.devices import describe_device
@@ -273,11 +274,11 @@ class Trainer:
         if perplexity > ASTRAY * start:
             self.is_astray = True
             optimiser = self.config.optimiser
-            body = f" or optimiser.body_learning_rate ({optimiser.body_learning_rate:g})"
+            rates = OPTIMISERS.find(optimiser.name).rates
+            told = " or ".join(f"optimiser.{rate} ({getattr(optimiser, rate):g})" for rate in rates)
             self._warn(
                 f"Validation PPLf is {perplexity:.5g} at step {self.step}, worse than at the start of training "
-                f"({start:.5g}): lower optimiser.learning_rate ({optimiser.learning_rate:g})"
-                f"{body if optimiser.name == 'rowwise' else ''}."
+                f"({start:.5g}): lower {told}."
             )
 
     def _metrics(self, result: Evaluation) -> dict[str, Any]:
