@@ -130,7 +130,7 @@ def test_bench_times_it() -> None:
     model = build_body(ModelConfig("gru", 6, 8))
     products = sum(parameter.numel() for parameter in model.parameters() if parameter.ndim == 2)
     config = small_config(model={"name": "gru"}, loss={"name": "batch-softmax"})
-    output = SimpleNamespace(vocab_size=30, max_words=None, hidden_size=8)
+    output = SimpleNamespace(vocab_size=30, max_distinct_targets=None, hidden_size=8)
     network: Any = SimpleNamespace(body=model, output=output)
     assert flops_per_word(network, config) == 6.0 * (products + config.training.batch_size * 8)
 
