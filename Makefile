@@ -1,6 +1,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# One process per core, and a file to each: tests of one file share what they train. Plain `pytest` takes them in order.
+PARALLEL := --numprocesses auto --dist loadfile
 
 .PHONY: setup demo test test-gpu lint format clean
 
@@ -23,8 +25,8 @@ demo: setup
 # The server's page is tested in a real browser, where there is one or one can be installed. BNCE_CHROMIUM=none hides it.
 test: $(VENV)/.installed-test lint
 	$(BIN)/python tests/browser.py
-	TRITON_INTERPRET=1 $(BIN)/pytest --override-ini addopts=-q tests/kernels
-	$(BIN)/pytest
+	TRITON_INTERPRET=1 $(BIN)/pytest --override-ini addopts=-q $(PARALLEL) tests/kernels
+	$(BIN)/pytest $(PARALLEL)
 
 # On a machine with a GPU, in whatever environment has PyTorch for it.
 test-gpu:

@@ -17,9 +17,6 @@ from bnce.language_model import LanguageModel
 from bnce.noise import unigram
 from bnce.text.normalise import Normaliser
 
-# On tensors of a few hundred numbers a second thread only waits, on a busy machine twenty times as long as one works.
-torch.set_num_threads(1)
-
 VOCAB_SIZE = 30
 
 

@@ -27,8 +27,6 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 # Used where they are found, and never needed: triton comes with PyTorch for a GPU, the others are forms of the softmax.
 NOT_NEEDED = {"triton", "cut_cross_entropy", "liger_kernel"}
 
-pytestmark = pytest.mark.xdist_group("packaging")  # the wheel is built once
-
 
 def packages(extra: str) -> set[str]:
     """List what an extra of pyproject.toml brings, beside what is always there."""

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-# Imported for what it does to torch, too: one thread.
 from small_corpus import VOCAB_SIZE
 
 from bnce.cli import app, main
