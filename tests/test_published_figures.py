@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bnce.config import ModelConfig, load_recipe
-from bnce.models.parameter_count import count_parameters
+from bnce.language_model import count_parameters
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

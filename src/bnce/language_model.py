@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from bnce import rows
 from bnce.config import LossConfig, ModelConfig
 from bnce.models import State, build_body
-from bnce.noise import Noise
+from bnce.noise import Noise, without_values
 from bnce.output_layer import OutputLayer
+
+OUTPUT_PARTS = {"output.weight": "output_weight", "output.bias": "output_bias", "output.log_z": "log_z"}
 
 
 class LanguageModel(nn.Module):
@@ -44,7 +46,16 @@ class LanguageModel(nn.Module):
     @property
     def num_parameters(self) -> int:
         """The paper's NoP."""
-        return sum(parameter.numel() for parameter in self.parameters())
+        return sum(self.num_parameters_by_part.values())
+
+    @property
+    def num_parameters_by_part(self) -> dict[str, int]:
+        """The parameters of the embedding, the body, the output's weight and bias, and ln Z where it is learned."""
+        counts: dict[str, int] = {}
+        for name, parameter in self.named_parameters():
+            part = OUTPUT_PARTS.get(name) or name.partition(".")[0]
+            counts[part] = counts.get(part, 0) + parameter.numel()
+        return counts
 
     def tables(self) -> dict[str, nn.Parameter]:
         """Name the parameters with one row a word; all others belong to the body."""
@@ -72,3 +83,10 @@ class LanguageModel(nn.Module):
         """Sum the training loss over a chunk."""
         hidden_TBD, state = self(input_LB, state)
         return self.output.loss_sum(hidden_TBD, target_TB), state
+
+
+def count_parameters(model: ModelConfig, vocab_size: int, *, learn_log_z: bool = False) -> dict[str, int]:
+    """Count the parameters of each part without allocating any: 1.6 billion of them are 6.4 GB."""
+    with torch.device("meta"):
+        network = LanguageModel(model, LossConfig(learn_log_z=learn_log_z), without_values(vocab_size))
+    return network.num_parameters_by_part

@@ -73,6 +73,14 @@ def log_uniform(vocab_size: int) -> Noise:
     return Noise(np.log1p(1.0 / (ids_V + 1.0)) / math.log(vocab_size + 1.0))
 
 
+def without_values(vocab_size: int) -> Noise:
+    """Make what stands for noise in a network that has shapes and no values, such as one whose parameters we count."""
+    noise = Noise([1.0])
+    for name in dict(noise.named_buffers()):
+        setattr(noise, name, torch.empty(vocab_size, device="meta"))
+    return noise
+
+
 def make_noise(name: str, counts: np.ndarray | Tensor, power: float = 1.0) -> Noise:
     """Make noise by the name a recipe gives it."""
     if name == "unigram":

@@ -80,6 +80,8 @@ class OutputLayer(nn.Module):
 
     def reset_parameters(self) -> None:
         """Start at the unigram model, self-normalised: bias = ln p_n + ln Z, and a small weight."""
+        if self.weight.is_meta:
+            return  # there are no values, and to add none PyTorch would import SymPy, which takes a second
         with torch.no_grad():
             self.weight.uniform_(-0.05, 0.05)
             self.bias.copy_(self.noise.log_probs_V).add_(self.log_z)

@@ -99,8 +99,8 @@ def _vocab_size(config: RunConfig) -> int:
 
 
 def _network(config: RunConfig, vocab_size: int) -> dict[str, Any]:
+    from bnce.language_model import count_parameters
     from bnce.models import architecture
-    from bnce.models.parameter_count import count_parameters
 
     counts = count_parameters(config.model, vocab_size, learn_log_z=config.loss.learn_log_z)
     return {

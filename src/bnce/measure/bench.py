@@ -21,10 +21,9 @@ from bnce.config import RunConfig
 from bnce.corpus.streams import open_streams
 from bnce.errors import UserError
 from bnce.kinds.losses import LOSSES, BatchShape
-from bnce.language_model import LanguageModel
+from bnce.language_model import LanguageModel, count_parameters
 from bnce.losses import softmax_forms
 from bnce.machine.devices import describe_device
-from bnce.models.parameter_count import count_parameters
 from bnce.noise import make_noise
 from bnce.optimisers import build_optimiser
 from bnce.training.step import NUM_EAGER_STEPS, TrainingStep

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
 from bnce.config import LossConfig, ModelConfig, load_recipe
 from bnce.kinds.bodies import BODIES
-from bnce.language_model import LanguageModel
-from bnce.models.parameter_count import count_parameters
+from bnce.language_model import LanguageModel, count_parameters
 from bnce.noise import unigram
 
 # Tables 2 and 4 of the paper; its OBWB vocabulary is "≈ 0.8M", the usual one has 793,471 words.
@@ -40,3 +41,10 @@ def test_the_count_is_what_a_model_really_has(model: str, learn_log_z: bool) -> 
     assert counts["output_weight"] == built.output.weight.numel()
     assert counts["output_bias"] == built.output.bias.numel()
     assert counts.get("log_z", 0) == int(learn_log_z)
+
+
+def test_a_count_takes_neither_memory_nor_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    # PyTorch imports it, and SymPy with it, where numbers that are not there are added up: a second.
+    monkeypatch.setitem(sys.modules, "torch.fx.experimental.symbolic_shapes", None)
+    counts = count_parameters(ModelConfig("rnn", embedding_size=5, hidden_size=7), 10**12)
+    assert counts["output_weight"] == 7 * 10**12
