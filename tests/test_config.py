@@ -176,12 +176,12 @@ def test_a_circle_of_bases_is_refused(tmp_path: Path, first: str, second: str) -
     name = write(tmp_path, "x/a.toml", f'base = "{first}"\n')
     write(tmp_path, "x/b.toml", f'base = "{second}"\n')
     assert "is its own base (" in refusal(name)
-    assert refusal(name).endswith("): name another base.")
+    assert refusal(name).endswith("): give another base.")
 
 
 def test_its_own_base_is_refused(tmp_path: Path) -> None:
     name = write(tmp_path, "a.toml", 'base = "a.toml"\n')
-    assert refusal(name) == f"Recipe '{name}' is its own base ({name} → {name}): name another base."
+    assert refusal(name) == f"Recipe '{name}' is its own base ({name} → {name}): give another base."
 
 
 def test_the_defaults_are_the_recipe_s_own_model_and_loss(tmp_path: Path) -> None:

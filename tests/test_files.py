@@ -104,7 +104,7 @@ def test_a_full_disk_is_told_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         write()
     assert str(caught.value) == (
-        f"The disk is full: '{path}' could not be written, and what was there is as it was; "
+        f"The disk is full: '{path}' could not be written and was not changed; "
         "free some space, then run the same command again."
     )
     assert os.listdir(tmp_path) == []
@@ -133,13 +133,13 @@ def test_a_place_one_may_not_write_to(tmp_path: Path, make: Atomic, number: int)
     with pytest.raises(UserError) as caught:
         write()
     assert str(caught.value) == (
-        f"Cannot write '{tmp_path / 'a'}': {os.strerror(number)}; choose a place you may write to."
+        f"Cannot write '{tmp_path / 'a'}': {os.strerror(number)}; choose a place where you can write."
     )
 
 
 def test_a_parent_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="Not a directory; choose a place you may write to"):
+    with pytest.raises(UserError, match="Not a directory; choose a place where you can write"):
         files.write_text(tmp_path / "file" / "a", "text")
 
 
@@ -152,7 +152,7 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError) as caught, files.atomic_directory(path):
             pytest.fail("nothing must be written")
-        assert str(caught.value) == f"Cannot write '{path}': {os.strerror(reason)}; choose a place you may write to."
+        assert str(caught.value) == f"Cannot write '{path}': {os.strerror(reason)}; choose a place where you can write."
     assert os.listdir(tmp_path) == ["file"]
 
 
@@ -183,7 +183,7 @@ def test_an_existing_output_is_refused(tmp_path: Path) -> None:
     for path in (full, file):
         with pytest.raises(UserError) as caught, files.atomic_directory(path):
             pytest.fail("nothing must be written")
-        assert str(caught.value) == f"The output '{path}' exists already: give another path, or remove it first."
+        assert str(caught.value) == f"The output '{path}' already exists: give another path, or remove it first."
     assert (full / "thesis").read_text() == "old"
     with files.atomic_directory(empty) as partial:
         fill(partial)
@@ -198,7 +198,7 @@ def test_an_output_that_appeared_meanwhile_is_refused(tmp_path: Path) -> None:
             path.mkdir()
             (path / "other").write_text("of another process")
 
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="already exists"):
         write()
     assert os.listdir(tmp_path) == ["run"]
     assert os.listdir(path) == ["other"]
@@ -208,7 +208,7 @@ def test_a_place_to_write_to(tmp_path: Path) -> None:
     files.check_place(tmp_path / "new")
     with pytest.raises(UserError, match="is a directory: give the name of a file to write"):
         files.check_place(tmp_path)
-    with pytest.raises(UserError, match=r"There is no directory '.*none' to write 'new' into: make it first"):
+    with pytest.raises(UserError, match=r"There is no directory '.*none' to write 'new' to: create it first"):
         files.check_place(tmp_path / "none" / "new")
 
 
@@ -251,7 +251,7 @@ class TestStreams:
 
         reader = threading.Thread(target=read_a_little)
         reader.start()
-        with pytest.raises(UserError, match="was closed by its reader before all was written"):
+        with pytest.raises(UserError, match="was closed by its reader before everything was written"):
             files.write_text(pipe, "line\n" * 200_000)
         reader.join(timeout=60)
 
@@ -323,7 +323,7 @@ class TestLinks:
     def test_a_target_without_a_directory(self, tmp_path: Path) -> None:
         link = tmp_path / "link"
         link.symlink_to(tmp_path / "none" / "target")
-        with pytest.raises(UserError, match=r"There is no directory '.*none' to write 'target' into: make it first"):
+        with pytest.raises(UserError, match=r"There is no directory '.*none' to write 'target' to: create it first"):
             files.check_place(link)
         with pytest.raises(UserError, match=r"^Cannot write '.*': No such file or directory"):
             files.write_text(link, "new")
@@ -360,7 +360,7 @@ def test_who_may_read_a_file_stays(tmp_path: Path) -> None:
 def test_directories_that_cannot_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for path in (Path(), tmp_path):
-        with pytest.raises(UserError, match="is the directory you are in: give the name of a new one"):
+        with pytest.raises(UserError, match="is the current directory: give the name of a new directory"):
             files.refuse_existing(path)
     (tmp_path / "disk").mkdir()
     monkeypatch.setattr(Path, "is_mount", lambda path: path.name == "disk")
@@ -418,6 +418,6 @@ def test_a_file_that_grows_too_large(tmp_path: Path) -> None:
             fill(partial)
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
-    with pytest.raises(UserError, match=r"larger than files may be here, .*; raise the limit \(ulimit -f\), then"):
+    with pytest.raises(UserError, match=r"files may not be that large here; raise the limit \(ulimit -f\), then"):
         write()
     assert os.listdir(tmp_path) == []

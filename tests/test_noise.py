@@ -137,7 +137,7 @@ def test_a_list_keeps_its_digits() -> None:
 
 @pytest.mark.parametrize("counts", [[], [[1, 2]], [1, math.nan], [1, math.inf], [1, -1]])
 def test_bad_counts_are_refused(counts: list) -> None:
-    with pytest.raises(UserError, match=r"^Counts must be a list of finite numbers, none below zero, one a word.$"):
+    with pytest.raises(UserError, match=r"^Counts must be finite numbers of at least zero, one per word.$"):
         unigram(counts)
 
 
@@ -148,13 +148,13 @@ def test_counts_that_are_all_zero_are_refused() -> None:
 
 @pytest.mark.parametrize("probs", [[0.5, 0.0], [0.5, -0.5], [0.5, math.nan], [0.5, math.inf]])
 def test_bad_probabilities_are_refused(probs: list[float]) -> None:
-    with pytest.raises(UserError, match="finite probabilities above zero for every word: smooth the zero counts first"):
+    with pytest.raises(UserError, match="a finite probability above zero for every word: smooth zero counts first"):
         Noise(probs)
 
 
 @pytest.mark.parametrize("make", [uniform, log_uniform])
 def test_an_empty_vocabulary_is_refused(make: type) -> None:
-    with pytest.raises(UserError, match=r"one probability a word: it got an array of shape \(0,\)"):
+    with pytest.raises(UserError, match=r"one probability per word, but the array has shape \(0,\)"):
         make(0)
 
 

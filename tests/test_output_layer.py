@@ -388,14 +388,14 @@ def test_the_form_is_given_at_the_start_or_later() -> None:
 
 def test_noise_of_another_length() -> None:
     assert refusal(OutputLayer, D, V, np.ones(V - 1)) == (
-        f"The noise covers {V - 1} words but vocab_size is {V}: give one count a word."
+        f"The noise covers {V - 1} words but vocab_size is {V}: give one count per word."
     )
 
 
 @pytest.mark.parametrize("loss", ["nce", "snce"])
 def test_drawn_noise_needs_a_number(loss: str) -> None:
     assert refusal(OutputLayer, D, V, np.ones(V), loss) == (
-        f"num_noise is 0: {loss} draws its noise, so give 1 or more (the paper: 100)."
+        f"num_noise is 0: {loss} draws its noise words, so give 1 or more (the paper uses 100)."
     )
 
 
@@ -436,5 +436,5 @@ def test_words_that_do_not_fit(hidden_shape: tuple[int, ...], words_shape: tuple
 
 def test_one_row_has_no_batch_to_be_noise() -> None:
     sentence = refusal(build(), *hidden_and_targets(1))
-    assert sentence.startswith("B-NCE needs noise words, but the batch holds 1 target and num_noise is 0: ")
+    assert sentence.startswith("B-NCE needs noise words, but the batch has 1 target and num_noise is 0: ")
     assert build(num_noise=3)(*hidden_and_targets(1)).item() > 0

@@ -89,7 +89,7 @@ def judge(
     """
     said = outcome.stderr.strip()
     # An error that nobody foresaw is one, however it is told.
-    if "Traceback (most recent call last)" in said or "An error that bnce does not expect" in said:
+    if "Traceback (most recent call last)" in said or "Unexpected error" in said:
         return Verdict("traceback", what, "\n    ".join(line[:200] for line in said.splitlines()[-7:]))
     if complaint := re.search(r"^(?:.*:\d+: )?\S+(?:Warning|Error|Exception): .*", said, flags=re.MULTILINE):
         return Verdict("unclear", what, f"status {outcome.status}, and standard error has: {complaint[0][:300]}")

@@ -260,7 +260,7 @@ def _shipped() -> Any:
 
 def _read_with_base(name: str, seen: tuple[str, ...]) -> dict[str, Any]:
     if name in seen:
-        raise UserError(f"Recipe '{name}' is its own base ({' → '.join((*seen, name))}): name another base.")
+        raise UserError(f"Recipe '{name}' is its own base ({' → '.join((*seen, name))}): give another base.")
     tables = _parse(_recipe_bytes(name), name)
     _known_keys(tables, (*SECTIONS, *_VARIANTS, "corpora", "base", "corpus"), name, "key")
     for key in (*SECTIONS, *_VARIANTS, "corpora"):

@@ -114,7 +114,7 @@ def _write_through(written: Path, stream: Path) -> None:
         if descriptor is not None:
             raise
         raise UserError(
-            f"'{stream}' was closed by its reader before all was written: let it read to the end."
+            f"'{stream}' was closed by its reader before everything was written: let it read to the end."
         ) from error
 
 
@@ -244,7 +244,7 @@ def refuse_existing(path: Path) -> None:
     try:
         if path.is_dir() and not any(path.iterdir()):
             if path.samefile(os.curdir):
-                raise UserError(f"The output '{path}' is the directory you are in: give the name of a new one.")
+                raise UserError(f"The output '{path}' is the current directory: give the name of a new directory.")
             if path.is_mount():
                 raise UserError(f"The output '{path}' is a mount point: give the name of a new directory inside it.")
             return
@@ -252,7 +252,7 @@ def refuse_existing(path: Path) -> None:
     except OSError as error:  # a name that is too long, or a directory that nobody may look into
         raise _no_place(path, error.strerror) from error
     if exists:
-        raise UserError(f"The output '{path}' exists already: give another path, or remove it first.")
+        raise UserError(f"The output '{path}' already exists: give another path, or remove it first.")
 
 
 def check_place(path: Path) -> None:
@@ -262,7 +262,7 @@ def check_place(path: Path) -> None:
         if place.is_dir():
             raise UserError(f"'{path}' is a directory: give the name of a file to write.")
         if not place.parent.is_dir():
-            raise UserError(f"There is no directory '{place.parent}' to write '{place.name}' into: make it first.")
+            raise UserError(f"There is no directory '{place.parent}' to write '{place.name}' to: create it first.")
         if not os.access(place if _is_stream(place) else place.parent, os.W_OK):
             raise _no_place(path, os.strerror(errno.EACCES))
 
@@ -276,13 +276,10 @@ def _explain(path: Path, place: Path) -> Iterator[None]:
         if not _is_about(error, place):
             raise
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFullError(
-                f"The disk is full: '{path}' could not be written, and what was there is as it was"
-            ) from error
+            raise DiskFullError(f"The disk is full: '{path}' could not be written and was not changed") from error
         if error.errno == errno.EFBIG:
             raise DiskFullError(
-                f"'{path}' could not be written, because it is larger than files may be here, and what was there is "
-                "as it was",
+                f"'{path}' could not be written and was not changed, because files may not be that large here",
                 "raise the limit (ulimit -f)",
             ) from error
         if error.errno in _NO_PLACE:
@@ -299,7 +296,7 @@ def _is_about(error: OSError, place: Path) -> bool:
 
 
 def _no_place(path: Path, reason: str | None) -> UserError:
-    return UserError(f"Cannot write '{path}': {reason}; choose a place you may write to.")
+    return UserError(f"Cannot write '{path}': {reason}; choose a place where you can write.")
 
 
 def _sync_directory(path: Path) -> None:

@@ -26,9 +26,9 @@ class Noise(nn.Module):
         super().__init__()
         probs_V = _to_float64(probs)
         if probs_V.ndim != 1 or len(probs_V) == 0:
-            raise UserError(f"Noise needs one probability a word: it got an array of shape {probs_V.shape}.")
+            raise UserError(f"Noise needs one probability per word, but the array has shape {probs_V.shape}.")
         if not np.all(np.isfinite(probs_V)) or not np.all(probs_V > 0):
-            raise UserError("Noise needs finite probabilities above zero for every word: smooth the zero counts first.")
+            raise UserError("Noise needs a finite probability above zero for every word: smooth zero counts first.")
         probs_V = probs_V / probs_V.sum()
         keep_V, alias_V = alias_table(probs_V)
         # Not part of a state_dict: the noise is data, rebuilt from the same counts.
@@ -55,7 +55,7 @@ def unigram(counts: np.ndarray | Tensor | Sequence[float], power: float = 1.0) -
     """Make noise that follows the target counts, flattened by `power`; a word never seen counts as the rarest seen."""
     counts_V = _to_float64(counts)
     if counts_V.ndim != 1 or len(counts_V) == 0 or not np.all(np.isfinite(counts_V)) or np.any(counts_V < 0):
-        raise UserError("Counts must be a list of finite numbers, none below zero, one a word.")
+        raise UserError("Counts must be finite numbers of at least zero, one per word.")
     if not np.any(counts_V > 0):
         raise UserError("Counts must not all be zero: count the targets of the training text.")
     smoothed_V = np.maximum(counts_V, counts_V[counts_V > 0].min())

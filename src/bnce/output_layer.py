@@ -58,7 +58,7 @@ class OutputLayer(nn.Module):
         self.noise = noise if isinstance(noise, Noise) else unigram(noise)
         if len(self.noise) != vocab_size:
             raise UserError(
-                f"The noise covers {len(self.noise)} words but vocab_size is {vocab_size}: give one count a word."
+                f"The noise covers {len(self.noise)} words but vocab_size is {vocab_size}: give one count per word."
             )
         self.loss_name = loss
         self._loss = get_loss(loss)

@@ -28,7 +28,7 @@ def parse_object(data: bytes | str) -> dict[str, Any]:
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(found, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return found
 
 
@@ -85,7 +85,7 @@ def _decode(data: bytes | str) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"byte {error.start} is no UTF-8") from error
+        raise ValueError(f"byte {error.start} is not UTF-8") from error
 
 
 def _refuse_huge(value: object) -> None:

@@ -70,7 +70,7 @@ def bnce(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(SystemExit) as ended:
             main()
         printed = capsys.readouterr()
-        if "An error that bnce does not expect" in printed.err and ended.value.__context__ is not None:
+        if "Unexpected error" in printed.err and ended.value.__context__ is not None:
             raise ended.value.__context__
         return Outcome(int(ended.value.code or 0), printed.out, printed.err)
 

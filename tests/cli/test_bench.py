@@ -48,9 +48,9 @@ def test_a_table_for_people(bnce: Command, monkeypatch: pytest.MonkeyPatch) -> N
     [
         (["--losses", "bnce,sofmax"], "Did you mean 'softmax'?"),
         (["--models", "lstm,grru"], "Unknown model 'grru'"),
-        (["--vocab-sizes", "20k"], "--vocab-sizes received '20k': give whole numbers with commas between them."),
+        (["--vocab-sizes", "20k"], "--vocab-sizes received '20k': give whole numbers, separated by commas."),
         (["--vocab-sizes", "2"], "--vocab-sizes received 2: a vocabulary has at least 3 words."),
-        (["--losses", "softmax", "--vocab-sizes", "800000"], "Nothing is left to time"),
+        (["--losses", "softmax", "--vocab-sizes", "800000"], "Nothing is left to measure"),
         (["--set", "training.batch_size=0"], "it must be at least 1"),
         (["--device", "tpu"], "Unknown device 'tpu'"),
         (["nothing"], "Unknown recipe 'nothing'"),

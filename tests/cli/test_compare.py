@@ -65,8 +65,8 @@ def test_a_narrow_terminal_leaves_out_whole_columns(runs, monkeypatch):
     assert "43.7K" in table
     assert "train time" not in table
     assert max(map(len, table.splitlines())) <= 60
-    assert "Left out for want of width: " in output
-    assert "train time; --format md has all columns." in output
+    assert "Columns left out because the terminal is too narrow: " in output
+    assert "train time; --format md shows all columns." in output
 
 
 def test_json_is_alone_on_standard_output(runs, tmp_path):
@@ -119,7 +119,7 @@ def test_names_are_not_markup(tmp_path):
 def test_refusals(runs, tmp_path):
     with pytest.raises(UserError, match=r"Unknown format 'htm'.*Did you mean 'html'\?"):
         run(*runs, "--format", "htm")
-    with pytest.raises(UserError, match="Both --json and --format csv"):
+    with pytest.raises(UserError, match="--json and --format csv cannot be used together"):
         run(*runs, "--json", "--format", "csv")
     with pytest.raises(UserError, match="There is no run directory"):
         run(tmp_path / "missing")
@@ -138,7 +138,7 @@ def test_a_run_without_figures_is_left_out_of_many_and_refused_alone(runs, tmp_p
     result = run(*runs, waiting)
     assert result.exit_code == 0
     assert result.stderr.count("\n") == 1
-    assert f"'{waiting}' is left out: it has no figures" in result.stderr.replace("\n", "")
+    assert f"'{waiting}' is left out because it has no results" in result.stderr.replace("\n", "")
     assert "S-NCE" not in result.stdout
     with pytest.raises(UserError, match="has no metrics yet"):
         run(waiting)

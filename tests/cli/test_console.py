@@ -179,7 +179,7 @@ def test_an_output_that_is_full_or_closed_is_no_traceback() -> None:
         )
         assert full.returncode == 2
         assert full.stderr == (
-            "bnce: Standard output cannot be written (No space left on device): send it to another place.\n"
+            "bnce: Cannot write to standard output (No space left on device): redirect it to another place.\n"
         )
     closed = subprocess.run(["sh", "-c", f"'{sys.executable}' -m bnce --help >&-"], env=environment, timeout=120)
     assert closed.returncode == 0

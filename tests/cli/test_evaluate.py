@@ -76,7 +76,7 @@ def test_prints_units_and_conditions(bnce: Command, trained: Path) -> None:
     assert f"PPLn {record['ppl_n']:.2f}  with the constant ln Z = 9.000" in plain.stdout
     assert f"PPLf {record['ppl_f']:.2f}  with the softmax" in plain.stdout
     assert f"ln Z(context) {record['log_z_mean']:.3f} ± {record['log_z_std']:.3f}" in plain.stdout
-    assert "perplexities are per token, </s> and <unk> counted" in plain.stdout
+    assert "perplexities are per token and count </s> and <unk>" in plain.stdout
 
 
 def test_what_is_not_finite_is_null_in_json(bnce: Command, trained: Path, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ class TestRefusals:
         assert "Unknown device 'tpu'" in refused("evaluate", trained, "--device", "tpu")
         assert "missing.txt" in refused("evaluate", trained, "--text", tmp_path / "missing.txt")
         (tmp_path / "empty.txt").write_text("\n", encoding="utf-8")
-        assert "holds no words" in refused("evaluate", trained, "--text", tmp_path / "empty.txt")
+        assert "has no words" in refused("evaluate", trained, "--text", tmp_path / "empty.txt")
 
     def test_what_is_no_run(self, refused: Refused, corpus: Path, tmp_path: Path) -> None:
         for path in (tmp_path / "missing", corpus):
@@ -186,4 +186,4 @@ class TestRefusals:
 
 
 def test_tokenised_is_for_a_text(refused: Refused, trained: Path) -> None:
-    assert "--tokenised is for a text: give --text" in refused("evaluate", trained, "--tokenised")
+    assert "--tokenised works only with --text" in refused("evaluate", trained, "--tokenised")

@@ -74,7 +74,7 @@ def test_a_budget_of_minutes(bnce: Command, corpus: Path, place: Path, monkeypat
     options = ["--corpus", corpus, "--models", "rnn", "--losses", "bnce", "--out", place / "grid"]
     outcome = bnce("experiment", "ltcb", *options, "--budget", "1.5")
     assert (outcome.status, given) == (0, [90.0])
-    assert outcome.stderr.splitlines()[-1] == "Not every row is done: the same command goes on (rnn-bnce)."
+    assert outcome.stderr.splitlines()[-1] == "Some rows are not finished; the same command continues them (rnn-bnce)."
 
 
 def test_stopped_before_its_first_figures_and_again(

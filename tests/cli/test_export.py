@@ -32,7 +32,7 @@ def test_says_how_far_off_it_is(bnce: Command, trained: Path, place: Path, targe
     assert plain.status == 0
     assert plain.stderr == ""
     assert plain.stdout.startswith(f"{place / 'b'}: ")
-    assert f"off PyTorch's numbers by at most {record['max_difference']:.3g}" in plain.stdout
+    assert f"largest difference from PyTorch: {record['max_difference']:.3g}" in plain.stdout
 
 
 # Shares of a perplexity; measured: 0, 8e-6 and 1.4e-5 of a model that has learned little.
@@ -52,7 +52,7 @@ def test_what_a_smaller_run_loses(bnce: Command, trained: Path, place: Path, row
 
 def test_float32_rows_by_default(bnce: Command, trained: Path, place: Path) -> None:
     plain = bnce("export", trained, "--to", "safetensors", "--out", place / "a")
-    assert "float32 rows, off by at most 0; the directory is itself a run" in plain.stdout
+    assert "float32 rows, largest difference 0; the directory is itself a run" in plain.stdout
 
 
 def test_the_other_exports_stay_runs_or_say_that_they_are_none(
@@ -70,13 +70,13 @@ def test_the_other_exports_stay_runs_or_say_that_they_are_none(
 def test_refusals(refused: Refused, trained: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = place / "a"
     told = refused("export", trained, "--to", "tensorflow", "--out", out)
-    assert "Unknown target of an export 'tensorflow': choose one of onnx, transformers, safetensors." in told
+    assert "Unknown export format 'tensorflow': choose one of onnx, transformers, safetensors." in told
     told = refused("export", trained, "--to", "onnx", "--rows", "int8", "--out", out)
     assert "--rows is for --to safetensors: onnx has float32 rows; leave it out." in told
     assert "Unknown row format 'fp4'" in refused(
         "export", trained, "--to", "safetensors", "--rows", "fp4", "--out", out
     )
-    assert "exists already" in refused("export", trained, "--to", "onnx", "--out", trained)
+    assert "already exists" in refused("export", trained, "--to", "onnx", "--out", trained)
     assert "is not a run directory" in refused("export", place, "--to", "onnx", "--out", out)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert "pip install 'bnce[export]'." in refused("export", trained, "--to", "onnx", "--out", out)

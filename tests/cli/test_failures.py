@@ -54,20 +54,20 @@ def too_much_numpy_memory() -> Exception:
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (too_much_memory, "bnce: The memory is full (4,194,304.0 GiB more were asked for): give smaller sizes"),
-        (too_much_numpy_memory, "bnce: The memory is full: give smaller sizes or less text, or end other programs."),
-        (MemoryError, "bnce: The memory is full: give smaller sizes or less text, or end other programs."),
+        (too_much_memory, "bnce: The memory is full (4,194,304.0 GiB more were requested): give smaller sizes"),
+        (too_much_numpy_memory, "bnce: The memory is full: give smaller sizes or less text, or close other programs."),
+        (MemoryError, "bnce: The memory is full: give smaller sizes or less text, or close other programs."),
         (lambda: OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), "ids.npy"), "bnce: The memory is full: give"),
         (lambda: ImportError("libtorch.so: failed to map segment from shared object"), "bnce: The memory is full"),
         (lambda: RuntimeError("CUDA out of memory. Tried"), "bnce: The GPU's memory is full: give smaller sizes"),
         (too_large_a_tensor, "bnce: A number or a size is too large ("),
         (lambda: OverflowError("Python int too large to convert to C long"), "is too large (Python int too large"),
-        (lambda: RecursionError("maximum recursion depth exceeded"), "bnce: A file is nested too deeply to be read"),
+        (lambda: RecursionError("maximum recursion depth exceeded"), "bnce: A file is nested too deeply"),
         (lambda: RuntimeError("can't start new thread"), "bnce: No more threads can be started"),
         (lambda: OSError(errno.EIO, os.strerror(errno.EIO)), "bnce: Cannot read or write a file (Input/output error)"),
         (
             lambda: PermissionError(errno.EACCES, os.strerror(errno.EACCES), "secret.txt"),
-            "bnce: Cannot read or write 'secret.txt' (Permission denied): check who may read and write it.",
+            "bnce: Cannot read or write 'secret.txt' (Permission denied): check its permissions.",
         ),
         (
             lambda: IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), b"text\xff"),
@@ -109,7 +109,7 @@ def test_an_error_that_nobody_foresaw_is_one_sentence_that_says_how_to_see_more(
     assert ended.value.code == failures.UNEXPECTED
     assert printed.out == ""
     assert printed.err == (
-        "bnce: An error that bnce does not expect, KeyError ('colour\\nof the sky'): run the command again with "
+        "bnce: Unexpected error, KeyError ('colour\\nof the sky'): run the command again with "
         "BNCE_DEBUG=1 to see where it comes from, and report it.\n"
     )
     monkeypatch.setenv(failures.DEBUG, "1")

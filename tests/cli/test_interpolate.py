@@ -85,7 +85,7 @@ def test_a_mixture_scores_and_rescores(
     assert len(words) == 3
     assert len(bnce("generate", out, "-n", 2, "--max-words", 4).stdout.splitlines()) == 2
     assert "--mode checked is for a run" in refused("score", arpa, text, "--mode", "checked")
-    assert "Unknown mode of scoring 'some'" in refused("score", arpa, text, "--mode", "some")
+    assert "Unknown scoring mode 'some'" in refused("score", arpa, text, "--mode", "some")
 
 
 def test_vocabularies_that_differ_are_told(bnce: Command, trained: Path, arpa: Path, texts: Path) -> None:
@@ -101,10 +101,10 @@ def test_vocabularies_that_differ_are_told(bnce: Command, trained: Path, arpa: P
 
 def test_refusals(refused: Refused, trained: Path, arpa: Path, texts: Path, tmp_path: Path) -> None:
     valid = ["--valid", texts / "valid.txt"]
-    assert "There is 1 model to mix: give two or more." in refused("interpolate", trained, *valid)
+    assert "Only 1 model was given: give two or more." in refused("interpolate", trained, *valid)
     assert "give a name that ends in .toml." in refused("interpolate", trained, arpa, *valid, "--out", "m.json")
     assert "There is no directory 'none'" in refused("interpolate", trained, arpa, *valid, "--out", "none/m.toml")
-    assert "is a mixture, not a model to mix" in refused("interpolate", trained, "m.toml", *valid)
+    assert "is a mixture itself" in refused("interpolate", trained, "m.toml", *valid)
     assert "is not a run directory" in refused("interpolate", trained, tmp_path / "none", *valid)
     assert "There is no file" in refused("interpolate", trained, arpa, "--valid", tmp_path / "none")
     assert "Unknown mode of mixing 'checked'" in refused("interpolate", trained, arpa, *valid, "--mode", "checked")

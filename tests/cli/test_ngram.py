@@ -109,7 +109,7 @@ def test_refusals(
     assert "There is no directory" in refused("ngram", text, "--out", tmp_path / "none" / "m.arpa")
     assert "The pruned counts are '0,2,1'" in refused("ngram", text, *out, "--prune", "0,2,1")
     assert "--prune received 'some'" in refused("ngram", text, *out, "--prune", "some")
-    assert "is a prepared corpus: give it alone" in refused("ngram", corpus, text, *out)
+    assert "is a prepared corpus: give only this corpus" in refused("ngram", corpus, text, *out)
     assert "leave out --tokens" in refused("ngram", text, "--vocab", trained, "--tokens", "whitespace", *out)
     assert "leave out --lowercase" in refused("ngram", corpus, "--cased", *out)
     (tmp_path / "vocab.txt").write_text("</s>\n<unk>\nba\n", encoding="utf-8")
@@ -119,7 +119,7 @@ def test_refusals(
     told = refused("ngram", tmp_path / "marked.txt", "--tokens", "whitespace", *out)
     assert "<s> is one of the words" in told
     (tmp_path / "empty.txt").write_text("\n", encoding="utf-8")
-    assert "holds no words" in refused("ngram", tmp_path / "empty.txt", *out)
+    assert "has no words" in refused("ngram", tmp_path / "empty.txt", *out)
     monkeypatch.setattr(sys.modules["bnce.cli.ngram"], "_available_bytes", lambda: 100_000)
     for source in (corpus, text):
         told = refused("ngram", source, *out)

@@ -85,8 +85,11 @@ def test_unknown_words_are_trained_unless_every_word_is_asked_for(bnce, text: Pa
     assert corpus.target_counts[1] == corpus.statistics["train"].num_oov > 0
     assert int(corpus.target_counts[2:].min()) >= 2
     out = " ".join(out.split())
-    assert f"of the {corpus.num_types:,} different words of the training text, each occurs 2 times" in out
-    assert "each occurs 2 times or more. With all of them <unk> would never be trained; --min-count 1 keeps all." in out
+    assert f"of the {corpus.num_types:,} distinct words of the training text, each occurs at least 2 times" in out
+    assert (
+        "each occurs at least 2 times. If all words were kept, <unk> would never be trained. --min-count 1 keeps them "
+        "all." in out
+    )
     assert "Warning" not in err
     # A vocabulary size that is large enough for all is no wish for all.
     assert bnce("prepare", text, "--out", place / "large", "--vocab-size", 100_000)[0] == 0
@@ -98,7 +101,7 @@ def test_unknown_words_are_trained_unless_every_word_is_asked_for(bnce, text: Pa
     assert len(every.vocabulary) == every.num_types + 2 == corpus.num_types + 2
     assert "with all of them" not in out.lower()
     err = " ".join(err.split())
-    assert "Warning: The training text has no <unk>, since the vocabulary holds all of its words" in err
+    assert "Warning: The training text has no <unk>, because the vocabulary has all of its words" in err
     assert f"{every.statistics['valid'].unk_rate:.2%} of the words of valid" in err
 
     status, out, err = bnce("prepare", text, "--out", place / "given", "--vocab", place / "all" / "vocab.txt")
@@ -168,14 +171,14 @@ def test_bad_bytes_go_on_request(bnce, text: Path, place: Path) -> None:
     ("content", "name", "message"),
     [
         (None, "text.txt", "no file"),
-        (b"", "text.txt", "holds no words"),
-        (b" \n\n", "text.txt", "holds no words"),
+        (b"", "text.txt", "has no words"),
+        (b" \n\n", "text.txt", "has no words"),
         (b"a\nb\xc3(\n", "text.txt", "line 2 has invalid UTF-8 (byte 0xc3) at byte offset 3"),
         (b"a\nb\0\n", "text.txt", "line 2 has a NUL byte at byte offset 3"),
         (b"a" * (17 * 2**20), "text.txt", "line 1 is longer than 16 MiB"),
         (b"plain", "text.gz", "damaged"),
         (b"\xfd7zXZ\0\0", "text.xz", "damaged"),
-        (b"one document\n", "text.txt", "1 document and a fraction of 0.02 draws none for valid"),
+        (b"one document\n", "text.txt", "1 document and a fraction of 0.02 gives none to valid"),
     ],
 )
 def test_bad_text(bnce, place: Path, content: bytes | None, name: str, message: str) -> None:
@@ -291,7 +294,7 @@ def test_published_corpora_have_their_own_splits(bnce, place: Path, options: tup
     (place.parent / "enwik9").write_bytes(dump())
     status, _, err = bnce("prepare", "ltcb", place.parent / "enwik9", "--out", place / "c", *options)
     assert status == 2
-    assert "'ltcb' has splits of its own" in err
+    assert "'ltcb' has its own splits" in err
     assert list(place.iterdir()) == []
 
 
@@ -299,7 +302,7 @@ def test_dump_too_small_for_three_splits(bnce, place: Path) -> None:
     (place.parent / "enwik9").write_bytes(dump(1))
     status, _, err = bnce("prepare", "ltcb", place.parent / "enwik9", "--out", place / "c")
     assert status == 2
-    assert "holds no words for" in err
+    assert "has no words for" in err
     assert list(place.iterdir()) == []
 
 
@@ -313,7 +316,7 @@ def test_empty_directory_and_existing_output(bnce, text: Path, place: Path) -> N
     (place / "c" / "mine").write_text("")
     status, _, err = bnce("prepare", text, "--out", place / "c")
     assert status == 2
-    assert "exists already" in err
+    assert "already exists" in err
     assert os.listdir(place / "c") == ["mine"]
 
 

@@ -80,7 +80,7 @@ def test_tuned_weights_are_kept_and_used(bnce: Command, trained: Path, lists: Pa
     assert held["weights"]["lm_weight"] == 0.125
     over = bnce("rescore", *options, "--weights", saved, "--word-penalty", 7, "--json").json
     assert over["weights"] == {**tuned["weights"], "word_penalty": 7.0}
-    assert "judge them on others" in bnce("rescore", *options, "--tune", lists / "refs").stderr
+    assert "measure word error rates on others" in bnce("rescore", *options, "--tune", lists / "refs").stderr
 
 
 def test_files_out(bnce: Command, trained: Path, lists: Path) -> None:
@@ -137,10 +137,10 @@ def test_all_formats_say_the_same(bnce: Command, trained: Path, lists: Path) -> 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--mode", "checked"], "Unknown mode of rescoring 'checked': choose one of unnormalised, normalised."),
-        (["--tune", "{refs}", "--refs", "{refs}"], "give --tune for the weights, then --weights and --refs."),
-        (["--full", "scores.csv"], "--full is to be written to 'scores.csv': give a name that ends in .tsv or .jsonl."),
-        (["--out", "none/best"], "There is no directory 'none' to write 'best' into: make it first."),
+        (["--mode", "checked"], "Unknown rescoring mode 'checked': choose one of unnormalised, normalised."),
+        (["--tune", "{refs}", "--refs", "{refs}"], "tune with --tune first, then use --weights and --refs."),
+        (["--full", "scores.csv"], "--full is 'scores.csv': give a file name that ends in .tsv or .jsonl."),
+        (["--out", "none/best"], "There is no directory 'none' to write 'best' to: create it first."),
         (["--save-weights", "none/w.json"], "There is no directory 'none'"),
         (["--am-weight", "2"], "came without acoustic scores."),
         (["--old-lm-weight", "2"], "came without old language model scores."),

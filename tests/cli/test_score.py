@@ -128,13 +128,17 @@ def test_split_and_carried_over_is_what_evaluate_measures(bnce: Command, trained
 def test_says_why_perplexities_of_one_text_differ(bnce: Command, trained: Path, text: Path) -> None:
     """What a word was predicted from, what is counted, and whether it is normalised."""
     for options, context, seen in (
-        ([], "line", "the words before it in its line, and nothing of the lines before (--carry)"),
-        (["--split"], "sentence", "the words before it in its sentence, and nothing of the sentences before (--carry)"),
+        ([], "line", "the words before it in its line, not from earlier lines (use --carry for that)"),
+        (
+            ["--split"],
+            "sentence",
+            "the words before it in its sentence, not from earlier sentences (use --carry for that)",
+        ),
         (["--split", "--carry"], "text", "all words before it in the text, across sentences"),
     ):
         plain = bnce("score", trained, text, *options)
-        assert f"A word is predicted from {seen}.\n" in plain.stderr
-        assert "a single one may exceed 1 (its logarithm 0)" in plain.stderr
+        assert f"Each word is predicted from {seen}.\n" in plain.stderr
+        assert "a single one may be above 1 (its logarithm above 0)" in plain.stderr
         assert "per token: words and one </s> per sentence; including OOVs, each counts as <unk>" in plain.stderr
         several = "1 of 4 lines hold several sentences, which the training text had </s> between: --split"
         assert (several in plain.stderr) == (options == [])
@@ -157,7 +161,7 @@ def test_carried_over_a_long_text_is_near_what_evaluate_measures(bnce: Command, 
     assert scored["ppl"] == pytest.approx(evaluated["ppl_n"], rel=1e-3)
     told = bnce("evaluate", trained, "--text", path).stdout
     assert "a word is predicted from the 65 to 576 words before it, across sentences" in told
-    assert "a single one may exceed 1" in told
+    assert "a single one may be above 1" in told
 
 
 def test_documents_end_at_blank_lines(bnce: Command, refused: Refused, trained: Path, tmp_path: Path) -> None:
@@ -222,16 +226,16 @@ def test_text_without_words_is_refused(
     refused: Refused, trained: Path, monkeypatch: pytest.MonkeyPatch, data: bytes
 ) -> None:
     pipe(monkeypatch, data)
-    assert "Standard input holds no words" in refused("score", trained)
+    assert "Standard input has no words" in refused("score", trained)
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--mode", "exact"], "Unknown mode of scoring 'exact': choose one of unnormalised, normalised, checked."),
+        (["--mode", "exact"], "Unknown scoring mode 'exact': choose one of unnormalised, normalised, checked."),
         (["--layout", "moses"], "Unknown layout 'moses': choose one of kenlm, srilm."),
-        (["--json", "--jsonl"], "--json prints the totals and --jsonl the sentences: give one of the two."),
-        (["--json", "--per-word"], "give --jsonl for the probability of every word."),
+        (["--json", "--jsonl"], "--json prints the totals and --jsonl the sentences: give only one of them."),
+        (["--json", "--per-word"], "use --jsonl for the probability of every word."),
         (["--device", "abacus"], "Unknown device 'abacus'"),
         (["--errors", "ignore"], "Unknown value of --errors 'ignore'"),
     ],

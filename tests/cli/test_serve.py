@@ -263,7 +263,7 @@ def test_connections_have_a_bound_and_other_machines_a_warning(trained: Path) ->
         wait_until(lambda: httpx.get(url).status_code == 200)
         status, errors = server.stop()
     assert status == 0
-    assert "Warning: 0.0.0.0 can be reached from other machines. Whoever reaches it may use the model" in errors
+    assert "Warning: 0.0.0.0 can be reached from other machines. Everyone who can reach it can use the model" in errors
     assert '"GET /healthz HTTP/1.1" 200' in errors
 
 

@@ -57,7 +57,7 @@ def test_train_in_the_test(bnce: Command, corpus: Path, place: Path, monkeypatch
     assert outcome.status == 143
     record = json.loads(outcome.stdout)
     assert (record["status"], record["step"]) == ("stopped", 80)
-    assert f"saved at step 80: go on with  bnce train --out {place / 'run'} --resume" in outcome.stderr
+    assert f"saved at step 80. Continue with  bnce train --out {place / 'run'} --resume" in outcome.stderr
     with monkeypatch.context() as patched:
         patched.setattr("bnce.training.trainer.evaluate", None)  # validation is not evaluated again
         assert bnce("train", "--out", place / "run", "--resume", "--json").json["test"]["num_tokens"] > 0
@@ -70,7 +70,7 @@ def test_experiment(bnce: Command, corpus: Path, place: Path, monkeypatch: pytes
         stop_in(patched, "bnce.training.run.evaluate", signal.SIGTERM, call=2)
         outcome = bnce("experiment", "ltcb", *options)
     assert (outcome.status, outcome.stdout) == (143, "")
-    assert "Not every row is done: the same command goes on (rnn-bnce)." in outcome.stderr
+    assert "Some rows are not finished; the same command continues them (rnn-bnce)." in outcome.stderr
     assert "Traceback" not in outcome.stderr
     assert is_finished(place / "grid" / "rnn-softmax")
     assert not is_finished(place / "grid" / "rnn-bnce")

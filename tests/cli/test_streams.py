@@ -62,7 +62,7 @@ def test_standard_output_that_is_full_is_told(unbuffered: bool) -> None:
     done = shell(">/dev/full", unbuffered=unbuffered)
     assert done.returncode == 2
     assert done.stderr.endswith(
-        b"bnce: Standard output cannot be written (No space left on device): send it to another place.\n"
+        b"bnce: Cannot write to standard output (No space left on device): redirect it to another place.\n"
     )
     assert b"Traceback" not in done.stderr
     assert b"Exception ignored" not in done.stderr

@@ -133,7 +133,7 @@ class TestStopAndResume:
         assert outcome.status == 130
         record = json.loads(outcome.stdout)
         assert (record["status"], record["step"]) == ("stopped", 3)
-        assert f"go on with  bnce train --out {place / 'run'} --resume" in outcome.stderr
+        assert f"Continue with  bnce train --out {place / 'run'} --resume" in outcome.stderr
 
     def test_the_keyboard_is_given_back(
         self, bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch
@@ -298,12 +298,12 @@ class TestRefusals:
     def test_an_existing_run(self, refused: Refused, corpus: Path, trained: Path) -> None:
         before = contents(trained)
         told = refused("train", "wiki", "--corpus", corpus, "--out", trained, *settings())
-        assert told.endswith("exists already: go on with it by --resume, give another --out, or remove it.")
+        assert told.endswith("already exists: continue it with --resume, give another --out, or remove it.")
         assert contents(trained) == before
 
     def test_an_existing_directory(self, refused: Refused, corpus: Path, place: Path) -> None:
         (place / "notes.txt").write_text("mine", encoding="utf-8")
-        assert "exists already" in refused("train", "wiki", "--corpus", corpus, "--out", place, *settings())
+        assert "already exists" in refused("train", "wiki", "--corpus", corpus, "--out", place, *settings())
         assert [path.name for path in place.iterdir()] == ["notes.txt"]
 
     def test_no_gpu(self, refused: Refused, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,13 +385,13 @@ class TestRefusals:
         assert outcome.stdout == ""
         assert "Traceback" not in outcome.stderr
         assert outcome.stderr.splitlines()[-1] == (
-            f"bnce: The disk is full: '{run / 'state-000000000040.safetensors'}' could not be written, and what was "
-            f"there is as it was; free some space, then go on with  bnce train --out {run} --resume"
+            f"bnce: The disk is full: '{run / 'state-000000000040.safetensors'}' could not be written and was "
+            f"not changed; free some space, then continue with  bnce train --out {run} --resume"
         )
         assert list(run.glob("*.safetensors")) == []
         assert list(run.glob(".*")) == []
         monkeypatch.undo()
-        advice = outcome.stderr.splitlines()[-1].partition("go on with  bnce ")[2]
+        advice = outcome.stderr.splitlines()[-1].partition("continue with  bnce ")[2]
         resumed = bnce(*shlex.split(advice))
         assert resumed.status == 0, resumed.stderr
 
@@ -462,6 +462,6 @@ class TestInit:
         init = ["train", "--init", place / "general", "--out", place / "more"]
         assert "--model is lstm, not relu-lstm" in refused(*init, "--model", "lstm")
         assert "model.hidden_size is 9, not 8" in refused(*init, "--set", "model.hidden_size=9")
-        assert "A resumed run goes on from its own weights" in refused(*init, "--resume")
+        assert "A resumed run continues from its own weights" in refused(*init, "--resume")
         assert "is not a run directory" in refused("train", "--init", place, "--out", place / "more")
         assert not (place / "more").exists()

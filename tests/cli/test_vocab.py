@@ -64,10 +64,10 @@ def test_says_what_was_done(bnce: Command, trained: Path, place: Path, new_words
     assert outcome.status == 0, outcome.stderr
     assert "30 words became 32" in outcome.stdout
     assert "2 added: zaba zobo" in outcome.stdout
-    assert "1 known already, left as they are: ba" in outcome.stdout
+    assert "1 already known, not changed: ba" in outcome.stdout
     assert "zobo (count " in outcome.stdout
     assert ") after be 0.70, bi 0.70" in outcome.stdout
-    assert "<unk> is shared by 2 listed words, 25.00% of it left for others" in outcome.stdout
+    assert "<unk> is shared by 2 listed words, 25.00% of it for other words" in outcome.stdout
     assert "not trained further" in outcome.stdout
 
 
@@ -82,7 +82,7 @@ def test_refusals(refused: Refused, trained: Path, place: Path, new_words: Path)
         "vocab", trained, "--out", out, "--add", new_words
     )
     new_words.write_text("zaba\n", encoding="utf-8")
-    assert "exists already" in refused("vocab", trained, "--out", trained, "--add", new_words)
+    assert "already exists" in refused("vocab", trained, "--out", trained, "--add", new_words)
     assert "missing.txt" in refused("vocab", trained, "--out", out, "--drop", place / "missing.txt")
     assert "is not a run directory" in refused("vocab", place, "--out", out, "--add", new_words)
     assert "it must be from 0 to below 1" in refused(

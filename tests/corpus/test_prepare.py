@@ -99,7 +99,7 @@ def test_given_vocabulary(texts: dict[str, str], place: Path, tmp_path: Path) ->
     assert corpus.vocabulary == Vocabulary.read(vocabulary)
     assert corpus.target_counts.tolist() == [3, 9, 1, 0, 2]
     for setting in ({"vocab_size": 5}, {"min_count": 2}):
-        with pytest.raises(UserError, match=r"vocab\.txt' is taken as it is: leave out vocab_size"):
+        with pytest.raises(UserError, match=r"vocab\.txt' is used as it is: leave out vocab_size"):
             prepare([texts["train"]], place / "d", **given, **setting)
 
 
@@ -243,7 +243,7 @@ def test_text_is_encoded_as_a_split_would_be(tmp_path: Path, place: Path, monkey
     assert ids.dtype == corpus.split("valid").dtype
     assert statistics == corpus.statistics["valid"]
     assert statistics.num_oov > 0
-    with pytest.raises(UserError, match="holds no words"):
+    with pytest.raises(UserError, match="has no words"):
         encode_text(write(tmp_path, "ends.txt", "</s>\n"), corpus.vocabulary, TOKENISED)
 
 
@@ -286,7 +286,7 @@ def test_bad_text_in_any_split(texts: dict[str, str], place: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"vocab_size": 2}, "A vocabulary of 2 words is too small: it must have 3 or more"),
+        ({"vocab_size": 2}, "A vocabulary of 2 words is too small: give at least 3"),
         ({"min_count": 0}, "The minimal count is 0: it must be 1 or more"),
         ({"min_count": 9999}, "No word occurs 9999 times"),
         ({"num_workers": 0}, "The number of workers is 0"),
@@ -294,9 +294,9 @@ def test_bad_text_in_any_split(texts: dict[str, str], place: Path, tmp_path: Pat
         ({"test_fraction": -0.1}, "The test fraction is -0.1"),
         ({"test_fraction": float("nan")}, "The test fraction is nan"),
         ({"valid_fraction": 0.5, "test_fraction": 0.5}, "0.5 and 0.5 leave nothing to train on"),
-        ({"valid_fraction": 0.0}, "a fraction of 0 draws none for valid: raise valid_fraction"),
-        ({"test_fraction": 1e-9}, "a fraction of 1e-09 draws none for test"),
-        ({"valid_fraction": 0.999}, "400 documents and none is left to train on"),
+        ({"valid_fraction": 0.0}, "a fraction of 0 gives none to valid: raise valid_fraction"),
+        ({"test_fraction": 1e-9}, "a fraction of 1e-09 gives none to test"),
+        ({"valid_fraction": 0.999}, "400 documents and none is left for training"),
         ({"errors": "ignore"}, "'ignore': choose one of strict, replace"),
         ({"valid": "nowhere.txt"}, "There is no file 'nowhere.txt'"),
         ({"vocabulary_file": Path("nowhere.txt")}, "There is no file 'nowhere.txt'"),
@@ -324,9 +324,9 @@ def test_wrong_paths_are_found_before_anything_is_made(texts: dict[str, str], pl
 
 def test_tokenised_split_without_words(texts: dict[str, str], place: Path, tmp_path: Path) -> None:
     ends = write(tmp_path, "ends.txt", "</s>\n</s>\n")
-    with pytest.raises(UserError, match=r"ends\.txt' holds no words for valid"):
+    with pytest.raises(UserError, match=r"ends\.txt' has no words for valid"):
         prepare([texts["train"]], place / "c", valid=ends, test_fraction=0, normaliser=TOKENISED)
-    with pytest.raises(UserError, match="0 documents and none is left to train on"):
+    with pytest.raises(UserError, match="0 documents and none is left for training"):
         prepare([ends], place / "c", valid=texts["valid"], test_fraction=0, normaliser=TOKENISED)
     assert list(place.iterdir()) == []
 
@@ -334,10 +334,10 @@ def test_tokenised_split_without_words(texts: dict[str, str], place: Path, tmp_p
 def test_existing_output_is_kept(texts: dict[str, str], place: Path) -> None:
     (place / "c").mkdir()
     (place / "c" / "mine.txt").write_text("mine")
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="already exists"):
         prepare([texts["train"]], place / "c", valid=texts["valid"], test=texts["test"])
     assert files_of(place / "c") == {"mine.txt": b"mine"}
-    with pytest.raises(UserError, match="no new directory"):
+    with pytest.raises(UserError, match="is not a new directory"):
         prepare([texts["train"]], Path("."), valid=texts["valid"], test=texts["test"])
 
 

@@ -162,7 +162,7 @@ def save_pickle(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda place: change_manifest(place, lambda m: m.update(version=99)), "version 99 and this program"),
+        (lambda place: change_manifest(place, lambda m: m.update(version=99)), "version 99, but this program"),
         (lambda place: change_manifest(place, lambda m: m.pop("splits")), "splits"),
         (lambda place: change_manifest(place, lambda m: m["vocabulary"].pop("size")), "size"),
         (lambda place: change_manifest(place, lambda m: m.update(splits=[1])), "corpus.json"),

@@ -68,7 +68,7 @@ def test_file_from_another_system(tmp_path: Path) -> None:
         ("</s>\n<unk>\na\n\nb\n", "no word on line 4"),
         ("</s>\n<unk>\nnew york\n", "a blank or NUL inside 'new york' on line 3"),
         ("</s>\n<unk>\na 12\n", "line 3"),
-        ("", "holds no words"),
+        ("", "has no words"),
     ],
 )
 def test_bad_files_are_explained(tmp_path: Path, text: str, message: str) -> None:

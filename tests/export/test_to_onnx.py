@@ -148,7 +148,7 @@ def test_one_wrong_weight_is_noticed_and_nothing_is_written(tmp_path: Path, monk
 
 def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(tmp_path, "rnn")
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="already exists"):
         export_onnx(run, tmp_path / "corpus")
     for package in ("onnx", "onnxruntime"):
         with monkeypatch.context() as context:

@@ -99,7 +99,7 @@ def test_refusals_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     run = make_run(tmp_path, "lstm")
     with pytest.raises(UserError, match="Unknown row format 'int9'"):
         export_rows(run, tmp_path / "out", "int9")
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="already exists"):
         export_rows(run, run.path)
 
     def full(*arguments: object) -> None:

@@ -142,7 +142,7 @@ def test_another_model_is_noticed_and_nothing_is_written(tmp_path: Path, monkeyp
 
 def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(tmp_path, "rnn")
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="already exists"):
         export_transformers(run, run.path)
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(UserError, match=r"needs the package 'transformers', .* pip install 'bnce\[export\]'"):

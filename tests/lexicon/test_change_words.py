@@ -181,7 +181,7 @@ def test_given_neighbours_and_missing_counts(run: RunDirectory, missing: list[Ne
     assert added.count == run.target_counts[2:].min()
     assert change.already_known == [run.vocabulary.words[9]]
     for name in ("nowhere", "<unk>"):
-        with pytest.raises(UserError, match=f"The neighbour '{name}' of 'zz' is not among the run's words"):
+        with pytest.raises(UserError, match=f"The neighbour '{name}' of 'zz' is not a word of the run"):
             change_words(run, tmp_path / "other", add=[NewWord("zz", 1, (name,))])
     assert not (tmp_path / "other").exists()
 
@@ -203,17 +203,17 @@ def test_a_changed_run_can_be_changed_again(run: RunDirectory, missing: list[New
 
 
 def test_refusals(run: RunDirectory, missing: list[NewWord], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is to be added and to be dropped"):
+    with pytest.raises(UserError, match="is on the list to add and on the list to drop"):
         change_words(run, tmp_path / "x", add=[NewWord("zz")], drop=["zz"])
-    with pytest.raises(UserError, match="leaves none but </s> and <unk>"):
+    with pytest.raises(UserError, match="leaves only </s> and <unk>"):
         change_words(run, tmp_path / "x", drop=run.vocabulary.words[2:])
     with pytest.raises(
         UserError, match="The count of 'zz' is 10000000000000000000000, but the training text has only 30000"
     ):
         change_words(run, tmp_path / "x", add=[NewWord("yy", 3), NewWord("zz", 10**22)])
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="already exists"):
         change_words(run, run.path, add=missing)
-    with pytest.raises(UserError, match="Every word of the list of unknown words is known"):
+    with pytest.raises(UserError, match="All words of the list of unknown words are known"):
         change_words(run, tmp_path / "x", unknown_words=UnknownWords({run.vocabulary.words[5]: 1.0}))
     assert list(tmp_path.iterdir()) == []
 
@@ -224,6 +224,6 @@ def test_records_of_a_run_that_hold_something_else(run: RunDirectory, tmp_path: 
     (odd.path / "summary.json").write_text('{"num_parameters": "many"}', encoding="utf-8")
     assert change_words(odd, tmp_path / "a", add=[NewWord("zz")]).num_words_after == len(run.vocabulary) + 1
     (odd.path / LEXICON_FILE).write_text('{"changes": 5}', encoding="utf-8")
-    with pytest.raises(UserError, match="is damaged \\(its changes are no list\\): restore the file"):
+    with pytest.raises(UserError, match="is damaged \\(its changes are not a list\\): restore the file"):
         change_words(odd, tmp_path / "b", add=[NewWord("zz")])
     assert not (tmp_path / "b").exists()

@@ -48,7 +48,7 @@ def test_words_counts_and_neighbours(path: Path) -> None:
         ("Paris\n", "'Paris' on line 1, but this run reads text in such a way that it becomes 'paris'"),
         ("ok\nParis\nRome\nnew-york\n", "'Paris' on line 2 (and 2 more like it)"),
         ("new-york\n", "it becomes 'new - york'"),
-        ("", "holds no words"),
+        ("", "has no words"),
     ],
 )
 def test_refusals(path: Path, content: str, told: str) -> None:

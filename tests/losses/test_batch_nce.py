@@ -167,7 +167,7 @@ def test_one_position_and_nothing_drawn_is_refused(make_batch: Callable[..., Out
     with pytest.raises(UserError) as caught:
         batch_nce(make_batch(3, 1))
     assert str(caught.value) == (
-        "B-NCE needs noise words, but the batch holds 1 target and num_noise is 0: "
+        "B-NCE needs noise words, but the batch has 1 target and num_noise is 0: "
         "use a batch of at least 2 or set num_noise above 0."
     )
 

@@ -73,7 +73,7 @@ def test_masked_positions_are_neither_noise_nor_data(make_batch: Callable[..., O
 
 
 def test_refuses_one_stream_and_drawn_noise(make_batch: Callable[..., OutputBatch]) -> None:
-    with pytest.raises(UserError, match="the batch holds 1: use 2 or more"):
+    with pytest.raises(UserError, match="the batch has 1: use 2 or more"):
         chunk_nce(make_batch(3, 1, 2))
     with pytest.raises(UserError, match="num_noise is 2: set it to 0"):
         chunk_nce(make_batch(3, 4, 2))

@@ -117,7 +117,7 @@ def test_no_noise_words_are_refused(make_batch: Callable[..., OutputBatch], name
     with pytest.raises(UserError) as caught:
         get_loss(name)(make_batch(1, 3, 0))
     assert str(caught.value) == (
-        f"{written} needs noise words, but num_noise is 0: set it to 1 or more (the paper: 100)."
+        f"{written} needs noise words, but num_noise is 0: set it to 1 or more (the paper uses 100)."
     )
 
 

@@ -40,7 +40,7 @@ def test_a_wrong_loss_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     replace_loss(monkeypatch, name, lambda batch: plain(batch) * 1.0001)
     finding = by_name(examine(CPU))[f"loss {name}"]
     assert not finding.well
-    assert "relative error against float64 1.0e-04, allowed 1e-05" in finding.detail
+    assert "relative error compared with float64 1.0e-04, allowed 1e-05" in finding.detail
 
 
 def test_a_missing_ln_m_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

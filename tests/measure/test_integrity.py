@@ -75,7 +75,7 @@ def test_everything_is_looked_at_whatever_else_is_wrong(run: RunDirectory) -> No
     (run.path / "metrics.jsonl").write_bytes(b'{"step": 1}\n\xff\n')
     found = wrong(run.path)
     assert set(found) == {"vocab.txt", MODEL_FILE, state.name, "metrics.jsonl"}
-    assert found["metrics.jsonl"] == "line 2 is damaged (byte 0 is no UTF-8)"
+    assert found["metrics.jsonl"] == "line 2 is damaged (byte 0 is not UTF-8)"
     corpus = run.path.parent / "corpus"
     (corpus / "vocab.txt").unlink()
     (corpus / "valid.npy").write_bytes(b"")
@@ -86,7 +86,7 @@ def test_everything_is_looked_at_whatever_else_is_wrong(run: RunDirectory) -> No
     ("lines", "detail"),
     [
         (['{"step": 2}', '{"step": 1}'], "line 2 has the step 1 after 2"),
-        (['{"step": 1}', "null"], "line 2 is damaged (it is no JSON object)"),
+        (['{"step": 1}', "null"], "line 2 is damaged (it is not a JSON object)"),
         (['{"step": null}'], "line 1 has the step None after -1"),
     ],
 )
@@ -98,12 +98,12 @@ def test_lines_of_metrics(run: RunDirectory, lines: list[str], detail: str) -> N
 def test_what_earlier_versions_and_other_programs_leave_out(run: RunDirectory) -> None:
     tensors = run.build_model().state_dict()
     write_tensors(run.path / MODEL_FILE, tensors, MODEL_FORMAT, {"vocabulary": run.vocabulary.digest})
-    assert "an earlier version wrote no more" in find(run.path, MODEL_FILE).detail
+    assert "an earlier version stored nothing else" in find(run.path, MODEL_FILE).detail
     path = run.path.parent / "corpus" / "corpus.json"
     record = json.loads(path.read_text())
     del record["sha256"], record["counts"]
     path.write_text(json.dumps({**record, "version": 2}))
-    assert "without a checksum of its own" in find(path.parent, "corpus.json").detail
+    assert "which stored no checksum" in find(path.parent, "corpus.json").detail
     assert wrong(path.parent) == {}
 
 

@@ -100,7 +100,7 @@ def test_formats_by_ending(tmp_path: Path) -> None:
     [
         ("n", "a-1 x\na-1 y\n", "has 'a-1' again on line 2: .* give keys='plain'"),
         ("n", b"a-1 x\na-2 \xff\n", "line 2 has invalid UTF-8"),
-        ("n", "\n", "holds no words"),
+        ("n", "\n", "has no words"),
         ("n.tsv", "u\t1\t2\ta\nu\t1\ta\n", "line 2 has 3 columns: give utterance, acoustic score"),
         ("n.tsv", "u\tone\t2\ta\n", "line 1 has the score 'one': it must be a finite number"),
         ("n.tsv", "u\t1\tnan\ta\n", "line 1 has the score 'nan'"),

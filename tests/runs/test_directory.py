@@ -54,7 +54,7 @@ def test_two_runs_share_nothing_but_their_settings(tmp_path: Path, run: RunDirec
 
 def test_does_not_write_over_anything(run: RunDirectory, corpus: Corpus) -> None:
     before = (run.path / "config.toml").read_bytes()
-    with pytest.raises(UserError, match="exists already: give another path"):
+    with pytest.raises(UserError, match="already exists: give another path"):
         RunDirectory.create(run.path, small_config(corpus, training={"seed": 2}), corpus)
     assert (run.path / "config.toml").read_bytes() == before
 
@@ -321,7 +321,5 @@ def test_a_gpu_by_its_number_becomes_the_current_one(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
     assert choose_device("cuda:1") == torch.device("cuda:1")
     assert current == [torch.device("cuda:1")]
-    with pytest.raises(
-        UserError, match=r"'cuda:2' was asked for, but the last GPU here is cuda:1: use that or another"
-    ):
+    with pytest.raises(UserError, match=r"'cuda:2', but the last GPU of this machine is cuda:1: use a GPU that exists"):
         choose_device("cuda:2")

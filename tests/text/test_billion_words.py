@@ -153,7 +153,7 @@ def test_shard_twice(tmp_path: Path) -> None:
 def test_bad_shards(tmp_path: Path) -> None:
     files = shards()
     name = "training-monolingual.tokenized.shuffled/news.en-00002-of-00100"
-    for content, message in ((b"", "holds no words"), (b"good\nbad \xff\n", "line 2 has invalid UTF-8")):
+    for content, message in ((b"", "has no words"), (b"good\nbad \xff\n", "line 2 has invalid UTF-8")):
         files[name] = content
         path = write_tar(tmp_path / "r13.tar", files.items())
         with pytest.raises(UserError, match=message) as caught:

@@ -93,8 +93,8 @@ def test_bad_parquet(tmp_path: Path) -> None:
     content = Path(path).read_bytes()
     Path(path).write_bytes(content[: len(content) // 2])
     assert "damaged or no Parquet file" in refusal(path)
-    assert "holds no words" in refusal(write_parquet(tmp_path / "e.parquet", ["", " "]))
-    assert "holds no words" in refusal(write_json(tmp_path / "e.jsonl", [None]))
+    assert "has no words" in refusal(write_parquet(tmp_path / "e.parquet", ["", " "]))
+    assert "has no words" in refusal(write_json(tmp_path / "e.jsonl", [None]))
 
 
 @pytest.mark.parametrize("name", ["t.jsonl", "t.parquet"])

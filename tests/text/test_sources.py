@@ -116,7 +116,7 @@ def test_longest_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_byt
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b" \t\r\n", b"\xef\xbb\xbf"])
 def test_file_without_words(tmp_path: Path, content: bytes) -> None:
-    assert "holds no words" in refusal(write(tmp_path, content))
+    assert "has no words" in refusal(write(tmp_path, content))
 
 
 def test_file_that_is_none(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_packed_file_that_is_not(tmp_path: Path, name: str) -> None:
 def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"piped\nwords\n")))
     assert list(read_lines("-")) == ["piped", "words"]
-    with pytest.raises(UserError, match="Standard input holds no words"):
+    with pytest.raises(UserError, match="Standard input has no words"):
         list(read_lines("-"))
 
 

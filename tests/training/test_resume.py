@@ -537,7 +537,9 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, corpus: Corpus, unbr
     assert interrupted.returncode == 130
     assert stdout == ""
     assert "Traceback" not in stderr
-    told = re.search(r"^Stopped and saved at step (\d+): go on with  bnce (train .* --resume)$", stderr, re.MULTILINE)
+    told = re.search(
+        r"^Stopped and saved at step (\d+)\. Continue with  bnce (train .* --resume)$", stderr, re.MULTILINE
+    )
     assert told is not None
     run = RunDirectory.open(out)
     _, record = newest_state(run)

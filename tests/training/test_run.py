@@ -245,14 +245,16 @@ class TestRefusals:
 
     def test_a_softmax_that_cannot_run_here(self, place: Path, corpus: Corpus) -> None:
         config = small_config(corpus, loss={"name": "softmax", "softmax": "cce"})
-        with pytest.raises(UserError, match="The softmax 'cce' cannot run on cpu with what is installed: use one of"):
+        with pytest.raises(
+            UserError, match="The softmax 'cce' cannot run on cpu with the installed packages: use one of"
+        ):
             create_run(place / "run", config, corpus, CPU)
         assert list(place.iterdir()) == []
 
     def test_an_existing_directory(self, place: Path, corpus: Corpus) -> None:
         (place / "run").mkdir()
         (place / "run" / "notes.txt").write_text("mine", encoding="utf-8")
-        with pytest.raises(UserError, match="exists already"):
+        with pytest.raises(UserError, match="already exists"):
             create_run(place / "run", small_config(corpus), corpus)
         assert [path.name for path in (place / "run").iterdir()] == ["notes.txt"]
 

@@ -90,7 +90,7 @@ def bench(
         _paper_suite(suite, out, choose_device(device), rounds, seconds, as_json)
         return
     if out is not None:
-        raise UserError("--out goes with --suite paper: leave it out, or take the figures with --json.")
+        raise UserError("--out works only with --suite paper: leave it out, or use --json for the figures.")
     sizes = [_whole_number(text) for text in vocab_sizes.split(",")]
     configs = [
         (load_recipe(recipe, model=model, loss=loss, settings=settings or []), size)
@@ -101,8 +101,9 @@ def bench(
     ]
     if not configs:
         raise UserError(
-            f"Nothing is left to time: softmax is timed up to {MAX_SOFTMAX_WORDS:,} words, and --vocab-sizes is "
-            f"{vocab_sizes}. Name a smaller vocabulary or another loss."
+            f"Nothing is left to measure: the softmax is measured only up to {MAX_SOFTMAX_WORDS:,} words, and "
+            "--vocab-sizes is "
+            f"{vocab_sizes}. Give a smaller vocabulary or another loss."
         )
     chosen = choose_device(device)
     with progress_bar() as bar:
@@ -159,7 +160,7 @@ def _whole_number(text: str) -> int:
     try:
         number = int(text.replace("_", ""))
     except ValueError:
-        raise UserError(f"--vocab-sizes received '{text}': give whole numbers with commas between them.") from None
+        raise UserError(f"--vocab-sizes received '{text}': give whole numbers, separated by commas.") from None
     if number < 3:
         raise UserError(f"--vocab-sizes received {number}: a vocabulary has at least 3 words.")
     if number > MAX_WORDS:

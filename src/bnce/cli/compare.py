@@ -55,14 +55,15 @@ def compare(
     if form is not None and form not in FORMATS:
         raise unknown_name("format", form, FORMATS)
     if json and form not in (None, "json"):
-        raise UserError(f"Both --json and --format {form} were given, but one form is printed: drop one of the two.")
+        raise UserError(f"--json and --format {form} cannot be used together: leave out one of them.")
 
     # Of many, such as runs/*, some may not have come to their first evaluation, or were made by 'bnce vocab'.
     measured = [run for run in runs if has_figures(run) or not (run / "config.toml").is_file()]
     for run in runs if measured else []:
         if run not in measured:
             stderr.print(
-                f"warning: '{run}' is left out: it has no figures; 'bnce evaluate --save' makes some.", markup=False
+                f"warning: '{run}' is left out because it has no results: run 'bnce evaluate --save' on it.",
+                markup=False,
             )
     publish(compare_runs(measured or runs, title), out, form, json)
 
@@ -106,4 +107,7 @@ def _print_table(comparison: Comparison) -> None:
         stdout.print(statement, markup=False)
     if num_columns < len(COLUMNS):
         missing = ", ".join(column.heading for column in COLUMNS[num_columns:])
-        stdout.print(f"Left out for want of width: {missing}; --format md has all columns.", markup=False)
+        stdout.print(
+            f"Columns left out because the terminal is too narrow: {missing}; --format md shows all columns.",
+            markup=False,
+        )

@@ -21,7 +21,7 @@ TokenisedOption = Annotated[
 ]
 
 MAY_EXCEED = (
-    "unnormalised: the words' probabilities sum to 1 only nearly, and a single one may exceed 1 (its logarithm 0)"
+    "unnormalised: probabilities sum to 1 only approximately, and a single one may be above 1 (its logarithm above 0)"
 )
 
 
@@ -36,29 +36,29 @@ def warn_of_tokenised(signs: TokenisedSigns, name: str) -> None:
     """Say that a text looks tokenised, if it does, and what to do."""
     told = signs.notice(name)
     if told is not None:
-        stderr.print(f"Warning: {told} Give --tokenised, or the text as it was before.", markup=False)
+        stderr.print(f"Warning: {told} Give --tokenised, or use the text from before tokenisation.", markup=False)
 
 
 def seen_by_score(context: str, num_words: int | None) -> str:
     """Say what a word is predicted from by `bnce score`."""
     seen = {
-        "line": "the words before it in its line, and nothing of the lines before (--carry)",
-        "sentence": "the words before it in its sentence, and nothing of the sentences before (--carry)",
+        "line": "the words before it in its line, not from earlier lines (use --carry for that)",
+        "sentence": "the words before it in its sentence, not from earlier sentences (use --carry for that)",
         "text": "all words before it in the text, across sentences",
         "document": "all words before it in its document, across sentences; a blank line ends a document",
     }[context]
-    return f"A word is predicted from {seen}{_at_most(num_words)}."
+    return f"Each word is predicted from {seen}{_at_most(num_words)}."
 
 
 def seen_by_evaluate(min_context: int, max_context: int) -> str:
     """Say what a word is predicted from by `bnce evaluate`."""
     if min_context == max_context:
-        return f"a word is predicted from the {max_context} words before it, across sentences"
+        return f"each word is predicted from the {max_context} words before it, across sentences"
     return (
-        f"a word is predicted from the {min_context} to {max_context} words before it, across sentences "
+        f"each word is predicted from the {min_context} to {max_context} words before it, across sentences "
         "(from all of them at the start of the text)"
     )
 
 
 def _at_most(num_words: int | None) -> str:
-    return "" if num_words is None else f"; from {num_words} of them at most"
+    return "" if num_words is None else f"; from at most {num_words} of them"

@@ -92,12 +92,12 @@ def describe_words(vocab_size: int, num_types: int | None, min_count: int | None
         return ""
     if min_count is None:
         # A vocabulary that was given, or a corpus of an earlier version.
-        return f"the training text has {num_types:,} different words"
+        return f"the training text has {num_types:,} distinct words"
     num_words = vocab_size - len(("</s>", "<unk>"))
     if num_words == num_types:
-        return f"all {num_types:,} different words of the training text"
-    which = f"each occurs {min_count} times or more" if min_count > 1 else "the most frequent ones"
-    return f"{num_words:,} of the {num_types:,} different words of the training text, {which}"
+        return f"all {num_types:,} distinct words of the training text"
+    which = f"each occurs at least {min_count} times" if min_count > 1 else "the most frequent ones"
+    return f"{num_words:,} of the {num_types:,} distinct words of the training text, {which}"
 
 
 def print_corpus(record: dict[str, Any]) -> None:
@@ -109,7 +109,7 @@ def print_corpus(record: dict[str, Any]) -> None:
     _print_splits(record)
     _print_lengths(record)
     words = "  ".join(f"{top['word']} {top['count']:,}" for top in record["top_words"])
-    stdout.print(escape(f"top words of train, with counts: {words}"))
+    stdout.print(escape(f"most frequent words of train, with counts: {words}"))
     _print_audit(record["noise_audit"])
     for warning in record["warnings"]:
         stdout.print(f"[bold yellow]warning:[/bold yellow] {escape(warning)}")
@@ -129,7 +129,7 @@ def _print_lengths(record: dict[str, Any]) -> None:
     lengths = record["splits"]["train"]["sentence_lengths"]
     bounds = record["sentence_length_bounds"]
     names = [f"{low + 1}–{high}" for low, high in zip([0, *bounds], bounds, strict=False)] + [f"over {bounds[-1]}"]
-    table = Table("words in a sentence", title="sentence lengths of train", title_justify="left")
+    table = Table("words per sentence", title="sentence lengths of train", title_justify="left")
     table.add_column("sentences", justify="right")
     table.add_column("")
     for name, count in zip(names, lengths, strict=True):

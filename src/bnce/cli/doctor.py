@@ -71,4 +71,4 @@ def _verdict(kind: str, directory: Path, findings: list[Finding]) -> str:
     if not wrong:
         return f"The {kind} '{directory}' is whole."
     remedy = "prepare the corpus again" if kind == "corpus" else "train the run again"
-    return f"The {kind} '{directory}' is damaged: {', '.join(wrong)}. Restore what is damaged, or {remedy}."
+    return f"The {kind} '{directory}' is damaged: {', '.join(wrong)}. Restore the damaged files, or {remedy}."

@@ -74,9 +74,9 @@ def evaluate(
     from bnce.training.run import open_corpus
 
     if text is not None and (split or corpus):
-        raise UserError("--text stands for a text of its own: leave out --split and --corpus.")
+        raise UserError("--text replaces the corpus: leave out --split and --corpus.")
     if tokenised and text is None:
-        raise UserError("--tokenised is for a text: give --text, or leave it out.")
+        raise UserError("--tokenised works only with --text: give --text, or leave out --tokenised.")
     use_threads(threads)
     if run.is_file():
         if detail or save:
@@ -151,7 +151,7 @@ def describe(record: Mapping[str, Any], name: str) -> None:
         f"  ln Z(context) {_number(record['log_z_mean'], 3)} ± {_number(record['log_z_std'], 3)} "
         "(mean ± standard deviation)"
     )
-    stdout.print("  perplexities are per token, </s> and <unk> counted")
+    stdout.print("  perplexities are per token and count </s> and <unk>")
     if "max_context" in record:
         stdout.print(f"  {seen_by_evaluate(record['min_context'], record['max_context'])}")
     if record["ppl_n"] is not None:

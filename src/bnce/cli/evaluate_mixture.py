@@ -62,7 +62,7 @@ def describe_mixture(record: dict[str, Any], name: str) -> None:
         )
     for part in parts if is_mixture else []:
         stdout.print(f"  {part['weight']:.4f} × {part['path']}: PPLf {_number(part['ppl_f'])}", markup=False)
-    stdout.print("  perplexities are per token, </s> and OOV words (as <unk>) counted; every sentence starts afresh")
+    stdout.print("  perplexities are per token and count </s> and OOV words (as <unk>); every sentence starts afresh")
     if record["vocabularies_differ"]:
         stdout.print(
             "  The models know different words. A word that one of them does not know gets the probability of its "

@@ -168,7 +168,7 @@ def _tell(outcome: Outcome, as_json: bool) -> None:
         stderr.print(f"{name} failed: {why}", markup=False)
     if outcome.waiting:
         waiting = ", ".join(outcome.waiting)
-        stderr.print(f"Not every row is done: the same command goes on ({waiting}).", markup=False)
+        stderr.print(f"Some rows are not finished; the same command continues them ({waiting}).", markup=False)
 
 
 def _chosen(rows: list[PlannedRow], models: str, losses: str) -> list[PlannedRow]:

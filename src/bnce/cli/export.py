@@ -53,7 +53,7 @@ def export(
     from bnce.runs.directory import RunDirectory
 
     if to not in TARGETS:
-        raise unknown_name("target of an export", to, TARGETS)
+        raise unknown_name("export format", to, TARGETS)
     if rows is not None and to != "safetensors":
         raise UserError(f"--rows is for --to safetensors: {to} has float32 rows; leave it out.")
     use_threads(threads)
@@ -66,9 +66,9 @@ def export(
     stdout.print(f"{out}: {num_bytes / 1e6:,.1f} MB", markup=False)
     if to == "safetensors":
         worst = max(result["max_row_error"].values())
-        stdout.print(f"  {result['rows']} rows, off by at most {worst:.3g}; the directory is itself a run")
+        stdout.print(f"  {result['rows']} rows, largest difference {worst:.3g}; the directory is itself a run")
     else:
-        stdout.print(f"  off PyTorch's numbers by at most {result['max_difference']:.3g}")
+        stdout.print(f"  largest difference from PyTorch: {result['max_difference']:.3g}")
 
 
 def _write(run: RunDirectory, to: str, out: Path, rows: str) -> dict[str, Any]:

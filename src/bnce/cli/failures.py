@@ -17,8 +17,8 @@ DEBUG = "BNCE_DEBUG"
 
 _ADVICE = {
     errno.ENOENT: "check the path",
-    errno.EACCES: "check who may read and write it",
-    errno.EPERM: "check who may read and write it",
+    errno.EACCES: "check its permissions",
+    errno.EPERM: "check its permissions",
     errno.EISDIR: "give the name of a file",
     errno.ENOTDIR: "check the path",
     errno.ENAMETOOLONG: "give a shorter path",
@@ -51,7 +51,7 @@ def fail(error: Exception) -> int:
         sys.stderr.write(f"bnce: {_one_line(sentence)}\n")
         return BAD_INPUT
     sys.stderr.write(
-        f"bnce: An error that bnce does not expect, {_name(error)}: run the command again with {DEBUG}=1 to see where "
+        f"bnce: Unexpected error, {_name(error)}: run the command again with {DEBUG}=1 to see where "
         "it comes from, and report it.\n"
     )
     return UNEXPECTED
@@ -64,14 +64,14 @@ def explain(error: Exception) -> str | None:
     text = str(error)
     if (place := full_memory(error)) is not None:
         asked = re.search(r"tried to allocate (\d+) bytes", text)
-        size = f" ({int(asked[1]) / 2**30:,.1f} GiB more were asked for)" if asked else ""
-        return f"The {place} is full{size}: give smaller sizes or less text, or end other programs."
+        size = f" ({int(asked[1]) / 2**30:,.1f} GiB more were requested)" if asked else ""
+        return f"The {place} is full{size}: give smaller sizes or less text, or close other programs."
     if isinstance(error, OSError):
         return _explain_system(error)
     if isinstance(error, RuntimeError) and _NO_THREADS.search(text):
-        return "No more threads can be started: end other programs, or raise the limit (ulimit -u)."
+        return "No more threads can be started: close other programs, or raise the limit (ulimit -u)."
     if isinstance(error, RecursionError):
-        return "A file is nested too deeply to be read: check the files that were given."
+        return "A file is nested too deeply: check the input files."
     if isinstance(error, OverflowError) or (
         isinstance(error, RuntimeError | ValueError | TypeError) and _TOO_LARGE.search(text)
     ):
@@ -82,7 +82,7 @@ def explain(error: Exception) -> str | None:
 def _explain_system(error: OSError) -> str:
     reason = error.strerror or str(error) or type(error).__name__
     if error.filename == STANDARD_OUTPUT:
-        return f"Standard output cannot be written ({reason}): send it to another place."
+        return f"Cannot write to standard output ({reason}): redirect it to another place."
     what = "a file" if error.filename is None else f"'{_as_text(error.filename)}'"
     return f"Cannot read or write {what} ({reason}): {_ADVICE.get(error.errno or 0, 'check the path and the disk')}."
 

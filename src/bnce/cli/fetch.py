@@ -51,4 +51,4 @@ def fetch(
         return
     stdout.print(str(fetched.path), markup=False)
     if fetched.checked == "nothing":
-        stderr.print(f"No sum is published for it: it was taken on trust, and its SHA-256 {fetched.sha256} recorded.")
+        stderr.print(f"This file has no published checksum. It was not checked; its SHA-256 {fetched.sha256} recorded.")

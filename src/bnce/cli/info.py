@@ -79,7 +79,7 @@ def info(
     elif (path / "config.toml").is_file():
         record = _run(path)
     elif path.is_dir() and subject not in recipe_names():
-        raise UserError(f"'{path}' is neither a run nor a corpus: it holds no config.toml and no corpus.json.")
+        raise UserError(f"'{path}' is neither a run nor a corpus: it has no config.toml and no corpus.json.")
     else:
         config = load_recipe(subject, model=model, loss=loss, settings=settings or [])
         record = _network(config, vocab_size or _vocab_size(config))

@@ -54,13 +54,13 @@ def interpolate(
 
     normalised = is_normalised(mode, "mixing")
     if len(paths) < 2:
-        raise UserError(f"There is {len(paths)} model to mix: give two or more.")
+        raise UserError(f"Only {len(paths)} model was given: give two or more.")
     for path in paths:
         if path.suffix == ".toml":
-            raise UserError(f"'{path}' is a mixture, not a model to mix: give its components.")
+            raise UserError(f"'{path}' is a mixture itself: give its components instead.")
     if out is not None:
         if out.suffix != ".toml":
-            raise UserError(f"The mixture is to be written to '{out}': give a name that ends in .toml.")
+            raise UserError(f"The output file is '{out}': give a name that ends in .toml.")
         files.check_place(out)
     use_threads(threads)
     models = [load(path, device) for path in paths]
@@ -89,7 +89,9 @@ def interpolate(
         print_json({**record, "out": None if out is None else str(out)})
         return
     stdout.print(_table(paths, weights.tolist(), reports))
-    stdout.print("perplexity per word and </s>; 'known' leaves out words that some model does not know", markup=False)
+    stdout.print(
+        "perplexity per word and </s>; 'known' leaves out words that at least one model does not know", markup=False
+    )
     how = "with the softmax" if mode == "normalised" else f"with the constant Z ({MAY_EXCEED})"
     what = "sentence" if split else "line, which is one sentence,"
     stdout.print(f"every {what} starts afresh; runs {how}", markup=False)

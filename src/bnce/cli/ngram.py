@@ -148,11 +148,11 @@ def _read(sources: list[str], vocab: Path | None, given: dict[str, Any], **optio
     corpora = [source for source in sources if is_corpus(source)]
     known = vocab if normaliser is not None else corpora[0] if corpora else None
     if known is not None and given:
-        raise UserError(f"'{known}' says how text is cut into words: leave out --{next(iter(given))}.")
+        raise UserError(f"'{known}' already defines how text is cut into words: leave out --{next(iter(given))}.")
     if not corpora:
         return read_files(sources, normaliser or Normaliser(**given), vocabulary, **options)
     if len(sources) > 1:
-        raise UserError(f"'{corpora[0]}' is a prepared corpus: give it alone, or give files of text.")
+        raise UserError(f"'{corpora[0]}' is a prepared corpus: give only this corpus, or only text files.")
     return read_corpus(Path(corpora[0]), vocabulary, options["max_tokens"])
 
 
@@ -160,9 +160,7 @@ def _numbers(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise UserError(
-            f"--prune received '{text}': give whole numbers with commas between them, such as 0,0,1."
-        ) from None
+        raise UserError(f"--prune received '{text}': give whole numbers, separated by commas, such as 0,0,1.") from None
 
 
 def _record(text: NgramText, orders: list[Order], pruned: list[int]) -> dict[str, Any]:

@@ -159,7 +159,7 @@ def _print_table(corpus: Corpus, seconds: float, is_chosen: bool) -> None:
 
     from bnce.corpus.word_choice import MIN_COUNT_FOR_UNKNOWN
 
-    title = f"{corpus.directory}: V = {len(corpus.vocabulary):,} words, made in {seconds:.1f} s"
+    title = f"{corpus.directory}: V = {len(corpus.vocabulary):,} words, prepared in {seconds:.1f} s"
     table = Table(title=escape(title))
     table.add_column("split")
     for column in ("documents", "sentences", "tokens", "<unk> rate"):
@@ -172,5 +172,5 @@ def _print_table(corpus: Corpus, seconds: float, is_chosen: bool) -> None:
     given = "as given; " if min_count is None else ""
     told = f"Vocabulary: {given}{describe_words(len(corpus.vocabulary), corpus.num_types, min_count)}."
     if is_chosen and min_count == MIN_COUNT_FOR_UNKNOWN:
-        told += " With all of them <unk> would never be trained; --min-count 1 keeps all."
+        told += " If all words were kept, <unk> would never be trained. --min-count 1 keeps them all."
     stdout.print(escape(told))

@@ -181,15 +181,15 @@ def rescore(
     normalised = is_normalised(mode, "rescoring")
     if tune_on is not None and refs is not None:
         raise UserError(
-            "--tune has references and --refs, too: give --tune for the weights, then --weights and --refs."
+            "--tune and --refs cannot be used together: tune with --tune first, then use --weights and --refs."
         )
     rule = carry_from or "best"
     check_carry_from(rule)
     if not carry and (carry_from is not None or documents is not None):
         what = "--documents" if carry_from is None else "--carry-from"
-        raise UserError(f"{what} says how context is carried over: give --carry, too.")
+        raise UserError(f"{what} works only with --carry: give --carry, too.")
     if full is not None and full.suffix not in (".tsv", ".jsonl"):
-        raise UserError(f"--full is to be written to '{full}': give a name that ends in .tsv or .jsonl.")
+        raise UserError(f"--full is '{full}': give a file name that ends in .tsv or .jsonl.")
     for path in (save_weights, out, full):
         if path is not None:
             files.check_place(path)
@@ -204,7 +204,7 @@ def rescore(
     for name, has in (("am_weight", lists.has_am), ("old_lm_weight", lists.has_old_lm)):
         if given.get(name) and not has:
             kind = name.removesuffix("_weight").replace("am", "acoustic").replace("_lm", " language model")
-            raise UserError(f"--{name.replace('_', '-')} is {given[name]:g}, but '{nbest}' came without {kind} scores.")
+            raise UserError(f"--{name.replace('_', '-')} is {given[name]:g}, but '{nbest}' has no {kind} scores.")
     use_threads(threads)
     model = load(run, device)
     if not normalised:
@@ -276,7 +276,7 @@ def rescore(
     for name, errors in rates.items():
         stderr.print(f"WER {name:<7}{errors}", markup=False)
     if tune_on is not None:
-        stderr.print("The weights were found on these references: judge them on others.", markup=False)
+        stderr.print("The weights were tuned on these references: measure word error rates on others.", markup=False)
 
 
 def _full_lines(scores: Scores, weights: Weights, ending: str) -> Iterator[str]:

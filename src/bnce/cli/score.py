@@ -102,14 +102,14 @@ def score(
     from bnce.text.sources import named, read_lines, source_bytes
 
     if as_json and as_jsonl:
-        raise UserError("--json prints the totals and --jsonl the sentences: give one of the two.")
+        raise UserError("--json prints the totals and --jsonl the sentences: give only one of them.")
     if per_word and as_json:
-        raise UserError("--json prints the totals alone: give --jsonl for the probability of every word.")
+        raise UserError("--json prints only the totals: use --jsonl for the probability of every word.")
     if documents is not None and (not carry or documents != "blank"):
         raise UserError(
             f"--documents is '{documents}': give 'blank'."
             if carry
-            else "--documents says how context is carried over: give --carry, too."
+            else "--documents works only with --carry: give --carry, too."
         )
     normalised = is_normalised(mode, "scoring", (*MODES, CHECKED))
     form = get_layout(layout, per_word)

@@ -16,8 +16,8 @@ from bnce.cli.options import DeviceOption, ModelArgument
 from bnce.errors import unknown_name
 from bnce.serve.limits import Limits, span
 
-UNPROTECTED = "Whoever reaches it may use the model: give --token-file, and stand behind a proxy with TLS."
-UNENCRYPTED = "The token and all texts go there unencrypted: stand behind a proxy with TLS."
+UNPROTECTED = "Everyone who can reach it can use the model: give --token-file, and put a proxy with TLS in front."
+UNENCRYPTED = "The token and all texts are sent unencrypted: put a proxy with TLS in front."
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 

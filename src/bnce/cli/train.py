@@ -118,7 +118,7 @@ def train(
     from bnce.training.run import choose_recipe, create_run, run_training
 
     if init is not None and resume:
-        raise UserError("A resumed run goes on from its own weights: leave out --init, or give another --out.")
+        raise UserError("A resumed run continues from its own weights: leave out --init, or give another --out.")
     chosen = choose_device(device)
     source = None if init is None else RunDirectory.open(init)
     if source is not None:
@@ -160,11 +160,11 @@ def train(
         if as_json:
             print_json({"run": str(out), **summary})
         where = f"and saved at step {summary['step']}" if summary.get("step") else "before the first step"
-        stderr.print(f"Stopped {where}: go on with  {resume_command(out)}", markup=False)
+        stderr.print(f"Stopped {where}. Continue with  {resume_command(out)}", markup=False)
         raise typer.Exit(stop.status) from None
     except DiskFullError as error:
         # Without --resume, the run that is there now would be refused.
-        raise DiskFullError(error.what, error.remedy, f"go on with  {resume_command(out)}") from error
+        raise DiskFullError(error.what, error.remedy, f"continue with  {resume_command(out)}") from error
     record = {"run": str(out), "recipe": run.config.recipe, **summary, **_results(run)}
     if as_json:
         print_json(record)
@@ -218,7 +218,7 @@ def _plan(
 
     if recipe is None and resume:
         if out is None:
-            raise UserError("--resume needs the run to go on with: give it as --out RUN.")
+            raise UserError("--resume needs the run to continue: give it as --out RUN.")
         if model or loss:
             raise UserError("A resumed run keeps its model and its loss: leave out --model and --loss.")
         _require_run(out)
@@ -245,7 +245,7 @@ def _plan(
     if not resume:
         if is_begun(out):
             raise UserError(
-                f"The run '{out}' exists already: go on with it by --resume, give another --out, or remove it."
+                f"The run '{out}' already exists: continue it with --resume, give another --out, or remove it."
             )
         return out, config
     _require_run(out)
@@ -281,14 +281,14 @@ def _start_config(
 def _require_run(out: Path) -> None:
     if not (out / "config.toml").is_file():
         raise UserError(
-            f"'{out}' is not a run directory, so there is nothing to resume: leave out --resume to start it."
+            f"'{out}' is not a run directory, so there is nothing to resume: leave out --resume to start a new run."
         )
     from bnce.runs.directory import LEXICON_FILE
 
     if (out / LEXICON_FILE).is_file():
         raise UserError(
             f"The words of '{out}' were changed by 'bnce vocab', so it has no state to resume from: "
-            "prepare a corpus with the words wanted and train a new run."
+            "prepare a corpus with the words you want and train a new run."
         )
 
 

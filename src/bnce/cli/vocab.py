@@ -98,17 +98,17 @@ def _print(change: LexiconChange, out: Path) -> None:
     say(f"{out}: {change.num_words_before:,} words became {change.num_words_after:,}")
     for what, words in (
         ("added", [added.word for added in change.added]),
-        ("known already, left as they are", change.already_known),
+        ("already known, not changed", change.already_known),
         ("dropped", change.dropped),
-        ("asked to be dropped, but not known", change.not_known),
+        ("to drop, but not known", change.not_known),
     ):
         if words:
             more = " …" if len(words) > NUM_EXAMPLES else ""
             say(f"  {len(words):,} {what}: {' '.join(words[:NUM_EXAMPLES])}{more}")
     for added in change.added[:NUM_EXAMPLES]:
         near = ", ".join(f"{word} {similarity:.2f}" for word, similarity in added.neighbours[:NUM_EXAMPLES])
-        say(f"  {added.word} (count {added.count:,}) after {near or 'no word, for none is spelt like it'}")
+        say(f"  {added.word} (count {added.count:,}) after {near or 'no word, because none has a similar spelling'}")
     if change.unknown_words is not None:
-        rest = f", {change.unknown_words.rest:.2%} of it left for others" if change.unknown_words.rest else ""
+        rest = f", {change.unknown_words.rest:.2%} of it for other words" if change.unknown_words.rest else ""
         say(f"  <unk> is shared by {len(change.unknown_words):,} listed words{rest}")
-    say("  it can be used and measured, but not trained further")
+    say("  the new run can be used and evaluated, but not trained further")

@@ -103,7 +103,9 @@ def read_manifest(directory: Path) -> Manifest:
     """Read a corpus's description; one that is damaged, or contradicts itself, is refused."""
     path = directory / MANIFEST_FILE
     if not path.is_file():
-        raise UserError(f"'{directory}' is not a corpus, for it has no {MANIFEST_FILE}: make one with 'bnce prepare'.")
+        raise UserError(
+            f"'{directory}' is not a corpus, because it has no {MANIFEST_FILE}: make one with 'bnce prepare'."
+        )
     try:
         record = read_object(path)
     except ValueError as error:
@@ -113,7 +115,7 @@ def read_manifest(directory: Path) -> Manifest:
     version = record.get("version")
     if type(version) is not int or version not in _READABLE:
         raise UserError(
-            f"The corpus '{directory}' has format version {version!r:.40} and this program reads "
+            f"The corpus '{directory}' has format version {version!r:.40}, but this program reads "
             f"{', '.join(map(str, _READABLE[:-1]))} and {_READABLE[-1]}: prepare it again."
         )
     if version == VERSION and record.pop("sha256", None) != _digest(record):
@@ -123,7 +125,7 @@ def read_manifest(directory: Path) -> Manifest:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         if isinstance(error, UserError):
             raise
-        raise damaged(directory, f"{MANIFEST_FILE} lacks or misstates {error}") from error
+        raise damaged(directory, f"{MANIFEST_FILE} has a missing or wrong entry: {error}") from error
 
 
 def damaged(directory: Path, reason: str) -> UserError:

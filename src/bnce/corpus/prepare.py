@@ -86,7 +86,7 @@ def prepare(
     if benchmark is not None:
         if cut != Cut(DEFAULT_SEED, dict.fromkeys(fractions, DEFAULT_FRACTION)):
             raise UserError(
-                f"'{paths[0]}' has splits of its own: leave out {argument('valid')}, {argument('test')}, their "
+                f"'{paths[0]}' has its own splits: leave out {argument('valid')}, {argument('test')}, their "
                 f"fractions and {argument('seed')}."
             )
         given = dict.fromkeys(SPLITS, paths[1])
@@ -97,7 +97,7 @@ def prepare(
     if vocabulary_file is not None:
         if vocab_size is not None or min_count not in (None, 1):
             raise UserError(
-                f"The vocabulary '{vocabulary_file}' is taken as it is: leave out {argument('vocab_size')} and "
+                f"The vocabulary '{vocabulary_file}' is used as it is: leave out {argument('vocab_size')} and "
                 f"{argument('min_count')}."
             )
         vocabulary = Vocabulary.read(vocabulary_file)
@@ -172,7 +172,7 @@ def encode_text(
             lengths = tuple(part.sentence_lengths.tolist())
             figures.append(SplitStatistics(len(ids), part.num_sentences, part.num_documents, num_oov, lengths))
     if not parts:
-        raise UserError(f"'{path}' holds no words: give a file with text in it.")
+        raise UserError(f"'{path}' has no words: give a file with text.")
     return np.concatenate(parts), sum_statistics(figures)
 
 
@@ -203,19 +203,21 @@ def text_bytes(name: str) -> int:
 def _check_settings(out: Path, cut: Cut, vocab_size: int | None, min_count: int, num_workers: int, errors: str) -> None:
     check_errors(errors)
     if not out.name:
-        raise UserError(f"The output '{out}' is no new directory: give the path of one to make.")
+        raise UserError(
+            f"The output '{out}' is not a new directory: give the path of a directory that does not exist yet."
+        )
     for name, fraction in cut.fractions.items():
         if not 0 <= fraction < 1:
             raise UserError(f"The {name} fraction is {fraction:g}: it must be at least 0 and less than 1.")
     if sum(cut.fractions.values()) >= 1:
         raise UserError(
             f"The valid and test fractions {' and '.join(f'{f:g}' for f in cut.fractions.values())} "
-            "leave nothing to train on: their sum must be less than 1."
+            "leave nothing to train on: their sum must be below 1."
         )
     if vocab_size is not None and vocab_size < MIN_SIZE:
         raise UserError(
-            f"A vocabulary of {vocab_size} words is too small: it must have {MIN_SIZE} or more, "
-            f"{' and '.join(SPECIALS)} among them."
+            f"A vocabulary of {vocab_size} words is too small: give at least {MIN_SIZE}, "
+            f"including {' and '.join(SPECIALS)}."
         )
     for what, number in (("minimal count", min_count), ("number of workers", num_workers)):
         if number < 1:
@@ -242,12 +244,12 @@ def _check_splits(stored: Sequence[StoredBlock], cut: Cut, given: dict[str, str]
         if split in dict(found) or (split == "test" and cut.fractions.get(split) == 0):
             continue
         if split in given:
-            raise UserError(f"'{given[split]}' holds no words for {split}: give a file with text in it.")
+            raise UserError(f"'{given[split]}' has no words for {split}: give a file with text in it.")
         if split == "train":
             raise UserError(
-                f"{text} and none is left to train on: give more text, or smaller fractions for valid and test."
+                f"{text} and none is left for training: give more text, or smaller fractions for valid and test."
             )
         raise UserError(
-            f"{text} and a fraction of {cut.fractions[split]:g} draws none for {split}: raise "
+            f"{text} and a fraction of {cut.fractions[split]:g} gives none to {split}: raise "
             f"{argument(f'{split}_fraction')}, or give {argument(split)}; a blank line ends a document."
         )

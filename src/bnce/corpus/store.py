@@ -48,7 +48,7 @@ class Corpus:
         vocabulary = Vocabulary.read(directory / VOCABULARY_FILE)
         size = manifest.vocab_size
         if len(vocabulary) != size or vocabulary.digest != manifest.vocabulary_digest:
-            raise damaged(directory, f"{VOCABULARY_FILE} is not the vocabulary it was made with")
+            raise damaged(directory, f"{VOCABULARY_FILE} is not the vocabulary that the corpus was prepared with")
         if manifest.dtype != ids_dtype(size).name:
             raise damaged(directory, f"{MANIFEST_FILE} says that ids are {manifest.dtype}, not {ids_dtype(size)}")
         corpus = cls(directory, vocabulary, manifest)

@@ -88,7 +88,7 @@ def _check(words: list[str], ids: dict[str, int], source: str) -> None:
     for number, word in enumerate(words):
         if word.split() != [word] or "\0" in word:
             what = f"a blank or NUL inside {word!r}" if word.strip() else "no word"
-            raise UserError(f"{source} has {what} on line {number + 1}: give one word a line and nothing else.")
+            raise UserError(f"{source} has {what} on line {number + 1}: give one word per line and nothing else.")
         if ids[word] != number:
             raise UserError(
                 f"{source} has '{word}' both on line {number + 1} and on line {ids[word] + 1}: remove one of them."

@@ -24,7 +24,7 @@ def choose_words(tally: Tally, max_words: int | None, min_count: int | None, num
     """
     ranking = tally.most_frequent(max_words, min_count or 1)
     if not ranking.words:
-        raise UserError(f"No word occurs {min_count or 1} times or more: lower the minimal count.")
+        raise UserError(f"No word occurs at least {min_count or 1} times: lower the minimum count.")
     if min_count is None and len(ranking.words) == ranking.num_types and not num_unknown:
         frequent = tally.most_frequent(max_words, MIN_COUNT_FOR_UNKNOWN)
         if 0 < len(frequent.words) < len(ranking.words):
@@ -38,7 +38,7 @@ def describe_untrained(statistics: Mapping[str, SplitStatistics]) -> str | None:
     if statistics["train"].num_oov or not rates:
         return None
     return (
-        f"The training text has no {UNKNOWN_WORD}, since the vocabulary holds all of its words: a model learns to give "
+        f"The training text has no {UNKNOWN_WORD}, because the vocabulary has all of its words: a model learns to give "
         f"unknown words next to no probability. They are {' and '.join(rates)}. Leave rare words out of the vocabulary "
         f"with {argument('min_count')} or {argument('vocab_size')}."
     )

@@ -90,7 +90,7 @@ def change_words(
     out = Path(out)
     files.refuse_existing(out)
     if both := {new.word for new in add} & set(drop):
-        raise UserError(f"'{min(both)}' is to be added and to be dropped: take it off one of the two lists.")
+        raise UserError(f"'{min(both)}' is on the list to add and on the list to drop: remove it from one of them.")
     tensors, metadata = run.read_model()
     new_words = [new for new in add if new.word not in run.vocabulary]
     dropped = [word for word in drop if word in run.vocabulary]
@@ -118,7 +118,7 @@ def change_tables(
     kept_V = np.ones(len(run.vocabulary), dtype=bool)
     kept_V[run.vocabulary.encode(dropped)] = False
     if kept_V.sum() + len(added) < MIN_SIZE:
-        raise UserError(f"Dropping {len(dropped)} words leaves none but {' and '.join(SPECIALS)}: keep one at least.")
+        raise UserError(f"Dropping {len(dropped)} words leaves only {' and '.join(SPECIALS)}: keep at least one.")
     _give_to_unknown(tensors, counts_V, ~kept_V)
     for name in TABLES:
         kept = tensors[name][torch.from_numpy(kept_V)]
@@ -161,7 +161,7 @@ def _given(run: RunDirectory, new: NewWord) -> Neighbours:
     for name in new.neighbours:
         if name not in run.vocabulary or name in SPECIALS:
             raise UserError(
-                f"The neighbour '{name}' of '{new.word}' is not among the run's words: give words that it knows."
+                f"The neighbour '{name}' of '{new.word}' is not a word of the run: give words that it knows."
             )
     ids = [int(number) for number in run.vocabulary.encode(new.neighbours)]
     return Neighbours(ids, [GIVEN_SIMILARITY] * len(ids))
@@ -199,7 +199,7 @@ def _take_from_unknown(bias_V: Tensor, counts_V: np.ndarray, wanted: float) -> f
 def _without(shared: UnknownWords, vocabulary: Vocabulary) -> UnknownWords:
     weights = {word: weight for word, weight in shared.weights.items() if word not in vocabulary}
     if not weights and not shared.rest:
-        raise UserError("Every word of the list of unknown words is known: give words that are not in the vocabulary.")
+        raise UserError("All words of the list of unknown words are known: give words that are not in the vocabulary.")
     return UnknownWords(weights, shared.rest, shared.num_rest)
 
 
@@ -223,7 +223,7 @@ def _write(
     done = {"run": str(run.path), "num_added": len(change.added), "num_dropped": len(change.dropped)}
     changes = before.get("changes", [])
     if not isinstance(changes, list):
-        raise UserError(f"'{run.path / LEXICON_FILE}' is damaged (its changes are no list): restore the file.")
+        raise UserError(f"'{run.path / LEXICON_FILE}' is damaged (its changes are not a list): restore the file.")
     with files.atomic_directory(out) as partial:
         made = RunDirectory(partial, run.config, vocabulary, run.normaliser, counts)
         made.write_description()

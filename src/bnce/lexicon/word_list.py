@@ -44,7 +44,7 @@ def read_new_words(path: str, normaliser: Normaliser) -> list[NewWord]:
 
 def read_words(path: str) -> list[str]:
     """Read words to drop, a word a line."""
-    return [word for _, (word,) in _read(path, "a word a line", 1)]
+    return [word for _, (word,) in _read(path, "one word per line", 1)]
 
 
 def read_weighted_words(path: str, normaliser: Normaliser) -> dict[str, float]:
@@ -77,7 +77,9 @@ def _read(path: str, fields: str, num_fields: int) -> list[tuple[int, list[str]]
             what = f"a blank or NUL inside {word!r}" if word else "no word"
             raise UserError(f"'{path}' has {what} on line {line}: give {fields}, with tabs between fields.")
         if word in SPECIALS:
-            raise UserError(f"'{path}' has {word} on line {line}: every model has {' and '.join(SPECIALS)}; remove it.")
+            raise UserError(
+                f"'{path}' has {word} on line {line}: every model has {' and '.join(SPECIALS)}; remove this line."
+            )
         if word in line_of:
             raise UserError(f"'{path}' has '{word}' both on line {line_of[word]} and on line {line}: remove one.")
         line_of[word] = line

@@ -44,7 +44,7 @@ def batch_nce(batch: OutputBatch) -> Tensor:
     K = batch.num_noise
     if B + K < 2:
         raise UserError(
-            f"B-NCE needs noise words, but the batch holds {B} target and num_noise is {K}: "
+            f"B-NCE needs noise words, but the batch has {B} target and num_noise is {K}: "
             "use a batch of at least 2 or set num_noise above 0."
         )
     column_TM = batch.target_TB

@@ -72,7 +72,7 @@ def trained_positions(valid_TB: Tensor) -> Tensor:
 def _check(batch: OutputBatch) -> None:
     B = batch.target_TB.shape[1]
     if B < 2:
-        raise UserError(f"Chunk B-NCE takes its noise from other streams, but the batch holds {B}: use 2 or more.")
+        raise UserError(f"Chunk B-NCE takes its noise from other streams, but the batch has {B}: use 2 or more.")
     if batch.num_noise:
         raise UserError(f"Chunk B-NCE draws no noise, but num_noise is {batch.num_noise}: set it to 0.")
 

@@ -59,6 +59,6 @@ def _log_expected(batch: OutputBatch, words: Tensor) -> Tensor:
 def _num_noise(batch: OutputBatch, name: str) -> int:
     if batch.num_noise < 1:
         raise UserError(
-            f"{name} needs noise words, but num_noise is {batch.num_noise}: set it to 1 or more (the paper: 100)."
+            f"{name} needs noise words, but num_noise is {batch.num_noise}: set it to 1 or more (the paper uses 100)."
         )
     return batch.num_noise

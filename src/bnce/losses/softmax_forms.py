@@ -138,7 +138,7 @@ def get_form(name: str, device: torch.device) -> Form:
         raise unknown_name("softmax", name, FORMS)
     if not can_run(name, device):
         there = ", ".join(other for other in FORMS if can_run(other, device))
-        raise UserError(f"The softmax '{name}' cannot run on {device} with what is installed: use one of {there}.")
+        raise UserError(f"The softmax '{name}' cannot run on {device} with the installed packages: use one of {there}.")
     return FORMS[name]
 
 
@@ -191,7 +191,7 @@ def fastest(
         except (RuntimeError, ValueError, TypeError, AssertionError):
             continue  # one that refuses these sizes, or runs out of memory, is no candidate
     if not seconds:
-        raise UserError("No form of the softmax ran at this size: there may not be enough memory.")
+        raise UserError("No softmax implementation ran at this size: there may not be enough memory.")
     return min(seconds, key=seconds.__getitem__), seconds
 
 

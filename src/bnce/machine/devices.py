@@ -25,7 +25,7 @@ def choose_device(name: str) -> torch.device:
         if device.index >= torch.cuda.device_count():
             last = torch.cuda.device_count() - 1
             raise UserError(
-                f"The device '{name}' was asked for, but the last GPU here is cuda:{last}: use that or another."
+                f"The device is '{name}', but the last GPU of this machine is cuda:{last}: use a GPU that exists."
             )
         # Streams, captured steps and kernels are made on the current device, wherever their tensors are.
         torch.cuda.set_device(device)

@@ -67,7 +67,7 @@ class Workers:
                 yield waiting.popleft().result()
         except BrokenProcessPool as error:
             raise UserError(
-                f"One of {self.num_workers} worker processes died, as happens when memory runs out: "
+                f"One of {self.num_workers} worker processes died, probably because memory ran out: "
                 f"run it again with {argument('num_workers', 1)}."
             ) from error
         finally:

@@ -92,7 +92,7 @@ def _check_memory(configs: Sequence[tuple[RunConfig, int]], device: torch.device
         place, total_bytes = "this machine", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if num_bytes > total_bytes:
         raise UserError(
-            f"What is to be timed needs at least {num_bytes / 2**30:,.0f} GiB of memory, but {place} has "
+            f"The benchmark needs at least {num_bytes / 2**30:,.0f} GiB of memory, but {place} has "
             f"{total_bytes / 2**30:,.0f} GiB: give smaller vocabularies, smaller sizes, or fewer models and losses."
         )
 

@@ -68,14 +68,14 @@ def _check_manifest(path: Path) -> str:
     manifest = read_manifest(path)
     told = "checksum matches"
     if manifest.counts_hash is None:
-        told = "written by an earlier version, without a checksum of its own"
+        told = "written by an earlier version, which stored no checksum"
     return f"{len(manifest.statistics)} splits, {told}"
 
 
 def _check_corpus_words(path: Path, manifest: Manifest) -> str:
     vocabulary = Vocabulary.read(path / VOCABULARY_FILE)
     if vocabulary.digest != manifest.vocabulary_digest or len(vocabulary) != manifest.vocab_size:
-        raise damaged(path, f"{VOCABULARY_FILE} is not the vocabulary it was made with")
+        raise damaged(path, f"{VOCABULARY_FILE} is not the vocabulary that the corpus was prepared with")
     return f"{len(vocabulary):,} words, hash matches"
 
 
@@ -115,7 +115,7 @@ def _examine_run(path: Path) -> list[Finding]:
             findings = [changes.pop(finding.name, finding) for finding in findings] + list(changes.values())
         findings.append(model)
     elif (path / METRICS_FILE).is_file() and not read_summary(path).get("model_removed"):
-        told = "missing; a run has one from its first evaluation on (but not the rows of some experiments of 0.1.0)"
+        told = "missing; every run has one after its first evaluation (except rows of some experiments of 0.1.0)"
         findings.append(Finding(MODEL_FILE, False, told))
     findings += _examine_states(path)
     if is_described:
@@ -123,7 +123,7 @@ def _examine_run(path: Path) -> list[Finding]:
     if (path / METRICS_FILE).is_file():
         findings.append(_look(METRICS_FILE, _check_metrics, path / METRICS_FILE))
     findings += [_look(name, _check_record, path / name) for name in RECORD_FILES if (path / name).is_file()]
-    left = "written at this moment, or left by a killed process: the next training removes it"
+    left = "being written now, or left by a killed process; the next training removes it"
     return [*findings, *(Finding(file.name, True, left) for file in sorted(path.glob(f".*{PARTIAL_SUFFIX}")))]
 
 
@@ -189,11 +189,11 @@ def _examine_model(path: Path) -> tuple[Finding, dict[str, Finding]]:
     for change in find_changes(metadata, now):
         name = change.partition(" ")[0]
         changes[name] = Finding(name, False, f"{change} changed after {MODEL_FILE} was written")
-    told = "checksum matches; vocabulary, counts and settings are those it was written with"
+    told = "checksum matches; vocabulary, counts and settings have not changed since"
     if "vocabulary" not in metadata:
         told = "written by another program: it has no checksum"
     elif "counts" not in metadata:
-        told = "checksum matches, and so does the vocabulary; an earlier version wrote no more"
+        told = "checksum and vocabulary match; an earlier version stored nothing else"
     return _look(MODEL_FILE, _check_model, path, told), changes
 
 

@@ -77,7 +77,8 @@ def bench_paper(
 def to_markdown(result: dict[str, Any]) -> str:
     """Write the measurements as a Markdown table with their conditions."""
     lines = [
-        "| table | model | loss | words/s | ± | ms a step | × softmax | × paper | share of matmul rate | peak memory |",
+        "| table | model | loss | words/s | ± | ms per step | × softmax | × paper | share of matmul rate | peak memory "
+        "|",
         "|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for item in result["measurements"]:

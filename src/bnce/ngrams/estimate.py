@@ -109,7 +109,7 @@ def read_files(
         if 0 < max_tokens <= num_tokens:
             break
     if not parts:
-        raise UserError("The text holds no words: give a file with text in it.")
+        raise UserError("The text has no words: give a file with text.")
     ids = np.concatenate(parts)[: max_tokens or None]
     return NgramText(ids, Vocabulary(growing.words) if vocabulary is None else vocabulary, normaliser)
 

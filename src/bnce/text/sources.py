@@ -114,7 +114,7 @@ def decode_lines(chunks: Iterable[bytes], name: str, errors: str) -> Iterator[st
 
 def no_words(name: str) -> UserError:
     """Say that there is nothing to learn from."""
-    return UserError(f"{name} holds no words: give a file with text in it.")
+    return UserError(f"{name} has no words: give a file with text.")
 
 
 def check_errors(errors: str) -> None:
