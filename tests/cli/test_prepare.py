@@ -106,12 +106,12 @@ def test_unknown_words_are_trained_unless_every_word_is_asked_for(bnce, text: Pa
 
     status, out, err = bnce("prepare", text, "--out", place / "given", "--vocab", place / "all" / "vocab.txt")
     assert status == 0
-    assert f"Vocabulary: as given; the training text has {every.num_types:,} different words." in " ".join(out.split())
+    assert f"Vocabulary: as given; the training text has {every.num_types:,} distinct words." in " ".join(out.split())
     assert Corpus.open(place / "given").vocabulary == every.vocabulary
     assert "Warning: The training text has no <unk>" in " ".join(err.split())
     shown = " ".join(bnce("info", place / "given", "--batch-size", 2)[1].split())
     assert "warning: The training text has no <unk>" in shown
-    assert f"<unk>; the training text has {every.num_types:,} different words" in shown
+    assert f"<unk>; the training text has {every.num_types:,} distinct words" in shown
 
 
 def test_options_reach_the_corpus(bnce, text: Path, place: Path) -> None:

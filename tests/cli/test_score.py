@@ -160,7 +160,7 @@ def test_carried_over_a_long_text_is_near_what_evaluate_measures(bnce: Command, 
     assert (evaluated["min_context"], evaluated["max_context"]) == (65, 576)
     assert scored["ppl"] == pytest.approx(evaluated["ppl_n"], rel=1e-3)
     told = bnce("evaluate", trained, "--text", path).stdout
-    assert "a word is predicted from the 65 to 576 words before it, across sentences" in told
+    assert "each word is predicted from the 65 to 576 words before it, across sentences" in told
     assert "a single one may be above 1" in told
 
 

@@ -288,7 +288,7 @@ def test_bad_text_in_any_split(texts: dict[str, str], place: Path, tmp_path: Pat
     [
         ({"vocab_size": 2}, "A vocabulary of 2 words is too small: give at least 3"),
         ({"min_count": 0}, "The minimal count is 0: it must be 1 or more"),
-        ({"min_count": 9999}, "No word occurs 9999 times"),
+        ({"min_count": 9999}, "No word occurs at least 9999 times"),
         ({"num_workers": 0}, "The number of workers is 0"),
         ({"valid_fraction": 1.0}, "The valid fraction is 1: it must be at least 0 and less than 1"),
         ({"test_fraction": -0.1}, "The test fraction is -0.1"),
