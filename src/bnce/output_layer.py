@@ -64,7 +64,9 @@ class OutputLayer(nn.Module):
         self._loss = get_loss(loss)
         self.normalises = LOSSES.find(loss).self_normalises  # whether the loss teaches it to be normalised by ln Z
         if LOSSES.find(loss).draws == "must" and num_noise < 1:
-            raise UserError(f"num_noise is {num_noise}: {loss} draws its noise, so give 1 or more (the paper: 100).")
+            raise UserError(
+                f"num_noise is {num_noise}: {loss} draws its noise words, so give 1 or more (the paper uses 100)."
+            )
         self.hidden_size, self.vocab_size = hidden_size, vocab_size
         self.num_noise, self.sparse, self.ignore_index = num_noise, sparse, ignore_index
         self.softmax, self.max_distinct_targets = "fused", max_distinct_targets

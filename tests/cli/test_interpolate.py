@@ -107,7 +107,7 @@ def test_refusals(refused: Refused, trained: Path, arpa: Path, texts: Path, tmp_
     assert "is a mixture itself" in refused("interpolate", trained, "m.toml", *valid)
     assert "is not a run directory" in refused("interpolate", trained, tmp_path / "none", *valid)
     assert "There is no file" in refused("interpolate", trained, arpa, "--valid", tmp_path / "none")
-    assert "Unknown mode of mixing 'checked'" in refused("interpolate", trained, arpa, *valid, "--mode", "checked")
+    assert "Unknown mixing mode 'checked'" in refused("interpolate", trained, arpa, *valid, "--mode", "checked")
 
 
 def test_a_mixture_is_evaluated(

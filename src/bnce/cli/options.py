@@ -54,9 +54,9 @@ SplitLinesOption = Annotated[
 
 
 def is_normalised(mode: str, what: str, modes: Sequence[str] = MODES) -> bool:
-    """Tell whether a mode is that of the softmax, and refuse one that is not known; `what` is done in that mode."""
+    """Tell whether a mode uses the softmax, and refuse an unknown one; `what` names the task."""
     if mode not in modes:
-        raise unknown_name(f"mode of {what}", mode, modes)
+        raise unknown_name(f"{what} mode", mode, modes)
     return mode == "normalised"
 
 

@@ -90,7 +90,7 @@ def _disk(device: torch.device) -> Finding:
 
 def _loss(kind: Loss, num_noise: int, device: torch.device) -> Finding:
     error = loss_error(kind, num_noise, device)
-    told = f"relative error against float64 {error:.1e}, allowed {TOLERANCE:.0e}"
+    told = f"relative error compared with float64 {error:.1e}, allowed {TOLERANCE:.0e}"
     return Finding("loss", error < TOLERANCE, told)
 
 
