@@ -22,11 +22,12 @@ from typing import Any
 
 import torch
 
-from bnce.config import RunConfig, load_recipe
+from bnce.config import RunConfig
 from bnce.corpus.store import Corpus
 from bnce.errors import NotFiniteError
 from bnce.files import to_json
 from bnce.machine.devices import choose_device
+from bnce.recipes.recipe import load_recipe
 from bnce.training.run import create_run
 from bnce.training.trainer import Trainer
 

@@ -22,10 +22,10 @@ from pathlib import Path
 
 import torch
 
-from bnce.config import load_recipe
 from bnce.machine.threads import INTERVAL_SECONDS, use_threads
 from bnce.machine.workers import num_cores
 from bnce.measure.bench import bench
+from bnce.recipes.recipe import load_recipe
 from bnce.version import __version__
 
 CPU = torch.device("cpu")

@@ -16,14 +16,13 @@ from bnce.config import (
     RunConfig,
     TrainingConfig,
     from_tables,
-    load_recipe,
     read_config,
-    recipe_names,
     to_toml,
 )
 from bnce.errors import UserError
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.losses import LOSSES
+from bnce.recipes.recipe import load_recipe, recipe_names
 
 
 def refusal(name: str, *, model: str | None = None, loss: str | None = None, settings: tuple[str, ...] = ()) -> str:

@@ -12,8 +12,9 @@ import pytest
 from damage import damaged
 from small_corpus import small_config, small_corpus
 
-from bnce.config import load_recipe, read_config, recipe_names, to_toml
+from bnce.config import read_config, to_toml
 from bnce.errors import UserError
+from bnce.recipes.recipe import load_recipe, recipe_names
 from bnce.runs.directory import RunDirectory
 from bnce.text.normalise import Normaliser
 

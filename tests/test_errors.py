@@ -11,8 +11,8 @@ import typer
 
 import bnce
 from bnce.cli import app
-from bnce.config import load_recipe
 from bnce.errors import UserError, argument, naming_options, unknown_name
+from bnce.recipes.recipe import load_recipe
 
 PACKAGE = Path(bnce.__file__).parent
 
@@ -85,7 +85,7 @@ def test_messages_name_no_options_outside_the_command_line() -> None:
     found = []
     for path in PACKAGE.rglob("*.py"):
         place = path.relative_to(PACKAGE)
-        if place.parts[0] in ("cli", "errors.py") or place.name in ("style.py", "names.py", "resuming.py"):
+        if place.parts[0] in ("cli", "errors.py") or place.name in ("style.py", "resuming.py"):
             continue  # the command line itself; the colours of pages; the command that resumes a run
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):

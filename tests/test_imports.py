@@ -22,6 +22,7 @@ ORDER = [
     "reading",
     "kinds",
     "config",
+    "recipes",
     "machine",
     "text",
     "corpus",

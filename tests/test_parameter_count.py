@@ -7,10 +7,11 @@ import sys
 import numpy as np
 import pytest
 
-from bnce.config import LossConfig, ModelConfig, load_recipe
+from bnce.config import LossConfig, ModelConfig
 from bnce.kinds.bodies import BODIES
 from bnce.language_model import LanguageModel, count_parameters
 from bnce.noise import unigram
+from bnce.recipes.recipe import load_recipe
 
 # Tables 2 and 4 of the paper; its OBWB vocabulary is "≈ 0.8M", the usual one has 793,471 words.
 LTCB_MILLIONS = {"ffnn": 48.8, "rnn": 64.6, "relu-rnn": 48.8, "lstm": 66.0, "relu-lstm": 50.3}

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from bnce.config import ModelConfig, load_recipe
+from bnce.config import ModelConfig
 from bnce.language_model import count_parameters
+from bnce.recipes.recipe import load_recipe
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -1,8 +1,6 @@
-"""Settings: one small frozen dataclass per component, read from TOML recipes and written back as TOML.
+"""Settings: one small frozen dataclass per component, read from TOML and written back as TOML.
 
-A recipe describes a family of runs: `[models.NAME]` and `[losses.NAME]` hold what differs by model and loss,
-`[corpora.NAME]` how one corpus is trained on and no other, and it may name one other recipe as its `base`. Choosing a
-model, a loss and a corpus resolves it to a `RunConfig`, which is what a run directory keeps.
+A `RunConfig` is what a run directory keeps.
 """
 
 from __future__ import annotations
@@ -10,15 +8,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import os
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bnce.errors import UserError, argument, shown, unknown_name
 from bnce.kinds.bodies import BODIES
-from bnce.kinds.kind import Registry
 from bnce.kinds.losses import LOSSES
 from bnce.kinds.optimisers import OPTIMISERS
 from bnce.reading import parse_toml
@@ -158,53 +153,13 @@ SECTIONS: dict[str, type] = {
     "training": TrainingConfig,
 }
 _TEXTS = ("recipe", "corpus", "init")
-_VARIANTS: dict[str, Registry[Any]] = {"models": BODIES, "losses": LOSSES}
 
 Section = TypeVar("Section")
 
 
-def recipe_names() -> list[str]:
-    """List the recipes that come with the package."""
-    return sorted(entry.name.removesuffix(".toml") for entry in _shipped().iterdir() if entry.name.endswith(".toml"))
-
-
-def load_recipe(
-    name: str,
-    *,
-    model: str | None = None,
-    loss: str | None = None,
-    corpus: str | None = None,
-    settings: Sequence[str] = (),
-) -> RunConfig:
-    """Resolve a recipe (a shipped name or a TOML file) for one model and one loss, with `key=value` settings on top.
-
-    The corpus, unless one is named, is the recipe's own.
-    """
-    tables = _read_with_base(name, seen=())
-    model = model or str(tables.get("model", {}).get("name", ModelConfig.name))
-    loss = loss or str(tables.get("loss", {}).get("name", LossConfig.name))
-    BODIES.find(model)
-    LOSSES.find(loss)
-    of_model, of_loss = dict(tables.get("models", {}).get(model, {})), dict(tables.get("losses", {}).get(loss, {}))
-    corpus = corpus or tables.get("corpus", "")
-    of_corpus = tables.get("corpora", {}).get(corpus, {}) if isinstance(corpus, str) else {}
-    rates = [of_model.pop("optimiser", {}), of_loss.pop("optimiser", {})]
-    resolved: dict[str, Any] = {
-        "recipe": Path(name).stem,
-        "corpus": corpus,
-        "model": {**tables.get("model", {}), **of_model, "name": model},
-        "loss": {**tables.get("loss", {}), **of_loss, "name": loss},
-        "optimiser": {**tables.get("optimiser", {}), **rates[0], **rates[1]},
-        "training": {**tables.get("training", {}), **of_corpus},
-    }
-    for setting in settings:
-        _apply_setting(resolved, setting)
-    return from_tables(resolved, name)
-
-
 def from_tables(tables: Mapping[str, Any], origin: str) -> RunConfig:
     """Build a `RunConfig` from parsed TOML; unknown keys and wrong types are refused by name."""
-    _known_keys(tables, (*SECTIONS, *_TEXTS), origin, "key")
+    known_keys(tables, (*SECTIONS, *_TEXTS), origin, "key")
     texts = {key: tables.get(key, "") for key in _TEXTS}
     for key, value in texts.items():
         if not isinstance(value, str):
@@ -219,13 +174,13 @@ def change_settings(config: RunConfig, settings: Sequence[str]) -> RunConfig:
     """Put `key=value` settings on top of a config."""
     tables = dataclasses.asdict(config)
     for setting in settings:
-        _apply_setting(tables, setting)
+        apply_setting(tables, setting)
     return from_tables(tables, argument("settings"))
 
 
 def read_config(path: str | Path) -> RunConfig:
     """Read the `config.toml` of a run directory; one that was cut short has not all of its parts."""
-    tables = _parse(_read_bytes(Path(path)), str(path))
+    tables = parse_tables(read_bytes(Path(path)), str(path))
     config = from_tables(tables, str(path))
     for key in ("recipe", "corpus", *SECTIONS):
         if key not in tables:
@@ -254,73 +209,24 @@ def _toml_value(value: str | bool | int | float) -> str:
     return repr(value)
 
 
-def _shipped() -> Any:
-    return resources.files("bnce") / "recipes"
-
-
-def _read_with_base(name: str, seen: tuple[str, ...]) -> dict[str, Any]:
-    if name in seen:
-        raise UserError(f"Recipe '{name}' is its own base ({' → '.join((*seen, name))}): give another base.")
-    tables = _parse(_recipe_bytes(name), name)
-    _known_keys(tables, (*SECTIONS, *_VARIANTS, "corpora", "base", "corpus"), name, "key")
-    for key in (*SECTIONS, *_VARIANTS, "corpora"):
-        _must_be_table(tables.get(key, {}), f"{name}: [{key}]")
-    for key, registry in _VARIANTS.items():
-        _known_keys(tables.get(key, {}), registry.names, f"{name}: [{key}]", registry.what)
-        for variant, table in tables.get(key, {}).items():
-            _must_be_table(table, f"{name}: [{key}.{variant}]")
-            _must_be_table(table.get("optimiser", {}), f"{name}: [{key}.{variant}.optimiser]")
-    for variant, table in tables.get("corpora", {}).items():
-        _must_be_table(table, f"{name}: [corpora.{variant}]")
-    base = tables.pop("base", None)
-    if base is None:
-        return tables
-    if not isinstance(base, str):
-        raise UserError(f"{name}: base is {shown(base)}: it must be the name or the path of one recipe.")
-    if not base or not base.isprintable():
-        raise unknown_name("recipe", base, recipe_names())
-    # A base may stand beside the file that names it; resolved, so that a circle of files always meets itself.
-    beside = (Path(name).parent / base).resolve()
-    is_beside = name not in recipe_names() and os.path.isfile(beside)
-    return _merge(_read_with_base(str(beside) if is_beside else base, (*seen, name)), tables)
-
-
-def _recipe_bytes(name: str) -> bytes:
-    if name in recipe_names():
-        return bytes((_shipped() / f"{name}.toml").read_bytes())
-    path = Path(name)
-    if os.path.isfile(path):  # Path.is_file raises over names that are too long
-        return _read_bytes(path)
-    if path.suffix == ".toml" or "/" in name:
-        raise UserError(
-            f"The recipe file '{name}' does not exist: give a TOML file or one of {', '.join(recipe_names())}."
-        )
-    raise unknown_name("recipe", name, recipe_names())
-
-
-def _read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
+    """Read a file of settings."""
     try:
         return path.read_bytes()
     except OSError as error:
         raise UserError(f"Cannot read '{path}': {error.strerror}.") from error
 
 
-def _parse(data: bytes, origin: str) -> dict[str, Any]:
+def parse_tables(data: bytes, origin: str) -> dict[str, Any]:
+    """Parse TOML that stands at `origin`."""
     try:
         return parse_toml(data)
     except ValueError as error:
         raise UserError(f"'{origin}' is not valid TOML: {error}.") from error
 
 
-def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(below)
-    for key, value in above.items():
-        both_tables = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = _merge(merged[key], value) if both_tables else value
-    return merged
-
-
-def _apply_setting(tables: dict[str, Any], setting: str) -> None:
+def apply_setting(tables: dict[str, Any], setting: str) -> None:
+    """Put one `section.key=value` on top of tables of settings."""
     key, equals, text = setting.partition("=")
     section, dot, name = key.strip().partition(".")
     if not equals or not dot:
@@ -341,9 +247,9 @@ def _apply_setting(tables: dict[str, Any], setting: str) -> None:
 
 
 def _section(kind: type[Section], table: Any, origin: str) -> Section:
-    _must_be_table(table, origin)
+    must_be_table(table, origin)
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    _known_keys(table, tuple(fields), origin, "setting")
+    known_keys(table, tuple(fields), origin, "setting")
     values = {}
     for name, value in table.items():
         wanted = type(fields[name].default)
@@ -356,12 +262,14 @@ def _section(kind: type[Section], table: Any, origin: str) -> Section:
     return kind(**values)
 
 
-def _must_be_table(table: Any, origin: str) -> None:
+def must_be_table(table: Any, origin: str) -> None:
+    """Refuse what is not a table of settings."""
     if not isinstance(table, Mapping):
         raise UserError(f"{origin} must be a table of settings, not {shown(table)}.")
 
 
-def _known_keys(table: Mapping[str, Any], allowed: Sequence[str], origin: str, kind: str) -> None:
+def known_keys(table: Mapping[str, Any], allowed: Sequence[str], origin: str, kind: str) -> None:
+    """Refuse keys that nobody reads."""
     for key in table:
         if key not in allowed:
             raise unknown_name(f"{kind} in {origin}:", key, allowed)

@@ -17,7 +17,7 @@ from rich.console import Console
 from bnce import cli
 from bnce.cli.console import print_json, progress_bar
 from bnce.cli.train import Display
-from bnce.config import load_recipe
+from bnce.recipes.recipe import load_recipe
 from bnce.version import __version__
 
 from .conftest import Command

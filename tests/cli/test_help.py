@@ -12,9 +12,9 @@ import pytest
 
 from bnce import cli
 from bnce.cli.completion import complete, complete_list, complete_recipe, complete_setting, complete_subject
-from bnce.config import recipe_names
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.losses import LOSSES
+from bnce.recipes.recipe import recipe_names
 from bnce.report.formats import FORMATS
 
 from .conftest import Command

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from bnce.config import load_recipe
 from bnce.corpus.streams import PrefetchedStreams, Streams, open_streams
 from bnce.language_model import LanguageModel
 from bnce.losses.softmax_forms import FORMS, can_run
@@ -16,6 +15,7 @@ from bnce.measure.bench import bench
 from bnce.noise import make_noise
 from bnce.optimisers import build_optimiser
 from bnce.output_layer import OutputLayer
+from bnce.recipes.recipe import load_recipe
 from bnce.training.step import NUM_EAGER_STEPS, TrainingStep
 
 V, B, T, NUM_CHUNKS = 200, 32, 10, 40

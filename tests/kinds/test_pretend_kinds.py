@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from bnce.cli import app
 from bnce.cli.completion import complete_setting
-from bnce.config import LossConfig, ModelConfig, OptimiserConfig, load_recipe
+from bnce.config import LossConfig, ModelConfig, OptimiserConfig
 from bnce.errors import UserError
 from bnce.export.bodies import refuse_unknown_body
 from bnce.kinds.bodies import BODIES
@@ -32,6 +32,7 @@ from bnce.models import architecture, build_body
 from bnce.models.recurrent import Recurrent
 from bnce.optimisers import build_optimiser
 from bnce.output_layer import OutputLayer
+from bnce.recipes.recipe import load_recipe
 from bnce.report.names import name_loss, name_model
 from bnce.runs.directory import RunDirectory
 from bnce.runs.resuming import advise_lower_rates

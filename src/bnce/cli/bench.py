@@ -78,10 +78,10 @@ def bench(
       bnce bench ltcb --losses bnce --vocab-sizes 80000 --json
       bnce bench --suite paper --out benchmarks/results/h200
     """
-    from bnce.config import load_recipe
     from bnce.machine.devices import choose_device
     from bnce.machine.threads import use_threads
     from bnce.measure.bench import bench as measure
+    from bnce.recipes.recipe import load_recipe
 
     use_threads(threads)
     if suite is not None:

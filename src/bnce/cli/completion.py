@@ -31,14 +31,14 @@ def complete_list(*names: str) -> Completer:
 
 def complete_recipe(incomplete: str) -> list[str]:
     """Offer the shipped recipes, and TOML files and directories."""
-    from bnce.config import recipe_names
+    from bnce.recipes.recipe import recipe_names
 
     return [*_fitting(recipe_names(), incomplete), *_paths(incomplete, ".toml")]
 
 
 def complete_subject(incomplete: str) -> list[str]:
     """Offer the shipped recipes, and everything there is on disk."""
-    from bnce.config import recipe_names
+    from bnce.recipes.recipe import recipe_names
 
     return [*_fitting(recipe_names(), incomplete), *_paths(incomplete, "")]
 

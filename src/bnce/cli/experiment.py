@@ -110,7 +110,7 @@ def experiment(
         opened = open_corpus(corpus, lambda done, total: bar.update(task, completed=done, total=total))
 
     def make_config(row: PlannedRow) -> RunConfig:
-        from bnce.config import load_recipe
+        from bnce.recipes.recipe import load_recipe
 
         config = load_recipe(
             recipe or RECIPES[table], model=row.model, loss=row.loss, corpus=corpus, settings=settings or []

@@ -71,7 +71,7 @@ def info(
       bnce info runs/relu-lstm
       bnce info corpora/wiki --batch-size 1600
     """
-    from bnce.config import load_recipe, recipe_names
+    from bnce.recipes.recipe import load_recipe, recipe_names
 
     path = Path(subject)
     if (path / "corpus.json").is_file():

@@ -211,7 +211,8 @@ def _plan(
     source: RunDirectory | None,
 ) -> tuple[Path, RunConfig]:
     """Say where the run is and what it does; a resumed run changes the settings that may change, and no others."""
-    from bnce.config import change_settings, load_recipe, read_config, recipe_names
+    from bnce.config import change_settings, read_config
+    from bnce.recipes.recipe import load_recipe, recipe_names
     from bnce.runs.directory import is_begun
     from bnce.runs.resuming import check_changes, describe_differences, find_differences, resume_command
     from bnce.training.run import corpus_setting
@@ -264,8 +265,8 @@ def _start_config(
     recipe: str, model: str | None, loss: str | None, corpus: str | None, settings: list[str], source: RunDirectory
 ) -> RunConfig:
     """Resolve a recipe for a run that starts from another, whose network it takes over."""
-    from bnce.config import load_recipe
     from bnce.lexicon.start import check_same_network, inherited_settings
+    from bnce.recipes.recipe import load_recipe
 
     config = load_recipe(
         recipe,

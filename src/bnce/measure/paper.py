@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from bnce.config import RunConfig, load_recipe
+from bnce.config import RunConfig
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.losses import LOSSES
 from bnce.measure.bench import bench, conditions, matmul_teraflops
+from bnce.recipes.recipe import load_recipe
 
 VOCAB_SIZES = {"ltcb": 80_000, "obwb": 793_471}
 
