@@ -1,4 +1,4 @@
-"""The bodies, which `--model` names: the layers from embedded words to the last hidden layer."""
+"""The bodies, which `model.name` chooses: the layers from embedded words to the last hidden layer."""
 
 from __future__ import annotations
 

@@ -13,9 +13,14 @@ from bnce.kinds.kind import Kind, Registry
 class Colour:
     """A colour on light and on dark ground: Okabe and Ito's, which the colour-blind can tell apart."""
 
-    variable: str  # the style sheet's name for it
+    name: str
     light: str
     dark: str
+
+    @property
+    def variable(self) -> str:
+        """What a style sheet calls it."""
+        return f"--{self.name}"
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class Loss(Kind):
     has_forms: bool = False  # can be computed in several ways, among which `loss.softmax` chooses
     is_baseline: bool = False  # speeds and qualities are told relative to it
     tables: tuple[str, ...] = ()  # of the paper's, that it has rows in
-    colour: Colour = Colour("--other", "#b3589a", "#e79ccb")
+    colour: Colour = Colour("other", "#b3589a", "#e79ccb")
     # What it is called, and its colour, where it may draw words and does.
     shown_with_drawn: str | None = None
     colour_with_drawn: Colour | None = None
@@ -66,7 +71,7 @@ LOSSES: Registry[Loss] = Registry(
         has_forms=True,
         is_baseline=True,
         tables=TABLES,
-        colour=Colour("--softmax", "#5b6472", "#b8c0cc"),
+        colour=Colour("softmax", "#5b6472", "#b8c0cc"),
     ),
     Loss(
         name="nce",
@@ -77,7 +82,7 @@ LOSSES: Registry[Loss] = Registry(
         self_normalises=True,
         columns=lambda shape: shape.num_noise + 1,
         draws="must",
-        colour=Colour("--nce", "#c98500", "#f2b63c"),
+        colour=Colour("nce", "#c98500", "#f2b63c"),
     ),
     Loss(
         name="snce",
@@ -89,7 +94,7 @@ LOSSES: Registry[Loss] = Registry(
         columns=lambda shape: shape.num_noise + 1,
         draws="must",
         tables=TABLES,
-        colour=Colour("--snce", "#d55e00", "#ff8a45"),
+        colour=Colour("snce", "#d55e00", "#ff8a45"),
     ),
     Loss(
         name="bnce",
@@ -102,9 +107,9 @@ LOSSES: Registry[Loss] = Registry(
         draws="may",
         batch_is_noise=True,
         tables=TABLES,
-        colour=Colour("--bnce", "#0072b2", "#56b4e9"),
+        colour=Colour("bnce", "#0072b2", "#56b4e9"),
         shown_with_drawn="adaptive B-NCE",
-        colour_with_drawn=Colour("--adaptive", "#009e73", "#2fd0a2"),
+        colour_with_drawn=Colour("adaptive", "#009e73", "#2fd0a2"),
     ),
     Loss(
         name="chunk-bnce",  # ours; beside the paper's in its tables
@@ -118,6 +123,6 @@ LOSSES: Registry[Loss] = Registry(
         whole_chunk=True,
         merges_targets=True,
         tables=TABLES,
-        colour=Colour("--chunk", "#7a4fbf", "#b79cf0"),
+        colour=Colour("chunk", "#7a4fbf", "#b79cf0"),
     ),
 )
