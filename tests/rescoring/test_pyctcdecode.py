@@ -8,11 +8,13 @@ import pytest
 from small_corpus import VOCAB_SIZE, small_model
 
 from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
+from bnce.errors import UserError
 from bnce.rescoring.pyctcdecode import DecoderLanguageModel
 from bnce.runs.unknown_words import UnknownWords
 from bnce.scoring.run_model import RunModel
 from bnce.text.normalise import Normaliser
 from tests.scoring.plain import plain_log_probs
+from tests.scoring.unigram import Unigram
 
 
 def make_model(body: str = "lstm") -> RunModel:
@@ -85,3 +87,8 @@ def test_it_has_what_the_decoder_asks_for() -> None:
     assert DecoderLanguageModel(make_model("lstm")).order == 10
     for name in ("alpha", "beta", "unk_score_offset", "score_boundary"):
         setattr(adapter, name, getattr(adapter, name))
+
+
+def test_a_decoder_takes_a_run() -> None:
+    with pytest.raises(UserError, match="'unigram' is a model of the kind 'unigram': a decoder takes a run"):
+        DecoderLanguageModel(Unigram({"a": 0.5}))

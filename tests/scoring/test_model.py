@@ -6,11 +6,8 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
-from bnce.errors import UserError
 from bnce.scoring import model as model_module
-from bnce.scoring.generate import Sampling
 from bnce.scoring.model import sentence_blocks
 from bnce.text.normalise import Normaliser
 
@@ -31,8 +28,8 @@ def test_blocks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(sentence_blocks([])) == []
 
 
-def test_a_new_kind_of_model_has_every_call_by_four_of_its_own() -> None:
-    """`score_words`, `start`, `advance` and `next_log_probs` are enough."""
+def test_a_new_kind_of_model_gets_the_calls_from_text() -> None:
+    """`score_words`, `start`, `advance` and `next_log_probs` are enough; `word_by_word` has the rest."""
     (scored,) = ONE.score(["a b zebra"])
     assert scored.words == ["a", "b", "zebra", "</s>"]
     np.testing.assert_allclose(10**scored.log10_probs, [0.5, 0.125, 0.125, 0.25])
@@ -41,17 +38,5 @@ def test_a_new_kind_of_model_has_every_call_by_four_of_its_own() -> None:
     first, second = ONE.rescore(["b", ("a", -0.1)], after=ONE.read(ONE.start(), "a b"))
     assert (first.text, second.text) == ("a", "b")
     assert first.log_prob == pytest.approx(math.log(0.5 * 0.25))
-    assert [(word.word, word.prob) for word in ONE.next_words("a", 2)] == [
-        ("a", pytest.approx(0.5)),
-        ("</s>", pytest.approx(0.25)),
-    ]
-    assert ONE.generate("b", 1, 3, Sampling(temperature=0)) == ["b a a a …"]
-    scorer = ONE.scorer()
-    states = scorer.advance([scorer.start()] * 2, [2, 3])
-    torch.testing.assert_close(
-        scorer.score(states, [[2, 3], [0, 2]]).exp(), torch.tensor([[0.5, 0.125], [0.25, 0.5]]).double()
-    )
     assert (ONE.vocab_size, ONE.log_z, ONE.max_context, ONE.device) == (4, None, None, "cpu")
     assert (ONE.has_constant, ONE.self_normalised, ONE.reader().check()) == (False, True, None)
-    with pytest.raises(UserError, match="The number of next words is 0"):
-        ONE.next_words("a", 0)

@@ -142,6 +142,13 @@ def test_shares_of_unknown_words() -> None:
         assert before[0].oov.tolist() == [False, True, True, True, True, False, False]
         assert after[0].oov.tolist() == [False, False, False, True, True, False, False]
         assert after[0].ids == before[0].ids
+        # The same as the next word, whether it is asked for alone or among others.
+        state = shared.advance(shared.start(), "w3")
+        assert shared.next_log_probs(state, ["zebra"], normalised=normalised) == pytest.approx(
+            after[0].log10_probs[1] * math.log(10), abs=1e-5
+        )
+        among = shared.next_log_probs(state, ["gnu", *shared.vocabulary.words, "zebra"], normalised=normalised)
+        assert among[-1] - among[0] == pytest.approx(math.log(3))
     totals = Totals.of(after)
     assert (totals.num_oov, totals.num_words) == (2, 7)
     assert totals.log10_prob_no_oov == pytest.approx(

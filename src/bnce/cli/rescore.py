@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 PANEL = "Weights (logarithms, higher is better)"
 CARRY_PANEL = "Context from earlier utterances"
+
+
+def _weight(text: str, default: str = "0") -> Any:
+    """Make the option of a weight, which has its default where neither it nor a file is given."""
+    return typer.Option(metavar="W", help=text, show_default=default, rich_help_panel=PANEL)
 
 
 def rescore(
@@ -48,35 +53,11 @@ def rescore(
         typer.Option(metavar="FILE", help="Scores of the old language model for Kaldi text: 'key score' lines."),
     ] = None,
     costs: Annotated[bool, typer.Option("--costs", help="Scores are costs, as in Kaldi: lower is better.")] = (False),
-    am_weight: Annotated[
-        float | None,
-        typer.Option(metavar="W", help="Weight of the acoustic score.", show_default="1", rich_help_panel=PANEL),
-    ] = None,
-    old_lm_weight: Annotated[
-        float | None,
-        typer.Option(
-            metavar="W", help="Weight of the old language model's score.", show_default="0", rich_help_panel=PANEL
-        ),
-    ] = None,
-    lm_weight: Annotated[
-        float | None,
-        typer.Option(
-            metavar="W", help="Weight of RUN's ln p (natural logarithm).", show_default="1", rich_help_panel=PANEL
-        ),
-    ] = None,
-    word_penalty: Annotated[
-        float | None,
-        typer.Option(metavar="W", help="Subtract W per word.", show_default="0", rich_help_panel=PANEL),
-    ] = None,
-    oov_penalty: Annotated[
-        float | None,
-        typer.Option(
-            metavar="W",
-            help="Subtract W per word that RUN does not know.",
-            show_default="0",
-            rich_help_panel=PANEL,
-        ),
-    ] = None,
+    am_weight: Annotated[float | None, _weight("Weight of the acoustic score.", "1")] = None,
+    old_lm_weight: Annotated[float | None, _weight("Weight of the old language model's score.")] = None,
+    lm_weight: Annotated[float | None, _weight("Weight of RUN's ln p (natural logarithm).", "1")] = None,
+    word_penalty: Annotated[float | None, _weight("Subtract W per word.")] = None,
+    oov_penalty: Annotated[float | None, _weight("Subtract W per word that RUN does not know.")] = None,
     weights_file: Annotated[
         Path | None,
         typer.Option(

@@ -16,6 +16,8 @@ import bisect
 import math
 
 from bnce.corpus.vocabulary import END, SPECIALS, UNK
+from bnce.errors import UserError
+from bnce.scoring.model import Model
 from bnce.scoring.run_model import RunModel
 from bnce.scoring.scorer import State
 from bnce.text.normalise import UNKNOWN_WORD
@@ -37,7 +39,7 @@ class DecoderLanguageModel:
 
     def __init__(
         self,
-        model: RunModel,
+        model: Model,
         alpha: float = ALPHA,
         beta: float = BETA,
         unk_score_offset: float = UNKNOWN_OFFSET,
@@ -45,6 +47,8 @@ class DecoderLanguageModel:
         *,
         normalised: bool = False,
     ) -> None:
+        if not isinstance(model, RunModel):
+            raise UserError(f"'{model.name}' is a model of the kind '{model.kind}': a decoder takes a run.")
         self.model, self.normalised = model, normalised
         self.alpha, self.beta = alpha, beta
         self.unk_score_offset, self.score_boundary = unk_score_offset, score_boundary

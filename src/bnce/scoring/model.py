@@ -14,7 +14,7 @@ import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,8 @@ from bnce.errors import UserError
 from bnce.scoring import word_by_word
 from bnce.scoring.batches import Check
 from bnce.scoring.generate import Sampling
-from bnce.scoring.scored import Floats, ScoredSentence, WordScores
+from bnce.scoring.scored import Floats, NextWord, RescoredHypothesis, ScoredSentence, WordScores
 from bnce.scoring.weights import Weights, count_words
-from bnce.scoring.word_by_word import NextWord
 from bnce.text.normalise import Normaliser
 
 # Sentences in memory at a time, fewer where they are long: enough that neighbours in length are alike.
@@ -37,17 +36,6 @@ BLOCK_WORDS = 2**18
 Words = Sequence[str]
 # What a model needs to go on from some words: its own affair, and never changed.
 State = Any
-
-
-@dataclass(frozen=True)
-class RescoredHypothesis:
-    """A hypothesis with what decides over it; `place` is where it stood in the list that was given."""
-
-    text: str
-    total: float
-    score: float  # the one it came with
-    log_prob: float  # natural logarithm, of all its words and </s>
-    place: int
 
 
 class Reader:

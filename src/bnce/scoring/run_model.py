@@ -19,9 +19,8 @@ from bnce.scoring.batches import Check, SentenceScorer
 from bnce.scoring.generate import Sampling, generate, top_words
 from bnce.scoring.model import Model, Reader, Words, check_num_next
 from bnce.scoring.prefixes import score_prefixes
-from bnce.scoring.scored import Floats, WordScores
+from bnce.scoring.scored import Floats, NextWord, WordScores
 from bnce.scoring.scorer import Scorer, State, gather, refuse_unnormalised
-from bnce.scoring.word_by_word import NextWord
 from bnce.text.normalise import UNKNOWN_WORD, Normaliser
 
 # Of so many words of the vocabulary one or more: then all of them are scored at once.

@@ -1,9 +1,9 @@
-"""What scoring a text gives, whichever model scored it: probabilities of words by sentence, and their totals.
+"""What models give, whichever they are: probabilities of words by sentence, totals, next words, sorted hypotheses.
 
-`WordScores` has natural logarithms, as models compute them; all else has logarithms to the base 10, as SRILM and KenLM
-print them. OOV words are those outside the vocabulary; they are
-scored as `<unk>`, and figures come with and without them. `ppl` counts sentence ends as words, `ppl1` leaves them out
-of the count but not out of the sum: that is SRILM's definition.
+`WordScores` has natural logarithms, as models compute them; sentences and totals have logarithms to the base 10, as
+SRILM and KenLM print them. OOV words are those outside the vocabulary; they are scored as `<unk>`, and figures come
+with and without them. `ppl` counts sentence ends as words, `ppl1` leaves them out of the count but not out of the sum:
+that is SRILM's definition.
 """
 
 from __future__ import annotations
@@ -123,3 +123,28 @@ class Totals:
             "log10_prob_no_oov": self.log10_prob_no_oov,
             **self.perplexities(),
         }
+
+
+@dataclass(frozen=True)
+class NextWord:
+    """A word that may come next; probabilities sum to one over the vocabulary when they are normalised."""
+
+    word: str
+    prob: float
+    log10_prob: float
+
+    @classmethod
+    def of(cls, word: str, log_prob: float) -> NextWord:
+        """Give a word of this ln p."""
+        return cls(word, math.exp(log_prob), log_prob / math.log(10))
+
+
+@dataclass(frozen=True)
+class RescoredHypothesis:
+    """A hypothesis with what decides over it; `place` is where it stood in the list that was given."""
+
+    text: str
+    total: float
+    score: float  # the one it came with
+    log_prob: float  # natural logarithm, of all its words and </s>
+    place: int

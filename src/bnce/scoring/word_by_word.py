@@ -8,9 +8,7 @@ Legend: B states, K words a state, V vocabulary.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,24 +17,10 @@ from torch import Tensor
 
 from bnce.corpus.vocabulary import END
 from bnce.scoring.generate import Sampling, check_texts, sample_words
-from bnce.scoring.scored import Floats
+from bnce.scoring.scored import Floats, NextWord
 
 if TYPE_CHECKING:
     from bnce.scoring.model import Model
-
-
-@dataclass(frozen=True)
-class NextWord:
-    """A word that may come next; probabilities sum to one over the vocabulary when they are normalised."""
-
-    word: str
-    prob: float
-    log10_prob: float
-
-    @classmethod
-    def of(cls, word: str, log_prob: float) -> NextWord:
-        """Give a word of this ln p."""
-        return cls(word, math.exp(log_prob), log_prob / math.log(10))
 
 
 def likeliest(model: Model, prompt: Sequence[str], k: int, normalised: bool) -> list[NextWord]:
