@@ -16,6 +16,7 @@ from bnce.kinds.kind import Kind, Registry, load
 from bnce.kinds.losses import LOSSES
 from bnce.kinds.optimisers import OPTIMISERS
 
+USAGE = Path(__file__).parents[2] / "docs" / "usage.md"
 PACKAGE = Path(bnce.__file__).parent
 ALL = [kind for registry in (BODIES, LOSSES, OPTIMISERS) for kind in registry]
 
@@ -64,6 +65,11 @@ def test_every_record_leads_to_what_builds_it(kind: Kind) -> None:
         assert callable(load(kind.checked_by))
     assert kind.help == kind.help.strip()
     assert not kind.help.endswith(".")
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.name)
+def test_the_manual_says_the_same_as_the_help(kind: Kind) -> None:
+    assert f"| `{kind.name}` | {kind.help} |" in USAGE.read_text(encoding="utf-8").splitlines()
 
 
 def test_records_need_nothing_but_python() -> None:

@@ -14,7 +14,10 @@ from bnce.kinds.losses import LOSSES
 from bnce.losses import OutputBatch, get_loss
 from bnce.measure import doctor
 from bnce.measure.doctor import TOLERANCE, Finding, examine, loss_error
+from bnce.models import State
+from bnce.models.recurrent import Recurrent
 from bnce.noise import Noise
+from bnce.optimisers.sgd import Sgd
 
 CPU = torch.device("cpu")
 
@@ -78,6 +81,26 @@ def test_a_check_that_breaks_is_a_finding_and_the_rest_goes_on(monkeypatch: pyte
     findings = by_name(examine(CPU))
     assert findings["loss nce"] == Finding("loss nce", False, "RuntimeError: out of order")
     assert findings["loss bnce"].well
+
+
+def test_a_body_that_forgets_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Recurrent.forward
+
+    def forgetful(self: Recurrent, embedded_TBE: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
+        return plain(self, embedded_TBE, tuple(torch.zeros_like(part) for part in state))
+
+    monkeypatch.setattr(Recurrent, "forward", forgetful)
+    findings = by_name(examine(CPU))
+    assert findings["model ffnn"].well
+    assert not any(findings[f"model {name}"].well for name in ("rnn", "relu-rnn", "lstm", "relu-lstm"))
+
+
+def test_an_optimiser_that_goes_uphill_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Sgd._step
+    monkeypatch.setattr(Sgd, "_step", lambda self, gradients, clip: plain(self, gradients, -clip))
+    findings = by_name(examine(CPU))
+    assert not findings["optimiser sgd"].well
+    assert findings["optimiser rowwise"].well
 
 
 def test_versions_and_machine_are_named() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bnce.config import OptimiserConfig
-from bnce.optimisers.schedule import Schedule
+from bnce.config import SCHEDULE_NAMES, OptimiserConfig
+from bnce.optimisers.schedule import DECAYS, Schedule
 
 
 def test_halve_after_patience_epochs_without_a_better_one() -> None:
@@ -69,3 +69,8 @@ def test_schedule_state_comes_back() -> None:
         resumed.end_epoch(perplexity)
         assert (resumed.factor(0), resumed.state()) == (schedule.factor(0), schedule.state())
     assert schedule.factor(0) == 0.125
+
+
+def test_every_name_has_its_schedule() -> None:
+    """One that nobody wrote used to fall like `linear`."""
+    assert set(SCHEDULE_NAMES) == {"halve", *DECAYS}

@@ -19,7 +19,7 @@ OPTIMISERS: Registry[Optimiser] = Registry(
     Optimiser(
         name="sgd",
         shown="SGD",
-        help="the paper's",
+        help="plain SGD, as in the paper",
         built_by="bnce.optimisers.sgd:Sgd",
         rates=("learning_rate",),
     ),

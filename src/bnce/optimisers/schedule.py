@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from bnce.config import OptimiserConfig
+
+# What is left of the rate when so much of the run is left.
+DECAYS: dict[str, Callable[[float], float]] = {
+    "linear": lambda left: left,
+    "cosine": lambda left: 0.5 - 0.5 * math.cos(math.pi * left),
+}
 
 
 class Schedule:
@@ -24,9 +31,7 @@ class Schedule:
         if self.config.schedule == "halve":
             return 0.5**self.halvings
         warm = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
-        left = 1.0 - step / self.total_steps
-        if self.config.schedule == "cosine":
-            left = 0.5 - 0.5 * math.cos(math.pi * left)
+        left = DECAYS[self.config.schedule](1.0 - step / self.total_steps)
         return warm * max(self.FLOOR, left)
 
     def end_epoch(self, perplexity: float) -> None:
