@@ -23,7 +23,7 @@ _BLOCK_WORDS = 8192
 
 @dataclass
 class Agreement:
-    """How a graph's numbers and PyTorch's lie to each other, over all that was compared."""
+    """The difference between a graph's results and PyTorch's, over all that was compared."""
 
     largest: float  # absolute value on the way to a result, which rounding is relative to
     difference: float = 0.0  # of the graph from PyTorch
