@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import gc
 import json
 import math
 import shutil
@@ -20,13 +19,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from bnce.config import RunConfig
 from bnce.corpus.store import Corpus
 from bnce.errors import NotFiniteError
 from bnce.files import to_json
 from bnce.machine.devices import choose_device
+from bnce.machine.memory import release_memory
 from bnce.recipes.recipe import load_recipe
 from bnce.training.run import create_run
 from bnce.training.trainer import Trainer
@@ -161,9 +159,7 @@ class Search:
             observer.record = {"ppl_f": None, "ppl_n": None, "seconds": 0.0, "error": str(error)}
         record = observer.record or {}
         shutil.rmtree(path, ignore_errors=True)
-        gc.collect()  # a captured step keeps its memory until its owner is collected
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        release_memory(self.device)
         return {
             **{key: record.get(key) for key in ("ppl_f", "ppl_n", "log_z_mean", "log_z_std", "seconds", "error")},
             "wall_seconds": time.monotonic() - begin,

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from bnce.losses.softmax_forms import FORMS, can_run, fastest
-from bnce.machine.devices import describe_device
+from bnce.machine.devices import choose_device, describe_device
 from bnce.version import __version__
 
 SIZES = {"LTCB": (80_000, 400, 400 * 20), "OBWB": (793_471, 600, 500 * 20)}
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="a directory for softmax.md")
     parser.add_argument("--tables", default="LTCB,OBWB", help="which of the two sizes")
     out, tables = (lambda given: (given.out, given.tables.split(",")))(parser.parse_args())
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = choose_device("auto")
     dtype = torch.bfloat16 if device.type == "cuda" else None
     lines = ["| | V | D | words | " + " | ".join(FORMS) + " |", "|---|---:|---:|---:|" + "---:|" * len(FORMS)]
     for table in tables:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+
+from bnce.machine import memory
 
 LARGE = 400_000_000
 
@@ -40,3 +44,31 @@ assert peak_memory_bytes(torch.device("cpu")) < {2 * LARGE}, peak_memory_bytes(t
 def test_only_what_the_run_needs_counts(program: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_this_machine_has_more_than_this_process_holds() -> None:
+    cpu = torch.device("cpu")
+    assert memory.total_memory_bytes(cpu) > memory.peak_memory_bytes(cpu)
+    memory.release_memory(cpu)  # nothing to give back but what nobody refers to
+
+
+def test_a_gpu_is_asked_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    answers = {
+        "get_device_properties": SimpleNamespace(total_memory=80),
+        "mem_get_info": (30, 80),
+        "memory_allocated": 5,
+        "max_memory_allocated": 7,
+        "reset_peak_memory_stats": None,
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, answer=answer: asked.append(device) or answer)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: asked.append(gpu))
+    gpu = torch.device("cuda:1")
+    memory.reset_peak_memory(gpu)
+    memory.release_memory(gpu)
+    assert memory.total_memory_bytes(gpu) == 80
+    assert memory.free_gpu_memory_bytes(gpu) == 30
+    assert memory.held_gpu_memory_bytes(gpu) == 5
+    assert memory.peak_memory_bytes(gpu) == 7
+    assert asked == 6 * [gpu]

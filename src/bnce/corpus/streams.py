@@ -19,6 +19,7 @@ from torch import Tensor
 
 from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
+from bnce.machine.memory import free_gpu_memory_bytes
 
 SORTED_AT_ONCE = 2**24  # words
 COUNTED_AT_ONCE = 2**22  # words
@@ -145,8 +146,7 @@ def _distinct(word_CN: Tensor) -> int:
 def open_streams(ids: np.ndarray, batch_size: int, num_steps: int, num_context: int, device: torch.device) -> Streams:
     """Put the text on a GPU if it takes at most a quarter of what is free there; else it is read from its file."""
     if device.type == "cuda":
-        free_bytes, _ = torch.cuda.mem_get_info(device)
-        if 4 * len(ids) <= free_bytes // 4:
+        if 4 * len(ids) <= free_gpu_memory_bytes(device) // 4:
             return DeviceStreams(ids, batch_size, num_steps, num_context, device)
         return PrefetchedStreams(ids, batch_size, num_steps, num_context)
     return Streams(ids, batch_size, num_steps, num_context)

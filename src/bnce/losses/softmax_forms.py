@@ -22,6 +22,7 @@ from torch import Tensor
 from bnce.errors import UserError, unknown_name
 from bnce.losses.output_batch import OutputBatch
 from bnce.losses.softmax import chunked_cross_entropy, cross_entropy
+from bnce.machine.devices import synchronize
 from bnce.machine.precision import product_dtype
 
 Form = Callable[[Tensor, Tensor, Tensor, Tensor, "Tensor | None"], Tensor]
@@ -196,6 +197,5 @@ def fastest(
 
 
 def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    synchronize(device)
     return time.perf_counter()

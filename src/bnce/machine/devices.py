@@ -1,4 +1,4 @@
-"""Which device computes, and what it is called."""
+"""Which device computes, what it is called, and when it has done its work."""
 
 from __future__ import annotations
 
@@ -38,3 +38,9 @@ def describe_device(device: torch.device) -> str:
         return torch.cuda.get_device_name(device)
     num_threads = torch.get_num_threads()
     return f"CPU, {num_threads} thread{'s' if num_threads > 1 else ''}"
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a GPU has done all it was given; a CPU has always."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,13 +1,39 @@
-"""How much memory a run needed at most: the process's on a CPU, PyTorch's own on a GPU."""
+"""How much memory there is, and how much of it is held: the process's on a CPU, PyTorch's own on a GPU."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
+import os
 import resource
 import sys
 from pathlib import Path
 
 import torch
+
+
+def total_memory_bytes(device: torch.device) -> int:
+    """Read how much memory a GPU has, or this machine."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def free_gpu_memory_bytes(device: torch.device) -> int:
+    """Read how much of a GPU's memory nobody holds."""
+    return int(torch.cuda.mem_get_info(device)[0])
+
+
+def held_gpu_memory_bytes(device: torch.device) -> int:
+    """Read how much of a GPU's memory PyTorch holds for tensors now."""
+    return int(torch.cuda.memory_allocated(device))
+
+
+def release_memory(device: torch.device) -> None:
+    """Give back what nobody uses any more: a captured step keeps its memory until its owner is collected."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def reset_peak_memory(device: torch.device) -> None:

@@ -7,7 +7,6 @@ whole round several times over, and the medians are compared: a machine that slo
 from __future__ import annotations
 
 import itertools
-import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +22,8 @@ from bnce.errors import UserError
 from bnce.kinds.losses import LOSSES, BatchShape
 from bnce.language_model import LanguageModel, count_parameters
 from bnce.losses import softmax_forms
-from bnce.machine.devices import describe_device
+from bnce.machine.devices import describe_device, synchronize
+from bnce.machine.memory import held_gpu_memory_bytes, peak_memory_bytes, reset_peak_memory, total_memory_bytes
 from bnce.noise import make_noise
 from bnce.optimisers import build_optimiser
 from bnce.training.step import NUM_EAGER_STEPS, TrainingStep
@@ -86,10 +86,7 @@ def _check_memory(configs: Sequence[tuple[RunConfig, int]], device: torch.device
         sizes = config.model.embedding_size + config.model.hidden_size
         num_numbers += sum(count_parameters(config.model, vocab_size).values()) + words * (sizes + NUM_CHUNKS)
     num_bytes = 4 * num_numbers
-    if device.type == "cuda":
-        place, total_bytes = "the GPU", torch.cuda.get_device_properties(device).total_memory
-    else:
-        place, total_bytes = "this machine", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    place, total_bytes = "the GPU" if device.type == "cuda" else "this machine", total_memory_bytes(device)
     if num_bytes > total_bytes:
         raise UserError(
             f"The benchmark needs at least {num_bytes / 2**30:,.0f} GiB of memory, but {place} has "
@@ -114,11 +111,11 @@ def matmul_teraflops(device: torch.device) -> float:
     left, right = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
     seconds = []
     for _ in range(8):
-        torch.cuda.synchronize(device)
+        synchronize(device)
         begin = time.perf_counter()
         for _ in range(5):
             torch.mm(left, right)
-        torch.cuda.synchronize(device)
+        synchronize(device)
         seconds.append((time.perf_counter() - begin) / 5)
     return 2 * size**3 / statistics.median(seconds) / 1e12
 
@@ -130,9 +127,9 @@ class _Runner:
         torch.manual_seed(config.training.seed)
         self.config, self.vocab_size, self.device = config, vocab_size, device
         on_gpu = device.type == "cuda"
-        before_bytes = torch.cuda.memory_allocated(device) if on_gpu else 0
+        before_bytes = held_gpu_memory_bytes(device) if on_gpu else 0
         if on_gpu:
-            torch.cuda.reset_peak_memory_stats(device)
+            reset_peak_memory(device)
         weights = 1.0 / np.arange(1, vocab_size + 1)
         noise = make_noise(config.loss.noise, weights, config.loss.noise_power).to(device)
         with torch.device(device):
@@ -154,7 +151,7 @@ class _Runner:
         self.softmax = self._choose_softmax() if loss.has_forms else None
         self.chunks = itertools.cycle([*streams.chunks()])
         self.run(0.0)  # the first steps allocate, compile and settle
-        self.peak_memory_bytes = torch.cuda.max_memory_allocated(device) - before_bytes if on_gpu else None
+        self.peak_memory_bytes = peak_memory_bytes(device) - before_bytes if on_gpu else None
 
     def _choose_softmax(self) -> str:
         """Take the form of the softmax that the settings name, or measure which is the fastest."""
@@ -172,11 +169,10 @@ class _Runner:
         num_steps = 0
         while num_steps < MIN_STEPS or time.perf_counter() - begin < seconds:
             self.step(next(self.chunks), 1.0)
-            if self.device.type == "cuda" and num_steps % 10 == 0:
-                torch.cuda.synchronize(self.device)
+            if num_steps % 10 == 0:
+                synchronize(self.device)
             num_steps += 1
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        synchronize(self.device)
         return (time.perf_counter() - begin) / num_steps
 
 

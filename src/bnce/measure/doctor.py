@@ -21,6 +21,7 @@ from bnce.kinds.optimisers import OPTIMISERS, Optimiser
 from bnce.language_model import LanguageModel
 from bnce.losses import OutputBatch
 from bnce.machine.devices import describe_device
+from bnce.machine.memory import total_memory_bytes
 from bnce.machine.precision import float32_products
 from bnce.models import build_body
 from bnce.noise import log_uniform
@@ -77,9 +78,7 @@ def _versions(device: torch.device) -> Finding:
 def _machine(device: torch.device) -> Finding:
     detail = describe_device(device)
     if device.type == "cuda":
-        detail += (
-            f", {torch.cuda.get_device_properties(device).total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}"
-        )
+        detail += f", {total_memory_bytes(device) / 2**30:.0f} GiB, CUDA {torch.version.cuda}"
     return Finding("device", True, detail)
 
 

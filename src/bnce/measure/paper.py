@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from bnce.config import RunConfig
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.losses import LOSSES
+from bnce.machine.memory import release_memory
 from bnce.measure.bench import bench, conditions, matmul_teraflops
 from bnce.recipes.recipe import load_recipe
 
@@ -61,10 +61,7 @@ def bench_paper(
             item["speedup_over_paper"] = item["words_per_second"] / paper if paper else None
             item["matmul_share"] = item["teraflops"] / ceiling if ceiling else None
             rows.append(item)
-        # Captured graphs keep their memory until their owners are collected.
-        gc.collect()
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
+        release_memory(device)
         if progress is not None:
             progress(number + 1, len(groups))
     return {

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from bnce.machine.devices import synchronize
+
 
 class TrainingClock:
     """Counts the seconds of training alone, and the tokens that went by in them."""
@@ -28,8 +30,7 @@ class TrainingClock:
 
     def pause(self) -> None:
         """Let the clock stand, once the device has done all it was given."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        synchronize(self.device)
         self.seconds, self._started = self._elapsed(), None
 
     def count(self, num_tokens: int, *, is_startup: bool) -> None:
@@ -40,7 +41,7 @@ class TrainingClock:
         if not is_startup:
             self.timed_tokens += num_tokens
             return
-        torch.cuda.synchronize(self.device)
+        synchronize(self.device)
         now = time.monotonic()
         assert self._started is not None
         self.startup_seconds += now - self._started

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -18,6 +17,7 @@ from bnce.corpus.store import Corpus
 from bnce.errors import BusyError, DiskFullError, UserError, argument, unknown_name
 from bnce.kinds.bodies import BODIES, Body
 from bnce.kinds.losses import LOSSES, Loss
+from bnce.machine.memory import release_memory
 from bnce.runs.checkpoint import MODEL_FILE, remove_states
 from bnce.runs.directory import RunDirectory, hold_run, is_finished, read_status, read_summary
 from bnce.runs.resuming import describe_differences, find_differences
@@ -114,9 +114,7 @@ def run_experiment(
             raise  # it would stop the others, too
         except (UserError, OSError) as error:
             failed[row.name] = str(error)
-        gc.collect()  # a captured step keeps its memory until its owner is collected
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
+        release_memory(device)
     return find_outcome(rows, out, failed)
 
 
