@@ -23,7 +23,7 @@ _HEADINGS = {
     "by_position": ("position", "Test perplexity by position in the sentence"),
 }
 _CAPTIONS = {
-    "by_frequency": "Words by their rank in the training text; <unk> stands apart, its PPLn as a ring. ",
+    "by_frequency": "Words by their rank in the training text; <unk> is drawn separately, its PPLn as a ring. ",
     "by_position": "Position 1 is the first word after a sentence end. ",
 }
 _STYLES = "Solid: PPLf, by the full softmax. Dashed: PPLn, by the constant Z."
@@ -166,7 +166,7 @@ def sentence_section(comparison: Comparison, legend: Sequence[str]) -> list[str]
     if not lines:
         return []
     guide = (
-        "The test sentences of five words or more with the highest mean loss. Below every word stands its loss, "
+        "The test sentences of five words or more with the highest mean loss. Below each word is its loss, "
         "−ln p with the softmax, in nats; the stronger its colour, the less expected."
     )
     return ["<h2>Worst sentences</h2>", f'<p class="guide">{escape(guide)}</p>', *lines]

@@ -44,7 +44,7 @@ def write_files(comparison: Comparison, directory: str | Path) -> list[Path]:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"The output '{directory}' is no directory to write to ({error.strerror}): give another one."
+            f"Cannot write to the output directory '{directory}' ({error.strerror}): give another one."
         ) from error
     for path, content in rendered.items():
         write_text(path, content)

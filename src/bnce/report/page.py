@@ -16,11 +16,11 @@ from bnce.report.style import style
 from bnce.report.table import COLUMNS, grouped
 
 _GUIDE = (
-    "Each row is one training run. PPLf is the perplexity under the full softmax and tells how good it is. "
-    "PPLn replaces the sum over the vocabulary by the constant Z, which makes a model cheap to query; it is "
-    "no bound, so read it beside PPLf and log Z: the closer the two, and the narrower log Z around ln Z, the "
-    "better the model normalises itself. TS is the training speed in words per second, NoP the number of "
-    "parameters, and × softmax the speed relative to the softmax run of the same model."
+    "Each row is one training run. PPLf is the perplexity with the full softmax: lower is better. PPLn uses a fixed "
+    "constant Z in place of the softmax sum, which makes a model cheap to query. PPLn is not a bound, so read it "
+    "together with PPLf and log Z. The closer PPLn is to PPLf, and the narrower log Z lies around ln Z, the better "
+    "the model normalises itself. TS is the training speed in words per second, NoP the number of parameters, and "
+    "× softmax the speed relative to the softmax run of the same model."
 )
 
 

@@ -60,15 +60,15 @@ def draw_plots(comparison: Comparison) -> list[Plot]:
         make_plot(
             "seconds",
             "Validation perplexity by training time",
-            f"{styles} Further left is sooner.",
+            f"{styles} Further left is faster.",
             lambda: _draw_curves(timed, "seconds", "training time (seconds, log scale)"),
             timed,
         ),
         make_plot(
             "log-z",
             "Normalisation on test",
-            "How log Z (natural) is spread over test contexts. The dotted line is the constant ln Z of PPLn: "
-            "a narrow peak on it is a model that normalises itself.",
+            "The distribution of log Z (natural logarithm) over test contexts. The dotted line is the constant ln Z of "
+            "PPLn. A model that normalises itself has a narrow peak there.",
             lambda: _draw_log_z(normalised),
             normalised,
         ),
@@ -83,8 +83,8 @@ def draw_plots(comparison: Comparison) -> list[Plot]:
         make_plot(
             "quality",
             "Time to quality",
-            f"Seconds of training until validation PPLf was within {100 * (MARGIN - 1):.0f}% of the best of the same "
-            "model's finished softmax run. Shorter is better; ≤: it was there at its first evaluation.",
+            f"Seconds of training until validation PPLf came within {100 * (MARGIN - 1):.0f}% of the best PPLf of the "
+            "finished softmax run of the same model. Shorter is better. ≤: reached at the first evaluation.",
             lambda: _draw_quality(sought),
             sought,
             has_legend=False,
