@@ -26,7 +26,7 @@ from bnce.files import to_json
 from bnce.machine.devices import choose_device
 from bnce.machine.memory import release_memory
 from bnce.recipes.recipe import load_recipe
-from bnce.training.run import create_run
+from bnce.training.plan import create_run
 from bnce.training.trainer import Trainer
 
 START = {

@@ -11,7 +11,7 @@ import torch
 
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig, RunConfig, TrainingConfig
 from bnce.corpus.manifest import SplitStatistics
-from bnce.corpus.store import Corpus, write_description, write_ids
+from bnce.corpus.store import VOCABULARY_FILE, Corpus, hash_ids, ids_dtype, start_ids, write_description, write_ids_at
 from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
 from bnce.language_model import LanguageModel
 from bnce.noise import unigram
@@ -30,6 +30,13 @@ def random_ids(num_tokens: int, vocab_size: int = VOCAB_SIZE, seed: int = 1) -> 
     return ids
 
 
+def write_ids(directory: Path, name: str, ids: np.ndarray, vocab_size: int) -> str:
+    """Write the ids of a split and give the hash of the file."""
+    start_ids(directory, name, len(ids), vocab_size)
+    write_ids_at(directory, name, ids.astype(ids_dtype(vocab_size)), 0)
+    return hash_ids(directory, name)
+
+
 def write_corpus(directory: Path, splits: Mapping[str, np.ndarray], vocab_size: int = VOCAB_SIZE) -> Corpus:
     """Write ids as the corpus directory they would have come from."""
     directory.mkdir(parents=True)
@@ -37,11 +44,11 @@ def write_corpus(directory: Path, splits: Mapping[str, np.ndarray], vocab_size: 
     statistics, hashes = {}, {}
     for name, ids in splits.items():
         statistics[name] = SplitStatistics(len(ids), int(np.sum(ids == END)), 1, int(np.sum(ids == UNK)))
-        hashes[name] = write_ids(directory, name, [ids], len(ids), vocab_size)
+        hashes[name] = write_ids(directory, name, ids, vocab_size)
     counts = np.bincount(splits["train"], minlength=vocab_size)
-    write_description(
-        directory, Vocabulary(words), Normaliser(False, "whitespace", "lines"), counts, statistics, hashes
-    )
+    vocabulary = Vocabulary(words)
+    vocabulary.write(directory / VOCABULARY_FILE)
+    write_description(directory, vocabulary, Normaliser(False, "whitespace", "lines"), counts, statistics, hashes)
     return Corpus.open(directory)
 
 

@@ -77,6 +77,7 @@ ROOM_ORDERS = {
         "word_choice",
         "encoding",
         "prepare",
+        "opening",
         "streams",
         "audit",
     ],

@@ -19,17 +19,18 @@ from bnce.report.comparison import compare_runs
 from bnce.report.formats import write_files
 from bnce.rescoring.nbest import read_nbest, read_references
 from bnce.runs.directory import RunDirectory
+from bnce.runs.model_file import save_weights
 from bnce.runs.unknown_words import UnknownWords
 from bnce.scoring.weights import Weights
 from bnce.text.sources import read_lines
-from bnce.training.run import create_run
+from bnce.training.plan import create_run
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> str:
     corpus = small_corpus(tmp_path / "corpus")
     made = RunDirectory.create(str(tmp_path / "run"), small_config(corpus), corpus)
-    made.save_model(small_model("relu-lstm"), 1)
+    save_weights(made, small_model("relu-lstm").state_dict(), 1)
     return str(made.path)
 
 

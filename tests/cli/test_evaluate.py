@@ -15,6 +15,7 @@ from bnce.corpus.store import Corpus
 from bnce.evaluation.evaluate import evaluate
 from bnce.runs.checkpoint import MODEL_FILE
 from bnce.runs.directory import RunDirectory
+from bnce.runs.model_file import load_model
 
 from .conftest import Command
 
@@ -45,7 +46,7 @@ def test_json_fits_on_a_screen_unless_detail_is_asked_for(bnce: Command, trained
 
 
 def test_another_split_and_its_first_tokens(bnce: Command, trained: Path, corpus: Path) -> None:
-    model, ids = RunDirectory.open(trained).load_model(), Corpus.open(corpus).split("valid")
+    model, ids = load_model(RunDirectory.open(trained)), Corpus.open(corpus).split("valid")
     record = bnce("evaluate", trained, "--split", "valid", "--json").json
     assert record["split"] == "valid"
     assert record["ppl_f"] == evaluate(model, ids).ppl_f

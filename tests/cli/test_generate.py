@@ -11,6 +11,7 @@ import pytest
 
 from bnce.runs.checkpoint import MODEL_FILE, read_model
 from bnce.runs.directory import RunDirectory
+from bnce.runs.model_file import save_weights
 
 from .conftest import Command
 
@@ -65,7 +66,7 @@ def test_words_are_not_markup(bnce: Command, trained: Path, tmp_path: Path) -> N
     normaliser = {"lowercase": True, "tokens": "whitespace", "sentences": "lines"}
     tensors, _ = read_model(copy / MODEL_FILE)
     (copy / "normaliser.json").write_text(json.dumps(normaliser), encoding="utf-8")
-    RunDirectory.open(copy).save_tensors(tensors, 1)
+    save_weights(RunDirectory.open(copy), tensors, 1)
     outcome = bnce("generate", copy, "--prompt", "[red] [/b]", "-n", 1)
     assert outcome.status == 0
     assert outcome.stdout.startswith("[red] [/b]")

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from bnce.corpus.opening import DOCSTRING_WORDS
 from bnce.corpus.store import Corpus
 from bnce.runs.directory import RunDirectory
-from bnce.training.run import DOCSTRING_WORDS
+from bnce.runs.model_file import load_model
 
 from .conftest import Command
 
@@ -20,7 +21,7 @@ Refused = Callable[..., str]
 
 def test_a_run(bnce: Command, trained: Path) -> None:
     record = bnce("info", trained, "--json").json
-    model = RunDirectory.open(trained).load_model()
+    model = load_model(RunDirectory.open(trained))
     assert record["num_parameters"] == sum(record["num_parameters_by_part"].values()) == model.num_parameters
     assert (record["recipe"], record["model"], record["vocab_size"]) == ("wiki", "relu-lstm", 30)
     assert record["architecture"] == "6–8(R)–7(B)–V"

@@ -23,6 +23,8 @@ from bnce.language_model import LanguageModel
 from bnce.runs import checkpoint
 from bnce.runs.checkpoint import state_files
 from bnce.runs.directory import RunDirectory, hold_run
+from bnce.runs.metrics import read_metrics
+from bnce.runs.model_file import load_model
 from bnce.training.step import TrainingStep
 
 from .conftest import Command, settings
@@ -67,7 +69,7 @@ def test_from_text_to_model_in_two_commands(bnce: Command, texts: Path, place: P
     assert record["status"] == "finished"
     assert record["vocab_size"] == 30
     assert record["command"].startswith("bnce train wiki --corpus ")
-    model = RunDirectory.open(run).load_model()
+    model = load_model(RunDirectory.open(run))
     assert record["num_parameters"] == model.num_parameters
     assert record["test"]["split"] == "test"
     assert 1 < record["test"]["ppl_f"] < 30
@@ -146,7 +148,7 @@ class TestStopAndResume:
     def test_resumes_by_out_alone(self, bnce: Command, stopped: Path) -> None:
         record = bnce("train", "--out", stopped, "--resume", "--json").json
         assert record["status"] == "finished"
-        assert [each["step"] for each in RunDirectory.open(stopped).read_metrics()] == [40, 80]
+        assert [each["step"] for each in read_metrics(RunDirectory.open(stopped).path).records] == [40, 80]
 
     def test_resumes_by_the_same_command(self, bnce: Command, stopped: Path, corpus: Path) -> None:
         outcome = bnce("train", "wiki", "--corpus", corpus, "--out", stopped, *settings(), "--resume")
@@ -351,7 +353,7 @@ class TestRefusals:
     ) -> None:
         options = ["train", "wiki", "--corpus", corpus, "--out", place / "run", *settings()]
         with monkeypatch.context() as patched:
-            patched.setattr("bnce.training.trainer.Optimiser", None)
+            patched.setattr("bnce.training.trainer.build_optimiser", None)
             with pytest.raises(TypeError):
                 bnce(*options)
         assert list(place.iterdir()) == []
@@ -453,7 +455,7 @@ class TestInit:
         adapted, general = RunDirectory.open(place / "more"), RunDirectory.open(place / "general")
         assert adapted.config.model == general.config.model
         assert adapted.config.init == str((place / "general").resolve())
-        assert adapted.read_metrics()[0]["step"] == 0
+        assert read_metrics(adapted.path).records[0]["step"] == 0
         assert "relu-lstm bnce before the first step: validation PPLn " in outcome.stderr
         assert "nan" not in outcome.stderr
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bnce.runs.directory import RunDirectory
+from bnce.runs.model_file import load_model
 
 from .conftest import Command
 
@@ -40,9 +41,7 @@ def test_the_new_run_is_used_as_any(
     info = bnce("info", out, "--json").json
     assert info["vocab_size"] == info["summary"]["vocab_size"] == 31
     assert (
-        info["num_parameters"]
-        == info["summary"]["num_parameters"]
-        == RunDirectory.open(out).load_model().num_parameters
+        info["num_parameters"] == info["summary"]["num_parameters"] == load_model(RunDirectory.open(out)).num_parameters
     )
     assert bnce("generate", out, "--prompt", "zaba", "-n", 1).stdout.startswith("zaba")
     assert "prepare it with --vocab" in refused("evaluate", out)

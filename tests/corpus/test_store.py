@@ -10,16 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_corpus import write_ids
 
 from bnce.corpus import manifest, store
 from bnce.corpus.manifest import SplitStatistics, sum_statistics
 from bnce.corpus.store import (
+    VOCABULARY_FILE,
     Corpus,
     hash_ids,
     ids_dtype,
     start_ids,
     write_description,
-    write_ids,
     write_ids_at,
 )
 from bnce.corpus.vocabulary import Vocabulary
@@ -36,9 +37,10 @@ def directory(tmp_path: Path) -> Path:
     place.mkdir()
     vocabulary = Vocabulary(["</s>", "<unk>", "a", "b"])
     hashes = {
-        "train": write_ids(place, "train", [TRAIN[:4], TRAIN[4:]], 6, 4),
-        "valid": write_ids(place, "valid", [VALID], 2, 4),
+        "train": write_ids(place, "train", TRAIN, 4),
+        "valid": write_ids(place, "valid", VALID, 4),
     }
+    vocabulary.write(place / VOCABULARY_FILE)
     statistics = {"train": SplitStatistics(6, 2, 1, 1), "valid": SplitStatistics(2, 1, 1, 0)}
     write_description(
         place, vocabulary, Normaliser(lowercase=False), np.bincount(TRAIN, minlength=4), statistics, hashes
@@ -123,7 +125,7 @@ def test_ids_are_mapped_not_read(directory: Path) -> None:
 def test_ids_take_the_room_they_need(tmp_path: Path, vocab_size: int, dtype: str) -> None:
     assert ids_dtype(vocab_size) == dtype
     ids = np.array([0, vocab_size - 1])
-    digest = write_ids(tmp_path, "train", [ids], 2, vocab_size)
+    digest = write_ids(tmp_path, "train", ids, vocab_size)
     written = np.load(tmp_path / "train.npy", allow_pickle=False)
     assert written.dtype == dtype
     assert written.tolist() == ids.tolist()
@@ -227,7 +229,7 @@ def test_ids_are_hashed_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_ids_that_no_vocabulary_gives(directory: Path, train: list[int], message: str) -> None:
-    digest = write_ids(directory, "train", [np.array(train)], 6, 4)
+    digest = write_ids(directory, "train", np.array(train), 4)
     change_manifest(directory, lambda record: record["splits"]["train"].update(sha256=digest))
     with pytest.raises(UserError, match=message):
         Corpus.open(directory).split("train")

@@ -9,6 +9,7 @@ from small_corpus import small_config, small_corpus, small_model
 
 from bnce.corpus.store import Corpus
 from bnce.runs.directory import RunDirectory
+from bnce.runs.model_file import save_weights
 
 MODELS = ("ffnn", "rnn", "relu-rnn", "lstm", "relu-lstm")
 
@@ -19,5 +20,5 @@ def make_run(directory: Path, name: str, loss: str = "bnce", **model: Any) -> Ru
     corpus = Corpus.open(place) if place.exists() else small_corpus(place)
     config = small_config(corpus, model={"name": name, **model}, loss={"name": loss})
     run = RunDirectory.create(directory / "-".join([name, loss, *map(str, model.values())]), config, corpus)
-    run.save_model(small_model(name, loss, **model), step=1)
+    save_weights(run, small_model(name, loss, **model).state_dict(), step=1)
     return run

@@ -18,6 +18,7 @@ from bnce.export import to_safetensors as module
 from bnce.export.to_safetensors import export_rows
 from bnce.runs.checkpoint import MODEL_FILE
 from bnce.runs.directory import RunDirectory
+from bnce.runs.model_file import load_model
 from bnce.training.run import run_training
 
 from .exported_runs import MODELS, make_run
@@ -28,7 +29,7 @@ def test_float32_is_the_run_to_the_bit(tmp_path: Path, name: str) -> None:
     run = make_run(tmp_path, name)
     record = export_rows(run, tmp_path / "out")
     again = RunDirectory.open(tmp_path / "out")
-    expected, found = run.load_model().state_dict(), again.load_model().state_dict()
+    expected, found = load_model(run).state_dict(), load_model(again).state_dict()
     assert found.keys() == expected.keys()
     assert all(found[key].equal(expected[key]) for key in expected)
     assert set(record["max_row_error"].values()) == {0.0}
@@ -41,7 +42,7 @@ def test_float32_is_the_run_to_the_bit(tmp_path: Path, name: str) -> None:
 def test_tables_are_rounded_and_all_else_keeps_its_bits(tmp_path: Path, row_format: str) -> None:
     run = make_run(tmp_path, "relu-lstm")
     record = export_rows(run, tmp_path / "out", row_format)
-    before, after = run.load_model(), RunDirectory.open(tmp_path / "out").load_model()
+    before, after = load_model(run), load_model(RunDirectory.open(tmp_path / "out"))
     for name, tensor in before.state_dict().items():
         error = float((after.state_dict()[name] - tensor).abs().max())
         if name in ("embedding", "output.weight"):
@@ -51,7 +52,7 @@ def test_tables_are_rounded_and_all_else_keeps_its_bits(tmp_path: Path, row_form
             assert error == 0
     # A second export finds nothing more to round.
     export_rows(RunDirectory.open(tmp_path / "out"), tmp_path / "again", row_format)
-    again = RunDirectory.open(tmp_path / "again").load_model()
+    again = load_model(RunDirectory.open(tmp_path / "again"))
     torch.testing.assert_close(again.state_dict(), after.state_dict(), rtol=1e-6, atol=0)
 
 
@@ -73,11 +74,11 @@ def test_what_rounding_does_to_perplexity(
 ) -> None:
     run, corpus = trained
     ids = corpus.split("test")
-    before = evaluate(run.load_model(), ids)
+    before = evaluate(load_model(run), ids)
     share_V = run.target_counts / run.target_counts.sum()
     assert before.ppl_f < 0.6 * np.exp(-np.log(share_V[ids]).mean()), "a model that is no unigram uses its rows"
     export_rows(run, tmp_path / "out", row_format)
-    after = evaluate(RunDirectory.open(tmp_path / "out").load_model(), ids)
+    after = evaluate(load_model(RunDirectory.open(tmp_path / "out")), ids)
     if row_format == "float32":
         assert after == before
     else:

@@ -22,6 +22,7 @@ from bnce.export import to_transformers as module
 from bnce.export.to_transformers import export_transformers
 from bnce.runs.checkpoint import MODEL_FILE
 from bnce.runs.directory import RunDirectory
+from bnce.runs.model_file import load_model
 from bnce.scoring.generate import Sampling, generate
 
 from .exported_runs import MODELS, make_run
@@ -56,7 +57,7 @@ def test_opens_as_any_other_model(opened: Opened) -> None:
     assert type(model).__name__ == "BnceForCausalLM"
     assert type(model).__module__.startswith("transformers_modules.")
     assert not model.training
-    ours = run.load_model().state_dict()
+    ours = load_model(run).state_dict()
     assert model.state_dict().keys() == ours.keys()
     assert all(tensor.equal(ours[name]) for name, tensor in model.state_dict().items())
     assert tokenizer.get_vocab() == {word: number for number, word in enumerate(run.vocabulary.words)}
@@ -81,7 +82,7 @@ def test_a_text_gets_the_perplexity_that_we_give_it(opened: Opened) -> None:
     assert input_ids[0, 1:].tolist() == ids[ids != END].tolist()
     with torch.no_grad():
         loss = float(model(input_ids, labels=input_ids).loss)
-    expected = evaluate(run.load_model(), input_ids[0, 1:].numpy())
+    expected = evaluate(load_model(run), input_ids[0, 1:].numpy())
     assert float(torch.tensor(loss).exp()) == pytest.approx(expected.ppl_f, rel=1e-5)
 
 
@@ -94,7 +95,7 @@ def test_prompts_of_several_lengths_go_on_as_ours_do(opened: Opened) -> None:
     writer = pipeline("text-generation", model=model, tokenizer=tokenizer)
     for prompt, text in zip(prompts, written, strict=True):
         prompt_ids = run.vocabulary.encode(prompt.split()).tolist()
-        (ids,) = generate(run.load_model(), prompt_ids, 1, 8, Sampling(temperature=0), seed=1)
+        (ids,) = generate(load_model(run), prompt_ids, 1, 8, Sampling(temperature=0), seed=1)
         expected = " ".join(run.vocabulary.decode([word for word in ids if word != END]))
         assert text.strip() == expected
         (record,) = writer(prompt, max_new_tokens=8, do_sample=False)
@@ -104,12 +105,12 @@ def test_prompts_of_several_lengths_go_on_as_ours_do(opened: Opened) -> None:
 def test_is_a_run_too_also_after_transformers_saved_it(opened: Opened, tmp_path: Path) -> None:
     run, out, model, _ = opened
     ids = random_ids(200, seed=9)
-    expected = evaluate(run.load_model(), ids)
-    assert evaluate(RunDirectory.open(out).load_model(), ids) == expected
+    expected = evaluate(load_model(run), ids)
+    assert evaluate(load_model(RunDirectory.open(out)), ids) == expected
     copy = shutil.copytree(out, tmp_path / "copy")
     (copy / MODEL_FILE).unlink()
     model.save_pretrained(copy)
-    assert evaluate(RunDirectory.open(copy).load_model(), ids) == expected
+    assert evaluate(load_model(RunDirectory.open(copy)), ids) == expected
 
 
 def test_the_tokenizer_runs_no_code(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ from bnce.output_layer import OutputLayer
 from bnce.recipes.recipe import load_recipe
 from bnce.report.names import name_loss, name_model
 from bnce.runs.directory import RunDirectory
+from bnce.runs.model_file import build_model, load_model
 from bnce.runs.resuming import advise_lower_rates
 from bnce.training.experiment import table_rows
 
@@ -91,8 +92,8 @@ def test_train_builds_what_the_records_name(run: Path) -> None:
     config = RunDirectory.open(run).config
     assert (config.model.name, config.loss.name, config.optimiser.name) == ("gru", "batch-softmax", "sign")
     # A new recurrent name used to train a tanh RNN, and a new optimiser SGD.
-    assert isinstance(RunDirectory.open(run).load_model().body.cell, torch.nn.GRU)
-    model = RunDirectory.open(run).build_model()
+    assert isinstance(load_model(RunDirectory.open(run)).body.cell, torch.nn.GRU)
+    model = build_model(RunDirectory.open(run))
     assert type(build_optimiser(model, config.optimiser)).__name__ == "Sign"
     summary = json.loads((run / "summary.json").read_text())
     assert summary["status"] == "finished"

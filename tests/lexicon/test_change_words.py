@@ -23,6 +23,7 @@ from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.lexicon.change_words import KEPT_UNKNOWN, change_words
 from bnce.lexicon.word_list import NewWord
 from bnce.runs.directory import LEXICON_FILE, RunDirectory
+from bnce.runs.model_file import load_model, read_weights, save_weights
 from bnce.runs.unknown_words import UnknownWords
 from bnce.training.run import create_run, run_training
 
@@ -80,7 +81,7 @@ def missing(texts: Path, run: RunDirectory) -> list[NewWord]:
 
 def measure(run: RunDirectory, texts: Path) -> tuple[np.ndarray, Evaluation]:
     ids, _ = encode_text(str(texts / "test.txt"), run.vocabulary, run.normaliser)
-    return ids, evaluate(run.load_model(), ids)
+    return ids, evaluate(load_model(run), ids)
 
 
 def test_added_words_beat_shares_and_z_stays(
@@ -113,7 +114,7 @@ def test_what_is_known_stays(run: RunDirectory, missing: list[NewWord], tmp_path
     before = {path.name: path.read_bytes() for path in run.path.iterdir() if path.is_file()}
     change_words(run, tmp_path / "more", add=missing[:2])
     assert {path.name: path.read_bytes() for path in run.path.iterdir() if path.is_file()} == before
-    old, new = run.load_model(), RunDirectory.open(tmp_path / "more").load_model()
+    old, new = load_model(run), load_model(RunDirectory.open(tmp_path / "more"))
     size = len(run.vocabulary)
     assert torch.equal(new.embedding[:size], old.embedding)
     assert torch.equal(new.output.weight[:size], old.output.weight)
@@ -133,7 +134,7 @@ def test_more_than_the_unknown_word_has_comes_from_all(
     assert more.target_counts[UNK] == pytest.approx(KEPT_UNKNOWN * unknown, abs=1)
     new_total = total + total - (1 - KEPT_UNKNOWN) * unknown
     assert more.target_counts.sum() == pytest.approx(new_total, abs=1)
-    shift = more.load_model().output.bias.data[END] - run.load_model().output.bias.data[END]
+    shift = load_model(more).output.bias.data[END] - load_model(run).output.bias.data[END]
     assert float(shift) == pytest.approx(math.log(total / new_total), abs=1e-4)
 
 
@@ -149,9 +150,9 @@ def test_dropped_words_become_unknown_and_z_stays(run: RunDirectory, texts: Path
     assert np.array_equal(new_ids, np.where(ids >= 40, UNK, ids))
     assert abs(after.log_z_mean - before.log_z_mean) < 0.05
     # Without the adjustment <unk> would be as rare as before.
-    model = less.load_model()
+    model = load_model(less)
     with torch.no_grad():
-        model.output.bias[UNK] = run.load_model().output.bias[UNK]
+        model.output.bias[UNK] = load_model(run).output.bias[UNK]
     assert evaluate(model, new_ids).ppl_n > 1.1 * after.ppl_n
 
 
@@ -163,11 +164,11 @@ def test_an_unknown_word_that_was_never_seen_learns_from_what_is_dropped(
     counts[UNK] = 0
     np.save(copy / "counts.npy", counts, allow_pickle=False)
     changed = RunDirectory.open(copy)
-    changed.save_tensors(run.read_model()[0], 1)
+    save_weights(changed, read_weights(run)[0], 1)
     change_words(changed, tmp_path / "less", drop=run.vocabulary.words[40:])
     less = RunDirectory.open(tmp_path / "less")
     assert less.target_counts[UNK] == counts[40:].sum()
-    assert not torch.equal(less.load_model().output.weight[UNK], run.load_model().output.weight[UNK])
+    assert not torch.equal(load_model(less).output.weight[UNK], load_model(run).output.weight[UNK])
     assert math.isfinite(measure(less, texts)[1].ppl_f)
 
 

@@ -17,6 +17,8 @@ from bnce.evaluation.evaluate import evaluate
 from bnce.lexicon.start import check_same_network, inherited_settings, start_from
 from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, read_tensors, state_files
 from bnce.runs.directory import RunDirectory
+from bnce.runs.metrics import read_metrics
+from bnce.runs.model_file import build_model, load_model, read_weights, save_weights
 from bnce.training.run import Start, create_run, run_training
 
 CPU = torch.device("cpu")
@@ -52,11 +54,11 @@ def started(general: RunDirectory, corpus: Corpus, out: Path, **training: object
 
 def test_an_equal_vocabulary_gives_the_same_model(general: RunDirectory, little: Corpus, tmp_path: Path) -> None:
     run, start = started(general, little, tmp_path / "run")
-    before = general.load_model().state_dict()
+    before = load_model(general).state_dict()
     assert all(torch.equal(start.tensors[name], tensor) for name, tensor in before.items())
     run_training(run, little, CPU, Watcher(), start=start)
-    first = RunDirectory.open(run.path).read_metrics()[0]
-    expected = evaluate(general.load_model(), little.split("valid"))
+    first = read_metrics(RunDirectory.open(run.path).path).records[0]
+    expected = evaluate(load_model(general), little.split("valid"))
     assert first["step"] == 0
     assert first["ppl_f"] == pytest.approx(expected.ppl_f, rel=1e-6)
     assert first["ppl_n"] == pytest.approx(expected.ppl_n, rel=1e-6)
@@ -68,8 +70,8 @@ def test_adapting_beats_training_from_scratch(general: RunDirectory, little: Cor
     summary = run_training(run, little, CPU, Watcher(), start=start)
     fresh = create_run(tmp_path / "fresh", small_config(little, training={"epochs": 3}), little)
     run_training(fresh, little, CPU, Watcher())
-    adapted = evaluate(RunDirectory.open(run.path).load_model(), little.split("test"))
-    scratch = evaluate(fresh.load_model(), little.split("test"))
+    adapted = evaluate(load_model(RunDirectory.open(run.path)), little.split("test"))
+    scratch = evaluate(load_model(fresh), little.split("test"))
     assert adapted.ppl_f < 0.9 * scratch.ppl_f
     assert summary["init"]["run"] == str(general.path.resolve())
     assert summary["init"]["num_words_kept"] == len(general.vocabulary)
@@ -92,7 +94,7 @@ def test_rows_go_by_word(general: RunDirectory) -> None:
     words = Vocabulary([*known[:2], "fresh", *reversed(known[5:20]), "w7s"])
     counts = np.arange(1, len(words) + 1)
     start = start_from(general, words, counts, "bnce")
-    before = general.load_model().state_dict()
+    before = load_model(general).state_dict()
     for name in ("embedding", "output.weight"):
         assert start.tensors[name].shape[0] == len(words)
         for word in known[5:20]:
@@ -121,7 +123,8 @@ def test_stopped_before_its_first_step_it_goes_on_from_the_same_weights(
     assert resumed["init"] == start.record
     ours, theirs = (read_tensors(each.path / MODEL_FILE, MODEL_FORMAT)[0] for each in (run, whole))
     assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
-    assert [record["step"] for record in run.read_metrics()] == [record["step"] for record in whole.read_metrics()]
+    steps = ([record["step"] for record in read_metrics(each.path).records] for each in (run, whole))
+    assert next(steps) == next(steps)
 
 
 def test_from_a_softmax_it_starts_normalised_by_the_constant(tmp_path: Path, little: Corpus) -> None:
@@ -129,11 +132,11 @@ def test_from_a_softmax_it_starts_normalised_by_the_constant(tmp_path: Path, lit
     source = create_run(tmp_path / "softmax", config, little)
     run_training(source, little, CPU, Watcher())
     with torch.no_grad():
-        tensors, _ = source.read_model()
+        tensors, _ = read_weights(source)
         tensors["output.bias"] += 3.0
-        source.save_tensors(tensors, 1)
+        save_weights(source, tensors, 1)
     start = start_from(source, little.vocabulary, source.target_counts, "bnce")
-    model = source.build_model()
+    model = build_model(source)
     model.load_state_dict(dict(start.tensors))
     assert evaluate(model, little.split("valid")).log_z_mean == pytest.approx(9.0, abs=0.3)
 

@@ -13,6 +13,7 @@ from bnce.corpus.vocabulary import UNK
 from bnce.errors import UserError
 from bnce.runs.directory import RunDirectory
 from bnce.runs.identity import UNKNOWN_WORDS_FILE
+from bnce.runs.model_file import save_weights
 from bnce.runs.unknown_words import UnknownWords
 from bnce.scoring.loading import load, write_mixture
 from bnce.scoring.mixture import MixtureModel
@@ -30,7 +31,7 @@ SENTENCES = [["w3", "w4", "zebra"], ["w3", "w4"], [], ["<unk>", "yak", "w5"]]
 def run(tmp_path: Path) -> Path:
     corpus = small_corpus(tmp_path / "corpus")
     made = RunDirectory.create(tmp_path / "runs" / "one", small_config(corpus), corpus)
-    made.save_model(small_model("relu-lstm"), 1)
+    save_weights(made, small_model("relu-lstm").state_dict(), 1)
     return made.path
 
 

@@ -15,6 +15,7 @@ from bnce.errors import UserError
 from bnce.ngrams.arpa import AS_IT_STANDS, write_arpa
 from bnce.ngrams.kneser_ney import estimate
 from bnce.runs.directory import RunDirectory
+from bnce.runs.model_file import save_weights
 from bnce.scoring.generate import Sampling
 from bnce.scoring.loading import write_mixture
 from bnce.scoring.mixture import MixtureModel, mix, shared_normaliser
@@ -34,7 +35,7 @@ WEIGHTS = [0.7, 0.3]
 def parts(tmp_path: Path) -> tuple[Path, Path]:
     corpus = small_corpus(tmp_path / "corpus")
     run = RunDirectory.create(tmp_path / "run", small_config(corpus), corpus)
-    run.save_model(small_model("relu-lstm"), 1)
+    save_weights(run, small_model("relu-lstm").state_dict(), 1)
     arpa = tmp_path / "bigram.arpa"
     write_arpa(arpa, corpus.vocabulary.words, estimate(random_ids(2000), VOCAB_SIZE, 2))
     return run.path, arpa

@@ -15,6 +15,7 @@ from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
 from bnce.errors import UserError
 from bnce.runs.directory import RunDirectory
 from bnce.runs.identity import UNKNOWN_WORDS_FILE
+from bnce.runs.model_file import save_weights
 from bnce.runs.unknown_words import UnknownWords
 from bnce.scoring import model as model_module
 from bnce.scoring.generate import Sampling
@@ -36,7 +37,7 @@ def make_model(body: str = "lstm", loss: str = "bnce", normaliser: Normaliser | 
 def test_load_opens_a_run(tmp_path: Path) -> None:
     corpus = small_corpus(tmp_path / "corpus")
     run = RunDirectory.create(tmp_path / "run", small_config(corpus), corpus)
-    run.save_model(small_model("relu-lstm"), 1)
+    save_weights(run, small_model("relu-lstm").state_dict(), 1)
     model = bnce.load(str(tmp_path / "run"))
     (scored,) = model.score(["w3 w4 zebra"])
     assert scored.words == ["w3", "w4", "zebra", "</s>"]
@@ -159,7 +160,7 @@ def test_shares_of_unknown_words() -> None:
 def test_a_run_has_its_shares(tmp_path: Path) -> None:
     corpus = small_corpus(tmp_path / "corpus")
     run = RunDirectory.create(tmp_path / "run", small_config(corpus), corpus)
-    run.save_model(small_model("relu-lstm"), 1)
+    save_weights(run, small_model("relu-lstm").state_dict(), 1)
     assert bnce.load(run.path).unknown_words is None
     UnknownWords({"zebra": 1.0}, 0.5, 2).write(run.path / UNKNOWN_WORDS_FILE)
     (scored,) = bnce.load(run.path).score(["zebra yak"])

@@ -19,6 +19,8 @@ from bnce.corpus.store import Corpus
 from bnce.errors import DiskFullError, NotFiniteError, OutOfMemoryError, UserError
 from bnce.runs.checkpoint import MODEL_FILE, state_files
 from bnce.runs.directory import RunDirectory, is_finished, read_status
+from bnce.runs.metrics import read_metrics
+from bnce.runs.model_file import load_model
 from bnce.training import experiment as experiment_module
 from bnce.training.experiment import Outcome, PlannedRow, run_experiment, table_rows
 from bnce.training.run import create_run, run_training
@@ -80,7 +82,7 @@ def test_a_row_without_its_model_is_neither_used_nor_trained_anew(corpus: Corpus
     run = RunDirectory.open(tmp_path / "rnn-bnce")
     before = {path.name: path.read_bytes() for path in run.path.iterdir() if path.is_file()}
     with pytest.raises(UserError, match="has figures but no model, as a row of an experiment with keep_models=False"):
-        run.load_model()
+        load_model(run)
     with pytest.raises(UserError, match="is finished and kept no state to resume from: train with another out"):
         run_training(run, corpus, CPU, Watcher(), resume=True)
     assert {path.name: path.read_bytes() for path in run.path.iterdir() if path.is_file()} == before
@@ -283,7 +285,7 @@ def test_a_row_that_another_process_settles_meanwhile_is_not_trained_again(
     assert list(outcome.failed) == ([] if status == "finished" else ["rnn-softmax"])
     assert not state_files(begun.path)
     assert read_status(begun.path) == status
-    assert len(begun.read_metrics()) == (2 if status == "finished" else 0)
+    assert len(read_metrics(begun.path).records) == (2 if status == "finished" else 0)
     assert other.trained == (["rnn-softmax"] if status == "finished" else [])
 
 

@@ -29,6 +29,9 @@ from bnce.language_model import LanguageModel
 from bnce.machine.stopping import Stopped, raise_on_signals
 from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, STATE_FORMAT, read_tensors, state_files, write_tensors
 from bnce.runs.directory import RunDirectory, read_summary
+from bnce.runs.metrics import append_metrics, read_metrics
+from bnce.runs.model_file import load_model
+from bnce.runs.resuming import settings_of_state
 from bnce.training import trainer
 from bnce.training.run import create_run, run_training
 
@@ -46,7 +49,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 def metrics(run: RunDirectory) -> list[dict[str, Any]]:
-    return [{key: value for key, value in record.items() if key not in OF_THE_MACHINE} for record in run.read_metrics()]
+    records = read_metrics(run.path).records
+    return [{key: value for key, value in record.items() if key not in OF_THE_MACHINE} for record in records]
 
 
 def newest_state(run: RunDirectory) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -132,7 +136,7 @@ def test_a_torn_state_falls_back_to_the_one_before(tmp_path: Path, corpus: Corpu
     def tear(run: RunDirectory) -> None:
         newest = state_files(run.path)[-1]
         newest.write_bytes(newest.read_bytes()[:-100])
-        run.append_metrics({**run.read_metrics()[-1], "step": 34})
+        append_metrics(run.path, {**read_metrics(run.path).records[-1], "step": 34})
 
     # State 17 was saved before an evaluation, which is not made again; one at 34 is beyond it, and is.
     watcher = train_in_pieces(broken, corpus, [34], tear)
@@ -232,7 +236,7 @@ def test_an_evaluation_counts_that_is_no_longer_due(
         patched.setattr(LanguageModel, "loss_sum", loss_sum)
         with pytest.raises(KeyboardInterrupt):
             run_training(run, corpus, CPU, Watcher())
-    (first,) = run.read_metrics()
+    (first,) = read_metrics(run.path).records
     assert first["step"] == newest_state(run)[1]["step"] == 10
     assert newest_state(run)[1]["best_step"] == 0
     changed = change_settings(run.config, ["training.evaluations_per_epoch=1"])
@@ -338,7 +342,7 @@ def test_a_run_with_figures_and_no_state_is_left_alone(
     run = create_run(tmp_path / "run", small_config(corpus, training=settings), corpus)
     with monkeypatch.context() as patched:
         patched.setattr(trainer.Trainer, "save", lambda self: None)
-        run_training(run, corpus, CPU, Watcher(), should_stop=lambda: bool(run.read_metrics()))
+        run_training(run, corpus, CPU, Watcher(), should_stop=lambda: bool(read_metrics(run.path).records))
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     with pytest.raises(UserError, match=r"has figures up to step 17 but no state to resume from .* is inf"):
         run_training(run, corpus, CPU, Watcher(), resume=True)
@@ -369,8 +373,8 @@ def test_what_may_change_is_changed_and_written_down(tmp_path: Path, corpus: Cor
     watcher = Watcher()
     summary = run_training(run, corpus, CPU, watcher, resume=True)
     assert (summary["status"], summary["step"], summary["changes"]) == ("finished", 150, changes)
-    assert [record["step"] for record in run.read_metrics()] == [25, 50, 75, 100, 125, 150]
-    assert run.read_metrics()[0]["lr"] == pytest.approx(0.025 * (1 - 24 / 150))
+    assert [record["step"] for record in read_metrics(run.path).records] == [25, 50, 75, 100, 125, 150]
+    assert read_metrics(run.path).records[0]["lr"] == pytest.approx(0.025 * (1 - 24 / 150))
     # A run that is finished goes on for more epochs.
     summary = run_training(changed(run, "training.epochs=4"), corpus, CPU, Watcher(), resume=True)
     assert summary["step"] == 200
@@ -420,18 +424,18 @@ def test_a_state_of_version_0_1_0(tmp_path: Path, corpus: Corpus, is_changed: bo
 def test_a_state_from_before_a_setting_was_there(tmp_path: Path, corpus: Corpus) -> None:
     run = create_run(tmp_path / "run", small_config(corpus), corpus)
     older = "".join(line for line in run.origin["settings"].splitlines(keepends=True) if "patience" not in line)
-    assert run.settings_of({"settings": older}) == run.config
+    assert settings_of_state(run, {"settings": older}) == run.config
 
 
 @pytest.mark.parametrize("line", [b"null", b'{"step": 17, "ppl_f": "\xff"}', b"[" * 100_000, b"{}", b'"step"'])
 def test_damaged_metrics_do_not_stop_a_resume(tmp_path: Path, corpus: Corpus, line: bytes) -> None:
     run = create_run(tmp_path / "run", small_config(corpus, training={"evaluations_per_epoch": 3}), corpus)
-    run_training(run, corpus, CPU, Watcher(), should_stop=lambda: len(run.read_metrics()) == 2)
+    run_training(run, corpus, CPU, Watcher(), should_stop=lambda: len(read_metrics(run.path).records) == 2)
     _, second = (run.path / "metrics.jsonl").read_bytes().splitlines()
     (run.path / "metrics.jsonl").write_bytes(b"\n".join([line, second, b""]))
     watcher = Watcher()
     assert run_training(run, corpus, CPU, watcher, resume=True)["status"] == "finished"
-    assert [record["step"] for record in run.read_metrics()] == [34, 50, 67, 84, 100]
+    assert [record["step"] for record in read_metrics(run.path).records] == [34, 50, 67, 84, 100]
     assert f"Damaged lines in '{run.path / 'metrics.jsonl'}' were left out: 1." in watcher.sentences
 
 
@@ -440,7 +444,7 @@ def test_a_run_stopped_before_its_first_state_starts(tmp_path: Path, corpus: Cor
     run_training(whole, corpus, CPU, Watcher())
     watcher = Watcher()
     run_training(killed, corpus, CPU, watcher, resume=True)
-    found, expected = (run.load_model().state_dict() for run in (killed, whole))
+    found, expected = (load_model(run).state_dict() for run in (killed, whole))
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 

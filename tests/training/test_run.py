@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
-import threading
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,17 +15,16 @@ import torch
 from safetensors import SafetensorError
 from small_corpus import VOCAB_SIZE, Watcher, random_ids, small_config, small_corpus, write_corpus
 
-from bnce import files
-from bnce.corpus.prepare import DOCSTRINGS
 from bnce.corpus.store import Corpus
 from bnce.errors import NotFiniteError, OutOfMemoryError, UserError
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.machine.devices import describe_device
 from bnce.runs import checkpoint
-from bnce.runs.checkpoint import state_files
-from bnce.runs.directory import RunDirectory, hold_run, is_begun, remove_unbegun
+from bnce.runs.directory import RunDirectory, hold_run
+from bnce.runs.model_file import load_model, read_weights
 from bnce.training import run as training_run
-from bnce.training.run import choose_recipe, corpus_setting, create_run, open_corpus, run_training
+from bnce.training.plan import create_run
+from bnce.training.run import run_training
 from bnce.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -87,7 +84,7 @@ def test_training_on_a_part_is_training_on_a_corpus_that_is_that_part(place: Pat
         config = small_config(corpus, loss={"name": loss, "num_noise": 5 * (loss == "snce")}, training=settings)
         run = create_run(place / name, config, corpus)
         run_training(run, corpus, CPU, Watcher())
-        models.append(run.read_model()[0])
+        models.append(read_weights(run)[0])
         figures.append(read_json(run.path / "evaluation.json"))
     assert figures[0] == figures[1]
     assert all(torch.equal(tensor, models[1][name]) for name, tensor in models[0].items())
@@ -98,23 +95,6 @@ def test_a_run_counts_exactly_the_targets_it_trains_on(place: Path, corpus: Corp
     training = {"batch_size": 8, "num_steps": 5, "max_train_tokens": 1003}
     run = create_run(place / "run", small_config(corpus, training=training), corpus)
     assert run.target_counts.tolist() == np.bincount(corpus.split("train")[:1000], minlength=VOCAB_SIZE).tolist()
-
-
-def test_a_run_that_counted_the_whole_split_still_resumes(place: Path, corpus: Corpus) -> None:
-    run = create_run(place / "run", small_config(corpus, training={"max_train_tokens": 1000}), corpus)
-    np.save(run.path / "counts.npy", corpus.target_counts)
-    RunDirectory.open(run.path).check_corpus(corpus)
-
-
-@pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])
-@pytest.mark.parametrize("noise", [{"noise": "uniform"}, {"noise": "log-uniform"}, {"noise_power": 0.75}])
-def test_noise_that_the_batch_does_not_have_is_refused(
-    place: Path, corpus: Corpus, loss: str, noise: dict[str, Any]
-) -> None:
-    with pytest.raises(UserError, match=rf"The loss {loss} takes the other targets of the batch as noise"):
-        create_run(place / "run", small_config(corpus, loss={"name": loss, **noise}), corpus)
-    assert not list(place.iterdir())
-    create_run(place / "drawn", small_config(corpus, loss={"name": "snce", "num_noise": 5, **noise}), corpus)
 
 
 def test_a_run_leaves_what_its_directory_promises(place: Path, corpus: Corpus) -> None:
@@ -129,7 +109,7 @@ def test_a_run_leaves_what_its_directory_promises(place: Path, corpus: Corpus) -
     assert read_json(run.path / "summary.json") == summary
     assert summary["status"] == "finished"
     assert (summary["step"], summary["tokens"], summary["epochs"]) == (100, 4000, 2.0)
-    model = run.load_model()
+    model = load_model(run)
     assert summary["num_parameters"] == sum(parameter.numel() for parameter in model.parameters())
     assert summary["num_table_parameters"] == 30 * (6 + 7 + 1)
     assert (summary["vocab_size"], summary["vocabulary_digest"]) == (30, corpus.vocabulary.digest)
@@ -164,56 +144,6 @@ def test_a_stopped_run_says_so(place: Path, corpus: Corpus) -> None:
     assert not (run.path / "evaluation.json").exists()
 
 
-def test_tensorboard_reads_the_metrics_back(place: Path, corpus: Corpus) -> None:
-    run = create_run(place / "run", small_config(corpus, training={"evaluations_per_epoch": 3}), corpus)
-    run_training(run, corpus, CPU, Watcher())
-    events, records = read_events(run), run.read_metrics()
-    assert set(events) == set(records[0]) - {"step"}
-    for tag, points in events.items():
-        assert points == [(record["step"], pytest.approx(record[tag], rel=1e-6)) for record in records]
-
-
-def test_tensorboard_has_the_test_in_detail(place: Path, corpus: Corpus) -> None:
-    run = create_run(place / "run", small_config(corpus), corpus)
-    run_training(run, corpus, CPU, Watcher())
-    run_training(run, corpus, CPU, Watcher(), resume=True)  # measured twice, told once
-    scalars, worst = read_test_events(run)
-    detail = read_json(run.path / "evaluation.json")["detail"]
-    for kind in ("ppl_n", "ppl_f"):
-        tags = {"1-10": "1-10", "11-100": "11-100", "<unk>": "unk"}
-        assert len(detail["by_frequency"]) == len(tags)
-        for group in detail["by_frequency"]:
-            found = scalars[f"test_by_frequency_rank/{kind}/{tags[group['name']]}"]
-            assert found == [(100, pytest.approx(group[kind], rel=1e-6))]
-        firsts = [int(group["name"].split("-")[0].rstrip("+")) for group in detail["by_position"]]
-        curve = scalars[f"test_by_position/{kind}"]
-        assert curve == [
-            (first, pytest.approx(group[kind], rel=1e-6))
-            for first, group in zip(firsts, detail["by_position"], strict=True)
-        ]
-    assert len(worst.splitlines()) == 2 + len(detail["worst_sentences"]) > 3
-    first = detail["worst_sentences"][0]
-    assert f"| {first['mean_loss_nats']:.2f} | {first['words'][0]} *{first['losses_nats'][0]:.1f}*" in worst
-    assert "&lt;/s&gt; *" in worst
-
-
-def test_a_softmax_run_has_no_events_with_the_constant(place: Path, corpus: Corpus) -> None:
-    run = create_run(place / "run", small_config(corpus, loss={"name": "softmax"}), corpus)
-    run_training(run, corpus, CPU, Watcher())
-    events = read_events(run)
-    assert "ppl_n" not in events
-    assert "ppl_f" in events
-
-
-def test_events_beyond_a_resumed_step_are_hidden(place: Path, corpus: Corpus) -> None:
-    run = create_run(place / "run", small_config(corpus, training={"evaluations_per_epoch": 5}), corpus)
-    run_training(run, corpus, CPU, Watcher())
-    # As if it had been killed after step 90: the evaluation at 100 is made again.
-    state_files(run.path)[-1].unlink()
-    run_training(run, corpus, CPU, Watcher(), resume=True)
-    assert [step for step, _ in read_events(run)["ppl_f"]] == list(range(10, 101, 10))
-
-
 def test_a_finished_run_can_be_resumed_for_its_figures(place: Path, corpus: Corpus) -> None:
     run = create_run(place / "run", small_config(corpus), corpus)
     first = run_training(run, corpus, CPU, Watcher())
@@ -222,41 +152,6 @@ def test_a_finished_run_can_be_resumed_for_its_figures(place: Path, corpus: Corp
     assert again["status"] == "finished"
     assert (again["step"], again["train_seconds"]) == (first["step"], first["train_seconds"])
     assert (run.path / "evaluation.json").exists()
-
-
-class TestRefusals:
-    def test_too_little_text(self, place: Path, corpus: Corpus) -> None:
-        config = small_config(corpus, training={"batch_size": 100, "num_steps": 21})
-        with pytest.raises(UserError, match="The text has 2003 tokens, but one batch of 100 streams and 21 steps"):
-            create_run(place / "run", config, corpus)
-        config = small_config(corpus, training={"max_train_tokens": 39})
-        with pytest.raises(UserError, match="The text has 39 tokens, but one batch of 8 streams and 5 steps needs 40"):
-            create_run(place / "run", config, corpus)
-        assert list(place.iterdir()) == []
-
-    def test_one_stream_has_no_noise(self, place: Path, corpus: Corpus) -> None:
-        training = {"batch_size": 1, "max_train_tokens": 30, "epochs": 1}
-        with pytest.raises(UserError, match=r"raise training\.batch_size or loss\.num_noise"):
-            create_run(place / "run", small_config(corpus, training=training), corpus)
-        assert list(place.iterdir()) == []
-        config = small_config(corpus, training=training, loss={"num_noise": 3})
-        run = create_run(place / "run", config, corpus)
-        assert run_training(run, corpus, CPU, Watcher())["status"] == "finished"
-
-    def test_a_softmax_that_cannot_run_here(self, place: Path, corpus: Corpus) -> None:
-        config = small_config(corpus, loss={"name": "softmax", "softmax": "cce"})
-        with pytest.raises(
-            UserError, match="The softmax 'cce' cannot run on cpu with the installed packages: use one of"
-        ):
-            create_run(place / "run", config, corpus, CPU)
-        assert list(place.iterdir()) == []
-
-    def test_an_existing_directory(self, place: Path, corpus: Corpus) -> None:
-        (place / "run").mkdir()
-        (place / "run" / "notes.txt").write_text("mine", encoding="utf-8")
-        with pytest.raises(UserError, match="already exists"):
-            create_run(place / "run", small_config(corpus), corpus)
-        assert [path.name for path in (place / "run").iterdir()] == ["notes.txt"]
 
 
 class TestFullDisk:
@@ -313,64 +208,6 @@ class TestFullDisk:
             assert len(watcher.records) == 2
 
 
-def test_the_writer_is_closed_when_training_fails(place: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: Trainer, should_stop: Any) -> bool:
-        self.save()
-        self.observer.evaluated({"step": 3, "ppl_f": 5.0})
-        raise UserError("enough")
-
-    monkeypatch.setattr(Trainer, "train", fail)
-    run = create_run(place / "run", small_config(corpus), corpus)
-    with pytest.raises(UserError, match="enough"):
-        run_training(run, corpus, CPU, Watcher())
-    assert read_events(run) == {"ppl_f": [(3, 5.0)]}
-
-
-def test_docstrings_are_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-
-    def prepare(sources: list[str], out: Path, **keywords: Any) -> Corpus:
-        calls.append((sources, keywords["vocab_size"]))
-        return small_corpus(out)
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(training_run, "prepare", prepare)
-    first, second = open_corpus(DOCSTRINGS), open_corpus(DOCSTRINGS)
-    assert calls == [([DOCSTRINGS], training_run.DOCSTRING_WORDS)]
-    assert first.directory == second.directory
-    assert first.directory.is_relative_to(tmp_path / "cache" / "bnce")
-    assert torch.__version__ in first.directory.name
-
-
-def test_two_that_need_the_docstrings_at_once_share_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second waits for the first, who may as well be another process: a lock is one of the open file."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    makers, second_came, opened = [], threading.Event(), []
-    second = threading.Thread(target=lambda: opened.append(open_corpus(DOCSTRINGS)))
-
-    def make(sources: list[str], out: Path, **options: Any) -> None:
-        makers.append(threading.current_thread())
-        if len(makers) > 1:
-            second_came.set()
-        else:
-            second.start()
-            second_came.wait(timeout=0.3)
-        files.refuse_existing(out)
-        small_corpus(out)
-
-    monkeypatch.setattr(training_run, "prepare", make)
-    opened.append(open_corpus(DOCSTRINGS, lambda done, total: None))
-    second.join(timeout=60)
-    assert len(makers) == 1
-    assert [corpus.directory for corpus in opened] == [opened[0].directory] * 2
-
-
-def test_other_corpora_are_opened_where_they_are(corpus: Corpus, tmp_path: Path) -> None:
-    assert open_corpus(str(corpus.directory)).directory == corpus.directory
-    with pytest.raises(UserError, match="is not a corpus"):
-        open_corpus(str(tmp_path / "missing"))
-
-
 def test_a_run_that_ends_early_is_finished(corpus: Corpus, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worse = iter([7.0, 9.0])
     monkeypatch.setattr(
@@ -396,7 +233,7 @@ def test_the_best_model_is_tested_and_not_the_last(
     run = create_run(place / "run", small_config(corpus), corpus)
     run_training(run, corpus, CPU, Watcher())
     tested = json.loads((run.path / "evaluation.json").read_text(encoding="utf-8"))
-    assert tested["ppl_f"] == evaluate(run.load_model(), corpus.split("test")).ppl_f
+    assert tested["ppl_f"] == evaluate(load_model(run), corpus.split("test")).ppl_f
 
 
 def test_while_it_runs_a_run_claims_no_speed(place: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -445,26 +282,13 @@ def test_what_fails_at_its_start_leaves_its_place_free(
     def fail(*_: object) -> None:
         raise error
 
-    for broken in ("build_model", "write_json"):
+    for broken in ("bnce.training.trainer.build_model", "bnce.runs.directory.RunDirectory.write_json"):
         run = create_run(place / "run", small_config(corpus), corpus)
         with monkeypatch.context() as patched, hold_run(run.path):
-            patched.setattr(RunDirectory, broken, fail)
+            patched.setattr(broken, fail)
             with pytest.raises(type(error)):
                 run_training(run, corpus, CPU, Watcher())
         assert list(place.iterdir()) == []
-
-
-def test_only_a_run_without_anything_to_keep_is_removed(place: Path, corpus: Corpus) -> None:
-    run = create_run(place / "run", small_config(corpus), corpus)
-    run.write_json("summary.json", {"status": "running"})
-    assert not is_begun(run.path)
-    for name in ("state-000000000001.safetensors", "metrics.jsonl", "model.safetensors", "evaluation.json", "mine.txt"):
-        (run.path / name).write_text("kept", encoding="utf-8")
-        assert is_begun(run.path)
-        remove_unbegun(run.path)
-        (run.path / name).unlink()
-    remove_unbegun(run.path)
-    assert list(place.iterdir()) == []
 
 
 def test_a_refused_resume_changes_nothing(place: Path, tmp_path: Path, corpus: Corpus) -> None:
@@ -514,37 +338,8 @@ def test_a_run_of_two_devices_names_both(place: Path, corpus: Corpus, monkeypatc
     assert any("goes on on A faster one: its speed will be a mixture" in sentence for sentence in watcher.sentences)
 
 
-def test_a_corpus_is_kept_by_its_whole_path_and_the_docstrings_by_their_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert corpus_setting("somewhere") == str(tmp_path / "somewhere")
-    assert corpus_setting(DOCSTRINGS) == DOCSTRINGS
-
-
 def test_a_resumed_run_keeps_the_command_that_made_it(place: Path, corpus: Corpus) -> None:
     run = create_run(place / "run", small_config(corpus), corpus)
     run_training(run, corpus, CPU, Watcher(), should_stop=lambda: True, command="bnce train small")
     summary = run_training(run, corpus, CPU, Watcher(), resume=True, command="bnce train --resume")
     assert summary["command"] == "bnce train small"
-
-
-@pytest.mark.parametrize(
-    ("device", "num_tokens", "recipe"),
-    [
-        ("cpu", 1_000_000, "small"),
-        ("cpu", 500_000_000, "small"),
-        ("cuda", 20_000_000, "small"),
-        ("cuda", 20_000_001, "wiki"),
-        ("cuda", 300_000_001, "news"),
-    ],
-)
-def test_a_recipe_goes_by_size_and_device(corpus: Corpus, device: str, num_tokens: int, recipe: str) -> None:
-    statistics = {"train": dataclasses.replace(corpus.statistics["train"], num_tokens=num_tokens)}
-    sized = SimpleNamespace(statistics=statistics)
-    name, reason = choose_recipe(sized, torch.device(device))  # type: ignore[arg-type]
-    assert name == recipe
-    assert (
-        f"'{recipe}' was chosen for {num_tokens:,} training tokens on a {device.replace('cuda', 'gpu').upper()};"
-        in reason
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +25,8 @@ from bnce.optimisers import build_optimiser
 from bnce.optimisers.clip import Gradients
 from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, STATE_FORMAT, read_tensors, state_files
 from bnce.runs.directory import RunDirectory
+from bnce.runs.metrics import read_metrics
+from bnce.runs.model_file import save_weights
 from bnce.training import clock as training_clock
 from bnce.training import trainer as trainer_module
 from bnce.training.step import TrainingStep
@@ -57,7 +59,7 @@ def make_trainer(names: Iterator[Path], corpus: Corpus, **sections: dict[str, An
 
 def learned(trainer: Trainer) -> list[dict[str, Any]]:
     """Read the metrics that do not depend on the machine."""
-    records = trainer.run.read_metrics()
+    records = read_metrics(trainer.run.path).records
     return [{key: value for key, value in record.items() if key not in OF_THE_MACHINE} for record in records]
 
 
@@ -150,13 +152,13 @@ class TestNumbers:
         assert rare.train()
         often = Trainer(often.run, corpus, CPU, Watcher())
         assert often.train()
-        assert rare.run.read_metrics()[-1]["ppl_f"] == often.run.read_metrics()[-1]["ppl_f"]
+        assert read_metrics(rare.run.path).records[-1]["ppl_f"] == read_metrics(often.run.path).records[-1]["ppl_f"]
 
     def test_it_learns(self, corpus: Corpus, names: Iterator[Path]) -> None:
         trainer = make_trainer(names, corpus)
         before = evaluate(trainer.model, corpus.split("valid")).ppl_f
         assert trainer.train()
-        assert trainer.run.read_metrics()[-1]["ppl_f"] < 0.9 * before
+        assert read_metrics(trainer.run.path).records[-1]["ppl_f"] < 0.9 * before
 
     def test_every_model_and_loss_trains(self, corpus: Corpus, names: Iterator[Path]) -> None:
         losses = {"softmax": 0, "nce": 3, "snce": 3, "bnce": 0}
@@ -171,7 +173,7 @@ class TestNumbers:
                 training={"max_train_tokens": 200, "epochs": 1},
             )
             assert trainer.train()
-            (record,) = trainer.run.read_metrics()
+            (record,) = read_metrics(trainer.run.path).records
             assert math.isfinite(record["loss"])
             assert (record["ppl_n"] is None) == (loss == "softmax")
 
@@ -201,14 +203,13 @@ class TestStreamsAndState:
     def test_every_token_of_every_epoch(self, corpus: Corpus, names: Iterator[Path]) -> None:
         trainer = make_trainer(names, corpus)
         assert trainer.total_steps == 2 * STEPS_AN_EPOCH
-        assert trainer.total_tokens == 4000
         trainer.train()
         assert trainer.tokens == 4000
         assert trainer.observer.tokens == list(range(40, 4001, 40))
 
     def test_limits_on_the_text(self, corpus: Corpus, names: Iterator[Path]) -> None:
         trainer = make_trainer(names, corpus, training={"max_train_tokens": 400, "max_valid_tokens": 33})
-        assert trainer.total_tokens == 800
+        assert trainer.config.training.epochs * trainer.streams.num_tokens == 800
         assert trainer.valid_ids.tolist() == corpus.split("valid")[:33].tolist()
 
     def test_a_corpus_with_another_text_is_refused(self, tmp_path: Path, corpus: Corpus, names: Iterator[Path]) -> None:
@@ -241,12 +242,12 @@ class TestEvaluations:
         script_perplexities(monkeypatch, [10.0] * len(steps))
         trainer = make_trainer(names, corpus, training={"evaluations_per_epoch": per_epoch, "max_train_tokens": 400})
         assert trainer.train()
-        assert [record["step"] for record in trainer.run.read_metrics()] == steps
+        assert [record["step"] for record in read_metrics(trainer.run.path).records] == steps
 
     def test_metrics_have_these_keys_in_this_order(self, corpus: Corpus, names: Iterator[Path]) -> None:
         trainer = make_trainer(names, corpus, training={"evaluations_per_epoch": 2})
         assert trainer.train()
-        records = trainer.run.read_metrics()
+        records = read_metrics(trainer.run.path).records
         assert [" ".join(record) for record in records] == [METRICS] * 4
         assert [record["epoch"] for record in records] == [0.5, 1.0, 1.5, 2.0]
         assert [record["tokens"] for record in records] == [1000, 2000, 3000, 4000]
@@ -269,7 +270,7 @@ class TestEvaluations:
         monkeypatch.setattr(TrainingStep, "_run", spy)
         trainer = make_trainer(names, corpus)
         assert trainer.train()
-        first, second = trainer.run.read_metrics()
+        first, second = read_metrics(trainer.run.path).records
         assert first["loss"] == pytest.approx(sum(losses[:50]) / 2000, rel=1e-9)
         assert second["loss"] == pytest.approx(sum(losses[50:]) / 2000, rel=1e-9)
         assert (first["grad_norm"], second["grad_norm"]) == (norms[49], norms[99])
@@ -277,7 +278,7 @@ class TestEvaluations:
     def test_figures_are_those_of_the_evaluation(self, corpus: Corpus, names: Iterator[Path]) -> None:
         trainer = make_trainer(names, corpus)
         assert trainer.train()
-        record, result = trainer.run.read_metrics()[-1], evaluate(trainer.model, corpus.split("valid"))
+        record, result = read_metrics(trainer.run.path).records[-1], evaluate(trainer.model, corpus.split("valid"))
         for key in ("ppl_n", "ppl_f", "log_z_mean", "log_z_std"):
             assert record[key] == getattr(result, key)
 
@@ -310,13 +311,12 @@ class TestEvaluations:
         script_perplexities(monkeypatch, [5.0, 3.0, 4.0, 3.0])
         trainer = make_trainer(names, corpus, training={"evaluations_per_epoch": 2})
         kept = {}
-        save_model = RunDirectory.save_model
 
-        def spy(self: RunDirectory, model: LanguageModel, step: int) -> None:
-            kept[step] = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-            save_model(self, model, step)
+        def spy(run: RunDirectory, tensors: Mapping[str, Tensor], step: int) -> None:
+            kept[step] = {name: tensor.clone() for name, tensor in tensors.items()}
+            save_weights(run, tensors, step)
 
-        monkeypatch.setattr(RunDirectory, "save_model", spy)
+        monkeypatch.setattr("bnce.training.trainer.save_weights", spy)
         assert trainer.train()
         assert list(kept) == [25, 50]
         tensors, metadata = read_tensors(trainer.run.path / MODEL_FILE, MODEL_FORMAT)
@@ -375,7 +375,7 @@ class TestSchedule:
             training={"epochs": 6, "evaluations_per_epoch": 2, "max_train_tokens": 80},
         )
         assert trainer.train()
-        rates = [record["lr"] for record in trainer.run.read_metrics()][1::2]
+        rates = [record["lr"] for record in read_metrics(trainer.run.path).records][1::2]
         assert rates == [0.4, 0.4, 0.4, 0.4, 0.2, 0.2]
 
     def test_the_rate_falls_linearly(self, corpus: Corpus, names: Iterator[Path]) -> None:
@@ -387,7 +387,7 @@ class TestSchedule:
         assert used[:4] == pytest.approx([0.25, 0.5 * 0.99, 0.75 * 0.98, 0.97])
         assert used[50] == pytest.approx(0.5)
         # The rate that is told is the one that the last step was made with.
-        assert [record["lr"] for record in trainer.run.read_metrics()] == pytest.approx(
+        assert [record["lr"] for record in read_metrics(trainer.run.path).records] == pytest.approx(
             [0.1 * used[49], 0.1 * used[99]]
         )
 
@@ -417,7 +417,7 @@ class TestClock:
         trainer = make_trainer(names, corpus)
         assert trainer.train()
         assert clock.now == 100.0 + 100 + 2000
-        records = trainer.run.read_metrics()
+        records = read_metrics(trainer.run.path).records
         assert [record["seconds"] for record in records] == [50.0, 100.0]
         assert [record["words_per_second"] for record in records] == [40.0, 40.0]
         assert trainer.clock.seconds == 100.0
@@ -430,7 +430,7 @@ class TestClock:
         monkeypatch.setattr(TrainingStep, "starts_up", property(lambda _: trainer.step < 3))
         monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
         assert trainer.train()
-        records = trainer.run.read_metrics()
+        records = read_metrics(trainer.run.path).records
         assert (trainer.clock.startup_seconds, trainer.clock.seconds) == (3.0, 97.0)
         assert [record["seconds"] for record in records] == [47.0, 97.0]
         # Neither its seconds nor its words count, in the run and since an evaluation.
@@ -540,7 +540,7 @@ class TestNotFinite:
             UserError, match=r"The validation perplexity .* at step 100 \(learning rate 0.1\): .*-0*50\."
         ):
             trainer.train()
-        assert [record["step"] for record in trainer.run.read_metrics()] == [50]
+        assert [record["step"] for record in read_metrics(trainer.run.path).records] == [50]
 
 
 @pytest.mark.parametrize(("batch_size", "is_told"), [(65, True), (64, False)])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bnce.cli.completion import complete_list, complete_recipe
-from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stdout
+from bnce.cli.console import JsonOption, ThreadsOption, print_json, shown_progress, stdout
 from bnce.cli.options import DeviceOption, SettingsOption
 from bnce.errors import UserError, unknown_name
 from bnce.kinds.bodies import BODIES
@@ -106,14 +106,13 @@ def bench(
             f"{vocab_sizes}. Give a smaller vocabulary or another loss."
         )
     chosen = choose_device(device)
-    with progress_bar() as bar:
-        task = bar.add_task("timing training steps", total=None)
+    with shown_progress("timing training steps") as progress:
         result = measure(
             configs,
             chosen,
             num_rounds=rounds,
             round_seconds=seconds,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
+            progress=progress,
         )
     result = {"recipe": recipe, **result}
     if as_json:
@@ -134,13 +133,12 @@ def _paper_suite(
         raise UserError("The paper suite trains models of up to 1.6 billion parameters: it needs a CUDA GPU.")
     if out is not None:  # before the minutes that the figures take
         out.mkdir(parents=True, exist_ok=True)
-    with progress_bar() as bar:
-        task = bar.add_task("timing the paper's models", total=None)
+    with shown_progress("timing the paper's models") as progress:
         result = bench_paper(
             device,
             num_rounds=rounds,
             round_seconds=seconds,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
+            progress=progress,
         )
     if out is not None:
         files.write_text(out / "paper.json", files.to_json(result, indent=1) + "\n")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     Progress,
@@ -23,6 +25,9 @@ from rich.text import Text
 
 from bnce import files
 from bnce.config import MAX_THREADS
+
+if TYPE_CHECKING:
+    from bnce.corpus.store import Corpus
 
 # What is printed is text, such as a path that holds ':cat:': nothing in it stands for an emoji.
 stdout = Console(highlight=False, soft_wrap=True, emoji=False)
@@ -120,3 +125,19 @@ def progress_bar(*extra: str, where_there_is_room: Sequence[str] = ()) -> LatePr
         console=stderr,
         told=(*extra, *where_there_is_room),
     )
+
+
+@contextlib.contextmanager
+def shown_progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Give what shows how much is done of how much, which is 0 as long as nobody knows."""
+    with progress_bar() as bar:
+        task = bar.add_task(escape(what), total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total or None)
+
+
+def open_corpus(name: str) -> Corpus:
+    """Open a corpus by its name; the docstrings may have to be prepared first, which shows."""
+    from bnce.corpus import opening
+
+    with shown_progress("preparing docstrings") as progress:
+        return opening.open_corpus(name, progress)

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from bnce.cli.completion import complete
 from bnce.cli.conditions import MAY_EXCEED, TokenisedOption, read_as, seen_by_evaluate, warn_of_tokenised
-from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stdout
+from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, shown_progress, stdout
 from bnce.cli.evaluate_mixture import describe_mixture, evaluate_mixture
 from bnce.cli.options import DeviceOption, ErrorsOption, ModelArgument
 from bnce.errors import UserError
@@ -69,9 +69,9 @@ def evaluate(
     from bnce.machine.devices import choose_device
     from bnce.machine.threads import use_threads
     from bnce.runs.directory import RunDirectory
+    from bnce.runs.model_file import load_model
     from bnce.text.sources import named
     from bnce.text.tokenised import TokenisedSigns
-    from bnce.training.run import open_corpus
 
     if text is not None and (split or corpus):
         raise UserError("--text replaces the corpus: leave out --split and --corpus.")
@@ -109,15 +109,9 @@ def evaluate(
         opened.check_vocabulary(source)
         name = split or "test"
         ids = source.split(name)
-    model = opened.load_model(str(chosen))
-    with progress_bar() as bar:
-        task = bar.add_task(f"evaluating on {escape(name)}", total=len(ids))
-        result = measure(
-            model,
-            ids[: max_tokens or None],
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-            known=opened.word_counts,
-        )
+    model = load_model(opened, str(chosen))
+    with shown_progress(f"evaluating on {name}") as progress:
+        result = measure(model, ids[: max_tokens or None], progress=progress, known=opened.word_counts)
     figures = result.to_dict()
     if save:
         # A comparison sets figures on different texts apart by their split.

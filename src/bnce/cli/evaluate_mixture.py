@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from bnce.cli.conditions import MAY_EXCEED, read_as, warn_of_tokenised
-from bnce.cli.console import progress_bar, stdout
+from bnce.cli.console import open_corpus, progress_bar, stdout
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
@@ -99,7 +99,6 @@ def _sentences_of_corpus(model: Model, corpus: str | None, split: str) -> Iterat
     from bnce.corpus.vocabulary import END
     from bnce.runs.directory import RunDirectory
     from bnce.scoring.interpolation import components_of
-    from bnce.training.run import open_corpus
 
     runs = [part for part in components_of(model) if part.kind == "run"]
     if corpus is None and not runs:

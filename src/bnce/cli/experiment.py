@@ -14,9 +14,9 @@ import typer
 
 from bnce.cli.compare import publish
 from bnce.cli.completion import complete, complete_list, complete_recipe
-from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr
+from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, stderr
+from bnce.cli.display import Display
 from bnce.cli.options import DeviceOption, SettingsOption
-from bnce.cli.train import Display
 from bnce.errors import UserError, unknown_name
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.losses import LOSSES
@@ -98,16 +98,14 @@ def experiment(
       bnce experiment ltcb --corpus corpora/wiki --recipe ltcb \\
           --models rnn,relu-lstm --out experiments/sgd --budget 60
     """
+    from bnce.corpus.opening import corpus_setting
     from bnce.machine.devices import choose_device
     from bnce.training.experiment import RECIPES, find_outcome, run_experiment, table_rows
-    from bnce.training.run import corpus_setting, open_corpus
 
     rows = table_rows(table)
     wanted = _chosen(rows, models, losses)
     chosen = choose_device(device)
-    with progress_bar() as bar:
-        task = bar.add_task("preparing docstrings", total=None)
-        opened = open_corpus(corpus, lambda done, total: bar.update(task, completed=done, total=total))
+    opened = open_corpus(corpus)
 
     def make_config(row: PlannedRow) -> RunConfig:
         from bnce.recipes.recipe import load_recipe

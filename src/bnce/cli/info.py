@@ -92,8 +92,8 @@ def info(
 
 
 def _vocab_size(config: RunConfig) -> int:
+    from bnce.corpus.opening import DOCSTRING_WORDS
     from bnce.corpus.prepare import DOCSTRINGS
-    from bnce.training.run import DOCSTRING_WORDS
 
     return DOCSTRING_WORDS if config.corpus == DOCSTRINGS else RECIPE_VOCAB_SIZES.get(config.recipe, 80_000)
 
@@ -120,6 +120,7 @@ def _run(path: Path) -> dict[str, Any]:
     from bnce.evaluation.detail import without_detail
     from bnce.reading import read_object
     from bnce.runs.directory import RunDirectory
+    from bnce.runs.metrics import read_metrics
 
     run = RunDirectory.open(path)
     record: dict[str, Any] = {"run": str(path), **_network(run.config, len(run.vocabulary))}
@@ -132,7 +133,7 @@ def _run(path: Path) -> dict[str, Any]:
                 raise UserError(f"'{file}' is damaged ({error}): train the run again, or remove the file.") from error
     if "evaluation" in record:
         record["evaluation"] = without_detail(record["evaluation"])
-    record["metrics"] = run.read_metrics()[-1:]
+    record["metrics"] = read_metrics(run.path).records[-1:]
     return record
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdout
+from bnce.cli.console import JsonOption, print_json, shown_progress, stderr, stdout
 from bnce.cli.corpus_info import describe_words
 from bnce.cli.options import ErrorsOption, lowercase_option, numbers_option, sentences_option, tokens_option
 
@@ -105,12 +105,7 @@ def prepare(
     given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
     normaliser = replace(benchmark.normaliser(sources[1]) if benchmark else Normaliser(), **given)
     notices: list[str] = []
-    with progress_bar() as bar:
-        task = bar.add_task("reading", total=None)
-
-        def progress(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total or None)
-
+    with shown_progress("reading") as progress:
         corpus = make_corpus(
             sources,
             out,

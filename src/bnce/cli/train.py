@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bnce.cli.completion import complete, complete_recipe, complete_setting
-from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr, stdout
+from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, stderr, stdout
+from bnce.cli.display import Display
 from bnce.cli.options import DeviceOption
 from bnce.errors import DiskFullError, UserError
 from bnce.kinds.bodies import BODIES
@@ -113,9 +114,10 @@ def train(
           --set optimiser.learning_rate=0.05 --set training.epochs=6
     """
     from bnce.machine.devices import choose_device
-    from bnce.runs.directory import RunDirectory, hold_run, read_summary, remove_unbegun
-    from bnce.runs.resuming import resume_command
-    from bnce.training.run import choose_recipe, create_run, run_training
+    from bnce.runs.directory import RunDirectory, hold_run, read_summary
+    from bnce.runs.resuming import refuse_begun, remove_unbegun, resume_command, resume_config
+    from bnce.training.plan import choose_recipe, create_run
+    from bnce.training.run import run_training
 
     if init is not None and resume:
         raise UserError("A resumed run continues from its own weights: leave out --init, or give another --out.")
@@ -125,15 +127,25 @@ def train(
         corpus = corpus or source.config.corpus
     reason = None
     if recipe is None and corpus is not None and not resume:
-        recipe, reason = choose_recipe(_open_corpus(corpus), chosen)
-    out, config = _plan(recipe, model, loss, corpus, settings or [], out, resume, source)
-    opened = _open_corpus(config.corpus)
-    start = _find_start(config, opened, out, source)
+        recipe, reason = choose_recipe(open_corpus(corpus), chosen)
+    wanted = None if recipe is None and resume else _plan(recipe, model, loss, corpus, settings or [], source)
+    if wanted is not None:
+        out = out or Path("runs") / f"{wanted.recipe}-{wanted.model.name}-{wanted.loss.name}"
+    elif out is None:
+        raise UserError("--resume needs the run to continue: give it as --out RUN.")
+    elif model or loss:
+        raise UserError("A resumed run keeps its model and its loss: leave out --model and --loss.")
     if resume:
-        run = RunDirectory.open(out)
-        # A corpus that was moved is the same one to the run.
-        run = dataclasses.replace(run, config=dataclasses.replace(config, corpus=run.config.corpus))
+        config = resume_config(out, settings or [], wanted)
+        run = dataclasses.replace(RunDirectory.open(out), config=config)
     else:
+        assert wanted is not None
+        refuse_begun(out)
+        config = wanted
+    # A corpus that was moved is the same one to a run: that is checked by its words and their counts.
+    opened = open_corpus(corpus or (wanted or config).corpus)
+    start = _find_start(config, opened, out, source)
+    if not resume:
         if (out / "config.toml").is_file():
             with hold_run(out):
                 remove_unbegun(out)
@@ -172,19 +184,12 @@ def train(
         _print_results(record)
 
 
-def _open_corpus(name: str) -> Corpus:
-    from bnce.training.run import open_corpus
-
-    with progress_bar() as bar:
-        task = bar.add_task("preparing docstrings", total=None)
-        return open_corpus(name, lambda done, total: bar.update(task, completed=done, total=total))
-
-
 def _find_start(config: RunConfig, corpus: Corpus, out: Path, source: RunDirectory | None) -> Start | None:
     """Find the weights that a run starts from; one that was begun has them in its states."""
+    from bnce.corpus.streams import training_streams
     from bnce.lexicon.start import start_from
     from bnce.runs.checkpoint import state_files
-    from bnce.runs.directory import RunDirectory, training_streams
+    from bnce.runs.directory import RunDirectory
 
     if not config.init or state_files(out):
         return None
@@ -206,28 +211,12 @@ def _plan(
     loss: str | None,
     corpus: str | None,
     settings: list[str],
-    out: Path | None,
-    resume: bool,
     source: RunDirectory | None,
-) -> tuple[Path, RunConfig]:
-    """Say where the run is and what it does; a resumed run changes the settings that may change, and no others."""
-    from bnce.config import change_settings, read_config
+) -> RunConfig:
+    """Resolve what was asked for."""
+    from bnce.corpus.opening import corpus_setting
     from bnce.recipes.recipe import load_recipe, recipe_names
-    from bnce.runs.directory import is_begun
-    from bnce.runs.resuming import check_changes, describe_differences, find_differences, resume_command
-    from bnce.training.run import corpus_setting
 
-    if recipe is None and resume:
-        if out is None:
-            raise UserError("--resume needs the run to continue: give it as --out RUN.")
-        if model or loss:
-            raise UserError("A resumed run keeps its model and its loss: leave out --model and --loss.")
-        _require_run(out)
-        before = read_config(out / "config.toml")
-        config = change_settings(before, settings)
-        check_changes(before, config, out)
-        # Only where the text is: that it is the same text is checked by its words and their counts.
-        return out, dataclasses.replace(config, corpus=corpus_setting(corpus)) if corpus else config
     if recipe is None:
         raise UserError(
             "Neither a recipe nor a corpus was given: give --corpus DIR, which 'bnce prepare' makes, and the recipe is "
@@ -241,24 +230,7 @@ def _plan(
         raise UserError(
             f"The recipe '{recipe}' needs a corpus: make one with 'bnce prepare' and give it as --corpus DIR."
         )
-    config = dataclasses.replace(config, corpus=corpus_setting(config.corpus))
-    out = out or Path("runs") / f"{config.recipe}-{config.model.name}-{config.loss.name}"
-    if not resume:
-        if is_begun(out):
-            raise UserError(
-                f"The run '{out}' already exists: continue it with --resume, give another --out, or remove it."
-            )
-        return out, config
-    _require_run(out)
-    before = read_config(out / "config.toml")
-    check_changes(before, config, out)
-    # A change is one that was asked for: a recipe that has become another one, in a later version, asks for none.
-    if others := find_differences(change_settings(before, settings), config):
-        raise UserError(
-            f"The run '{out}' was started with other settings ({describe_differences(others)}): "
-            f"resume it with  {resume_command(out)}"
-        )
-    return out, dataclasses.replace(config, init=before.init)
+    return dataclasses.replace(config, corpus=corpus_setting(config.corpus))
 
 
 def _start_config(
@@ -277,63 +249,6 @@ def _start_config(
     )
     check_same_network(config, source)
     return dataclasses.replace(config, init=str(source.path.resolve()))
-
-
-def _require_run(out: Path) -> None:
-    if not (out / "config.toml").is_file():
-        raise UserError(
-            f"'{out}' is not a run directory, so there is nothing to resume: leave out --resume to start a new run."
-        )
-    from bnce.runs.directory import LEXICON_FILE
-
-    if (out / LEXICON_FILE).is_file():
-        raise UserError(
-            f"The words of '{out}' were changed by 'bnce vocab', so it has no state to resume from: "
-            "prepare a corpus with the words you want and train a new run."
-        )
-
-
-class Display:
-    """Shows a run's progress on standard error."""
-
-    def __init__(self, config: RunConfig, num_train_tokens: int) -> None:
-        limit = config.training.max_train_tokens or num_train_tokens
-        streams = config.training.batch_size
-        total = config.training.epochs * (min(limit, num_train_tokens) // streams * streams)
-        self.bar = progress_bar("speed", "perplexity", where_there_is_room=["loss"])
-        self.is_evaluating = False
-        empty: dict[str, Any] = {"speed": "", "perplexity": "", "loss": ""}
-        self.name = f"{config.model.name} {config.loss.name}"
-        self.task = self.bar.add_task(self.name, total=total, **empty)
-        self.evaluation = self.bar.add_task("evaluating", total=None, visible=False, **empty)
-
-    def advanced(self, *, tokens: int, words_per_second: float, loss: float) -> None:
-        """Move the bar."""
-        self.bar.update(self.task, completed=tokens, speed=f"{words_per_second:,.0f} w/s", loss=f"loss {loss:.3f}")
-
-    def evaluating(self, split: str, num_done: int, num_tokens: int) -> None:
-        """Show a second bar as long as an evaluation takes."""
-        if not self.is_evaluating:
-            self.bar.reset(self.evaluation, description=f"evaluating on {split}", total=num_tokens)
-        self.is_evaluating = num_done < num_tokens
-        self.bar.update(self.evaluation, completed=num_done, visible=self.is_evaluating)
-
-    def evaluated(self, record: dict[str, Any]) -> None:
-        """Show the newest perplexities, in a line of their own where there is no bar to show them."""
-        constant = "" if record["ppl_n"] is None else f"PPLn {record['ppl_n']:.1f} "
-        perplexity = f"{constant}PPLf {record['ppl_f']:.1f}"
-        self.bar.update(self.task, perplexity=perplexity)
-        if self.bar.disable and not record["step"]:
-            self.bar.tell(f"{self.name} before the first step: validation {perplexity}")
-        elif self.bar.disable:
-            self.bar.tell(
-                f"{self.name} step {record['step']:,}, epoch {record['epoch']:.2f}: loss {record['loss']:.3f}, "
-                f"validation {perplexity}, {record['words_per_second']:,.0f} w/s"
-            )
-
-    def noticed(self, sentence: str) -> None:
-        """Print a sentence above the bar."""
-        self.bar.tell(sentence)
 
 
 def _results(run: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -189,17 +189,6 @@ def hash_ids(directory: Path, name: str) -> str:
     return digest_file(directory / f"{name}.npy")
 
 
-def write_ids(directory: Path, name: str, blocks: Iterable[Ids], num_tokens: int, vocab_size: int) -> str:
-    """Write a split block by block and return its SHA-256."""
-    start_ids(directory, name, num_tokens, vocab_size)
-    written = 0
-    for block in blocks:
-        write_ids_at(directory, name, np.asarray(block, dtype=ids_dtype(vocab_size)), written)
-        written += len(block)
-    assert written == num_tokens
-    return hash_ids(directory, name)
-
-
 def write_description(
     directory: Path,
     vocabulary: Vocabulary,
@@ -210,8 +199,7 @@ def write_description(
     num_types: int | None = None,
     min_count: int | None = None,
 ) -> None:
-    """Write all that makes a directory of id files a corpus."""
-    vocabulary.write(directory / VOCABULARY_FILE)
+    """Write all that makes a corpus of a directory with a vocabulary and files of ids."""
     with open(directory / COUNTS_FILE, "wb") as file:
         np.save(file, target_counts.astype(np.int64), allow_pickle=False)
     Manifest(

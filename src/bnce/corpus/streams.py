@@ -17,6 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bnce.config import TrainingConfig
+from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
 from bnce.machine.memory import free_gpu_memory_bytes
@@ -141,6 +143,12 @@ def _distinct(word_CN: Tensor) -> int:
     sorted_CN = word_CN.sort(dim=1).values
     changes_C = (sorted_CN[:, 1:] != sorted_CN[:, :-1]).sum(1)
     return int(changes_C.max()) + 1 if word_CN.numel() else 0
+
+
+def training_streams(training: TrainingConfig, corpus: Corpus) -> Streams:
+    """Read the training text, or the part of it that the settings ask for, as the streams it is trained in."""
+    ids = corpus.split("train")[: training.max_train_tokens or None]
+    return Streams(ids, training.batch_size, training.num_steps)
 
 
 def open_streams(ids: np.ndarray, batch_size: int, num_steps: int, num_context: int, device: torch.device) -> Streams:

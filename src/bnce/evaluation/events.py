@@ -1,4 +1,4 @@
-"""A finished run's test figures as TensorBoard events: perplexity by frequency and by position, the worst sentences."""
+"""TensorBoard events, and a finished run's test figures as such: by frequency, by position, the worst sentences."""
 
 from __future__ import annotations
 
@@ -6,9 +6,23 @@ import re
 import shutil
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bnce.evaluation.detail import Detail, Group, Sentence
 from bnce.evaluation.evaluate import Evaluation
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+
+def open_events(directory: Path, purge_step: int | None = None) -> SummaryWriter:
+    """Open a directory for TensorBoard events; what was written there from `purge_step` on is hidden."""
+    with warnings.catch_warnings():
+        # TensorBoard's own imports warn of their dependencies' futures.
+        warnings.simplefilter("ignore")
+        from torch.utils.tensorboard import SummaryWriter
+
+        return SummaryWriter(str(directory), purge_step=purge_step)
 
 
 def write_test_events(directory: Path, step: int, result: Evaluation) -> None:
@@ -17,12 +31,7 @@ def write_test_events(directory: Path, step: int, result: Evaluation) -> None:
     Groups of ranks are a tag each, at the step of the model. Positions are one curve, whose steps are the positions.
     """
     shutil.rmtree(directory, ignore_errors=True)
-    with warnings.catch_warnings():
-        # TensorBoard's own imports warn of their dependencies' futures.
-        warnings.simplefilter("ignore")
-        from torch.utils.tensorboard import SummaryWriter
-
-        writer = SummaryWriter(str(directory))
+    writer = open_events(directory)
     try:
         detail = result.detail or Detail([], [], [])
         for tag, value in (("test/ppl_n", result.ppl_n), ("test/ppl_f", result.ppl_f)):

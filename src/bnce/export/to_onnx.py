@@ -22,6 +22,7 @@ from bnce.language_model import LanguageModel
 from bnce.machine.packages import missing
 from bnce.models import State
 from bnce.runs.directory import RunDirectory
+from bnce.runs.model_file import load_model
 from bnce.version import __version__
 
 GRAPHS = ("body", "words", "all_words")
@@ -38,7 +39,7 @@ def export_onnx(run: RunDirectory, out: str | Path) -> dict[str, Any]:
 
     out = Path(out)
     files.refuse_existing(out)
-    model = run.load_model()
+    model = load_model(run)
     with files.atomic_directory(out) as partial, torch.no_grad():
         write_graphs(model, partial)
         run.vocabulary.write(partial / "vocab.txt")

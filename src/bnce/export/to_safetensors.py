@@ -11,6 +11,7 @@ from torch import Tensor
 from bnce import files
 from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, write_tensors
 from bnce.runs.directory import RunDirectory
+from bnce.runs.model_file import load_model
 from bnce.runs.packed_rows import SCALE_SUFFIX, pack_rows, unpack_rows
 from bnce.version import __version__
 
@@ -19,7 +20,7 @@ def export_rows(run: RunDirectory, out: str | Path, row_format: str = "float32")
     """Write the run without its states and records; say how many bytes the model takes and what rounding cost."""
     out = Path(out)
     files.refuse_existing(out)
-    model = run.load_model()
+    model = load_model(run)
     tensors, tables = model.state_dict(), model.tables()
     packed = pack_rows(tensors, tables, row_format)
     header = {

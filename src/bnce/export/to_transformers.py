@@ -23,6 +23,7 @@ from bnce.language_model import LanguageModel
 from bnce.machine.packages import missing
 from bnce.runs.checkpoint import MODEL_FILE, TRANSFORMERS_FORMAT, write_tensors
 from bnce.runs.directory import RunDirectory
+from bnce.runs.model_file import load_model
 from bnce.version import __version__
 
 CODE_FILE = "modeling_bnce.py"
@@ -35,7 +36,7 @@ def export_transformers(run: RunDirectory, out: str | Path) -> dict[str, Any]:
     _need_packages()
     out = Path(out)
     files.refuse_existing(out)
-    model = run.load_model()
+    model = load_model(run)
     with files.atomic_directory(out) as partial:
         run.copy_description(partial)
         # The library reads only files that carry its own mark; names and tensors are those of a run's model.

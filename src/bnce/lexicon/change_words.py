@@ -27,6 +27,7 @@ from bnce.lexicon.word_list import NewWord
 from bnce.reading import read_object
 from bnce.runs.directory import LEXICON_FILE, RunDirectory
 from bnce.runs.identity import UNKNOWN_WORDS_FILE
+from bnce.runs.model_file import load_model, read_weights, save_weights
 from bnce.runs.unknown_words import UnknownWords
 
 TABLES = ("embedding", "output.weight", "output.bias")
@@ -91,7 +92,7 @@ def change_words(
     files.refuse_existing(out)
     if both := {new.word for new in add} & set(drop):
         raise UserError(f"'{min(both)}' is on the list to add and on the list to drop: remove it from one of them.")
-    tensors, metadata = run.read_model()
+    tensors, metadata = read_weights(run)
     new_words = [new for new in add if new.word not in run.vocabulary]
     dropped = [word for word in drop if word in run.vocabulary]
     added, vocabulary, counts = change_tables(run, tensors, new_words, dropped)
@@ -154,7 +155,7 @@ def _seed(run: RunDirectory, new_words: Sequence[NewWord]) -> tuple[list[Added],
         for new, count, near in zip(new_words, new_counts, neighbours, strict=True)
     ]
     new_counts_A = np.array(new_counts, dtype=np.float64)
-    return added, seed_rows(run.load_model(), counts_V, new_counts_A, neighbours), new_counts_A
+    return added, seed_rows(load_model(run), counts_V, new_counts_A, neighbours), new_counts_A
 
 
 def _given(run: RunDirectory, new: NewWord) -> Neighbours:
@@ -230,7 +231,7 @@ def _write(
         if change.unknown_words is not None:
             change.unknown_words.write(partial / UNKNOWN_WORDS_FILE)
         # After the list of unknown words, whose digest the model file holds.
-        made.save_tensors(tensors, step)
+        save_weights(made, tensors, step)
         made.write_json("summary.json", summary)
         made.write_json(LEXICON_FILE, {"changes": [*changes, done]})
 

@@ -20,6 +20,7 @@ from bnce.lexicon.change_words import TABLES, change_tables
 from bnce.lexicon.row_seeding import make_up_contexts
 from bnce.lexicon.word_list import NewWord
 from bnce.runs.directory import RunDirectory
+from bnce.runs.model_file import load_model, read_weights
 from bnce.training.run import Start
 
 # What must be as it was for the weights to mean the same.
@@ -50,7 +51,7 @@ def check_same_network(config: RunConfig, source: RunDirectory) -> None:
 
 def start_from(source: RunDirectory, vocabulary: Vocabulary, counts: np.ndarray, loss: str) -> Start:
     """Take a run's best model as the start of another, with these words, target counts and loss."""
-    tensors, metadata = source.read_model()
+    tensors, metadata = read_weights(source)
     known = source.vocabulary
     new_words = _new_words(source, vocabulary, counts)
     dropped = [word for word in known.words if word not in vocabulary]
@@ -60,7 +61,7 @@ def start_from(source: RunDirectory, vocabulary: Vocabulary, counts: np.ndarray,
         tensors[name] = tensors[name][order].contiguous()
     if LOSSES.find(loss).self_normalises and not LOSSES.find(source.config.loss.name).self_normalises:
         # A softmax leaves ln Z where it likes; a loss with the constant begins where that is ln Z.
-        log_z = float(make_up_contexts(source.load_model()).log_z_M.mean())
+        log_z = float(make_up_contexts(load_model(source)).log_z_M.mean())
         tensors["output.bias"] += float(tensors["output.log_z"]) - log_z
     record = {
         "run": str(source.path.resolve()),

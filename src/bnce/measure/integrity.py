@@ -14,16 +14,17 @@ from bnce.config import read_config
 from bnce.corpus.manifest import MANIFEST_FILE, Manifest, damaged, read_manifest
 from bnce.corpus.store import COUNTS_FILE, VOCABULARY_FILE, Corpus, count_words, is_corpus
 from bnce.corpus.vocabulary import Vocabulary
-from bnce.errors import UserError, shown
+from bnce.errors import UserError
 from bnce.files import PARTIAL_SUFFIX
 from bnce.measure.doctor import Finding
-from bnce.reading import digest_file, parse_object, read_object
+from bnce.reading import digest_file, read_object
 from bnce.runs.checkpoint import MODEL_FILE, STATE_FORMAT, read_model, read_tensors, state_file, state_files
 from bnce.runs.directory import LEXICON_FILE, RunDirectory, read_counts, read_normaliser, read_summary
 from bnce.runs.identity import UNKNOWN_WORDS_FILE, find_changes, identify
+from bnce.runs.metrics import METRICS_FILE, read_metrics
+from bnce.runs.model_file import load_model
 from bnce.runs.unknown_words import UnknownWords
 
-METRICS_FILE = "metrics.jsonl"
 RECORD_FILES = ("summary.json", "evaluation.json", LEXICON_FILE)
 
 
@@ -121,7 +122,7 @@ def _examine_run(path: Path) -> list[Finding]:
     if is_described:
         findings += _find_lost_last_state(path)
     if (path / METRICS_FILE).is_file():
-        findings.append(_look(METRICS_FILE, _check_metrics, path / METRICS_FILE))
+        findings.append(_look(METRICS_FILE, _check_metrics, path))
     findings += [_look(name, _check_record, path / name) for name in RECORD_FILES if (path / name).is_file()]
     left = "being written now, or left by a killed process; the next training removes it"
     return [*findings, *(Finding(file.name, True, left) for file in sorted(path.glob(f".*{PARTIAL_SUFFIX}")))]
@@ -198,22 +199,16 @@ def _examine_model(path: Path) -> tuple[Finding, dict[str, Finding]]:
 
 
 def _check_model(path: Path, told: str) -> str:
-    return f"{RunDirectory.open(path).load_model().num_parameters:,} parameters, {told}"
+    return f"{load_model(RunDirectory.open(path)).num_parameters:,} parameters, {told}"
 
 
 def _check_metrics(path: Path) -> str:
-    """Read the evaluations line by line, each an object of a later step than the one before."""
-    last = -1
-    lines = path.read_bytes().splitlines()
-    for number, line in enumerate(lines, start=1):
-        try:
-            step = parse_object(line).get("step")
-        except ValueError as error:
-            raise ValueError(f"line {number} is damaged ({error})") from error
-        if type(step) is not int or step <= last:
-            raise ValueError(f"line {number} has the step {shown(step)} after {last}")
-        last = step
-    return f"{len(lines):,} evaluations"
+    """Read the evaluations, each of a later step than the one before."""
+    metrics = read_metrics(path)
+    wrong = {number: f"is damaged ({why})" for number, why in metrics.damaged.items()} | metrics.repeated
+    if wrong:
+        raise ValueError(f"line {min(wrong)} {wrong[min(wrong)]}")
+    return f"{metrics.num_lines:,} evaluations"
 
 
 def _check_record(path: Path) -> str:

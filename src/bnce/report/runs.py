@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from bnce.errors import UserError
-from bnce.reading import parse_object, parse_toml, read_object
+from bnce.reading import parse_toml, read_object
+from bnce.runs.metrics import METRICS_FILE, read_metrics
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def read_runs(paths: Iterable[str | Path]) -> list[Run]:
 
 def has_figures(path: Path) -> bool:
     """Say whether a run has been evaluated at least once, on whatever text."""
-    metrics = path / "metrics.jsonl"
+    metrics = path / METRICS_FILE
     return (path / "evaluation.json").is_file() or (metrics.is_file() and metrics.stat().st_size > 0)
 
 
@@ -67,7 +68,7 @@ def read_run(path: Path) -> Run:
         path=path,
         config=config,
         summary=_read_object(path / "summary.json"),
-        metrics=_read_metrics(path / "metrics.jsonl"),
+        metrics=_read_metrics(path),
         evaluation=_read_object(evaluation) if evaluation.exists() else None,
     )
     if not run.metrics and run.evaluation is None:
@@ -150,23 +151,13 @@ def _read_object(path: Path) -> Mapping[str, Any]:
 
 def _read_metrics(path: Path) -> tuple[Mapping[str, Any], ...]:
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+        metrics = read_metrics(path)
     except OSError as error:
-        raise UserError(f"'{path}' cannot be read ({error.strerror}): leave this run out.") from error
-    metrics: list[Mapping[str, Any]] = []
-    for index, line in enumerate(lines):
-        try:
-            record = parse_object(line)
-        except ValueError:
-            # A crash while writing tears the last line, and only that one.
-            if index == len(lines) - 1:
-                break
-            raise UserError(
-                f"Line {index + 1} of '{path}' is no JSON object: remove that line or leave this run out."
-            ) from None
-        # A run resumed from before its last evaluation repeats steps; what it did last is what holds.
-        step = number(record, "step")
-        while step is not None and metrics and (number(metrics[-1], "step") or 0) >= step:
-            metrics.pop()
-        metrics.append(record)
-    return tuple(metrics)
+        raise UserError(f"'{path / METRICS_FILE}' cannot be read ({error.strerror}): leave this run out.") from error
+    # A crash while writing tears the last line, and only that one.
+    if lines := [number for number in metrics.damaged if number < metrics.num_lines]:
+        raise UserError(
+            f"Line {lines[0]} of '{path / METRICS_FILE}' is damaged ({metrics.damaged[lines[0]]}): remove that line or "
+            "leave this run out."
+        )
+    return tuple(metrics.records)

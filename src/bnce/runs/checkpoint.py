@@ -118,12 +118,10 @@ def _sort_metadata(path: Path) -> None:
             file.write(ordered.ljust(length))
 
 
-def read_tensors(path: Path, kind: str, device: str = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read tensors back; a torn, damaged or foreign file is refused."""
     tensors, metadata = _read(path)
     _check(path, tensors, metadata, kind)
-    if device != "cpu":
-        tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
     return tensors, metadata
 
 

@@ -1,41 +1,71 @@
-"""A run's metrics.jsonl: one JSON object per line, one line per evaluation on validation."""
+"""A run's metrics.jsonl: one JSON object per line, one line per evaluation on validation.
+
+It is written and read here alone, so that training, reports and check-ups agree on which lines are evaluations.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bnce import files
+from bnce.errors import shown
 from bnce.reading import parse_object
 
 METRICS_FILE = "metrics.jsonl"
 
 
-def read_metrics(directory: Path) -> tuple[list[dict[str, Any]], int]:
-    """Read the evaluations of a run, and count the lines that are none: torn by a crash, or damaged."""
+@dataclass(frozen=True)
+class Metrics:
+    """The evaluations of a run by their steps, and what is wrong with the file, by the numbers of its lines."""
+
+    records: list[dict[str, Any]] = field(default_factory=list)
+    damaged: dict[int, str] = field(default_factory=dict)  # lines that are no evaluation; a crash tears the last one
+    repeated: dict[int, str] = field(default_factory=dict)  # lines whose steps go back
+    num_lines: int = 0
+
+
+def read_metrics(directory: Path) -> Metrics:
+    """Read the evaluations of a run; where steps are repeated, after a resume, what was done last holds."""
     try:
-        data = (directory / METRICS_FILE).read_bytes()
+        lines = (directory / METRICS_FILE).read_bytes().splitlines()
     except FileNotFoundError:
-        return [], 0
-    records, num_damaged = [], 0
-    for line in data.splitlines():
+        return Metrics()
+    metrics = Metrics(num_lines=len(lines))
+    records = metrics.records
+    for number, line in enumerate(lines, start=1):
         try:
             record = parse_object(line)
-        except ValueError:
-            record = {}
-        if type(record.get("step")) is int and type(record.get("ppl_f")) in (int, float, type(None)):
-            records.append(record)
-        else:
-            num_damaged += 1
-    return records, num_damaged
-
-
-def write_metrics(directory: Path, records: list[dict[str, Any]]) -> None:
-    """Write all evaluations anew."""
-    files.write_text(directory / METRICS_FILE, "".join(files.to_json(record) + "\n" for record in records))
+            for key, kinds in (("step", (int,)), ("ppl_f", (int, float, type(None)))):
+                if type(record.get(key)) not in kinds:
+                    raise ValueError(f"its {key} is {shown(record.get(key))}")
+        except ValueError as error:
+            metrics.damaged[number] = str(error)
+            continue
+        if records and records[-1]["step"] >= record["step"]:
+            metrics.repeated[number] = f"has the step {record['step']} after {records[-1]['step']}"
+        while records and records[-1]["step"] >= record["step"]:
+            records.pop()
+        records.append(record)
+    return metrics
 
 
 def append_metrics(directory: Path, record: Mapping[str, Any]) -> None:
     """Add one evaluation."""
-    write_metrics(directory, [*read_metrics(directory)[0], dict(record)])
+    _write(directory, [*read_metrics(directory).records, record])
+
+
+def keep_metrics_up_to(directory: Path, step: int) -> int:
+    """Drop the evaluations after a step that the run is resumed from: they will be made again.
+
+    Returns how many damaged lines are dropped, too.
+    """
+    metrics = read_metrics(directory)
+    _write(directory, [record for record in metrics.records if record["step"] <= step])
+    return len(metrics.damaged)
+
+
+def _write(directory: Path, records: list[Mapping[str, Any]]) -> None:
+    files.write_text(directory / METRICS_FILE, "".join(files.to_json(record) + "\n" for record in records))

@@ -1,4 +1,4 @@
-"""What a run that is resumed may change, and what must be as it was.
+"""The one place that decides which run goes on, with which settings, on which text and from which state.
 
 Weights, the optimiser's memory and the place in the text go on only where the network, the loss, the text and the
 batches are the same. Rates, the length of the run and how often it is measured and saved may change on the way. The
@@ -9,13 +9,23 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bnce.config import SECTIONS, OptimiserConfig, RunConfig
+import numpy as np
+
+from bnce import files
+from bnce.config import SECTIONS, OptimiserConfig, RunConfig, change_settings, from_tables, read_config
+from bnce.corpus.store import Corpus
+from bnce.corpus.streams import training_streams
 from bnce.errors import UserError, argument
 from bnce.kinds.optimisers import OPTIMISERS
+from bnce.reading import parse_toml
+from bnce.runs.checkpoint import MODEL_FILE, state_files
+from bnce.runs.directory import DESCRIPTION_FILES, LEXICON_FILE, RunDirectory, is_finished
+from bnce.runs.metrics import read_metrics
 
 MAY_CHANGE = frozenset(
     {
@@ -50,22 +60,166 @@ def find_differences(before: RunConfig, now: RunConfig) -> Differences:
     return found
 
 
-def describe_differences(differences: Differences) -> str:
-    """Name settings that differ: what they were, and what they are not."""
-    return ", ".join(f"{key} {before}, not {now}" for key, (before, now) in differences.items())
-
-
-def check_changes(before: RunConfig, now: RunConfig, run: object) -> Differences:
-    """List the settings that change in a run; refuse those that may not, all by name."""
+def check_changes(before: RunConfig, now: RunConfig, path: Path) -> None:
+    """Refuse to change settings of a run that may not change, all by name."""
     differences = find_differences(before, now)
-    fixed = {key: values for key, values in differences.items() if key not in MAY_CHANGE}
-    if fixed:
+    _refuse(
+        {key: values for key, values in differences.items() if key not in MAY_CHANGE},
+        path,
+        ", which cannot change on the way: leave them out, or train a new run with another "
+        f"{argument('out')}. A resumed run may change {', '.join(sorted(MAY_CHANGE))}.",
+    )
+
+
+def check_same_settings(before: RunConfig, now: RunConfig, path: Path, remedy: str) -> None:
+    """Refuse to go on with a run with other settings than its own."""
+    _refuse(find_differences(before, now), path, f": {remedy}")
+
+
+def _refuse(differences: Differences, path: Path, remedy: str) -> None:
+    if differences:
+        told = ", ".join(f"{key} {before}, not {now}" for key, (before, now) in differences.items())
+        raise UserError(f"The run '{path}' was started with other settings ({told}){remedy}")
+
+
+def resume_config(path: Path, settings: Sequence[str] = (), wanted: RunConfig | None = None) -> RunConfig:
+    """Give what a run goes on with: its own config with `key=value` settings changed.
+
+    `wanted` is a recipe that was named, with the settings on top: it must come to the same.
+    """
+    _require_run(path)
+    before = read_config(path / "config.toml")
+    config = change_settings(before, settings)
+    check_changes(before, config if wanted is None else wanted, path)
+    if wanted is not None:
+        # A change is one that was asked for: a recipe that has become another one, in a later version, asks for none.
+        check_same_settings(config, wanted, path, f"resume it with  {resume_command(path)}")
+    return config
+
+
+def _require_run(path: Path) -> None:
+    if not (path / "config.toml").is_file():
         raise UserError(
-            f"The run '{run}' was started with other settings ({describe_differences(fixed)}), which cannot change on "
-            f"the way: leave them out, or train a new run with another {argument('out')}. A resumed run may change "
-            f"{', '.join(sorted(MAY_CHANGE))}."
+            f"'{path}' is not a run directory, so there is nothing to resume: leave out {argument('resume', True)} to "
+            "start a new run."
         )
-    return differences
+    if (path / LEXICON_FILE).is_file():
+        raise UserError(
+            f"The words of '{path}' were changed by 'bnce vocab', so it has no state to resume from: "
+            "prepare a corpus with the words you want and train a new run."
+        )
+
+
+def check_resumable(run: RunDirectory) -> None:
+    """Refuse to train over an exported model, or over figures of a run that kept no state: it would begin anew.
+
+    A run has its summary before its first step, an export has none.
+    """
+    anew = f"train with another {argument('out')}"
+    has_model = (run.path / MODEL_FILE).exists()
+    if has_model and not (run.path / "summary.json").exists():
+        raise UserError(f"'{run.path}' holds an exported model and nothing to resume from: {anew}.")
+    if state_files(run.path):
+        return
+    if is_finished(run.path):
+        raise UserError(f"The run '{run.path}' is finished and kept no state to resume from: {anew}.")
+    records = read_metrics(run.path).records
+    if records or has_model:
+        upto = f"figures up to step {records[-1]['step']}" if records else "a model"
+        raise UserError(
+            f"The run '{run.path}' has {upto} but no state to resume from (training.checkpoint_seconds is "
+            f"{run.config.training.checkpoint_seconds:g}): use its best model as it is, go on from it in a new "
+            f"run by {argument('init', run.path)}, or {anew}."
+        )
+
+
+def check_corpus(run: RunDirectory, corpus: Corpus) -> None:
+    """Refuse to train on another text than the run was made for."""
+    run.check_vocabulary(corpus)
+    if corpus.normaliser != run.normaliser:
+        raise UserError(
+            f"The corpus '{corpus.directory}' was cut into words otherwise than normaliser.json of the run "
+            f"'{run.path}' says: restore that file, prepare the same text again, or train with another "
+            f"{argument('out')}."
+        )
+    counts = training_streams(run.config.training, corpus).count_targets(len(run.vocabulary))
+    # Runs of version 0.1.0 counted the whole split, whatever part of it they train on.
+    if not any(np.array_equal(known, run.target_counts) for known in (counts, corpus.target_counts)):
+        raise UserError(
+            f"The corpus '{corpus.directory}' has another training text than the run '{run.path}' began with (its "
+            f"words occur otherwise often): prepare the same text again, or train with another {argument('out')}."
+        )
+
+
+def check_state(run: RunDirectory, path: Path, origin: Mapping[str, str]) -> None:
+    """Refuse a state of another run."""
+    try:
+        before = settings_of_state(run, origin)
+        if origin.get("vocabulary", run.vocabulary.digest) != run.vocabulary.digest:
+            raise UserError("it has another vocabulary.")
+        check_changes(before, run.config, run.path)
+    except UserError as error:
+        raise UserError(f"'{path}' belongs to another run: {error}") from error
+    _refuse_lost_settings(run, origin)
+
+
+def settings_of_state(run: RunDirectory, origin: Mapping[str, str]) -> RunConfig:
+    """Read what a state was trained with; settings that came with later versions are at their defaults."""
+    if "settings" in origin:
+        return from_tables(parse_toml(origin["settings"].encode()), "its settings")
+    # Version 0.1.0 wrote a digest of config.toml instead, as that version wrote it.
+    text = (run.path / "config.toml").read_bytes().decode(errors="replace")
+    if origin.get("owner") != run.digest_with(text):
+        raise UserError(f"its settings or vocabulary are not those of '{run.path}'.")
+    return read_config(run.path / "config.toml")
+
+
+def _refuse_lost_settings(run: RunDirectory, origin: Mapping[str, str]) -> None:
+    """Refuse a config.toml without settings that a state has: a line was lost, and is not to read as a default."""
+    written = parse_toml(origin.get("settings", "").encode())
+    now = parse_toml((run.path / "config.toml").read_bytes())
+    names = ((section, key) for section in SECTIONS for key in written.get(section, {}))
+    lost = [f"{section}.{key}" for section, key in names if key not in now[section]]
+    if lost:
+        raise UserError(
+            f"'{run.path / 'config.toml'}' has no {', '.join(lost)}, with which the run was trained: restore it. "
+            f"To change a setting, use {argument('settings')}."
+        )
+
+
+def is_begun(path: Path) -> bool:
+    """Say whether a run holds anything that training it made: a state, an evaluation, a model; or files of others."""
+    made_at_the_start = {*DESCRIPTION_FILES, "summary.json", "tensorboard"}
+    return (path / "config.toml").is_file() and any(
+        found.name not in made_at_the_start and not found.name.endswith(files.PARTIAL_SUFFIX)
+        for found in path.iterdir()
+    )
+
+
+def refuse_begun(path: Path) -> None:
+    """Refuse to start a run anew where there is one to go on with."""
+    if is_begun(path):
+        raise UserError(
+            f"The run '{path}' already exists: continue it with {argument('resume', True)}, give another "
+            f"{argument('out')}, or remove it."
+        )
+
+
+def remove_unbegun(path: Path) -> None:
+    """Remove a run that failed, or was killed, before it had anything to keep: its place can be used again.
+
+    Whoever calls it holds the run.
+    """
+    if (path / "config.toml").is_file() and not is_begun(path):
+        shutil.rmtree(path)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what a run that was killed while saving left behind, which can be as large as a checkpoint."""
+    # safetensors wrote beside the place it was given, too, under a name of its own.
+    for pattern in (f".*{files.PARTIAL_SUFFIX}", ".tmp*"):
+        for leftover in path.glob(pattern):
+            files.remove(leftover)
 
 
 def resume_command(path: Path, *words: str) -> str:

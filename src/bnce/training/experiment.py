@@ -20,9 +20,10 @@ from bnce.kinds.losses import LOSSES, Loss
 from bnce.machine.memory import release_memory
 from bnce.runs.checkpoint import MODEL_FILE, remove_states
 from bnce.runs.directory import RunDirectory, hold_run, is_finished, read_status, read_summary
-from bnce.runs.resuming import describe_differences, find_differences
+from bnce.runs.resuming import check_corpus, check_same_settings
 from bnce.training.observer import Observer
-from bnce.training.run import check_trainable, create_run, run_training
+from bnce.training.plan import check_trainable, create_run
+from bnce.training.run import run_training
 
 # What a table's rows are trained with, unless another recipe is named: `ltcb` and `obwb` are the paper's own.
 RECIPES = {"ltcb": "wiki", "obwb": "news"}
@@ -161,12 +162,8 @@ def _check_row(path: Path, config: RunConfig, corpus: Corpus, device: torch.devi
         return
     run = RunDirectory.open(path)
     # A corpus that was moved is known by its words and their counts, below.
-    if differences := find_differences(run.config, config):
-        raise UserError(
-            f"The row '{path}' was started with other settings ({describe_differences(differences)}): give another "
-            f"{argument('out')}, or remove it."
-        )
-    run.check_corpus(corpus)
+    check_same_settings(run.config, config, path, f"give another {argument('out')}, or remove it.")
+    check_corpus(run, corpus)
 
 
 def _train_row(

@@ -5,6 +5,7 @@ A run is decided by its config, its corpus and its seed: checkpoints, evaluation
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from bnce.config import RunConfig, read_config
 from bnce.corpus.store import Corpus
-from bnce.corpus.streams import open_streams
+from bnce.corpus.streams import open_streams, training_streams
 from bnce.errors import NotFiniteError
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.kinds.losses import LOSSES
@@ -30,9 +31,17 @@ from bnce.machine.stopping import HeldSignals, Stopped, hold_signals
 from bnce.optimisers import build_optimiser
 from bnce.optimisers.schedule import Schedule
 from bnce.runs.checkpoint import load_newest_state, save_state, state_file, state_files
-from bnce.runs.directory import RunDirectory, training_streams
-from bnce.runs.metrics import METRICS_FILE
-from bnce.runs.resuming import advise_lower_rates, find_differences
+from bnce.runs.directory import RunDirectory
+from bnce.runs.metrics import METRICS_FILE, append_metrics, keep_metrics_up_to, read_metrics
+from bnce.runs.model_file import build_model, save_weights
+from bnce.runs.resuming import (
+    advise_lower_rates,
+    check_corpus,
+    check_state,
+    find_differences,
+    remove_leftovers,
+    settings_of_state,
+)
 from bnce.training.clock import TrainingClock
 from bnce.training.observer import Observer
 from bnce.training.step import TrainingStep
@@ -50,12 +59,12 @@ class Trainer:
     """Trains the model of one run directory on one corpus."""
 
     def __init__(self, run: RunDirectory, corpus: Corpus, device: torch.device, observer: Observer) -> None:
-        run.check_corpus(corpus)
+        check_corpus(run, corpus)
         self.run, self.device, self.observer = run, device, observer
         self.config = run.config
         training = self.config.training
         torch.manual_seed(training.seed)
-        self.model: LanguageModel = run.build_model().to(device)
+        self.model: LanguageModel = build_model(run).to(device)
         train_ids = training_streams(training, corpus).ids
         self.streams = open_streams(train_ids, training.batch_size, training.num_steps, self.model.num_context, device)
         self.loss = LOSSES.find(self.config.loss.name)
@@ -111,11 +120,6 @@ class Trainer:
         timed = ", ".join(f"{form} {1000 * time:.2f} ms" for form, time in seconds.items())
         self.observer.noticed(f"The fastest softmax here is '{name}' ({timed} for one batch's loss and gradients).")
         return name
-
-    @property
-    def total_tokens(self) -> int:
-        """Count the targets of the whole run."""
-        return self.config.training.epochs * self.streams.num_tokens
 
     def train(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
         """Train to the end, or until asked to stop; returns whether the end was reached.
@@ -202,7 +206,7 @@ class Trainer:
     def _not_finite(self, what: str, index: int) -> NotFiniteError:
         """Explain a run that blew up in the step with this number, counted from 0."""
         rate = self.config.optimiser.learning_rate * self.schedule.factor(index)
-        has_figures = bool(self.run.read_metrics())
+        has_figures = bool(read_metrics(self.run.path).records)
         advice = advise_lower_rates(self.run.path, self.config.optimiser, self.last_checkpoint, has_figures)
         return NotFiniteError(f"The {what} is no longer finite at step {index + 1} (learning rate {rate:g}): {advice}")
 
@@ -231,9 +235,9 @@ class Trainer:
             raise self._not_finite("validation perplexity", self.step - 1)
         record = self._metrics(result)
         if result.ppl_f < self.best_perplexity:
-            self.run.save_model(self.model, self.step)
+            save_weights(self.run, self.model.state_dict(), self.step)
         # Last, so that an evaluation that is written down has been made whole.
-        self.run.append_metrics(record)
+        append_metrics(self.run.path, record)
         self._take_in(record)
         self.observer.evaluated(record)
 
@@ -348,12 +352,12 @@ class Trainer:
 
     def resume(self) -> None:
         """Go back to the newest state that is whole, or to the start of a run that was stopped before its first."""
-        self.run.remove_leftovers()
+        remove_leftovers(self.run.path)
         if not state_files(self.run.path):
             self.observer.noticed(f"'{self.run.path}' has no checkpoint yet: it starts at its first step.")
             self.run.write_config()
             return
-        state, refused = load_newest_state(self.run.path, self.run.check_state)
+        state, refused = load_newest_state(self.run.path, functools.partial(check_state, self.run))
         for sentence in refused:
             self.observer.noticed(f"{sentence} The previous checkpoint is used.")
         tensors, record = state.tensors, state.record
@@ -379,12 +383,12 @@ class Trainer:
         for newer in state_files(self.run.path):
             if newer > state.path:
                 newer.unlink()
-        if num_damaged := self.run.keep_metrics_up_to(self.step):
+        if num_damaged := keep_metrics_up_to(self.run.path, self.step):
             self.observer.noticed(f"Damaged lines in '{self.run.path / METRICS_FILE}' were left out: {num_damaged}.")
-        self._note_changes(self.run.settings_of(state.origin))
+        self._note_changes(settings_of_state(self.run, state.origin))
         # An evaluation that was written down after this state counts, be it due by the settings of today or not.
         if self.evaluated_step != self.step:
-            for written in self.run.read_metrics():
+            for written in read_metrics(self.run.path).records:
                 if written["step"] == self.step:
                     self._take_in(written)
 

@@ -1,0 +1,58 @@
+"""What a run will do, decided and checked before anything of it is on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from bnce.config import RunConfig
+from bnce.corpus.store import Corpus
+from bnce.corpus.streams import training_streams
+from bnce.errors import UserError
+from bnce.kinds.losses import LOSSES
+from bnce.losses import softmax_forms
+from bnce.runs.directory import RunDirectory
+
+# Up to so many tokens a text is small; from so many on it is large enough for the largest models.
+SMALL_TOKENS, LARGE_TOKENS = 20_000_000, 300_000_000
+
+
+def choose_recipe(corpus: Corpus, device: torch.device) -> tuple[str, str]:
+    """Choose a recipe by the size of the training text and the device, and say why in a sentence."""
+    num_tokens = corpus.statistics["train"].num_tokens
+    on_gpu = device.type == "cuda"
+    if not on_gpu or num_tokens <= SMALL_TOKENS:
+        name = "small"
+    else:
+        name = "wiki" if num_tokens <= LARGE_TOKENS else "news"
+    where = "a GPU" if on_gpu else "a CPU"
+    return (
+        name,
+        f"The recipe '{name}' was chosen for {num_tokens:,} training tokens on {where}; name another to use it.",
+    )
+
+
+def create_run(out: str | Path, config: RunConfig, corpus: Corpus, device: torch.device | None = None) -> RunDirectory:
+    """Lay out a run directory, after checking that the corpus and the device, where it is known, can train it."""
+    check_trainable(config, corpus, device)
+    return RunDirectory.create(out, config, corpus)
+
+
+def check_trainable(config: RunConfig, corpus: Corpus, device: torch.device | None = None) -> None:
+    """Refuse settings that the corpus, or the device, where it is known, cannot train."""
+    training, loss = config.training, config.loss
+    kind = LOSSES.find(loss.name)
+    if device is not None and kind.has_forms and loss.softmax != "auto":
+        softmax_forms.get_form(loss.softmax, device)
+    training_streams(training, corpus)
+    if kind.batch_is_noise and (loss.noise != "unigram" or loss.noise_power != 1):
+        drawing = " or ".join(other.name for other in LOSSES if other.draws == "must")
+        raise UserError(
+            f"The loss {loss.name} takes the other targets of the batch as noise, so its noise is the unigram of the "
+            f"text: loss.noise={loss.noise} with loss.noise_power={loss.noise_power:g} would train a wrong model. "
+            f"Leave out both settings, or use the losses {drawing}, which draw their noise."
+        )
+    if kind.batch_is_noise and training.batch_size + loss.num_noise < 2:
+        remedy = "training.batch_size" if kind.draws == "never" else "training.batch_size or loss.num_noise"
+        raise UserError(f"{kind.shown} with one stream and no drawn words has no noise: raise {remedy}.")

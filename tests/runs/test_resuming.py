@@ -1,0 +1,60 @@
+"""Which run goes on: what is kept of one that was begun, and what is cleared away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_corpus import small_config, small_corpus
+
+from bnce.corpus.store import Corpus
+from bnce.runs.directory import RunDirectory
+from bnce.runs.resuming import check_corpus, is_begun, remove_leftovers, remove_unbegun
+from bnce.training.plan import create_run
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    return small_corpus(tmp_path / "corpus")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Give a directory for runs alone, so that whatever is left behind shows."""
+    directory = tmp_path / "place"
+    directory.mkdir()
+    return directory
+
+
+def test_a_run_that_counted_the_whole_split_still_resumes(place: Path, corpus: Corpus) -> None:
+    run = create_run(place / "run", small_config(corpus, training={"max_train_tokens": 1000}), corpus)
+    np.save(run.path / "counts.npy", corpus.target_counts)
+    check_corpus(RunDirectory.open(run.path), corpus)
+
+
+def test_only_a_run_without_anything_to_keep_is_removed(place: Path, corpus: Corpus) -> None:
+    run = create_run(place / "run", small_config(corpus), corpus)
+    run.write_json("summary.json", {"status": "running"})
+    assert not is_begun(run.path)
+    for name in ("state-000000000001.safetensors", "metrics.jsonl", "model.safetensors", "evaluation.json", "mine.txt"):
+        (run.path / name).write_text("kept", encoding="utf-8")
+        assert is_begun(run.path)
+        remove_unbegun(run.path)
+        (run.path / name).unlink()
+    remove_unbegun(run.path)
+    assert list(place.iterdir()) == []
+
+
+def test_leftovers_of_a_killed_save_are_removed(place: Path, corpus: Corpus) -> None:
+    run = create_run(place / "run", small_config(corpus), corpus)
+    before = sorted(run.path.iterdir())
+    for name in (".model.safetensors.123.partial", ".tmpAb12cD"):
+        (run.path / name).write_bytes(b"half")
+    (run.path / ".state-000000000004.safetensors.123.partial").mkdir()
+    (run.path / ".state-000000000004.safetensors.123.partial" / "state-000000000004.safetensors").write_bytes(b"half")
+    remove_leftovers(run.path)
+    assert sorted(run.path.iterdir()) == before

@@ -1,0 +1,97 @@
+"""What is refused before anything of a run is on disk, and which recipe a text gets."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from small_corpus import Watcher, small_config, small_corpus
+
+from bnce.corpus.store import Corpus
+from bnce.errors import UserError
+from bnce.training.plan import choose_recipe, create_run
+from bnce.training.run import run_training
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    return small_corpus(tmp_path / "corpus")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Give a directory for runs alone, so that whatever is left behind shows."""
+    directory = tmp_path / "place"
+    directory.mkdir()
+    return directory
+
+
+@pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])
+@pytest.mark.parametrize("noise", [{"noise": "uniform"}, {"noise": "log-uniform"}, {"noise_power": 0.75}])
+def test_noise_that_the_batch_does_not_have_is_refused(
+    place: Path, corpus: Corpus, loss: str, noise: dict[str, Any]
+) -> None:
+    with pytest.raises(UserError, match=rf"The loss {loss} takes the other targets of the batch as noise"):
+        create_run(place / "run", small_config(corpus, loss={"name": loss, **noise}), corpus)
+    assert not list(place.iterdir())
+    create_run(place / "drawn", small_config(corpus, loss={"name": "snce", "num_noise": 5, **noise}), corpus)
+
+
+class TestRefusals:
+    def test_too_little_text(self, place: Path, corpus: Corpus) -> None:
+        config = small_config(corpus, training={"batch_size": 100, "num_steps": 21})
+        with pytest.raises(UserError, match="The text has 2003 tokens, but one batch of 100 streams and 21 steps"):
+            create_run(place / "run", config, corpus)
+        config = small_config(corpus, training={"max_train_tokens": 39})
+        with pytest.raises(UserError, match="The text has 39 tokens, but one batch of 8 streams and 5 steps needs 40"):
+            create_run(place / "run", config, corpus)
+        assert list(place.iterdir()) == []
+
+    def test_one_stream_has_no_noise(self, place: Path, corpus: Corpus) -> None:
+        training = {"batch_size": 1, "max_train_tokens": 30, "epochs": 1}
+        with pytest.raises(UserError, match=r"raise training\.batch_size or loss\.num_noise"):
+            create_run(place / "run", small_config(corpus, training=training), corpus)
+        assert list(place.iterdir()) == []
+        config = small_config(corpus, training=training, loss={"num_noise": 3})
+        run = create_run(place / "run", config, corpus)
+        assert run_training(run, corpus, CPU, Watcher())["status"] == "finished"
+
+    def test_a_softmax_that_cannot_run_here(self, place: Path, corpus: Corpus) -> None:
+        config = small_config(corpus, loss={"name": "softmax", "softmax": "cce"})
+        with pytest.raises(UserError, match="The softmax 'cce' cannot run on cpu with the installed packages: use"):
+            create_run(place / "run", config, corpus, CPU)
+        assert list(place.iterdir()) == []
+
+    def test_an_existing_directory(self, place: Path, corpus: Corpus) -> None:
+        (place / "run").mkdir()
+        (place / "run" / "notes.txt").write_text("mine", encoding="utf-8")
+        with pytest.raises(UserError, match="already exists"):
+            create_run(place / "run", small_config(corpus), corpus)
+        assert [path.name for path in (place / "run").iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("device", "num_tokens", "recipe"),
+    [
+        ("cpu", 1_000_000, "small"),
+        ("cpu", 500_000_000, "small"),
+        ("cuda", 20_000_000, "small"),
+        ("cuda", 20_000_001, "wiki"),
+        ("cuda", 300_000_001, "news"),
+    ],
+)
+def test_a_recipe_goes_by_size_and_device(corpus: Corpus, device: str, num_tokens: int, recipe: str) -> None:
+    statistics = {"train": dataclasses.replace(corpus.statistics["train"], num_tokens=num_tokens)}
+    sized = SimpleNamespace(statistics=statistics)
+    name, reason = choose_recipe(sized, torch.device(device))  # type: ignore[arg-type]
+    assert name == recipe
+    assert (
+        f"'{recipe}' was chosen for {num_tokens:,} training tokens on a {device.replace('cuda', 'gpu').upper()};"
+        in reason
+    )
