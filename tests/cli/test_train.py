@@ -459,6 +459,18 @@ class TestInit:
         assert "relu-lstm bnce before the first step: validation PPLn " in outcome.stderr
         assert "nan" not in outcome.stderr
 
+    def test_a_resume_that_names_the_recipe_keeps_it(self, bnce: Command, corpus: Path, place: Path) -> None:
+        options = ["train", "wiki", "--corpus", corpus, "--json"]
+        assert bnce(*options, "--out", place / "general", *settings()).status == 0
+        first = bnce(*options, "--init", place / "general", "--out", place / "more", *settings()).json
+        before = RunDirectory.open(place / "more").config
+        assert before.init == str((place / "general").resolve())
+        more = [*settings(), "--set", "training.epochs=2"]
+        record = bnce(*options, "--out", place / "more", "--resume", *more).json
+        assert record["step"] == 2 * first["step"]
+        assert record["init"] == first["init"]
+        assert RunDirectory.open(place / "more").config.init == before.init
+
     def test_it_refuses_another_network(self, bnce: Command, refused: Refused, corpus: Path, place: Path) -> None:
         assert bnce("train", "wiki", "--corpus", corpus, "--out", place / "general", *settings()).status == 0
         init = ["train", "--init", place / "general", "--out", place / "more"]
