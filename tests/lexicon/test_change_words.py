@@ -25,7 +25,8 @@ from bnce.lexicon.word_list import NewWord
 from bnce.runs.directory import LEXICON_FILE, RunDirectory
 from bnce.runs.model_file import load_model, read_weights, save_weights
 from bnce.runs.unknown_words import UnknownWords
-from bnce.training.run import create_run, run_training
+from bnce.training.plan import create_run
+from bnce.training.run import run_training
 
 NUM_KNOWN = 80
 

@@ -19,7 +19,8 @@ from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, read_tensors, state_f
 from bnce.runs.directory import RunDirectory
 from bnce.runs.metrics import read_metrics
 from bnce.runs.model_file import build_model, load_model, read_weights, save_weights
-from bnce.training.run import Start, create_run, run_training
+from bnce.training.plan import create_run
+from bnce.training.run import Start, run_training
 
 CPU = torch.device("cpu")
 

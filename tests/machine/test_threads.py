@@ -15,7 +15,8 @@ from small_corpus import Watcher, small_config, small_corpus
 from bnce.machine import threads
 from bnce.machine.threads import Sleep, find_runtime, use_threads, waiting_seconds
 from bnce.runs.directory import RunDirectory
-from bnce.training.run import create_run, run_training
+from bnce.training.plan import create_run
+from bnce.training.run import run_training
 
 CPU = torch.device("cpu")
 on_linux = pytest.mark.skipif(find_runtime() is None, reason="PyTorch has another OpenMP runtime here")

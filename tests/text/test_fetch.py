@@ -16,6 +16,7 @@ import pytest
 from bnce.errors import UserError
 from bnce.text import download, fetch
 from bnce.text.fetch import DOWNLOADS, Download
+from bnce.text.published import BENCHMARKS
 from tests.text.file_server import FileServer, serve
 
 CONTENT = random.Random(5).randbytes(300_000)
@@ -198,7 +199,7 @@ def test_given_sum_goes_first(server: FileServer, tmp_path: Path) -> None:
 
 
 def test_bad_names(tmp_path: Path) -> None:
-    assert "'ltbc': choose one of ltcb, obwb, wikitext-103. Did you mean 'ltcb'?" in refusal("ltbc")
+    assert "'ltbc': choose one of ltcb, obwb, wikitext. Did you mean 'ltcb'?" in refusal("ltbc")
     assert "http or https address" in refusal("ltcb", "ftp://host/enwik9.zip", cache=tmp_path)
     assert "http or https address" in refusal("ltcb", "file:///etc/passwd", cache=tmp_path)
 
@@ -233,3 +234,12 @@ def test_published_sums_are_whole() -> None:
         kind, _, digits = known.partition(":")
         assert len(digits) == lengths[kind]
         assert set(digits) <= set("0123456789abcdef")
+
+
+def test_a_corpus_has_the_same_name_to_fetch_and_to_prepare(server: FileServer, tmp_path: Path) -> None:
+    assert set(DOWNLOADS) == set(BENCHMARKS)
+    path = tmp_path / "wikitext-103-v1.zip"
+    path.write_bytes(CONTENT)
+    for name in ("wikitext", "wikitext-103"):  # and by its name of before
+        fetched = fetch.fetch(name, str(path), tmp_path / name, sha256=SHA256)
+        assert fetched.path.read_bytes() == CONTENT

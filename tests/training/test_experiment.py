@@ -23,7 +23,8 @@ from bnce.runs.metrics import read_metrics
 from bnce.runs.model_file import load_model
 from bnce.training import experiment as experiment_module
 from bnce.training.experiment import Outcome, PlannedRow, run_experiment, table_rows
-from bnce.training.run import create_run, run_training
+from bnce.training.plan import create_run
+from bnce.training.run import run_training
 from bnce.training.step import TrainingStep
 from bnce.training.trainer import Trainer
 

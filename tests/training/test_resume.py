@@ -33,7 +33,8 @@ from bnce.runs.metrics import append_metrics, read_metrics
 from bnce.runs.model_file import load_model
 from bnce.runs.resuming import settings_of_state
 from bnce.training import trainer
-from bnce.training.run import create_run, run_training
+from bnce.training.plan import create_run
+from bnce.training.run import run_training
 
 CPU = torch.device("cpu")
 OF_THE_MACHINE = ("seconds", "words_per_second", "peak_memory_bytes")

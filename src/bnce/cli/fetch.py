@@ -11,7 +11,7 @@ from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdou
 
 
 def fetch(
-    name: Annotated[str, typer.Argument(metavar="ltcb|obwb|wikitext-103", help="Corpus to download.")],
+    name: Annotated[str, typer.Argument(metavar="ltcb|obwb|wikitext", help="Corpus to download.")],
     source: Annotated[
         str | None,
         typer.Option(

@@ -14,6 +14,7 @@ from bnce.evaluation.evaluate import num_words_seen
 from bnce.language_model import LanguageModel
 from bnce.machine.devices import choose_device
 from bnce.runs.directory import RunDirectory
+from bnce.runs.model_file import load_model
 from bnce.runs.unknown_words import UnknownWords
 from bnce.scoring.batches import Check, SentenceScorer
 from bnce.scoring.generate import Sampling, generate, top_words
@@ -202,5 +203,5 @@ class RunModel(Model):
 def load_run(run: str | Path, device: str = "cpu") -> RunModel:
     """Load the best model of a run directory; the device is auto, cpu, cuda or cuda:N."""
     opened = RunDirectory.open(Path(run))
-    network = opened.load_model(str(choose_device(device)))
+    network = load_model(opened, str(choose_device(device)))
     return RunModel(network, opened.vocabulary, opened.normaliser, UnknownWords.of_run(opened.path), str(run))

@@ -41,11 +41,14 @@ DOWNLOADS = {
         {_RELEASE: "sha256:01ba60381110baf7f189dfd2b8374de371e8c9a340835793f190bdae9e90a34e"},
     ),
     # In torchtext.
-    "wikitext-103": Download(
+    "wikitext": Download(
         "https://s3.amazonaws.com/research.metamind.io/wikitext/wikitext-103-v1.zip",
         {"wikitext-103-v1.zip": "md5:9ddaacaf6af0710eda8c456decff7832"},
     ),
 }
+
+# The name of before, which was another than that of `bnce prepare`.
+_FORMER_NAMES = {"wikitext-103": "wikitext"}
 
 
 class Fetched(NamedTuple):
@@ -68,6 +71,7 @@ def fetch(
     `source` is a mirror's address or the path of a file at hand. A file for which nobody has published a sum is
     taken on trust the first time: its SHA-256 is recorded beside it, and from then on it must be that.
     """
+    name = _FORMER_NAMES.get(name, name)
     if name not in DOWNLOADS:
         raise unknown_name("corpus to fetch", name, DOWNLOADS)
     if sha256 is not None and not (len(sha256) == 64 and set(sha256.lower()) <= set("0123456789abcdef")):
