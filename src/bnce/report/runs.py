@@ -74,7 +74,7 @@ def read_run(path: Path) -> Run:
     if not run.metrics and run.evaluation is None:
         raise UserError(
             f"The run '{path}' has no metrics yet, and a comparison needs one evaluation at least: "
-            "wait for its first one, or evaluate it and save the figures with 'bnce evaluate --save'."
+            "wait for its first one, or run 'bnce evaluate --save' on it."
         )
     return run
 
