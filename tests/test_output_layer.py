@@ -369,6 +369,17 @@ def test_a_copy_is_its_own(loss: str) -> None:
 # What it refuses.
 
 
+@pytest.mark.parametrize("loss", ["bnce", "snce", "softmax"])
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # PyTorch's own doing
+def test_a_model_with_it_can_be_compiled_whole(loss: str) -> None:
+    layer = build(loss)
+    hidden_TBD, target_TB = hidden_and_targets(T, B)
+    torch.manual_seed(7)
+    found = torch.compile(layer.loss_sum, backend="eager", fullgraph=True)(hidden_TBD, target_TB)
+    torch.manual_seed(7)
+    assert found.item() == pytest.approx(layer.loss_sum(hidden_TBD, target_TB).item(), rel=1e-5)
+
+
 def test_the_form_is_given_at_the_start_or_later() -> None:
     layer = build("softmax", softmax="plain", max_distinct_targets=5)
     assert (layer.softmax, layer.max_distinct_targets) == ("plain", 5)
