@@ -158,8 +158,8 @@ class TestRefusals:
             ("config.toml", b"[model", "is not valid TOML"),
             ("vocab.txt", b"</s>\n", "vocab.txt"),
             ("vocab.txt", b"", "vocab.txt"),
-            (MODEL_FILE, b"", "is torn or is no safetensors file"),
-            (MODEL_FILE, b"\x10" * 50, "is torn or is no safetensors file"),
+            (MODEL_FILE, b"", "is incomplete or not a safetensors file"),
+            (MODEL_FILE, b"\x10" * 50, "is incomplete or not a safetensors file"),
         ],
     )
     def test_damage(self, refused: Refused, copy: Path, name: str, content: bytes, told: str) -> None:

@@ -64,7 +64,7 @@ def test_the_other_exports_stay_runs_or_say_that_they_are_none(
     assert {**found, "run": ""} == {**expected, "run": ""}
     assert "is not a run directory" in refused("evaluate", place / "onnx")
     told = refused("train", "--out", place / "transformers", "--resume")
-    assert "holds an exported model and nothing to resume from: train with another --out." in told
+    assert "is an exported model and has no state to resume from: train with another --out." in told
 
 
 def test_refusals(refused: Refused, trained: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,7 @@ def test_the_likeliest_next_words(bnce: Command, trained: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--temperature", "-1"], "The temperature is -1.0: it must be 0 (take the likeliest word) or above."),
+        (["--temperature", "-1"], "The temperature is -1.0: it must be 0 (always take the most likely word) or above."),
         (["--temperature", "nan"], "--temperature is nan: give a finite number."),
         (["--temperature", "inf"], "--temperature is inf: give a finite number."),
         (["--top-k", "-1"], "top-k is -1: it must be 0 (all words) or above."),

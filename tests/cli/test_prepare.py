@@ -361,7 +361,7 @@ def test_tokenised_text_is_noticed(bnce, tmp_path: Path) -> None:
     status, _, err = bnce(*options, "--out", tmp_path / "cut")
     assert status == 0
     assert "Warning: The text looks tokenised" in err
-    assert "Give --tokens whitespace and --sentences lines to take words as they stand" in err
+    assert "Give --tokens whitespace and --sentences lines to read the words between blanks as they are" in err
     _, _, err = bnce(*options, "--tokens", "whitespace", "--sentences", "lines", "--out", tmp_path / "kept")
     assert "looks tokenised" not in err
     text.write_text("the cat sat on the mat-by-the door <sic>\n" * 30, encoding="utf-8")

@@ -145,7 +145,7 @@ def test_all_formats_say_the_same(bnce: Command, trained: Path, lists: Path) -> 
         (["--am-weight", "2"], "has no acoustic scores."),
         (["--old-lm-weight", "2"], "has no old language model scores."),
         (["--lm-weight", "nan"], "--lm-weight is nan: give a finite number."),
-        (["--weights", "none.json"], "'none.json' is no file of weights"),
+        (["--weights", "none.json"], "'none.json' is not a weights file"),
         (["--refs", "{am}"], "has no reference for 'x'"),
         (["--format", "htk"], "Unknown format of n-best lists 'htk'"),
         (["--am-scores", "{refs}"], "line 1 has 3 columns: give a key and one score a line."),
@@ -159,7 +159,7 @@ def test_refusals(refused: Refused, trained: Path, lists: Path, options: list[st
 def test_what_is_not_there(refused: Refused, trained: Path, lists: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "There is no file" in refused("rescore", trained, lists / "none")
     assert "is not a run directory" in refused("rescore", lists, lists / "nbest")
-    assert "is no n-gram model that KenLM can read" in refused("rescore", lists / "refs", lists / "nbest")
+    assert "is not an n-gram model that KenLM can read" in refused("rescore", lists / "refs", lists / "nbest")
     monkeypatch.setitem(sys.modules, "jiwer", None)
     assert "pip install 'bnce[train]'" in refused("rescore", trained, lists / "nbest", "--refs", lists / "refs")
 

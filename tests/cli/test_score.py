@@ -147,7 +147,7 @@ def test_says_why_perplexities_of_one_text_differ(bnce: Command, trained: Path, 
         assert record["num_lines_of_several_sentences"] == (0 if options else 1)
     exact = bnce("score", trained, text, "--mode", "normalised", "--layout", "srilm").stderr
     assert "exceed" not in exact
-    assert "OOVs left out: ppl counts words and one </s> per sentence, ppl1 words alone" in exact
+    assert "OOVs left out: ppl counts words and one </s> per sentence, ppl1 only words" in exact
 
 
 def test_carried_over_a_long_text_is_near_what_evaluate_measures(bnce: Command, trained: Path, texts: Path) -> None:

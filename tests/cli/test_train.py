@@ -173,7 +173,7 @@ class TestStopAndResume:
         before = contents(stopped)
         with hold_run(stopped):
             told = refused("train", "--out", stopped, "--resume")
-        assert told == f"bnce: The run '{stopped}' is being trained by another process: wait for it, or end it."
+        assert told == f"bnce: The run '{stopped}' is being trained by another process: wait for it, or stop it."
         assert contents(stopped) == before
         assert bnce("train", "--out", stopped, "--resume").status == 0
 
@@ -311,7 +311,7 @@ class TestRefusals:
     def test_no_gpu(self, refused: Refused, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         told = refused("train", "wiki", "--corpus", corpus, "--out", place / "run", "--device", "cuda")
-        assert told.endswith("PyTorch sees no CUDA GPU here: use --device cpu.")
+        assert told.endswith("PyTorch finds no CUDA GPU: use --device cpu.")
         assert list(place.iterdir()) == []
 
     def test_a_loss_that_is_no_number(self, bnce: Command, corpus: Path, place: Path) -> None:
@@ -339,7 +339,7 @@ class TestRefusals:
             patched.setattr(LanguageModel, "loss_sum", loss_sum)
             outcome = bnce("train", "wiki", "--corpus", corpus, "--out", place / "run", *settings())
         assert outcome.status == 2
-        assert "state-000000000040.safetensors'. Go on from it with lower rates:  bnce train " in outcome.stderr
+        assert "state-000000000040.safetensors'. Continue from it with lower rates:  bnce train " in outcome.stderr
         said = shlex.split(outcome.stderr.splitlines()[-1].rpartition(":  bnce ")[2])
         record = bnce(*said, "--json").json
         assert (record["status"], record["step"]) == ("finished", 80)
@@ -415,8 +415,8 @@ def test_a_recipe_is_chosen_by_size_and_told(bnce: Command, corpus: Path, place:
     num_tokens = Corpus.open(corpus).statistics["train"].num_tokens
     assert outcome.json["recipe"] == "small"
     assert (
-        f"The recipe 'small' was chosen for {num_tokens:,} training tokens on a CPU; name another to use it.\n"
-        in outcome.stderr
+        f"The recipe 'small' was chosen for {num_tokens:,} training tokens on a CPU; name a recipe to use another "
+        "one.\n" in outcome.stderr
     )
 
 

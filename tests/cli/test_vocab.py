@@ -84,7 +84,7 @@ def test_refusals(refused: Refused, trained: Path, place: Path, new_words: Path)
     assert "already exists" in refused("vocab", trained, "--out", trained, "--add", new_words)
     assert "missing.txt" in refused("vocab", trained, "--out", out, "--drop", place / "missing.txt")
     assert "is not a run directory" in refused("vocab", place, "--out", out, "--add", new_words)
-    assert "it must be from 0 to below 1" in refused(
+    assert "it must be at least 0 and below 1" in refused(
         "vocab", trained, "--out", out, "--unk-list", new_words, "--unk-rest", 1
     )
     assert list(place.iterdir()) == []

@@ -224,7 +224,7 @@ def test_ids_are_hashed_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("train", "message"),
     [
-        ([2, 3, 0, 2, 4, 0], "train.npy holds the id 4, and the last word is 3"),
+        ([2, 3, 0, 2, 4, 0], "train.npy has the id 4, but the last word is 3"),
         ([2, 3, 0, 2, 3, 0], "train.npy has 2 sentence ends and 0 unknown words, but corpus.json says 2 and 1"),
     ],
 )

@@ -85,7 +85,7 @@ def test_truncated_file_is_refused_at_every_length(file: Path) -> None:
     header_end = 8 + int.from_bytes(data[:8], "little")
     for length in (0, 1, 7, 8, 9, header_end // 2, header_end - 1, header_end, header_end + 1, len(data) - 1):
         file.write_bytes(data[:length])
-        assert refusal(file).startswith(f"'{file}' is torn or is no safetensors file ("), length
+        assert refusal(file).startswith(f"'{file}' is incomplete or not a safetensors file ("), length
     file.write_bytes(data + b"\0")
     refusal(file)
 
@@ -123,7 +123,7 @@ def test_other_kind_version_and_origin_are_refused(tmp_path: Path, file: Path, m
 def test_text_and_missing_files_are_refused(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("not tensors at all")
-    assert "is torn or is no safetensors file" in refusal(text)
+    assert "is incomplete or not a safetensors file" in refusal(text)
     assert "No such file" in refusal(tmp_path / "missing")
 
 

@@ -105,7 +105,8 @@ def test_a_description_takes_the_shares_of_unknown_words_along(tmp_path: Path, r
 def test_counts_that_are_none(run: RunDirectory, counts: np.ndarray) -> None:
     np.save(run.path / "counts.npy", counts)
     with pytest.raises(
-        UserError, match=r"is incomplete or damaged: counts.npy cannot be read \((it is no list of counts|.*cut short)"
+        UserError,
+        match=r"is incomplete or damaged: counts.npy cannot be read \((it is not a list of counts|.*cut short)",
     ):
         RunDirectory.open(run.path)
 
@@ -136,7 +137,7 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_device("auto") == torch.device("cpu")
     for name in ("cuda", "cuda:1"):
-        with pytest.raises(UserError, match=f"The device '{name}' was asked for.*use device='cpu'"):
+        with pytest.raises(UserError, match=f"The device is '{name}', but .*use device='cpu'"):
             choose_device(name)
 
 

@@ -55,13 +55,13 @@ def test_the_file_gives_back_the_same(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_damaged_file_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / UNKNOWN_WORDS_FILE).write_text(content, encoding="utf-8")
-    with pytest.raises(UserError, match="is no list of unknown words"):
+    with pytest.raises(UserError, match="is not a list of unknown words"):
         UnknownWords.of_run(tmp_path)
 
 
 def test_what_is_no_share_is_refused() -> None:
     for rest in (-0.1, 1.0, math.nan):
-        with pytest.raises(UserError, match="it must be from 0 to below 1"):
+        with pytest.raises(UserError, match="it must be at least 0 and below 1"):
             UnknownWords({"a": 1.0}, rest=rest)
     with pytest.raises(UserError, match="give 1 or more"):
         UnknownWords({"a": 1.0}, rest=0.1, num_rest=0)

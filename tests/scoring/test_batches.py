@@ -149,11 +149,11 @@ def test_what_cannot_be_is_refused() -> None:
     assert SentenceScorer(model).check() is None
     for wrong in (-1, VOCAB_SIZE):
         for carry in (False, True):
-            with pytest.raises(UserError, match=f"the vocabulary has those from 0 to {VOCAB_SIZE - 1}"):
+            with pytest.raises(UserError, match=f"but the vocabulary has ids from 0 to {VOCAB_SIZE - 1}"):
                 SentenceScorer(model, carry=carry).score([[3, END], [wrong, END]])
     softmax = small_model("lstm", loss="softmax")
     for options in ({}, {"num_checked": 5}, {"normalised": True, "num_checked": 5}):
-        with pytest.raises(UserError, match="has no constant to be normalised by: ask for normalised probabilities"):
+        with pytest.raises(UserError, match="has no constant Z: use normalised probabilities"):
             SentenceScorer(softmax, **options)
     text = random_ids(4).tolist()
     (found,) = SentenceScorer(softmax, normalised=True).score([text])

@@ -87,12 +87,12 @@ def test_shares_of_unknown_words_count(run: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("", "is no mixture as 'bnce interpolate' writes it"),
-        ("[[components]]\npath = 'x'", "is no mixture .*weight"),
-        ("[[components]]\npath = 'x'\nweight = 'much'", "is no mixture"),
-        ("components = 3", "is no mixture"),
-        ("not toml", "is no mixture"),
-        ("[[components]]\npath = 'other.toml'\nweight = 1", "has the mixture '.*other.toml' in it"),
+        ("", "is not a mixture from 'bnce interpolate'"),
+        ("[[components]]\npath = 'x'", "is not a mixture .*weight"),
+        ("[[components]]\npath = 'x'\nweight = 'much'", "is not a mixture"),
+        ("components = 3", "is not a mixture"),
+        ("not toml", "is not a mixture"),
+        ("[[components]]\npath = 'other.toml'\nweight = 1", "contains the mixture '.*other.toml'"),
         ("[[components]]\npath = 'none'\nweight = 1", "is not a run directory"),
     ],
 )

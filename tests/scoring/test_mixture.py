@@ -127,7 +127,7 @@ def test_refusals(mixture: MixtureModel, parts: tuple[Path, Path], tmp_path: Pat
         mixture.score("w3")
     with pytest.raises(UserError, match="The number of next words is 0"):
         mixture.next_words("w3", 0)
-    with pytest.raises(UserError, match="both must be 1 or more"):
+    with pytest.raises(UserError, match="both numbers must be 1 or more"):
         mixture.generate("w3", 0)
     with pytest.raises(UserError, match="is not a run directory"):
         bnce.load(str(tmp_path / "none.toml"))
@@ -180,7 +180,7 @@ def test_one_way_to_read_text() -> None:
 @pytest.mark.parametrize(
     ("weights", "told"),
     [
-        ([1.0], "A mixture of 2 components with 1 weights"),
+        ([1.0], "The mixture has 2 components but 1 weights"),
         ([0.5, 0.6], "The weights of the mixture are 0.5, 0.6: they must be from 0 to 1 and sum to 1"),
         ([1.5, -0.5], "they must be from 0 to 1"),
         ([float("nan"), 1.0], "they must be from 0 to 1"),

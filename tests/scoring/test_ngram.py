@@ -37,7 +37,7 @@ def test_sentences_as_kenlm_scores_them(tmp_path: Path) -> None:
 def test_what_is_no_model(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.arpa"
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"is no n-gram model that KenLM can read \([^()]*") as told:
+    with pytest.raises(UserError, match=r"is not an n-gram model that KenLM can read \([^()]*") as told:
         open_ngram(path)
     assert "\n" not in str(told.value)
 

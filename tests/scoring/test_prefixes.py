@@ -90,5 +90,5 @@ def test_nothing_to_score() -> None:
 def test_ids_of_no_words_are_refused() -> None:
     scorer = Scorer(small_model("lstm"))
     for wrong in (-1, VOCAB_SIZE):
-        with pytest.raises(UserError, match=f"the vocabulary has those from 0 to {VOCAB_SIZE - 1}"):
+        with pytest.raises(UserError, match=f"but the vocabulary has ids from 0 to {VOCAB_SIZE - 1}"):
             score_prefixes(scorer, [[3, END], [3, wrong, END]])

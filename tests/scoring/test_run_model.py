@@ -206,7 +206,9 @@ def test_what_cannot_be_is_refused() -> None:
         with pytest.raises(UserError, match=r"A text is .*: give a string\."):
             model.score([text])  # type: ignore[list-item]
     for wrong in ({"num_texts": 0}, {"max_words": 0}, {"num_texts": -1}):
-        with pytest.raises(UserError, match=r"texts of .* words at most are asked for: both must be 1 or more\."):
+        with pytest.raises(
+            UserError, match=r"texts of at most .* words were requested: both numbers must be 1 or more\."
+        ):
             model.generate("w3", **wrong)
     for seed in (-1, 2**64):
         with pytest.raises(UserError, match=f"The seed is {seed}: it must be from 0"):

@@ -134,10 +134,10 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(UserError, match="do not fit"):
         scorer.score([start], torch.tensor([0.5]))
     for words in ([VOCAB_SIZE], [-1]):
-        with pytest.raises(UserError, match=f"the vocabulary has those from 0 to {VOCAB_SIZE - 1}"):
+        with pytest.raises(UserError, match=f"but the vocabulary has ids from 0 to {VOCAB_SIZE - 1}"):
             scorer.advance([start], words)
     for words in ([[1], [2, 3]], [["the"], ["cat"]]):
-        with pytest.raises(UserError, match=r"The words are no table of ids \(.*\): give ids \(2,\) or \(2, k\)\."):
+        with pytest.raises(UserError, match=r"The words are not a table of ids \(.*\): give ids \(2,\) or \(2, k\)\."):
             scorer.score([start, start], words)  # type: ignore[arg-type]
     small = np.array([3], dtype=np.uint16)  # a type with which torch can do little
     assert torch.equal(scorer.score([start], torch.from_numpy(small)), scorer.score([start], [3]))
@@ -145,7 +145,7 @@ def test_what_cannot_be_is_refused() -> None:
 
 def test_a_softmax_model_has_no_constant() -> None:
     scorer = Scorer(small_model("lstm", loss="softmax"))
-    with pytest.raises(UserError, match="trained with the softmax and has no constant to be normalised by"):
+    with pytest.raises(UserError, match="trained with the softmax and has no constant Z"):
         scorer.score([scorer.start()], [3])
     assert scorer.score([scorer.start()], [3], normalised=True) < 0
 
@@ -185,5 +185,5 @@ def test_a_long_sequence_is_read_at_once_like_word_by_word(body: str, monkeypatc
     # And they go on alike.
     moved = [scorer.score(scorer.advance(states, words), words) for states in (found, expected)]
     np.testing.assert_allclose(*moved, atol=TOLERANCE)
-    with pytest.raises(UserError, match="The ids of words go from"):
+    with pytest.raises(UserError, match="The word ids go from"):
         scorer.read([begin], [[VOCAB_SIZE] * 5])

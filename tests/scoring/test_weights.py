@@ -29,8 +29,8 @@ def test_the_file_keeps_every_digit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("[]", "is no file of weights"),
-        ("{", "is no file of weights"),
+        ("[]", "is not a weights file"),
+        ("{", "is not a weights file"),
         ("[" * 9999, "it is nested too deeply"),
         ('{"lm": 1}', r"Unknown weight in '.*' 'lm': choose one of am_weight"),
         ('{"lm_weight": "high"}', "The weight lm_weight is 'high': it must be a finite number"),
@@ -42,5 +42,5 @@ def test_refused_files(tmp_path: Path, content: str, told: str) -> None:
     (tmp_path / "w.json").write_text(content, encoding="utf-8")
     with pytest.raises(UserError, match=told):
         Weights.read(tmp_path / "w.json")
-    with pytest.raises(UserError, match="is no file of weights"):
+    with pytest.raises(UserError, match="is not a weights file"):
         Weights.read(tmp_path / "none.json")

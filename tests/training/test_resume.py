@@ -142,7 +142,7 @@ def test_a_torn_state_falls_back_to_the_one_before(tmp_path: Path, corpus: Corpu
     # State 17 was saved before an evaluation, which is not made again; one at 34 is beyond it, and is.
     watcher = train_in_pieces(broken, corpus, [34], tear)
     (sentence,) = [sentence for sentence in watcher.sentences if "previous checkpoint" in sentence]
-    assert "state-000000000034.safetensors' is torn or is no safetensors file" in sentence
+    assert "state-000000000034.safetensors' is incomplete or not a safetensors file" in sentence
     assert sentence.endswith("The previous checkpoint is used.")
     assert [record["step"] for record in watcher.records] == [17, 34, 50, 67, 84, 100]
     assert_the_same_to_the_bit(broken, unbroken)

@@ -335,7 +335,9 @@ def test_a_run_of_two_devices_names_both(place: Path, corpus: Corpus, monkeypatc
     watcher = Watcher()
     summary = run_training(run, corpus, CPU, watcher, resume=True)
     assert summary["device"] == f"{describe_device(CPU)}, then A faster one"
-    assert any("goes on on A faster one: its speed will be a mixture" in sentence for sentence in watcher.sentences)
+    assert any(
+        "continues on A faster one: its speed will be an average of both" in sentence for sentence in watcher.sentences
+    )
 
 
 def test_a_resumed_run_keeps_the_command_that_made_it(place: Path, corpus: Corpus) -> None:

@@ -334,7 +334,7 @@ class TestEarlyStopping:
         assert trainer.train()
         assert (trainer.step, trainer.best_step, trainer.stops_early) == (250, 150, True)
         assert (
-            "Training ends early at step 250 of 300: 2 evaluations in a row found no validation PPLf below 4 (step "
+            "Training stops early at step 250 of 300: 2 evaluations in a row found no validation PPLf below 4 (step "
             "150), and training.stop_after is 2."
         ) in trainer.observer.sentences  # type: ignore[attr-defined]
 
@@ -477,7 +477,7 @@ class TestNotFinite:
         state = trainer.run.path / "state-000000000050.safetensors"
         assert str(caught.value) == (
             f"The loss is no longer finite at step 61 (learning rate 0.1): the last good checkpoint is '{state}'. "
-            f"Go on from it with lower rates:  bnce train --out {trainer.run.path} --resume "
+            f"Continue from it with lower rates:  bnce train --out {trainer.run.path} --resume "
             "--set optimiser.learning_rate=0.05 --set optimiser.body_learning_rate=0.002"
         )
         assert state_files(trainer.run.path) == [state]
@@ -549,7 +549,7 @@ def test_few_steps_of_a_large_batch_are_told(
 ) -> None:
     trainer = make_trainer(names, corpus, training={"batch_size": batch_size, "epochs": 1})
     assert not trainer.train(should_stop=lambda: trainer.step == 2)
-    told = r"has (\d+) steps, few to learn from: lower training.batch_size"
+    told = r"has only (\d+) steps: lower training.batch_size"
     found = re.findall(told, " ".join(trainer.warnings))
     assert found == ([str(trainer.total_steps)] if is_told else [])
     resumed = Trainer(trainer.run, corpus, CPU, Watcher())

@@ -140,9 +140,8 @@ def prepare(
         shutil.rmtree(scratch)
     if notice is not None and benchmark is None and (told := signs.notice("The text")) is not None:
         notice(
-            f"{told} Give {argument('tokens', 'whitespace')} and {argument('sentences', 'lines')} to take words as "
-            "they stand between blanks and <unk> as the unknown word, or give the text as it was before it was "
-            "tokenised."
+            f"{told} Give {argument('tokens', 'whitespace')} and {argument('sentences', 'lines')} to read the "
+            "words between blanks as they are and <unk> as the unknown word, or give the text from before tokenisation."
         )
     corpus = Corpus.open(out)
     if notice is not None and (told := describe_untrained(corpus.statistics)) is not None:
@@ -244,7 +243,7 @@ def _check_splits(stored: Sequence[StoredBlock], cut: Cut, given: dict[str, str]
         if split in dict(found) or (split == "test" and cut.fractions.get(split) == 0):
             continue
         if split in given:
-            raise UserError(f"'{given[split]}' has no words for {split}: give a file with text in it.")
+            raise UserError(f"'{given[split]}' has no words for {split}: give a file with text.")
         if split == "train":
             raise UserError(
                 f"{text} and none is left for training: give more text, or smaller fractions for valid and test."

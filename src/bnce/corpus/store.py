@@ -128,7 +128,7 @@ class Corpus:
             if lowest < 0 or highest >= len(self.vocabulary):
                 wrong = lowest if lowest < 0 else highest
                 raise damaged(
-                    self.directory, f"{name}.npy holds the id {wrong}, and the last word is {len(self.vocabulary) - 1}"
+                    self.directory, f"{name}.npy has the id {wrong}, but the last word is {len(self.vocabulary) - 1}"
                 )
             num_sentences += int(np.count_nonzero(block == END))
             num_oov += int(np.count_nonzero(block == UNK))

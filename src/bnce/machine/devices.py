@@ -18,9 +18,7 @@ def choose_device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"Unknown device '{name}': use auto, cpu, cuda or cuda:N.")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(
-            f"The device '{name}' was asked for, but PyTorch sees no CUDA GPU here: use {argument('device', 'cpu')}."
-        )
+        raise UserError(f"The device is '{name}', but PyTorch finds no CUDA GPU: use {argument('device', 'cpu')}.")
     if device.type == "cuda" and device.index is not None:
         if device.index >= torch.cuda.device_count():
             last = torch.cuda.device_count() - 1

@@ -36,7 +36,7 @@ def examine_directory(path: Path) -> tuple[str, list[Finding]]:
         return "run", _examine_run(path)
     raise UserError(
         f"'{path}' is neither a corpus nor a run: it has no {MANIFEST_FILE} and no config.toml. "
-        "Give a directory that 'bnce prepare' or 'bnce train' made."
+        "Give a directory from 'bnce prepare' or 'bnce train'."
     )
 
 

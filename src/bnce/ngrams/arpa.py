@@ -79,10 +79,7 @@ def read_words(path: Path) -> Vocabulary:
     with open(path, "rb") as head:
         is_arpa = b"\\data\\" in head.read(_MAX_HEAD_BYTES)
     if not is_arpa:
-        raise UserError(
-            f"'{path}' does not list its words, as an ARPA file does: give the ARPA file it was made of, or mix it "
-            "with a run."
-        )
+        raise UserError(f"'{path}' does not list its words: give the ARPA file it was made from, or mix it with a run.")
     words: list[str] = []
     with open(path, encoding="utf-8", errors="replace") as file:
         for line in file:
@@ -106,5 +103,5 @@ def stored_normaliser(path: Path) -> Normaliser:
     except ValueError as error:
         raise UserError(
             f"The first line of '{path}' does not say how its text was cut into words ({error}): make the file again, "
-            "or remove the line to give it words that are cut already."
+            "or remove the line and give it text that is already cut into words."
         ) from error

@@ -61,7 +61,7 @@ def read_corpus(path: Path, vocabulary: Vocabulary | None, max_tokens: int = 0) 
     corpus = Corpus.open(path)
     if vocabulary is not None and vocabulary.digest != corpus.vocabulary.digest:
         raise UserError(
-            f"The corpus '{path}' has other words than {argument('vocab')}: give the text it was made of, or prepare "
+            f"The corpus '{path}' has other words than {argument('vocab')}: give the text it was made from, or prepare "
             "it again with these words."
         )
     ids = np.array(corpus.split("train")[: max_tokens or None])

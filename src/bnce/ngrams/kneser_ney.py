@@ -82,7 +82,7 @@ def estimate(
     check_order(order)
     prune = pruned_counts(prune, order)
     if not len(ids):
-        raise UserError("There is no text to estimate an n-gram model of: give a file with words in it.")
+        raise UserError("There is no text to estimate an n-gram model from: give a file with words.")
     base = vocab_size + 1
     counted = _count(ids, base, order, progress)
     prob_W = np.full(base, 1 / vocab_size)  # what unigrams back off to: every word alike
@@ -116,7 +116,9 @@ def estimate(
 def check_order(order: int) -> None:
     """Refuse an order that KenLM would not read."""
     if not MIN_ORDER <= order <= MAX_ORDER:
-        raise UserError(f"The order is {order}: it must be from {MIN_ORDER} to {MAX_ORDER}, which KenLM can read.")
+        raise UserError(
+            f"The order is {order}: it must be from {MIN_ORDER} to {MAX_ORDER}, the orders that KenLM can read."
+        )
 
 
 def pruned_counts(prune: Sequence[int], order: int) -> list[int]:
@@ -129,7 +131,7 @@ def pruned_counts(prune: Sequence[int], order: int) -> list[int]:
         filled[0] = 0
     if filled[0] != 0 or sorted(filled) != filled:
         raise UserError(
-            f"The pruned counts are '{shown}': they must start with 0, for single words are never left out, and no "
+            f"The pruned counts are '{shown}': they must start with 0, because single words are never left out, and no "
             "number may be smaller than the one before it, such as 0,0,1."
         )
     return filled

@@ -140,7 +140,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             metadata = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise UserError(f"'{path}' is torn or is no safetensors file ({error}).") from error
+        raise UserError(f"'{path}' is incomplete or not a safetensors file ({error}).") from error
     return tensors, metadata
 
 

@@ -78,7 +78,7 @@ class RunDirectory:
         path = Path(path)
         if not (path / "config.toml").is_file():
             raise UserError(
-                f"'{path}' is not a run directory: it has no config.toml. Give a directory that 'bnce train' made."
+                f"'{path}' is not a run directory: it has no config.toml. Give a directory from 'bnce train'."
             )
         config = read_config(path / "config.toml")
         normaliser, counts = read_normaliser(path), read_counts(path)
@@ -140,7 +140,7 @@ class RunDirectory:
 
 def hold_run(path: Path) -> AbstractContextManager[None]:
     """Keep a run to this process while it trains it."""
-    return files.held(path, f"The run '{path}' is being trained by another process: wait for it, or end it.")
+    return files.held(path, f"The run '{path}' is being trained by another process: wait for it, or stop it.")
 
 
 def read_summary(path: Path) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def read_counts(path: Path) -> np.ndarray:
     try:
         counts = np.array(map_array(path / "counts.npy"))
         if counts.ndim != 1 or counts.dtype.kind not in "iu" or counts.min(initial=0) < 0:
-            raise ValueError("it is no list of counts")
+            raise ValueError("it is not a list of counts")
     except ValueError as error:
         raise _damaged(path, "counts.npy", error) from error
     return counts

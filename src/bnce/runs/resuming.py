@@ -234,7 +234,7 @@ def advise_lower_rates(path: Path, optimiser: OptimiserConfig, checkpoint: Path 
     words = [word for setting in settings for word in ("--set", setting)]
     if checkpoint is not None:
         return (
-            f"the last good checkpoint is '{checkpoint}'. Go on from it with lower rates:  "
+            f"the last good checkpoint is '{checkpoint}'. Continue from it with lower rates:  "
             f"{resume_command(path, *words)}"
         )
     if has_figures:  # which a new start would take away

@@ -25,7 +25,9 @@ class UnknownWords:
         self.rest = rest
         self.num_rest = len(self.weights) if num_rest is None else num_rest
         if not 0 <= rest < 1:
-            raise UserError(f"The share left for words that are not listed is {rest:g}: it must be from 0 to below 1.")
+            raise UserError(
+                f"The share left for words that are not listed is {rest:g}: it must be at least 0 and below 1."
+            )
         if rest and self.num_rest < 1:
             raise UserError(f"The share left for words that are not listed is for {num_rest} words: give 1 or more.")
         for word, weight in self.weights.items():
@@ -70,7 +72,7 @@ class UnknownWords:
         except ValueError as error:
             detail = f" ({error})" if isinstance(error, UserError) else ""
             raise UserError(
-                f"'{path}' is no list of unknown words as 'bnce vocab' writes it{detail}: attach it again."
+                f"'{path}' is not a list of unknown words from 'bnce vocab'{detail}: make it again."
             ) from error
 
     def write(self, path: str | Path) -> None:

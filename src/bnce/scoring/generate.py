@@ -34,7 +34,9 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < math.inf:
-            raise UserError(f"The temperature is {self.temperature}: it must be 0 (take the likeliest word) or above.")
+            raise UserError(
+                f"The temperature is {self.temperature}: it must be 0 (always take the most likely word) or above."
+            )
         if self.top_k < 0:
             raise UserError(f"top-k is {self.top_k}: it must be 0 (all words) or above.")
         if not 0 < self.top_p <= 1:
@@ -99,7 +101,9 @@ def top_words(
 def check_texts(num_texts: int, max_words: int, seed: int) -> None:
     """Refuse no texts, texts of no words, and a seed that PyTorch cannot take."""
     if num_texts < 1 or max_words < 1:
-        raise UserError(f"{num_texts} texts of {max_words} words at most are asked for: both must be 1 or more.")
+        raise UserError(
+            f"{num_texts} texts of at most {max_words} words were requested: both numbers must be 1 or more."
+        )
     if not 0 <= seed < 2**64:
         raise UserError(f"The seed is {seed}: it must be from 0 to 2^64 - 1.")
 

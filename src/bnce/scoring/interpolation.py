@@ -65,7 +65,7 @@ class TextScores:
     def of(cls, components: Sequence[Model], sentences: Sequence[Words], *, normalised: bool = False) -> TextScores:
         """Score a text by each component."""
         if not sentences:
-            raise UserError("The text has no sentence: give one with words in it.")
+            raise UserError("The text has no sentence: give a text with words.")
         scores_K = [component.score_words(sentences, normalised=normalised) for component in components]
         return cls(
             np.stack([np.concatenate([one.log_probs for one in scores]) for scores in scores_K]),

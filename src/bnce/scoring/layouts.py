@@ -61,7 +61,7 @@ class KenlmLayout(Layout):
 class SrilmLayout(Layout):
     """The sentence, a line for each word, then the sentence's own totals; `per_word` is SRILM's -debug 2, else 1."""
 
-    counted = "per token, OOVs left out: ppl counts words and one </s> per sentence, ppl1 words alone"
+    counted = "per token, OOVs left out: ppl counts words and one </s> per sentence, ppl1 only words"
 
     def sentence(self, scored: ScoredSentence) -> str:
         """Write a few lines and an empty one."""

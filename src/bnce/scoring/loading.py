@@ -39,7 +39,7 @@ def write_mixture(path: str | Path, components: Sequence[str | Path], weights: S
     """Write the file that `load` opens as a mixture."""
     path = Path(path)
     if path.suffix != MIXTURE_ENDING:
-        raise UserError(f"The mixture is to be written to '{path}': give a name that ends in {MIXTURE_ENDING}.")
+        raise UserError(f"The output file of the mixture is '{path}': give a name that ends in {MIXTURE_ENDING}.")
     lines = ["# p(word) = the sum of weight times each component's p(word); paths are relative to this file.\n"]
     for component, weight in zip(components, weights, strict=True):
         relative = os.path.relpath(Path(component).resolve(), path.resolve().parent)
@@ -54,11 +54,10 @@ def _load_mixture(path: Path, device: str) -> MixtureModel:
         pairs = [(path.parent / str(one["path"]), float(one["weight"])) for one in found]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"'{path}' is no mixture as 'bnce interpolate' writes it ({error}): give [[components]] with path "
-            "and weight."
+            f"'{path}' is not a mixture from 'bnce interpolate' ({error}): give [[components]] with path and weight."
         ) from error
     for component, _ in pairs:
         if component.suffix == MIXTURE_ENDING:
-            raise UserError(f"The mixture '{path}' has the mixture '{component}' in it: give its components instead.")
+            raise UserError(f"The mixture '{path}' contains the mixture '{component}': give its components instead.")
     components = [load(component, device) for component, _ in pairs]
     return MixtureModel(components, [weight for _, weight in pairs], str(path))

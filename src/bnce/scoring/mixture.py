@@ -49,7 +49,8 @@ class MixtureModel(Model):
     def __init__(self, components: Sequence[Model], weights: Sequence[float], name: str = "mixture") -> None:
         if not components or len(components) != len(weights):
             raise UserError(
-                f"A mixture of {len(components)} components with {len(weights)} weights: give each one weight."
+                f"The mixture has {len(components)} components but {len(weights)} weights: give one weight per "
+                "component."
             )
         if not all(0 <= weight <= 1 for weight in weights) or abs(sum(weights) - 1) > 1e-3:
             shown = ", ".join(f"{weight:g}" for weight in weights)
@@ -155,7 +156,7 @@ def shared_normaliser(components: Sequence[Model]) -> Normaliser:
     if len(found) > 1:
         first, second = list(found.values())[:2]
         raise UserError(
-            f"'{first}' and '{second}' cut text into words in different ways: mix runs of corpora that were prepared "
+            f"'{first}' and '{second}' cut text into words in different ways: mix runs whose corpora were prepared "
             "with the same options."
         )
     return next(iter(found), AS_IT_STANDS)

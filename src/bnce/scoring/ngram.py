@@ -101,5 +101,5 @@ def open_ngram(path: str | Path) -> NgramModel:
         # KenLM names its own source file and function first, and then what is wrong.
         reason = str(error).strip().splitlines()[-1].rpartition("Exception")[2].lstrip(". ").rstrip(").\n")
         raise UserError(
-            f"'{path}' is no n-gram model that KenLM can read ({reason}): give an ARPA file or a KenLM binary."
+            f"'{path}' is not an n-gram model that KenLM can read ({reason}): give an ARPA file or a KenLM binary."
         ) from error

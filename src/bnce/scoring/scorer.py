@@ -206,7 +206,7 @@ class Scorer:
         try:
             given = torch.as_tensor(words, device=self.device)
         except (TypeError, ValueError) as error:
-            raise UserError(f"The words are no table of ids ({error}): give ids {shape}.") from error
+            raise UserError(f"The words are not a table of ids ({error}): give ids {shape}.") from error
         allowed = (1, 2) if several else (1,)
         if given.ndim not in allowed or len(given) != len(states) or given.is_floating_point():
             raise UserError(
@@ -241,7 +241,7 @@ def check_ids(model: LanguageModel, smallest: int, largest: int) -> None:
     vocab_size = model.output.vocab_size
     if smallest < 0 or largest >= vocab_size:
         raise UserError(
-            f"The ids of words go from {smallest} to {largest}: the vocabulary has those from 0 to {vocab_size - 1}."
+            f"The word ids go from {smallest} to {largest}, but the vocabulary has ids from 0 to {vocab_size - 1}."
         )
 
 
@@ -249,8 +249,8 @@ def refuse_unnormalised(model: LanguageModel) -> None:
     """Refuse to go without the softmax where a model was not trained to be normalised without it."""
     if not model.output.normalises:
         raise UserError(
-            "This model was trained with the softmax and has no constant to be normalised by: "
-            f"ask for normalised probabilities ({argument('normalised', True)}), or train with "
+            "This model was trained with the softmax and has no constant Z: "
+            f"use normalised probabilities ({argument('normalised', True)}), or train with "
             f"{argument('loss', 'bnce')}."
         )
 

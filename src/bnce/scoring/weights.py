@@ -55,7 +55,7 @@ class Weights:
             found = read_object(Path(path))
         except ValueError as error:
             raise UserError(
-                f"'{path}' is no file of weights as 'bnce rescore' writes it ({error}): "
+                f"'{path}' is not a weights file from 'bnce rescore' ({error}): "
                 "give such a file, or the weights as options."
             ) from error
         for name in found:

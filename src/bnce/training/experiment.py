@@ -182,7 +182,7 @@ def _train_row(
         run = RunDirectory.open(path) if resume else create_run(path, config, corpus, device)
     except UserError as error:
         if not resume and (path / "config.toml").is_file():
-            raise BusyError(f"Another process has just begun '{path}'.") from error
+            raise BusyError(f"Another process has just started '{path}'.") from error
         raise
     with hold_run(path), watch(config) as observer:
         if not _is_settled(path):  # by another process, while this one opened it

@@ -166,5 +166,5 @@ def _explain_full_memory(config: RunConfig) -> Iterator[None]:
             raise
         raise OutOfMemoryError(
             f"The {memory} is full: {config.model.name} with {config.loss.name} does not fit. Lower "
-            f"training.batch_size ({config.training.batch_size}) or the model's sizes, or end what else runs there."
+            f"training.batch_size ({config.training.batch_size}) or the model's sizes, or stop other programs there."
         ) from error

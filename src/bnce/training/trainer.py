@@ -110,7 +110,7 @@ class Trainer:
         if self.softmax is not None:
             if softmax_forms.can_run(self.softmax, self.device):
                 return self.softmax
-            self.observer.noticed(f"The run began with the softmax '{self.softmax}', which cannot run here.")
+            self.observer.noticed(f"The run was started with the softmax '{self.softmax}', which cannot run here.")
         name, seconds = softmax_forms.fastest(
             output.weight,
             output.bias,
@@ -182,7 +182,7 @@ class Trainer:
                 last_saved = self.clock.start()
         if self.stops_early:
             self.observer.noticed(
-                f"Training ends early at step {self.step} of {self.total_steps}: {self.evaluations_without_better} "
+                f"Training stops early at step {self.step} of {self.total_steps}: {self.evaluations_without_better} "
                 f"evaluations in a row found no validation PPLf below {self.best_perplexity:.5g} (step "
                 f"{self.best_step}), and training.stop_after is {self.config.training.stop_after}."
             )
@@ -265,7 +265,7 @@ class Trainer:
         batch_size = self.config.training.batch_size
         if self.total_steps < FEW_STEPS and batch_size > LARGE_BATCH and self.step == 0:
             self._warn(
-                f"The whole run has {self.total_steps} steps, few to learn from: lower training.batch_size "
+                f"The whole run has only {self.total_steps} steps: lower training.batch_size "
                 f"({batch_size}), as the recipe small does, or train on more text."
             )
 
@@ -306,7 +306,8 @@ class Trainer:
         """Keep the names of all devices the run was trained on: its speed is that of none of them, then."""
         if before[-1] != self.devices[-1]:
             self.observer.noticed(
-                f"The run was trained on {before[-1]} and goes on on {self.devices[-1]}: its speed will be a mixture."
+                f"The run was trained on {before[-1]} and continues on {self.devices[-1]}: its speed will be an "
+                "average of both."
             )
         self.devices = list(dict.fromkeys([*before, *self.devices]))
 
@@ -354,7 +355,7 @@ class Trainer:
         """Go back to the newest state that is whole, or to the start of a run that was stopped before its first."""
         remove_leftovers(self.run.path)
         if not state_files(self.run.path):
-            self.observer.noticed(f"'{self.run.path}' has no checkpoint yet: it starts at its first step.")
+            self.observer.noticed(f"'{self.run.path}' has no checkpoint yet: training starts at the first step.")
             self.run.write_config()
             return
         state, refused = load_newest_state(self.run.path, functools.partial(check_state, self.run))
@@ -396,7 +397,7 @@ class Trainer:
         """Write down which settings are other than those that the run was trained with so far."""
         for setting, (old, new) in find_differences(before, self.config).items():
             self.changes.append({"step": self.step, "setting": setting, "from": old, "to": new})
-            self.observer.noticed(f"From step {self.step} on {setting} is {new} instead of {old}.")
+            self.observer.noticed(f"From step {self.step} on, {setting} is {new} instead of {old}.")
             self.is_astray = False  # what was told of may be what is mended now
         if before != self.config:
             # A state that knows its settings comes first: one of version 0.1.0 is known by the old config.toml alone.
