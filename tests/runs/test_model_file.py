@@ -72,8 +72,8 @@ def test_a_model_of_other_sizes_is_refused(tmp_path: Path, run: RunDirectory, co
         ("vocab.txt", None, "vocab.txt"),
         ("vocab.txt", b"</s>\n<unk>\na\na\n", "has 'a' both on line"),
         ("vocab.txt", b"</s>\n<unk>\na\n", "counts.npy and vocab.txt differ in size"),
-        (MODEL_FILE, b"", "is torn or is no safetensors file"),
-        (MODEL_FILE, b"nonsense" * 100, "is torn or is no safetensors file"),
+        (MODEL_FILE, b"", "is incomplete or not a safetensors file"),
+        (MODEL_FILE, b"nonsense" * 100, "is incomplete or not a safetensors file"),
     ],
 )
 def test_damage_is_named(run: RunDirectory, name: str, content: bytes | None, match: str) -> None:

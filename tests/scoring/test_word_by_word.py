@@ -26,7 +26,7 @@ def test_texts() -> None:
     assert texts == ONE.generate("b", 200, 2, seed=3)
     # Without <unk> seven eighths are left, of which `</s>` has two.
     assert texts.count("b") / 200 == pytest.approx(2 / 7, abs=0.1)
-    with pytest.raises(UserError, match="both must be 1 or more"):
+    with pytest.raises(UserError, match="both numbers must be 1 or more"):
         ONE.generate("b", 0)
 
 

@@ -84,7 +84,7 @@ def test_a_row_without_its_model_is_neither_used_nor_trained_anew(corpus: Corpus
     before = {path.name: path.read_bytes() for path in run.path.iterdir() if path.is_file()}
     with pytest.raises(UserError, match="has figures but no model, as a row of an experiment with keep_models=False"):
         load_model(run)
-    with pytest.raises(UserError, match="is finished and kept no state to resume from: train with another out"):
+    with pytest.raises(UserError, match="is finished and has no state to resume from: train with another out"):
         run_training(run, corpus, CPU, Watcher(), resume=True)
     assert {path.name: path.read_bytes() for path in run.path.iterdir() if path.is_file()} == before
 

@@ -52,7 +52,7 @@ def read_weights(run: RunDirectory) -> tuple[dict[str, Tensor], dict[str, str]]:
     if changes := find_changes(metadata, run.identity):
         raise UserError(
             f"The run directory '{run.path}' is damaged: {' and '.join(changes)} changed after {MODEL_FILE} was "
-            "written; restore what was written with it, or train the run again."
+            "written; restore the old files, or train the run again."
         )
     return tensors, metadata
 

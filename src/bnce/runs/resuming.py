@@ -66,7 +66,7 @@ def check_changes(before: RunConfig, now: RunConfig, path: Path) -> None:
     _refuse(
         {key: values for key, values in differences.items() if key not in MAY_CHANGE},
         path,
-        ", which cannot change on the way: leave them out, or train a new run with another "
+        ", which cannot change when a run is resumed: leave them out, or train a new run with another "
         f"{argument('out')}. A resumed run may change {', '.join(sorted(MAY_CHANGE))}.",
     )
 
@@ -118,11 +118,11 @@ def check_resumable(run: RunDirectory) -> None:
     anew = f"train with another {argument('out')}"
     has_model = (run.path / MODEL_FILE).exists()
     if has_model and not (run.path / "summary.json").exists():
-        raise UserError(f"'{run.path}' holds an exported model and nothing to resume from: {anew}.")
+        raise UserError(f"'{run.path}' is an exported model and has no state to resume from: {anew}.")
     if state_files(run.path):
         return
     if is_finished(run.path):
-        raise UserError(f"The run '{run.path}' is finished and kept no state to resume from: {anew}.")
+        raise UserError(f"The run '{run.path}' is finished and has no state to resume from: {anew}.")
     records = read_metrics(run.path).records
     if records or has_model:
         upto = f"figures up to step {records[-1]['step']}" if records else "a model"
@@ -138,7 +138,7 @@ def check_corpus(run: RunDirectory, corpus: Corpus) -> None:
     run.check_vocabulary(corpus)
     if corpus.normaliser != run.normaliser:
         raise UserError(
-            f"The corpus '{corpus.directory}' was cut into words otherwise than normaliser.json of the run "
+            f"The corpus '{corpus.directory}' was not cut into words as normaliser.json of the run "
             f"'{run.path}' says: restore that file, prepare the same text again, or train with another "
             f"{argument('out')}."
         )

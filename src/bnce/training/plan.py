@@ -29,7 +29,7 @@ def choose_recipe(corpus: Corpus, device: torch.device) -> tuple[str, str]:
     where = "a GPU" if on_gpu else "a CPU"
     return (
         name,
-        f"The recipe '{name}' was chosen for {num_tokens:,} training tokens on {where}; name another to use it.",
+        f"The recipe '{name}' was chosen for {num_tokens:,} training tokens on {where}; name a recipe to use another one.",
     )
 
 

@@ -385,7 +385,7 @@ class Trainer:
             if newer > state.path:
                 newer.unlink()
         if num_damaged := keep_metrics_up_to(self.run.path, self.step):
-            self.observer.noticed(f"Damaged lines in '{self.run.path / METRICS_FILE}' were left out: {num_damaged}.")
+            self.observer.noticed(f"Damaged lines in '{self.run.path / METRICS_FILE}' were skipped: {num_damaged}.")
         self._note_changes(settings_of_state(self.run, state.origin))
         # An evaluation that was written down after this state counts, be it due by the settings of today or not.
         if self.evaluated_step != self.step:
