@@ -182,7 +182,7 @@ class TestStopAndResume:
         newest.write_bytes(newest.read_bytes()[:-9])
         outcome = bnce("train", "--out", stopped, "--resume", "--json")
         assert outcome.json["status"] == "finished"
-        (told,) = [line for line in outcome.stderr.splitlines() if "is torn" in line]
+        (told,) = [line for line in outcome.stderr.splitlines() if "is incomplete" in line]
         assert told.endswith("The previous checkpoint is used.")
 
     @pytest.mark.parametrize(

@@ -331,7 +331,7 @@ def test_no_state_is_whole(tmp_path: Path, corpus: Corpus) -> None:
     run_training(run, corpus, CPU, Watcher(), should_stop=lambda: True)
     for path in state_files(run.path):
         path.write_bytes(b"")
-    with pytest.raises(UserError, match=r"has no checkpoint to resume from.*is torn"):
+    with pytest.raises(UserError, match=r"has no checkpoint to resume from.*is incomplete"):
         run_training(run, corpus, CPU, Watcher(), resume=True)
 
 

@@ -217,7 +217,7 @@ class TestStreamsAndState:
         ids = corpus.split("train").copy()
         ids[ids == 5] = 6
         other = write_corpus(tmp_path / "other", {"train": ids, "valid": corpus.split("valid")})
-        with pytest.raises(UserError, match=r"has another training text than the run .* began with"):
+        with pytest.raises(UserError, match=r"has another training text than the run"):
             Trainer(trainer.run, other, CPU, Watcher())
 
     def test_a_corpus_with_other_words_is_refused(self, tmp_path: Path, corpus: Corpus, names: Iterator[Path]) -> None:
