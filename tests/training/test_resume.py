@@ -367,7 +367,7 @@ def test_what_may_change_is_changed_and_written_down(tmp_path: Path, corpus: Cor
         {"step": 1, "setting": "training.evaluations_per_epoch", "from": 1, "to": 2},
     ]
     assert summary["changes"] == changes
-    assert "From step 1 on optimiser.learning_rate is 0.025 instead of 0.1." in watcher.sentences
+    assert "From step 1 on, optimiser.learning_rate is 0.025 instead of 0.1." in watcher.sentences
     # From now on these are the run's settings.
     run = RunDirectory.open(run.path)
     assert run.config == other.config
