@@ -437,7 +437,7 @@ def test_damaged_metrics_do_not_stop_a_resume(tmp_path: Path, corpus: Corpus, li
     watcher = Watcher()
     assert run_training(run, corpus, CPU, watcher, resume=True)["status"] == "finished"
     assert [record["step"] for record in read_metrics(run.path).records] == [34, 50, 67, 84, 100]
-    assert f"Damaged lines in '{run.path / 'metrics.jsonl'}' were left out: 1." in watcher.sentences
+    assert f"Damaged lines in '{run.path / 'metrics.jsonl'}' were skipped: 1." in watcher.sentences
 
 
 def test_a_run_stopped_before_its_first_state_starts(tmp_path: Path, corpus: Corpus) -> None:

@@ -128,8 +128,8 @@ def check_resumable(run: RunDirectory) -> None:
         upto = f"figures up to step {records[-1]['step']}" if records else "a model"
         raise UserError(
             f"The run '{run.path}' has {upto} but no state to resume from (training.checkpoint_seconds is "
-            f"{run.config.training.checkpoint_seconds:g}): use its best model as it is, go on from it in a new "
-            f"run by {argument('init', run.path)}, or {anew}."
+            f"{run.config.training.checkpoint_seconds:g}): use its best model as it is, continue from it in a "
+            f"new run with {argument('init', run.path)}, or {anew}."
         )
 
 
@@ -146,8 +146,8 @@ def check_corpus(run: RunDirectory, corpus: Corpus) -> None:
     # Runs of version 0.1.0 counted the whole split, whatever part of it they train on.
     if not any(np.array_equal(known, run.target_counts) for known in (counts, corpus.target_counts)):
         raise UserError(
-            f"The corpus '{corpus.directory}' has another training text than the run '{run.path}' began with (its "
-            f"words occur otherwise often): prepare the same text again, or train with another {argument('out')}."
+            f"The corpus '{corpus.directory}' has another training text than the run '{run.path}' (its words "
+            f"have other counts): prepare the same text again, or train with another {argument('out')}."
         )
 
 

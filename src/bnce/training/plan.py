@@ -29,7 +29,8 @@ def choose_recipe(corpus: Corpus, device: torch.device) -> tuple[str, str]:
     where = "a GPU" if on_gpu else "a CPU"
     return (
         name,
-        f"The recipe '{name}' was chosen for {num_tokens:,} training tokens on {where}; name a recipe to use another one.",
+        f"The recipe '{name}' was chosen for {num_tokens:,} training tokens on {where}; name a recipe to use another "
+        "one.",
     )
 
 
@@ -49,8 +50,8 @@ def check_trainable(config: RunConfig, corpus: Corpus, device: torch.device | No
     if kind.batch_is_noise and (loss.noise != "unigram" or loss.noise_power != 1):
         drawing = " or ".join(other.name for other in LOSSES if other.draws == "must")
         raise UserError(
-            f"The loss {loss.name} takes the other targets of the batch as noise, so its noise is the unigram of the "
-            f"text: loss.noise={loss.noise} with loss.noise_power={loss.noise_power:g} would train a wrong model. "
+            f"The loss {loss.name} takes the other targets of the batch as noise, so its noise is the unigram "
+            f"distribution of the text: loss.noise={loss.noise} with loss.noise_power={loss.noise_power:g} would train a wrong model. "
             f"Leave out both settings, or use the losses {drawing}, which draw their noise."
         )
     if kind.batch_is_noise and training.batch_size + loss.num_noise < 2:

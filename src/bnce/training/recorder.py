@@ -65,4 +65,7 @@ class Recorder:
             yield
         except OSError as error:
             self.writer, self.given_up = None, True
-            self.noticed(f"TensorBoard events cannot be written to '{self.directory}' ({error.strerror}). Training continues without them.")
+            self.noticed(
+                f"TensorBoard events cannot be written to '{self.directory}' ({error.strerror}). Training continues "
+                "without them."
+            )
