@@ -51,7 +51,8 @@ def check_trainable(config: RunConfig, corpus: Corpus, device: torch.device | No
         drawing = " or ".join(other.name for other in LOSSES if other.draws == "must")
         raise UserError(
             f"The loss {loss.name} takes the other targets of the batch as noise, so its noise is the unigram "
-            f"distribution of the text: loss.noise={loss.noise} with loss.noise_power={loss.noise_power:g} would train a wrong model. "
+            f"distribution of the text: loss.noise={loss.noise} with loss.noise_power={loss.noise_power:g} would train "
+            "a wrong model. "
             f"Leave out both settings, or use the losses {drawing}, which draw their noise."
         )
     if kind.batch_is_noise and training.batch_size + loss.num_noise < 2:
