@@ -88,3 +88,15 @@ def test_links_and_tree_name_what_is_there() -> None:
     (tree,) = re.findall(r"^src/bnce/[^\n]*\n(.*?)```", README, flags=re.DOTALL | re.MULTILINE)
     for name in re.findall(r"^  (\w+(?:\.py|/))", tree, flags=re.MULTILINE):
         assert (ROOT / "src" / "bnce" / name).exists(), f"the README's tree names {name}"
+
+
+def test_contributing_names_what_is_there() -> None:
+    """Files in links, and paths in the text as a contributor would open them."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#:]+)", text)
+    paths = re.findall(r"`((?:src|tests)/[\w/.]+)`", text)
+    paths += [f"src/bnce/{path}" for path in re.findall(r"`((?:losses|machine)/\w+\.py)`", text)]
+    assert len(links) > 3
+    assert len(paths) > 8
+    for path in (*links, *paths):
+        assert (ROOT / path).exists(), f"CONTRIBUTING.md names {path}"
