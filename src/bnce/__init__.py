@@ -17,18 +17,60 @@ from bnce.version import __version__
 
 if TYPE_CHECKING:
     from bnce import noise
+    from bnce.api import evaluate, train
+    from bnce.corpus.prepare import prepare
+    from bnce.corpus.store import Corpus
+    from bnce.kinds.bodies import BODIES
+    from bnce.kinds.losses import LOSSES
+    from bnce.kinds.optimisers import OPTIMISERS
     from bnce.noise import Noise
     from bnce.output_layer import OutputLayer
+    from bnce.rescoring.pyctcdecode import DecoderLanguageModel
+    from bnce.scoring.generate import Sampling
     from bnce.scoring.loading import load
+    from bnce.scoring.model import Model
+    from bnce.scoring.scorer import Scorer
+    from bnce.text.normalise import Normaliser
 
-__all__ = ["Noise", "OutputLayer", "UserError", "__version__", "load", "noise"]
+__all__ = [
+    "BODIES",
+    "LOSSES",
+    "OPTIMISERS",
+    "Corpus",
+    "DecoderLanguageModel",
+    "Model",
+    "Noise",
+    "Normaliser",
+    "OutputLayer",
+    "Sampling",
+    "Scorer",
+    "UserError",
+    "__version__",
+    "evaluate",
+    "load",
+    "noise",
+    "prepare",
+    "train",
+]
 
 # Where each name lives, and the extra that brings what it needs.
 _HOMES = {
+    "BODIES": ("bnce.kinds.bodies", "layer"),
+    "Corpus": ("bnce.corpus.store", "train"),
+    "DecoderLanguageModel": ("bnce.rescoring.pyctcdecode", "layer"),
+    "LOSSES": ("bnce.kinds.losses", "layer"),
+    "Model": ("bnce.scoring.model", "layer"),
     "Noise": ("bnce.noise", "layer"),
+    "Normaliser": ("bnce.text.normalise", "layer"),
+    "OPTIMISERS": ("bnce.kinds.optimisers", "layer"),
     "OutputLayer": ("bnce.output_layer", "layer"),
+    "Sampling": ("bnce.scoring.generate", "layer"),
+    "Scorer": ("bnce.scoring.scorer", "layer"),
+    "evaluate": ("bnce.api", "train"),
     "load": ("bnce.scoring.loading", "layer"),
     "noise": ("bnce.noise", "layer"),
+    "prepare": ("bnce.corpus.prepare", "train"),
+    "train": ("bnce.api", "train"),
 }
 
 

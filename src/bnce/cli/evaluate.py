@@ -11,8 +11,8 @@ import typer
 from rich.markup import escape
 
 from bnce.cli.completion import complete
-from bnce.cli.conditions import MAY_EXCEED, TokenisedOption, read_as, seen_by_evaluate, warn_of_tokenised
-from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, shown_progress, stdout
+from bnce.cli.conditions import MAY_EXCEED, TokenisedOption, seen_by_evaluate
+from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, shown_progress, stderr, stdout
 from bnce.cli.evaluate_mixture import describe_mixture, evaluate_mixture
 from bnce.cli.options import DeviceOption, ErrorsOption, ModelArgument
 from bnce.errors import UserError
@@ -63,20 +63,13 @@ def evaluate(
       bnce evaluate runs/relu-lstm --text news.txt.gz --detail
       bnce evaluate mixture.toml --text news.txt.gz
     """
-    from bnce.corpus.prepare import encode_text
+    from bnce.api import check_one_text
+    from bnce.api import evaluate as measure
     from bnce.evaluation.detail import without_detail
-    from bnce.evaluation.evaluate import evaluate as measure
-    from bnce.machine.devices import choose_device
     from bnce.machine.threads import use_threads
     from bnce.runs.directory import RunDirectory
-    from bnce.runs.model_file import load_model
-    from bnce.text.sources import named
-    from bnce.text.tokenised import TokenisedSigns
 
-    if text is not None and (split or corpus):
-        raise UserError("--text replaces the corpus: leave out --split and --corpus.")
-    if tokenised and text is None:
-        raise UserError("--tokenised works only with --text: give --text, or leave out --tokenised.")
+    check_one_text(split=split, text=text, corpus=corpus, tokenised=tokenised)
     use_threads(threads)
     if run.is_file():
         if detail or save:
@@ -97,21 +90,20 @@ def evaluate(
             describe_mixture(described, text or split or "test")
         return
     opened = RunDirectory.open(run)
-    chosen = choose_device(device)
-    if text is not None:
-        normaliser = read_as(opened.normaliser, tokenised)
-        signs = TokenisedSigns(normaliser)
-        ids, _ = encode_text(text, opened.vocabulary, normaliser, errors, signs)
-        warn_of_tokenised(signs, named(text))
-        name = text
-    else:
-        source = open_corpus(corpus or opened.config.corpus)
-        opened.check_vocabulary(source)
-        name = split or "test"
-        ids = source.split(name)
-    model = load_model(opened, str(chosen))
+    name = text or split or "test"
     with shown_progress(f"evaluating on {name}") as progress:
-        result = measure(model, ids[: max_tokens or None], progress=progress, known=opened.word_counts)
+        result = measure(
+            opened,
+            split=split,
+            text=text,
+            corpus=None if text is not None else open_corpus(corpus or opened.config.corpus),
+            max_tokens=max_tokens,
+            errors=errors,
+            tokenised=tokenised,
+            device=device,
+            progress=progress,
+            notice=lambda sentence: stderr.print(f"Warning: {sentence}", markup=False),
+        )
     figures = result.to_dict()
     if save:
         # A comparison sets figures on different texts apart by their split.

@@ -1,0 +1,275 @@
+"""`bnce.train` and `bnce.evaluate`: what the commands of these names do, without what these print."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bnce.config import RunConfig
+from bnce.corpus import opening
+from bnce.corpus.opening import corpus_setting
+from bnce.corpus.prepare import encode_text
+from bnce.corpus.store import Corpus
+from bnce.corpus.streams import training_streams
+from bnce.errors import DiskFullError, UserError, argument
+from bnce.evaluation import evaluate as measuring
+from bnce.evaluation.detail import without_detail
+from bnce.evaluation.evaluate import Evaluation
+from bnce.lexicon.start import check_same_network, inherited_settings, start_from
+from bnce.machine.devices import choose_device
+from bnce.reading import read_object
+from bnce.recipes.recipe import load_recipe, recipe_names
+from bnce.runs.checkpoint import state_files
+from bnce.runs.directory import RunDirectory, hold_run
+from bnce.runs.model_file import load_model
+from bnce.runs.resuming import refuse_begun, remove_unbegun, resume_command, resume_config
+from bnce.text.sources import named
+from bnce.text.tokenised import TokenisedSigns, for_tokenised
+from bnce.training.observer import Observer
+from bnce.training.plan import choose_recipe, create_run
+from bnce.training.run import Start, run_training
+
+
+def train(
+    recipe: str | Path | None = None,
+    *,
+    corpus: str | Path | Corpus | None = None,
+    out: str | Path | None = None,
+    model: str | None = None,
+    loss: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    init: str | Path | None = None,
+    device: str = "auto",
+    num_threads: int = 0,
+    observer: Observer | None = None,
+) -> dict[str, Any]:
+    """Train a model, write it to a run directory, and return the run's summary with its figures on test.
+
+    `recipe` is the name of one ("small", "wiki", …) or a TOML file; without it the size of the corpus decides. `corpus`
+    is a directory that `bnce.prepare` made; `out` is the run directory, runs/RECIPE-MODEL-LOSS by default. `settings`
+    change single ones, such as {"training.epochs": 3}. `resume` continues the run at `out`; `init` is a run to start
+    from. `device` is auto, cpu, cuda or cuda:N. An `observer` hears of progress. Ctrl-C saves the run and stops.
+    """
+    plan = plan_training(
+        recipe,
+        corpus=corpus,
+        out=out,
+        model=model,
+        loss=loss,
+        settings=[f"{key}={json.dumps(value)}" for key, value in (settings or {}).items()],
+        resume=resume,
+        init=init,
+        device=device,
+    )
+    return plan.train(observer or _Nobody(), num_threads=num_threads)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that is laid out, and can begin or go on."""
+
+    run: RunDirectory
+    corpus: Corpus
+    device: torch.device
+    resume: bool
+    start: Start | None
+    notices: tuple[str, ...]  # what was decided that nobody asked for
+
+    def train(self, observer: Observer, *, command: str = "", num_threads: int = 0) -> dict[str, Any]:
+        """Train to the end, and give the summary; `command` is kept in it."""
+        path = self.run.path
+        for notice in self.notices:
+            observer.noticed(notice)
+        try:
+            with hold_run(path):
+                summary = run_training(
+                    self.run,
+                    self.corpus,
+                    self.device,
+                    observer,
+                    resume=self.resume,
+                    command=command,
+                    num_threads=num_threads,
+                    start=self.start,
+                )
+        except DiskFullError as error:
+            # Begun anew, the run that is there now would be refused.
+            raise DiskFullError(error.what, error.remedy, f"continue with  {resume_command(path)}") from error
+        record = {"run": str(path), "recipe": self.run.config.recipe, **summary}
+        if (path / "evaluation.json").is_file():
+            record["test"] = without_detail(read_object(path / "evaluation.json"))
+        return record
+
+
+def plan_training(
+    recipe: str | Path | None,
+    *,
+    corpus: str | Path | Corpus | None,
+    out: str | Path | None,
+    model: str | None,
+    loss: str | None,
+    settings: Sequence[str],
+    resume: bool,
+    init: str | Path | None,
+    device: str,
+    open_corpus: Callable[[str], Corpus] = opening.open_corpus,
+) -> Plan:
+    """Decide what a run does and where, refuse what cannot be, and lay it out unless it is there."""
+    if init is not None and resume:
+        raise UserError(
+            f"A resumed run continues from its own weights: leave out {argument('init')}, or give another "
+            f"{argument('out')}."
+        )
+    name = str(corpus.directory if isinstance(corpus, Corpus) else corpus or "")
+    chosen = choose_device(device)
+    source = None if init is None else RunDirectory.open(init)
+    if source is not None:
+        name = name or source.config.corpus
+    notices = []
+    if recipe is None and name and not resume:
+        recipe, reason = choose_recipe(open_corpus(name), chosen)
+        notices.append(reason)
+    wanted = None
+    if recipe is not None or not resume:
+        wanted = _resolve(recipe, model, loss, name, settings, source)
+        out = out or Path("runs") / f"{wanted.recipe}-{wanted.model.name}-{wanted.loss.name}"
+    elif out is None:
+        raise UserError(f"{argument('resume', True)} needs the run to continue: give it as {argument('out', 'RUN')}.")
+    elif model or loss:
+        raise UserError(
+            f"A resumed run keeps its model and its loss: leave out {argument('model')} and {argument('loss')}."
+        )
+    out = Path(out)
+    if resume:
+        config = resume_config(out, settings, wanted)
+    else:
+        assert wanted is not None
+        refuse_begun(out)
+        config = wanted
+    # A corpus that was moved is the same one to a run: that is checked by its words and their counts.
+    opened = open_corpus(name or (wanted or config).corpus)
+    start = _find_start(config, opened, out, source)
+    if start is not None:
+        notices.append(_describe_start(start))
+    if resume:
+        run = dataclasses.replace(RunDirectory.open(out), config=config)
+    else:
+        if (out / "config.toml").is_file():
+            with hold_run(out):
+                remove_unbegun(out)
+        run = create_run(out, config, opened, chosen)
+    return Plan(run, opened, chosen, resume, start, tuple(notices))
+
+
+def _resolve(
+    recipe: str | Path | None,
+    model: str | None,
+    loss: str | None,
+    corpus: str,
+    settings: Sequence[str],
+    source: RunDirectory | None,
+) -> RunConfig:
+    """Resolve a recipe, with the network of the run that it starts from, if there is one."""
+    if recipe is None:
+        raise UserError(
+            f"Neither a recipe nor a corpus was given: give {argument('corpus', 'DIR')}, which 'bnce prepare' makes, "
+            f"and the recipe is chosen by its size; or one of {', '.join(recipe_names())}."
+        )
+    if source is not None:
+        model, loss = model or source.config.model.name, loss or source.config.loss.name
+        settings = [*inherited_settings(source.config), *settings]
+    config = load_recipe(str(recipe), model=model, loss=loss, corpus=corpus or None, settings=settings)
+    if source is not None:
+        check_same_network(config, source)
+        config = dataclasses.replace(config, init=str(source.path.resolve()))
+    if not config.corpus:
+        raise UserError(
+            f"The recipe '{recipe}' needs a corpus: make one with 'bnce prepare' and give it as "
+            f"{argument('corpus', 'DIR')}."
+        )
+    return dataclasses.replace(config, corpus=corpus_setting(config.corpus))
+
+
+def _find_start(config: RunConfig, corpus: Corpus, out: Path, source: RunDirectory | None) -> Start | None:
+    """Find the weights that a run starts from; one that was begun has them in its states."""
+    if not config.init or state_files(out):
+        return None
+    counts = training_streams(config.training, corpus).count_targets(len(corpus.vocabulary))
+    return start_from(source or RunDirectory.open(config.init), corpus.vocabulary, counts, config.loss.name)
+
+
+def _describe_start(start: Start) -> str:
+    record = start.record
+    return (
+        f"Starting from '{record['run']}' (step {record['step']}): {record['num_words_kept']:,} words keep their rows, "
+        f"{record['num_words_new']:,} are new, {record['num_words_dropped']:,} are dropped."
+    )
+
+
+class _Nobody:
+    """An observer that looks away: the summary and metrics.jsonl have all of it."""
+
+    def advanced(self, *, tokens: int, words_per_second: float, loss: float) -> None: ...
+
+    def evaluating(self, split: str, num_done: int, num_tokens: int) -> None: ...
+
+    def evaluated(self, record: dict[str, Any]) -> None: ...
+
+    def noticed(self, sentence: str) -> None: ...
+
+
+def evaluate(
+    run: str | Path | RunDirectory,
+    *,
+    split: str | None = None,
+    text: str | Path | None = None,
+    corpus: str | Path | Corpus | None = None,
+    max_tokens: int = 0,
+    errors: str = "strict",
+    tokenised: bool = False,
+    device: str = "auto",
+    progress: Callable[[int, int], None] | None = None,
+    notice: Callable[[str], object] = lambda sentence: None,
+) -> Evaluation:
+    """Measure the perplexity of a run's best model: PPLf with the softmax, PPLn with the constant Z.
+
+    On a split of its corpus ("test" by default) or of another `corpus` with the same words, or on a `text` file. Only
+    the first `max_tokens` count, if it is not 0. With `tokenised`, <unk> in the text is the unknown word, and marks
+    such as @-@ are undone. `progress` is told of tokens done and tokens in all, `notice` of what looks wrong.
+    """
+    check_one_text(split=split, text=text, corpus=corpus, tokenised=tokenised)
+    opened = run if isinstance(run, RunDirectory) else RunDirectory.open(run)
+    chosen = choose_device(device)
+    if text is not None:
+        normaliser = for_tokenised(opened.normaliser) if tokenised else opened.normaliser
+        signs = TokenisedSigns(normaliser)
+        ids, _ = encode_text(text, opened.vocabulary, normaliser, errors, signs)
+        if (told := signs.notice(named(str(text)))) is not None:
+            notice(f"{told} Give {argument('tokenised', True)}, or use the text from before tokenisation.")
+    else:
+        if not isinstance(corpus, Corpus):
+            corpus = opening.open_corpus(str(corpus or opened.config.corpus))
+        opened.check_vocabulary(corpus)
+        ids = corpus.split(split or "test")
+    network = load_model(opened, str(chosen))
+    return measuring.evaluate(network, ids[: max_tokens or None], progress=progress, known=opened.word_counts)
+
+
+def check_one_text(*, split: object, text: object, corpus: object, tokenised: bool) -> None:
+    """Refuse to measure two texts at once."""
+    if text is not None and (split or corpus):
+        raise UserError(
+            f"{argument('text')} replaces the corpus: leave out {argument('split')} and {argument('corpus')}."
+        )
+    if tokenised and text is None:
+        raise UserError(
+            f"{argument('tokenised', True)} works only with {argument('text')}: give {argument('text')}, or leave out "
+            f"{argument('tokenised')}."
+        )
