@@ -1,0 +1,252 @@
+"""Recipes and their bases: the paper's settings, what differs by model, loss and corpus, and what a wrong one is told."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from bnce.config import (
+    LossConfig,
+    read_config,
+    to_toml,
+)
+from bnce.errors import UserError
+from bnce.kinds.bodies import BODIES
+from bnce.kinds.losses import LOSSES
+from bnce.recipes.recipe import load_recipe, recipe_names
+
+
+def refusal(name: str, *, model: str | None = None, loss: str | None = None, settings: tuple[str, ...] = ()) -> str:
+    with pytest.raises(UserError) as caught:
+        load_recipe(name, model=model, loss=loss, settings=settings)
+    return str(caught.value)
+
+
+def write(directory: Path, name: str, text: str) -> str:
+    path = directory / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+@pytest.mark.parametrize("model", BODIES.names)
+@pytest.mark.parametrize("loss", LOSSES.names)
+def test_every_shipped_recipe_loads_for_every_model_and_loss(
+    tmp_path: Path, recipe: str, model: str, loss: str
+) -> None:
+    loaded = load_recipe(recipe, model=model, loss=loss)
+    assert (loaded.recipe, loaded.model.name, loaded.loss.name) == (recipe, model, loss)
+    assert (loaded.loss.num_noise > 0) == (loss in ("nce", "snce"))
+    path = tmp_path / "config.toml"
+    path.write_text(to_toml(loaded), encoding="utf-8")
+    assert read_config(path) == loaded
+
+
+# The paper's figures.
+
+
+@pytest.mark.parametrize("model", BODIES.names)
+def test_ltcb_is_the_paper(model: str) -> None:
+    """Section 4.2 and Table 1."""
+    loaded = load_recipe("ltcb", model=model, loss="bnce")
+    sizes = (loaded.model.embedding_size, loaded.model.hidden_size, loaded.model.bottleneck_size, loaded.model.order)
+    assert sizes == (200, 600, 400, 5)
+    assert loaded.model.dropout == 0.0
+    assert loaded.loss == LossConfig(
+        "bnce", num_noise=0, log_z=9.0, learn_log_z=False, noise="unigram", noise_power=1.0
+    )
+    optimiser = loaded.optimiser
+    assert (optimiser.name, optimiser.learning_rate, optimiser.clip_norm) == ("sgd", 0.4, 5.0)
+    assert (optimiser.schedule, optimiser.patience, optimiser.gradient) == ("halve", 7, "streams")
+    assert loaded.training.batch_size == 400
+    assert load_recipe("ltcb", loss="snce").loss.num_noise == 100
+    assert load_recipe("ltcb", loss="nce").loss.num_noise == 100
+
+
+@pytest.mark.parametrize("model", BODIES.names)
+def test_obwb_is_the_paper(model: str) -> None:
+    """Section 4.3 and Table 3: "similar to LTCB with minor differences"."""
+    loaded, ltcb = load_recipe("obwb", model=model), load_recipe("ltcb", model=model)
+    sizes = (loaded.model.embedding_size, loaded.model.hidden_size, loaded.model.bottleneck_size, loaded.model.order)
+    assert sizes == (500, 1500, 600, 5)
+    assert loaded.optimiser == dataclasses.replace(ltcb.optimiser, learning_rate=1.0)
+    assert loaded.training.batch_size == 500
+    assert loaded.loss == ltcb.loss
+    assert load_recipe("obwb", loss="snce").loss.num_noise == 200
+
+
+# Recipes and their bases.
+
+
+def test_a_recipe_names_one_base(tmp_path: Path) -> None:
+    """What it says goes before what its base says, table by table and key by key."""
+    write(
+        tmp_path, "below.toml", 'base = "ltcb"\n[model]\nhidden_size = 7\ndropout = 0.5\n[losses.snce]\nnum_noise = 3\n'
+    )
+    name = write(
+        tmp_path,
+        "above.toml",
+        'base = "below.toml"\ncorpus = "here"\n[model]\nhidden_size = 8\n[models.rnn]\nembedding_size = 9\n',
+    )
+    loaded = load_recipe(name, model="rnn", loss="snce")
+    assert (loaded.recipe, loaded.corpus) == ("above", "here")
+    assert (loaded.model.hidden_size, loaded.model.dropout, loaded.model.embedding_size) == (8, 0.5, 9)
+    assert loaded.loss.num_noise == 3
+    assert loaded.training.batch_size == 400, "from ltcb, two bases below"
+    assert load_recipe(name, model="lstm").model.embedding_size == 200, "what [models.rnn] says is for rnn"
+
+
+def test_a_model_and_a_loss_may_have_rates_of_their_own(tmp_path: Path) -> None:
+    """The loss's go before the model's, and a setting before both."""
+    name = write(
+        tmp_path,
+        "own.toml",
+        'base = "wiki"\n[models.rnn]\nhidden_size = 7\n[models.rnn.optimiser]\nlearning_rate = 0.1\n'
+        "body_learning_rate = 0.2\n[losses.softmax.optimiser]\nlearning_rate = 0.3\n",
+    )
+
+    def rates(*, model: str, loss: str, settings: tuple[str, ...] = ()) -> tuple[float, float]:
+        optimiser = load_recipe(name, model=model, loss=loss, settings=settings).optimiser
+        return optimiser.learning_rate, optimiser.body_learning_rate
+
+    assert load_recipe(name, model="rnn").model.hidden_size == 7
+    assert rates(model="lstm", loss="bnce") == (0.4, 0.004)
+    assert rates(model="rnn", loss="bnce") == (0.1, 0.2)
+    assert rates(model="rnn", loss="softmax") == (0.3, 0.2)
+    assert rates(model="rnn", loss="softmax", settings=("optimiser.learning_rate=0.5",)) == (0.5, 0.2)
+
+
+def test_a_base_stands_beside_its_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the recipe's own file is called, and wherever the command runs."""
+    write(tmp_path, "below", "[model]\nhidden_size = 7\n")
+    name = write(tmp_path, "above", 'base = "below"\n')
+    monkeypatch.chdir("/")
+    assert load_recipe(name).model.hidden_size == 7
+
+
+def test_a_shipped_recipe_takes_no_file_for_its_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = load_recipe("demo")
+    write(tmp_path, "wiki", "[model]\nhidden_size = 7\n")
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe("demo") == expected
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("b.toml", "a.toml"), ("./b.toml", "../x/a.toml"), ("../x/b.toml", "../x/a.toml")]
+)
+def test_a_circle_of_bases_is_refused(tmp_path: Path, first: str, second: str) -> None:
+    name = write(tmp_path, "x/a.toml", f'base = "{first}"\n')
+    write(tmp_path, "x/b.toml", f'base = "{second}"\n')
+    assert "is its own base (" in refusal(name)
+    assert refusal(name).endswith("): give another base.")
+
+
+def test_its_own_base_is_refused(tmp_path: Path) -> None:
+    name = write(tmp_path, "a.toml", 'base = "a.toml"\n')
+    assert refusal(name) == f"Recipe '{name}' is its own base ({name} → {name}): give another base."
+
+
+def test_the_defaults_are_the_recipe_s_own_model_and_loss(tmp_path: Path) -> None:
+    name = write(tmp_path, "a.toml", '[model]\nname = "rnn"\n[loss]\nname = "softmax"\n')
+    loaded = load_recipe(name)
+    assert (loaded.model.name, loaded.loss.name) == ("rnn", "softmax")
+    assert load_recipe(name, model="ffnn").model.name == "ffnn"
+
+
+# Names and files that cannot be.
+
+
+def test_unknown_names_suggest_the_near_one() -> None:
+    assert refusal("ltbc") == (
+        f"Unknown recipe 'ltbc': choose one of {', '.join(recipe_names())}. Did you mean 'ltcb'?"
+    )
+    assert refusal("ltcb", model="lsmt") == (
+        "Unknown model 'lsmt': choose one of ffnn, rnn, relu-rnn, lstm, relu-lstm. Did you mean 'lstm'?"
+    )
+    assert refusal("ltcb", loss="b-nce") == (
+        f"Unknown loss 'b-nce': choose one of {', '.join(LOSSES.names)}. Did you mean 'bnce'?"
+    )
+
+
+@pytest.mark.parametrize("name", ["missing.toml", "./missing", "a/b"])
+def test_a_missing_file_is_told(name: str) -> None:
+    assert refusal(name) == (
+        f"The recipe file '{name}' does not exist: give a TOML file or one of {', '.join(recipe_names())}."
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[model", "'{name}' is not valid TOML: "),
+        (
+            "optimizer = 3",
+            "Unknown key in {name}: 'optimizer': choose one of model, loss, optimiser, training, models, ",
+        ),
+        ("[models.gpt]", "Unknown model in {name}: [models]: 'gpt': choose one of ffnn, rnn, "),
+        (
+            "[losses.bnc]",
+            "Unknown loss in {name}: [losses]: 'bnc': choose one of softmax, nce, snce, ",
+        ),
+        ("[model]\nwidth = 3", "Unknown setting in {name}: [model]: 'width': choose one of name, "),
+        ("[model]\nname = 3", "Unknown model '3': choose one of ffnn, "),
+        ("model = 3", "{name}: [model] must be a table of settings, not 3."),
+        ("models = 3", "{name}: [models] must be a table of settings, not 3."),
+        ("[models]\nrnn = 3", "{name}: [models.rnn] must be a table of settings, not 3."),
+        ("[models.rnn]\noptimiser = 3", "{name}: [models.rnn.optimiser] must be a table of settings, not 3."),
+        (
+            "[models.relu-lstm.optimiser]\nrate = 3",
+            "Unknown setting in {name}: [optimiser]: 'rate': choose one of name, ",
+        ),
+        ("corpus = 3", "{name}: corpus is 3: it must be of type str."),
+        ("base = 3", "{name}: base is 3: it must be the name or the path of one recipe."),
+        (
+            'base = "ltcb"\n[model]\nhidden_size = {a = 1}',
+            "{name}: [model] hidden_size is {{'a': 1}}: it must be of type int.",
+        ),
+        ('base = "nowhere"', "Unknown recipe 'nowhere': choose one of "),
+    ],
+)
+def test_bad_recipes_are_told(tmp_path: Path, text: str, sentence: str) -> None:
+    name = write(tmp_path, "a.toml", text)
+    assert refusal(name, settings=()).startswith(sentence.format(name=name))
+
+
+def test_a_recipe_that_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    assert refusal(str(path)).startswith(f"'{path}' is not valid TOML: ")
+    with pytest.raises(UserError, match="is not valid TOML"):
+        read_config(path)
+
+
+class TestCorpora:
+    def test_demo_cuts_its_own_text_alone(self, tmp_path: Path) -> None:
+        assert load_recipe("demo").training.max_train_tokens == 400_000
+        assert load_recipe("demo", corpus="docstrings").training.max_train_tokens == 400_000
+        assert load_recipe("demo", corpus="corpora/mine").training.max_train_tokens == 0
+        assert load_recipe("demo", corpus="corpora/mine").corpus == "corpora/mine"
+        own = tmp_path / "own.toml"
+        own.write_text('base = "demo"\ncorpus = "corpora/mine"\n')
+        assert load_recipe(str(own)).training.max_train_tokens == 0
+        own.write_text('base = "demo"\n[corpora.mine]\nepochs = 7\n')
+        assert load_recipe(str(own), corpus="mine").training.epochs == 7
+        assert load_recipe(str(own), corpus="mine", settings=["training.epochs=2"]).training.epochs == 2
+
+    @pytest.mark.parametrize("name", recipe_names())
+    def test_no_recipe_cuts_another_text(self, name: str) -> None:
+        assert load_recipe(name, corpus="corpora/mine").training.max_train_tokens == 0
+
+    def test_what_is_no_table_of_settings_is_refused(self, tmp_path: Path) -> None:
+        own = tmp_path / "own.toml"
+        for text, message in (
+            ("corpora = 3", r"\[corpora\] must be a table of settings"),
+            ("[corpora]\nmine = 3", r"\[corpora.mine\] must be a table of settings"),
+            ('corpus = "mine"\n[corpora.mine]\nepoch = 3', "Unknown setting in .*'epoch'"),
+        ):
+            own.write_text(text)
+            with pytest.raises(UserError, match=message):
+                load_recipe(str(own))
