@@ -1,4 +1,4 @@
-"""Recipes and their bases: the settings of the paper, what differs by model, loss and corpus, what a wrong one is told."""
+"""Recipes and their bases: the settings of the paper, what differs by model, loss and corpus, and wrong ones."""
 
 from __future__ import annotations
 
