@@ -148,7 +148,7 @@ def test_all_formats_say_the_same(bnce: Command, trained: Path, lists: Path) -> 
         (["--weights", "none.json"], "'none.json' is not a weights file"),
         (["--refs", "{am}"], "has no reference for 'x'"),
         (["--format", "htk"], "Unknown format of n-best lists 'htk'"),
-        (["--am-scores", "{refs}"], "line 1 has 3 columns: give a key and one score a line."),
+        (["--am-scores", "{refs}"], "line 1 has 3 columns: give a key and one score per line."),
     ],
 )
 def test_refusals(refused: Refused, trained: Path, lists: Path, options: list[str], told: str) -> None:

@@ -257,7 +257,7 @@ def test_connections_have_a_bound_and_other_machines_a_warning(trained: Path) ->
         wait_until(lambda: httpx.get(url).status_code == 503)
         refused = httpx.get(url)
         assert refused.headers["retry-after"] == "1"
-        assert refused.json()["detail"] == "The server has more connections than it takes: try again in a second."
+        assert refused.json()["detail"] == "The server has too many connections: try again in a second."
         for connection in idle:
             connection.close()
         wait_until(lambda: httpx.get(url).status_code == 200)

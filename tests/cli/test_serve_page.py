@@ -233,7 +233,7 @@ def test_a_token_is_asked_for_and_kept_while_the_tab_is_open(browser: Browser, t
         page = browser.new_page()
         page.set_default_timeout(15_000)
         page.goto(locked.url)
-        expect(page.locator("#problem")).to_have_text("This server asks for a token.")
+        expect(page.locator("#problem")).to_have_text("This server needs a token.")
         expect(page.locator("#token")).to_be_focused()
         page.keyboard.type("not the token at all")
         page.keyboard.press("Enter")

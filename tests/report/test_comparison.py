@@ -210,7 +210,7 @@ def test_conditions(tmp_path, write_run):
         "torch 2.13.0",
         "per token, </s> and <unk> included",
         "natural logarithm",
-        "evaluation, checkpoints and a GPU's start-up are not counted",
+        "without evaluations, checkpoints and start-up on a GPU",
     ):
         assert fact in statements
     assert "valid" not in statements
@@ -288,4 +288,4 @@ def test_a_run_that_started_from_another_is_told(tmp_path, write_run):
     config.write_text('init = "/runs/general"\n' + config.read_text())
     statements = compare_runs([adapted, write_run(tmp_path / "b", "ffnn")]).conditions.statements
     (told,) = [statement for statement in statements if "started from" in statement]
-    assert told.endswith("started from the run general, whose training is not counted.")
+    assert told.endswith("started from the run general; the training of that run is not counted.")

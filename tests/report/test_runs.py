@@ -107,9 +107,9 @@ def test_config_that_is_not_utf8(tmp_path, write_run):
 def test_a_run_that_never_began(tmp_path, write_run):
     path = write_run(tmp_path / "a")
     (path / "summary.json").unlink()
-    assert "has no summary.json, so it never began to train: train it, or leave this run out." in refusal(path)
+    assert "has no summary.json, so its training never started: train it, or leave this run out." in refusal(path)
     (path / "model.safetensors").write_bytes(b"")
-    assert "has no summary.json, for it holds an exported model: give the run that it came from." in refusal(path)
+    assert "has no summary.json, because it is an exported model: give the run that it came from." in refusal(path)
 
 
 def test_a_run_given_twice_is_read_once(tmp_path, write_run, monkeypatch):

@@ -94,7 +94,7 @@ def test_documents() -> None:
     assert find_documents(LISTS, "(.)-") == [[0, 1, 3], [2, 4]]  # the group counts
     with pytest.raises(UserError, match=r"'s-1-01' does not begin with what '\[0-9\]' matches"):
         find_documents(LISTS, "[0-9]")
-    with pytest.raises(UserError, match="which is no regular expression"):
+    with pytest.raises(UserError, match="which is not a regular expression"):
         find_documents(LISTS, "(")
 
 

@@ -60,7 +60,7 @@ def test_a_host_may_be_called_by_its_address_too() -> None:
 
 @pytest.mark.parametrize("name", ["http://lm.example.org", "lm.example.org:8000", "", "a b", "*.*", "lm."])
 def test_a_host_is_a_name(name: str) -> None:
-    with pytest.raises(UserError, match="give a name without a scheme or port, such as"):
+    with pytest.raises(UserError, match="give a name without scheme or port, such as"):
         AllowedHosts((), [name])
 
 

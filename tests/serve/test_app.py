@@ -192,7 +192,7 @@ def test_a_token_is_asked_for_where_there_is_one(make_client: MakeClient, model:
     for path in ("/metrics", "/next", "/nothing"):
         refused = client.get(path)
         assert (refused.status_code, refused.headers["www-authenticate"]) == (401, 'Bearer realm="bnce"')
-        assert refused.json()["detail"].startswith("This server asks for a token: send the header")
+        assert refused.json()["detail"].startswith("This server needs a token: send the header")
     client.headers["authorization"] = "Bearer 0123456789abcdef"
     assert client.get("/healthz").json()["run"] == "small"
     assert client.get("/metrics").status_code == 200
@@ -234,15 +234,20 @@ MANY = Limits(max_sentences=3, max_hypotheses=2, max_words=8, max_exact_words=5,
 @pytest.mark.parametrize(
     ("path", "body", "status", "told"),
     [
-        ("/score", {"sentences": ["w3"] * 4}, 413, "The request has 4 sentences: this server takes 3 at most"),
+        ("/score", {"sentences": ["w3"] * 4}, 413, "The request has 4 sentences: this server accepts at most 3"),
         ("/score", {"texts": ["w3 . w4 . w5 . w6"]}, 413, "The request has 4 sentences"),
-        ("/score", {"sentences": ["w3 w4 w5"] * 3}, 413, "The request has 9 words or more: this server takes 8"),
+        (
+            "/score",
+            {"sentences": ["w3 w4 w5"] * 3},
+            413,
+            "The request has 9 words or more: this server accepts at most 8",
+        ),
         ("/score", {"sentences": ["w3 w4 w5"] * 2, "exact": True}, 413, "6 words for normalised probabilities"),
         ("/score", {"sentences": ["w3 w4 w5"] * 2, "mode": "normalised"}, 413, "6 words for normalised"),
-        ("/score", {"sentences": ["w3 w3 w3 w3 w3"]}, 413, "5 words in one sentence: this server takes 4"),
+        ("/score", {"sentences": ["w3 w3 w3 w3 w3"]}, 413, "5 words in one sentence: this server accepts at most 4"),
         ("/score", {}, 422, "Give either 'sentences' (each string one sentence) or 'texts'"),
         ("/score", {"sentences": [], "texts": []}, 422, "Give either 'sentences'"),
-        ("/score", {"sentences": ["w3"], "mood": "good"}, 422, "mood: Extra inputs are not permitted; /docs says"),
+        ("/score", {"sentences": ["w3"], "mood": "good"}, 422, "mood: Extra inputs are not permitted; see /docs"),
         ("/score", {"sentences": ["w3"], "mode": "checked"}, 422, "mode: Input should be 'unnormalised' or"),
         ("/score", {"sentences": [None]}, 422, "sentences.0: Input should be a valid string"),
         ("/score", {"sentences": "w3"}, 422, "sentences: Input should be a valid list"),
@@ -250,7 +255,7 @@ MANY = Limits(max_sentences=3, max_hypotheses=2, max_words=8, max_exact_words=5,
         ("/rescore", {"utterances": [{"hypotheses": []}]}, 422, "utterances.0.hypotheses: List should have at least 1"),
         ("/rescore", {"utterances": [{"hypotheses": [{"text": "w3"}] * 3}]}, 413, "3 hypotheses"),
         ("/rescore", {"utterances": [], "lm_weight": "loud"}, 422, "lm_weight: Input should be a valid number"),
-        ("/next", {"k": 7}, 422, "k is 7: this server gives at most 6 next words."),
+        ("/next", {"k": 7}, 422, "k is 7: this server returns at most 6 next words."),
         ("/next", {"k": 0}, 422, "k: Input should be greater than or equal to 1"),
         ("/next", {"prompt": "w3 " * 5, "k": 1}, 413, "5 words in one sentence"),
     ],
@@ -275,8 +280,8 @@ def test_refusals(make_client: MakeClient, model: RunModel, path: str, body: Any
         (json.dumps({"sentences": ["w3"]}).encode("utf-16"), 400, "The body is not UTF-8: byte 0xff at offset 0"),
         (b'{"sentences": ["\\ud800"]}', 422, "sentences.0: Value error, the text holds half of a surrogate pair"),
         (b"[" * 100_000, 400, "The body is not JSON"),
-        (b'{"utterances": [], "lm_weight": NaN}', 422, "/docs says what is allowed"),
-        (b'{"k": ' + b"9" * 5000 + b"}", 400, "The body is not JSON that can be read"),
+        (b'{"utterances": [], "lm_weight": NaN}', 422, "see /docs."),
+        (b'{"k": ' + b"9" * 5000 + b"}", 400, "The body cannot be read as JSON"),
         (b'{"sentences": ["' + b"w" * 2**20 + b'"]}', 413, "The body is larger than 1048576 bytes"),
     ],
 )
@@ -289,7 +294,7 @@ def test_bodies_that_are_no_request(client: TestClient, content: bytes, status: 
 
 
 def test_other_paths_methods_and_kinds(client: TestClient) -> None:
-    assert client.get("/score").json()["detail"] == "'/score' does not take GET: /docs lists what it takes."
+    assert client.get("/score").json()["detail"] == "'/score' does not accept GET: see /docs."
     assert client.get("/score").status_code == 405
     assert client.get("/etc/passwd").json()["detail"].startswith("There is nothing at '/etc/passwd'")
     form = client.post("/score", data={"sentences": "w3"})
@@ -307,7 +312,7 @@ def test_a_failure_is_told_without_its_insides(
     client = make_client(model)
     monkeypatch.setattr(model, "next_words_after", fail)
     response = client.get("/next")
-    assert (response.status_code, response.json()) == (500, {"detail": "The server failed; its log says why."})
+    assert (response.status_code, response.json()) == (500, {"detail": "The server failed; see its log."})
     assert post(client, "/score", {"sentences": ["w3"]})["totals"]["num_words"] == 1
 
 

@@ -66,7 +66,7 @@ def test_a_body_in_crumbs_is_refused_before_it_costs() -> None:
             status, body = await exchange(port, chunked(40_000))
             # A megabyte of them took seconds, in which nobody else was answered.
             assert time.process_time() - begin < 0.4
-            told = "The body comes in more than 100 pieces: send it in larger chunks."
+            told = "The body arrives in more than 100 pieces: send larger chunks."
             assert (status, json.loads(body)) == (400, {"detail": told})
             assert await exchange(port, HEAD, b"Content-Length: 3\r\n\r\n", b"1", b"2", b"3") == (200, b"123")
 
@@ -78,6 +78,6 @@ def test_a_body_that_stops_being_http_is_told_so() -> None:
         async with serving(Metrics()) as port:
             status, body = await exchange(port, HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n1\r\nloud\r\n")
             assert status == 400
-            assert json.loads(body)["detail"] == "This is not HTTP/1.1 as the server reads it."
+            assert json.loads(body)["detail"] == "This is not a valid HTTP/1.1 request."
 
     asyncio.run(scenario())

@@ -120,7 +120,7 @@ def test_an_answer_that_takes_too_long_is_given_up() -> None:
     slow, quick = Client([b"9"]), Client([b"abc"])
     talk(slow, quick)
     assert (slow.status, quick.status) == (504, 200)
-    assert slow.detail == "The answer took more than 0.3 seconds: ask for less, or later."
+    assert slow.detail == "The answer took more than 0.3 seconds: send a smaller request, or try again later."
 
 
 def test_a_client_that_leaves_ends_the_work() -> None:
@@ -150,7 +150,7 @@ def test_a_failure_is_one_sentence_for_the_client_and_one_line_in_the_log(caplog
     client = Client([b"!"])
     with caplog.at_level(logging.INFO, "bnce.serve"):
         talk(client)
-    assert (client.status, client.detail) == (500, "The server failed; its log says why.")
+    assert (client.status, client.detail) == (500, "The server failed; see its log.")
     assert [record.getMessage() for record in caplog.records] == ["'/score' failed: RuntimeError: insides"]
     assert caplog.records[0].exc_info is None
 

@@ -40,16 +40,26 @@ def filled(start: bytes, item: bytes, end: bytes) -> bytes:
 
 FIELDS = ",".join(f'"f{number}": 1' for number in range(80_000)).encode()
 HOSTILE = {
-    "numbers": ("/score", filled(b'{"sentences":[', b"1,", b"1]}"), 413, "sentences: this server takes 1000 at most"),
-    "texts": ("/score", filled(b'{"texts":[', b"[],", b"1]}"), 413, "sentences: this server takes 1000 at most"),
-    "utterances": ("/rescore", filled(b'{"utterances":[', b"{},", b"1]}"), 413, "utterances: this server takes 2000"),
+    "numbers": ("/score", filled(b'{"sentences":[', b"1,", b"1]}"), 413, "sentences: this server accepts at most 1000"),
+    "texts": ("/score", filled(b'{"texts":[', b"[],", b"1]}"), 413, "sentences: this server accepts at most 1000"),
+    "utterances": (
+        "/rescore",
+        filled(b'{"utterances":[', b"{},", b"1]}"),
+        413,
+        "utterances: this server accepts at most 2000",
+    ),
     "hypotheses": (
         "/rescore",
         filled(b'{"utterances":[{"hypotheses":[', b'{"text":""},', b"1]}]}"),
         413,
-        "hypotheses: this server takes 2000 at most",
+        "hypotheses: this server accepts at most 2000",
     ),
-    "fields": ("/score", b'{"sentences":["w3"],' + FIELDS + b"}", 422, "An object in the body has 80001 fields: none"),
+    "fields": (
+        "/score",
+        b'{"sentences":["w3"],' + FIELDS + b"}",
+        422,
+        "An object in the body has 80001 fields: no object",
+    ),
     "fields inside": (
         "/rescore",
         b'{"utterances":[{"hypotheses":[{' + FIELDS + b"}]}]}",
@@ -74,7 +84,12 @@ HOSTILE = {
     "a long name": ("/next", filled(b'{"', b"n", b'": 1}'), 422, "nnn…: Extra inputs are not permitted"),
     "depth": ("/score", b"[" * MEGABYTE, 400, "it is nested too deeply"),
     "a long number": ("/next", filled(b'{"k":', b"9", b"}"), 400, "a number in it is too long"),
-    "words": ("/score", filled(b'{"sentences":["', b"w ", b'"]}'), 413, "words or more: this server takes 20000"),
+    "words": (
+        "/score",
+        filled(b'{"sentences":["', b"w ", b'"]}'),
+        413,
+        "words or more: this server accepts at most 20000",
+    ),
     "words without blanks": ("/score", filled(b'{"texts":["', b".", b'"]}'), 413, "words or more in one text: this"),
     "lines": ("/score", filled(b'{"texts":["', b".\\n", b'"]}'), 413, "words or more"),
 }

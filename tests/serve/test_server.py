@@ -118,7 +118,11 @@ def test_connections_fit_the_files_that_are_allowed(
     assert (changed, caplog.records) == ([(118, 128)], [])
     assert fit_to_files(Limits(max_connections=900)).max_connections == 100
     assert changed[-1] == (128, 128)
-    assert caplog.records[0].getMessage().startswith("At most 100 connections at a time instead of 900: the system")
+    assert (
+        caplog.records[0]
+        .getMessage()
+        .startswith("Accepting at most 100 connections at a time instead of 900: the system")
+    )
 
 
 def test_what_is_there_at_the_start_is_not_searched_for_garbage_again() -> None:

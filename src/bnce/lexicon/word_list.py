@@ -72,10 +72,10 @@ def _read(path: str, fields: str, num_fields: int) -> list[tuple[int, list[str]]
         parts = [part.strip() for part in text.split("\t")]
         word = parts[0]
         if len(parts) > num_fields:
-            raise UserError(f"'{path}' has {len(parts)} fields on line {line}: give {fields}, with tabs between them.")
+            raise UserError(f"'{path}' has {len(parts)} fields on line {line}: give {fields}, separated by tabs.")
         if word.split() != [word] or "\0" in word:
             what = f"a blank or NUL inside {word!r}" if word else "no word"
-            raise UserError(f"'{path}' has {what} on line {line}: give {fields}, with tabs between fields.")
+            raise UserError(f"'{path}' has {what} on line {line}: give {fields}, separated by tabs.")
         if word in SPECIALS:
             raise UserError(
                 f"'{path}' has {word} on line {line}: every model has {' and '.join(SPECIALS)}; remove this line."

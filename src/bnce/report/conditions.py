@@ -84,10 +84,9 @@ def _statements(conditions: Conditions, rows: Sequence[Row], runs: Sequence[Run]
         f"Corpus: {corpus}, split {splits}, {num_tokens} tokens, V = {vocab_size}, <unk> (OOV) {oov}.",
         f"Device: {_listed(conditions.devices)}; torch {_listed(conditions.torch_versions)}, "
         f"bnce {_listed(conditions.bnce_versions)}.",
-        "Perplexities are per token, </s> and <unk> included: PPLn normalises by the constant Z, PPLf by the "
-        "full softmax. log Z is the natural logarithm, mean ± standard deviation over contexts.",
-        "TS is training words per second over the whole run; evaluation, checkpoints and a GPU's start-up are not "
-        "counted.",
+        "Perplexities are per token, </s> and <unk> included. PPLn uses the constant Z, PPLf the full "
+        "softmax. log Z is the natural logarithm, mean ± standard deviation over contexts.",
+        "TS is training words per second over the whole run, without evaluations, checkpoints and start-up on a GPU.",
     ]
     if "valid" in conditions.splits:
         statements.append("(valid): not evaluated on test yet; the figures are the last ones on validation.")
@@ -99,7 +98,9 @@ def _statements(conditions: Conditions, rows: Sequence[Row], runs: Sequence[Run]
         statements.append(f"Not finished: {', '.join(unfinished)}.")
     for row, run in zip(rows, runs, strict=True):
         if run.origin:
-            statements.append(f"{row.label} started from the run {run.origin}, whose training is not counted.")
+            statements.append(
+                f"{row.label} started from the run {run.origin}; the training of that run is not counted."
+            )
         statements += [f"{row.label}: {warning}" for warning in run.warnings]
     return statements
 

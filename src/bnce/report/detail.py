@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _HEADINGS = {
-    "by_frequency": ("frequency", "Test perplexity by frequency of the word"),
+    "by_frequency": ("frequency", "Test perplexity by word frequency"),
     "by_position": ("position", "Test perplexity by position in the sentence"),
 }
 _CAPTIONS = {
     "by_frequency": "Words by their rank in the training text; <unk> is drawn separately, its PPLn as a ring. ",
     "by_position": "Position 1 is the first word after a sentence end. ",
 }
-_STYLES = "Solid: PPLf, by the full softmax. Dashed: PPLn, by the constant Z."
+_STYLES = "Solid: PPLf, with the full softmax. Dashed: PPLn, with the constant Z."
 _LABELS = {"by_frequency": "rank in the training text", "by_position": "position in the sentence"}
 
 # A loss at which a word is shaded fully: e^-12 is about one in 160,000.
@@ -167,7 +167,7 @@ def sentence_section(comparison: Comparison, legend: Sequence[str]) -> list[str]
         return []
     guide = (
         "The test sentences of five words or more with the highest mean loss. Below each word is its loss, "
-        "−ln p with the softmax, in nats; the stronger its colour, the less expected."
+        "−ln p with the softmax, in nats; a stronger colour means a less expected word."
     )
     return ["<h2>Worst sentences</h2>", f'<p class="guide">{escape(guide)}</p>', *lines]
 

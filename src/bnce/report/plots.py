@@ -46,7 +46,7 @@ def draw_plots(comparison: Comparison) -> list[Plot]:
     curves = [pair for pair in marked if curve(pair[0].run, "tokens", "ppl_f")]
     timed = [pair for pair in marked if curve(pair[0].run, "seconds", "ppl_f")]
     normalised = [pair for pair in marked if _histogram(pair[0])]
-    styles = "Solid: PPLf, normalised by the full softmax. Dashed: PPLn, by the constant Z."
+    styles = "Solid: PPLf, with the full softmax. Dashed: PPLn, with the constant Z."
     speeds = [pair for pair in marked if pair[0].row.words_per_second is not None]
     sought = [pair for pair in marked if pair[0].row.softmax_quality_ppl_f is not None]
     return [

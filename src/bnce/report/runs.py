@@ -73,8 +73,8 @@ def read_run(path: Path) -> Run:
     )
     if not run.metrics and run.evaluation is None:
         raise UserError(
-            f"The run '{path}' has no metrics yet, and a comparison needs one evaluation at least: "
-            "wait for its first one, or run 'bnce evaluate --save' on it."
+            f"The run '{path}' has no metrics yet, and a comparison needs at least one evaluation: "
+            "wait for the first one, or run 'bnce evaluate --save' on it."
         )
     return run
 
@@ -112,10 +112,10 @@ def printable(value: str) -> str:
 
 def _not_a_run(path: Path) -> UserError:
     if not path.exists():
-        return UserError(f"There is no run directory '{path}': give directories that 'bnce train' wrote.")
+        return UserError(f"There is no run directory '{path}': give directories from 'bnce train'.")
     inside = sorted(found.parent.name for found in path.glob("*/config.toml")) if path.is_dir() else []
-    hint = f"give the runs inside it, such as '{path / inside[0]}'" if inside else "give one that 'bnce train' wrote"
-    return UserError(f"'{path}' is not a run directory, it holds no config.toml: {hint}.")
+    hint = f"give the runs inside it, such as '{path / inside[0]}'" if inside else "give a directory from 'bnce train'"
+    return UserError(f"'{path}' is not a run directory, because it has no config.toml: {hint}.")
 
 
 def _read_config(path: Path) -> Mapping[str, Any]:
@@ -137,9 +137,9 @@ def _read_config(path: Path) -> Mapping[str, Any]:
 
 def _read_object(path: Path) -> Mapping[str, Any]:
     if not path.exists():
-        why = "so it never began to train: train it, or leave this run out"
+        why = "so its training never started: train it, or leave this run out"
         if (path.parent / "model.safetensors").exists():
-            why = "for it holds an exported model: give the run that it came from"
+            why = "because it is an exported model: give the run that it came from"
         raise UserError(f"The run '{path.parent}' has no {path.name}, {why}.")
     try:
         return read_object(path)

@@ -44,7 +44,7 @@ def find_documents(nbest: NBest, documents: str | None = None) -> list[list[int]
             match = pattern.match(utterance.name)
             if match is None:
                 raise UserError(
-                    f"The utterance '{utterance.name}' does not begin with what '{documents}' matches: give "
+                    f"The name of the utterance '{utterance.name}' does not begin with a match of '{documents}': give "
                     f"{argument('documents')} an expression that finds the document in every name, or 'blank'."
                 )
             key = match[1] if pattern.groups else match[0]
@@ -141,6 +141,6 @@ def _compile(expression: str) -> re.Pattern[str]:
         return re.compile(expression)
     except re.error as error:
         raise UserError(
-            f"{argument('documents')} is '{expression}', which is no regular expression ({error}): give 'blank' or "
+            f"{argument('documents')} is '{expression}', which is not a regular expression ({error}): give 'blank' or "
             "an expression such as '[^-]+-[^-]+'."
         ) from error

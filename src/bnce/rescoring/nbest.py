@@ -107,7 +107,7 @@ def read_references(path: str | Path, utterances: Sequence[Utterance]) -> list[s
     references: dict[str, str] = {}
     for line, key, text in _keyed_lines(path):
         if key in references:
-            raise UserError(f"{named(path)} has '{key}' again on line {line}: give one reference an utterance.")
+            raise UserError(f"{named(path)} has '{key}' again on line {line}: give one reference per utterance.")
         references[key] = text
     for utterance in utterances:
         if utterance.name not in references:
@@ -133,7 +133,7 @@ def _read_kaldi(path: str, keys: str, am_scores: str | Path | None, lm_scores: s
             if match is None or repeat:
                 what = f"'{key}' again" if match else f"the key '{key}'"
                 raise UserError(
-                    f"{named(path)} has {what} on line {line}: keys are taken as 'utterance-number', each once; "
+                    f"{named(path)} has {what} on line {line}: keys are read as 'utterance-number', each once; "
                     f"give {argument('keys', 'plain')} if they are whole utterance names, repeated for each hypothesis."
                 )
             name = match[1]
@@ -171,7 +171,7 @@ class _Scores:
             columns = text.split()
             if len(columns) != 1:
                 raise UserError(
-                    f"{named(path)}, line {line} has {1 + len(columns)} columns: give a key and one score a line."
+                    f"{named(path)}, line {line} has {1 + len(columns)} columns: give a key and one score per line."
                 )
             self._scores.setdefault(key, []).append(_number(columns[0], path, line))
 
@@ -205,7 +205,7 @@ def _read_tsv(path: str) -> NBest:
         if len(columns) != 4:
             raise UserError(
                 f"{named(path)}, line {line} has {len(columns)} columns: give utterance, acoustic score, language "
-                "model score and hypothesis with tabs between."
+                "model score and hypothesis separated by tabs."
             )
         name = columns[0].strip()
         if not name:
@@ -216,7 +216,7 @@ def _read_tsv(path: str) -> NBest:
         utterance.old_lm.append(_number(columns[2], path, line))
         utterance.texts.append(" ".join(columns[3].split()))
     if not utterances:
-        raise UserError(f"{named(path)} has no hypothesis: give one a line.")
+        raise UserError(f"{named(path)} has no hypothesis: give one per line.")
     return NBest(list(utterances.values()), True, True)
 
 
@@ -230,10 +230,12 @@ def _read_json_lines(path: str) -> NBest:
         try:
             record = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{named(path)}, line {line} is no JSON object ({error}): give one a line.") from error
+            raise UserError(
+                f"{named(path)}, line {line} is not a JSON object ({error}): give one object per line."
+            ) from error
         where = f"{named(path)}, line {line}"
         if not isinstance(record, dict):
-            raise UserError(f"{where} is no JSON object: give one a line.")
+            raise UserError(f"{where} is not a JSON object: give one object per line.")
         name = _field(record, UTTERANCE_NAMES, where)
         hypotheses = _field(record, LIST_NAMES, where)
         if not isinstance(name, str | int) or isinstance(name, bool) or not str(name).strip():
@@ -243,7 +245,7 @@ def _read_json_lines(path: str) -> NBest:
         utterance = Utterance(str(name), after_blank=after_blank)
         after_blank = False
         if utterance.name in utterances:
-            raise UserError(f"{where} has '{name}' again: give one object an utterance, with all its hypotheses.")
+            raise UserError(f"{where} has '{name}' again: give one object per utterance, with all its hypotheses.")
         utterances[utterance.name] = utterance
         for hypothesis in hypotheses:
             _add_json(utterance, hypothesis, path, line)
@@ -269,7 +271,7 @@ def _add_json(utterance: Utterance, hypothesis: Any, path: str, line: int) -> No
     elif isinstance(hypothesis, list) and len(hypothesis) == 2:
         hypothesis = {"text": hypothesis[0], "am_score": hypothesis[1]}
     if not isinstance(hypothesis, dict):
-        raise UserError(f"{where} has a hypothesis that is no object, text, or [text, score]: give one of these.")
+        raise UserError(f"{where} has a hypothesis that is not an object, a text, or [text, score]: give one of these.")
     text = _field(hypothesis, TEXT_NAMES, where)
     if not isinstance(text, str):
         raise UserError(f"{where} has a hypothesis whose text is {text!r}: give a string.")

@@ -59,8 +59,8 @@ class AllowedHosts:
                 self._addresses.add(address)
             elif not _NAME.fullmatch(name):
                 raise UserError(
-                    f"{argument('allowed_host')} is '{name}': give a name without a scheme or port, such as "
-                    "lm.example.org, *.example.org for all names below it, or * for any."
+                    f"{argument('allowed_host')} is '{name}': give a name without scheme or port, such as "
+                    "lm.example.org, *.example.org for all its subdomains, or * for any name."
                 )
             elif name.startswith("*."):
                 self._endings.append(name[1:])
@@ -85,7 +85,7 @@ class Access:
         if token is not None and not _TOKEN.fullmatch(token):
             raise UserError(
                 f"The token has {len(token)} characters: give 16 to 512 letters, digits and marks without blanks; "
-                "'openssl rand -hex 32' makes one."
+                "'openssl rand -hex 32' creates one."
             )
         self._hosts = hosts or AllowedHosts()
         self._token = None if token is None else token.encode()
@@ -103,7 +103,7 @@ class Access:
                 )
         if scope["path"] in self._open_paths or self.trusts(scope):
             return None
-        return RefusedError(401, "This server asks for a token: send the header 'Authorization: Bearer TOKEN'.")
+        return RefusedError(401, "This server needs a token: send the header 'Authorization: Bearer TOKEN'.")
 
     def trusts(self, scope: Mapping[str, Any]) -> bool:
         """Tell whether a request has the token, or needs none; how long that takes tells nothing about the token."""
@@ -120,14 +120,14 @@ def read_token(token: str | None, path: Path | None) -> str | None:
         return token or None
     if token:
         raise UserError(
-            f"There are two tokens: give {argument('token_file')}, or {argument('token')} (BNCE_TOKEN in the "
-            "environment), not both."
+            f"There are two tokens: give either {argument('token_file')} or {argument('token')} (BNCE_TOKEN in "
+            "the environment)."
         )
     try:
         with path.open("rb") as file:
             return file.read(4096).decode("latin-1").strip()
     except OSError as error:
-        raise UserError(f"The token file '{path}' cannot be read ({error.strerror}): give another.") from error
+        raise UserError(f"The token file '{path}' cannot be read ({error.strerror}): give another file.") from error
 
 
 def _headers(scope: Mapping[str, Any], name: bytes) -> list[bytes]:

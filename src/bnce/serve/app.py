@@ -48,13 +48,13 @@ PAGE_FILES = {
 OPEN_PATHS = {*PAGE_FILES, "/openapi.json", "/healthz"}
 _ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorAnswer, "description": "The body is not UTF-8 or not JSON."},
-    401: {"model": ErrorAnswer, "description": "The server asks for a token, and this is not it."},
-    408: {"model": ErrorAnswer, "description": "The body came too slowly."},
+    401: {"model": ErrorAnswer, "description": "The token is missing or wrong."},
+    408: {"model": ErrorAnswer, "description": "The body arrived too slowly."},
     413: {"model": ErrorAnswer, "description": "Too many bytes, sentences, hypotheses or words."},
-    415: {"model": ErrorAnswer, "description": "The body is not called JSON."},
-    421: {"model": ErrorAnswer, "description": "The server is not called by this name (Host)."},
+    415: {"model": ErrorAnswer, "description": "The Content-Type is not application/json."},
+    421: {"model": ErrorAnswer, "description": "The Host header is not a name of this server."},
     422: {"model": ErrorAnswer, "description": "A field is wrong."},
-    503: {"model": ErrorAnswer, "description": "Too many requests at a time; see Retry-After."},
+    503: {"model": ErrorAnswer, "description": "The server is busy; see Retry-After."},
     504: {"model": ErrorAnswer, "description": "The answer took too long."},
 }
 
@@ -188,8 +188,8 @@ def _add_refusals(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def not_here(request: Request, error: HTTPException) -> Response:
         sentences = {
-            404: f"There is nothing at '{request.url.path}': /docs lists what there is.",
-            405: f"'{request.url.path}' does not take {request.method}: /docs lists what it takes.",
+            404: f"There is nothing at '{request.url.path}': see /docs.",
+            405: f"'{request.url.path}' does not accept {request.method}: see /docs.",
         }
         return _refusal(error.status_code, sentences.get(error.status_code, error.detail), error.headers)
 

@@ -108,7 +108,7 @@ class Batcher:
         """Refuse where a request with so many words would not be taken; one that would be alone always is."""
         is_long = self._num_words + num_words > self._limits.max_waiting_words
         if self._num_waiting >= self._limits.max_waiting or (self._num_waiting and is_long):
-            raise RefusedError(503, "The server has more requests than it takes at a time: try again in a second.", 1)
+            raise RefusedError(503, "The server is busy with other requests: try again in a second.", 1)
 
     async def ask(self, questions: Sequence[Question], num_words: int) -> list[Any]:
         """Wait for the answers to a request's questions; a full queue refuses at once."""

@@ -39,7 +39,7 @@ class _Parser(h11.Connection):
             self._num_pieces += 1
             if self._num_pieces > self._max_pieces:
                 raise TooManyPiecesError(
-                    f"The body comes in more than {self._max_pieces} pieces: send it in larger chunks."
+                    f"The body arrives in more than {self._max_pieces} pieces: send larger chunks."
                 )
         return event
 
@@ -61,7 +61,7 @@ class LimitedConnection(H11Protocol):
         """Begin to wait for a header, or refuse where there are too many connections."""
         super().connection_made(transport)
         if len(self.connections) > self.limits.max_connections:
-            self._refuse(503, "The server has more connections than it takes: try again in a second.", "Retry-After: 1")
+            self._refuse(503, "The server has too many connections: try again in a second.", "Retry-After: 1")
         else:
             self._watch_header()
 
@@ -104,7 +104,7 @@ class LimitedConnection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Refuse what is not HTTP, or is too much of it; uvicorn calls it where it catches the parser's error."""
         error = sys.exc_info()[1]
-        told = str(error) if isinstance(error, TooManyPiecesError) else "This is not HTTP/1.1 as the server reads it."
+        told = str(error) if isinstance(error, TooManyPiecesError) else "This is not a valid HTTP/1.1 request."
         self._refuse(400, told)
 
     def _watch_header(self) -> None:

@@ -35,7 +35,7 @@ HEADERS = [
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
 ]
-FAILED = "The server failed; its log says why."
+FAILED = "The server failed; see its log."
 # Nobody gets this status: the client is gone.
 CLIENT_GONE = 499
 # What is read and dropped of a body that is too large: a client that is still sending would not see the answer.
@@ -145,7 +145,7 @@ class Guard:
 
     def _hold(self, pieces: list[bytes], chunk: bytes) -> None:
         if self._num_held_bytes + len(chunk) > self._limits.max_held_bytes:
-            raise RefusedError(503, "The server has more data than it takes at a time: try again in a second.", 1)
+            raise RefusedError(503, "The server is busy with other data: try again in a second.", 1)
         self._num_held_bytes += len(chunk)
         pieces.append(chunk)
 
@@ -167,7 +167,9 @@ class Guard:
                 raise _ClientGoneError
             if not work.done() and answer.status is None:
                 seconds = self._limits.request_seconds
-                raise RefusedError(504, f"The answer took more than {seconds:g} seconds: ask for less, or later.")
+                raise RefusedError(
+                    504, f"The answer took more than {seconds:g} seconds: send a smaller request, or try again later."
+                )
             await work
         finally:
             for task in (gone, work):

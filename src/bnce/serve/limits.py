@@ -69,5 +69,5 @@ def refuse_many(what: str, number: int, limit: int) -> None:
     """Refuse a request that asks for more of something than a limit allows."""
     if number > limit:
         raise RefusedError(
-            413, f"The request has {number} {what}: this server takes {limit} at most; send several requests."
+            413, f"The request has {number} {what}: this server accepts at most {limit}; send several requests."
         )

@@ -15,7 +15,7 @@ Mode = Literal["unnormalised", "normalised"]
 def _refuse_half_characters(text: str) -> str:
     # JSON can spell half of a surrogate pair, which is no character and cannot be written back.
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise ValueError("the text holds half of a surrogate pair, which is no character")
+        raise ValueError("the text has half of a surrogate pair, which is not a character")
     return text
 
 
@@ -30,9 +30,9 @@ class ScoreRequest(_Strict):
     """Give either `sentences` or `texts`."""
 
     sentences: list[Text] | None = Field(None, description="Each string is one sentence.")
-    texts: list[Text] | None = Field(None, description="Each string is cut into sentences as the training text was.")
+    texts: list[Text] | None = Field(None, description="Each string is cut into sentences like the training text.")
     mode: Mode = Field("unnormalised", description="With the constant Z, or with the softmax.")
-    exact: bool = Field(False, description="With mode unnormalised: give the softmax's values and ln Z beside.")
+    exact: bool = Field(False, description="With mode unnormalised: also return the softmax's values and ln Z.")
 
 
 class Hypothesis(_Strict):
@@ -57,8 +57,8 @@ class RescoreRequest(_Strict):
     am_weight: FiniteFloat = 1.0
     old_lm_weight: FiniteFloat = 0.0
     lm_weight: FiniteFloat = 1.0
-    word_penalty: FiniteFloat = Field(0.0, description="Taken off for every word.")
-    oov_penalty: FiniteFloat = Field(0.0, description="Taken off for every word that the model does not know.")
+    word_penalty: FiniteFloat = Field(0.0, description="Subtracted for every word.")
+    oov_penalty: FiniteFloat = Field(0.0, description="Subtracted for every word that the model does not know.")
     mode: Mode = "unnormalised"
 
 
@@ -88,7 +88,7 @@ class TotalsAnswer(BaseModel):
 class SentenceAnswer(BaseModel):
     """One sentence; `</s>` is the last of its words."""
 
-    text: int = Field(description="Which of the given texts or sentences it comes from, from 0.")
+    text: int = Field(description="Index of the given text or sentence that it comes from, from 0.")
     words: list[str]
     log10_probs: list[float]
     oov: list[bool]
@@ -100,7 +100,7 @@ class SentenceAnswer(BaseModel):
     ppl1_no_oov: float | None
     exact_log10_probs: list[float] | None = None
     exact_log10_prob: float | None = None
-    log_z: list[float] | None = Field(None, description="ln Z(context) at every word, with exact.")
+    log_z: list[float] | None = Field(None, description="ln Z(context) at every word; only with exact.")
 
 
 class ScoreAnswer(BaseModel):
@@ -108,11 +108,11 @@ class ScoreAnswer(BaseModel):
 
     mode: Mode
     log_base: int
-    log_z: float | None = Field(description="The constant ln Z; null where it is not used.")
+    log_z: float | None = Field(description="The constant ln Z; null if it is not used.")
     sentences: list[SentenceAnswer]
     totals: TotalsAnswer
     exact_totals: TotalsAnswer | None = None
-    log_z_mean: float | None = Field(None, description="The mean of ln Z(context), with exact.")
+    log_z_mean: float | None = Field(None, description="The mean of ln Z(context); only with exact.")
 
 
 class HypothesisAnswer(BaseModel):
@@ -164,9 +164,9 @@ class HealthAnswer(BaseModel):
     status: Literal["ok"]
     run: str
     kind: Literal["run", "mixture", "n-gram"]
-    vocab_size: int | None = Field(description="Null where a file does not list its words.")
-    self_normalised: bool = Field(description="Whether there are unnormalised probabilities.")
-    log_z: float | None = Field(description="The constant ln Z; null where there is none, or more than one.")
+    vocab_size: int | None = Field(description="Null if a file does not list its words.")
+    self_normalised: bool = Field(description="Whether the model gives unnormalised probabilities.")
+    log_z: float | None = Field(description="The constant ln Z; null if there is none or more than one.")
     device: str
     max_words: int
     max_exact_words: int

@@ -59,17 +59,17 @@ class Metrics:
 
     def render(self, num_waiting: int) -> str:
         """Write everything."""
-        lines = [*_head("bnce_requests_total", "counter", "Requests that have ended; 499: the client went away.")]
+        lines = [*_head("bnce_requests_total", "counter", "Finished requests; 499: the client disconnected.")]
         for (endpoint, status), count in sorted(self.requests.items()):
             lines.append(f'bnce_requests_total{{endpoint="{endpoint}",status="{status}"}} {count}')
         lines += _head("bnce_request_seconds", "histogram", "Time from the end of the header to the end of the answer.")
         for endpoint, histogram in sorted(self.latencies.items()):
             lines += histogram.lines("bnce_request_seconds", f'endpoint="{endpoint}"')
-        lines += _head("bnce_batch_questions", "histogram", "Questions answered in one pass of the model.")
+        lines += _head("bnce_batch_questions", "histogram", "Questions answered per pass of the model.")
         lines += self.batch_questions.lines("bnce_batch_questions")
-        lines += _head("bnce_words_total", "counter", "Words of answered requests, sentence ends among them.")
+        lines += _head("bnce_words_total", "counter", "Words of answered requests, including sentence ends.")
         lines.append(f"bnce_words_total {self.num_words}")
-        lines += _head("bnce_waiting_requests", "gauge", "Requests that wait for the model or are with it.")
+        lines += _head("bnce_waiting_requests", "gauge", "Requests that wait for the model or run in it.")
         lines.append(f"bnce_waiting_requests {num_waiting}")
         lines += _head("process_resident_memory_bytes", "gauge", "Resident memory of the server.")
         lines.append(f"process_resident_memory_bytes {resident_memory_bytes()}")

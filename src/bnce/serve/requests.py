@@ -62,32 +62,32 @@ class RequestReader:
 def wrong_field(error: Any) -> RefusedError:
     """Say in one sentence what pydantic says of a field."""
     place = ".".join(str(part) for part in error["loc"]) or "the body"
-    return RefusedError(422, f"{_shorten(place)}: {error['msg']}; /docs says what is allowed.")
+    return RefusedError(422, f"{_shorten(place)}: {error['msg']}; see /docs.")
 
 
 def _parse(body: bytes) -> Any:
     if not body:
-        raise RefusedError(422, "the body: Field required; /docs says what is allowed.")
+        raise RefusedError(422, "the body: Field required; see /docs.")
     try:
         return json.loads(body, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         raise RefusedError(400, f"The body is not JSON: {error.msg} at character {error.pos}.") from None
     except RecursionError:
-        raise RefusedError(400, "The body is not JSON that can be read: it is nested too deeply.") from None
+        raise RefusedError(400, "The body cannot be read as JSON: it is nested too deeply.") from None
     except ValueError:  # a number of thousands of digits
-        raise RefusedError(400, "The body is not JSON that can be read: a number in it is too long.") from None
+        raise RefusedError(400, "The body cannot be read as JSON: a number in it is too long.") from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(pairs) > MAX_FIELDS:
         raise RefusedError(
-            422, f"An object in the body has {len(pairs)} fields: none has more than {MAX_FIELDS}; /docs lists them."
+            422, f"An object in the body has {len(pairs)} fields: no object may have more than {MAX_FIELDS}; see /docs."
         )
     record = dict(pairs)
     if len(record) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise RefusedError(422, f"{_shorten(twice)}: The field is given twice in one object; give it once.")
+        raise RefusedError(422, f"{_shorten(twice)}: The field occurs twice in one object; give it once.")
     return record
 
 

@@ -80,7 +80,7 @@ class Shortage:
         elif time.monotonic() - self._told_at > TELL_SECONDS:
             self._told_at = time.monotonic()
             logger.warning(
-                "New connections wait, for the system has no room for them (%s): allow more files (ulimit -n), "
+                "New connections wait, because the system has no room for them (%s): allow more files (ulimit -n), "
                 "or lower %s.",
                 error.strerror,
                 argument("max_connections"),
@@ -103,7 +103,8 @@ def fit_to_files(limits: Limits) -> Limits:
     if fitting >= limits.max_connections:
         return limits
     logger.warning(
-        "At most %d connections at a time instead of %d: the system allows %d open files; allow more (ulimit -n), "
+        "Accepting at most %d connections at a time instead of %d: the system allows %d open files; allow more (ulimit "
+        "-n), "
         "or lower %s.",
         fitting,
         limits.max_connections,

@@ -118,7 +118,7 @@ class Service:
     async def next_words(self, request: NextRequest) -> str:
         """Find the likeliest next words."""
         if request.k > self.limits.max_next:
-            raise RefusedError(422, f"k is {request.k}: this server gives at most {self.limits.max_next} next words.")
+            raise RefusedError(422, f"k is {request.k}: this server returns at most {self.limits.max_next} next words.")
         if not request.normalised:
             self.model.refuse_unnormalised()
         (words,) = (await self._cut([request.prompt])).words

@@ -30,7 +30,7 @@ function lock() {
   sessionStorage.removeItem("bnce-token");
   find("unlock").hidden = false;
   find("token").focus();
-  throw new Refused(given ? "The server refused this token." : "This server asks for a token.");
+  throw new Refused(given ? "The server refused this token." : "This server needs a token.");
 }
 
 function unlock(event) {
@@ -82,7 +82,7 @@ async function attempt(kind, question, again) {
     if (error instanceof Refused) {
       tell(kind, error.message);
     } else {
-      tell(kind, "The server does not answer: is it still running? The page goes on trying.");
+      tell(kind, "The server does not answer: is it still running? This page keeps trying.");
       setTimeout(again, RETRY_MS);
     }
   }
