@@ -72,7 +72,7 @@ def test_no_metrics_yet(tmp_path, write_run):
 def test_not_a_run_directory(tmp_path, write_run):
     assert "There is no run directory" in refusal(tmp_path / "missing")
     (tmp_path / "empty").mkdir()
-    assert "holds no config.toml" in refusal(tmp_path / "empty")
+    assert "has no config.toml" in refusal(tmp_path / "empty")
     (tmp_path / "file").write_text("")
     assert "is not a run directory" in refusal(tmp_path / "file")
     write_run(tmp_path / "runs" / "rnn")

@@ -92,7 +92,7 @@ def test_documents() -> None:
     assert find_documents(LISTS, "blank") == [[0, 1], [2, 3, 4]]
     assert find_documents(LISTS, "[^-]+-[^-]+") == [[0, 1, 3], [2, 4]]
     assert find_documents(LISTS, "(.)-") == [[0, 1, 3], [2, 4]]  # the group counts
-    with pytest.raises(UserError, match=r"'s-1-01' does not begin with what '\[0-9\]' matches"):
+    with pytest.raises(UserError, match=r"'s-1-01' does not begin with a match of '\[0-9\]'"):
         find_documents(LISTS, "[0-9]")
     with pytest.raises(UserError, match="which is not a regular expression"):
         find_documents(LISTS, "(")

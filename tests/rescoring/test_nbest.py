@@ -107,12 +107,12 @@ def test_formats_by_ending(tmp_path: Path) -> None:
         ("n.tsv", "\t1\t2\ta\n", "line 1 has no utterance"),
         ("n.tsv", "utt\tam\tlm\ttext\n", "has no hypothesis"),
         ("n.jsonl", "{}\n{", "line 1 has none of the fields utt, utt_id"),
-        ("n.jsonl", "{", "line 1 is no JSON object"),
-        ("n.jsonl", "[1]", "line 1 is no JSON object"),
+        ("n.jsonl", "{", "line 1 is not a JSON object"),
+        ("n.jsonl", "[1]", "line 1 is not a JSON object"),
         ("n.jsonl", '{"utt": "a", "hyps": []}', "line 1 has no list of hypotheses"),
         ("n.jsonl", '{"utt": "a", "hyps": "x"}', "line 1 has no list of hypotheses"),
         ("n.jsonl", '{"utt": "", "hyps": ["x"]}', "line 1 has the utterance ''"),
-        ("n.jsonl", '{"utt": "a", "hyps": [3]}', "a hypothesis that is no object"),
+        ("n.jsonl", '{"utt": "a", "hyps": [3]}', "a hypothesis that is not an object"),
         ("n.jsonl", '{"utt": "a", "hyps": [{"text": 3}]}', "whose text is 3"),
         ("n.jsonl", '{"utt": "a", "hyps": [{"score": 3}]}', "none of the fields text, hyp"),
         ("n.jsonl", '{"utt": "a", "hyps": [["x", NaN]]}', "line 1 has the score nan"),
@@ -149,7 +149,7 @@ def test_refused_options(tmp_path: Path) -> None:
         read_nbest(path, keys="some")
     with pytest.raises(UserError, match=r"are for Kaldi text, and .* is read as tsv"):
         read_nbest(path, am_scores=path)
-    with pytest.raises(UserError, match="the key 'x' on line 1: keys are taken as 'utterance-number'"):
+    with pytest.raises(UserError, match="the key 'x' on line 1: keys are read as 'utterance-number'"):
         read_nbest(write(tmp_path / "n", "x one\n"), keys="numbered")
 
 
