@@ -202,4 +202,4 @@ def test_carried_over_in_order(bnce: Command, refused: Refused, trained: Path, t
     assert "Unknown value of --carry-from 'last'" in refused("rescore", trained, nbest, "--carry-from", "last")
     for option in (["--documents", "blank"], ["--carry-from", "first"]):
         assert "give --carry, too" in refused("rescore", trained, nbest, *option)
-    assert "no regular expression" in refused("rescore", trained, nbest, "--carry", "--documents", "(")
+    assert "not a regular expression" in refused("rescore", trained, nbest, "--carry", "--documents", "(")

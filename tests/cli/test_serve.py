@@ -279,7 +279,7 @@ def test_connections_have_a_bound_and_other_machines_a_warning(trained: Path) ->
         (["--max-words", "-5"], "--max-words is -5: give a number from 1 to 10,000,000."),
         (["--token", "short"], "The token has 5 characters: give 16 to 512 letters, digits and marks without blanks"),
         (["--token-file", "/no/such"], "The token file '/no/such' cannot be read (No such file or directory)"),
-        (["--allowed-host", "https://a.example"], "--allowed-host is 'https://a.example': give a name without a"),
+        (["--allowed-host", "https://a.example"], "--allowed-host is 'https://a.example': give a name without scheme"),
         (["--host", "no such host"], "Cannot listen on no such host:0"),
         (["--device", "abacus"], "Unknown device 'abacus'"),
     ],
