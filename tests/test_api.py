@@ -1,0 +1,103 @@
+"""Training and measuring from Python: the same run as from the command line, and messages that name arguments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_corpus import Watcher, small_corpus
+
+import bnce
+from bnce.evaluation.detail import without_detail
+
+SMALL = {
+    "model.embedding_size": 6,
+    "model.hidden_size": 8,
+    "model.bottleneck_size": 7,
+    "optimiser.warmup_steps": 5,
+    "training.batch_size": 8,
+    "training.num_steps": 5,
+    "training.epochs": 1,
+    "training.evaluations_per_epoch": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> bnce.Corpus:
+    return small_corpus(tmp_path_factory.mktemp("api") / "corpus")
+
+
+@pytest.fixture(scope="module")
+def trained(corpus: bnce.Corpus) -> Path:
+    out = corpus.directory.parent / "run"
+    bnce.train("wiki", corpus=corpus, out=out, settings=SMALL, device="cpu")
+    return out
+
+
+def test_the_summary_has_what_the_command_prints(corpus: bnce.Corpus, tmp_path: Path) -> None:
+    watcher = Watcher()
+    summary = bnce.train(
+        corpus=str(corpus.directory),
+        out=str(tmp_path / "run"),
+        model="lstm",
+        loss="snce",
+        settings={**SMALL, "loss.num_noise": 3, "loss.noise": "uniform", "training.deterministic": True},
+        device="cpu",
+        num_threads=1,
+        observer=watcher,
+    )
+    assert (summary["run"], summary["recipe"], summary["status"]) == (str(tmp_path / "run"), "small", "finished")
+    assert "The recipe 'small' was chosen" in watcher.sentences[0]
+    settings = (tmp_path / "run" / "config.toml").read_text(encoding="utf-8")
+    assert 'noise = "uniform"' in settings
+    assert "deterministic = true" in settings
+    result = bnce.evaluate(tmp_path / "run", corpus=corpus, device="cpu")
+    assert summary["test"] == without_detail({"split": "test", **result.to_dict()})
+
+
+def test_it_goes_on_and_it_starts_from_another(corpus: bnce.Corpus, trained: Path, tmp_path: Path) -> None:
+    whole = bnce.train("wiki", corpus=corpus, out=tmp_path / "whole", settings={**SMALL, "training.epochs": 2})
+    part = bnce.train("wiki", corpus=corpus, out=tmp_path / "part", settings=SMALL)
+    more = bnce.train(out=tmp_path / "part", resume=True, settings={"training.epochs": 2})
+    assert part["step"] < more["step"] == whole["step"]
+    watcher = Watcher()
+    # The corpus, the network and its sizes are those of the run it starts from.
+    adapted = bnce.train(
+        init=trained,
+        out=tmp_path / "adapted",
+        settings={name: value for name, value in SMALL.items() if not name.startswith("model.")},
+        observer=watcher,
+    )
+    assert adapted["init"]["run"] == str(trained)
+    assert any("words keep their rows" in notice for notice in watcher.sentences)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({}, r"Neither a recipe nor a corpus was given: give corpus='DIR'"),
+        ({"resume": True}, r"resume=True needs the run to continue: give it as out='RUN'"),
+        ({"recipe": "wiki"}, r"needs a corpus: .* give it as corpus='DIR'"),
+        ({"out": "run", "resume": True, "loss": "nce"}, r"leave out model and loss"),
+        ({"out": "run", "resume": True, "init": "run"}, r"leave out init, or give another out"),
+        ({"recipe": "demo", "settings": {"training.epoch": 3}}, r"epochs"),
+    ],
+)
+def test_refusals_name_arguments(
+    arguments: dict[str, Any], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(bnce.UserError, match=told):
+        bnce.train(**arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_measured(trained: Path) -> None:
+    for arguments, told in (
+        ({"text": "a.txt", "split": "valid"}, "text replaces the corpus: leave out split and corpus"),
+        ({"tokenised": True}, "tokenised=True works only with text"),
+        ({"split": "dev"}, "has no split 'dev'"),
+    ):
+        with pytest.raises(bnce.UserError, match=told):
+            bnce.evaluate(trained, device="cpu", **arguments)
