@@ -243,7 +243,7 @@ def test_an_evaluation_counts_that_is_no_longer_due(
     changed = change_settings(run.config, ["training.evaluations_per_epoch=1"])
     resumed = trainer.Trainer(dataclasses.replace(run, config=changed), corpus, CPU, Watcher())
     resumed.resume()
-    assert (resumed.best_step, resumed.best_perplexity) == (10, first["ppl_f"])
+    assert (resumed.progress.best_step, resumed.progress.best_perplexity) == (10, first["ppl_f"])
 
 
 def test_the_validation_text_may_not_change(tmp_path: Path, corpus: Corpus) -> None:

@@ -263,7 +263,7 @@ def test_what_broke_a_run_off_is_in_its_summary(
 ) -> None:
     def fail(trainer: Trainer, _: object) -> bool:
         trainer.save()
-        trainer.tokens, trainer.clock.timed_tokens, trainer.clock.seconds = 1000, 1000, 1e-9
+        trainer.progress.tokens, trainer.clock.timed_tokens, trainer.clock.seconds = 1000, 1000, 1e-9
         raise error
 
     monkeypatch.setattr(Trainer, "train", fail)

@@ -204,7 +204,7 @@ class TestStreamsAndState:
         trainer = make_trainer(names, corpus)
         assert trainer.total_steps == 2 * STEPS_AN_EPOCH
         trainer.train()
-        assert trainer.tokens == 4000
+        assert trainer.progress.tokens == 4000
         assert trainer.observer.tokens == list(range(40, 4001, 40))
 
     def test_limits_on_the_text(self, corpus: Corpus, names: Iterator[Path]) -> None:
@@ -303,7 +303,7 @@ class TestEvaluations:
 
         resumed = Trainer(trainer.run, corpus, CPU, Watcher())
         resumed.resume()
-        assert (resumed.warnings, resumed.is_astray) == ([sentence], True)
+        assert (resumed.progress.warnings, resumed.progress.is_astray) == ([sentence], True)
 
     def test_the_best_model_is_kept(
         self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
@@ -332,7 +332,7 @@ class TestEarlyStopping:
         script_perplexities(monkeypatch, [5.0, 6.0, 4.0, 4.0, 4.5, 1.0])
         trainer = make_trainer(names, corpus, training={"epochs": 6, "stop_after": 2})
         assert trainer.train()
-        assert (trainer.step, trainer.best_step, trainer.stops_early) == (250, 150, True)
+        assert (trainer.progress.step, trainer.progress.best_step, trainer.stops_early) == (250, 150, True)
         assert (
             "Training stops early at step 250 of 300: 2 evaluations in a row found no validation PPLf below 4 (step "
             "150), and training.stop_after is 2."
@@ -343,22 +343,22 @@ class TestEarlyStopping:
     ) -> None:
         script_perplexities(monkeypatch, [5.0, 6.0, 7.0, 8.0])
         trainer = make_trainer(names, corpus, training={"epochs": 6, "stop_after": 2})
-        assert not trainer.train(lambda: trainer.step == 120)
+        assert not trainer.train(lambda: trainer.progress.step == 120)
         resumed = Trainer(trainer.run, corpus, CPU, Watcher())
         resumed.resume()
         assert resumed.train()
-        assert resumed.step == 150
+        assert resumed.progress.step == 150
         # Killed after its last evaluation, it is not trained further, and evaluates nothing again.
         again = Trainer(trainer.run, corpus, CPU, Watcher())
         again.resume()
         assert again.train()
-        assert (again.step, again.best_step, again.stops_early) == (150, 50, True)
+        assert (again.progress.step, again.progress.best_step, again.stops_early) == (150, 50, True)
 
     def test_is_off_by_default(self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
         script_perplexities(monkeypatch, [5.0, 6.0, 7.0, 8.0])
         trainer = make_trainer(names, corpus, training={"epochs": 4})
         assert trainer.train()
-        assert (trainer.step, trainer.stops_early) == (200, False)
+        assert (trainer.progress.step, trainer.stops_early) == (200, False)
 
 
 class TestSchedule:
@@ -427,7 +427,7 @@ class TestClock:
     ) -> None:
         trainer = make_trainer(names, corpus)
         # As on a GPU: the first three steps compile and capture.
-        monkeypatch.setattr(TrainingStep, "starts_up", property(lambda _: trainer.step < 3))
+        monkeypatch.setattr(TrainingStep, "starts_up", property(lambda _: trainer.progress.step < 3))
         monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
         assert trainer.train()
         records = read_metrics(trainer.run.path).records
@@ -436,13 +436,13 @@ class TestClock:
         # Neither its seconds nor its words count, in the run and since an evaluation.
         assert trainer.clock.words_per_second == 40.0
         assert [record["words_per_second"] for record in records] == [40.0, 40.0]
-        assert trainer.tokens == 100 * 40
+        assert trainer.progress.tokens == 100 * 40
 
     def test_a_run_to_be_repeated_is_saved_only_when_it_is_stopped(
         self, corpus: Corpus, names: Iterator[Path], clock: SimpleNamespace
     ) -> None:
         trainer = make_trainer(names, corpus, training={"checkpoint_seconds": math.inf})
-        assert not trainer.train(lambda: trainer.step == 60)
+        assert not trainer.train(lambda: trainer.progress.step == 60)
         assert [path.name for path in state_files(trainer.run.path)] == ["state-000000000060.safetensors"]
 
     def test_states_are_saved_by_the_clock(
@@ -548,26 +548,26 @@ def test_few_steps_of_a_large_batch_are_told(
     corpus: Corpus, names: Iterator[Path], batch_size: int, is_told: bool
 ) -> None:
     trainer = make_trainer(names, corpus, training={"batch_size": batch_size, "epochs": 1})
-    assert not trainer.train(should_stop=lambda: trainer.step == 2)
+    assert not trainer.train(should_stop=lambda: trainer.progress.step == 2)
     told = r"has only (\d+) steps: lower training.batch_size"
-    found = re.findall(told, " ".join(trainer.warnings))
+    found = re.findall(told, " ".join(trainer.progress.warnings))
     assert found == ([str(trainer.total_steps)] if is_told else [])
     resumed = Trainer(trainer.run, corpus, CPU, Watcher())
     resumed.resume()
     assert resumed.train()
-    assert resumed.warnings == trainer.warnings
+    assert resumed.progress.warnings == trainer.progress.warnings
 
 
 def test_stops_when_asked_to_and_saves(corpus: Corpus, names: Iterator[Path]) -> None:
     trainer = make_trainer(names, corpus)
-    assert not trainer.train(should_stop=lambda: trainer.step == 7)
-    assert trainer.step == 7
+    assert not trainer.train(should_stop=lambda: trainer.progress.step == 7)
+    assert trainer.progress.step == 7
     assert [path.name for path in state_files(trainer.run.path)] == ["state-000000000007.safetensors"]
 
 
 def test_a_wish_to_stop_at_the_last_step_is_the_end(corpus: Corpus, names: Iterator[Path]) -> None:
     trainer = make_trainer(names, corpus)
-    assert trainer.train(should_stop=lambda: trainer.step == trainer.total_steps)
+    assert trainer.train(should_stop=lambda: trainer.progress.step == trainer.total_steps)
 
 
 def test_the_fastest_softmax_is_chosen_when_asked(
@@ -576,14 +576,14 @@ def test_the_fastest_softmax_is_chosen_when_asked(
     """Once a run: what is resumed goes on with the form it began with, whatever is the fastest by then."""
     monkeypatch.setattr("bnce.losses.softmax_forms.fastest", lambda *_, **__: ("plain", {"fused": 2.0, "plain": 1.0}))
     trainer = make_trainer(names, corpus, loss={"name": "softmax", "softmax": "auto"})
-    assert not trainer.train(should_stop=lambda: trainer.step == 3)
+    assert not trainer.train(should_stop=lambda: trainer.progress.step == 3)
     assert trainer.model.output.softmax == "plain"
     assert any("fastest softmax here is 'plain'" in sentence for sentence in trainer.observer.sentences)  # type: ignore[attr-defined]
 
     monkeypatch.setattr("bnce.losses.softmax_forms.fastest", lambda *_, **__: pytest.fail("it was chosen already"))
     resumed = Trainer(trainer.run, corpus, CPU, Watcher())
     resumed.resume()
-    assert not resumed.train(should_stop=lambda: resumed.step == 6)
+    assert not resumed.train(should_stop=lambda: resumed.progress.step == 6)
     assert resumed.model.output.softmax == "plain"
 
     monkeypatch.setattr("bnce.losses.softmax_forms.fastest", lambda *_, **__: ("fused", {"fused": 1.0}))

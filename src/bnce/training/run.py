@@ -87,7 +87,6 @@ def _run_training(
             trainer.load_weights(start.tensors)
         if resume:
             trainer.resume()
-    recorder.start(trainer.step)
     _tell_of_part(run.config, corpus, observer)
     if device.type == "cpu":
         observer.noticed(f"Training on {describe_device(device)}; {argument('num_threads')} changes it.")
@@ -101,11 +100,12 @@ def _run_training(
     run.write_json("summary.json", summary("running"))
     # One that was killed while it ended has figures of a model that may never be made again.
     (run.path / "evaluation.json").unlink(missing_ok=True)
+    recorder.start(trainer.progress.step)  # last: what is opened is closed below, also where the run fails
     try:
         with _explain_full_memory(config=run.config):
             finished = trainer.train(should_stop)
             if finished and "test" in corpus.statistics:
-                recorder.tested(trainer.step, _test(trainer, run, corpus))
+                recorder.tested(trainer.progress.step, _test(trainer, run, corpus))
     except (Stopped, KeyboardInterrupt):
         trainer.save_if_needed()
         run.write_json("summary.json", summary("stopped"))
@@ -141,7 +141,7 @@ def _choose_threads(run: RunDirectory, num_threads: int, resume: bool) -> None:
 
 def _test(trainer: Trainer, run: RunDirectory, corpus: Corpus) -> Evaluation:
     """Evaluate the best model on test: the one at hand, or the one on disk, which takes its place."""
-    if trainer.best_step != trainer.step:
+    if trainer.progress.best_step != trainer.progress.step:
         trainer.save_if_needed()  # as it is now, in case that the test is broken off
         trainer.model.load_state_dict(read_weights(run)[0])
     test_ids = corpus.split("test")[: run.config.training.max_test_tokens or None]

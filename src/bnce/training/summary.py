@@ -25,7 +25,7 @@ def summarise(trainer: Trainer, run: RunDirectory, status: str, command: str) ->
         "num_table_parameters": sum(table.numel() for table in model.tables().values()),
         "vocab_size": len(run.vocabulary),
         "vocabulary_digest": run.vocabulary.digest,
-        "device": ", then ".join(trainer.devices),
+        "device": ", then ".join(trainer.progress.devices),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "bnce": __version__,
@@ -35,13 +35,13 @@ def summarise(trainer: Trainer, run: RunDirectory, status: str, command: str) ->
         "words_per_second": trainer.clock.words_per_second if is_timed else None,
         "train_seconds": trainer.clock.seconds if is_timed else None,
         "startup_seconds": trainer.clock.startup_seconds if is_timed else None,
-        "tokens": trainer.tokens if is_timed else None,
-        "epochs": trainer.step / len(trainer.streams) if is_timed else None,
-        "step": trainer.step,
-        "best_step": trainer.best_step,
+        "tokens": trainer.progress.tokens if is_timed else None,
+        "epochs": trainer.progress.step / len(trainer.streams) if is_timed else None,
+        "step": trainer.progress.step,
+        "best_step": trainer.progress.best_step,
         "stopped_early": trainer.stops_early,
-        "warnings": trainer.warnings,
-        "changes": trainer.changes,
+        "warnings": trainer.progress.warnings,
+        "changes": trainer.progress.changes,
     }
 
 

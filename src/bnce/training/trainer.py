@@ -44,6 +44,7 @@ from bnce.runs.resuming import (
 )
 from bnce.training.clock import TrainingClock
 from bnce.training.observer import Observer
+from bnce.training.progress import Progress
 from bnce.training.step import TrainingStep
 
 # How often the loss is read back and looked at; a GPU should not have to wait for the host.
@@ -82,20 +83,9 @@ class Trainer:
             gradient=self.config.optimiser.gradient,
             precision=training.precision,
         )
-        self.softmax: str | None = None  # chosen before the first step, and kept by what is resumed
-
-        self.step, self.tokens = 0, 0
         self.clock = TrainingClock(device)
-        self.tokens_at_evaluation = 0
-        self.best_perplexity = math.inf
-        self.best_step = 0
-        self.evaluations_without_better = 0
-        # The last step that was evaluated; a model to start from is evaluated before the first, and may stay the best.
-        self.evaluated_step = -1 if self.config.init else 0
-        self.warnings: list[str] = []
-        self.changes: list[dict[str, Any]] = []  # of settings, when the run was resumed
-        self.is_astray = False
-        self.devices = [describe_device(device)]  # more than one where a run was resumed on another
+        # A model to start from is evaluated before the first step, and may stay the best.
+        self.progress = Progress(evaluated_step=-1 if self.config.init else 0, devices=[describe_device(device)])
         self.last_checkpoint: Path | None = None
 
     def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
@@ -107,10 +97,10 @@ class Trainer:
         output, training, name = self.model.output, self.config.training, self.config.loss.softmax
         if name != "auto":
             return name
-        if self.softmax is not None:
-            if softmax_forms.can_run(self.softmax, self.device):
-                return self.softmax
-            self.observer.noticed(f"The run was started with the softmax '{self.softmax}', which cannot run here.")
+        if (begun_with := self.progress.softmax) is not None:
+            if softmax_forms.can_run(begun_with, self.device):
+                return begun_with
+            self.observer.noticed(f"The run was started with the softmax '{begun_with}', which cannot run here.")
         name, seconds = softmax_forms.fastest(
             output.weight,
             output.bias,
@@ -141,9 +131,9 @@ class Trainer:
     def _train(self, should_stop: Callable[[], bool], signals: HeldSignals) -> bool:
         if self.loss.has_forms:
             with signals.let_through():
-                self.softmax = self._choose_softmax()
-            softmax_forms.get_form(self.softmax, self.device)
-            self.model.output.set_form(softmax=self.softmax)
+                self.progress.softmax = self._choose_softmax()
+            softmax_forms.get_form(self.progress.softmax, self.device)
+            self.model.output.set_form(softmax=self.progress.softmax)
         reset_peak_memory(self.device)
         self._warn_of_few_steps()
         check_every = CHECK_EVERY_STEPS.get(self.device.type, 1)
@@ -152,17 +142,17 @@ class Trainer:
                 self.save_if_needed()
             self._evaluate(signals)
         last_saved = self.clock.start()
-        while self.step < self.total_steps and not self.stops_early:
-            index = self.step % len(self.streams)
+        while self.progress.step < self.total_steps and not self.stops_early:
+            index = self.progress.step % len(self.streams)
             if index == 0:
                 self.training_step.reset_state()
             chunk = self.streams.chunk(index)
             is_startup = self.training_step.starts_up
-            self.training_step(chunk, self.schedule.factor(self.step), signals.let_through)
-            self.step += 1
-            self.tokens += chunk.target_TB.numel()
+            self.training_step(chunk, self.schedule.factor(self.progress.step), signals.let_through)
+            self.progress.step += 1
+            self.progress.tokens += chunk.target_TB.numel()
             self.clock.count(chunk.target_TB.numel(), is_startup=is_startup)
-            if self.step % check_every == 0:
+            if self.progress.step % check_every == 0:
                 self._check_finite()
                 self._tell()
             evaluates = self._evaluation_due()
@@ -175,33 +165,34 @@ class Trainer:
                 # A run that never saves by the clock is one to be repeated rather than resumed, unless it is stopped.
                 if stops or math.isfinite(self.config.training.checkpoint_seconds):
                     self.save()
-                if stops and self.step < self.total_steps:
+                if stops and self.progress.step < self.total_steps:
                     return False
                 if evaluates:
                     self._evaluate(signals)
                 last_saved = self.clock.start()
         if self.stops_early:
             self.observer.noticed(
-                f"Training stops early at step {self.step} of {self.total_steps}: {self.evaluations_without_better} "
-                f"evaluations in a row found no validation PPLf below {self.best_perplexity:.5g} (step "
-                f"{self.best_step}), and training.stop_after is {self.config.training.stop_after}."
+                f"Training stops early at step {self.progress.step} of {self.total_steps}: "
+                f"{self.progress.evaluations_without_better} evaluations in a row found no validation PPLf below "
+                f"{self.progress.best_perplexity:.5g} (step {self.progress.best_step}), and training.stop_after is "
+                f"{self.config.training.stop_after}."
             )
         return True
 
     @property
     def stops_early(self) -> bool:
         """Whether validation has not become better for as many evaluations as the settings allow."""
-        return 0 < self.config.training.stop_after <= self.evaluations_without_better
+        return 0 < self.config.training.stop_after <= self.progress.evaluations_without_better
 
     def _check_finite(self) -> None:
         loss, norm = float(self.training_step.loss_total), float(self.training_step.norm)
         if not math.isfinite(loss) or not math.isfinite(norm):
-            raise self._not_finite("loss" if not math.isfinite(loss) else "gradient", self.step - 1)
+            raise self._not_finite("loss" if not math.isfinite(loss) else "gradient", self.progress.step - 1)
 
     def _check_parameters(self) -> None:
         """Look at what the last step made, which its loss does not show: a checkpoint must be one to go on from."""
         if not all(bool(torch.isfinite(parameter).all()) for parameter in self.model.parameters()):
-            raise self._not_finite("model", self.step - 1)
+            raise self._not_finite("model", self.progress.step - 1)
 
     def _not_finite(self, what: str, index: int) -> NotFiniteError:
         """Explain a run that blew up in the step with this number, counted from 0."""
@@ -212,12 +203,12 @@ class Trainer:
 
     def _evaluation_due(self) -> bool:
         """Say whether the last step is one to evaluate after, and that has not been done."""
-        if self.step == self.evaluated_step:
+        if self.progress.step == self.progress.evaluated_step:
             return False
-        if self.step == 0:
+        if self.progress.step == 0:
             return True
         per_epoch, length = self.config.training.evaluations_per_epoch, len(self.streams)
-        index = (self.step - 1) % length
+        index = (self.progress.step - 1) % length
         return (index + 1) * per_epoch // length > index * per_epoch // length
 
     def _evaluate(self, signals: HeldSignals) -> None:
@@ -230,12 +221,12 @@ class Trainer:
             )
         if not math.isfinite(result.ppl_f):
             # The state that was saved for this evaluation is none to go on from.
-            state_file(self.run.path, self.step).unlink(missing_ok=True)
+            state_file(self.run.path, self.progress.step).unlink(missing_ok=True)
             self.last_checkpoint = max(state_files(self.run.path), default=None)
-            raise self._not_finite("validation perplexity", self.step - 1)
+            raise self._not_finite("validation perplexity", self.progress.step - 1)
         record = self._metrics(result)
-        if result.ppl_f < self.best_perplexity:
-            save_weights(self.run, self.model.state_dict(), self.step)
+        if result.ppl_f < self.progress.best_perplexity:
+            save_weights(self.run, self.model.state_dict(), self.progress.step)
         # Last, so that an evaluation that is written down has been made whole.
         append_metrics(self.run.path, record)
         self._take_in(record)
@@ -244,26 +235,23 @@ class Trainer:
     def _take_in(self, record: dict[str, Any]) -> None:
         """Draw the conclusions of an evaluation that is written down: made just now, or before the run was killed."""
         perplexity = record["ppl_f"]
-        if self.step:
+        if self.progress.step:
             self._warn_if_astray(perplexity)
-        self.evaluations_without_better += 1
-        if perplexity < self.best_perplexity:
-            self.best_perplexity, self.best_step, self.evaluations_without_better = perplexity, self.step, 0
-        if self.step % len(self.streams) == 0:
+        self.progress.take_in(perplexity)
+        if self.progress.step % len(self.streams) == 0:
             self.schedule.end_epoch(perplexity)
         self.training_step.loss_total.zero_()
         self.clock.mark_evaluation()
-        self.tokens_at_evaluation, self.evaluated_step = self.tokens, self.step
 
     def _warn(self, sentence: str) -> None:
         """Say something once a run that its summary and reports should say, too."""
-        if sentence not in self.warnings:
-            self.warnings.append(sentence)
+        if sentence not in self.progress.warnings:
+            self.progress.warnings.append(sentence)
             self.observer.noticed(sentence)
 
     def _warn_of_few_steps(self) -> None:
         batch_size = self.config.training.batch_size
-        if self.total_steps < FEW_STEPS and batch_size > LARGE_BATCH and self.step == 0:
+        if self.total_steps < FEW_STEPS and batch_size > LARGE_BATCH and self.progress.step == 0:
             self._warn(
                 f"The whole run has only {self.total_steps} steps: lower training.batch_size "
                 f"({batch_size}), as the recipe small does, or train on more text."
@@ -271,25 +259,25 @@ class Trainer:
 
     def _warn_if_astray(self, perplexity: float) -> None:
         """Say once that the model has become worse than what it started as: the frequencies of the words."""
-        if self.is_astray:
+        if self.progress.is_astray:
             return
         valid_N = torch.from_numpy(np.asarray(self.valid_ids, dtype=np.int64)).to(self.device)
         start = math.exp(-float(self.model.output.noise.log_prob(valid_N).double().mean()))
         if perplexity > ASTRAY * start:
-            self.is_astray = True
+            self.progress.is_astray = True
             optimiser = self.config.optimiser
             rates = OPTIMISERS.find(optimiser.name).rates
             told = " or ".join(f"optimiser.{rate} ({getattr(optimiser, rate):g})" for rate in rates)
             self._warn(
-                f"Validation PPLf is {perplexity:.5g} at step {self.step}, worse than at the start of training "
-                f"({start:.5g}): lower {told}."
+                f"Validation PPLf is {perplexity:.5g} at step {self.progress.step}, worse than at the start of "
+                f"training ({start:.5g}): lower {told}."
             )
 
     def _metrics(self, result: Evaluation) -> dict[str, Any]:
         return {
-            "step": self.step,
-            "epoch": self.step / len(self.streams),
-            "tokens": self.tokens,
+            "step": self.progress.step,
+            "epoch": self.progress.step / len(self.streams),
+            "tokens": self.progress.tokens,
             "seconds": self.clock.seconds,
             "words_per_second": self.clock.recent_words_per_second,
             "loss": self._mean_loss(),
@@ -297,27 +285,27 @@ class Trainer:
             "ppl_f": result.ppl_f,
             "log_z_mean": result.log_z_mean,
             "log_z_std": result.log_z_std,
-            "lr": self.config.optimiser.learning_rate * self.schedule.factor(max(0, self.step - 1)),
+            "lr": self.config.optimiser.learning_rate * self.schedule.factor(max(0, self.progress.step - 1)),
             "grad_norm": float(self.training_step.norm),
             "peak_memory_bytes": peak_memory_bytes(self.device),
         }
 
-    def _note_devices(self, before: list[str]) -> None:
+    def _note_device(self, name: str) -> None:
         """Keep the names of all devices the run was trained on: its speed is that of none of them, then."""
-        if before[-1] != self.devices[-1]:
+        devices = self.progress.devices
+        if devices and devices[-1] != name:
             self.observer.noticed(
-                f"The run was trained on {before[-1]} and continues on {self.devices[-1]}: its speed will be an "
-                "average of both."
+                f"The run was trained on {devices[-1]} and continues on {name}: its speed will be an average of both."
             )
-        self.devices = list(dict.fromkeys([*before, *self.devices]))
+        self.progress.devices = list(dict.fromkeys([*devices, name]))
 
     def _mean_loss(self) -> float:
-        num_tokens = self.tokens - self.tokens_at_evaluation
+        num_tokens = self.progress.tokens - self.progress.tokens_at_evaluation
         return float(self.training_step.loss_total) / num_tokens if num_tokens else math.nan
 
     def _tell(self) -> None:
         speed = self.clock.recent_words_per_second
-        self.observer.advanced(tokens=self.tokens, words_per_second=speed, loss=self._mean_loss())
+        self.observer.advanced(tokens=self.progress.tokens, words_per_second=speed, loss=self._mean_loss())
 
     def save(self) -> None:
         """Write everything that the rest of the run depends on."""
@@ -328,27 +316,16 @@ class Trainer:
         if self.device.type == "cuda":
             tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
         record = {
-            "step": self.step,
-            "tokens": self.tokens,
+            **self.progress.to_record(),
             **self.clock.state(),
-            "tokens_at_evaluation": self.tokens_at_evaluation,
-            "best_perplexity": self.best_perplexity,
-            "best_step": self.best_step,
-            "evaluations_without_better": self.evaluations_without_better,
-            "evaluated_step": self.evaluated_step,
             "grad_norm": float(self.training_step.norm),
             "schedule": self.schedule.state(),
-            "softmax": self.softmax,
-            "warnings": self.warnings,
-            "changes": self.changes,
-            "is_astray": self.is_astray,
-            "devices": self.devices,
         }
-        self.last_checkpoint = save_state(self.run.path, self.step, tensors, record, self.run.origin)
+        self.last_checkpoint = save_state(self.run.path, self.progress.step, tensors, record, self.run.origin)
 
     def save_if_needed(self) -> None:
         """Write the state unless it is the one on disk."""
-        if self.last_checkpoint != state_file(self.run.path, self.step):
+        if self.last_checkpoint != state_file(self.run.path, self.progress.step):
             self.save()
 
     def resume(self) -> None:
@@ -368,37 +345,30 @@ class Trainer:
         torch.set_rng_state(tensors["random.cpu"])
         if self.device.type == "cuda" and "random.cuda" in tensors:
             torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
-        self.step, self.tokens = record["step"], record["tokens"]
-        self.tokens_at_evaluation = record["tokens_at_evaluation"]
         self.clock.load_state(record)
-        self.best_perplexity, self.best_step = record["best_perplexity"], record.get("best_step", 0)
-        self.evaluations_without_better = record.get("evaluations_without_better", 0)
-        # Version 0.1.0 saved after an evaluation and not before it.
-        self.evaluated_step = record.get("evaluated_step", self.step)
         self.training_step.norm.fill_(record.get("grad_norm", 0.0))
         self.schedule.load_state(record["schedule"])
-        self.softmax, self.warnings = record.get("softmax"), record.get("warnings", [])
-        self.is_astray, self.changes = record.get("is_astray", False), record.get("changes", [])
-        self._note_devices(record.get("devices", self.devices))
+        here, self.progress = self.progress.devices[-1], Progress.from_record(record)
+        self._note_device(here)
         self.last_checkpoint = state.path
         for newer in state_files(self.run.path):
             if newer > state.path:
                 newer.unlink()
-        if num_damaged := keep_metrics_up_to(self.run.path, self.step):
+        if num_damaged := keep_metrics_up_to(self.run.path, self.progress.step):
             self.observer.noticed(f"Damaged lines in '{self.run.path / METRICS_FILE}' were skipped: {num_damaged}.")
         self._note_changes(settings_of_state(self.run, state.origin))
         # An evaluation that was written down after this state counts, be it due by the settings of today or not.
-        if self.evaluated_step != self.step:
+        if self.progress.evaluated_step != self.progress.step:
             for written in read_metrics(self.run.path).records:
-                if written["step"] == self.step:
+                if written["step"] == self.progress.step:
                     self._take_in(written)
 
     def _note_changes(self, before: RunConfig) -> None:
         """Write down which settings are other than those that the run was trained with so far."""
         for setting, (old, new) in find_differences(before, self.config).items():
-            self.changes.append({"step": self.step, "setting": setting, "from": old, "to": new})
-            self.observer.noticed(f"From step {self.step} on, {setting} is {new} instead of {old}.")
-            self.is_astray = False  # what was told of may be what is mended now
+            self.progress.changes.append({"step": self.progress.step, "setting": setting, "from": old, "to": new})
+            self.observer.noticed(f"From step {self.progress.step} on, {setting} is {new} instead of {old}.")
+            self.progress.is_astray = False  # what was told of may be what is mended now
         if before != self.config:
             # A state that knows its settings comes first: one of version 0.1.0 is known by the old config.toml alone.
             self.save()
