@@ -43,7 +43,7 @@ def test_fetched_file_is_prepared(bnce, server: FileServer, tmp_path: Path) -> N
     status, out, err = bnce("fetch", "ltcb", "--cache", tmp_path / "cache")
     assert status == 0
     assert out == f"{tmp_path / 'cache' / 'enwik9.zip'}\n"
-    assert "taken on trust" in err
+    assert "has no published checksum, so it was not checked" in err
     status, out, _ = bnce("prepare", "ltcb", out.strip(), "--out", tmp_path / "c", "--json", "--workers", 1)
     assert status == 0
     assert json.loads(out)["splits"]["train"]["num_documents"] == 28

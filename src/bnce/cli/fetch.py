@@ -51,4 +51,6 @@ def fetch(
         return
     stdout.print(str(fetched.path), markup=False)
     if fetched.checked == "nothing":
-        stderr.print(f"This file has no published checksum. It was not checked; its SHA-256 {fetched.sha256} recorded.")
+        stderr.print(
+            f"This file has no published checksum, so it was not checked. Its SHA-256 {fetched.sha256} was recorded."
+        )
