@@ -56,7 +56,9 @@ def test_corpus_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_batching_that_is_no_noise_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     aligned_corpus(tmp_path / "c")
     warned = info(capsys, str(tmp_path / "c"), "--batch-size", "40")
-    assert "warning: With 40 parallel streams the targets of a time step are not unigram noise" in warned
+    assert (
+        "warning: With 40 parallel streams, the targets of a time step do not follow the unigram distribution" in warned
+    )
     fair = info(capsys, str(tmp_path / "c"), "--batch-size", "43")
     assert "warning:" not in fair
     assert "sentence aligned" in fair

@@ -91,6 +91,6 @@ def test_text_that_is_cut_short_is_refused(
     ):
         outcome = bnce(*command)
         assert outcome.status == 2
-        assert f"'{text}' is damaged, cut short or not what its name's ending says" in outcome.stderr
+        assert f"'{text}' is damaged, incomplete or not what its file extension says" in outcome.stderr
         assert "Traceback" not in outcome.stderr
     assert not list(place.iterdir())

@@ -252,13 +252,13 @@ def test_a_corpus_name_goes_before_a_file(bnce, place: Path, monkeypatch: pytest
     status, _, err = bnce("prepare", "ltcb", "--out", place / "c")
     assert (status, err) == (
         2,
-        "bnce: 'ltcb' is given 0 paths: give one, enwik9, plain or packed; a file of that name is ./ltcb.\n",
+        "bnce: 'ltcb' is given 0 paths: give one, enwik9, plain or compressed; a file of that name is ./ltcb.\n",
     )
     status, _, _ = bnce("prepare", "./ltcb", "--out", place / "c")
     assert status == 0
     status, _, err = bnce("prepare", "./ltcb", "ltcb", "--out", place / "d")
     assert status == 2
-    assert "'ltcb' names a corpus, which stands alone" in err
+    assert "'ltcb' is the name of a corpus and cannot be combined" in err
 
 
 def test_published_corpora(bnce, place: Path) -> None:
@@ -310,7 +310,7 @@ def test_empty_directory_and_existing_output(bnce, text: Path, place: Path) -> N
     status, _, err = bnce("prepare", place, "--out", place / "c")
     assert (status, err) == (
         2,
-        f"bnce: The directory '{place}' holds no files: give one with text files in it.\n",
+        f"bnce: The directory '{place}' has no files: give a directory with text files.\n",
     )
     (place / "c").mkdir()
     (place / "c" / "mine").write_text("")

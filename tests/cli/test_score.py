@@ -185,8 +185,8 @@ def test_tokenised_text_is_noticed_and_can_be_read(bnce: Command, trained: Path,
     path = tmp_path / "tokenised.txt"
     path.write_text(TOKENISED, encoding="utf-8")
     noticed = bnce("score", trained, path, "--jsonl")
-    assert f"Warning: '{path}' looks tokenised: 3 of the 9 words looked at are signs such as" in noticed.stderr
-    assert "'<unk>', '@-@', '&apos;s', which are cut into marks here. Give --tokenised" in noticed.stderr
+    assert f"Warning: '{path}' looks tokenised: 3 of the 9 checked words are signs such as" in noticed.stderr
+    assert "'<unk>', '@-@', '&apos;s', which would be cut into punctuation marks. Give --tokenised" in noticed.stderr
     assert json.loads(noticed.stdout.splitlines()[0])["words"][:4] == ["ba", "<", "unk", ">"]
     read = bnce("score", trained, path, "--jsonl", "--tokenised")
     assert "looks tokenised" not in read.stderr

@@ -131,9 +131,9 @@ def test_what_is_no_release(tmp_path: Path) -> None:
     text.write_text("words\n")
     assert "neither a directory nor one of .tar" in refusal(text)
     (tmp_path / "text.tar.gz").write_text("words\n" * 1000)
-    assert "not what its name's ending says" in refusal(tmp_path / "text.tar.gz")
+    assert "not what its file extension says" in refusal(tmp_path / "text.tar.gz")
     (tmp_path / "text.tar").write_text("words\n" * 1000)
-    assert "no tar" in refusal(tmp_path / "text.tar")
+    assert "not a tar file" in refusal(tmp_path / "text.tar")
 
 
 def test_damaged_tar(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     message = refusal("ltcb", f"http://127.0.0.1:{port}/{NAME}", cache=tmp_path)
-    assert "cannot be fetched" in message
+    assert "cannot be downloaded" in message
     assert "refused" in message
     assert "check the network" in message
     assert names(tmp_path) == []
@@ -188,7 +188,7 @@ def test_trust_on_first_use(server: FileServer, tmp_path: Path) -> None:
     first.path.unlink()
     server.content = b"another"
     message = refusal("ltcb", other, cache=tmp_path)
-    assert f"remove '{record}' if the file has rightly changed" in message
+    assert f"remove '{record}' if the file was meant to change" in message
 
 
 def test_given_sum_goes_first(server: FileServer, tmp_path: Path) -> None:

@@ -64,14 +64,14 @@ def test_any_text_comes_back(tmp_path: Path, texts: list[str]) -> None:
     [
         ("[1]", "line 2 is an array, not a JSON object"),
         ("3", "line 2 is a number, not a JSON object"),
-        ("{", "line 2 is no JSON"),
-        ("[" * 100_000, "line 2 is no JSON"),
+        ("{", "line 2 is not JSON"),
+        ("[" * 100_000, "line 2 is not JSON"),
         ('{"body": "x"}', "line 2 has no field 'text': name one of 'body' with field"),
         ("{}", "of which it has none"),
         ('{"text": 3}', "line 2 has a number in its field 'text'"),
         ('{"text": ["x"]}', "line 2 has an array in its field 'text'"),
-        ('{"text": "a\\u0000b"}', "line 2 has a NUL or half a character"),
-        ('{"text": "a\\ud800b"}', "line 2 has a NUL or half a character"),
+        ('{"text": "a\\u0000b"}', "line 2 has a NUL or half of a character"),
+        ('{"text": "a\\ud800b"}', "line 2 has a NUL or half of a character"),
     ],
 )
 def test_bad_json(tmp_path: Path, line: str, message: str) -> None:
@@ -92,7 +92,7 @@ def test_bad_parquet(tmp_path: Path) -> None:
     assert "int64 in its column 'id': it must be text" in refusal(path, "id")
     content = Path(path).read_bytes()
     Path(path).write_bytes(content[: len(content) // 2])
-    assert "damaged or no Parquet file" in refusal(path)
+    assert "damaged or not a Parquet file" in refusal(path)
     assert "has no words" in refusal(write_parquet(tmp_path / "e.parquet", ["", " "]))
     assert "has no words" in refusal(write_json(tmp_path / "e.jsonl", [None]))
 

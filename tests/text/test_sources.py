@@ -125,7 +125,7 @@ def test_file_that_is_none(tmp_path: Path) -> None:
     path = write(tmp_path, b"secret")
     os.chmod(path, 0)
     if not os.access(path, os.R_OK):
-        assert "may not be read" in refusal(path)
+        assert "cannot be read" in refusal(path)
 
 
 @pytest.mark.parametrize("name", ["text.gz", "text.xz", "text.bz2", "text.zst", "TEXT.GZ"])
@@ -142,7 +142,7 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_standard_input_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(UserError, match="Standard input is closed: give a file, or send text to it"):
+    with pytest.raises(UserError, match="Standard input is closed: give a file, or pipe text into the command"):
         list(read_lines("-"))
 
 
@@ -178,7 +178,7 @@ def test_directories_and_patterns_become_files(tmp_path: Path, monkeypatch: pyte
     # A file of that very name is meant before a pattern is.
     assert expand_sources(["[odd].txt"]) == ["[odd].txt"]
     assert expand_sources(["missing.txt"]) == ["missing.txt"]
-    with pytest.raises(UserError, match=r"No file fits the pattern 'x\*\.txt'"):
+    with pytest.raises(UserError, match=r"No file matches the pattern 'x\*\.txt'"):
         expand_sources(["x*.txt"])
     (tmp_path / "none").mkdir()
     with pytest.raises(UserError, match="The directory 'none' holds no files"):

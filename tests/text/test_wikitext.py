@@ -70,7 +70,7 @@ def test_what_is_no_wikitext(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"some' lacks wiki\.test\.tokens: give the whole"):
         find_kind(str(tmp_path / "some"))
     (tmp_path / "none").mkdir()
-    with pytest.raises(UserError, match="none' holds no WikiText: give the directory"):
+    with pytest.raises(UserError, match="none' has no WikiText: give the directory"):
         find_kind(str(tmp_path / "none"))
     (tmp_path / "text.txt").write_text("words")
     with pytest.raises(UserError, match=r"text\.txt' is neither a directory nor a \.zip"):

@@ -80,8 +80,9 @@ def _warnings(audit: dict[str, Any]) -> list[str]:
     if streams["is_unigram"]:
         return []
     return [
-        f"With {audit['batch_size']} parallel streams the targets of a time step are not unigram noise (KL "
-        f"{streams['kl']:.3f} nats, {streams['kl_by_chance']:.3f} by chance), which B-NCE relies on: shuffle the "
+        f"With {audit['batch_size']} parallel streams, the targets of a time step do not follow the unigram "
+        f"distribution, as B-NCE requires (KL {streams['kl']:.3f} nats, {streams['kl_by_chance']:.3f} by chance): "
+        "shuffle the "
         "documents, or choose another batch size."
     ]
 

@@ -188,12 +188,12 @@ def _told(path: str) -> Iterator[None]:
         raise
     # The others are what tarfile makes of headers that are no numbers.
     except (*DAMAGE, tarfile.TarError, ValueError, OverflowError) as error:
-        raise UserError(f"'{path}' is damaged, cut short or no tar ({error}): fetch it again.") from error
+        raise UserError(f"'{path}' is damaged, incomplete or not a tar file ({error}): download it again.") from error
 
 
 def _refuse_second(found: dict[Shard, str], shard: Shard, path: str) -> None:
     if shard in found:
-        raise UserError(f"'{path}' holds {shard_name(shard)} twice: give the release as it was published.")
+        raise UserError(f"'{path}' contains {shard_name(shard)} twice: give the release as published.")
 
 
 def _refuse_missing(found: set[Shard], path: str) -> None:
@@ -203,5 +203,5 @@ def _refuse_missing(found: set[Shard], path: str) -> None:
         more = f" and {len(missing) - _NAMED_AT_MOST} more" if len(missing) > _NAMED_AT_MOST else ""
         raise UserError(
             f"'{path}' lacks {len(missing)} of the {len(every)} shards of the release: "
-            f"{', '.join(missing[:_NAMED_AT_MOST])}{more}; give the whole of it."
+            f"{', '.join(missing[:_NAMED_AT_MOST])}{more}; give the whole release."
         )

@@ -50,7 +50,8 @@ class Resume:
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise UserError(
-                    f"The disk is full while fetching '{url}': free some space, then run the same command again."
+                    f"The disk is full, so '{url}' cannot be downloaded: free some space, then run the same command "
+                    "again."
                 ) from error
             raise
 
@@ -73,7 +74,7 @@ class Resume:
                 error.close()
                 if error.code < 500:
                     raise UserError(
-                        f"'{url}' cannot be fetched, the server says {error.code} {error.reason}: "
+                        f"'{url}' cannot be downloaded, because the server says {error.code} {error.reason}: "
                         f"check the address, or name a mirror or a file you have with {argument('source')}."
                     ) from error
                 reason = f"the server says {error.code} {error.reason}"
@@ -85,7 +86,7 @@ class Resume:
             failures = 0 if self._part_bytes() > before else failures + 1
             if failures >= _ATTEMPTS or (failures and not self._part_bytes()):
                 kept = self._part_bytes()
-                state = f"stopped after {kept:,} bytes, which are kept" if kept else "cannot be fetched"
+                state = f"stopped after {kept:,} bytes, which are kept" if kept else "cannot be downloaded"
                 raise UserError(
                     f"'{url}' {state} ({reason}): check the network and run the same command again, "
                     f"or name a mirror or a file you have with {argument('source')}."
@@ -153,7 +154,7 @@ def is_address(source: str) -> bool:
     if not separator:
         return False
     if scheme.lower() not in ("http", "https"):
-        raise UserError(f"'{source}' cannot be fetched: give an http or https address, or a path.")
+        raise UserError(f"'{source}' cannot be downloaded: give an http or https URL, or a path.")
     return True
 
 

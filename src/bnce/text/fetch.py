@@ -75,7 +75,7 @@ def fetch(
     if name not in DOWNLOADS:
         raise unknown_name("corpus to fetch", name, DOWNLOADS)
     if sha256 is not None and not (len(sha256) == 64 and set(sha256.lower()) <= set("0123456789abcdef")):
-        raise UserError(f"The SHA-256 '{sha256}' is none: it must be 64 hexadecimal digits.")
+        raise UserError(f"The SHA-256 is '{sha256}': it must be 64 hexadecimal digits.")
     try:
         pooch: Any = importlib.import_module("pooch")
     except ModuleNotFoundError as error:
@@ -97,8 +97,9 @@ def fetch(
         if known is None:
             raise
         raise UserError(
-            f"'{source}' is damaged or another file, its checksum is not the {checked} {known}: it was removed; "
-            f"fetch it again, name another mirror with {argument('source')}{_unless_recorded(checked, record)}."
+            f"'{source}' is damaged or another file, because its checksum is not the {checked} {known}. It was "
+            "removed: "
+            f"download it again, name another mirror with {argument('source')}{_unless_recorded(checked, record)}."
         ) from error
     except OSError as error:
         raise UserError(f"Cannot fetch '{source}' to '{directory}': {error.strerror or error}.") from error
@@ -137,4 +138,4 @@ def _known_hash(download: Download, place: Path, record: Path, sha256: str | Non
 
 
 def _unless_recorded(checked: str, record: Path) -> str:
-    return f", or remove '{record}' if the file has rightly changed" if checked == "recorded" else ""
+    return f", or remove '{record}' if the file was meant to change" if checked == "recorded" else ""

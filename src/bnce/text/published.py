@@ -32,7 +32,7 @@ class Benchmark:
 
 BENCHMARKS = {
     "ltcb": Benchmark(
-        what="enwik9, plain or packed",
+        what="enwik9, plain or compressed",
         read=read_articles,
         check=check_dump,
         normaliser=lambda path: Normaliser(),
@@ -40,7 +40,7 @@ BENCHMARKS = {
         vocab_size=VOCAB_SIZE,
     ),
     "obwb": Benchmark(
-        what="the release's tar.gz or the directory it unpacks to",
+        what="the tar.gz of the release, or the unpacked directory",
         read=read_shards,
         check=check_release,
         normaliser=lambda path: Normaliser(lowercase=False, tokens="whitespace", sentences="lines"),
@@ -48,7 +48,7 @@ BENCHMARKS = {
         min_count=MIN_COUNT,
     ),
     "wikitext": Benchmark(
-        what="the directory or .zip with wiki.train.tokens and the others",
+        what="the directory or .zip with wiki.train.tokens and the other files",
         read=read_wikitext,
         check=find_kind,
         normaliser=find_normaliser,
@@ -64,7 +64,8 @@ def find_benchmark(sources: Sequence[str]) -> Benchmark | None:
         for name in sources[1:]:
             if name in BENCHMARKS:
                 raise UserError(
-                    f"'{name}' names a corpus, which stands alone: give `{name} PATH`, or ./{name} for a file."
+                    f"'{name}' is the name of a corpus and cannot be combined with other sources: give `{name} PATH`, "
+                    f"or ./{name} for a file."
                 )
         return None
     if len(sources) != 2:

@@ -53,9 +53,9 @@ def _read_json(path: str, field: str, errors: str, advance: Advance | None) -> I
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{place} is no JSON ({error}): put one record on every line.") from error
+            raise UserError(f"{place} is not JSON ({error}): give one record per line.") from error
         if not isinstance(record, dict):
-            raise UserError(f"{place} is {_json_type(record)}, not a JSON object: put one record on every line.")
+            raise UserError(f"{place} is {_json_type(record)}, not a JSON object: give one record per line.")
         if field not in record:
             raise _no_field(place, field, record)
         text = record[field]
@@ -94,7 +94,7 @@ def _read_parquet(path: str, field: str, advance: Advance | None) -> Iterator[tu
                     advance(round(share * num_records) - round(share * before))
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).split("\n")[0].rstrip(".")
-        raise UserError(f"{named(path)} is damaged or no Parquet file ({reason}): fetch it again.") from error
+        raise UserError(f"{named(path)} is damaged or not a Parquet file ({reason}): download it again.") from error
 
 
 def _whole_characters(text: str, errors: str, place: str) -> str:
@@ -104,7 +104,8 @@ def _whole_characters(text: str, errors: str, place: str) -> str:
     whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\0", "\ufffd")
     if errors == "strict" and whole != text:
         raise UserError(
-            f"{place} has a NUL or half a character: mend it, or give {argument('errors', 'replace')} to put U+FFFD in "
+            f"{place} has a NUL or half of a character: fix it, or give {argument('errors', 'replace')} to put U+FFFD "
+            "in "
             "its place."
         )
     return whole

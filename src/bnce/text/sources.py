@@ -35,11 +35,11 @@ def expand_sources(names: Sequence[str]) -> list[str]:
         elif os.path.isdir(name):
             found = _files_under(name)
             if not found:
-                raise UserError(f"The directory '{name}' holds no files: give one with text files in it.")
+                raise UserError(f"The directory '{name}' has no files: give a directory with text files.")
         elif glob.has_magic(name) and not os.path.exists(name):
             found = sorted(path for path in glob.iglob(name, recursive=True) if os.path.isfile(path))
             if not found:
-                raise UserError(f"No file fits the pattern '{name}': check it, or give the files.")
+                raise UserError(f"No file matches the pattern '{name}': check it, or give the files.")
         else:
             found = [name]
         paths += found
@@ -153,7 +153,7 @@ def check_source(path: str) -> None:
     if os.path.isdir(path):
         raise UserError(f"'{path}' is a directory: give the files in it.")
     if not os.access(path, os.R_OK):
-        raise UserError(f"'{path}' may not be read: change its permissions.")
+        raise UserError(f"'{path}' cannot be read: change its permissions.")
 
 
 def _whole_lines(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:
@@ -185,7 +185,7 @@ def read_chunks(path: str, advance: Advance | None = None, member: str | None = 
     with contextlib.ExitStack() as stack:
         stack.enter_context(_told(path))
         if path == STANDARD_INPUT and sys.stdin is None:
-            raise UserError("Standard input is closed: give a file, or send text to it.")
+            raise UserError("Standard input is closed: give a file, or pipe text into the command.")
         raw: IO[bytes] = sys.stdin.buffer if path == STANDARD_INPUT else stack.enter_context(open(path, "rb"))
         chunks = unpack(raw, file_ending(path), member)
         position = 0
@@ -205,12 +205,12 @@ def _told(path: str) -> Iterator[None]:
     try:
         yield
     except NotOneFileError as error:
-        raise UserError(f"{named(path)} holds {error}: give the one that is meant, unpacked.") from error
+        raise UserError(f"{named(path)} holds {error}: unpack it and give the file you want.") from error
     except DAMAGE as error:
         if isinstance(error, OSError) and error.errno:
             raise UserError(f"Cannot read {named(path)}: {error.strerror}.") from error
         raise UserError(
-            f"{named(path)} is damaged, cut short or not what its name's ending says ({error}): "
+            f"{named(path)} is damaged, incomplete or not what its file extension says ({error}): "
             "fetch it or pack it again."
         ) from error
 
@@ -236,8 +236,8 @@ def _decode(piece: bytes, errors: str, name: str, num_lines: int, num_bytes: int
     line = num_lines + piece.count(b"\n", 0, at) + 1
     raise UserError(
         f"{name}, line {line} has {what} at byte offset {num_bytes + at}: "
-        f"convert the text to UTF-8, or give {argument('errors', 'replace')}, where there is such a choice, to put "
-        "U+FFFD in its place."
+        f"convert the text to UTF-8, or give {argument('errors', 'replace')}, where there is such a choice, to "
+        "replace it with U+FFFD."
     )
 
 

@@ -87,8 +87,8 @@ class TokenisedSigns:
             return None
         examples = ", ".join(f"'{sign}'" for sign in list(self._examples)[:3])
         return (
-            f"{name} looks tokenised: {self.num_signs:,} of the {self.num_words:,} words looked at are signs such as "
-            f"{examples}, which are cut into marks here."
+            f"{name} looks tokenised: {self.num_signs:,} of the {self.num_words:,} checked words are signs such as "
+            f"{examples}, which would be cut into punctuation marks."
         )
 
 

@@ -70,7 +70,7 @@ class Page(NamedTuple):
 def check_dump(path: str) -> None:
     """Refuse what cannot be a dump of which parts are cut off for valid and test."""
     if path == STANDARD_INPUT:
-        raise UserError("Standard input cannot be cut into splits by its size: give a dump as a file.")
+        raise UserError("Standard input has no known size, so it cannot be cut into splits: give a dump as a file.")
     check_source(path)
 
 
@@ -91,7 +91,7 @@ def read_articles(path: str, errors: str = "strict", advance: Advance | None = N
             any_article = True
             yield next(split for split, end in bounds.items() if page.offset < end or split == "test"), [source]
     if not any_article:
-        raise UserError(f"{named(path)} holds redirects and pages about pages, but no article: give enwik9.")
+        raise UserError(f"{named(path)} has redirects and pages of other namespaces, but no article: give enwik9.")
 
 
 def _bounds(total: int) -> dict[str, float]:
@@ -138,7 +138,7 @@ class _Pages:
             if len(buffer) > MAX_PAGE_BYTES:
                 raise UserError(
                     f"{named(self._path)} has a page of more than {MAX_PAGE_BYTES // 2**20} MiB at byte {position}: "
-                    "that is no Wikipedia dump; give enwik9."
+                    "it is not a Wikipedia dump; give enwik9."
                 )
         if is_head:
             self._read_head(buffer, buffer.find(_PAGE))
@@ -150,7 +150,7 @@ class _Pages:
     def _read_head(self, buffer: bytes, begin: int) -> None:
         if begin < 0:
             raise UserError(
-                f"{named(self._path)} has no <page> in its first MiB, so it is no Wikipedia dump: "
+                f"{named(self._path)} has no <page> in its first MiB, so it is not a Wikipedia dump: "
                 "give enwik9, or prepare text without a corpus name."
             )
         listed = _NAMESPACE.findall(buffer[:begin])
@@ -167,7 +167,7 @@ def article_source(page: Page, namespaces: frozenset[str], errors: str, path: st
     except UnicodeDecodeError as error:
         raise UserError(
             f"{named(path)} has invalid UTF-8 at byte offset {page.offset + error.start}: "
-            f"fetch it again, or give {argument('errors', 'replace')} to put U+FFFD in its place."
+            f"fetch it again, or give {argument('errors', 'replace')} to replace it with U+FFFD."
         ) from error
     opening = _TEXT.search(text)
     if opening is None or opening.group().endswith("/>"):

@@ -34,9 +34,9 @@ def find_kind(path: str) -> str:
         if not missing:
             return kind
         if len(missing) < len(wanted):
-            raise UserError(f"'{path}' lacks {' and '.join(missing)}: give the whole of WikiText.")
+            raise UserError(f"'{path}' lacks {' and '.join(missing)}: give the whole WikiText.")
     raise UserError(
-        f"'{path}' holds no WikiText: give the directory, or the .zip, "
+        f"'{path}' has no WikiText: give the directory, or the .zip, "
         "with wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens, or the same with .raw."
     )
 
