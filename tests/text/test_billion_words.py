@@ -118,9 +118,9 @@ def test_the_checksum_after_the_tar_counts(tmp_path: Path, name: str, place: int
     packed = bytearray(path.read_bytes())
     packed[place] ^= 1  # of the CRC and of the length, both of them behind the tar's own end
     path.write_bytes(packed)
-    assert "damaged, cut short" in refusal(path)
+    assert "damaged, incomplete" in refusal(path)
     path.write_bytes(packed[:-8])
-    assert "damaged, cut short" in refusal(path)
+    assert "damaged, incomplete" in refusal(path)
 
 
 def test_what_is_no_release(tmp_path: Path) -> None:

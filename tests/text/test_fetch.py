@@ -125,7 +125,7 @@ def test_server_that_does_not_tell_the_length(server: FileServer, tmp_path: Path
 def test_corrupted_file_is_refused_and_removed(server: FileServer, tmp_path: Path) -> None:
     server.content = CONTENT[:-1] + b"?"
     message = refusal("ltcb", cache=tmp_path)
-    assert f"is not the published sha256:{SHA256}: it was removed" in message
+    assert f"is not the published sha256:{SHA256}. It was removed" in message
     assert names(tmp_path) == []
     server.content = CONTENT
     assert fetch.fetch("ltcb", cache=tmp_path).path.read_bytes() == CONTENT
@@ -200,8 +200,8 @@ def test_given_sum_goes_first(server: FileServer, tmp_path: Path) -> None:
 
 def test_bad_names(tmp_path: Path) -> None:
     assert "'ltbc': choose one of ltcb, obwb, wikitext. Did you mean 'ltcb'?" in refusal("ltbc")
-    assert "http or https address" in refusal("ltcb", "ftp://host/enwik9.zip", cache=tmp_path)
-    assert "http or https address" in refusal("ltcb", "file:///etc/passwd", cache=tmp_path)
+    assert "http or https URL" in refusal("ltcb", "ftp://host/enwik9.zip", cache=tmp_path)
+    assert "http or https URL" in refusal("ltcb", "file:///etc/passwd", cache=tmp_path)
 
 
 def test_cache_that_cannot_be(server: FileServer, tmp_path: Path) -> None:

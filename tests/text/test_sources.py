@@ -181,7 +181,7 @@ def test_directories_and_patterns_become_files(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(UserError, match=r"No file matches the pattern 'x\*\.txt'"):
         expand_sources(["x*.txt"])
     (tmp_path / "none").mkdir()
-    with pytest.raises(UserError, match="The directory 'none' holds no files"):
+    with pytest.raises(UserError, match="The directory 'none' has no files"):
         expand_sources(["none"])
 
 
