@@ -42,4 +42,4 @@ format: $(VENV)/.installed-test
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) demo build src/*.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) demo build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -17,10 +17,13 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from small_corpus import small_config, small_corpus, small_model
 
 import bnce
 from bnce.cli import app
 from bnce.machine.packages import BASE, COMMANDS, EXTRAS, missing
+from bnce.runs.directory import RunDirectory
+from bnce.runs.model_file import save_weights
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -180,3 +183,32 @@ def test_the_base_says_what_each_extra_brings(installed: Installed) -> None:
     assert "bnce.OutputLayer needs the package 'torch', which is not installed: run pip install 'bnce[layer]'." in (
         done.stderr
     )
+
+
+def test_a_trained_run_needs_the_layer_and_the_base_alone(installed: Installed, tmp_path: Path) -> None:
+    """As docs/usage.md says: no package of the extra train is wanted to use what was trained."""
+    corpus = small_corpus(tmp_path / "corpus")
+    made = RunDirectory.create(tmp_path / "run", small_config(corpus), corpus)
+    save_weights(made, small_model("relu-lstm").state_dict(), 1)
+    run = str(made.path)
+    (tmp_path / "text").write_text("w3 w4\n", encoding="utf-8")
+    (tmp_path / "lists").write_text("a-1 w3\na-2 w4\n", encoding="utf-8")
+    (tmp_path / "words").write_text("w9\n", encoding="utf-8")
+    commands = (
+        ("score", run, str(tmp_path / "text")),
+        ("rescore", run, str(tmp_path / "lists"), "--format", "kaldi", "--json"),
+        ("generate", run, "--max-words", "3"),
+        ("vocab", run, "--drop", str(tmp_path / "words"), "--out", str(tmp_path / "fewer")),
+        ("info", run),
+    )
+    code = (
+        "import sys\n"
+        "from bnce.__main__ import main\n"
+        f"for command in {commands!r}:\n"
+        "    sys.argv = ['bnce', *command]\n"
+        "    try: main()\n"
+        "    except SystemExit as end: assert end.code == 0, command\n"
+    )
+    done = installed.run((*BASE, "torch"), "python", "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "fewer" / "vocab.txt").is_file()
