@@ -58,7 +58,7 @@ class LanguageModel(nn.Module):
         return counts
 
     def tables(self) -> dict[str, nn.Parameter]:
-        """Name the parameters with one row a word; all others belong to the body."""
+        """Name the parameters with one row per word; all others belong to the body."""
         return {
             "embedding": self.embedding,
             "output.weight": self.output.weight,

@@ -52,7 +52,7 @@ class Noise(nn.Module):
 
 
 def unigram(counts: np.ndarray | Tensor | Sequence[float], power: float = 1.0) -> Noise:
-    """Make noise that follows the target counts, flattened by `power`; a word never seen counts as the rarest seen."""
+    """Make noise that follows the target counts, flattened by `power`; an unseen word counts like the rarest seen."""
     counts_V = _to_float64(counts)
     if counts_V.ndim != 1 or len(counts_V) == 0 or not np.all(np.isfinite(counts_V)) or np.any(counts_V < 0):
         raise UserError("Counts must be finite numbers of at least zero, one per word.")
@@ -74,7 +74,7 @@ def log_uniform(vocab_size: int) -> Noise:
 
 
 def without_values(vocab_size: int) -> Noise:
-    """Make what stands for noise in a network that has shapes and no values, such as one whose parameters we count."""
+    """Make a placeholder for the noise of a network that has shapes but no values, such as one to count parameters."""
     noise = Noise([1.0])
     for name in dict(noise.named_buffers()):
         setattr(noise, name, torch.empty(vocab_size, device="meta"))

@@ -23,7 +23,7 @@ from bnce.noise import Noise, unigram
 
 IGNORE_INDEX = -100
 
-# One block of logits while normalising, whatever V is: 2^20 numbers stay in a CPU's cache, 2^22 are worth a kernel.
+# The block of logits while normalising, for any V: 2^20 numbers fit into a CPU's cache, 2^22 keep a GPU busy.
 BLOCK_POSITIONS = 512
 BLOCK_WORDS = {"cpu": 2048, "cuda": 8192}
 
@@ -62,7 +62,7 @@ class OutputLayer(nn.Module):
             )
         self.loss_name = loss
         self._loss = get_loss(loss)
-        self.normalises = LOSSES.find(loss).self_normalises  # whether the loss teaches it to be normalised by ln Z
+        self.normalises = LOSSES.find(loss).self_normalises  # whether the constant Z can replace the softmax sum
         if LOSSES.find(loss).draws == "must" and num_noise < 1:
             raise UserError(
                 f"num_noise is {num_noise}: {loss} draws its noise words, so give 1 or more (the paper uses 100)."
@@ -83,7 +83,7 @@ class OutputLayer(nn.Module):
     def reset_parameters(self) -> None:
         """Start at the unigram model, self-normalised: bias = ln p_n + ln Z, and a small weight."""
         if self.weight.is_meta:
-            return  # there are no values, and to add none PyTorch would import SymPy, which takes a second
+            return  # no values to set; adding here would make PyTorch import SymPy, which takes a second
         with torch.no_grad():
             self.weight.uniform_(-0.05, 0.05)
             self.bias.copy_(self.noise.log_probs_V).add_(self.log_z)
@@ -107,7 +107,7 @@ class OutputLayer(nn.Module):
     def forward(self, hidden: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         """Compute the mean loss over the tokens whose target is not `ignore_index` and whose mask is true.
 
-        A token that has no noise, being alone in its time step with `bnce` and no drawn words, is left out, too.
+        A token without noise is left out, too: with `bnce` and no drawn words, one that is alone in its time step.
         """
         if hidden.ndim not in (2, 3) or hidden.shape[:-1] != targets.shape or hidden.shape[-1] != self.hidden_size:
             raise UserError(
@@ -127,7 +127,7 @@ class OutputLayer(nn.Module):
         return total / valid.sum().clamp(min=1)
 
     def _check_range(self, targets: Tensor, valid: Tensor) -> None:
-        """Refuse targets that are no words; on a GPU, whose host must not wait, they make a loss of NaN or an error."""
+        """Refuse targets that are not word ids. On a GPU the check would stall the host: they give NaN or an error."""
         if targets.device.type != "cpu":
             return
         wrong = targets[valid & ((targets < 0) | (targets >= self.vocab_size))]
@@ -178,7 +178,7 @@ class OutputLayer(nn.Module):
     def scores(self, hidden_ND: Tensor, words_NK: Tensor) -> Tensor:
         """Compute the raw scores h·w + c of K words for each position, in float32."""
         if words_NK.shape[1] == 1:
-            # One row a position is no matrix product: a batch of those takes four times as long on a CPU.
+            # With one word per position a batched matrix product takes four times as long on a CPU.
             word_N = words_NK[:, 0]
             return ((self.weight[word_N] * hidden_ND).float().sum(1) + self.bias[word_N]).unsqueeze(1)
         product_NK = torch.matmul(self.weight[words_NK], hidden_ND.unsqueeze(2)).squeeze(2)
@@ -189,7 +189,7 @@ class OutputLayer(nn.Module):
         return self.scores_between(hidden_ND, 0, self.vocab_size)
 
     def scores_between(self, hidden_ND: Tensor, begin: int, end: int) -> Tensor:
-        """Compute the raw scores of the words from `begin` up to `end`, which is not among them, in float32."""
+        """Compute the raw scores of the words from `begin` up to, but not including, `end`, in float32."""
         return score_all(hidden_ND, self.weight[begin:end], self.bias[begin:end])
 
     def log_normaliser(self, hidden_ND: Tensor) -> Tensor:

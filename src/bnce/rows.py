@@ -1,7 +1,7 @@
-"""Tables of which a step touches only some rows: gather them, merge equal ones, update them in place.
+"""Tables in which a step touches only some rows: gather rows, merge equal ones, update them in place.
 
 Nothing here costs time or memory in the size of the table. A gathered row's gradient travels as a sparse tensor of
-(row number, gradient) pairs, one pair an occurrence; `merge` adds up the pairs of one row before anything that is not
+(row number, gradient) pairs, one pair per occurrence; `merge` adds up the pairs of one row before anything that is not
 linear (a norm, Adagrad's square) is done to them.
 
 Legend: V rows of the table, N gathered rows, D columns.
@@ -40,7 +40,7 @@ class _Gather(torch.autograd.Function):
 
 
 def row_gradients(grad: Tensor) -> tuple[Tensor, Tensor]:
-    """Take a sparse gradient apart into row numbers (N,) and gradients (N, …), one an occurrence."""
+    """Split a sparse gradient into row numbers (N,) and gradients (N, …), one per occurrence."""
     return grad._indices()[0], grad._values()
 
 
@@ -67,7 +67,7 @@ def sgd_(table_VD: Tensor, words_N: Tensor, grad_ND: Tensor, rate: Tensor, clip:
 def adagrad_(
     table_VD: Tensor, accumulator_V: Tensor, words_N: Tensor, grad_ND: Tensor, rate: Tensor, clip: Tensor
 ) -> None:
-    """Step the touched rows by row-wise Adagrad: one accumulator a row, of the mean squared merged gradient."""
+    """Step the touched rows by row-wise Adagrad: one accumulator per row, of the mean squared merged gradient."""
     grad_ND = grad_ND * clip
     accumulator_V.index_add_(0, words_N, mean_square(grad_ND))
     step_N = -rate * adagrad_scale(accumulator_V.index_select(0, words_N))

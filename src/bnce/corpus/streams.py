@@ -52,7 +52,7 @@ class Streams:
 
     @property
     def num_tokens(self) -> int:
-        """Count the targets of one epoch; up to B − 1 tokens at the end of the text make no full row."""
+        """Count the targets of one epoch; up to B − 1 tokens at the end of the text are left out."""
         return self.stream_length * self.batch_size
 
     def chunk(self, index: int) -> Chunk:
@@ -68,7 +68,7 @@ class Streams:
         return Chunk(input_LB=words[:-1], target_TB=words[1 + self.num_context :])
 
     def count_targets(self, vocab_size: int) -> NDArray[np.int64]:
-        """Count how often each word is a target of an epoch: of these words noise is made, and of no others."""
+        """Count how often each word is a target in one epoch: the noise distribution counts exactly these."""
         counts_V = np.zeros(vocab_size, dtype=np.int64)
         for begin in range(0, self.num_tokens, COUNTED_AT_ONCE):
             block = self.ids[begin : min(begin + COUNTED_AT_ONCE, self.num_tokens)]

@@ -1,6 +1,6 @@
 """Where a text is hard for a model: perplexity by frequency of the word and by place in the sentence; worst sentences.
 
-Everything is a few passes over arrays with one number a token, in the order of the text: eight million tokens take
+Everything is a few passes over arrays with one number per token, in the order of the text: eight million tokens take
 seconds. Losses are natural logarithms, −ln p, with the softmax.
 
 Legend: N tokens of the text, V vocabulary, G groups of tokens, S sentences.

@@ -1,10 +1,10 @@
 """Perplexity of a model on a text: PPLf (softmax) and PPLn (the constant Z) in one pass, with the spread of log Z.
 
-The text is read in windows that start every WINDOW words. Each is read from CONTEXT words before the part it scores, so
-that every word has at least that much behind it; the first window scores all of its words. The result depends on these
-two numbers and on nothing else: how many windows run side by side is a matter of speed. A text of up to
-CONTEXT + WINDOW tokens is one window, read as one stream; of a longer one every later word sees CONTEXT + 1 to
-CONTEXT + WINDOW words before it, and an n-gram body its own few.
+The text is read in windows that start every WINDOW words. Each window also reads the CONTEXT words before it without
+scoring them, so every word has at least that much context; the first window scores all of its words. The result depends
+on these two numbers only: how many windows run side by side affects the speed, not the result. A text of up to
+CONTEXT + WINDOW tokens is one window, read as one stream. In a longer text every later word sees CONTEXT + 1 to
+CONTEXT + WINDOW words before it; a feed-forward model sees only its last few words.
 
 Legend: T time steps, B windows side by side, C context words of an n-gram body, L = C + T, D hidden,
 N scored positions.

@@ -1,7 +1,7 @@
 """Rows for words that a model never saw: from `<unk>`, which stood for them, and from the words most like them.
 
-A new word was `<unk>` in training, so `<unk>`'s row is what is known of it in general, and its neighbours' rows are
-what is known of it in particular: w = (1 − λ)·w_unk + λ·Σ_i a_i·w_i, a_i ∝ similarity², λ = √(best similarity).
+A new word was `<unk>` in training, so its row starts from the row of `<unk>` and from the rows of its neighbours,
+the words most similar to it: w = (1 − λ)·w_unk + λ·Σ_i a_i·w_i, a_i ∝ similarity², λ = √(best similarity).
 With λ = 0 the word is exactly a share of `<unk>`.
 
 A mean of rows is flatter than each of them and would take less probability than its bias says. So the bias comes

@@ -23,7 +23,7 @@ def get_loss(name: str) -> Loss:
 
 
 def trained_positions(name: str, valid_TB: Tensor, num_noise: int) -> Tensor:
-    """Say which of the positions that count a loss trains on: where the batch is the noise, one alone has none."""
+    """Say which valid positions a loss trains on: if the batch is the noise, a single position has no noise."""
     kind = LOSSES.find(name)
     if not kind.batch_is_noise:
         return valid_TB

@@ -15,12 +15,12 @@ Language Models", Interspeech 2017, Section 3. For the positions i of one time s
     W^t, C^t     weight_TMD, bias_TM   output rows and biases of those words
     N^t          noise.log_prob    p_n of those words, as ln p_n
     B+K−1        log_num_noise     m, the noise words a position sees, as ln m; the columns are M = m + 1
-    O^t, Y^t     score_TBM         O/Y = σ(s): both live on as the log-odds s, never as exp(·)/Z
-                 offset_TM         what is the same for every position: c_j − ln Z − ln(m · p_n(w_j))
+    O^t, Y^t     score_TBM         O/Y = σ(s): both are kept as the log-odds s, never as exp(·)/Z
+                 offset_TM         the part shared by all positions: c_j − ln Z − ln(m · p_n(w_j))
     G^t          gradient_TBM      σ(s) − I
 
-A word that stands twice among the columns counts twice, also when it equals a row's own target: that is what makes the
-columns a sample of the unigram. Masking such hits would teach the odds p/(1−p) in place of p.
+A word that occurs twice among the columns counts twice, even if it equals a row's own target: only then are the
+columns a sample of the unigram. With such hits masked, the model would learn the odds p/(1−p) instead of p.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def loss_and_gradient(product_TBM: Tensor, offset_TM: Tensor, dtype: torch.dtype
 def errors(gradient_TBM: Tensor, hidden_TBD: Tensor, weight_TMD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the paper's ΔW, ΔC and E(L) from G.
 
-    ΔW and ΔC are one an occurrence: "some words may occur more than once in the batch", and `rows.merge` adds them up.
+    ΔW and ΔC have one entry per occurrence: "some words may occur more than once in the batch". `rows.merge` adds them.
     """
     error_TMB = gradient_TBM.transpose(1, 2)
     weight_error_TMD = product_in_float32(error_TMB, hidden_TBD)  # Eq. (9), transposed: rows are words here
@@ -127,7 +127,7 @@ def classification_loss(score_TBM: Tensor) -> Tensor:
 
 
 def masked_classification_loss(score_TBM: Tensor, valid_TB: Tensor) -> Tensor:
-    """Compute the same where some positions do not count: they are no noise to others and have no loss themselves."""
+    """Compute the same when some positions do not count: they have no loss and are not noise for others."""
     B, M = score_TBM.shape[1:]
     drawn_TM = valid_TB.new_ones(valid_TB.shape[0], M - B)
     column_valid_TM = torch.cat([valid_TB, drawn_TM], dim=1)
@@ -137,5 +137,5 @@ def masked_classification_loss(score_TBM: Tensor, valid_TB: Tensor) -> Tensor:
 
 
 def trained_positions(valid_TB: Tensor, num_noise: int) -> Tensor:
-    """Say which positions are trained on: those that count, but not one that is alone in its step, without noise."""
+    """Say which positions are trained on: valid ones, except one that is alone in its step and has no noise."""
     return valid_TB & (valid_TB.sum(1, keepdim=True) + num_noise > 1)

@@ -1,6 +1,6 @@
 """Every loss of a whole batch by the paper's equations, in float64: what `bnce doctor` compares with.
 
-Noise is drawn as the loss draws it, so that the same seed gives both the same words.
+Noise is drawn in the same order as in the loss, so the same seed gives both the same words.
 
 Legend: T time steps, B streams, K noise words.
 """

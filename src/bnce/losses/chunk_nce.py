@@ -1,16 +1,15 @@
 """Chunk B-NCE: the targets of all T time steps are noise to a position, except those of its own stream.
 
-Ours, going past the paper: B-NCE lets a position see the B − 1 other targets of its own time step; the other steps of
-the chunk have drawn from the same unigram, so their targets serve as well, and a position sees M = (B − 1)·T noise
-words for the same T·B output rows. Its own stream is left out, by position and never by word: within a few dozen words
-a rare word repeats far more often than its unigram rate says, and noise must not know the context.
+Our extension of the paper. In B-NCE the noise of a position is the B − 1 other targets of its own time step. The
+targets of the other time steps follow the same unigram, so here they are noise, too: M = (B − 1)·T noise words from the
+same T·B output rows. The position's own stream is left out, by position and never by word: within a few dozen words a
+rare word repeats far more often than its unigram rate, and noise must not depend on the context.
 
     s_ij = h_i·w_j + c_j − ln Z − ln(M · p_n(w_j))
     J    = Σ_i [ softplus(−s_ii) + Σ_{j in other streams} softplus(s_ij) ]
 
-Positions are visited block by block, so that no N × N matrix is ever in memory, and loss and gradient are formed in one
-visit; where shapes allow it equal words are merged first (`merged_chunk_nce.py`). `all_pairs_nce` is the plain twin of
-both.
+Positions are visited in blocks, so no N × N matrix is ever in memory, and each visit computes loss and gradient. Where
+shapes allow it, equal words are merged first (`merged_chunk_nce.py`). `all_pairs_nce` is the plain twin of both.
 
 Legend: T time steps, B streams, N = T·B positions in the order t·B + b, R positions of a block, D hidden.
 """
@@ -41,7 +40,7 @@ def chunk_nce(batch: OutputBatch) -> Tensor:
 
 
 def chunk_nce_by_position(batch: OutputBatch) -> Tensor:
-    """Compute it with a column for every position, at shapes that do not depend on the data."""
+    """Compute it with one column per position, so that no shape depends on the data."""
     T, B = batch.target_TB.shape
     hidden_ND, weight_ND, offset_N = _flatten(batch)
     offset_N = offset_N - math.log((B - 1) * T)
@@ -65,7 +64,7 @@ def all_pairs_nce(batch: OutputBatch) -> Tensor:
 
 
 def trained_positions(valid_TB: Tensor) -> Tensor:
-    """Say which positions are trained on: those that count, unless no other stream has one, so that there is noise."""
+    """Say which positions are trained on: valid ones, if at least two streams have any; otherwise there is no noise."""
     return valid_TB & (valid_TB.any(0).sum() > 1)
 
 
@@ -78,7 +77,7 @@ def _check(batch: OutputBatch) -> None:
 
 
 def _flatten(batch: OutputBatch) -> tuple[Tensor, Tensor, Tensor]:
-    """Put the positions of all time steps in one row, with what scores need of their targets, all but ln M."""
+    """Put all positions in one dimension, with the output rows and offsets of their targets, without ln M."""
     target_N = batch.target_TB.reshape(-1)
     weight_ND, bias_N = batch.output_rows(target_N)
     hidden_ND = batch.hidden_TBD.reshape(len(target_N), -1)

@@ -1,12 +1,12 @@
 """Chunk B-NCE with equal words merged.
 
-The N targets of a chunk are U different words, U about a third of N in text. A word that occurs m_u times is one column
-with weight m_u, less what a position's own stream brought into it:
+The N targets of a chunk have U distinct words; in text U is about a third of N. A word that occurs m_u times becomes
+one column with weight m_u. The targets of the position's own stream are subtracted:
 
     J = Σ_i [ softplus(−s_ii) + Σ_u m_u softplus(s_iu) − Σ_{j in own stream} softplus(s_ij) ]
 
-which is the plain form's sum in another order. On a CPU there are as many columns as words; a captured GPU step has
-fixed shapes, and so as many columns as the chunk of the text with the most words needs.
+This is the plain form's sum in another order. On a CPU there is one column per distinct word. A captured GPU step has
+fixed shapes: it has as many columns as the chunk with the most distinct words needs.
 
 Legend: T time steps, B streams, N = T·B positions, R positions of a block, U different words, D hidden, E = D padded.
 """
@@ -43,14 +43,14 @@ def merged_chunk_nce(batch: OutputBatch) -> Tensor:
 
 
 def can_merge(batch: OutputBatch) -> bool:
-    """Say whether equal words can be merged: a captured GPU step has to know how many columns that leaves at most."""
+    """Say whether equal words can be merged: a captured GPU step must know the largest number of columns beforehand."""
     if kernels.choose("merged_chunk_nce", batch.target_TB) is not None:
         return batch.max_distinct_targets is not None
     return batch.target_TB.device.type == "cpu"
 
 
 def _distinct_words(batch: OutputBatch) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Give the different targets, each position's among them, how often each occurs, and whether they did not fit."""
+    """Give the distinct targets, each position's column, the count of each target, and whether they are too many."""
     fast = kernels.choose("merged_chunk_nce", batch.target_TB)
     if batch.max_distinct_targets is None or fast is None:
         word_U, column_TB, count_U = torch.unique(batch.target_TB, return_inverse=True, return_counts=True)

@@ -1,4 +1,4 @@
-"""Every equation of the paper in float64, one function an equation, written to be read and not to be fast.
+"""Every equation of the paper in float64, one function per equation, written to be read and not to be fast.
 
 The names are the paper's (Oualil & Klakow, 2017): M_θ(w, c) = h·w + c is the score, Z the constant, p_n the noise,
 K the number of noise words. Probabilities are formed as they stand there, with exp and division: the losses that train

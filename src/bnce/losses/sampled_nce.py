@@ -22,7 +22,7 @@ def nce(batch: OutputBatch) -> Tensor:
     """Sum the NCE loss: every position has noise words of its own, so nothing is a dense product."""
     T, B = batch.target_TB.shape
     noise_TBK = batch.noise.sample((T, B, _num_noise(batch, "NCE")))
-    # Target and noise are read together: one look at a table gives one gradient of its rows.
+    # Target and noise are read together: one gather from a table gives one gradient.
     word_TBM = torch.cat([batch.target_TB.unsqueeze(2), noise_TBK], dim=2)
     weight_TBMD, bias_TBM = batch.output_rows(word_TBM)
     product_TBM = torch.matmul(weight_TBMD, batch.hidden_TBD.unsqueeze(3)).squeeze(3)
@@ -52,7 +52,7 @@ def _loss(batch: OutputBatch, target_score_TB: Tensor, noise_score_TBK: Tensor) 
 
 
 def _log_expected(batch: OutputBatch, words: Tensor) -> Tensor:
-    """Compute ln(Z · K · p_n(w)): what a word's raw score must exceed to pass for data."""
+    """Compute ln(Z · K · p_n(w)): a word whose raw score is above it looks more like data than noise."""
     return batch.noise.log_prob(words) + batch.log_num_noise(batch.num_noise, from_batch=False) + batch.log_z
 
 

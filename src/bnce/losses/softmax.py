@@ -2,7 +2,7 @@
 
 `cross_entropy` is the plain form. `chunked_cross_entropy` is its fast twin: the logits exist for a few positions at a
 time and their gradient is formed in the same visit, so memory is bounded and no product is done twice. On two CPU cores
-it trains 1.6 times the words per second of the plain form at V = 20K, so the comparison with it is a fair one.
+it trains 1.6 times as many words per second as the plain form at V = 20K, which makes the comparison fair.
 
 Legend: N positions, D hidden, V vocabulary.
 """

@@ -1,6 +1,6 @@
-"""The ways at hand to compute the softmax's cross entropy, and which of them is the fastest here.
+"""All available implementations of the softmax's cross entropy, and which of them is the fastest here.
 
-A comparison with the softmax is worth as much as the softmax is fast, so everybody's is here, each behind the signature
+A comparison is fair only with a fast softmax, so all implementations we know are here, each with the signature
 of `cross_entropy`: our own (`fused`), PyTorch's plain and compiled ones and its `linear_cross_entropy`, and where they
 are installed Cut Cross-Entropy and Liger.
 

@@ -13,7 +13,7 @@ State = tuple[Tensor, ...]
 class Body(nn.Module):
     """Embedded words in, last hidden layer out; it never sees the vocabulary."""
 
-    num_context = 0  # words before the first position that a chunk must bring along: C
+    num_context = 0  # C: extra words that a chunk needs before its first position
     num_words: int | None = None  # that a position is predicted from; None: all before it
     output_size: int  # D
 

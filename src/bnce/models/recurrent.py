@@ -71,7 +71,7 @@ class Recurrent(Body):
         return hidden_TBD, tuple(part.detach() for part in after)
 
     def _run_fast(self, kernel: ModuleType, embedded_TBE: Tensor, state: State) -> tuple[Tensor, State]:
-        """Compute the same in autocast's type; a dense layer to follow gets columns of zeros beside the hidden ones."""
+        """Compute the same in autocast's type; hidden rows get columns of zeros for a dense layer that follows."""
         weights, dtype = self.cell.all_weights[0], product_dtype(embedded_TBE)
         run = kernel.lstm if isinstance(self.cell, nn.LSTM) else kernel.rnn
         with torch.autocast(embedded_TBE.device.type, enabled=False):
@@ -82,7 +82,7 @@ class Recurrent(Body):
     def branch(self, embedded_WE: Tensor, word_B: Tensor, state: State, parent_B: Tensor) -> tuple[Tensor, State]:
         """Run one step from W words and P states into B pairs of them: hidden (B, D) and the state after each pair.
 
-        What `forward` would multiply for every pair is multiplied once for a word and once for a state.
+        Each word and each state is multiplied once, not once per pair as in `forward`.
         """
         input_weight, state_weight, *biases = self.cell.all_weights[0]
         input_WG = F.linear(embedded_WE, input_weight, biases[0] + biases[1])

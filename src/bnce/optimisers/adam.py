@@ -54,7 +54,7 @@ class Adam:
         adam_(self.flat, grad, self.mean, self.square, self.count, rate, clip, BETAS)
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Name what a resumed run must know."""
+        """Name the tensors that a resumed run needs."""
         return {"mean": self.mean, "square": self.square, "count": self.count}
 
 

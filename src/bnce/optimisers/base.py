@@ -63,6 +63,6 @@ class Optimiser(ABC):
         return {}
 
     def load_state_tensors(self, state: dict[str, Tensor]) -> None:
-        """Take back what `state_tensors` gave."""
+        """Restore what `state_tensors` returned."""
         for name, tensor in self.state_tensors().items():
             tensor.copy_(state[name])

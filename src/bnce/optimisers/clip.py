@@ -19,7 +19,7 @@ class Gradients:
 
 
 def measure(touched: dict[str, tuple[Tensor, Tensor]], dense: dict[str, Tensor], body: Tensor) -> Gradients:
-    """Measure the norm over all parameters; the rows must be merged, or it would be another."""
+    """Measure the norm over all parameters; equal rows must be merged first, otherwise the norm is wrong."""
     parts = [body, *(grad for _, grad in touched.values()), *dense.values()]
     norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(part) for part in parts]))
     return Gradients(norm, touched, dense, body)

@@ -44,7 +44,7 @@ class Schedule:
             self.halvings, self.epochs_without_better = self.halvings + 1, 0
 
     def state(self) -> dict[str, float]:
-        """Give what a resumed run must know."""
+        """Give what a resumed run needs."""
         return {
             "halvings": self.halvings,
             "epochs_without_better": self.epochs_without_better,
@@ -52,7 +52,7 @@ class Schedule:
         }
 
     def load_state(self, state: dict[str, float]) -> None:
-        """Take back what `state` gave."""
+        """Restore what `state` returned."""
         self.halvings = int(state["halvings"])
         self.epochs_without_better = int(state["epochs_without_better"])
         self.best = float(state["best"])

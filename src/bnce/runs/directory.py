@@ -1,11 +1,11 @@
 """A run on disk: what it was asked to do, what it has learned, and what was measured on the way.
 
 RUN/config.toml        every setting that decides what is computed
-RUN/vocab.txt          the words, one a line; the line's number is the id
+RUN/vocab.txt          the words, one per line; the line number is the id
 RUN/counts.npy         how often each word is a target that is trained on: the noise, and where the bias starts
 RUN/normaliser.json    how text becomes words, so that new text can be read the same way
 RUN/summary.json       size, speed, machine, command, and whether the run has finished
-RUN/metrics.jsonl      one line an evaluation on validation
+RUN/metrics.jsonl      one line per evaluation on validation
 RUN/evaluation.json    the model on the test split, once the run has finished
 RUN/model.safetensors  the model with the best validation perplexity so far
 RUN/state-*            the newest states a run can be resumed from

@@ -69,7 +69,7 @@ class SentenceScorer:
         self._sample = None if num_checked is None else _Sample(num_checked, seed)
 
     def begin_document(self) -> None:
-        """Forget the sentences before, where they are carried over."""
+        """Start afresh: forget the earlier sentences."""
         if self._stream is not None:
             self._stream = _Stream(self.model)
 

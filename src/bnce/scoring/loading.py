@@ -1,4 +1,4 @@
-"""`bnce.load`: whatever can be asked for probabilities, opened by its path.
+"""`bnce.load`: open a run, a mixture or an n-gram model by its path.
 
 A mixture file is TOML; paths in it are relative to its own place:
 

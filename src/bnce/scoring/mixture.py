@@ -77,7 +77,7 @@ class MixtureModel(Model):
 
     @property
     def self_normalised(self) -> bool:
-        """Whether all runs in it do without the softmax."""
+        """Whether all runs in it are self-normalised."""
         return all(component.self_normalised for component in self.components)
 
     @property
@@ -86,7 +86,7 @@ class MixtureModel(Model):
         return self._first.device
 
     def refuse_unnormalised(self) -> None:
-        """Refuse to go without the softmax where a run in it was trained with it."""
+        """Refuse unnormalised probabilities if a run in it was trained with the softmax."""
         for component in self.components:
             component.refuse_unnormalised()
 
@@ -123,7 +123,7 @@ class MixtureModel(Model):
         ]
 
     def reader(self, *, normalised: bool = False, carry: bool = False) -> MixtureReader:
-        """Make what scores a text sentence by sentence; with `carry` runs go on, and n-gram models start afresh."""
+        """Make a reader that scores a text by sentence; with `carry` runs continue, n-gram models start afresh."""
         return MixtureReader(self, normalised, carry)
 
     def start(self) -> State:

@@ -1,11 +1,11 @@
-"""A language model, whatever it is: text in, probabilities and text out. `bnce.load` gives one.
+"""A language model of any kind: text in, probabilities and text out. `bnce.load` gives one.
 
-A run, an n-gram model and a mixture of such answer the same calls. All keep the same conventions: text is cut into
+A run, an n-gram model and a mixture of them have the same methods and the same conventions: text is cut into
 words as the training text was; every sentence starts afresh unless it is scored after others; `</s>` is scored at its
 end; a word that a model does not know gets the probability of its `<unk>`. Probabilities use the constant Z of training
-unless `normalised` asks for the softmax: a self-normalised model needs no pass over its vocabulary.
+unless `normalised` is true, which uses the softmax. A self-normalised model needs no pass over its vocabulary.
 
-What is scored from text has log10 probabilities, as SRILM and KenLM give them; all else has natural logarithms.
+Methods that score text give log10 probabilities, as SRILM and KenLM do; all others give natural logarithms.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ State = Any
 
 
 class Reader:
-    """Scores the sentences of a text in their order; those of a model that remembers nothing start afresh each."""
+    """Scores the sentences of a text in their order. With a model without memory, each sentence starts afresh."""
 
     def __init__(self, model: Model, normalised: bool) -> None:
         self.model, self.normalised = model, normalised
@@ -49,7 +49,7 @@ class Reader:
         return self.model.score_words(sentences, normalised=self.normalised)
 
     def begin_document(self) -> None:
-        """Forget the sentences before, where they are carried over."""
+        """Start afresh: forget the earlier sentences."""
         return
 
     def check(self) -> Check | None:
@@ -82,22 +82,22 @@ class Model(ABC):
 
     @property
     def has_constant(self) -> bool:
-        """Whether the softmax and the constant Z differ: an n-gram model is always normalised."""
+        """Whether probabilities with the softmax and with the constant Z differ; those of n-gram models do not."""
         return False
 
     @property
     def self_normalised(self) -> bool:
-        """Whether unnormalised probabilities can be had."""
+        """Whether the model gives unnormalised probabilities."""
         return True
 
     @property
     def log_z(self) -> float | None:
-        """The constant ln Z of unnormalised probabilities; None where there is none, or more than one."""
+        """The constant ln Z of unnormalised probabilities; None if there is none or more than one."""
         return None
 
     @property
     def max_context(self) -> int | None:
-        """How many words before it a network predicts a word from; None where there is no such number."""
+        """The largest number of earlier words that a word is predicted from; None if there is no such limit."""
         return None
 
     @property
@@ -106,7 +106,7 @@ class Model(ABC):
         return "cpu"
 
     def refuse_unnormalised(self) -> None:
-        """Refuse to go without the softmax where a model was not trained to be normalised without it."""
+        """Refuse unnormalised probabilities if the model was trained with the softmax."""
         return
 
     @abstractmethod
@@ -118,14 +118,14 @@ class Model(ABC):
         share_prefixes: bool = False,
         after: Sequence[State] | None = None,
     ) -> list[WordScores]:
-        """Score sentences that are cut into words, each afresh, or `after` a state of its own.
+        """Score sentences that are already cut into words, each afresh, or each `after` its own state.
 
-        `share_prefixes` says that neighbours begin alike, as hypotheses of one utterance do: each prefix is computed
-        once. With `after` it is always so. A model that remembers nothing between sentences starts each afresh.
+        With `share_prefixes`, a prefix that neighbours share, as hypotheses of one utterance do, is computed only
+        once. With `after` this is always so. A model without memory between sentences starts each one afresh.
         """
 
     def reader(self, *, normalised: bool = False, carry: bool = False) -> Reader:
-        """Make what scores a text sentence by sentence; with `carry` runs go on from the sentence before."""
+        """Make a reader that scores a text by sentence; with `carry` runs continue from the sentence before."""
         return Reader(self, normalised)
 
     @abstractmethod
@@ -133,7 +133,7 @@ class Model(ABC):
         """Give the state at the start of a text, with nothing before it."""
 
     def read_words(self, states: Sequence[State], sentences: Sequence[Words]) -> list[State]:
-        """Move each of several states on by a sentence of its own, which is cut into words, and by its `</s>`."""
+        """Advance each state by its own sentence, which is already cut into words, and by `</s>`."""
         return list(states)
 
     @abstractmethod
@@ -142,16 +142,16 @@ class Model(ABC):
 
     @abstractmethod
     def next_log_probs(self, state: State, words: Words, *, normalised: bool = False) -> Floats:
-        """Compute ln p of each of these words, were it the next one."""
+        """Compute ln p of each of these words as the next word."""
 
     def scorer(self) -> Any:
-        """Make what a beam search calls: `start`, `advance` and `score`, over ids and in natural logarithms."""
+        """Make a scorer for beam searches: `start`, `advance` and `score`, with word ids and natural logarithms."""
         return word_by_word.WordScorer(self)
 
     def next_words_after(
         self, prompts: Sequence[Words], k: int = 10, *, normalised: bool = True
     ) -> list[list[NextWord]]:
-        """Find the k likeliest words after each of several prompts, which are cut into words."""
+        """Find the k most likely words after each prompt; prompts are lists of words."""
         check_num_next(k)
         if not normalised:
             self.refuse_unnormalised()
@@ -160,18 +160,18 @@ class Model(ABC):
     def continue_words(
         self, words: Words, num_texts: int, max_words: int, sampling: Sampling, seed: int
     ) -> list[list[int]]:
-        """Continue words in several ways, each up to `</s>` or `max_words` words; gives the ids of what is new."""
+        """Continue words in several ways, each up to `</s>` or `max_words` words; returns the ids of the new words."""
         return word_by_word.continue_words(self, words, num_texts, max_words, sampling, seed)
 
     def words(self, text: str) -> list[str]:
-        """Cut a text into the words of one sentence, whatever marks are in it: a hypothesis must not fall apart."""
+        """Cut a text into the words of one sentence, even if it has sentence marks: a hypothesis must stay whole."""
         if not isinstance(text, str):
             raise UserError(f"A text is {text!r:.60}: give a string.")
         sentences = _by_lines(self.normaliser)(text.replace("\n", " "))
         return sentences[0] if sentences else []
 
     def encode(self, words: Iterable[str]) -> NDArray[np.int64]:
-        """Give the ids of a sentence's words and of the `</s>` after them."""
+        """Give the ids of a sentence's words, with `</s>` at the end."""
         return np.append(self.vocabulary.encode(words), END)
 
     def ids(self, words: Words) -> list[int]:
@@ -182,14 +182,14 @@ class Model(ABC):
     def score(self, sentences: Iterable[str], *, normalised: bool = False, carry: bool = False) -> list[ScoredSentence]:
         """Score sentences: log10 probabilities of every word and of `</s>`, in the order of the sentences.
 
-        Each starts from a fresh state; with `carry` runs go on from where the one before ended.
+        Each sentence starts from a fresh state; with `carry`, runs continue from where the previous sentence ended.
         """
         if isinstance(sentences, str):
             raise UserError("The sentences to score are one string: give a list of them, such as ['a sentence'].")
         return list(self.reader(normalised=normalised, carry=carry).read(map(self.words, sentences)))
 
     def read(self, state: State, text: str) -> State:
-        """Give the state after one more sentence and its `</s>`, for what comes next in the same text."""
+        """Give the state after one more sentence and its `</s>`, for the next sentence of the same text."""
         return self.read_words([state], [self.words(text)])[0]
 
     def rescore(
@@ -205,7 +205,7 @@ class Model(ABC):
         """Sort the hypotheses of one utterance, texts or (text, score) pairs, the best first; equals keep their order.
 
         total = score_weight · score + lm_weight · ln p − word_penalty · words; a higher score is better. With `after`,
-        a state that `start` and `read` give, ln p is that after the utterances before.
+        a state from `start` or `read`, the earlier utterances are the context of ln p.
         """
         if isinstance(hypotheses, str):
             raise UserError("The hypotheses are one string: give a list of them, such as ['one', ('another', -3.5)].")
@@ -225,7 +225,7 @@ class Model(ABC):
         return sorted(found, key=lambda one: -one.total)
 
     def next_words(self, text: str = "", k: int = 10, *, normalised: bool = True) -> list[NextWord]:
-        """Find the k likeliest words after a text, the likeliest first, `</s>` and `<unk>` among them.
+        """Find the k most likely words after a text, the most likely first, including `</s>` and `<unk>`.
 
         The order is exact; the probabilities are those of the softmax, or with the constant Z.
         """
@@ -234,7 +234,7 @@ class Model(ABC):
     def generate(
         self, prompt: str = "", num_texts: int = 1, max_words: int = 40, sampling: Sampling | None = None, seed: int = 1
     ) -> list[str]:
-        """Go on from a prompt in several ways; a text that found no end ends in `…`."""
+        """Continue a prompt in several ways; a text that was cut off at `max_words` ends in `…`."""
         words = self.words(prompt)
         texts = []
         for made in self.continue_words(words, num_texts, max_words, sampling or Sampling(), seed):

@@ -80,7 +80,7 @@ class RunModel(Model):
 
     @property
     def self_normalised(self) -> bool:
-        """Whether the run was trained to do without the softmax."""
+        """Whether the run was trained with a loss that makes it self-normalised."""
         return self.log_z is not None
 
     @property
@@ -99,7 +99,7 @@ class RunModel(Model):
         return str(self.network.embedding.device)
 
     def refuse_unnormalised(self) -> None:
-        """Refuse to go without the softmax where the run was trained with it."""
+        """Refuse unnormalised probabilities if the run was trained with the softmax."""
         refuse_unnormalised(self.network)
 
     def score_words(
@@ -154,13 +154,13 @@ class RunModel(Model):
         return self._share(words, ids, found.double().cpu().numpy())[0]
 
     def scorer(self) -> Scorer:
-        """Make what a beam search calls: `start`, `advance` and `score`, over ids and in natural logarithms."""
+        """Make a scorer for beam searches: `start`, `advance` and `score`, with word ids and natural logarithms."""
         return Scorer(self.network)
 
     def next_words_after(
         self, prompts: Sequence[Words], k: int = 10, *, normalised: bool = True
     ) -> list[list[NextWord]]:
-        """Find the k likeliest words after each of several prompts, in one pass for all."""
+        """Find the k most likely words after each of several prompts, in one pass for all."""
         check_num_next(k)
         if not normalised:
             self.refuse_unnormalised()
@@ -182,7 +182,7 @@ class RunModel(Model):
     def continue_words(
         self, words: Words, num_texts: int, max_words: int, sampling: Sampling, seed: int
     ) -> list[list[int]]:
-        """Continue words in several ways, all texts side by side; gives the ids of what is new."""
+        """Continue words in several ways, all texts side by side; returns the ids of the new words."""
         ids = self.vocabulary.encode(words).tolist()
         return generate(self.network, ids, num_texts, max_words, sampling, seed)
 

@@ -1,4 +1,4 @@
-"""What models give, whichever they are: probabilities of words by sentence, totals, next words, sorted hypotheses.
+"""The results of all models: probabilities of words by sentence, totals, next words, sorted hypotheses.
 
 `WordScores` has natural logarithms, as models compute them; sentences and totals have logarithms to the base 10, as
 SRILM and KenLM print them. OOV words are those outside the vocabulary; they are scored as `<unk>`, and figures come
@@ -141,7 +141,7 @@ class NextWord:
 
 @dataclass(frozen=True)
 class RescoredHypothesis:
-    """A hypothesis with what decides over it; `place` is where it stood in the list that was given."""
+    """A hypothesis with its scores; `place` is its place in the given list."""
 
     text: str
     total: float

@@ -1,4 +1,4 @@
-"""A model as a beam search sees it: states that move on by a word, and the log-probabilities of words after them.
+"""A model as a beam search sees it: states that advance by a word, and the log-probabilities of the next words.
 
 All logarithms are natural. A state stands for a whole history; it is never changed, so hypotheses may share one, and
 any number of them go through the network side by side. `prefixes` scores whole lists of hypotheses with it.
@@ -41,7 +41,7 @@ class States:
         return len(self.hidden_BD)
 
     def select(self, place_B: Tensor) -> States:
-        """Take some of the states, in any order and as often as wanted."""
+        """Take some of the states, in any order, also repeatedly."""
         chosen = States(
             self.context_CB.index_select(1, place_B),
             tuple(part.index_select(1, place_B) for part in self.recurrent),
@@ -103,7 +103,7 @@ class Scorer:
     def score(self, states: Sequence[State], words: Words, normalised: bool = False) -> Tensor:
         """Compute ln p of words after states: one each (B,) or several each (B, K).
 
-        Unnormalised reads the rows of these words alone; normalised passes over the vocabulary once for each state
+        Unnormalised reads only the rows of these words. Normalised passes over the vocabulary once for each state
         that was never normalised before.
         """
         if not states:
@@ -237,7 +237,7 @@ def gather(states: Sequence[State]) -> States:
 
 
 def check_ids(model: LanguageModel, smallest: int, largest: int) -> None:
-    """Refuse ids of no words: a negative one would be counted from the end of a table, without a complaint."""
+    """Refuse ids outside the vocabulary: a negative id would silently count from the end of a table."""
     vocab_size = model.output.vocab_size
     if smallest < 0 or largest >= vocab_size:
         raise UserError(
@@ -246,7 +246,7 @@ def check_ids(model: LanguageModel, smallest: int, largest: int) -> None:
 
 
 def refuse_unnormalised(model: LanguageModel) -> None:
-    """Refuse to go without the softmax where a model was not trained to be normalised without it."""
+    """Refuse unnormalised probabilities if the model was trained with the softmax."""
     if not model.output.normalises:
         raise UserError(
             "This model was trained with the softmax and has no constant Z: "

@@ -19,13 +19,13 @@ from bnce.reading import read_object
 
 
 def count_words(hypothesis: str) -> int:
-    """Count what a word penalty counts: what stands between blanks, as the recogniser wrote it."""
+    """Count the words for the word penalty: those between blanks, as the recogniser wrote them."""
     return len(hypothesis.split())
 
 
 @dataclass(frozen=True)
 class Weights:
-    """What each score counts; by default the new language model takes the old one's place."""
+    """The weight of each score; by default the new language model replaces the old one."""
 
     am_weight: float = 1.0
     old_lm_weight: float = 0.0

@@ -1,4 +1,4 @@
-"""What any model can do that moves on by a word and tells the probabilities of the next: slow, and of any kind.
+"""What any model can do that advances word by word and gives the probabilities of the next word: general, but slow.
 
 The next word is one of the model's `vocabulary`. A run has faster ways of its own.
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def likeliest(model: Model, prompt: Sequence[str], k: int, normalised: bool) -> list[NextWord]:
-    """Find the k likeliest words after a prompt."""
+    """Find the k most likely words after a prompt."""
     words = model.vocabulary.words
     log_prob_V = model.next_log_probs(_after(model, prompt), words, normalised=normalised)
     return [NextWord.of(words[place], float(log_prob_V[place])) for place in _highest(log_prob_V, k)]
@@ -33,7 +33,7 @@ def likeliest(model: Model, prompt: Sequence[str], k: int, normalised: bool) -> 
 def continue_words(
     model: Model, words: Sequence[str], num_texts: int, max_words: int, sampling: Sampling, seed: int
 ) -> list[list[int]]:
-    """Continue words in several ways, each up to `</s>` or `max_words` words; gives the ids of what is new."""
+    """Continue words in several ways, each up to `</s>` or `max_words` words; returns the ids of the new words."""
     check_texts(num_texts, max_words, seed)
     spelt = model.vocabulary.words
     generator = torch.Generator().manual_seed(seed)

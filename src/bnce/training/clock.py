@@ -1,4 +1,4 @@
-"""How long a run has trained, and how fast: the clock runs while a model trains and stands while it is measured."""
+"""How long a run has trained, and how fast: the clock runs during training and stops during evaluation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TrainingClock:
     def count(self, num_tokens: int, *, is_startup: bool) -> None:
         """Hear of a step that was made.
 
-        What is done once a process, however long the run, is kept apart: it says nothing of training's speed.
+        Work that is done once per process is kept apart, because it says nothing about the training speed.
         """
         if not is_startup:
             self.timed_tokens += num_tokens
@@ -48,7 +48,7 @@ class TrainingClock:
         self._started = now
 
     def mark_evaluation(self) -> None:
-        """Begin to count anew what lies between two evaluations."""
+        """Reset the counts between two evaluations."""
         self.seconds_at_evaluation, self.timed_tokens_at_evaluation = self.seconds, self.timed_tokens
 
     @property
@@ -66,7 +66,7 @@ class TrainingClock:
         return self.seconds + (time.monotonic() - self._started if self._started is not None else 0.0)
 
     def state(self) -> dict[str, float]:
-        """Give what a resumed run must know."""
+        """Give what a resumed run needs."""
         return {
             "seconds": self.seconds,
             "startup_seconds": self.startup_seconds,
@@ -76,7 +76,7 @@ class TrainingClock:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` gave."""
+        """Restore what `state` returned."""
         self.seconds, self.startup_seconds = state["seconds"], state["startup_seconds"]
         self.timed_tokens = state["timed_tokens"]
         self.timed_tokens_at_evaluation = state["timed_tokens_at_evaluation"]

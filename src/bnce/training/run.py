@@ -30,7 +30,7 @@ ALL_BUT_LITTLE = 0.9  # of a text; who trains on less of it is told
 
 @dataclass(frozen=True)
 class Start:
-    """What a run starts from in place of chance: a model's tensors by name, and where they come from."""
+    """What a run starts from instead of random weights: a model's tensors by name, and where they come from."""
 
     tensors: Mapping[str, Tensor]
     record: Mapping[str, Any]
@@ -133,7 +133,7 @@ def _tell_of_part(config: RunConfig, corpus: Corpus, observer: Observer) -> None
 
 
 def _choose_threads(run: RunDirectory, num_threads: int, resume: bool) -> None:
-    """Train with so many CPU threads; with 0, one per core, or as many as a resumed run had, for the same bits."""
+    """Set the number of CPU threads; 0: one per core, or as many as a resumed run had, to get the same bits."""
     before = read_summary(run.path).get("threads") if resume else None
     kept = before if isinstance(before, int) and 1 <= before <= MAX_THREADS else 0
     use_threads(num_threads or kept)

@@ -25,7 +25,7 @@ Breakable = Callable[[], AbstractContextManager[None]]
 
 
 class TrainingStep:
-    """Trains a model by one chunk a call, and keeps what goes on from call to call."""
+    """Trains a model with one chunk per call, and keeps the state between calls."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class TrainingStep:
 
     @property
     def starts_up(self) -> bool:
-        """Whether the next call is one of the first on a GPU, which cost seconds once and are not to be timed."""
+        """Whether the next call is one of the first on a GPU; those take seconds once and must not be timed."""
         return self.device.type == "cuda" and self._graph is None
 
     def reset_state(self) -> None:
@@ -64,7 +64,7 @@ class TrainingStep:
         """Train on a chunk at `factor` times the configured rates.
 
         On a CPU a step can take many seconds. What it computes before it changes anything is done inside `breakable`,
-        which may end it by an exception; the step has not begun, then.
+        which may end it with an exception; the step then counts as not begun.
         """
         self.optimiser.set_factor(factor)
         if self.device.type != "cuda":
@@ -133,13 +133,13 @@ class TrainingStep:
         self._graph = graph
 
     def tensors(self) -> dict[str, Tensor]:
-        """Name what a resumed run must know."""
+        """Name the tensors that a resumed run needs."""
         return {
             "loss_total": self.loss_total,
             **{f"hidden.{place}": part for place, part in enumerate(self.state)},
         }
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Take back what `tensors` gave."""
+        """Restore what `tensors` returned."""
         for name, tensor in self.tensors().items():
             tensor.copy_(tensors[name])

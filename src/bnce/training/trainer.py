@@ -190,7 +190,7 @@ class Trainer:
             raise self._not_finite("loss" if not math.isfinite(loss) else "gradient", self.progress.step - 1)
 
     def _check_parameters(self) -> None:
-        """Look at what the last step made, which its loss does not show: a checkpoint must be one to go on from."""
+        """Check what the last step computed, which its loss does not show: a checkpoint must be usable."""
         if not all(bool(torch.isfinite(parameter).all()) for parameter in self.model.parameters()):
             raise self._not_finite("model", self.progress.step - 1)
 
@@ -233,7 +233,7 @@ class Trainer:
         self.observer.evaluated(record)
 
     def _take_in(self, record: dict[str, Any]) -> None:
-        """Draw the conclusions of an evaluation that is written down: made just now, or before the run was killed."""
+        """Act on an evaluation that is already written: made just now, or before the run was killed."""
         perplexity = record["ppl_f"]
         if self.progress.step:
             self._warn_if_astray(perplexity)
@@ -244,7 +244,7 @@ class Trainer:
         self.clock.mark_evaluation()
 
     def _warn(self, sentence: str) -> None:
-        """Say something once a run that its summary and reports should say, too."""
+        """Warn once per run; the summary and reports repeat the warning."""
         if sentence not in self.progress.warnings:
             self.progress.warnings.append(sentence)
             self.observer.noticed(sentence)
@@ -291,7 +291,7 @@ class Trainer:
         }
 
     def _note_device(self, name: str) -> None:
-        """Keep the names of all devices the run was trained on: its speed is that of none of them, then."""
+        """Keep the names of all devices the run was trained on: its speed is then not the speed of one device."""
         devices = self.progress.devices
         if devices and devices[-1] != name:
             self.observer.noticed(
