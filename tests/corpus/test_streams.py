@@ -77,12 +77,6 @@ def test_a_memory_map_is_read_and_left_alone(tmp_path: Path) -> None:
     assert ids.tolist() == [1, 2, 3, 4, 5, 6]
 
 
-def test_chunks_from_the_middle() -> None:
-    streams = Streams(numbered(20), batch_size=2, num_steps=3)
-    later = list(streams.chunks(2))
-    assert [chunk.target_TB.tolist() for chunk in later] == [streams.chunk(i).target_TB.tolist() for i in (2, 3)]
-
-
 def test_too_little_text_is_refused_with_the_numbers() -> None:
     Streams(numbered(40), batch_size=8, num_steps=5)
     with pytest.raises(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from bnce.cli.conditions import MAY_EXCEED, read_as, warn_of_tokenised
-from bnce.cli.console import open_corpus, progress_bar, stdout
+from bnce.cli.console import open_corpus, shown_progress, stdout
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,11 +36,8 @@ def evaluate_mixture(
         name, sentences = text, _sentences_of_text(model, text, errors, tokenised)
     else:
         name, sentences = split or "test", _sentences_of_corpus(model, corpus, split or "test")
-    with progress_bar() as bar:
-        task = bar.add_task(f"evaluating on {escape(name)}", total=None)
-        figures = evaluate_sentences(
-            model, _first(sentences, max_tokens), lambda done: bar.update(task, completed=done)
-        )
+    with shown_progress(f"evaluating on {name}") as progress:
+        figures = evaluate_sentences(model, _first(sentences, max_tokens), lambda done: progress(done, 0))
     return {"run": str(path), "split" if text is None else "text": name, **figures}
 
 

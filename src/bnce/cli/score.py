@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
 from bnce import files
 from bnce.cli.completion import complete
 from bnce.cli.conditions import MAY_EXCEED, TokenisedOption, read_as, seen_by_score, warn_of_tokenised
-from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr
+from bnce.cli.console import JsonOption, ThreadsOption, print_json, shown_progress, stderr
 from bnce.cli.options import (
     MODE_HELP,
     MODES,
@@ -125,7 +124,7 @@ def score(
     reader = _open_reader(model, normalised, carry, num_checked if mode == CHECKED else None)
     cutter = _Cutter(read_as(model.normaliser, tokenised), split)
     totals = Totals()
-    with _shown_progress(text, source_bytes(text)) as show:
+    with _shown_reading(text, source_bytes(text)) as show:
         for scored in _score_documents(reader, _documents(lines, documents is not None), cutter):
             totals.add(scored)
             if as_jsonl:
@@ -230,11 +229,10 @@ def _with_what(model: Model, normalised: bool, carry: bool) -> str:
 
 
 @contextlib.contextmanager
-def _shown_progress(name: str, num_bytes: int) -> Iterator[Callable[[int], object]]:
+def _shown_reading(name: str, num_bytes: int) -> Iterator[Callable[[int], object]]:
     """Give what shows how much of a file is read, where a bar would not stand among the results."""
     if not num_bytes or (sys.stdout.isatty() and sys.stderr.isatty()):
         yield lambda num_bytes_read: None
         return
-    with progress_bar() as bar:
-        task = bar.add_task(f"scoring {escape(name)}", total=num_bytes)
-        yield lambda num_bytes_read: bar.update(task, completed=num_bytes_read)
+    with shown_progress(f"scoring {name}") as progress:
+        yield lambda num_bytes_read: progress(num_bytes_read, num_bytes)

@@ -79,10 +79,9 @@ class Streams:
         """Count the different targets of the chunk that has most of them, where that is quickly done."""
         return None
 
-    def chunks(self, begin: int = 0) -> Iterator[Chunk]:
-        """Read the chunks from `begin` to the end of the epoch."""
-        for index in range(begin, len(self)):
-            yield self.chunk(index)
+    def chunks(self) -> Iterator[Chunk]:
+        """Read the chunks of an epoch."""
+        return map(self.chunk, range(len(self)))
 
 
 class DeviceStreams(Streams):
