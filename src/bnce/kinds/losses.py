@@ -76,7 +76,7 @@ LOSSES: Registry[Loss] = Registry(
     Loss(
         name="nce",
         shown="NCE",
-        help="own noise words for every position",
+        help="separate noise words for each position",
         built_by="bnce.losses.sampled_nce:nce",
         checked_by="bnce.losses.by_equation:nce",
         self_normalises=True,
@@ -99,7 +99,7 @@ LOSSES: Registry[Loss] = Registry(
     Loss(
         name="bnce",
         shown="B-NCE",
-        help="the batch is the noise; adaptive with loss.num_noise > 0",
+        help="the other target words of the batch are the noise; with loss.num_noise > 0, drawn words are added",
         built_by="bnce.losses.batch_nce:batch_nce",
         checked_by="bnce.losses.by_equation:batch_nce",
         self_normalises=True,
@@ -114,7 +114,7 @@ LOSSES: Registry[Loss] = Registry(
     Loss(
         name="chunk-bnce",  # ours; beside the paper's in its tables
         shown="chunk B-NCE",
-        help="the chunk is the noise",
+        help="the target words of the other streams, at all time steps of the chunk, are the noise",
         built_by="bnce.losses.chunk_nce:chunk_nce",
         checked_by="bnce.losses.by_equation:chunk_nce",
         self_normalises=True,
