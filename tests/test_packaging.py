@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -106,12 +107,17 @@ def top_level(name: str, seen: set[str]) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """Build the sdist of what is tracked here, the wheel from the sdist, and install that into an empty environment."""
+    """Build the sdist of what is here, the wheel from the sdist, and install that into an empty environment."""
     place = tmp_path_factory.mktemp("packaging")
     source, dist, environment = place / "source", place / "dist", place / "environment"
 
+    # pip would find these sources on it, and take them for an install.
+    without_path = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
     def run(*command: str | Path, cwd: Path = place) -> str:
-        done = subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True, timeout=200)
+        done = subprocess.run(
+            list(map(str, command)), cwd=cwd, env=without_path, capture_output=True, text=True, timeout=200
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
@@ -119,11 +125,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
         code = f"import sys; from setuptools import build_meta; print(build_meta.build_{kind}(sys.argv[1]))"
         return dist / run(sys.executable, "-c", code, dist, cwd=directory).splitlines()[-1]
 
-    names = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).splitlines()
-    for name in names:
-        if (ROOT / name).is_file():
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            (source / name).symlink_to(ROOT / name)
+    left_out = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.partial")
+    for name in ("src", "docs", "benchmarks", "examples", "tests"):
+        shutil.copytree(ROOT / name, source / name, ignore=left_out)
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy(path, source)
     sdist = build("sdist", source)
     with tarfile.open(sdist) as archive:
         archive.extractall(place / "unpacked", filter="data")
