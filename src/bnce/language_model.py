@@ -1,6 +1,6 @@
 """The whole network: an embedding table, a body, and the output layer.
 
-Legend: T time steps, B streams, C context words a chunk brings along, L = C + T, E embedding, D hidden, V vocabulary.
+Legend: T time steps, B streams, C context words that a chunk needs, L = C + T, E embedding, D hidden, V vocabulary.
 """
 
 from __future__ import annotations

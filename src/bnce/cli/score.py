@@ -141,7 +141,7 @@ def score(
         checked = {} if check is None else {"check": dataclasses.asdict(check)}
         print_json({**record, "log_base": 10, "log_z": log_z, **totals.to_dict(), **checked})
         return
-    # Of JSON lines there is one a sentence and none besides.
+    # Of JSON lines there is exactly one per sentence.
     summary = sys.stderr if as_jsonl else sys.stdout
     summary.write(form.summary(totals, text))
     if check is not None:

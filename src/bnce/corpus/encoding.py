@@ -44,7 +44,7 @@ class StoredSplit(NamedTuple):
 
 
 class StoredBlock(NamedTuple):
-    """A numbered block in a scratch file: its words, one a line, then the numbers of its splits."""
+    """A numbered block in a scratch file: its words, one per line, then the numbers of its splits."""
 
     path: Path
     offset: int
@@ -76,7 +76,7 @@ def number_and_store(block: Block, normaliser: Normaliser, cut: Cut, directory: 
     numbered = number_block(block, normaliser, cut)
     words = numbered.words.slice(len(MARKS))
     train_counts = np.zeros(len(numbered.words), dtype=np.int64)
-    # One file a process: nobody else writes to it, and there are not thousands of them.
+    # One file per process: nobody else writes to it, and there are not thousands of them.
     path = directory / f"{os.getpid()}.numbers"
     splits = {}
     dtype = "uint16"
@@ -165,7 +165,7 @@ def encode_stored(job: tuple[StoredBlock, dict[str, int]], vocabulary: Path, dig
 
 @functools.lru_cache(maxsize=1)
 def read_ids(vocabulary: Path, digest: str) -> dict[bytes, int]:
-    """Read a vocabulary file once a process, as bytes: they take less room than strings and less time to look up.
+    """Read a vocabulary file once per process, as bytes: they take less room than strings and less time to look up.
 
     `digest` is for the cache alone: a path may be that of another file than it was.
     """

@@ -1,7 +1,7 @@
 """A corpus on disk: the ids of every split, the vocabulary, the noise counts, and how they were made.
 
 DIR/corpus.json   format, version, normaliser, vocabulary size and types, dtype, figures of every split, all hashes
-DIR/vocab.txt     one word a line; the line's number, from 0, is the id
+DIR/vocab.txt     one word per line; the line's number, from 0, is the id
 DIR/counts.npy    int64, how often every id is a target of the training split
 DIR/<split>.npy   the ids, one </s> at every sentence end, none at a start
 """

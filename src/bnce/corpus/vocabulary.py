@@ -33,7 +33,7 @@ class Vocabulary:
 
     @classmethod
     def read(cls, path: str | Path) -> Vocabulary:
-        """Read a vocabulary file: one word a line, the line's number, from 0, is the word's id."""
+        """Read a vocabulary file: one word per line, the line's number, from 0, is the word's id."""
         return cls(list(read_lines(str(path))), f"The vocabulary '{path}'")
 
     def write(self, path: str | Path) -> None:
@@ -73,7 +73,7 @@ class Vocabulary:
 
 
 def _check(words: list[str], ids: dict[str, int], source: str) -> None:
-    """Refuse words that a file of one word a line could not give back, naming the line."""
+    """Refuse words that a file of one word per line could not give back, naming the line."""
     text = "\n".join(words)
     # A million words at once take a twentieth of the time that they take one by one, which names the bad line.
     fine = tuple(words[: len(SPECIALS)]) == SPECIALS and len(ids) == len(words) and "\0" not in text

@@ -1,4 +1,4 @@
-"""Runs side by side: one row of raw numbers a run, in the paper's order, and what sets rows apart."""
+"""Runs side by side: one row of raw numbers per run, in the paper's order, and what sets rows apart."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ def _draw_quality(marked: Sequence[Marked]) -> Figure:
 
 
 def _draw_bars(bars: Sequence[tuple[Entry, float, str]], label: str) -> Figure:
-    """Draw one bar a run, with its name above it and its value behind it."""
+    """Draw one bar per run, with its name above it and its value behind it."""
     figure, axes = new_axes(height=max(HEIGHT, 0.9 + 0.5 * len(bars)))
     longest = max(value for _, value, _ in bars) or 1.0
     for place, (entry, value, shown) in enumerate(bars):

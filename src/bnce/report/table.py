@@ -112,7 +112,7 @@ def to_latex(comparison: Comparison) -> str:
 
 
 def to_csv(comparison: Comparison) -> str:
-    """Raw numbers, one line a run; the conditions are columns, since CSV has no place below the table."""
+    """Raw numbers, one line per run; the conditions are columns, since CSV has no place below the table."""
     written = io.StringIO()
     writer = csv.DictWriter(written, Row.columns(), lineterminator="\n")
     writer.writeheader()

@@ -109,7 +109,7 @@ def check_texts(num_texts: int, max_words: int, seed: int) -> None:
 
 
 def sample_words(score_BV: Tensor, sampling: Sampling, generator: torch.Generator) -> Tensor:
-    """Choose one word a row (B,) from raw scores."""
+    """Choose one word per row (B,) from raw scores."""
     if not sampling.allow_unknown:
         score_BV[:, UNK] = -torch.inf
     if sampling.temperature == 0:
@@ -125,7 +125,7 @@ def sample_words(score_BV: Tensor, sampling: Sampling, generator: torch.Generato
 
 
 def _next_words(output: OutputLayer, hidden_BD: Tensor, sampling: Sampling, generator: torch.Generator) -> Tensor:
-    """Choose one word a text (B,), in bounded memory."""
+    """Choose one word per text (B,), in bounded memory."""
     num_highest = 1 if sampling.temperature == 0 else sampling.top_k
     if num_highest:
         # The whole vocabulary is never laid out where only its highest scores are asked for.
@@ -171,7 +171,7 @@ def _cut(prob_BK: Tensor, top_p: float) -> Tensor:
 
 
 def _draw(prob_BK: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw one place a row (B,) by its weight: a point on the running sum, which one random number gives."""
+    """Draw one place per row (B,) by its weight: a point on the running sum, which one random number gives."""
     # In float64, where the sum of 800,000 small numbers loses none of them.
     sum_BK = prob_BK.double().cumsum(1)
     total_B1 = sum_BK[:, -1:]

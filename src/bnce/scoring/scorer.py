@@ -3,7 +3,7 @@
 All logarithms are natural. A state stands for a whole history; it is never changed, so hypotheses may share one, and
 any number of them go through the network side by side. `prefixes` scores whole lists of hypotheses with it.
 
-Legend: T time steps, B states side by side, C context words of an n-gram body, L = C + T, D hidden, K words a state,
+Legend: T time steps, B states side by side, C context words of an n-gram body, L = C + T, D hidden, K words per state,
 W different words, P different states.
 """
 

@@ -2,7 +2,7 @@
 
 The next word is one of the model's `vocabulary`. A run has faster ways of its own.
 
-Legend: B states, K words a state, V vocabulary.
+Legend: B states, K words per state, V vocabulary.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from bnce.text.sources import Document
 DOCUMENT_END = "\0"
 _BETWEEN = f"\n{DOCUMENT_END}\n"
 
-# A larger block has fewer distinct words a token, a smaller one less text in memory: beyond this little is gained.
+# A larger block has fewer distinct words per token, a smaller one less text in memory: beyond this little is gained.
 BLOCK_CHARACTERS = 2**22
 
 

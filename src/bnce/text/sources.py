@@ -166,7 +166,7 @@ def _whole_lines(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:
         if len(rest) + (len(chunk) if first_end < 0 else first_end) > MAX_LINE_BYTES:
             raise UserError(
                 f"{name}, line {num_lines + 1} is longer than {MAX_LINE_BYTES // 2**20} MiB: "
-                "put one sentence, paragraph or article on a line."
+                "put one sentence, paragraph or article per line."
             )
         if first_end < 0:
             rest += chunk
