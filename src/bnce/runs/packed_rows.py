@@ -1,7 +1,7 @@
 """Tables in fewer bits on disk: bf16, or int8 with one scale per row; unpacked they are float32 again.
 
-Only matrices with one row per word are packed. They are nearly all of a model, and a row's error stays in its own word's
-score; the body and the bias are small and stay exact.
+Only matrices with one row per word are packed. They are nearly all of a model, and a row's error affects only its own
+word's score. The body and the bias are small and stay exact.
 
 Legend: V rows of the table, D columns.
 """
