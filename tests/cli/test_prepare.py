@@ -252,7 +252,8 @@ def test_a_corpus_name_goes_before_a_file(bnce, place: Path, monkeypatch: pytest
     status, _, err = bnce("prepare", "ltcb", "--out", place / "c")
     assert (status, err) == (
         2,
-        "bnce: 'ltcb' is given 0 paths: give one, enwik9, plain or compressed; a file of that name is ./ltcb.\n",
+        "bnce: 'ltcb' needs one path but got 0: give enwik9, plain or compressed. For a file of that name, write "
+        "./ltcb.\n",
     )
     status, _, _ = bnce("prepare", "./ltcb", "--out", place / "c")
     assert status == 0

@@ -140,7 +140,7 @@ def test_says_why_perplexities_of_one_text_differ(bnce: Command, trained: Path, 
         assert f"Each word is predicted from {seen}.\n" in plain.stderr
         assert "a single one may be above 1 (its logarithm above 0)" in plain.stderr
         assert "per token: words and one </s> per sentence; including OOVs, each counts as <unk>" in plain.stderr
-        several = "1 of 4 lines hold several sentences, which the training text had </s> between: --split"
+        several = "1 of 4 lines have several sentences; the training text had </s> between sentences. --split"
         assert (several in plain.stderr) == (options == [])
         record = bnce("score", trained, text, *options, "--json").json
         assert (record["context"], record["max_context"]) == (context, None)

@@ -133,7 +133,7 @@ def test_refused_lists(tmp_path: Path, name: str, content: str | bytes, told: st
         ("spk-a-1 1 2\n", "line 1 has 3 columns: give a key and one score"),
         ("spk-a-1\n", "line 1 has 1 columns"),
         ("spk-a-1 inf\n", "line 1 has the score 'inf'"),
-        ("spk-a-1 1\nspk-a-2 1\nspk-a-3 1\nb-1 2\nb-1 3\n", "has 2 scores for 'b-1', of which there is 1 hypothesis"),
+        ("spk-a-1 1\nspk-a-2 1\nspk-a-3 1\nb-1 2\nb-1 3\n", "has 2 scores for 'b-1', but there is 1 hypothesis"),
     ],
 )
 def test_refused_scores(tmp_path: Path, content: str, told: str) -> None:

@@ -155,8 +155,8 @@ def score(
     stderr.print(f"Perplexities are {form.counted}.", markup=False)
     if cutter.num_several:
         stderr.print(
-            f"{cutter.num_several:,} of {cutter.num_lines:,} lines hold several sentences, which the training text had "
-            "</s> between: --split cuts lines likewise and gives the lower perplexity.",
+            f"{cutter.num_several:,} of {cutter.num_lines:,} lines have several sentences; the training text had </s> "
+            "between sentences. --split cuts lines in the same way and gives a lower perplexity.",
             markup=False,
         )
 

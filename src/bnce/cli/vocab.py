@@ -72,7 +72,9 @@ def vocab(
     if add is None and drop is None and unk_list is None:
         raise UserError("There is nothing to change: give --add, --drop or --unk-list.")
     if unk_list is None and (unk_rest or unk_rest_words is not None):
-        raise UserError("--unk-rest and --unk-rest-words are for the words of --unk-list: give it, or leave them out.")
+        raise UserError(
+            "--unk-rest and --unk-rest-words work only with --unk-list: give --unk-list, or leave them out."
+        )
     use_threads(threads)
     opened = RunDirectory.open(run)
     shared = None

@@ -187,8 +187,8 @@ class _Scores:
         for key, num in num_hypotheses.items():
             if len(self._scores[key]) > num:
                 raise UserError(
-                    f"{named(self.path)} has {len(self._scores[key])} scores for '{key}', of which there "
-                    f"{'is 1 hypothesis' if num == 1 else f'are {num} hypotheses'}: give one each."
+                    f"{named(self.path)} has {len(self._scores[key])} scores for '{key}', but there "
+                    f"{'is 1 hypothesis' if num == 1 else f'are {num} hypotheses'}: give one score per hypothesis."
                 )
 
 

@@ -70,8 +70,8 @@ def find_benchmark(sources: Sequence[str]) -> Benchmark | None:
         return None
     if len(sources) != 2:
         raise UserError(
-            f"'{sources[0]}' is given {len(sources) - 1} paths: give one, {benchmark.what}; "
-            f"a file of that name is ./{sources[0]}."
+            f"'{sources[0]}' needs one path but got {len(sources) - 1}: give {benchmark.what}. "
+            f"For a file of that name, write ./{sources[0]}."
         )
     benchmark.check(sources[1])
     return benchmark

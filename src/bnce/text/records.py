@@ -114,8 +114,7 @@ def _whole_characters(text: str, errors: str, place: str) -> str:
 def _no_field(place: str, field: str, fields: Any) -> UserError:
     names = ", ".join(f"'{name}'" for name in list(fields)[:8])
     return UserError(
-        f"{place} has no field '{field}': name one of {names or 'its own, of which it has none'} with "
-        f"{argument('field')}."
+        f"{place} has no field '{field}': it has {names or 'none'}; name a field with {argument('field')}."
     )
 
 
