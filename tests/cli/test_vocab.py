@@ -73,9 +73,7 @@ def test_says_what_was_done(bnce: Command, trained: Path, place: Path, new_words
 def test_refusals(refused: Refused, trained: Path, place: Path, new_words: Path) -> None:
     out = place / "new"
     assert "nothing to change: give --add, --drop or --unk-list" in refused("vocab", trained, "--out", out)
-    assert "are for the words of --unk-list" in refused(
-        "vocab", trained, "--out", out, "--add", new_words, "--unk-rest", 0.1
-    )
+    assert "work only with --unk-list" in refused("vocab", trained, "--out", out, "--add", new_words, "--unk-rest", 0.1)
     new_words.write_text("Zaba\n", encoding="utf-8")
     assert "it becomes 'zaba': write words as the run reads them." in refused(
         "vocab", trained, "--out", out, "--add", new_words

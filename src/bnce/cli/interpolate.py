@@ -80,8 +80,10 @@ def interpolate(
     for name, report in reports.items():
         if report["vocabularies_differ"]:
             stderr.print(
-                f"Warning: the models know different words of {name}; perplexities with OOV words do not compare, "
-                f"and weights are found on words that all know ({report['num_known']:,} of {report['num_tokens']:,}).",
+                f"Warning: the models know different words of {name}, so perplexities with OOV words cannot be "
+                "compared. "
+                f"The weights are found on words that all models know ({report['num_known']:,} of "
+                f"{report['num_tokens']:,}).",
                 markup=False,
             )
     if as_json:
