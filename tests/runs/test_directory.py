@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from small_corpus import random_ids, small_config, small_corpus, write_corpus
 
 from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError
-from bnce.machine.devices import choose_device, describe_device
 from bnce.runs.directory import RunDirectory
 from bnce.runs.identity import UNKNOWN_WORDS_FILE
 
@@ -122,32 +120,3 @@ def test_a_corpus_with_other_words_is_refused(tmp_path: Path, run: RunDirectory,
     other = write_corpus(tmp_path / "other", {"train": random_ids(100, 29), "valid": random_ids(9, 29)}, 29)
     with pytest.raises(UserError, match=r"\(29 words\).*\(30 words\): prepare it with vocabulary_file='.*vocab\.txt"):
         run.check_vocabulary(other)
-
-
-def test_devices() -> None:
-    assert choose_device("cpu") == torch.device("cpu")
-    assert choose_device("auto").type in ("cpu", "cuda")
-    assert "CPU, 1 thread" in describe_device(torch.device("cpu"))
-    for name in ("gpu", "", "meta", "cuda:x", "mps"):
-        with pytest.raises(UserError, match=f"Unknown device '{name}': use auto, cpu, cuda or cuda:N"):
-            choose_device(name)
-
-
-def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert choose_device("auto") == torch.device("cpu")
-    for name in ("cuda", "cuda:1"):
-        with pytest.raises(UserError, match=f"The device is '{name}', but .*use device='cpu'"):
-            choose_device(name)
-
-
-def test_a_gpu_by_its_number_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is captured or launched goes to the current device, not to that of its tensors."""
-    current: list[torch.device] = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "set_device", current.append)
-    assert choose_device("cuda:1") == torch.device("cuda:1")
-    assert current == [torch.device("cuda:1")]
-    with pytest.raises(UserError, match=r"'cuda:2', but the last GPU of this machine is cuda:1: use a GPU that exists"):
-        choose_device("cuda:2")
