@@ -115,8 +115,8 @@ def test_the_last_setting_wins() -> None:
         ("loss.log_z=nan", "loss.log_z is nan: it must be from -100 to 100."),
         ("loss.learn_log_z=1", "ltcb: [loss] learn_log_z is 1: it must be of type bool."),
         ("loss.noise=3", "ltcb: [loss] noise is 3: it must be of type str."),
-        ("model.name=rnn", "settings received 'model.name=rnn': the model has its own argument, model: use that."),
-        ("loss.name=bnce", "settings received 'loss.name=bnce': the loss has its own argument, loss: use that."),
+        ("model.name=rnn", "settings received 'model.name=rnn': the model has its own argument, so use that one."),
+        ("loss.name=bnce", "settings received 'loss.name=bnce': the loss has its own argument, so use that one."),
     ],
 )
 def test_bad_settings_are_told(setting: str, sentence: str) -> None:

@@ -154,5 +154,5 @@ def test_refusals(refused: Refused, corpus: Path, place: Path) -> None:
     assert "no row with models ffnn" in refused(
         "experiment", "ltcb", *options, "--models", "ffnn", "--losses", "chunk-bnce"
     )
-    assert "the loss has an argument of its own" in refused("experiment", "ltcb", *options, "--set", "loss.name=bnce")
+    assert "the loss has its own argument" in refused("experiment", "ltcb", *options, "--set", "loss.name=bnce")
     assert list(place.iterdir()) == []
