@@ -237,8 +237,7 @@ def apply_setting(tables: dict[str, Any], setting: str) -> None:
         raise unknown_name("section", section, SECTIONS)
     if name == "name" and section in ("model", "loss"):
         raise UserError(
-            f"{argument('settings')} received '{setting}': the {section} has its own argument, so use that "
-            "one."
+            f"{argument('settings')} received '{setting}': the {section} has its own argument, so use that one."
         )
     try:
         value = parse_toml(f"value = {text.strip()}".encode())["value"]
