@@ -61,7 +61,7 @@ def test_a_corpus_that_is_whole(bnce: Command, corpus: Path) -> None:
     assert [finding["name"] for finding in record["findings"]] == names
     plain = bnce("doctor", corpus)
     assert plain.status == 0
-    assert plain.stdout.splitlines()[-1] == f"The corpus '{corpus}' is whole."
+    assert plain.stdout.splitlines()[-1] == f"The corpus '{corpus}' is complete and undamaged."
 
 
 def test_a_run_that_is_whole(bnce: Command, trained: Path) -> None:

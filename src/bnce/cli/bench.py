@@ -194,5 +194,5 @@ def _print_table(result: dict[str, Any]) -> None:
     stdout.print(table)
     stdout.print(
         f"Median of {result['num_rounds']} rounds of {result['round_seconds']:g} s, ± half their range; a step is "
-        "body, loss, backward, clip and update; words drawn from Zipf's law."
+        "body, loss, backward, clip and update; words are drawn from Zipf's law."
     )

@@ -143,7 +143,7 @@ def _print_audit(audit: dict[str, Any]) -> None:
     table = Table("batching", title=title, title_justify="left")
     for column in ("KL", "by chance", "standard error", "unigram noise"):
         table.add_column(column, justify="right")
-    for name, note in (("parallel_streams", ""), ("sentence_aligned", " (not used: a warning example)")):
+    for name, note in (("parallel_streams", ""), ("sentence_aligned", " (not used, for comparison)")):
         found = audit[name]
         figures = (f"{found[key]:.4f}" for key in ("kl", "kl_by_chance", "standard_error"))
         table.add_row(name.replace("_", " ") + note, *figures, "yes" if found["is_unigram"] else "no")

@@ -1,4 +1,4 @@
-"""`bnce doctor`: is everything well here, or in a corpus or run directory?"""
+"""`bnce doctor`: is the installation, or a corpus or run directory, in order?"""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def doctor(
         print_json({**about, "well": well, "findings": [dataclasses.asdict(finding) for finding in findings]})
     else:
         for finding in findings:
-            mark = "[green]well[/green] " if finding.well else "[red]wrong[/red]"
+            mark = "[green]ok[/green]   " if finding.well else "[red]wrong[/red]"
             stdout.print(f"{mark} {escape(finding.name)}: {escape(finding.detail)}")
         if verdict:
             stdout.print(escape(verdict))
@@ -69,6 +69,6 @@ def doctor(
 def _verdict(kind: str, directory: Path, findings: list[Finding]) -> str:
     wrong = [finding.name for finding in findings if not finding.well]
     if not wrong:
-        return f"The {kind} '{directory}' is whole."
+        return f"The {kind} '{directory}' is complete and undamaged."
     remedy = "prepare the corpus again" if kind == "corpus" else "train the run again"
     return f"The {kind} '{directory}' is damaged: {', '.join(wrong)}. Restore the damaged files, or {remedy}."

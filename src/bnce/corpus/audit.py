@@ -54,7 +54,7 @@ def audit_streams(ids: Ids, counts: NDArray[np.int64], batch_size: int) -> Diver
 
 
 def audit_sentences(ids: Ids, counts: NDArray[np.int64], batch_size: int) -> Divergence:
-    """Measure batches of sentences that all begin at the first step, as a warning example."""
+    """Measure batches of sentences that all begin at the first step, for comparison."""
     generator = np.random.default_rng(_SEED)
     return _compare(_sentence_steps(ids, counts, batch_size, generator), counts, generator)
 
