@@ -32,7 +32,7 @@ def test_all_is_well(bnce: Command) -> None:
     ]  # fmt: skip
     plain = bnce("doctor", "--device", "cpu")
     assert plain.status == 0
-    assert all(line.startswith("well ") for line in plain.stdout.splitlines())
+    assert all(line.startswith("ok ") for line in plain.stdout.splitlines())
 
 
 def test_something_is_wrong(bnce: Command, monkeypatch: pytest.MonkeyPatch) -> None:
