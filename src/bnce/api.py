@@ -179,8 +179,8 @@ def _resolve(
     """Resolve a recipe, with the network of the run that it starts from, if there is one."""
     if recipe is None:
         raise UserError(
-            f"Neither a recipe nor a corpus was given: give {argument('corpus', 'DIR')}, which 'bnce prepare' makes, "
-            f"and the recipe is chosen by its size; or one of {', '.join(recipe_names())}."
+            f"Neither a recipe nor a corpus was given: give {argument('corpus', 'DIR')} (from 'bnce prepare') "
+            f"to choose the recipe by the size of the corpus, or one of {', '.join(recipe_names())}."
         )
     if source is not None:
         model, loss = model or source.config.model.name, loss or source.config.loss.name

@@ -198,7 +198,9 @@ def test_carried_over_in_order(bnce: Command, refused: Refused, trained: Path, t
     tuned = bnce("rescore", trained, nbest, "--carry", "--tune", refs, "--json").json
     assert (tuned["carry"], tuned["num_documents"], tuned["tuned"]) == ("best", 1, True)
     told = bnce("rescore", trained, nbest, "--carry", "--documents", "blank").stderr
-    assert "Each utterance was scored after the best hypotheses of those before it, in 2 documents." in told
+    assert (
+        "Each utterance was scored with the best hypotheses of earlier utterances as context, in 2 documents." in told
+    )
     assert "Unknown value of --carry-from 'last'" in refused("rescore", trained, nbest, "--carry-from", "last")
     for option in (["--documents", "blank"], ["--carry-from", "first"]):
         assert "give --carry, too" in refused("rescore", trained, nbest, *option)

@@ -45,7 +45,7 @@ def test_words_counts_and_neighbours(path: Path) -> None:
         ("a\t0\n", "the count '0' on line 1"),
         ("a\t-3\n", "the count '-3' on line 1"),
         (f"a\t{'9' * 5000}\n", f"the count '{'9' * 40}' on line 1"),
-        ("Paris\n", "'Paris' on line 1, but this run reads text in such a way that it becomes 'paris'"),
+        ("Paris\n", "'Paris' on line 1, but this run reads it as 'paris'"),
         ("ok\nParis\nRome\nnew-york\n", "'Paris' on line 2 (and 2 more like it)"),
         ("new-york\n", "it becomes 'new - york'"),
         ("", "has no words"),

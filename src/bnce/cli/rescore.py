@@ -250,7 +250,7 @@ def rescore(
     )
     if num_documents is not None:
         stderr.print(
-            f"Each utterance was scored after the {rule} hypotheses of those before it, in {num_documents} "
+            f"Each utterance was scored with the {rule} hypotheses of earlier utterances as context, in {num_documents} "
             f"document{'' if num_documents == 1 else 's'}.",
             markup=False,
         )

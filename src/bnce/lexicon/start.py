@@ -44,8 +44,8 @@ def check_same_network(config: RunConfig, source: RunDirectory) -> None:
     differing = [f"{key} is {new}, not {old}" for key, (old, new) in pairs.items() if old != new]
     if differing:
         raise UserError(
-            f"The weights of '{source.path}' fit its own network only, but {'; '.join(differing)}: leave that out to "
-            f"take it from the run, or train without {argument('init')}."
+            f"The weights of '{source.path}' fit only its own network, but {'; '.join(differing)}: leave that "
+            f"setting out to use the run's value, or train without {argument('init')}."
         )
 
 

@@ -95,6 +95,6 @@ def _check_reading(path: str, lines: Sequence[tuple[int, list[str]]], normaliser
         read_as = " ".join(part for sentence in normaliser(word) for part in sentence)
         others = f" (and {len(odd) - 1} more like it)" if len(odd) > 1 else ""
         raise UserError(
-            f"'{path}' has '{word}' on line {line}{others}, but this run reads text in such a way that it becomes "
+            f"'{path}' has '{word}' on line {line}{others}, but this run reads it as "
             f"'{read_as}': write words as the run reads them."
         )

@@ -102,24 +102,24 @@ def _add_endpoints(app: FastAPI, service: Service, reader: RequestReader, access
 
     @app.post("/rescore", responses=documented(RescoreAnswer), openapi_extra=_takes(RescoreRequest))
     async def rescore(request: Request) -> Response:
-        """Score the hypotheses of utterances anew, and find the best of each."""
+        """Rescore the hypotheses of utterances, and find the best one of each utterance."""
         return _json(await service.rescore(await reader.read(RescoreRequest, await request.body())))
 
     @app.post("/next", responses=documented(NextAnswer), openapi_extra=_takes(NextRequest))
     async def next_words(request: Request) -> Response:
-        """Find the likeliest words after a prompt."""
+        """Find the most likely words after a prompt."""
         return _json(await service.next_words(await reader.read(NextRequest, await request.body())))
 
     @app.get("/next", responses=documented(NextAnswer))
     async def next_words_of_query(
         prompt: str = "", k: Annotated[int, Query(ge=1)] = 10, normalised: bool = True
     ) -> Response:
-        """Find the likeliest words after a prompt."""
+        """Find the most likely words after a prompt."""
         return _json(await service.next_words(NextRequest(prompt=prompt, k=k, normalised=normalised)))
 
     @app.get("/healthz", responses={200: {"model": HealthAnswer}})
     async def health(request: Request) -> Response:
-        """Say that the server is up, and what it serves; without the token, where there is one, the status alone."""
+        """Say that the server is up and what it serves. If a token is set, requests without it get only the status."""
         return _json(service.health() if access.trusts(request.scope) else files.to_json({"status": "ok"}))
 
     @app.get("/metrics")

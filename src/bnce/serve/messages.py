@@ -36,7 +36,7 @@ class ScoreRequest(_Strict):
 
 
 class Hypothesis(_Strict):
-    """What a recogniser thinks was said, and its scores (natural logarithms; higher is better)."""
+    """One hypothesis of a recogniser, and its scores (natural logarithms; higher is better)."""
 
     text: Text
     am: FiniteFloat = Field(0.0, description="The acoustic score.")
@@ -63,7 +63,7 @@ class RescoreRequest(_Strict):
 
 
 class NextRequest(_Strict):
-    """Ask for the likeliest words after a prompt."""
+    """Ask for the most likely words after a prompt."""
 
     prompt: Text = ""
     k: int = Field(10, ge=1)
@@ -71,7 +71,7 @@ class NextRequest(_Strict):
 
 
 class TotalsAnswer(BaseModel):
-    """Sums over sentences; perplexities are null where there is nothing to divide by."""
+    """Sums over sentences; a perplexity is null if there are no words for it."""
 
     num_sentences: int
     num_words: int
@@ -128,7 +128,7 @@ class HypothesisAnswer(BaseModel):
 
 
 class UtteranceAnswer(BaseModel):
-    """The hypotheses in the order they were given; the first of the highest total is the best."""
+    """The hypotheses in the order they were given; the best is the first one with the highest total."""
 
     id: str
     best: int
@@ -151,7 +151,7 @@ class NextWordAnswer(BaseModel):
 
 
 class NextAnswer(BaseModel):
-    """The likeliest words, the likeliest first; `words` is the prompt as the model reads it."""
+    """The most likely words, the most likely first; `words` is the prompt as the model reads it."""
 
     words: list[str]
     normalised: bool
