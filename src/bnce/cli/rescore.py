@@ -250,8 +250,8 @@ def rescore(
     )
     if num_documents is not None:
         stderr.print(
-            f"Each utterance was scored with the {rule} hypotheses of earlier utterances as context, in {num_documents} "
-            f"document{'' if num_documents == 1 else 's'}.",
+            f"Each utterance was scored with the {rule} hypotheses of earlier utterances as context, in "
+            f"{num_documents} document{'' if num_documents == 1 else 's'}.",
             markup=False,
         )
     for name, errors in rates.items():
