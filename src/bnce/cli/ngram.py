@@ -87,8 +87,8 @@ def ngram(
             needed = needed_bytes(num_tokens, order) / 2**30
             raise UserError(
                 f"A model of order {order} of {num_tokens:,} tokens or more needs {needed:.2f} GiB of memory, but "
-                f"only {available / 2**30:.2f} GiB are free: give --max-tokens {available // needed_bytes(1, order)} or "
-                "a lower --order, or use KenLM's lmplz, which works on disk."
+                f"only {available / 2**30:.2f} GiB are free: give --max-tokens {available // needed_bytes(1, order)} "
+                "or a lower --order, or use KenLM's lmplz, which works on disk."
             )
 
     with progress_bar() as bar:
