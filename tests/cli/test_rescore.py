@@ -167,7 +167,7 @@ def test_what_is_not_there(refused: Refused, trained: Path, lists: Path, monkeyp
 def test_tokenised_hypotheses_are_noticed_and_can_be_read(bnce: Command, trained: Path, tmp_path: Path) -> None:
     nbest = tmp_path / "nbest"
     nbest.write_text("x-1 ba <unk> be\nx-2 ba be @-@ bi\n", encoding="utf-8")
-    assert "looks tokenised: 2 of the 7 words" in bnce("rescore", trained, nbest).stderr
+    assert "looks tokenised: 2 of the 7 checked words" in bnce("rescore", trained, nbest).stderr
     full = tmp_path / "full.jsonl"
     read = bnce("rescore", trained, nbest, "--tokenised", "--full", full)
     assert "looks tokenised" not in read.stderr

@@ -75,7 +75,7 @@ def test_refusals(refused: Refused, trained: Path, place: Path, new_words: Path)
     assert "nothing to change: give --add, --drop or --unk-list" in refused("vocab", trained, "--out", out)
     assert "work only with --unk-list" in refused("vocab", trained, "--out", out, "--add", new_words, "--unk-rest", 0.1)
     new_words.write_text("Zaba\n", encoding="utf-8")
-    assert "it becomes 'zaba': write words as the run reads them." in refused(
+    assert "reads it as 'zaba': write words as the run reads them." in refused(
         "vocab", trained, "--out", out, "--add", new_words
     )
     new_words.write_text("zaba\n", encoding="utf-8")

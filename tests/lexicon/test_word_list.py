@@ -47,7 +47,7 @@ def test_words_counts_and_neighbours(path: Path) -> None:
         (f"a\t{'9' * 5000}\n", f"the count '{'9' * 40}' on line 1"),
         ("Paris\n", "'Paris' on line 1, but this run reads it as 'paris'"),
         ("ok\nParis\nRome\nnew-york\n", "'Paris' on line 2 (and 2 more like it)"),
-        ("new-york\n", "it becomes 'new - york'"),
+        ("new-york\n", "reads it as 'new - york'"),
         ("", "has no words"),
     ],
 )
