@@ -144,7 +144,7 @@ def test_from_a_softmax_it_starts_normalised_by_the_constant(tmp_path: Path, lit
 
 def test_what_does_not_fit_is_named(general: RunDirectory) -> None:
     config = small_config(model={"hidden_size": 9, "dropout": 0.5}, loss={"log_z": 8.0})
-    with pytest.raises(UserError, match=r"model.hidden_size is 9, not 8; loss.log_z is 8.0, not 9.0: leave that setting out"):
+    with pytest.raises(UserError, match=r"model.hidden_size is 9, not 8; loss.log_z is 8.0, not 9.0: leave that"):
         check_same_network(config, general)
     with pytest.raises(UserError, match="model is lstm, not relu-lstm"):
         check_same_network(small_config(model={"name": "lstm"}), general)
