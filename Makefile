@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # One process per core, and a file to each: tests of one file share what they train. Plain `pytest` takes them in order.
-PARALLEL := --numprocesses auto --dist loadfile
+PARALLEL := --numprocesses auto --dist worksteal
 
 .PHONY: setup demo test test-gpu lint format clean
 
