@@ -1,7 +1,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# One process per core, and a file to each: tests of one file share what they train. Plain `pytest` takes them in order.
+# One process per core; whoever is free takes tests from the other. Plain `pytest` runs them in order.
 PARALLEL := --numprocesses auto --dist worksteal
 
 .PHONY: setup demo test test-gpu lint format clean
