@@ -65,20 +65,75 @@ def sgd_(table_VD: Tensor, words_N: Tensor, grad_ND: Tensor, rate: Tensor, clip:
 
 
 def adagrad_(
-    table_VD: Tensor, accumulator_V: Tensor, words_N: Tensor, grad_ND: Tensor, rate: Tensor, clip: Tensor
+    table_VD: Tensor,
+    accumulator_V: Tensor,
+    words_N: Tensor,
+    grad_ND: Tensor,
+    rate: Tensor,
+    clip: Tensor,
+    epsilon: float = 1e-8,
 ) -> None:
-    """Step the touched rows by row-wise Adagrad: one accumulator per row, of the mean squared merged gradient."""
-    grad_ND = grad_ND * clip
+    """Step the touched rows by row-wise Adagrad: one accumulator a row, of the mean squared merged gradient."""
+    grad_ND = grad_ND.to(accumulator_V.dtype) * clip
     accumulator_V.index_add_(0, words_N, mean_square(grad_ND))
-    step_N = -rate * adagrad_scale(accumulator_V.index_select(0, words_N))
-    table_VD.index_add_(0, words_N, scale_rows(grad_ND, step_N))
+    step_N = -rate * adagrad_scale(accumulator_V.index_select(0, words_N), epsilon)
+    table_VD.index_add_(0, words_N, scale_rows(grad_ND, step_N).to(table_VD.dtype))
 
 
-def adagrad_dense_(table_VD: Tensor, accumulator_V: Tensor, grad_VD: Tensor, rate: Tensor, clip: Tensor) -> None:
+def adagrad_dense_(
+    table_VD: Tensor, accumulator_V: Tensor, grad_VD: Tensor, rate: Tensor, clip: Tensor, epsilon: float = 1e-8
+) -> None:
     """Step every row by row-wise Adagrad, for losses that touch them all."""
-    grad_VD = grad_VD * clip
+    grad_VD = grad_VD.to(accumulator_V.dtype) * clip
     accumulator_V.add_(mean_square(grad_VD))
-    table_VD.add_(scale_rows(grad_VD, -rate * adagrad_scale(accumulator_V)))
+    table_VD.add_(scale_rows(grad_VD, -rate * adagrad_scale(accumulator_V, epsilon)))
+
+
+def adam_(
+    table_VD: Tensor,
+    square_V: Tensor,
+    last_V: Tensor,
+    step: Tensor,
+    words_N: Tensor,
+    grad_ND: Tensor,
+    rate: Tensor,
+    clip: Tensor,
+    decay: float,
+    epsilon: float,
+) -> None:
+    """Step the touched rows by row-wise Adam: one second moment per row, which decays with every step, touched or not.
+
+    `last_V` has the step of each row's last gradient: the decay of the steps since then is made up for when the row is
+    touched again. A row whose gradient is zero is left alone, which comes to the same.
+    """
+    grad_ND = grad_ND.to(square_V.dtype) * clip
+    mean_square_N = mean_square(grad_ND)
+    last_N, square_N = last_V.index_select(0, words_N), square_V.index_select(0, words_N)
+    square_after_N = square_N * decay ** (step - last_N) + (1.0 - decay) * mean_square_N
+    # Of the places of one word in a merged gradient, one holds the sum. The others hold zeros and change nothing.
+    is_sum_N = mean_square_N > 0
+    square_V.index_add_(0, words_N, torch.where(is_sum_N, square_after_N - square_N, 0.0))
+    last_V.index_add_(0, words_N, torch.where(is_sum_N, step.to(last_V.dtype) - last_N, 0))
+    change_ND = scale_rows(grad_ND, -rate / (square_after_N.sqrt() + epsilon))
+    table_VD.index_add_(0, words_N, change_ND.to(table_VD.dtype))
+
+
+def adam_dense_(
+    table_VD: Tensor,
+    square_V: Tensor,
+    last_V: Tensor,
+    step: Tensor,
+    grad_VD: Tensor,
+    rate: Tensor,
+    clip: Tensor,
+    decay: float,
+    epsilon: float,
+) -> None:
+    """Step every row by row-wise Adam, for losses that touch them all."""
+    grad_VD = grad_VD.to(square_V.dtype) * clip
+    square_V.mul_(decay ** (step - last_V)).add_(mean_square(grad_VD), alpha=1.0 - decay)
+    last_V.copy_(step.expand_as(last_V))
+    table_VD.add_(scale_rows(grad_VD, -rate / (square_V.sqrt() + epsilon)))
 
 
 def mean_square(grad_ND: Tensor) -> Tensor:
@@ -86,9 +141,9 @@ def mean_square(grad_ND: Tensor) -> Tensor:
     return grad_ND.square() if grad_ND.ndim == 1 else grad_ND.square().mean(1)
 
 
-def adagrad_scale(accumulator_N: Tensor) -> Tensor:
+def adagrad_scale(accumulator_N: Tensor, epsilon: float) -> Tensor:
     """Turn accumulated squares into the factor a gradient is multiplied by."""
-    return accumulator_N.sqrt().add_(1e-8).reciprocal_()
+    return accumulator_N.sqrt().add_(epsilon).reciprocal_()
 
 
 def scale_rows(grad_ND: Tensor, factor_N: Tensor) -> Tensor:

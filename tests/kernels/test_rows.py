@@ -58,3 +58,28 @@ def test_dense_adagrad_equals_the_plain_step(device: torch.device, no_worse: Che
         functions.adagrad_dense_(new_table, accumulator, grad.to(dtype), rate.to(dtype), clip.to(dtype))
         results.append(new_table)
     no_worse(*results)
+
+
+@pytest.mark.parametrize("is_dense", [False, True])
+def test_adam_equals_the_plain_step(device: torch.device, no_worse: Check, is_dense: bool) -> None:
+    words = torch.randint(0, V - 2, (N,), device=device)
+    values = torch.randn(V if is_dense else N, 5, device=device)
+    start = torch.randn(V, 5, device=device), torch.rand(V, device=device)
+    last = torch.randint(0, 9, (V,), dtype=torch.int32, device=device)
+    results = []
+    for functions, dtype in ((fast, torch.float32), (plain, torch.float32), (plain, torch.float64)):
+        table, square = (tensor.to(dtype, copy=True) for tensor in start)
+        moments = square, last.clone(), torch.tensor(9.0, dtype=dtype, device=device)
+        scales = torch.tensor(0.2, dtype=dtype, device=device), torch.tensor(0.5, dtype=dtype, device=device)
+        if is_dense:
+            functions.adam_dense_(table, *moments, values.to(dtype), *scales, 0.9, 1e-8)
+        elif functions is fast:
+            merged = fast.merge(words, values, torch.zeros(V, dtype=torch.int32, device=device))
+            fast.adam_(table, *moments, *merged, *scales, 0.9, 1e-8)
+        else:
+            plain.adam_(table, *moments, *plain.merge(words, values.to(dtype)), *scales, 0.9, 1e-8)
+        touched = torch.ones(V, dtype=torch.bool, device=device) if is_dense else torch.bincount(words, minlength=V) > 0
+        assert torch.equal(moments[1], torch.where(touched, 9, last).int())
+        results.append((table, square))
+    for part in range(2):
+        no_worse(*(result[part] for result in results))

@@ -10,6 +10,8 @@ Legend: V rows of the table, N touched rows, D columns.
 
 from __future__ import annotations
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -29,21 +31,71 @@ def _add_to_winner(scratch_V, words_N, values_ND, merged_ND, D: tl.constexpr, BL
 
 @triton.jit
 def _adagrad(
-    table_VD, accumulator_V, words_N, grad_ND, rate, clip, D: tl.constexpr, EVERY: tl.constexpr, BLOCK: tl.constexpr
+    table_VD,
+    accumulator_V,
+    words_N,
+    grad_ND,
+    rate,
+    clip,
+    epsilon,
+    D: tl.constexpr,
+    EVERY: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     scale = tl.load(clip)
     total = 0.0
     for begin in range(0, D, BLOCK):
         column = begin + tl.arange(0, BLOCK)
-        value = tl.load(grad_ND + row * D + column, mask=column < D, other=0.0) * scale
+        value = tl.load(grad_ND + row * D + column, mask=column < D, other=0.0).to(tl.float32) * scale
         total += tl.sum(value * value)
     # A row that lost its word holds zeros and has nothing to do.
     if total > 0.0:
         word = row if EVERY else tl.load(words_N + row).to(tl.int64)
         accumulated = tl.load(accumulator_V + word) + total / D
         tl.store(accumulator_V + word, accumulated)
-        factor = -tl.load(rate) * scale / (tl.sqrt(accumulated) + 1e-8)
+        factor = -tl.load(rate) * scale / (tl.sqrt(accumulated) + epsilon)
+        for begin in range(0, D, BLOCK):
+            column = begin + tl.arange(0, BLOCK)
+            inside = column < D
+            value = tl.load(grad_ND + row * D + column, mask=inside, other=0.0)
+            place = table_VD + word * D + column
+            tl.store(place, tl.load(place, mask=inside, other=0.0) + factor * value, mask=inside)
+
+
+@triton.jit
+def _adam(
+    table_VD,
+    square_V,
+    last_V,
+    step,
+    words_N,
+    grad_ND,
+    rate,
+    clip,
+    decay,
+    log2_decay,
+    epsilon,
+    D: tl.constexpr,
+    EVERY: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    scale = tl.load(clip)
+    total = 0.0
+    for begin in range(0, D, BLOCK):
+        column = begin + tl.arange(0, BLOCK)
+        value = tl.load(grad_ND + row * D + column, mask=column < D, other=0.0).to(tl.float32) * scale
+        total += tl.sum(value * value)
+    # A row that lost its word holds zeros and has nothing to do.
+    if total > 0.0:
+        word = row if EVERY else tl.load(words_N + row).to(tl.int64)
+        now = tl.load(step)
+        since = now - tl.load(last_V + word).to(tl.float32)
+        square = tl.load(square_V + word) * tl.exp2(since * log2_decay) + (1.0 - decay) * total / D
+        tl.store(square_V + word, square)
+        tl.store(last_V + word, now.to(tl.int32))
+        factor = -tl.load(rate) * scale / (tl.sqrt(square) + epsilon)
         for begin in range(0, D, BLOCK):
             column = begin + tl.arange(0, BLOCK)
             inside = column < D
@@ -63,21 +115,71 @@ def merge(words_N: Tensor, values_ND: Tensor, scratch_V: Tensor) -> tuple[Tensor
 
 
 def adagrad_(
-    table_VD: Tensor, accumulator_V: Tensor, words_N: Tensor, grad_ND: Tensor, rate: Tensor, clip: Tensor
+    table_VD: Tensor,
+    accumulator_V: Tensor,
+    words_N: Tensor,
+    grad_ND: Tensor,
+    rate: Tensor,
+    clip: Tensor,
+    epsilon: float = 1e-8,
 ) -> None:
     """Clip and step the touched rows by row-wise Adagrad, each row read and written once."""
     D = grad_ND[0].numel()
-    _adagrad[(len(words_N),)](table_VD, accumulator_V, words_N, grad_ND, rate, clip, D, EVERY=False, BLOCK=_block(D))
+    _adagrad[(len(words_N),)](
+        table_VD, accumulator_V, words_N, grad_ND, rate, clip, epsilon, D, EVERY=False, BLOCK=_block(D)
+    )
 
 
-def adagrad_dense_(table_VD: Tensor, accumulator_V: Tensor, grad_VD: Tensor, rate: Tensor, clip: Tensor) -> None:
+def adagrad_dense_(
+    table_VD: Tensor, accumulator_V: Tensor, grad_VD: Tensor, rate: Tensor, clip: Tensor, epsilon: float = 1e-8
+) -> None:
     """Clip and step every row."""
     D = grad_VD[0].numel()
     # There are no row numbers to read; any pointer will do in their place.
     _adagrad[(len(table_VD),)](
-        table_VD, accumulator_V, accumulator_V, grad_VD, rate, clip, D, EVERY=True, BLOCK=_block(D)
+        table_VD, accumulator_V, accumulator_V, grad_VD, rate, clip, epsilon, D, EVERY=True, BLOCK=_block(D)
     )
+
+
+def adam_(
+    table_VD: Tensor,
+    square_V: Tensor,
+    last_V: Tensor,
+    step: Tensor,
+    words_N: Tensor,
+    grad_ND: Tensor,
+    rate: Tensor,
+    clip: Tensor,
+    decay: float,
+    epsilon: float,
+) -> None:
+    """Clip and step the touched rows by row-wise Adam, each row read and written once."""
+    D = grad_ND[0].numel()
+    tensors = table_VD, square_V, last_V, step, words_N, grad_ND, rate, clip
+    _adam[(len(words_N),)](*tensors, decay, _log2(decay), epsilon, D, EVERY=False, BLOCK=_block(D))
+
+
+def adam_dense_(
+    table_VD: Tensor,
+    square_V: Tensor,
+    last_V: Tensor,
+    step: Tensor,
+    grad_VD: Tensor,
+    rate: Tensor,
+    clip: Tensor,
+    decay: float,
+    epsilon: float,
+) -> None:
+    """Clip and step every row."""
+    D = grad_VD[0].numel()
+    # There are no row numbers to read; any pointer will do in their place.
+    tensors = table_VD, square_V, last_V, step, last_V, grad_VD, rate, clip
+    _adam[(len(table_VD),)](*tensors, decay, _log2(decay), epsilon, D, EVERY=True, BLOCK=_block(D))
 
 
 def _block(D: int) -> int:
     return min(1024, triton.next_power_of_2(D))
+
+
+def _log2(decay: float) -> float:
+    return math.log2(decay) if decay > 0 else -1e9  # 2 to the power of that is 0

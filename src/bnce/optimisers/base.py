@@ -15,7 +15,7 @@ from bnce.config import OptimiserConfig
 from bnce.language_model import LanguageModel
 from bnce.optimisers.adam import FlatParameters
 from bnce.optimisers.clip import Gradients, clip_factor, measure
-from bnce.optimisers.merging import RowMerge
+from bnce.optimisers.merging import merge_gradient
 
 
 class Optimiser(ABC):
@@ -28,7 +28,6 @@ class Optimiser(ABC):
         self.device = model.embedding.device
         self.rate = torch.tensor(config.learning_rate, device=self.device)
         self.body_rate = torch.tensor(config.body_learning_rate, device=self.device)
-        self._merge = RowMerge(self.tables, deterministic=deterministic)
 
     def set_factor(self, factor: float) -> None:
         """Scale the configured rates; a captured step reads them where they are."""
@@ -37,22 +36,24 @@ class Optimiser(ABC):
 
     @torch.no_grad()
     def collect(self) -> Gradients:
-        """Take the gradients off the parameters, merge equal rows, and measure the norm of the whole."""
+        """Merge the gradients of equal rows, lay the body's end to end, and measure the norm of the whole."""
         touched, dense = {}, {}
         for name, table in self.tables.items():
             if table.grad is None:
                 continue
             if table.grad.is_sparse:
-                touched[name] = self._merge(*rows.row_gradients(table.grad))
+                table.grad = merge_gradient(table.grad, deterministic=self.deterministic)
+                touched[name] = rows.row_gradients(table.grad)
             else:
                 dense[name] = table.grad
-            table.grad = None
         return measure(touched, dense, self.body.take_gradients())
 
     @torch.no_grad()
     def apply(self, gradients: Gradients) -> None:
-        """Clip, then step tables and body."""
+        """Clip, step tables and body, and take the gradients off the tables."""
         self._step(gradients, clip_factor(gradients.norm, self.config.clip_norm))
+        for table in self.tables.values():
+            table.grad = None
 
     @abstractmethod
     def _step(self, gradients: Gradients, clip: Tensor) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from bnce.optimisers.merging import merge_gradient
 
 
 @dataclass(frozen=True)
@@ -28,3 +31,27 @@ def measure(touched: dict[str, tuple[Tensor, Tensor]], dense: dict[str, Tensor],
 def clip_factor(norm: Tensor, max_norm: float) -> Tensor:
     """Compute what gradients of this norm are multiplied by."""
     return (max_norm / (norm + 1e-6)).clamp(max=1.0)
+
+
+@torch.no_grad()
+def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, *, deterministic: bool = False) -> Tensor:
+    """Scale gradients so that their norm is at most `max_norm`, as `torch.nn.utils.clip_grad_norm_`; give the norm.
+
+    Sparse gradients count with equal rows added up: without that, the norm would depend on how often a row occurs in
+    the batch. They are merged in place, and `RowwiseAdagrad` and `RowwiseAdam` do not merge them again.
+    """
+    given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    values = []
+    for parameter in given:
+        if parameter.grad is None:
+            continue
+        if parameter.grad.is_sparse:
+            parameter.grad = merge_gradient(parameter.grad, deterministic=deterministic)
+            values.append(parameter.grad._values())
+        else:
+            values.append(parameter.grad)
+    norm = torch.nn.utils.get_total_norm(values)
+    factor = clip_factor(norm, max_norm)
+    for value in values:
+        value.mul_(factor.to(value.device, value.dtype))
+    return norm

@@ -5,38 +5,50 @@ Legend: V rows of the longest table, N gathered rows, D columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
 from bnce import kernels, rows
 
+# One scratch per device serves all tables: a merge is over before the next begins. Smaller ones are kept, because a
+# captured graph may write to them.
+_SCRATCH: dict[torch.device, list[Tensor]] = {}
+_MERGED = "_bnce_is_merged"
 
-class RowMerge:
-    """The plain merge, or its Triton twin with the scratch memory this needs.
 
-    On a GPU both add up equal rows in no fixed order, unless asked to be deterministic: then PyTorch sorts first.
+def merged_rows(grad: Tensor, *, deterministic: bool = False) -> tuple[Tensor, Tensor]:
+    """Add up the gradients of equal rows of a sparse gradient: row numbers (N,) and sums (N, …), as `rows.merge` does.
+
+    On a GPU they are added up in no fixed order, unless asked to be deterministic: then PyTorch sorts first.
     """
+    words_N, values_ND = rows.row_gradients(grad)
+    if getattr(grad, _MERGED, False):
+        return words_N, values_ND
+    fast = kernels.choose("rows", values_ND, deterministic=deterministic)
+    if fast is not None:
+        merged: tuple[Tensor, Tensor] = fast.merge(words_N, values_ND, _scratch(len(grad), grad.device))
+        return merged
+    if not (deterministic and grad.is_cuda):
+        return rows.merge(words_N, values_ND)
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        return rows.merge(words_N, values_ND)
+    finally:
+        torch.use_deterministic_algorithms(before)
 
-    def __init__(self, tables: Mapping[str, Tensor], *, deterministic: bool) -> None:
-        longest = max(tables.values(), key=len)
-        self.in_order = deterministic and longest.is_cuda
-        self.fast = kernels.choose("rows", longest, deterministic=deterministic)
-        if self.fast is not None:
-            # One scratch serves all tables: a merge is over before the next begins.
-            self.scratch_V = torch.zeros(len(longest), dtype=torch.int32, device=longest.device)
 
-    def __call__(self, words_N: Tensor, values_ND: Tensor) -> tuple[Tensor, Tensor]:
-        """Merge equal words, as `rows.merge` does."""
-        if self.fast is not None:
-            merged: tuple[Tensor, Tensor] = self.fast.merge(words_N, values_ND, self.scratch_V)
-            return merged
-        if not self.in_order:
-            return rows.merge(words_N, values_ND)
-        before = torch.are_deterministic_algorithms_enabled()
-        torch.use_deterministic_algorithms(True)
-        try:
-            return rows.merge(words_N, values_ND)
-        finally:
-            torch.use_deterministic_algorithms(before)
+def merge_gradient(grad: Tensor, *, deterministic: bool = False) -> Tensor:
+    """Give the same sparse gradient with equal rows merged, and marked so that nobody merges it again."""
+    words_N, values_ND = merged_rows(grad, deterministic=deterministic)
+    with torch.sparse.check_sparse_tensor_invariants(enable=False):
+        merged = torch.sparse_coo_tensor(words_N.unsqueeze(0), values_ND.to(grad.dtype), grad.shape)
+    setattr(merged, _MERGED, True)
+    return merged
+
+
+def _scratch(num_rows: int, device: torch.device) -> Tensor:
+    made = _SCRATCH.setdefault(device, [])
+    if not made or len(made[-1]) < num_rows:
+        made.append(torch.zeros(num_rows, dtype=torch.int32, device=device))
+    return made[-1]

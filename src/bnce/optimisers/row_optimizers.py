@@ -1,0 +1,191 @@
+"""Optimisers for tables of which a step touches only some rows, as `torch.optim` has them.
+
+`RowwiseAdagrad` keeps one number per row and `RowwiseAdam` two. A sparse gradient (`OutputLayer(..., sparse=True)`,
+`nn.Embedding(..., sparse=True)`) updates the touched rows alone, whatever the size of the table; a dense one updates
+every row. The gradients of equal rows are added up before anything is squared. Nothing here makes a GPU's host wait. A
+step can be captured as a CUDA graph if `lr` is a tensor on the device.
+
+Legend: V rows of a table, N touched rows, D columns.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bnce import kernels, rows
+from bnce.errors import UserError
+from bnce.optimisers.merging import merged_rows
+
+State = dict[str, Tensor]
+Group = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """What a gradient is multiplied by: the learning rate, and first of all `clip`; both on the device."""
+
+    rate: Tensor
+    clip: Tensor
+
+
+class RowOptimizer(torch.optim.Optimizer):
+    """What both have in common: groups, state, and the way through the parameters."""
+
+    def __init__(self, params: Iterable[Any], defaults: Group) -> None:
+        if not float(defaults["lr"]) >= 0:
+            raise UserError(f"lr is {float(defaults['lr'])}: it must be 0 or more.")
+        if not defaults["eps"] > 0:
+            raise UserError(f"eps is {defaults['eps']}: it must be above 0.")
+        super().__init__(params, defaults)
+
+    def start(self) -> None:
+        """Make the state of every parameter now, and not at its first gradient."""
+        for group in self.param_groups:
+            for table_VD in group["params"]:
+                if not self.state[table_VD]:
+                    self.state[table_VD].update(self._new_state(table_VD, group))
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None, *, clip: Tensor | None = None) -> Any:  # type: ignore[override]
+        """Step every parameter that has a gradient; `clip` is a factor on all gradients, a tensor on the device."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for table_VD in group["params"]:
+                if table_VD.grad is None:
+                    continue
+                state: State = self.state[table_VD]
+                if not state:
+                    state.update(self._new_state(table_VD, group))
+                rate, device = group["lr"], table_VD.device
+                scale = _Scale(
+                    rate if isinstance(rate, Tensor) else torch.full((), rate, device=device),
+                    torch.ones((), device=device) if clip is None else clip,
+                )
+                if table_VD.grad.is_sparse:
+                    merged = merged_rows(table_VD.grad, deterministic=group["deterministic"])
+                    self._step_rows(table_VD, *merged, state, group, scale)
+                else:
+                    self._step_all(table_VD, table_VD.grad, state, group, scale)
+        return loss
+
+    def load_state_dict(self, state_dict: Group) -> None:
+        """Take back what `state_dict` gave, in the number formats it was given in."""
+        super().load_state_dict(state_dict)
+        # PyTorch gives a state the format of its parameter, in which step numbers and sums of squares are lost.
+        tables = [table_VD for group in self.param_groups for table_VD in group["params"]]
+        numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
+        for number, table_VD in zip(numbers, tables, strict=True):
+            for name, value in state_dict["state"].get(number, {}).items():
+                self.state[table_VD][name] = value.to(table_VD.device, copy=True)
+
+    @abstractmethod
+    def _new_state(self, table_VD: Tensor, group: Group) -> State:
+        """Make what is kept of a table."""
+
+    @abstractmethod
+    def _step_rows(
+        self, table_VD: Tensor, words_N: Tensor, grad_ND: Tensor, state: State, group: Group, scale: _Scale
+    ) -> None:
+        """Step the touched rows; equal ones are merged."""
+
+    @abstractmethod
+    def _step_all(self, table_VD: Tensor, grad_VD: Tensor, state: State, group: Group, scale: _Scale) -> None:
+        """Step every row."""
+
+
+class RowwiseAdagrad(RowOptimizer):
+    """Adagrad with one accumulator per row, of the mean squared gradient: w ← w − lr · g / (√Σ mean(g²) + eps)."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 0.1,
+        *,
+        initial_accumulator: float = 0.0,
+        eps: float = 1e-8,
+        deterministic: bool = False,
+    ) -> None:
+        """`initial_accumulator` above 0 makes the first steps smaller; `deterministic` adds rows in a fixed order."""
+        if not initial_accumulator >= 0:
+            raise UserError(f"initial_accumulator is {initial_accumulator}: it must be 0 or more.")
+        defaults = {"lr": lr, "initial_accumulator": initial_accumulator, "eps": eps, "deterministic": deterministic}
+        super().__init__(params, defaults)
+
+    def _new_state(self, table_VD: Tensor, group: Group) -> State:
+        start, dtype = group["initial_accumulator"], _state_dtype(table_VD)
+        return {"accumulator": torch.full((len(table_VD),), start, dtype=dtype, device=table_VD.device)}
+
+    def _step_rows(
+        self, table_VD: Tensor, words_N: Tensor, grad_ND: Tensor, state: State, group: Group, scale: _Scale
+    ) -> None:
+        step = _functions(table_VD, group).adagrad_
+        step(table_VD, state["accumulator"], words_N, grad_ND, scale.rate, scale.clip, group["eps"])
+
+    def _step_all(self, table_VD: Tensor, grad_VD: Tensor, state: State, group: Group, scale: _Scale) -> None:
+        step = _functions(table_VD, group).adagrad_dense_
+        step(table_VD, state["accumulator"], grad_VD, scale.rate, scale.clip, group["eps"])
+
+
+class RowwiseAdam(RowOptimizer):
+    """Adam with one second moment per row, which decays with every step, whether the row is touched or not.
+
+    v ← β₂^(t − t_last) · v + (1 − β₂) · mean(g²), then w ← w − lr · g / (√v + eps), for touched rows alone. There is no
+    momentum and no bias correction: a rare row's v has decayed to nothing, so its step is up to 1/√(1 − β₂) times that
+    of a frequent one.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 2e-3,
+        *,
+        beta2: float = 0.99,
+        eps: float = 1e-8,
+        deterministic: bool = False,
+    ) -> None:
+        """`deterministic` adds up the gradients of equal rows in a fixed order, also on a GPU."""
+        if not 0 <= beta2 < 1:
+            raise UserError(f"beta2 is {beta2}: it must be at least 0 and below 1.")
+        super().__init__(params, {"lr": lr, "beta2": beta2, "eps": eps, "deterministic": deterministic})
+
+    def _new_state(self, table_VD: Tensor, group: Group) -> State:
+        size, device = (len(table_VD),), table_VD.device
+        return {
+            "square": torch.zeros(size, dtype=_state_dtype(table_VD), device=device),
+            "last": torch.zeros(size, dtype=torch.int32, device=device),
+            "step": torch.zeros((), device=device),
+        }
+
+    def _step_rows(
+        self, table_VD: Tensor, words_N: Tensor, grad_ND: Tensor, state: State, group: Group, scale: _Scale
+    ) -> None:
+        state["step"] += 1
+        step = _functions(table_VD, group).adam_
+        moments = state["square"], state["last"], state["step"]
+        step(table_VD, *moments, words_N, grad_ND, scale.rate, scale.clip, group["beta2"], group["eps"])
+
+    def _step_all(self, table_VD: Tensor, grad_VD: Tensor, state: State, group: Group, scale: _Scale) -> None:
+        state["step"] += 1
+        step = _functions(table_VD, group).adam_dense_
+        moments = state["square"], state["last"], state["step"]
+        step(table_VD, *moments, grad_VD, scale.rate, scale.clip, group["beta2"], group["eps"])
+
+
+def _functions(table_VD: Tensor, group: Group) -> ModuleType:
+    # The kernels compute in float32.
+    is_double = table_VD.dtype == torch.float64
+    return kernels.choose("rows", table_VD, deterministic=group["deterministic"] or is_double) or rows
+
+
+def _state_dtype(table_VD: Tensor) -> torch.dtype:
+    return torch.promote_types(table_VD.dtype, torch.float32)

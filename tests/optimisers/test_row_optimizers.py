@@ -1,0 +1,174 @@
+"""Row-wise optimisers as `torch.optim` has them, against their formulas and in the ways people use them."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bnce.errors import UserError
+from bnce.optimisers.clip import clip_grad_norm_
+from bnce.optimisers.row_optimizers import RowOptimizer, RowwiseAdagrad, RowwiseAdam
+
+V, D = 11, 3
+KINDS = (RowwiseAdagrad, RowwiseAdam)
+
+
+def batches(num_steps: int = 6, seed: int = 1) -> list[tuple[Tensor, Tensor]]:
+    """Words, some twice and some never, and gradients of their rows."""
+    chance = torch.Generator().manual_seed(seed)
+    return [
+        (torch.randint(0, V - 2, (7,), generator=chance), torch.randn(7, D, generator=chance, dtype=torch.float64))
+        for _ in range(num_steps)
+    ]
+
+
+def give_gradient(table: nn.Parameter, words: Tensor, values: Tensor, *, sparse: bool) -> None:
+    grad = torch.sparse_coo_tensor(words.unsqueeze(0), values.to(table.dtype), table.shape, check_invariants=False)
+    table.grad = grad if sparse else grad.to_dense()
+
+
+def new_table(dtype: torch.dtype = torch.float64) -> nn.Parameter:
+    return nn.Parameter(torch.randn(V, D, generator=torch.Generator().manual_seed(5), dtype=torch.float64).to(dtype))
+
+
+def train(optimizer: RowOptimizer, table: nn.Parameter, *, sparse: bool, num_steps: int = 6) -> None:
+    for words, values in batches(num_steps):
+        give_gradient(table, words, values, sparse=sparse)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def by_formula_adagrad(rate: float, start: float) -> Tensor:
+    table, total = new_table().detach().clone(), torch.full((V,), start, dtype=torch.float64)
+    for words, values in batches():
+        grad = torch.zeros(V, D, dtype=torch.float64).index_add_(0, words, values)
+        total += grad.square().mean(1)
+        table -= rate * grad / (total.sqrt() + 1e-8).unsqueeze(1)
+    return table
+
+
+def by_formula_adam(rate: float, beta2: float) -> Tensor:
+    """Every row decays at every step."""
+    table, square = new_table().detach().clone(), torch.zeros(V, dtype=torch.float64)
+    for words, values in batches():
+        grad = torch.zeros(V, D, dtype=torch.float64).index_add_(0, words, values)
+        square = beta2 * square + (1 - beta2) * grad.square().mean(1)
+        table -= rate * grad / (square.sqrt() + 1e-8).unsqueeze(1)
+    return table
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_adagrad_is_its_formula(sparse: bool) -> None:
+    table = new_table()
+    train(RowwiseAdagrad([table], lr=0.3, initial_accumulator=0.1), table, sparse=sparse)
+    assert torch.allclose(table, by_formula_adagrad(0.3, 0.1), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("beta2", [0.0, 0.9, 0.99])
+def test_adam_decays_with_every_step(sparse: bool, beta2: float) -> None:
+    table = new_table()
+    train(RowwiseAdam([table], lr=0.05, beta2=beta2), table, sparse=sparse)
+    assert torch.allclose(table, by_formula_adam(0.05, beta2), rtol=1e-5, atol=1e-6)
+    assert torch.equal(table[V - 2 :], new_table()[V - 2 :]), "rows without a gradient stay"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sparse_and_dense_steps_may_take_turns(kind: type[RowOptimizer]) -> None:
+    tables = [new_table(), new_table()]
+    for number, table in enumerate(tables):
+        optimizer = kind([table], lr=0.1)
+        for step, (words, values) in enumerate(batches()):
+            give_gradient(table, words, values, sparse=number == 0 or step % 2 == 0)
+            optimizer.step()
+    assert torch.allclose(tables[0], tables[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_state_dict_goes_on_to_the_bit(kind: type[RowOptimizer], dtype: torch.dtype) -> None:
+    unbroken = new_table(dtype)
+    optimizer = kind([unbroken], lr=0.1)
+    train(optimizer, unbroken, sparse=True, num_steps=3)
+    kept, table = copy.deepcopy(optimizer.state_dict()), nn.Parameter(unbroken.detach().clone())
+    train(optimizer, unbroken, sparse=True)
+    other = kind([table], lr=7.0)
+    other.load_state_dict(kept)
+    assert {value.dtype for value in other.state[table].values()} <= {torch.float32, torch.int32}
+    train(other, table, sparse=True)
+    assert torch.equal(table, unbroken)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_groups_schedulers_and_closures(kind: type[RowOptimizer]) -> None:
+    first, second = new_table(), new_table()
+    optimizer = kind([{"params": [first]}, {"params": [second], "lr": 0.0}], lr=0.1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = first.square().sum() + second.square().sum()
+        loss.backward()
+        return loss.detach()
+
+    before = float(closure())
+    assert float(optimizer.step(closure)) == pytest.approx(before)
+    schedule.step()
+    assert [group["lr"] for group in optimizer.param_groups] == [0.05, 0.0]
+    assert torch.equal(second, new_table())
+    assert not torch.equal(first, new_table())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rate_may_be_a_tensor(kind: type[RowOptimizer]) -> None:
+    tables = [new_table(), new_table()]
+    train(kind([tables[0]], lr=0.1), tables[0], sparse=True)
+    train(kind([tables[1]], lr=torch.tensor(0.1, dtype=torch.float64)), tables[1], sparse=True)
+    assert torch.allclose(tables[0], tables[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_clipping_counts_equal_rows_once(kind: type[RowOptimizer]) -> None:
+    table, body = new_table(), nn.Parameter(torch.ones(4, dtype=torch.float64))
+    words, values = batches()[0]
+    give_gradient(table, words, values, sparse=True)
+    body.grad = torch.full((4,), 2.0, dtype=torch.float64)
+    merged = torch.zeros(V, D, dtype=torch.float64).index_add_(0, words, values)
+    expected = torch.cat([merged.flatten(), body.grad.flatten()]).norm()
+    norm = clip_grad_norm_([table, body], 0.5)
+    assert float(norm) == pytest.approx(float(expected))
+    assert torch.allclose(table.grad.to_dense(), merged * 0.5 / expected, rtol=1e-4)
+    assert float(body.grad[0]) == pytest.approx(2 * 0.5 / float(expected), rel=1e-4)
+    clipped, other = new_table(), new_table()
+    kind([table], lr=0.1).step()
+    give_gradient(other, words, values, sparse=True)
+    kind([other], lr=0.1).step(clip=(0.5 / (norm + 1e-6)))
+    assert torch.allclose(table, other, rtol=1e-5)
+    assert not torch.equal(table, clipped)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradient_accumulation_adds_sparse_gradients(kind: type[RowOptimizer]) -> None:
+    tables = [new_table(torch.float32), new_table(torch.float32)]
+    words = torch.tensor([[1, 2, 2], [2, 3, 1]])
+    for number, table in enumerate(tables):
+        optimizer = kind([table], lr=0.1)
+        for part in words.split(1) if number else [words]:
+            nn.functional.embedding(part, table, sparse=True).square().sum().backward()
+        optimizer.step()
+    assert torch.allclose(tables[0], tables[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_out_of_range_is_refused(kind: type[RowOptimizer]) -> None:
+    with pytest.raises(UserError, match=r"lr is -1\.0: it must be 0 or more"):
+        kind([new_table()], lr=-1)
+    with pytest.raises(UserError, match="eps is 0: it must be above 0"):
+        kind([new_table()], eps=0)
+    with pytest.raises(UserError, match=r"beta2 is 1\.0"):
+        RowwiseAdam([new_table()], beta2=1.0)
+    with pytest.raises(UserError, match="initial_accumulator is -1"):
+        RowwiseAdagrad([new_table()], initial_accumulator=-1)
