@@ -1,0 +1,277 @@
+"""The output layer in a foreign loop: its time and memory beside what the trainer does, and beside nn.Linear.
+
+python benchmarks/layer.py calls --out benchmarks/results      # layer(h, t), masked, loss_sum, and the trainer's own call
+python benchmarks/layer.py linear --out benchmarks/results     # nn.Linear and cross entropy at V = 50K, 500K and 5M
+python benchmarks/layer.py tables --out benchmarks/results     # a whole foreign step at V = 100K and 10M
+
+Times are medians of rounds in which the ways take turns; ± is half the range of the rounds. Memory is PyTorch's peak
+beyond parameters, optimiser state and inputs, on a GPU alone. Targets are drawn from Zipf's law.
+
+Legend: T time steps, B streams, D hidden, V words.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import bnce
+from bnce.version import __version__
+
+MASKED = 0.3
+
+
+@dataclass
+class Measured:
+    """Seconds of every round, and peak memory beyond what was there."""
+
+    seconds: list[float]
+    extra_bytes: int | None
+
+    @property
+    def ms(self) -> float:
+        """The median, in milliseconds."""
+        return 1000 * statistics.median(self.seconds)
+
+    @property
+    def spread(self) -> float:
+        """Half the range of the rounds, relative to the median."""
+        return (max(self.seconds) - min(self.seconds)) / 2 / statistics.median(self.seconds)
+
+
+def zipf_counts(vocab_size: int) -> Tensor:
+    """Count words as text would: the r-th one 1/r times as often as the first."""
+    return (vocab_size / torch.arange(1, vocab_size + 1, dtype=torch.float64)).ceil()
+
+
+def draw(counts_V: Tensor, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Draw words by their counts."""
+    edges_V = counts_V.cumsum(0)
+    at = torch.rand(shape, dtype=torch.float64) * edges_V[-1]
+    return torch.searchsorted(edges_V, at.flatten()).reshape(shape).to(device)
+
+
+def measure(ways: dict[str, Callable[[], None]], device: torch.device, given: argparse.Namespace) -> dict[str, Measured]:
+    """Time every way in turns."""
+    found = {name: Measured([], None) for name in ways}
+    for name, way in ways.items():
+        for _ in range(3):
+            way()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(device)
+            before = torch.cuda.memory_allocated(device)
+            way()
+            torch.cuda.synchronize(device)
+            found[name].extra_bytes = torch.cuda.max_memory_allocated(device) - before
+    for _ in range(given.rounds):
+        for name, way in ways.items():
+            found[name].seconds.append(_round(way, device, given.repeats))
+    return found
+
+
+def _round(way: Callable[[], None], device: torch.device, repeats: int) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        way()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return (time.perf_counter() - begin) / repeats
+
+
+def calls(given: argparse.Namespace, device: torch.device) -> list[str]:
+    """Measure the ways to call the layer, forward and backward, beside the trainer's."""
+    V, D, T, B = given.vocab_size, given.hidden_size, given.steps, given.streams
+    counts_V = zipf_counts(V)
+    hidden_TBD = torch.randn(T, B, D, device=device, requires_grad=True)
+    target_TB = draw(counts_V, (T, B), device)
+    masked_TB = target_TB.masked_fill(torch.rand(T, B, device=device) < MASKED, -100)
+    lines = ["| loss | call | ms | ± | × trainer | extra MiB | × trainer |", "|---|---|---:|---:|---:|---:|---:|"]
+    for loss in ("bnce", "chunk-bnce"):
+        largest = int(target_TB.unique().numel())
+        layer = bnce.OutputLayer(D, V, counts_V.numpy(), loss=loss, sparse=True).to(device)
+        known = bnce.OutputLayer(
+            D, V, counts_V.numpy(), loss=loss, sparse=True, max_distinct_targets=largest if loss == "chunk-bnce" else None
+        ).to(device)
+
+        def way(compute: Callable[[], Tensor], *layers: nn.Module) -> Callable[[], None]:
+            def run() -> None:
+                with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+                    value = compute()
+                value.backward()
+                hidden_TBD.grad = None
+                for one in layers:
+                    one.zero_grad(set_to_none=True)
+
+            return run
+
+        ways = {
+            "trainer": way(lambda: known.loss_sum(hidden_TBD, target_TB) / (T * B), known),
+            "layer.loss_sum(h, t)": way(lambda: layer.loss_sum(hidden_TBD, target_TB), layer),
+            "layer(h, t)": way(lambda: layer(hidden_TBD, target_TB), layer),
+            "layer(h, t), 30% masked": way(lambda: layer(hidden_TBD, masked_TB), layer),
+        }
+        found = measure(ways, device, given)
+        base = found["trainer"]
+        for name, one in found.items():
+            memory = "– | –"
+            if one.extra_bytes is not None and base.extra_bytes is not None:
+                memory = f"{one.extra_bytes / 2**20:.0f} | {one.extra_bytes / base.extra_bytes:.2f}"
+            lines.append(
+                f"| {loss} | {name} | {one.ms:.3f} | {100 * one.spread:.0f}% | {one.ms / base.ms:.2f} | {memory} |"
+            )
+    return [f"Forward and backward, V = {V:,}, D = {D}, T = {T}, B = {B}.", "", *lines]
+
+
+def linear(given: argparse.Namespace, device: torch.device) -> list[str]:
+    """Measure a linear layer with cross entropy, as people write it, against the layer."""
+    D, T, B = given.hidden_size, given.steps, given.streams
+    lines = ["| V | output layer | ms | ± | extra MiB |", "|---:|---|---:|---:|---:|"]
+    for V in given.sizes:
+        counts_V = zipf_counts(V)
+        hidden_TBD = torch.randn(T, B, D, device=device, requires_grad=True)
+        target_TB = draw(counts_V, (T, B), device)
+        rows = {}
+        for name in ("nn.Linear + cross entropy", "bnce", "chunk-bnce"):
+            try:
+                rows[name] = _of_linear(name, V, counts_V, hidden_TBD, target_TB, device, given)
+            except torch.OutOfMemoryError:
+                rows[name] = None
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+        for name, one in rows.items():
+            if one is None:
+                lines.append(f"| {V:,} | {name} | out of memory | | |")
+                continue
+            memory = "–" if one.extra_bytes is None else f"{one.extra_bytes / 2**20:,.0f}"
+            lines.append(f"| {V:,} | {name} | {one.ms:.2f} | {100 * one.spread:.0f}% | {memory} |")
+    return [f"Forward and backward, D = {D}, T = {T}, B = {B}.", "", *lines]
+
+
+def _of_linear(
+    name: str,
+    vocab_size: int,
+    counts_V: Tensor,
+    hidden_TBD: Tensor,
+    target_TB: Tensor,
+    device: torch.device,
+    given: argparse.Namespace,
+) -> Measured:
+    D = hidden_TBD.shape[-1]
+    layer: nn.Module
+    if name.startswith("nn."):
+        layer = nn.Linear(D, vocab_size, device=device)
+    else:
+        layer = bnce.OutputLayer(D, vocab_size, counts_V.numpy(), loss=name, sparse=True).to(device)
+
+    def run() -> None:
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            if isinstance(layer, nn.Linear):
+                value = F.cross_entropy(layer(hidden_TBD).flatten(0, 1), target_TB.flatten())
+            else:
+                value = layer(hidden_TBD, target_TB)
+        value.backward()
+        hidden_TBD.grad = None
+        layer.zero_grad(set_to_none=True)
+
+    return measure({name: run}, device, given)[name]
+
+
+def tables(given: argparse.Namespace, device: torch.device) -> list[str]:
+    """Measure a whole foreign step: embedding and output by row, a body by Adam."""
+    D, T, B = given.hidden_size, given.steps, given.streams
+    lines = [
+        "| V | ms per step | ± | peak GiB | parameters + optimiser state, GiB | beyond them, GiB |",
+        "|---:|---:|---:|---:|---:|---:|",
+    ]
+    for V in given.sizes:
+        counts_V = zipf_counts(V)
+        embedding = nn.Embedding(V, D, sparse=True, device=device)
+        body = nn.GRU(D, D, device=device)
+        layer = bnce.OutputLayer(D, V, counts_V.numpy(), sparse=True).to(device)
+        by_row = bnce.RowwiseAdam([embedding.weight, layer.weight, layer.bias], lr=2e-3)
+        by_adam = torch.optim.Adam(body.parameters(), lr=1e-3)
+        word_TB = draw(counts_V, (T + 1, B), device)
+        parameters = [*embedding.parameters(), *body.parameters(), *layer.parameters()]
+
+        def step(  # noqa: PLR0917 (bound here: the loop goes on)
+            embedding: nn.Embedding = embedding,
+            body: nn.GRU = body,
+            layer: bnce.OutputLayer = layer,
+            by_row: torch.optim.Optimizer = by_row,
+            by_adam: torch.optim.Optimizer = by_adam,
+            word_TB: Tensor = word_TB,
+            parameters: list[nn.Parameter] = parameters,
+        ) -> None:
+            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+                hidden_TBD, _ = body(embedding(word_TB[:-1]))
+                loss = layer(hidden_TBD, word_TB[1:])
+            loss.backward()
+            bnce.clip_grad_norm_(parameters, 5.0)
+            by_row.step()
+            by_adam.step()
+            for parameter in parameters:
+                parameter.grad = None
+
+        found = measure({"step": step}, device, given)["step"]
+        held = sum(parameter.nbytes for parameter in parameters)
+        held += sum(
+            value.nbytes
+            for optimiser in (by_row, by_adam)
+            for state in optimiser.state.values()
+            for value in state.values()
+            if isinstance(value, Tensor)
+        )
+        peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+        memory = "– | – | –"
+        if peak is not None:
+            memory = f"{peak / 2**30:.2f} | {held / 2**30:.2f} | {(peak - held) / 2**30:.2f}"
+        lines.append(f"| {V:,} | {found.ms:.2f} | {100 * found.spread:.0f}% | {memory} |")
+        del embedding, body, layer, by_row, by_adam, parameters, step
+    return [f"Embedding, GRU and B-NCE, clipped; D = {D}, T = {T}, B = {B}.", "", *lines]
+
+
+def main() -> None:
+    """Measure one thing, print it, and write it as STEP.md."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("calls", "linear", "tables"))
+    parser.add_argument("--vocab-size", type=int, default=80_000)
+    parser.add_argument("--hidden-size", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--streams", type=int, default=400)
+    parser.add_argument("--sizes", type=lambda text: [int(part) for part in text.split(",")])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--out", type=Path, help="a directory for layer-WHAT.md")
+    given = parser.parse_args()
+    if given.sizes is None:
+        given.sizes = [100_000, 10_000_000] if given.what == "tables" else [50_000, 500_000, 5_000_000]
+    device = torch.device(given.device)
+    torch.manual_seed(1)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    lines = [
+        *{"calls": calls, "linear": linear, "tables": tables}[given.what](given, device),
+        "",
+        f"{name}, torch {torch.__version__}, bnce {__version__}; bf16 autocast on a GPU, float32 on a CPU; median of "
+        f"{given.rounds} rounds of {given.repeats} calls, ± half their range.",
+    ]
+    print("\n".join(lines))
+    if given.out is not None:
+        given.out.mkdir(parents=True, exist_ok=True)
+        (given.out / f"layer-{given.what}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
