@@ -31,6 +31,7 @@ class Noise(nn.Module):
             raise UserError("Noise needs a finite probability above zero for every word: smooth zero counts first.")
         probs_V = probs_V / probs_V.sum()
         keep_V, alias_V = alias_table(probs_V)
+        self._max_distinct: dict[int, int] = {}
         # Not part of a state_dict: the noise is data, rebuilt from the same counts.
         self.register_buffer("log_probs_V", torch.from_numpy(np.log(probs_V)).float(), persistent=False)
         self.register_buffer("keep_V", torch.from_numpy(keep_V).float(), persistent=False)
@@ -42,6 +43,16 @@ class Noise(nn.Module):
     def log_prob(self, words: Tensor) -> Tensor:
         """Look up ln p_n of each word."""
         return self.log_probs_V[words]
+
+    def max_distinct(self, num_drawn: int) -> int:
+        """Bound the number of different words among so many drawn ones: ten standard deviations above its mean."""
+        if num_drawn not in self._max_distinct:
+            log_missing_V = num_drawn * torch.log1p(-self.log_probs_V.double().exp())
+            missing_V = log_missing_V.exp()  # the probability that a word is not among them
+            mean, variance = (1 - missing_V).sum(), (missing_V * (1 - missing_V)).sum()
+            bound = math.ceil(float(mean + 10 * variance.sqrt()))
+            self._max_distinct[num_drawn] = min(bound, num_drawn, len(self))
+        return self._max_distinct[num_drawn]
 
     def sample(self, shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
         """Draw words independently: a fair slot, then a coin between the slot's own word and its alias."""

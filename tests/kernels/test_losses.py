@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -16,12 +17,15 @@ T, B, D, V = 3, 6, 8, 30
 Check = Callable[[Tensor, Tensor, Tensor], None]
 
 
-def loss_and_gradients(name: str, leaves: list[Tensor], target: Tensor, most: int | None = None) -> list[Tensor]:
+def loss_and_gradients(
+    name: str, leaves: list[Tensor], target: Tensor, most: int | None = None, **changes: Tensor | None
+) -> list[Tensor]:
     hidden, weight, bias, log_z = leaves
     noise = log_uniform(V).to(hidden.device)
     batch = OutputBatch(
         hidden, target, None, weight, bias, log_z, noise, num_noise=0, sparse=False, max_distinct_targets=most
     )
+    batch = dataclasses.replace(batch, **changes)
     loss = get_loss(name)(batch)
     wanted = leaves if name != "softmax" else leaves[:3]
     return [loss, *torch.autograd.grad(2 * loss, wanted)]
@@ -43,6 +47,30 @@ def test_loss_equals_its_plain_form(
     exact = [exact_loss, *torch.autograd.grad(2 * exact_loss, double)]
     for parts in zip(fast, plain, exact, strict=True):
         no_worse(*parts)
+
+
+@pytest.mark.parametrize("most", [None, 10])
+@pytest.mark.parametrize("name", ["bnce", "chunk-bnce"])
+def test_masks_and_streams_are_those_of_the_plain_form(
+    name: str, most: int | None, device: torch.device, no_worse: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = [(T, B, D), (V, D), (V,), ()]
+    leaves = [torch.randn(shape, device=device).requires_grad_() for shape in shapes]
+    target = torch.randint(0, 10, (T, B), device=device)
+    valid = torch.rand(T, B, device=device) < 0.6
+    valid[0] = torch.tensor([True] + [False] * (B - 1), device=device)  # one alone in its step
+    double = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    kinds = [{"valid_TB": valid}, {"valid_TB": torch.zeros_like(valid)}]
+    if name == "chunk-bnce":
+        kinds.append({"valid_TB": valid, "stream_TB": torch.randint(0, 4, (T, B), device=device) * 1000})
+    for changes in kinds:
+        with monkeypatch.context() as patch:
+            fast = loss_and_gradients(name, leaves, target, most, **changes)
+            patch.setattr(kernels, "available", lambda device: False)
+            plain = loss_and_gradients(name, leaves, target, **changes)
+            exact = loss_and_gradients(name, double, target, **changes)
+        for parts in zip(fast, plain, exact, strict=True):
+            no_worse(*parts)
 
 
 def all_scores_loss(name: str, leaves: list[Tensor], target: Tensor) -> Tensor:
@@ -103,7 +131,7 @@ def test_distinct_words_are_found_at_a_fixed_shape(
     from bnce.kernels.merged_chunk_nce import distinct_words
 
     target = torch.randint(0, num_words, (num_steps, num_streams), device=device)
-    word, column, count, found = distinct_words(target, 40, V)
+    word, column, count, found = distinct_words(target, None, 40, V)
     expected_word, expected_count = target.unique(return_counts=True)
     assert int(found) == len(expected_word)
     assert torch.equal(word[column.long()], target)

@@ -22,7 +22,7 @@ def values(request: pytest.FixtureRequest, device: torch.device) -> Tensor:
 
 def test_merge_adds_up_equal_rows_at_one_place_each(values: Tensor, no_worse: Check) -> None:
     words = torch.randint(0, V, (N,), device=values.device)
-    found_words, merged = fast.merge(words, values, torch.zeros(V, dtype=torch.int32, device=values.device))
+    found_words, merged = fast.merge(words, values, V)
     zeros = torch.zeros(V, *values.shape[1:], device=values.device)
     exact = zeros.double().index_add(0, words, values.double())
     no_worse(zeros.index_add(0, found_words, merged), zeros.index_add(0, words, values), exact)
@@ -39,7 +39,7 @@ def test_adagrad_equals_the_plain_step(values: Tensor, no_worse: Check) -> None:
     for functions, dtype in ((fast, torch.float32), (plain, torch.float32), (plain, torch.float64)):
         new_table, new_accumulator = table.to(dtype, copy=True), accumulator.to(dtype, copy=True)
         if functions is fast:
-            merged = fast.merge(words, values, torch.zeros(V, dtype=torch.int32, device=device))
+            merged = fast.merge(words, values, V)
         else:
             merged = plain.merge(words, values.to(dtype))
         functions.adagrad_(new_table, new_accumulator, *merged, rate.to(dtype), clip.to(dtype))
@@ -74,7 +74,7 @@ def test_adam_equals_the_plain_step(device: torch.device, no_worse: Check, is_de
         if is_dense:
             functions.adam_dense_(table, *moments, values.to(dtype), *scales, 0.9, 1e-8)
         elif functions is fast:
-            merged = fast.merge(words, values, torch.zeros(V, dtype=torch.int32, device=device))
+            merged = fast.merge(words, values, V)
             fast.adam_(table, *moments, *merged, *scales, 0.9, 1e-8)
         else:
             plain.adam_(table, *moments, *plain.merge(words, values.to(dtype)), *scales, 0.9, 1e-8)

@@ -209,7 +209,7 @@ def test_explicit_gradient_is_autograd_and_the_paper(
     classification_loss(score_TBM).backward()
 
     no_offset_TM = torch.zeros_like(log_odds_offset_TM)
-    _, gradient_TBM = loss_and_gradient(score_TBM.detach(), no_offset_TM, torch.float64)
+    _, gradient_TBM = loss_and_gradient(score_TBM.detach(), no_offset_TM, None, torch.float64)
     explicit = (gradient_TBM, *errors(gradient_TBM, exact.hidden_TBD.detach(), weight_TMD.detach()))
     for found, expected in zip(
         explicit, (score_TBM.grad, weight_TMD.grad, bias_TM.grad, exact.hidden_TBD.grad), strict=True

@@ -12,7 +12,17 @@ from torch import Tensor
 
 
 @triton.jit
-def _loss_and_gradient(product_TBM, offset_TM, loss_TB, gradient_TBM, B, M: tl.constexpr, BLOCK: tl.constexpr):
+def _loss_and_gradient(
+    product_TBM,
+    offset_TM,
+    valid_TB,
+    loss_TB,
+    gradient_TBM,
+    B,
+    M: tl.constexpr,
+    MASKED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     position = tl.program_id(0).to(tl.int64)
     step, stream = position // B, position % B
     total = 0.0
@@ -22,22 +32,42 @@ def _loss_and_gradient(product_TBM, offset_TM, loss_TB, gradient_TBM, B, M: tl.c
         score = tl.load(product_TBM + position * M + column, mask=inside, other=0.0).to(tl.float32)
         score += tl.load(offset_TM + step * M + column, mask=inside, other=0.0)
         own = column == stream
+        counts = inside
+        if MASKED:
+            # Columns beyond the batch are drawn words, which always count.
+            is_target = column < B
+            counts &= tl.load(valid_TB + step * B + column, mask=inside & is_target, other=1) != 0
+            counts &= tl.load(valid_TB + position) != 0
         # softplus(s) = max(s, 0) + ln(1 + exp(−|s|)), and softplus(−s) for the position's own target.
         small = tl.exp(-tl.abs(score))
         signed = tl.where(own, -score, score)
         loss = tl.maximum(signed, 0.0) + tl.log(1.0 + small)
-        total += tl.sum(tl.where(inside, loss, 0.0))
+        total += tl.sum(tl.where(counts, loss, 0.0))
         sigma = tl.where(score >= 0.0, 1.0, small) / (1.0 + small)
-        gradient = sigma - tl.where(own, 1.0, 0.0)
+        gradient = tl.where(counts, sigma - tl.where(own, 1.0, 0.0), 0.0)
         tl.store(gradient_TBM + position * M + column, gradient.to(gradient_TBM.dtype.element_ty), mask=inside)
     tl.store(loss_TB + position, total)
 
 
-def loss_and_gradient(product_TBM: Tensor, offset_TM: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def loss_and_gradient(
+    product_TBM: Tensor, offset_TM: Tensor, valid_TB: Tensor | None, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
     """Compute the summed loss and G = σ(s) − I in `dtype`, for s = product + offset."""
     T, B, M = product_TBM.shape
     loss_TB = torch.empty(T, B, dtype=torch.float32, device=product_TBM.device)
     gradient_TBM = torch.empty(T, B, M, dtype=dtype, device=product_TBM.device)
-    block = min(1024, triton.next_power_of_2(M))
-    _loss_and_gradient[(T * B,)](product_TBM, offset_TM.contiguous(), loss_TB, gradient_TBM, B, M, BLOCK=block)
+    is_masked = valid_TB is not None
+    # Without a mask any pointer will do in its place.
+    mask_TB = loss_TB if valid_TB is None else valid_TB.to(torch.int8).contiguous()
+    _loss_and_gradient[(T * B,)](
+        product_TBM,
+        offset_TM.contiguous(),
+        mask_TB,
+        loss_TB,
+        gradient_TBM,
+        B,
+        M,
+        MASKED=is_masked,
+        BLOCK=min(1024, triton.next_power_of_2(M)),
+    )
     return loss_TB.sum(), gradient_TBM

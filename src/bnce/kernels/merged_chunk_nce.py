@@ -5,10 +5,14 @@ Legend: T time steps, B streams, N = T·B positions, R positions of a block, U c
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from bnce.kernels.scratch import scratch
 
 BLOCK = 1024
 
@@ -16,22 +20,22 @@ BLOCK = 1024
 @triton.jit
 def _clear(scratch_V, word_N, N, BLOCK: tl.constexpr):
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = place < N
-    tl.store(scratch_V + tl.load(word_N + place, mask=inside, other=0), -1, mask=inside)
+    word = tl.load(word_N + place, mask=place < N, other=-1)
+    tl.store(scratch_V + word, -1, mask=word >= 0)
 
 
 @triton.jit
 def _claim(scratch_V, word_N, N, BLOCK: tl.constexpr):
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = place < N
-    tl.atomic_max(scratch_V + tl.load(word_N + place, mask=inside, other=0), place, mask=inside, sem="relaxed")
+    word = tl.load(word_N + place, mask=place < N, other=-1)
+    tl.atomic_max(scratch_V + word, place, mask=word >= 0, sem="relaxed")
 
 
 @triton.jit
 def _number(scratch_V, word_N, rank_N, word_U, count_U, column_N, N, U, BLOCK: tl.constexpr):
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = place < N
-    word = tl.load(word_N + place, mask=inside, other=0)
+    word = tl.load(word_N + place, mask=place < N, other=-1)
+    inside = word >= 0
     last = tl.load(scratch_V + word, mask=inside, other=0)
     column = tl.load(rank_N + last, mask=inside, other=1) - 1
     fits = inside & (column < U)
@@ -40,23 +44,32 @@ def _number(scratch_V, word_N, rank_N, word_U, count_U, column_N, N, U, BLOCK: t
     tl.atomic_add(count_U + column, 1, mask=fits, sem="relaxed")
 
 
-def distinct_words(target_TB: Tensor, max_columns: int, vocab_size: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def distinct_words(
+    target_TB: Tensor, valid_TB: Tensor | None, max_columns: int, vocab_size: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Give the different words (U,), each position's column (T, B), how often each occurs (U,), and how many there are.
 
     U is `max_columns` whatever the data: columns beyond the last word hold some word that occurs 0 times. A word's last
-    position claims it, so the answer does not depend on which thread comes first.
+    position claims it, so the answer does not depend on which thread comes first. Positions that do not count have the
+    column −1.
     """
     word_N = target_TB.reshape(-1)
     N, device = len(word_N), word_N.device
-    scratch_V = torch.empty(vocab_size, dtype=torch.int32, device=device)  # read only where it was written
+    counts_N = None if valid_TB is None else valid_TB.reshape(-1)
+    if counts_N is not None:
+        word_N = torch.where(counts_N, word_N, -1)
+    scratch_V = scratch(vocab_size, device)  # read only where it was written
     # Unused columns name words that differ, so that adding nothing to their rows is nowhere a queue.
     word_U = torch.arange(max_columns, device=device) % vocab_size
     count_U = torch.zeros(max_columns, dtype=torch.int32, device=device)
-    column_N = torch.zeros(N, dtype=torch.int32, device=device)
+    column_N = torch.full((N,), -1, dtype=torch.int32, device=device)
     grid = (triton.cdiv(N, BLOCK),)
     _clear[grid](scratch_V, word_N, N, BLOCK=BLOCK)
     _claim[grid](scratch_V, word_N, N, BLOCK=BLOCK)
-    is_last_N = scratch_V.index_select(0, word_N) == torch.arange(N, dtype=torch.int32, device=device)
+    place_N = torch.arange(N, dtype=torch.int32, device=device)
+    is_last_N = scratch_V.index_select(0, word_N.clamp(min=0)) == place_N
+    if counts_N is not None:
+        is_last_N &= counts_N
     rank_N = torch.cumsum(is_last_N, 0, dtype=torch.int32)
     _number[grid](scratch_V, word_N, rank_N, word_U, count_U, column_N, N, max_columns, BLOCK=BLOCK)
     return word_U, column_N.reshape(target_TB.shape), count_U, rank_N[-1]
@@ -67,67 +80,86 @@ def _loss_and_gradient(
     product_RU,
     offset_U,
     count_U,
-    column_TB,
+    of_stream_LS,
+    stream_N,
+    target_N,
+    log_num_noise_N,
     loss_R,
     begin,
-    T,
-    B,
+    L,
+    S,
     U: tl.constexpr,
     STEPS: tl.constexpr,
+    DIFFERS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     place = product_RU + tl.program_id(0).to(tl.int64) * U
     position = begin + tl.program_id(0)
-    step = tl.arange(0, STEPS)
-    is_step = step < T
-    # What the position's own stream brought into the columns, to be taken out again; and the position's own target.
-    own = tl.load(column_TB + step * B + position % B, mask=is_step, other=-1)
-    own_score = tl.load(place + own, mask=is_step, other=0.0).to(tl.float32)
-    own_score += tl.load(offset_U + own, mask=is_step, other=0.0)
-    times = tl.sum((own[:, None] == own[None, :]).to(tl.float32), 1)
-    others = tl.load(count_U + own, mask=is_step, other=0).to(tl.float32) - times
-    target = tl.load(column_TB + position)
-    is_target = is_step & (step == position // B)
-    small = tl.exp(-tl.abs(own_score))
-    own_sigma = tl.where(own_score >= 0.0, 1.0, small) / (1.0 + small)
-    correction = tl.where(is_step, tl.maximum(own_score, 0.0) + tl.log(1.0 + small), 0.0)
-    # softplus(−s) of the target stands where softplus(s) was taken out: s less.
-    left_out = -tl.sum(correction) + tl.sum(tl.where(is_target, correction - own_score, 0.0))
-    own_gradient = others * own_sigma + tl.where(own == target, own_sigma - 1.0, 0.0)
-    # Every lane must have read its scores before one of them writes over them.
-    tl.debug_barrier()
-    total = tl.zeros((BLOCK,), dtype=tl.float32)
-    for first in range(0, U, BLOCK):
-        column = first + tl.arange(0, BLOCK)
-        inside = column < U
-        score = tl.load(place + column, mask=inside, other=0.0).to(tl.float32)
-        score += tl.load(offset_U + column, mask=inside, other=0.0)
-        count = tl.load(count_U + column, mask=inside, other=0).to(tl.float32)
-        shrunk = tl.exp(-tl.abs(score))
-        total += count * (tl.maximum(score, 0.0) + tl.log(1.0 + shrunk))
-        sigma = tl.where(score >= 0.0, 1.0, shrunk) / (1.0 + shrunk)
-        tl.store(place + column, (count * sigma).to(product_RU.dtype.element_ty), mask=inside)
-    tl.store(loss_R + tl.program_id(0), tl.sum(total) + left_out)
-    tl.debug_barrier()
-    # Equal words of the stream write equal values to one place.
-    tl.store(place + own, own_gradient.to(product_RU.dtype.element_ty), mask=is_step)
+    stream = tl.load(stream_N + position)
+    target = tl.load(target_N + position)
+    log_num_noise = 0.0
+    if DIFFERS:
+        log_num_noise = tl.load(log_num_noise_N + position)
+    if stream < 0 or target < 0:
+        # A position that does not count; or whose target found no column, which the loss tells by being NaN.
+        for first in range(0, U, BLOCK):
+            column = first + tl.arange(0, BLOCK)
+            tl.store(place + column, tl.zeros((BLOCK,), product_RU.dtype.element_ty), mask=column < U)
+        tl.store(loss_R + tl.program_id(0), 0.0)
+    else:
+        step = tl.arange(0, STEPS)
+        # What the position's own stream brought into the columns, to be taken out again; its own target among them.
+        own = tl.load(of_stream_LS + step * S + stream, mask=step < L, other=-1)
+        is_own = own >= 0
+        own_score = tl.load(place + own, mask=is_own, other=0.0).to(tl.float32) - log_num_noise
+        own_score += tl.load(offset_U + own, mask=is_own, other=0.0)
+        times = tl.sum((own[:, None] == own[None, :]).to(tl.float32), 1)
+        others = tl.load(count_U + own, mask=is_own, other=0).to(tl.float32) - times
+        target_score = tl.load(place + target).to(tl.float32) + tl.load(offset_U + target) - log_num_noise
+        small = tl.exp(-tl.abs(own_score))
+        own_sigma = tl.where(own_score >= 0.0, 1.0, small) / (1.0 + small)
+        taken_out = tl.sum(tl.where(is_own, tl.maximum(own_score, 0.0) + tl.log(1.0 + small), 0.0))
+        put_in = tl.maximum(-target_score, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(target_score)))
+        own_gradient = others * own_sigma + tl.where(own == target, own_sigma - 1.0, 0.0)
+        # Every lane must have read its scores before one of them writes over them.
+        tl.debug_barrier()
+        total = tl.zeros((BLOCK,), dtype=tl.float32)
+        for first in range(0, U, BLOCK):
+            column = first + tl.arange(0, BLOCK)
+            inside = column < U
+            score = tl.load(place + column, mask=inside, other=0.0).to(tl.float32) - log_num_noise
+            score += tl.load(offset_U + column, mask=inside, other=0.0)
+            count = tl.load(count_U + column, mask=inside, other=0).to(tl.float32)
+            shrunk = tl.exp(-tl.abs(score))
+            total += count * (tl.maximum(score, 0.0) + tl.log(1.0 + shrunk))
+            sigma = tl.where(score >= 0.0, 1.0, shrunk) / (1.0 + shrunk)
+            tl.store(place + column, (count * sigma).to(product_RU.dtype.element_ty), mask=inside)
+        tl.store(loss_R + tl.program_id(0), tl.sum(total) - taken_out + put_in)
+        tl.debug_barrier()
+        # Equal words of the stream write equal values to one place.
+        tl.store(place + own, own_gradient.to(product_RU.dtype.element_ty), mask=is_own)
 
 
-def loss_and_gradient_(product_RU: Tensor, offset_U: Tensor, count_U: Tensor, column_TB: Tensor, begin: int) -> Tensor:
+def loss_and_gradient_(product_RU: Tensor, offset_U: Tensor, count_U: Tensor, places: Any, begin: int) -> Tensor:
     """Compute the loss of the positions from `begin` on; in the products' place comes the gradient of their scores."""
-    (R, U), (T, B) = product_RU.shape, column_TB.shape
+    (R, U), (L, S) = product_RU.shape, places.of_stream.shape
     loss_R = torch.empty(R, dtype=torch.float32, device=product_RU.device)
+    differs = places.log_num_noise_N is not None
     _loss_and_gradient[(R,)](
         product_RU,
         offset_U,
         count_U,
-        column_TB,
+        places.of_stream,
+        places.stream_N,
+        places.target_N,
+        places.log_num_noise_N if differs else offset_U,  # any pointer will do where none is read
         loss_R,
         begin,
-        T,
-        B,
+        L,
+        S,
         U=U,
-        STEPS=triton.next_power_of_2(T),
+        STEPS=triton.next_power_of_2(L),
+        DIFFERS=differs,
         BLOCK=min(BLOCK, triton.next_power_of_2(U)),
         num_warps=4,
     )

@@ -17,6 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from bnce.kernels.scratch import scratch
+
 
 @triton.jit
 def _add_to_winner(scratch_V, words_N, values_ND, merged_ND, D: tl.constexpr, BLOCK: tl.constexpr):
@@ -104,9 +106,10 @@ def _adam(
             tl.store(place, tl.load(place, mask=inside, other=0.0) + factor * value, mask=inside)
 
 
-def merge(words_N: Tensor, values_ND: Tensor, scratch_V: Tensor) -> tuple[Tensor, Tensor]:
+def merge(words_N: Tensor, values_ND: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
     """Add up the values of equal words: at one place of each word the sum, at its other places zeros, in float32."""
     N = len(words_N)
+    scratch_V = scratch(num_rows, words_N.device)
     scratch_V[words_N] = torch.arange(N, dtype=scratch_V.dtype, device=words_N.device)
     merged_ND = torch.zeros(values_ND.shape, dtype=torch.float32, device=values_ND.device)
     D = values_ND[0].numel()

@@ -22,9 +22,11 @@ def get_loss(name: str) -> Loss:
     return loss
 
 
-def trained_positions(name: str, valid_TB: Tensor, num_noise: int) -> Tensor:
-    """Say which valid positions a loss trains on: if the batch is the noise, a single position has no noise."""
+def trained_positions(name: str, valid_TB: Tensor, num_noise: int, stream_TB: Tensor | None = None) -> Tensor:
+    """Say which of the positions that count a loss trains on: where the batch is the noise, one alone has none."""
     kind = LOSSES.find(name)
     if not kind.batch_is_noise:
         return valid_TB
-    return of_chunk.trained_positions(valid_TB) if kind.whole_chunk else of_batch.trained_positions(valid_TB, num_noise)
+    if kind.whole_chunk:
+        return of_chunk.trained_positions(valid_TB, stream_TB)
+    return of_batch.trained_positions(valid_TB, num_noise)

@@ -47,6 +47,7 @@ def batch_nce(batch: OutputBatch) -> Tensor:
             f"B-NCE needs noise words, but the batch has {B} target and num_noise is {K}: "
             "use a batch of at least 2 or set num_noise above 0."
         )
+    valid_TB = None if batch.valid_TB is None else trained_positions(batch.valid_TB, K)
     column_TM = batch.target_TB
     if K:
         # Section 3.2: K further words, shared by the batch.
@@ -58,11 +59,8 @@ def batch_nce(batch: OutputBatch) -> Tensor:
         log_num_noise=batch.log_num_noise(K, from_batch=True),
         log_z=batch.log_z,
     )
-    if batch.valid_TB is None:
-        loss: Tensor = _BatchNce.apply(batch.hidden_TBD, weight_TMD, offset_TM, product_dtype(weight_TMD))
-        return loss
-    score_TBM = torch.matmul(batch.hidden_TBD, weight_TMD.transpose(1, 2)).float() + offset_TM.unsqueeze(1)
-    return masked_classification_loss(score_TBM, batch.valid_TB)
+    loss: Tensor = _BatchNce.apply(batch.hidden_TBD, weight_TMD, offset_TM, valid_TB, product_dtype(weight_TMD))
+    return loss
 
 
 def column_offset(
@@ -77,12 +75,19 @@ class _BatchNce(torch.autograd.Function):
     """The paper's own gradient: G is formed with the loss, and backward is the dense products of Eqs. (9) to (11)."""
 
     @staticmethod
-    def forward(ctx: Any, hidden_TBD: Tensor, weight_TMD: Tensor, offset_TM: Tensor, dtype: torch.dtype) -> Tensor:
+    def forward(
+        ctx: Any,
+        hidden_TBD: Tensor,
+        weight_TMD: Tensor,
+        offset_TM: Tensor,
+        valid_TB: Tensor | None,
+        dtype: torch.dtype,
+    ) -> Tensor:
         ctx.dtypes = hidden_TBD.dtype, weight_TMD.dtype
         hidden_TBD, weight_TMD = hidden_TBD.to(dtype), weight_TMD.to(dtype)
         with torch.autocast(hidden_TBD.device.type, enabled=False):
             product_TBM = product_in_float32(hidden_TBD, weight_TMD.transpose(1, 2))  # L^t · W^t of Eq. (7)
-            loss, gradient_TBM = loss_and_gradient(product_TBM, offset_TM, dtype)
+            loss, gradient_TBM = loss_and_gradient(product_TBM, offset_TM, valid_TB, dtype)
         ctx.save_for_backward(hidden_TBD, weight_TMD, gradient_TBM)
         return loss
 
@@ -94,17 +99,24 @@ class _BatchNce(torch.autograd.Function):
         weight_error, bias_error, hidden_error = errors(
             gradient_TBM * grads[0].to(gradient_TBM.dtype), hidden_TBD, weight_TMD
         )
-        return hidden_error.to(hidden_dtype), weight_error.to(weight_dtype), bias_error, None
+        return hidden_error.to(hidden_dtype), weight_error.to(weight_dtype), bias_error, None, None
 
 
 @kernels.with_twin("batch_nce")
-def loss_and_gradient(product_TBM: Tensor, offset_TM: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Compute the loss, summed over positions, and the paper's G in `dtype`, for the scores s = product + offset."""
+def loss_and_gradient(
+    product_TBM: Tensor, offset_TM: Tensor, valid_TB: Tensor | None, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Compute the loss, summed over positions, and the paper's G in `dtype`, for the scores s = product + offset.
+
+    A position that does not count has no loss, and is no noise to others: G is zero in its row and in its column.
+    """
     score_TBM = product_TBM + offset_TM.unsqueeze(1)
-    loss = classification_loss(score_TBM)
     gradient_TBM = torch.sigmoid(score_TBM)  # O/Y off the diagonal
     gradient_TBM.diagonal(dim1=1, dim2=2).sub_(1.0)  # −(B−1)·N/Y = O/Y − 1 on it
-    return loss, gradient_TBM.to(dtype)
+    if valid_TB is None:
+        return classification_loss(score_TBM), gradient_TBM.to(dtype)
+    counts_TBM = valid_TB.unsqueeze(2) & counted_columns(valid_TB, score_TBM.shape[2]).unsqueeze(1)
+    return masked_classification_loss(score_TBM, valid_TB), (gradient_TBM * counts_TBM).to(dtype)
 
 
 def errors(gradient_TBM: Tensor, hidden_TBD: Tensor, weight_TMD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -127,13 +139,16 @@ def classification_loss(score_TBM: Tensor) -> Tensor:
 
 
 def masked_classification_loss(score_TBM: Tensor, valid_TB: Tensor) -> Tensor:
-    """Compute the same when some positions do not count: they have no loss and are not noise for others."""
-    B, M = score_TBM.shape[1:]
-    drawn_TM = valid_TB.new_ones(valid_TB.shape[0], M - B)
-    column_valid_TM = torch.cat([valid_TB, drawn_TM], dim=1)
-    noise_TB = torch.where(column_valid_TM.unsqueeze(1), F.softplus(score_TBM), 0.0).sum(2)
-    loss_TB = noise_TB - score_TBM.diagonal(dim1=1, dim2=2)
-    return torch.where(trained_positions(valid_TB, M - B), loss_TB, 0.0).sum()
+    """Compute the same where some positions do not count: they are no noise to others and have no loss themselves."""
+    noise_TBM = torch.where(counted_columns(valid_TB, score_TBM.shape[2]).unsqueeze(1), F.softplus(score_TBM), 0.0)
+    loss_TB = noise_TBM.sum(2) - score_TBM.diagonal(dim1=1, dim2=2)
+    return torch.where(valid_TB, loss_TB, 0.0).sum()
+
+
+def counted_columns(valid_TB: Tensor, num_columns: int) -> Tensor:
+    """Say which columns (T, M) count: the targets of positions that do, and all words that are drawn."""
+    drawn_TK = valid_TB.new_ones(valid_TB.shape[0], num_columns - valid_TB.shape[1])
+    return torch.cat([valid_TB, drawn_TK], dim=1)
 
 
 def trained_positions(valid_TB: Tensor, num_noise: int) -> Tensor:

@@ -16,7 +16,7 @@ Legend: T time steps, B streams, N = T·B positions in the order t·B + b, R pos
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,49 +28,76 @@ from bnce import kernels
 from bnce.errors import UserError
 from bnce.losses.merged_chunk_nce import MAX_SCORES, can_merge, merged_chunk_nce
 from bnce.losses.output_batch import OutputBatch
+from bnce.losses.streams import Streams, find_streams
 from bnce.machine.precision import product_dtype, product_in_float32, widen
 
 
 def chunk_nce(batch: OutputBatch) -> Tensor:
     """Sum the chunk B-NCE loss over the positions that count."""
     _check(batch)
-    if batch.valid_TB is not None:
-        return all_pairs_nce(batch)
+    if batch.valid_TB is not None and batch.target_TB.device.type == "cpu":
+        batch = _without_holes(batch)
+        if batch.target_TB.numel() == 0:
+            return all_pairs_nce(batch)  # zero, of nothing, with gradients of zero
     return merged_chunk_nce(batch) if can_merge(batch) else chunk_nce_by_position(batch)
 
 
 def chunk_nce_by_position(batch: OutputBatch) -> Tensor:
-    """Compute it with one column per position, so that no shape depends on the data."""
-    T, B = batch.target_TB.shape
+    """Compute it with a column for every position, at shapes that do not depend on the data."""
     hidden_ND, weight_ND, offset_N = _flatten(batch)
-    offset_N = offset_N - math.log((B - 1) * T)
-    loss: Tensor = _ChunkNce.apply(hidden_ND, weight_ND, offset_N, B, product_dtype(hidden_ND))
+    streams = streams_of(batch)
+    loss: Tensor = _ChunkNce.apply(
+        hidden_ND, weight_ND, offset_N, streams.stream_N, streams.log_num_noise_N, product_dtype(hidden_ND)
+    )
     return loss
 
 
 def all_pairs_nce(batch: OutputBatch) -> Tensor:
     """Compute the same with every score at once."""
-    B = batch.target_TB.shape[1]
     hidden_ND, weight_ND, offset_N = _flatten(batch)
-    place_N = torch.arange(len(hidden_ND), device=hidden_ND.device)
-    valid_N = torch.ones_like(place_N, dtype=torch.bool) if batch.valid_TB is None else batch.valid_TB.reshape(-1)
-    noise_NN = (place_N.unsqueeze(1) % B != place_N % B) & valid_N
-    num_noise_N1 = noise_NN.sum(1, keepdim=True)
-    score_NN = torch.matmul(hidden_ND, weight_ND.t()).float() + offset_N - num_noise_N1.clamp(min=1).log()
-    own_N = F.softplus(-score_NN.diagonal())
-    noise_N = torch.where(noise_NN, F.softplus(score_NN), 0.0).sum(1)
-    trained_N = trained_positions(valid_N.reshape(-1, B)).reshape(-1)
-    return torch.where(trained_N, own_N + noise_N, 0.0).sum()
+    streams = streams_of(batch)
+    score_NN = torch.matmul(hidden_ND, weight_ND.t()).float() + offset_N - streams.log_num_noise_N.unsqueeze(1)
+    noise_NN = noise_pairs(streams.stream_N, streams.stream_N)
+    loss_N = F.softplus(-score_NN.diagonal()) + torch.where(noise_NN, F.softplus(score_NN), 0.0).sum(1)
+    return torch.where(streams.stream_N >= 0, loss_N, 0.0).sum()
 
 
-def trained_positions(valid_TB: Tensor) -> Tensor:
-    """Say which positions are trained on: valid ones, if at least two streams have any; otherwise there is no noise."""
-    return valid_TB & (valid_TB.any(0).sum() > 1)
+def streams_of(batch: OutputBatch) -> Streams:
+    """Find the streams of a batch's positions."""
+    T, B = batch.target_TB.shape
+    return find_streams((T, B), batch.valid_TB, batch.stream_TB, batch.target_TB)
+
+
+def noise_pairs(stream_R: Tensor, stream_N: Tensor) -> Tensor:
+    """Say which positions (R, N) are noise to which: those of other streams, if they count."""
+    return (stream_R.unsqueeze(1) != stream_N) & (stream_N >= 0)
+
+
+def trained_positions(valid_TB: Tensor, stream_TB: Tensor | None = None) -> Tensor:
+    """Say which positions are trained on: those that count, unless no other stream has one, so that there is noise."""
+    T, B = valid_TB.shape
+    return find_streams((T, B), valid_TB, stream_TB, valid_TB).stream_N.reshape(T, B) >= 0
+
+
+def _without_holes(batch: OutputBatch) -> OutputBatch:
+    """Put the positions that count in one row, each with the number of its stream."""
+    valid_TB, shape = batch.valid_TB, batch.target_TB.shape
+    assert valid_TB is not None
+    stream_TB = batch.stream_TB
+    if stream_TB is None:
+        stream_TB = torch.arange(shape[1], device=valid_TB.device).expand(shape)
+    return replace(
+        batch,
+        hidden_TBD=batch.hidden_TBD[valid_TB].unsqueeze(0),
+        target_TB=batch.target_TB[valid_TB].unsqueeze(0),
+        stream_TB=stream_TB[valid_TB].unsqueeze(0),
+        valid_TB=None,
+    )
 
 
 def _check(batch: OutputBatch) -> None:
     B = batch.target_TB.shape[1]
-    if B < 2:
+    if B < 2 and batch.stream_TB is None:
         raise UserError(f"Chunk B-NCE takes its noise from other streams, but the batch has {B}: use 2 or more.")
     if batch.num_noise:
         raise UserError(f"Chunk B-NCE draws no noise, but num_noise is {batch.num_noise}: set it to 0.")
@@ -80,7 +107,7 @@ def _flatten(batch: OutputBatch) -> tuple[Tensor, Tensor, Tensor]:
     """Put all positions in one dimension, with the output rows and offsets of their targets, without ln M."""
     target_N = batch.target_TB.reshape(-1)
     weight_ND, bias_N = batch.output_rows(target_N)
-    hidden_ND = batch.hidden_TBD.reshape(len(target_N), -1)
+    hidden_ND = batch.hidden_TBD.flatten(0, 1)
     offset_N = bias_N.float() - batch.log_z - batch.noise.log_prob(target_N)
     return hidden_ND, weight_ND, offset_N
 
@@ -88,7 +115,13 @@ def _flatten(batch: OutputBatch) -> tuple[Tensor, Tensor, Tensor]:
 class _ChunkNce(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden_ND: Tensor, weight_ND: Tensor, offset_N: Tensor, num_streams: int, dtype: torch.dtype
+        ctx: Any,
+        hidden_ND: Tensor,
+        weight_ND: Tensor,
+        offset_N: Tensor,
+        stream_N: Tensor,
+        log_num_noise_N: Tensor,
+        dtype: torch.dtype,
     ) -> Tensor:
         N, D = hidden_ND.shape
         num_blocks = -(-N * N // MAX_SCORES.get(hidden_ND.device.type, 2**25))
@@ -102,7 +135,7 @@ class _ChunkNce(torch.autograd.Function):
             for begin in range(0, N, num_rows):
                 block = slice(begin, min(begin + num_rows, N))
                 gradient_RN = torch.mm(hidden_NE[block], weight_NE.t())
-                loss += loss_and_gradient_(gradient_RN, offset_N, begin, num_streams)
+                loss += loss_and_gradient_(gradient_RN, offset_N, stream_N, log_num_noise_N, begin)
                 torch.mm(gradient_RN, weight_NE, out=hidden_grad_NE[block])
                 part_NE = product_in_float32(gradient_RN.t(), hidden_NE[block])
                 weight_grad_NE = part_NE if weight_grad_NE is None else weight_grad_NE.add_(part_NE)
@@ -122,18 +155,22 @@ class _ChunkNce(torch.autograd.Function):
             weight_grad_NE[:, D] * grads[0],
             None,
             None,
+            None,
         )
 
 
 @kernels.with_twin("chunk_nce")
-def loss_and_gradient_(product_RN: Tensor, offset_N: Tensor, begin: int, num_streams: int) -> Tensor:
+def loss_and_gradient_(
+    product_RN: Tensor, offset_N: Tensor, stream_N: Tensor, log_num_noise_N: Tensor, begin: int
+) -> Tensor:
     """Compute the loss of the positions from `begin` on; in the products' place comes σ(s) − I, own stream left out."""
-    score_RN = product_RN.float() + offset_N
-    place_R = torch.arange(begin, begin + len(product_RN), device=product_RN.device)
-    place_N = torch.arange(len(offset_N), device=product_RN.device)
-    other_RN = place_R.unsqueeze(1) % num_streams != place_N % num_streams
+    block = slice(begin, begin + len(product_RN))
+    stream_R = stream_N[block]
+    score_RN = product_RN.float() + offset_N - log_num_noise_N[block].unsqueeze(1)
+    other_RN = noise_pairs(stream_R, stream_N) & (stream_R >= 0).unsqueeze(1)
     own_R = score_RN.diagonal(begin)
-    loss = torch.where(other_RN, F.softplus(score_RN), 0.0).sum() + F.softplus(-own_R).sum()
+    loss = torch.where(other_RN, F.softplus(score_RN), 0.0).sum()
+    loss = loss + torch.where(stream_R >= 0, F.softplus(-own_R), 0.0).sum()
     torch.mul(torch.sigmoid(score_RN), other_RN, out=product_RN)
-    product_RN.diagonal(begin).copy_(torch.sigmoid(own_R) - 1.0)
+    product_RN.diagonal(begin).copy_((torch.sigmoid(own_R) - 1.0) * (stream_R >= 0))
     return loss

@@ -14,6 +14,7 @@ Legend: T time steps, B streams, N = T·B positions, R positions of a block, U d
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,41 +24,92 @@ from torch.autograd.function import once_differentiable
 
 from bnce import kernels
 from bnce.losses.output_batch import OutputBatch
+from bnce.losses.streams import find_streams
 from bnce.machine.precision import product_dtype, product_in_float32, widen
 
 # Numbers in one block of scores: near the processor on a CPU, enough to fill the chip on a GPU.
 MAX_SCORES = {"cpu": 2**20, "cuda": 2**25}
+MIN_POSITIONS = 2048  # from so many on, merging equal words saves more than it costs on a GPU
 COLUMNS = 128  # what tensor cores like a number of columns to be a multiple of
 
 
 def merged_chunk_nce(batch: OutputBatch) -> Tensor:
-    """Sum the chunk B-NCE loss over all positions of a chunk."""
+    """Sum the chunk B-NCE loss over the positions that count."""
     T, B = batch.target_TB.shape
-    word_U, column_TB, count_U, too_many = _distinct_words(batch)
+    fast = kernels.choose("merged_chunk_nce", batch.target_TB)
+    if fast is None:
+        word_U, column_TB, count_U = torch.unique(batch.target_TB, return_inverse=True, return_counts=True)
+        is_too_many = None
+    else:
+        num_columns = -(-_most_words(batch) // COLUMNS) * COLUMNS
+        word_U, column_TB, count_U, num_words = fast.distinct_words(
+            batch.target_TB, batch.valid_TB, num_columns, len(batch.weight_VD)
+        )
+        is_too_many = num_words > num_columns
     weight_UD, bias_U = batch.output_rows(word_U)
-    offset_U = bias_U.float() - batch.log_z - batch.noise.log_prob(word_U) - math.log((B - 1) * T)
-    hidden_ND = batch.hidden_TBD.reshape(T * B, -1)
-    loss: Tensor = _MergedChunkNce.apply(hidden_ND, weight_UD, offset_U, column_TB, count_U, product_dtype(hidden_ND))
-    # A wrong `max_distinct_targets` must not pass for a result, and a GPU's host must not wait to be told.
-    return loss if too_many is None else torch.where(too_many, torch.nan, loss)
+    offset_U = bias_U.float() - batch.log_z - batch.noise.log_prob(word_U)
+    if batch.valid_TB is None and batch.stream_TB is None:
+        # Every position sees as many noise words.
+        offset_U = offset_U - math.log((B - 1) * T)
+        stream_N, log_num_noise_N, of_stream = torch.arange(T * B, device=column_TB.device) % B, None, column_TB
+    else:
+        streams = find_streams((T, B), batch.valid_TB, batch.stream_TB, column_TB)
+        log_num_noise_N, of_stream = streams.log_num_noise_N, column_TB
+        if batch.stream_TB is None:
+            column_of_place_N = torch.arange(T * B, device=column_TB.device) % B
+            stream_N = torch.where(streams.stream_N >= 0, column_of_place_N, -1)
+        else:
+            stream_N, of_stream = _side_by_side(streams.stream_N, column_TB.reshape(-1))
+    loss: Tensor = _MergedChunkNce.apply(
+        batch.hidden_TBD.flatten(0, 1),
+        weight_UD,
+        offset_U,
+        count_U,
+        Places(stream_N.int(), column_TB.reshape(-1), of_stream, log_num_noise_N),
+        product_dtype(batch.hidden_TBD),
+    )
+    # A wrong number of columns must not pass for a result, and a GPU's host must not wait to be told.
+    return loss if is_too_many is None else torch.where(is_too_many, torch.nan, loss)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where each position's own words are among the columns."""
+
+    stream_N: Tensor  # which column of `of_stream` a position is of; −1: it does not count
+    target_N: Tensor  # the column of a position's target
+    of_stream: Tensor  # (L, S) the columns of each stream's targets; −1: none
+    log_num_noise_N: Tensor | None  # ln of the noise words that a position sees; None: it is in the offset
 
 
 def can_merge(batch: OutputBatch) -> bool:
-    """Say whether equal words can be merged: a captured GPU step must know the largest number of columns beforehand."""
-    if kernels.choose("merged_chunk_nce", batch.target_TB) is not None:
-        return batch.max_distinct_targets is not None
-    return batch.target_TB.device.type == "cpu"
+    """Say whether equal words can be merged: a GPU has to know how many columns that leaves at most."""
+    if kernels.choose("merged_chunk_nce", batch.target_TB) is None:
+        return batch.target_TB.device.type == "cpu"
+    if batch.stream_TB is not None:
+        return False  # the longest stream would have to be known, too
+    return batch.max_distinct_targets is not None or (
+        batch.target_TB.numel() >= MIN_POSITIONS and not torch.compiler.is_compiling()
+    )
 
 
-def _distinct_words(batch: OutputBatch) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Give the distinct targets, each position's column, the count of each target, and whether they are too many."""
-    fast = kernels.choose("merged_chunk_nce", batch.target_TB)
-    if batch.max_distinct_targets is None or fast is None:
-        word_U, column_TB, count_U = torch.unique(batch.target_TB, return_inverse=True, return_counts=True)
-        return word_U, column_TB, count_U, None
-    num_columns = -(-batch.max_distinct_targets // COLUMNS) * COLUMNS
-    word_U, column_TB, count_U, num_words = fast.distinct_words(batch.target_TB, num_columns, len(batch.weight_VD))
-    return word_U, column_TB, count_U, num_words > num_columns
+def _most_words(batch: OutputBatch) -> int:
+    """Bound the number of different targets: as somebody has counted them, or as targets that follow p_n have them."""
+    if batch.max_distinct_targets is not None:
+        return batch.max_distinct_targets
+    return batch.noise.max_distinct(batch.target_TB.numel())
+
+
+def _side_by_side(stream_N: Tensor, column_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Number the streams from 0, and lay the columns of each one's targets side by side (L, S)."""
+    _, number_N, size_S = torch.unique(stream_N, return_inverse=True, return_counts=True)
+    order_N = torch.argsort(number_N, stable=True)
+    sorted_N = number_N[order_N]
+    first_S = torch.cumsum(size_S, 0) - size_S
+    place_N = torch.arange(len(stream_N), device=stream_N.device) - first_S[sorted_N]
+    of_stream = column_N.new_full((int(size_S.max()), len(size_S)), -1)
+    of_stream[place_N, sorted_N] = column_N[order_N]
+    return torch.where(stream_N >= 0, number_N, -1), of_stream
 
 
 class _MergedChunkNce(torch.autograd.Function):
@@ -67,8 +119,8 @@ class _MergedChunkNce(torch.autograd.Function):
         hidden_ND: Tensor,
         weight_UD: Tensor,
         offset_U: Tensor,
-        column_TB: Tensor,
         count_U: Tensor,
+        places: Places,
         dtype: torch.dtype,
     ) -> Tensor:
         N, D = hidden_ND.shape
@@ -82,7 +134,7 @@ class _MergedChunkNce(torch.autograd.Function):
             for begin in range(0, N, num_rows):
                 block = slice(begin, min(begin + num_rows, N))
                 gradient_RU = torch.mm(hidden_NE[block], weight_UE.t())
-                loss += loss_and_gradient_(gradient_RU, offset_U, count_U, column_TB, begin)
+                loss += loss_and_gradient_(gradient_RU, offset_U, count_U, places, begin)
                 torch.mm(gradient_RU, weight_UE, out=hidden_grad_NE[block])
                 weight_grad_UE += product_in_float32(gradient_RU.t(), hidden_NE[block])
         ctx.save_for_backward(hidden_grad_NE, weight_grad_UE)
@@ -105,18 +157,26 @@ class _MergedChunkNce(torch.autograd.Function):
 
 
 @kernels.with_twin("merged_chunk_nce")
-def loss_and_gradient_(product_RU: Tensor, offset_U: Tensor, count_U: Tensor, column_TB: Tensor, begin: int) -> Tensor:
+def loss_and_gradient_(product_RU: Tensor, offset_U: Tensor, count_U: Tensor, places: Places, begin: int) -> Tensor:
     """Compute the loss of the positions from `begin` on; in the products' place comes the gradient of their scores."""
-    position_R = torch.arange(begin, begin + len(product_RU), device=product_RU.device)
-    own_RT = column_TB[:, position_R % column_TB.shape[1]].t()  # the columns of a position's own stream
-    target_R1 = column_TB.reshape(-1)[position_R].unsqueeze(1)
+    block = slice(begin, begin + len(product_RU))
+    stream_R = places.stream_N[block]
+    own_RL = places.of_stream[:, stream_R.clamp(min=0)].t()  # the columns of a position's own stream
+    target_R1 = places.target_N[block].unsqueeze(1)
     score_RU = (product_RU.float() if product_RU.dtype.itemsize < 4 else product_RU).add_(offset_U)
+    if places.log_num_noise_N is not None:
+        score_RU.sub_(places.log_num_noise_N[block].unsqueeze(1))
     count_U = count_U.to(score_RU.dtype)
-    own_score_RT, target_score_R1 = score_RU.gather(1, own_RT), score_RU.gather(1, target_R1)
-    loss = torch.mv(F.softplus(score_RU), count_U).sum()
-    loss = loss - F.softplus(own_score_RT).sum() + F.softplus(-target_score_R1).sum()
+    is_own_RL = own_RL >= 0
+    own_RL = own_RL.clamp(min=0)
+    own_score_RL, target_score_R1 = score_RU.gather(1, own_RL), score_RU.gather(1, target_R1)
+    loss_R = torch.mv(F.softplus(score_RU), count_U) + F.softplus(-target_score_R1).squeeze(1)
+    loss_R = loss_R - torch.where(is_own_RL, F.softplus(own_score_RL), 0.0).sum(1)
     gradient_RU = score_RU.sigmoid_().mul_(count_U)
-    gradient_RU.scatter_add_(1, own_RT, -torch.sigmoid(own_score_RT))
+    gradient_RU.scatter_add_(1, own_RL, -torch.sigmoid(own_score_RL) * is_own_RL)
     gradient_RU.scatter_add_(1, target_R1, torch.sigmoid(target_score_R1) - 1.0)
+    if places.log_num_noise_N is not None:
+        gradient_RU.mul_((stream_R >= 0).unsqueeze(1))
+        loss_R = torch.where(stream_R >= 0, loss_R, 0.0)
     product_RU.copy_(gradient_RU)  # nothing to do where they are one
-    return loss
+    return loss_R.sum()

@@ -28,6 +28,7 @@ class OutputBatch:
     noise: Noise
     num_noise: int  # K
     sparse: bool  # whether gathered rows get sparse gradients
+    stream_TB: Tensor | None = None  # which stream a position is of; None: streams are the columns of a chunk
     softmax: str = "fused"  # in which form the softmax is computed, where that is the loss
     max_distinct_targets: int | None = None  # the most different targets a chunk of this text has, where that is known
 

@@ -10,9 +10,6 @@ from torch import Tensor
 
 from bnce import kernels, rows
 
-# One scratch per device serves all tables: a merge is over before the next begins. Smaller ones are kept, because a
-# captured graph may write to them.
-_SCRATCH: dict[torch.device, list[Tensor]] = {}
 _MERGED = "_bnce_is_merged"
 
 
@@ -26,7 +23,7 @@ def merged_rows(grad: Tensor, *, deterministic: bool = False) -> tuple[Tensor, T
         return words_N, values_ND
     fast = kernels.choose("rows", values_ND, deterministic=deterministic)
     if fast is not None:
-        merged: tuple[Tensor, Tensor] = fast.merge(words_N, values_ND, _scratch(len(grad), grad.device))
+        merged: tuple[Tensor, Tensor] = fast.merge(words_N, values_ND, len(grad))
         return merged
     if not (deterministic and grad.is_cuda):
         return rows.merge(words_N, values_ND)
@@ -45,10 +42,3 @@ def merge_gradient(grad: Tensor, *, deterministic: bool = False) -> Tensor:
         merged = torch.sparse_coo_tensor(words_N.unsqueeze(0), values_ND.to(grad.dtype), grad.shape)
     setattr(merged, _MERGED, True)
     return merged
-
-
-def _scratch(num_rows: int, device: torch.device) -> Tensor:
-    made = _SCRATCH.setdefault(device, [])
-    if not made or len(made[-1]) < num_rows:
-        made.append(torch.zeros(num_rows, dtype=torch.int32, device=device))
-    return made[-1]
