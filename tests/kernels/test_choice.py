@@ -39,7 +39,7 @@ def test_a_twin_stands_in_for_its_plain_function(device: torch.device, monkeypat
     from bnce.kernels import batch_nce
 
     monkeypatch.setattr(batch_nce, "loss_and_gradient", lambda *arguments: arguments)
-    arguments = product_TBM, offset_TM, torch.float32
+    arguments = product_TBM, offset_TM, None, torch.float32
     assert loss_and_gradient(*arguments) == arguments
     monkeypatch.setattr(kernels, "available", lambda device: False)
     loss, gradient_TBM = loss_and_gradient(*arguments)
