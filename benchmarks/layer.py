@@ -1,6 +1,6 @@
 """The output layer in a foreign loop: its time and memory beside what the trainer does, and beside nn.Linear.
 
-python benchmarks/layer.py calls --out benchmarks/results      # layer(h, t), masked, loss_sum, and the trainer's own call
+python benchmarks/layer.py calls --out benchmarks/results      # layer(h, t), masked, loss_sum, the trainer's call
 python benchmarks/layer.py linear --out benchmarks/results     # nn.Linear and cross entropy at V = 50K, 500K and 5M
 python benchmarks/layer.py tables --out benchmarks/results     # a whole foreign step at V = 100K and 10M
 
@@ -59,7 +59,9 @@ def draw(counts_V: Tensor, shape: tuple[int, ...], device: torch.device) -> Tens
     return torch.searchsorted(edges_V, at.flatten()).reshape(shape).to(device)
 
 
-def measure(ways: dict[str, Callable[[], None]], device: torch.device, given: argparse.Namespace) -> dict[str, Measured]:
+def measure(
+    ways: dict[str, Callable[[], None]], device: torch.device, given: argparse.Namespace
+) -> dict[str, Measured]:
     """Time every way in turns."""
     found = {name: Measured([], None) for name in ways}
     for name, way in ways.items():
@@ -90,6 +92,20 @@ def _round(way: Callable[[], None], device: torch.device, repeats: int) -> float
     return (time.perf_counter() - begin) / repeats
 
 
+def _capture(run: Callable[[], None]) -> Callable[[], None]:
+    """Capture as a CUDA graph, so that the GPU's time is measured and not the host's."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
 def calls(given: argparse.Namespace, device: torch.device) -> list[str]:
     """Measure the ways to call the layer, forward and backward, beside the trainer's."""
     V, D, T, B = given.vocab_size, given.hidden_size, given.steps, given.streams
@@ -98,29 +114,29 @@ def calls(given: argparse.Namespace, device: torch.device) -> list[str]:
     target_TB = draw(counts_V, (T, B), device)
     masked_TB = target_TB.masked_fill(torch.rand(T, B, device=device) < MASKED, -100)
     lines = ["| loss | call | ms | ± | × trainer | extra MiB | × trainer |", "|---|---|---:|---:|---:|---:|---:|"]
+    largest = int(target_TB.unique().numel())
     for loss in ("bnce", "chunk-bnce"):
-        largest = int(target_TB.unique().numel())
+        most = largest if loss == "chunk-bnce" else None
         layer = bnce.OutputLayer(D, V, counts_V.numpy(), loss=loss, sparse=True).to(device)
-        known = bnce.OutputLayer(
-            D, V, counts_V.numpy(), loss=loss, sparse=True, max_distinct_targets=largest if loss == "chunk-bnce" else None
-        ).to(device)
+        known = bnce.OutputLayer(D, V, counts_V.numpy(), loss=loss, sparse=True, max_distinct_targets=most).to(device)
 
-        def way(compute: Callable[[], Tensor], *layers: nn.Module) -> Callable[[], None]:
+        def way(
+            of: bnce.OutputLayer, compute: Callable[[bnce.OutputLayer], Tensor], captured: bool = given.captured
+        ) -> Callable[[], None]:
             def run() -> None:
-                with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                    value = compute()
+                with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False):
+                    value = compute(of)
                 value.backward()
                 hidden_TBD.grad = None
-                for one in layers:
-                    one.zero_grad(set_to_none=True)
+                of.zero_grad(set_to_none=True)
 
-            return run
+            return _capture(run) if captured else run
 
         ways = {
-            "trainer": way(lambda: known.loss_sum(hidden_TBD, target_TB) / (T * B), known),
-            "layer.loss_sum(h, t)": way(lambda: layer.loss_sum(hidden_TBD, target_TB), layer),
-            "layer(h, t)": way(lambda: layer(hidden_TBD, target_TB), layer),
-            "layer(h, t), 30% masked": way(lambda: layer(hidden_TBD, masked_TB), layer),
+            "trainer": way(known, lambda of: of.loss_sum(hidden_TBD, target_TB) / (T * B)),
+            "layer.loss_sum(h, t)": way(layer, lambda of: of.loss_sum(hidden_TBD, target_TB)),
+            "layer(h, t)": way(layer, lambda of: of(hidden_TBD, target_TB)),
+            "layer(h, t), 30% masked": way(layer, lambda of: of(hidden_TBD, masked_TB)),
         }
         found = measure(ways, device, given)
         base = found["trainer"]
@@ -131,7 +147,8 @@ def calls(given: argparse.Namespace, device: torch.device) -> list[str]:
             lines.append(
                 f"| {loss} | {name} | {one.ms:.3f} | {100 * one.spread:.0f}% | {one.ms / base.ms:.2f} | {memory} |"
             )
-    return [f"Forward and backward, V = {V:,}, D = {D}, T = {T}, B = {B}.", "", *lines]
+    how = "captured as CUDA graphs" if given.captured else "launched by the host"
+    return [f"Forward and backward, {how}, V = {V:,}, D = {D}, T = {T}, B = {B}.", "", *lines]
 
 
 def linear(given: argparse.Namespace, device: torch.device) -> list[str]:
@@ -205,7 +222,7 @@ def tables(given: argparse.Namespace, device: torch.device) -> list[str]:
         word_TB = draw(counts_V, (T + 1, B), device)
         parameters = [*embedding.parameters(), *body.parameters(), *layer.parameters()]
 
-        def step(  # noqa: PLR0917 (bound here: the loop goes on)
+        def step(
             embedding: nn.Embedding = embedding,
             body: nn.GRU = body,
             layer: bnce.OutputLayer = layer,
@@ -251,6 +268,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--streams", type=int, default=400)
     parser.add_argument("--sizes", type=lambda text: [int(part) for part in text.split(",")])
+    parser.add_argument("--captured", action="store_true", help="calls: as CUDA graphs, which time the GPU alone")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -270,7 +288,9 @@ def main() -> None:
     print("\n".join(lines))
     if given.out is not None:
         given.out.mkdir(parents=True, exist_ok=True)
-        (given.out / f"layer-{given.what}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        (given.out / f"layer-{given.what}{'-captured' * given.captured}.md").write_text(
+            "\n".join(lines) + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -136,7 +136,7 @@ def test_without_duplicates_another_language_is_found(
         offset_TB = column_offset(
             bias_TB,
             log_noise_TM=batch.noise.log_prob(batch.target_TB),
-            log_num_noise=batch.log_num_noise(0, from_batch=True),
+            log_num_noise=math.log(batch.target_TB.shape[1] - 1),
             log_z=batch.log_z,
         )
         score_TBB = batch.hidden_TBD @ weight_TBD.transpose(1, 2) + offset_TB.unsqueeze(1)

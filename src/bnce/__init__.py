@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from bnce.kinds.losses import LOSSES
     from bnce.kinds.optimisers import OPTIMISERS
     from bnce.noise import Noise
+    from bnce.optimisers.clip import clip_grad_norm_
+    from bnce.optimisers.row_optimizers import RowwiseAdagrad, RowwiseAdam
     from bnce.output_layer import OutputLayer
     from bnce.rescoring.pyctcdecode import DecoderLanguageModel
     from bnce.scoring.generate import Sampling
@@ -42,10 +44,13 @@ __all__ = [
     "Noise",
     "Normaliser",
     "OutputLayer",
+    "RowwiseAdagrad",
+    "RowwiseAdam",
     "Sampling",
     "Scorer",
     "UserError",
     "__version__",
+    "clip_grad_norm_",
     "evaluate",
     "load",
     "noise",
@@ -64,8 +69,11 @@ _HOMES = {
     "Normaliser": ("bnce.text.normalise", "layer"),
     "OPTIMISERS": ("bnce.kinds.optimisers", "layer"),
     "OutputLayer": ("bnce.output_layer", "layer"),
+    "RowwiseAdagrad": ("bnce.optimisers.row_optimizers", "layer"),
+    "RowwiseAdam": ("bnce.optimisers.row_optimizers", "layer"),
     "Sampling": ("bnce.scoring.generate", "layer"),
     "Scorer": ("bnce.scoring.scorer", "layer"),
+    "clip_grad_norm_": ("bnce.optimisers.clip", "layer"),
     "evaluate": ("bnce.api", "train"),
     "load": ("bnce.scoring.loading", "layer"),
     "noise": ("bnce.noise", "layer"),

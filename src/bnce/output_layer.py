@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from bnce import kernels
 from bnce.errors import UserError, unknown_name
 from bnce.kinds.losses import LOSSES
-from bnce.losses import get_loss, trained_positions
+from bnce.losses import Counted, count_targets, get_loss
 from bnce.losses.output_batch import OutputBatch
 from bnce.losses.softmax_forms import FORMS
 from bnce.noise import Noise, unigram
 
 IGNORE_INDEX = -100
+REDUCTIONS = ("mean", "sum")
 
 # The block of logits while normalising, for any V: 2^20 numbers fit into a CPU's cache, 2^22 keep a GPU busy.
 BLOCK_POSITIONS = 512
@@ -47,11 +48,15 @@ class OutputLayer(nn.Module):
         learn_log_z: bool = False,
         sparse: bool = False,
         ignore_index: int = IGNORE_INDEX,
+        batch_first: bool = False,
+        reduction: str = "mean",
         softmax: str = "fused",
         max_distinct_targets: int | None = None,
     ) -> None:
         """`noise` is a `Noise` or the targets' counts; `sparse` gives weight and bias row-wise (sparse) gradients.
 
+        `batch_first` takes hidden (B, T, D) with targets (B, T). `reduction` is "mean" over the positions that count,
+        or "sum".
         `softmax` and `max_distinct_targets` are explained at `set_form`.
         """
         super().__init__()
@@ -69,6 +74,9 @@ class OutputLayer(nn.Module):
             )
         self.hidden_size, self.vocab_size = hidden_size, vocab_size
         self.num_noise, self.sparse, self.ignore_index = num_noise, sparse, ignore_index
+        if reduction not in REDUCTIONS:
+            raise unknown_name("reduction", reduction, REDUCTIONS)
+        self.batch_first, self.reduction = batch_first, reduction
         self.softmax, self.max_distinct_targets = "fused", max_distinct_targets
         self.set_form(softmax=softmax, max_distinct_targets=max_distinct_targets)
         self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size))
@@ -104,41 +112,77 @@ class OutputLayer(nn.Module):
                 raise UserError(f"max_distinct_targets is {max_distinct_targets}: give 1 or more.")
             self.max_distinct_targets = max_distinct_targets
 
-    def forward(self, hidden: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Compute the mean loss over the tokens whose target is not `ignore_index` and whose mask is true.
+    def forward(
+        self, hidden: Tensor, targets: Tensor, mask: Tensor | None = None, *, streams: Tensor | None = None
+    ) -> Tensor:
+        """Compute the loss of the positions whose target is not `ignore_index` and whose mask is true.
 
-        A token without noise is left out, too: with `bnce` and no drawn words, one that is alone in its time step.
+        Their mean, or what `reduction` says. A position without noise is left out, too: with `bnce` and no drawn words,
+        one that is alone in its time step. `streams` has a number per position for `chunk-bnce`, equal for positions of
+        one sequence (any numbers will do), so that a sequence is no noise to itself: for batches of ragged sequences,
+        (N, D) with the padding left out.
         """
+        hidden_TBD, target_TB, mask_TB, stream_TB = self._as_chunk(hidden, targets, mask, streams)
+        counted = count_targets(self.loss_name, target_TB, mask_TB, self.ignore_index, self.num_noise, stream_TB)
+        self._check_range(counted)
+        total = self._sum(hidden_TBD, counted.target_TB, counted=counted, stream_TB=stream_TB)
+        return total if self.reduction == "sum" else total / counted.num_positions.clamp(min=1)
+
+    def _as_chunk(
+        self, hidden: Tensor, targets: Tensor, mask: Tensor | None, streams: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Check shapes and put the time steps first; (N, D) is one step."""
         if hidden.ndim not in (2, 3) or hidden.shape[:-1] != targets.shape or hidden.shape[-1] != self.hidden_size:
+            shape = "B, T" if self.batch_first else "T, B"
             raise UserError(
                 f"hidden {tuple(hidden.shape)} and targets {tuple(targets.shape)} do not fit: "
-                f"give (T, B, {self.hidden_size}) with (T, B), or (N, {self.hidden_size}) with (N,)."
+                f"give ({shape}, {self.hidden_size}) with ({shape}), or (N, {self.hidden_size}) with (N,)."
             )
-        if mask is not None and mask.shape != targets.shape:
-            raise UserError(f"mask {tuple(mask.shape)} must have the shape of targets, {tuple(targets.shape)}.")
-        if hidden.ndim == 2:
-            hidden, targets = hidden.unsqueeze(0), targets.unsqueeze(0)
-            mask = None if mask is None else mask.unsqueeze(0)
-        ignored = targets == self.ignore_index
-        valid = ~ignored if mask is None else mask.bool() & ~ignored
-        self._check_range(targets, valid)
-        valid = trained_positions(self.loss_name, valid, self.num_noise)
-        total = self.loss_sum(hidden, targets.masked_fill(~valid, 0), valid)
-        return total / valid.sum().clamp(min=1)
+        for name, given in (("mask", mask), ("streams", streams)):
+            if given is not None and given.shape != targets.shape:
+                raise UserError(f"{name} {tuple(given.shape)} must have the shape of targets, {tuple(targets.shape)}.")
+        if streams is not None and not LOSSES.find(self.loss_name).whole_chunk:
+            raise UserError(f"The loss {self.loss_name} knows no streams: leave them out, or use chunk-bnce.")
 
-    def _check_range(self, targets: Tensor, valid: Tensor) -> None:
+        def arrange(tensor: Tensor) -> Tensor:
+            if hidden.ndim == 2:
+                return tensor.unsqueeze(0)
+            return tensor.transpose(0, 1) if self.batch_first else tensor
+
+        return (
+            arrange(hidden),
+            arrange(targets),
+            None if mask is None else arrange(mask),
+            None if streams is None else arrange(streams),
+        )
+
+    def _check_range(self, counted: Counted) -> None:
         """Refuse targets that are not word ids. On a GPU the check would stall the host: they give NaN or an error."""
-        if targets.device.type != "cpu":
+        target_TB = counted.target_TB
+        if target_TB.device.type != "cpu" or torch.compiler.is_compiling() or target_TB.numel() == 0:
             return
-        wrong = targets[valid & ((targets < 0) | (targets >= self.vocab_size))]
-        if len(wrong):
+        least, most = target_TB.aminmax()
+        if least < 0 or most >= self.vocab_size:
+            wrong = int(least if least < 0 else most)
             raise UserError(
-                f"targets hold {int(wrong[0])}, but the layer has {self.vocab_size} words: give ids from 0 to "
+                f"targets hold {wrong}, but the layer has {self.vocab_size} words: give ids from 0 to "
                 f"{self.vocab_size - 1}, or {self.ignore_index} for a position that does not count."
             )
 
     def loss_sum(self, hidden_TBD: Tensor, target_TB: Tensor, valid_TB: Tensor | None = None) -> Tensor:
-        """Sum the loss over positions; without `valid_TB` every position counts, which is the faster way."""
+        """Sum the loss over positions; without `valid_TB` every position counts, which is a little faster."""
+        return self._sum(hidden_TBD, target_TB, valid_TB)
+
+    def _sum(
+        self,
+        hidden_TBD: Tensor,
+        target_TB: Tensor,
+        valid_TB: Tensor | None = None,
+        counted: Counted | None = None,
+        stream_TB: Tensor | None = None,
+    ) -> Tensor:
+        if counted is not None and not LOSSES.find(self.loss_name).batch_is_noise:
+            valid_TB = counted.is_trained
         batch = OutputBatch(
             hidden_TBD=hidden_TBD,
             target_TB=target_TB,
@@ -149,6 +193,8 @@ class OutputLayer(nn.Module):
             noise=self.noise,
             num_noise=self.num_noise,
             sparse=self.sparse,
+            counted=counted,
+            stream_TB=stream_TB,
             softmax=self.softmax,
             max_distinct_targets=self.max_distinct_targets,
         )

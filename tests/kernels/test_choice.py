@@ -8,7 +8,7 @@ import torch
 from bnce import kernels
 from bnce.losses.batch_nce import loss_and_gradient
 
-ALWAYS = {"adam", "batch_nce", "chunk_nce", "merged_chunk_nce", "rows"}
+ALWAYS = {"adam", "batch_nce", "chunk_nce", "counted", "merged_chunk_nce", "rows"}
 NAMES = sorted(ALWAYS | {"dense", "log_normaliser", "recurrence", "softmax"})
 
 

@@ -25,7 +25,7 @@ from bnce.export.bodies import refuse_unknown_body
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.losses import LOSSES
 from bnce.kinds.optimisers import OPTIMISERS
-from bnce.losses import get_loss, trained_positions
+from bnce.losses import count_targets, get_loss
 from bnce.measure.bench import flops_per_word
 from bnce.measure.paper import PAPER_WORDS_PER_SECOND, bench_paper
 from bnce.models import architecture, build_body
@@ -217,7 +217,7 @@ NOISE = np.ones(5)
         "cell": ("recurrent cell", lambda name: Recurrent(name, 2, 2, None, 0.0)),
         "architecture": ("model", lambda name: architecture(SimpleNamespace(name=name))),  # type: ignore[arg-type]
         "loss": ("loss", get_loss),
-        "positions": ("loss", lambda name: trained_positions(name, torch.ones(1, 1), 0)),
+        "positions": ("loss", lambda name: count_targets(name, torch.ones(1, 1), None, -100, 0)),
         "layer": ("loss", lambda name: OutputLayer(2, 5, NOISE, loss=name)),
         "optimiser": ("optimiser", lambda name: build_optimiser(None, SimpleNamespace(name=name))),  # type: ignore[arg-type]
         "advice": (

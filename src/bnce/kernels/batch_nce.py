@@ -15,7 +15,7 @@ from torch import Tensor
 def _loss_and_gradient(
     product_TBM,
     offset_TM,
-    valid_TB,
+    stream_TB,
     loss_TB,
     gradient_TBM,
     B,
@@ -36,8 +36,8 @@ def _loss_and_gradient(
         if MASKED:
             # Columns beyond the batch are drawn words, which always count.
             is_target = column < B
-            counts &= tl.load(valid_TB + step * B + column, mask=inside & is_target, other=1) != 0
-            counts &= tl.load(valid_TB + position) != 0
+            counts &= tl.load(stream_TB + step * B + column, mask=inside & is_target, other=0) >= 0
+            counts &= tl.load(stream_TB + position) >= 0
         # softplus(s) = max(s, 0) + ln(1 + exp(−|s|)), and softplus(−s) for the position's own target.
         small = tl.exp(-tl.abs(score))
         signed = tl.where(own, -score, score)
@@ -50,19 +50,18 @@ def _loss_and_gradient(
 
 
 def loss_and_gradient(
-    product_TBM: Tensor, offset_TM: Tensor, valid_TB: Tensor | None, dtype: torch.dtype
+    product_TBM: Tensor, offset_TM: Tensor, stream_TB: Tensor | None, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Compute the summed loss and G = σ(s) − I in `dtype`, for s = product + offset."""
     T, B, M = product_TBM.shape
     loss_TB = torch.empty(T, B, dtype=torch.float32, device=product_TBM.device)
     gradient_TBM = torch.empty(T, B, M, dtype=dtype, device=product_TBM.device)
-    is_masked = valid_TB is not None
-    # Without a mask any pointer will do in its place.
-    mask_TB = loss_TB if valid_TB is None else valid_TB.to(torch.int8).contiguous()
+    is_masked = stream_TB is not None
+    # Where all positions count, any pointer will do in place of their streams.
     _loss_and_gradient[(T * B,)](
         product_TBM,
         offset_TM.contiguous(),
-        mask_TB,
+        stream_TB if is_masked else loss_TB,
         loss_TB,
         gradient_TBM,
         B,

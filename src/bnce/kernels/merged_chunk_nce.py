@@ -44,20 +44,15 @@ def _number(scratch_V, word_N, rank_N, word_U, count_U, column_N, N, U, BLOCK: t
     tl.atomic_add(count_U + column, 1, mask=fits, sem="relaxed")
 
 
-def distinct_words(
-    target_TB: Tensor, valid_TB: Tensor | None, max_columns: int, vocab_size: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def distinct_words(word_TB: Tensor, max_columns: int, vocab_size: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Give the different words (U,), each position's column (T, B), how often each occurs (U,), and how many there are.
 
     U is `max_columns` whatever the data: columns beyond the last word hold some word that occurs 0 times. A word's last
-    position claims it, so the answer does not depend on which thread comes first. Positions that do not count have the
-    column −1.
+    position claims it, so the answer does not depend on which thread comes first. A word of −1 counts for nothing and
+    has the column −1.
     """
-    word_N = target_TB.reshape(-1)
+    word_N = word_TB.reshape(-1)
     N, device = len(word_N), word_N.device
-    counts_N = None if valid_TB is None else valid_TB.reshape(-1)
-    if counts_N is not None:
-        word_N = torch.where(counts_N, word_N, -1)
     scratch_V = scratch(vocab_size, device)  # read only where it was written
     # Unused columns name words that differ, so that adding nothing to their rows is nowhere a queue.
     word_U = torch.arange(max_columns, device=device) % vocab_size
@@ -67,12 +62,10 @@ def distinct_words(
     _clear[grid](scratch_V, word_N, N, BLOCK=BLOCK)
     _claim[grid](scratch_V, word_N, N, BLOCK=BLOCK)
     place_N = torch.arange(N, dtype=torch.int32, device=device)
-    is_last_N = scratch_V.index_select(0, word_N.clamp(min=0)) == place_N
-    if counts_N is not None:
-        is_last_N &= counts_N
+    is_last_N = (scratch_V.index_select(0, word_N.clamp(min=0)) == place_N) & (word_N >= 0)
     rank_N = torch.cumsum(is_last_N, 0, dtype=torch.int32)
     _number[grid](scratch_V, word_N, rank_N, word_U, count_U, column_N, N, max_columns, BLOCK=BLOCK)
-    return word_U, column_N.reshape(target_TB.shape), count_U, rank_N[-1]
+    return word_U, column_N.reshape(word_TB.shape), count_U, rank_N[-1]
 
 
 @triton.jit

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from torch import Tensor
 
 from bnce.kinds.losses import LOSSES
-from bnce.losses import batch_nce as of_batch
-from bnce.losses import chunk_nce as of_chunk
+from bnce.losses.counted import Counted, count_ids, count_positions, count_steps, count_streams
 from bnce.losses.output_batch import OutputBatch
 
-__all__ = ["Loss", "OutputBatch", "get_loss", "trained_positions"]
+__all__ = ["Counted", "Loss", "OutputBatch", "count_targets", "get_loss"]
 
 Loss = Callable[[OutputBatch], Tensor]
 
@@ -22,11 +21,20 @@ def get_loss(name: str) -> Loss:
     return loss
 
 
-def trained_positions(name: str, valid_TB: Tensor, num_noise: int, stream_TB: Tensor | None = None) -> Tensor:
-    """Say which of the positions that count a loss trains on: where the batch is the noise, one alone has none."""
+def count_targets(
+    name: str,
+    target_TB: Tensor,
+    mask_TB: Tensor | None,
+    ignore_index: int,
+    num_noise: int,
+    stream_TB: Tensor | None = None,
+) -> Counted:
+    """Say which positions a loss trains on, and how many: where the batch is the noise, one alone has none."""
     kind = LOSSES.find(name)
     if not kind.batch_is_noise:
-        return valid_TB
-    if kind.whole_chunk:
-        return of_chunk.trained_positions(valid_TB, stream_TB)
-    return of_batch.trained_positions(valid_TB, num_noise)
+        return count_positions(target_TB, mask_TB, ignore_index)
+    if not kind.whole_chunk:
+        return count_steps(target_TB, mask_TB, ignore_index, num_noise)
+    if stream_TB is not None:
+        return count_ids(target_TB, mask_TB, ignore_index, stream_TB)
+    return count_streams(target_TB, mask_TB, ignore_index)

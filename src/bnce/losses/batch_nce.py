@@ -25,6 +25,7 @@ columns a sample of the unigram. With such hits masked, the model would learn th
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ def batch_nce(batch: OutputBatch) -> Tensor:
             f"B-NCE needs noise words, but the batch has {B} target and num_noise is {K}: "
             "use a batch of at least 2 or set num_noise above 0."
         )
-    valid_TB = None if batch.valid_TB is None else trained_positions(batch.valid_TB, K)
+    counted = batch.count_steps()
     column_TM = batch.target_TB
     if K:
         # Section 3.2: K further words, shared by the batch.
@@ -56,10 +57,11 @@ def batch_nce(batch: OutputBatch) -> Tensor:
     offset_TM = column_offset(
         bias_TM,
         log_noise_TM=batch.noise.log_prob(column_TM),
-        log_num_noise=batch.log_num_noise(K, from_batch=True),
+        log_num_noise=math.log(B + K - 1) if counted is None else counted.log_num_noise,
         log_z=batch.log_z,
     )
-    loss: Tensor = _BatchNce.apply(batch.hidden_TBD, weight_TMD, offset_TM, valid_TB, product_dtype(weight_TMD))
+    stream_TB = None if counted is None else counted.stream_TB
+    loss: Tensor = _BatchNce.apply(batch.hidden_TBD, weight_TMD, offset_TM, stream_TB, product_dtype(weight_TMD))
     return loss
 
 
@@ -80,14 +82,14 @@ class _BatchNce(torch.autograd.Function):
         hidden_TBD: Tensor,
         weight_TMD: Tensor,
         offset_TM: Tensor,
-        valid_TB: Tensor | None,
+        stream_TB: Tensor | None,
         dtype: torch.dtype,
     ) -> Tensor:
         ctx.dtypes = hidden_TBD.dtype, weight_TMD.dtype
         hidden_TBD, weight_TMD = hidden_TBD.to(dtype), weight_TMD.to(dtype)
         with torch.autocast(hidden_TBD.device.type, enabled=False):
             product_TBM = product_in_float32(hidden_TBD, weight_TMD.transpose(1, 2))  # L^t · W^t of Eq. (7)
-            loss, gradient_TBM = loss_and_gradient(product_TBM, offset_TM, valid_TB, dtype)
+            loss, gradient_TBM = loss_and_gradient(product_TBM, offset_TM, stream_TB, dtype)
         ctx.save_for_backward(hidden_TBD, weight_TMD, gradient_TBM)
         return loss
 
@@ -104,17 +106,19 @@ class _BatchNce(torch.autograd.Function):
 
 @kernels.with_twin("batch_nce")
 def loss_and_gradient(
-    product_TBM: Tensor, offset_TM: Tensor, valid_TB: Tensor | None, dtype: torch.dtype
+    product_TBM: Tensor, offset_TM: Tensor, stream_TB: Tensor | None, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Compute the loss, summed over positions, and the paper's G in `dtype`, for the scores s = product + offset.
 
-    A position that does not count has no loss, and is no noise to others: G is zero in its row and in its column.
+    A position that does not count (its stream is −1) has no loss and is no noise to others: G is zero in its row and in
+    its column.
     """
     score_TBM = product_TBM + offset_TM.unsqueeze(1)
     gradient_TBM = torch.sigmoid(score_TBM)  # O/Y off the diagonal
     gradient_TBM.diagonal(dim1=1, dim2=2).sub_(1.0)  # −(B−1)·N/Y = O/Y − 1 on it
-    if valid_TB is None:
+    if stream_TB is None:
         return classification_loss(score_TBM), gradient_TBM.to(dtype)
+    valid_TB = stream_TB >= 0
     counts_TBM = valid_TB.unsqueeze(2) & counted_columns(valid_TB, score_TBM.shape[2]).unsqueeze(1)
     return masked_classification_loss(score_TBM, valid_TB), (gradient_TBM * counts_TBM).to(dtype)
 
@@ -149,8 +153,3 @@ def counted_columns(valid_TB: Tensor, num_columns: int) -> Tensor:
     """Say which columns (T, M) count: the targets of positions that do, and all words that are drawn."""
     drawn_TK = valid_TB.new_ones(valid_TB.shape[0], num_columns - valid_TB.shape[1])
     return torch.cat([valid_TB, drawn_TK], dim=1)
-
-
-def trained_positions(valid_TB: Tensor, num_noise: int) -> Tensor:
-    """Say which positions are trained on: valid ones, except one that is alone in its step and has no noise."""
-    return valid_TB & (valid_TB.sum(1, keepdim=True) + num_noise > 1)

@@ -16,6 +16,7 @@ Legend: T time steps, B streams, N = T·B positions in the order t·B + b, R pos
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -26,16 +27,16 @@ from torch.autograd.function import once_differentiable
 
 from bnce import kernels
 from bnce.errors import UserError
+from bnce.losses.counted import Counted
 from bnce.losses.merged_chunk_nce import MAX_SCORES, can_merge, merged_chunk_nce
 from bnce.losses.output_batch import OutputBatch
-from bnce.losses.streams import Streams, find_streams
 from bnce.machine.precision import product_dtype, product_in_float32, widen
 
 
 def chunk_nce(batch: OutputBatch) -> Tensor:
     """Sum the chunk B-NCE loss over the positions that count."""
     _check(batch)
-    if batch.valid_TB is not None and batch.target_TB.device.type == "cpu":
+    if batch.target_TB.device.type == "cpu":
         batch = _without_holes(batch)
         if batch.target_TB.numel() == 0:
             return all_pairs_nce(batch)  # zero, of nothing, with gradients of zero
@@ -45,27 +46,29 @@ def chunk_nce(batch: OutputBatch) -> Tensor:
 def chunk_nce_by_position(batch: OutputBatch) -> Tensor:
     """Compute it with a column for every position, at shapes that do not depend on the data."""
     hidden_ND, weight_ND, offset_N = _flatten(batch)
-    streams = streams_of(batch)
-    loss: Tensor = _ChunkNce.apply(
-        hidden_ND, weight_ND, offset_N, streams.stream_N, streams.log_num_noise_N, product_dtype(hidden_ND)
-    )
+    stream_N, log_num_noise_N = streams_of(batch)
+    loss: Tensor = _ChunkNce.apply(hidden_ND, weight_ND, offset_N, stream_N, log_num_noise_N, product_dtype(hidden_ND))
     return loss
 
 
 def all_pairs_nce(batch: OutputBatch) -> Tensor:
     """Compute the same with every score at once."""
     hidden_ND, weight_ND, offset_N = _flatten(batch)
-    streams = streams_of(batch)
-    score_NN = torch.matmul(hidden_ND, weight_ND.t()).float() + offset_N - streams.log_num_noise_N.unsqueeze(1)
-    noise_NN = noise_pairs(streams.stream_N, streams.stream_N)
+    stream_N, log_num_noise_N = streams_of(batch)
+    score_NN = torch.matmul(hidden_ND, weight_ND.t()).float() + offset_N - log_num_noise_N.unsqueeze(1)
+    noise_NN = noise_pairs(stream_N, stream_N)
     loss_N = F.softplus(-score_NN.diagonal()) + torch.where(noise_NN, F.softplus(score_NN), 0.0).sum(1)
-    return torch.where(streams.stream_N >= 0, loss_N, 0.0).sum()
+    return torch.where(stream_N >= 0, loss_N, 0.0).sum()
 
 
-def streams_of(batch: OutputBatch) -> Streams:
-    """Find the streams of a batch's positions."""
+def streams_of(batch: OutputBatch) -> tuple[Tensor, Tensor]:
+    """Give the stream of every position (N,), −1 where it does not count, and ln of the noise words that it sees."""
     T, B = batch.target_TB.shape
-    return find_streams((T, B), batch.valid_TB, batch.stream_TB, batch.target_TB)
+    counted = batch.count_streams()
+    if counted is not None:
+        return counted.stream_TB.reshape(-1), counted.log_num_noise.expand(T, B).reshape(-1)
+    place_N = torch.arange(T * B, dtype=torch.int32, device=batch.target_TB.device)
+    return place_N % B, torch.full((T * B,), math.log((B - 1) * T), device=place_N.device)
 
 
 def noise_pairs(stream_R: Tensor, stream_N: Tensor) -> Tensor:
@@ -73,25 +76,25 @@ def noise_pairs(stream_R: Tensor, stream_N: Tensor) -> Tensor:
     return (stream_R.unsqueeze(1) != stream_N) & (stream_N >= 0)
 
 
-def trained_positions(valid_TB: Tensor, stream_TB: Tensor | None = None) -> Tensor:
-    """Say which positions are trained on: those that count, unless no other stream has one, so that there is noise."""
-    T, B = valid_TB.shape
-    return find_streams((T, B), valid_TB, stream_TB, valid_TB).stream_N.reshape(T, B) >= 0
-
-
 def _without_holes(batch: OutputBatch) -> OutputBatch:
     """Put the positions that count in one row, each with the number of its stream."""
-    valid_TB, shape = batch.valid_TB, batch.target_TB.shape
-    assert valid_TB is not None
-    stream_TB = batch.stream_TB
-    if stream_TB is None:
-        stream_TB = torch.arange(shape[1], device=valid_TB.device).expand(shape)
+    counted = batch.count_streams()
+    if counted is None:
+        return batch
+    valid_TB = counted.is_trained
+    kept = Counted(
+        counted.target_TB[valid_TB].unsqueeze(0),
+        counted.stream_TB[valid_TB].unsqueeze(0),
+        counted.log_num_noise.expand(valid_TB.shape)[valid_TB].unsqueeze(0),
+        counted.num_positions,
+    )
     return replace(
         batch,
         hidden_TBD=batch.hidden_TBD[valid_TB].unsqueeze(0),
-        target_TB=batch.target_TB[valid_TB].unsqueeze(0),
-        stream_TB=stream_TB[valid_TB].unsqueeze(0),
+        target_TB=kept.target_TB,
         valid_TB=None,
+        counted=kept,
+        stream_TB=kept.stream_TB,
     )
 
 

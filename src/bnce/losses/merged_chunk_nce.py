@@ -24,7 +24,6 @@ from torch.autograd.function import once_differentiable
 
 from bnce import kernels
 from bnce.losses.output_batch import OutputBatch
-from bnce.losses.streams import find_streams
 from bnce.machine.precision import product_dtype, product_in_float32, widen
 
 # Numbers in one block of scores: near the processor on a CPU, enough to fill the chip on a GPU.
@@ -36,36 +35,34 @@ COLUMNS = 128  # what tensor cores like a number of columns to be a multiple of
 def merged_chunk_nce(batch: OutputBatch) -> Tensor:
     """Sum the chunk B-NCE loss over the positions that count."""
     T, B = batch.target_TB.shape
+    counted = batch.count_streams()
     fast = kernels.choose("merged_chunk_nce", batch.target_TB)
     if fast is None:
         word_U, column_TB, count_U = torch.unique(batch.target_TB, return_inverse=True, return_counts=True)
         is_too_many = None
     else:
         num_columns = -(-_most_words(batch) // COLUMNS) * COLUMNS
-        word_U, column_TB, count_U, num_words = fast.distinct_words(
-            batch.target_TB, batch.valid_TB, num_columns, len(batch.weight_VD)
-        )
+        # A word of −1 has no column.
+        word_TB = batch.target_TB if counted is None else torch.where(counted.is_trained, counted.target_TB, -1)
+        word_U, column_TB, count_U, num_words = fast.distinct_words(word_TB, num_columns, len(batch.weight_VD))
         is_too_many = num_words > num_columns
     weight_UD, bias_U = batch.output_rows(word_U)
     offset_U = bias_U.float() - batch.log_z - batch.noise.log_prob(word_U)
-    if batch.valid_TB is None and batch.stream_TB is None:
+    of_stream, log_num_noise_N = column_TB, None
+    if counted is None:
         # Every position sees as many noise words.
         offset_U = offset_U - math.log((B - 1) * T)
-        stream_N, log_num_noise_N, of_stream = torch.arange(T * B, device=column_TB.device) % B, None, column_TB
+        stream_N = torch.arange(T * B, dtype=torch.int32, device=column_TB.device) % B
     else:
-        streams = find_streams((T, B), batch.valid_TB, batch.stream_TB, column_TB)
-        log_num_noise_N, of_stream = streams.log_num_noise_N, column_TB
-        if batch.stream_TB is None:
-            column_of_place_N = torch.arange(T * B, device=column_TB.device) % B
-            stream_N = torch.where(streams.stream_N >= 0, column_of_place_N, -1)
-        else:
-            stream_N, of_stream = _side_by_side(streams.stream_N, column_TB.reshape(-1))
+        stream_N, log_num_noise_N = counted.stream_TB.reshape(-1), counted.log_num_noise.expand(T, B).reshape(-1)
+        if batch.stream_TB is not None:
+            stream_N, of_stream = _side_by_side(stream_N, column_TB.reshape(-1))
     loss: Tensor = _MergedChunkNce.apply(
         batch.hidden_TBD.flatten(0, 1),
         weight_UD,
         offset_U,
         count_U,
-        Places(stream_N.int(), column_TB.reshape(-1), of_stream, log_num_noise_N),
+        Places(stream_N, column_TB.reshape(-1), of_stream, log_num_noise_N),
         product_dtype(batch.hidden_TBD),
     )
     # A wrong number of columns must not pass for a result, and a GPU's host must not wait to be told.

@@ -5,13 +5,12 @@ Legend: T time steps, B streams, D last hidden layer, V vocabulary.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from bnce import rows
+from bnce.losses.counted import NO_INDEX, Counted, count_ids, count_steps, count_streams
 from bnce.noise import Noise
 
 
@@ -28,6 +27,7 @@ class OutputBatch:
     noise: Noise
     num_noise: int  # K
     sparse: bool  # whether gathered rows get sparse gradients
+    counted: Counted | None = None  # the positions that count, where somebody has counted them
     stream_TB: Tensor | None = None  # which stream a position is of; None: streams are the columns of a chunk
     softmax: str = "fused"  # in which form the softmax is computed, where that is the loss
     max_distinct_targets: int | None = None  # the most different targets a chunk of this text has, where that is known
@@ -39,15 +39,16 @@ class OutputBatch:
             rows.gather(self.bias_V, words, sparse=self.sparse),
         )
 
-    def log_num_noise(self, drawn: int, *, from_batch: bool) -> Tensor | float:
-        """Compute ln M: drawn noise words plus, where the batch is noise, the other valid positions of each step.
+    def count_steps(self) -> Counted | None:
+        """Say which positions count where noise comes from a position's time step; None: all do."""
+        if self.counted is not None or self.valid_TB is None:
+            return self.counted
+        return count_steps(self.target_TB, self.valid_TB, NO_INDEX, self.num_noise)
 
-        A number, or (T, 1) where the count differs by step; a step without any noise is counted as one, and its
-        loss is left out.
-        """
-        if not from_batch:
-            return math.log(drawn)
-        if self.valid_TB is None:
-            return math.log(self.target_TB.shape[1] - 1 + drawn)
-        others_T1 = self.valid_TB.sum(1, keepdim=True) - 1 + drawn
-        return others_T1.clamp(min=1).to(torch.float32).log()
+    def count_streams(self) -> Counted | None:
+        """Say which positions count where noise comes from other streams; None: all do, in streams side by side."""
+        if self.counted is not None or (self.valid_TB is None and self.stream_TB is None):
+            return self.counted
+        if self.stream_TB is not None:
+            return count_ids(self.target_TB, self.valid_TB, NO_INDEX, self.stream_TB)
+        return count_streams(self.target_TB, self.valid_TB, NO_INDEX)
