@@ -142,7 +142,7 @@ def calls(given: argparse.Namespace, device: torch.device) -> list[str]:
         base = found["trainer"]
         for name, one in found.items():
             memory = "– | –"
-            if one.extra_bytes is not None and base.extra_bytes is not None:
+            if one.extra_bytes is not None and base.extra_bytes:
                 memory = f"{one.extra_bytes / 2**20:.0f} | {one.extra_bytes / base.extra_bytes:.2f}"
             lines.append(
                 f"| {loss} | {name} | {one.ms:.3f} | {100 * one.spread:.0f}% | {one.ms / base.ms:.2f} | {memory} |"
