@@ -47,7 +47,8 @@ def test_a_wrong_loss_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_missing_ln_m_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(OutputBatch, "log_num_noise", lambda self, drawn, *, from_batch: 0.0)
+    for module in ("batch_nce", "sampled_nce"):
+        monkeypatch.setattr(f"bnce.losses.{module}.math", SimpleNamespace(log=lambda count: 0.0))
     findings = by_name(examine(CPU))
     assert findings["loss softmax"].well
     assert not any(findings[f"loss {name}"].well for name in ("nce", "snce", "bnce"))

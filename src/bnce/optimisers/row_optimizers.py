@@ -53,7 +53,7 @@ class RowOptimizer(torch.optim.Optimizer):
                     self.state[table_VD].update(self._new_state(table_VD, group))
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None, *, clip: Tensor | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None, *, clip: Tensor | None = None) -> Any:
         """Step every parameter that has a gradient; `clip` is a factor on all gradients, a tensor on the device."""
         loss = None
         if closure is not None:
