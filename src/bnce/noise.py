@@ -45,12 +45,12 @@ class Noise(nn.Module):
         return self.log_probs_V[words]
 
     def max_distinct(self, num_drawn: int) -> int:
-        """Bound the number of different words among so many drawn ones: ten standard deviations above its mean."""
+        """Bound the number of different words among so many drawn ones: six standard deviations above its mean."""
         if num_drawn not in self._max_distinct:
             log_missing_V = num_drawn * torch.log1p(-self.log_probs_V.double().exp())
             missing_V = log_missing_V.exp()  # the probability that a word is not among them
             mean, variance = (1 - missing_V).sum(), (missing_V * (1 - missing_V)).sum()
-            bound = math.ceil(float(mean + 10 * variance.sqrt()))
+            bound = math.ceil(float(mean + 6 * variance.sqrt()))
             self._max_distinct[num_drawn] = min(bound, num_drawn, len(self))
         return self._max_distinct[num_drawn]
 

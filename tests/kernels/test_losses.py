@@ -131,7 +131,7 @@ def test_distinct_words_are_found_at_a_fixed_shape(
     from bnce.kernels.merged_chunk_nce import distinct_words
 
     target = torch.randint(0, num_words, (num_steps, num_streams), device=device)
-    word, column, count, found = distinct_words(target, 40, V)
+    word, column, count, found = distinct_words(target, None, 40, V)
     expected_word, expected_count = target.unique(return_counts=True)
     assert int(found) == len(expected_word)
     assert torch.equal(word[column.long()], target)

@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+MAX_AT_ONCE = 2**14
+
 
 @triton.jit
 def _is_valid(target_TB, mask_TB, place, inside, ignore_index, MASKED: tl.constexpr):
@@ -60,20 +62,23 @@ def _count_streams(
     T,
     B,
     MASKED: tl.constexpr,
+    STEPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    stream = tl.arange(0, BLOCK)
-    inside = stream < B
-    size = tl.zeros((BLOCK,), dtype=tl.int32)
-    for step in range(T):
+    # A few time steps at once: one after the other, each would wait for its load.
+    stream = tl.arange(0, BLOCK)[None, :]
+    size = tl.zeros((1, BLOCK), dtype=tl.int32)
+    for first in range(0, T, STEPS):
+        step = first + tl.arange(0, STEPS)[:, None]
+        inside = (step < T) & (stream < B)
         _, valid = _is_valid(target_TB, mask_TB, step * B + stream, inside, ignore_index, MASKED)
-        size += valid.to(tl.int32)
-    count = tl.sum(size)
-    num_noise = count - size
-    tl.store(log_num_noise_B + stream, tl.log(tl.maximum(num_noise, 1).to(tl.float32)), mask=inside)
-    trained = tl.sum(tl.where(num_noise > 0, size, 0))
-    tl.store(num_positions, trained.to(tl.int64))
-    for step in range(T):
+        size += tl.sum(valid.to(tl.int32), 0)[None, :]
+    num_noise = tl.sum(size) - size
+    tl.store(log_num_noise_B + stream, tl.log(tl.maximum(num_noise, 1).to(tl.float32)), mask=stream < B)
+    tl.store(num_positions, tl.sum(tl.where(num_noise > 0, size, 0)).to(tl.int64))
+    for first in range(0, T, STEPS):
+        step = first + tl.arange(0, STEPS)[:, None]
+        inside = (step < T) & (stream < B)
         place = step * B + stream
         target, valid = _is_valid(target_TB, mask_TB, place, inside, ignore_index, MASKED)
         valid &= num_noise > 0
@@ -113,8 +118,9 @@ def streams(target_TB: Tensor, mask_TB: Tensor | None, ignore_index: int) -> tup
         T,
         B,
         MASKED=is_masked,
+        STEPS=max(1, min(triton.next_power_of_2(T), MAX_AT_ONCE // block)),
         BLOCK=block,
-        num_warps=max(1, min(16, block // 256)),
+        num_warps=16 if block * T >= MAX_AT_ONCE // 2 else 4,
     )
     return found
 

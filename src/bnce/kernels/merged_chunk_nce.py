@@ -18,23 +18,34 @@ BLOCK = 1024
 
 
 @triton.jit
-def _clear(scratch_V, word_N, N, BLOCK: tl.constexpr):
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+def _word(word_N, stream_N, place, N, MASKED: tl.constexpr):
+    """Read the word of a place, or −1 where none counts."""
     word = tl.load(word_N + place, mask=place < N, other=-1)
+    if MASKED:
+        word = tl.where(tl.load(stream_N + place, mask=place < N, other=-1) >= 0, word, -1)
+    return word
+
+
+@triton.jit
+def _clear(scratch_V, word_N, stream_N, N, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    word = _word(word_N, stream_N, place, N, MASKED)
     tl.store(scratch_V + word, -1, mask=word >= 0)
 
 
 @triton.jit
-def _claim(scratch_V, word_N, N, BLOCK: tl.constexpr):
+def _claim(scratch_V, word_N, stream_N, N, MASKED: tl.constexpr, BLOCK: tl.constexpr):
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    word = tl.load(word_N + place, mask=place < N, other=-1)
+    word = _word(word_N, stream_N, place, N, MASKED)
     tl.atomic_max(scratch_V + word, place, mask=word >= 0, sem="relaxed")
 
 
 @triton.jit
-def _number(scratch_V, word_N, rank_N, word_U, count_U, column_N, N, U, BLOCK: tl.constexpr):
+def _number(
+    scratch_V, word_N, stream_N, rank_N, word_U, count_U, column_N, N, U, MASKED: tl.constexpr, BLOCK: tl.constexpr
+):
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    word = tl.load(word_N + place, mask=place < N, other=-1)
+    word = _word(word_N, stream_N, place, N, MASKED)
     inside = word >= 0
     last = tl.load(scratch_V + word, mask=inside, other=0)
     column = tl.load(rank_N + last, mask=inside, other=1) - 1
@@ -44,27 +55,35 @@ def _number(scratch_V, word_N, rank_N, word_U, count_U, column_N, N, U, BLOCK: t
     tl.atomic_add(count_U + column, 1, mask=fits, sem="relaxed")
 
 
-def distinct_words(word_TB: Tensor, max_columns: int, vocab_size: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def distinct_words(
+    word_TB: Tensor, stream_TB: Tensor | None, max_columns: int, vocab_size: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Give the different words (U,), each position's column (T, B), how often each occurs (U,), and how many there are.
 
     U is `max_columns` whatever the data: columns beyond the last word hold some word that occurs 0 times. A word's last
-    position claims it, so the answer does not depend on which thread comes first. A word of −1 counts for nothing and
-    has the column −1.
+    position claims it, so the answer does not depend on which thread comes first. A position of the stream −1 does not
+    count, and has the column −1.
     """
     word_N = word_TB.reshape(-1)
     N, device = len(word_N), word_N.device
+    is_masked = stream_TB is not None
+    stream_N = word_N if stream_TB is None else stream_TB  # any pointer will do where none is read
     scratch_V = scratch(vocab_size, device)  # read only where it was written
     # Unused columns name words that differ, so that adding nothing to their rows is nowhere a queue.
     word_U = torch.arange(max_columns, device=device) % vocab_size
     count_U = torch.zeros(max_columns, dtype=torch.int32, device=device)
     column_N = torch.full((N,), -1, dtype=torch.int32, device=device)
     grid = (triton.cdiv(N, BLOCK),)
-    _clear[grid](scratch_V, word_N, N, BLOCK=BLOCK)
-    _claim[grid](scratch_V, word_N, N, BLOCK=BLOCK)
-    place_N = torch.arange(N, dtype=torch.int32, device=device)
-    is_last_N = (scratch_V.index_select(0, word_N.clamp(min=0)) == place_N) & (word_N >= 0)
+    _clear[grid](scratch_V, word_N, stream_N, N, MASKED=is_masked, BLOCK=BLOCK)
+    _claim[grid](scratch_V, word_N, stream_N, N, MASKED=is_masked, BLOCK=BLOCK)
+    # A position that does not count never claims a word, whichever stands there in its place.
+    is_last_N = scratch_V.index_select(0, word_N) == torch.arange(N, dtype=torch.int32, device=device)
+    if stream_TB is not None:
+        is_last_N &= stream_TB.reshape(-1) >= 0
     rank_N = torch.cumsum(is_last_N, 0, dtype=torch.int32)
-    _number[grid](scratch_V, word_N, rank_N, word_U, count_U, column_N, N, max_columns, BLOCK=BLOCK)
+    _number[grid](
+        scratch_V, word_N, stream_N, rank_N, word_U, count_U, column_N, N, max_columns, MASKED=is_masked, BLOCK=BLOCK
+    )
     return word_U, column_N.reshape(word_TB.shape), count_U, rank_N[-1]
 
 

@@ -42,9 +42,10 @@ def merged_chunk_nce(batch: OutputBatch) -> Tensor:
         is_too_many = None
     else:
         num_columns = -(-_most_words(batch) // COLUMNS) * COLUMNS
-        # A word of −1 has no column.
-        word_TB = batch.target_TB if counted is None else torch.where(counted.is_trained, counted.target_TB, -1)
-        word_U, column_TB, count_U, num_words = fast.distinct_words(word_TB, num_columns, len(batch.weight_VD))
+        stream_TB = None if counted is None else counted.stream_TB
+        word_U, column_TB, count_U, num_words = fast.distinct_words(
+            batch.target_TB, stream_TB, num_columns, len(batch.weight_VD)
+        )
         is_too_many = num_words > num_columns
     weight_UD, bias_U = batch.output_rows(word_U)
     offset_U = bias_U.float() - batch.log_z - batch.noise.log_prob(word_U)
