@@ -32,7 +32,7 @@ from bnce.config import LossConfig, ModelConfig
 from bnce.corpus.vocabulary import END
 from bnce.language_model import LanguageModel
 from bnce.machine.devices import describe_device
-from bnce.noise import log_uniform
+from bnce.noise import unigram
 from bnce.scoring.batches import SentenceScorer
 from bnce.scoring.prefixes import num_prefixes, score_prefixes
 from bnce.scoring.scorer import Scorer
@@ -56,7 +56,7 @@ def make_model(sizes: tuple[int, int, int]) -> LanguageModel:
         name="relu-lstm", embedding_size=embedding_size, hidden_size=hidden_size, bottleneck_size=bottleneck_size
     )
     torch.manual_seed(1)
-    return LanguageModel(config, LossConfig(name="bnce"), log_uniform(VOCAB_SIZE)).eval()
+    return LanguageModel(config, LossConfig(name="bnce"), unigram(range(VOCAB_SIZE, 0, -1))).eval()
 
 
 def draw_words(generator: np.random.Generator, num_words: int) -> np.ndarray:

@@ -9,7 +9,7 @@ from bnce.config import LossConfig, ModelConfig
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.losses import LOSSES
 from bnce.language_model import LanguageModel
-from bnce.noise import log_uniform
+from bnce.noise import unigram
 
 V, B, T = 19, 4, 6
 EPS = torch.finfo(torch.float32).eps
@@ -18,7 +18,7 @@ EPS = torch.finfo(torch.float32).eps
 def build(model: str = "relu-lstm", loss: str = "bnce", *, learn_log_z: bool = False) -> LanguageModel:
     torch.manual_seed(1)
     config = LossConfig(loss, num_noise=5 if loss in ("nce", "snce") else 0, learn_log_z=learn_log_z)
-    return LanguageModel(ModelConfig(model, 5, 7, 4), config, log_uniform(V))
+    return LanguageModel(ModelConfig(model, 5, 7, 4), config, unigram(torch.arange(V, 0, -1)))
 
 
 def words(num_steps: int, seed: int = 2) -> torch.Tensor:

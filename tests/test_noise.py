@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bnce.errors import UserError
-from bnce.noise import Noise, alias_table, log_uniform, make_noise, uniform, unigram
+from bnce.noise import Noise, alias_table, from_targets, log_uniform, make_noise, uniform, unigram
 
 
 def probabilities_in(keep_V: np.ndarray, alias_V: np.ndarray) -> np.ndarray:
@@ -177,3 +178,47 @@ def test_a_move_keeps_the_tables_and_no_state_is_saved() -> None:
     assert moved.sample((3,)).is_meta, "draws are made where the tables are"
     back = copy.deepcopy(noise).to("cpu")
     assert all(torch.equal(buffer, getattr(noise, name)) for name, buffer in back.named_buffers())
+
+
+# Counted targets.
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [
+        torch.tensor([[0, 1], [1, -100], [2, 1]]),
+        np.array([0, 1, 1, -100, 2, 1], dtype=np.int32),
+        [torch.tensor([0, 1, 1]), torch.tensor([[-100, 2, 1]])],
+        (part for part in (torch.tensor([0, 1, 1]), np.array([], dtype=np.int64), [2, 1])),
+        [0, 1, 1, 2, 1],
+    ],
+    ids=["tensor", "array", "list", "generator", "numbers"],
+)
+def test_targets_are_counted(targets: Any) -> None:
+    noise = from_targets(targets, vocab_size=3)
+    torch.testing.assert_close(noise.log_probs_V.exp(), torch.tensor([1.0, 3.0, 1.0]) / 5)
+    assert noise.bent is None
+
+
+def test_an_ignore_index_of_one_s_own_is_not_counted() -> None:
+    noise = from_targets(torch.tensor([0, 0, 2, 1]), vocab_size=3, ignore_index=0)
+    torch.testing.assert_close(noise.log_probs_V.exp(), torch.ones(3) / 3)
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (torch.tensor([0, 3]), "targets hold 3, but vocab_size is 3: give ids from 0 to 2."),
+        ([torch.tensor([0, -1])], "targets hold -1, but vocab_size is 3: give ids from 0 to 2."),
+        (torch.tensor([0.5]), "Targets must be whole numbers, but they are float32."),
+        (
+            [{"labels": [1]}],
+            "Targets must be tensors of word ids, but one is a dict: pick the targets out of a batch, ",
+        ),
+        ([torch.tensor([-100])], "Counts must not all be zero: count the targets of the training text."),
+    ],
+)
+def test_targets_that_cannot_be_counted(targets: Any, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        from_targets(targets, vocab_size=3)
+    assert str(caught.value).startswith(message)

@@ -21,18 +21,19 @@ from bnce import output_layer
 from bnce.errors import UserError
 from bnce.kinds.losses import LOSSES
 from bnce.losses import reference
-from bnce.noise import Noise, log_uniform
+from bnce.noise import Noise, log_uniform, unigram
 from bnce.output_layer import IGNORE_INDEX, OutputLayer
 
 T, B, D, V, K = 3, 5, 6, 23, 4
 EPS = torch.finfo(torch.float32).eps
+WORDS = Noise(log_uniform(V).log_probs_V.exp())  # as it were counted
 
 
 def build(loss: str = "bnce", *, num_noise: int | None = None, spread: float = 0.5, **options: Any) -> OutputLayer:
     """Make a layer away from its start, so that its answers depend on the hidden row."""
     if num_noise is None:
         num_noise = K if loss in ("nce", "snce") else 0
-    layer = OutputLayer(D, V, log_uniform(V), loss, 2.5, num_noise, **options)
+    layer = OutputLayer(D, V, WORDS, loss, 2.5, num_noise, **options)
     with torch.no_grad():
         generator = torch.Generator().manual_seed(1)
         layer.weight.copy_(spread * torch.randn(V, D, generator=generator))
@@ -256,9 +257,7 @@ def test_it_starts_at_the_unigram_model() -> None:
     assert torch.allclose(layer.log_normaliser(hidden_ND), torch.tensor(9.0), atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "counts", [np.ones(V), torch.ones(V), [1] * V, log_uniform(V)], ids=lambda kind: type(kind).__name__
-)
+@pytest.mark.parametrize("counts", [np.ones(V), torch.ones(V), [1] * V, WORDS], ids=lambda kind: type(kind).__name__)
 def test_noise_may_be_counts_or_a_distribution(counts: Noise | np.ndarray | Tensor | Sequence[float]) -> None:
     assert len(OutputLayer(D, V, counts).noise) == V
 
@@ -346,7 +345,7 @@ def test_state_round_trip_through_safetensors(tmp_path: Path, learn_log_z: bool)
     with torch.no_grad():
         layer.log_z.fill_(3.25)
     save_file(layer.state_dict(), tmp_path / "layer.safetensors")
-    other = OutputLayer(D, V, log_uniform(V), learn_log_z=learn_log_z)
+    other = OutputLayer(D, V, WORDS, learn_log_z=learn_log_z)
     other.load_state_dict(load_file(tmp_path / "layer.safetensors"))
     assert set(layer.state_dict()) == {"weight", "bias", "log_z"}
     assert other.log_z.item() == 3.25
@@ -449,3 +448,61 @@ def test_one_row_has_no_batch_to_be_noise() -> None:
     sentence = refusal(build(), *hidden_and_targets(1))
     assert sentence.startswith("B-NCE needs noise words, but the batch has 1 target and num_noise is 0: ")
     assert build(num_noise=3)(*hidden_and_targets(1)).item() > 0
+
+
+# The noise that a batch cannot be.
+
+
+@pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])
+@pytest.mark.parametrize(
+    ("noise", "name"),
+    [
+        (bnce.noise.uniform(V), "uniform noise"),
+        (bnce.noise.log_uniform(V), "log-uniform noise"),
+        (unigram([3] * V, power=0.75), "unigram noise to the power 0.75"),
+    ],
+    ids=["uniform", "log-uniform", "flattened"],
+)
+def test_noise_that_cannot_be_the_batch_is_refused(loss: str, noise: Noise, name: str) -> None:
+    assert refusal(OutputLayer, D, V, noise, loss) == (
+        f"The loss {loss} takes the other targets of the batch as noise, so {name} would train a wrong model. Give how "
+        "often each class is a target (bnce.noise.from_targets counts them), or use the losses nce or snce, which draw "
+        "their noise."
+    )
+    assert OutputLayer(D, V, copy.deepcopy(noise), "snce", num_noise=K).noise.bent == name
+    OutputLayer(D, V, Noise(noise.log_probs_V.exp()), loss)  # one's own probabilities are one's own business
+    if loss == "bnce":
+        assert ", give this noise as drawn, or use" in refusal(OutputLayer, D, V, noise, loss, num_noise=K)
+        OutputLayer(D, V, unigram([3] * V), loss, num_noise=K, drawn=noise)
+
+
+def test_drawn_is_refused_where_nothing_is_drawn_beside_the_batch() -> None:
+    counts, drawn = [1] * V, bnce.noise.uniform(V)
+    for options in ({}, {"loss": "snce", "num_noise": K}, {"loss": "chunk-bnce"}):
+        assert "drawn is for bnce with num_noise above 0" in refusal(OutputLayer, D, V, counts, drawn=drawn, **options)
+    message = refusal(OutputLayer, D, V, counts, num_noise=K, drawn=bnce.noise.uniform(V + 1))
+    assert message == f"drawn covers {V + 1} words but vocab_size is {V}."
+
+
+def test_drawn_words_and_the_batch_are_a_mixture() -> None:
+    """As the equations have it; and a step in which only drawn words are noise takes nothing of the batch."""
+    layer = build("bnce", num_noise=K, drawn=bnce.noise.uniform(V))
+    hidden_TBD, target_TB = hidden_and_targets(T, B)
+    drawn_TK = torch.randint(V, (T, K))
+    assert layer.drawn is not None
+    layer.drawn.sample = lambda shape: drawn_TK[: shape[0]]  # type: ignore[method-assign,assignment,misc]
+    layer.requires_grad_(False)
+    uniform_V = torch.full((V,), 1 / V, dtype=torch.float64)
+    probs_V = ((B - 1) * layer.noise.log_probs_V.double().exp() + K * uniform_V) / (B - 1 + K)
+    expected = sum(
+        reference.batch_nce_loss(hidden_TBD[t], layer.weight, layer.bias, target_TB[t], drawn_TK[t], probs_V, 2.5)
+        for t in range(T)
+    )
+    assert layer(hidden_TBD, target_TB).item() == pytest.approx(float(expected) / (T * B), rel=1e-5)
+    alone = reference.batch_nce_loss(
+        hidden_TBD[0, :1], layer.weight, layer.bias, target_TB[0, :1], drawn_TK[0], uniform_V, 2.5
+    )
+    assert layer(hidden_TBD[:1, :1], target_TB[:1, :1]).item() == pytest.approx(float(alone), rel=1e-5)
+    mask = torch.zeros(1, B, dtype=torch.bool)
+    mask[0, 0] = True
+    assert layer(hidden_TBD[:1], target_TB[:1], mask).item() == pytest.approx(float(alone), rel=1e-5)

@@ -166,14 +166,14 @@ def test_an_export_differs_from_pytorch_by_what_the_docs_say(figures_cpu: Module
     from bnce.config import LossConfig
     from bnce.export.to_onnx import compare
     from bnce.language_model import LanguageModel
-    from bnce.noise import log_uniform
+    from bnce.noise import unigram
 
     assert "10⁻⁶ is usual" in page("docs/export.md")
     for target in ("onnx", "transformers"):
         assert CPU["export"][target]["max_difference"] < 1e-4
     torch.manual_seed(1)
     with torch.no_grad():
-        model = LanguageModel(demo_model(), LossConfig(name="bnce"), log_uniform(5000)).eval()
+        model = LanguageModel(demo_model(), LossConfig(name="bnce"), unigram(torch.arange(5000, 0, -1))).eval()
         figures_cpu.write_graphs(model, tmp_path)
         assert compare(model, tmp_path)["max_difference"] < 1e-4
 

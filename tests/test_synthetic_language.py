@@ -22,6 +22,8 @@ from bnce.corpus.vocabulary import END
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.losses import OutputBatch, batch_nce
 from bnce.losses.batch_nce import column_offset
+from bnce.noise import Noise, uniform
+from bnce.output_layer import OutputLayer
 from bnce.runs.directory import RunDirectory
 from bnce.training.trainer import Trainer
 
@@ -154,3 +156,54 @@ def test_without_duplicates_another_language_is_found(
     # The trap: with the constant it seems to beat the truth.
     assert result.ppl_n is not None
     assert result.ppl_n < (1 - BAR) * true_perplexity
+
+
+def learned_by_a_layer(
+    language: MarkovLanguage, layer: OutputLayer, targets_TB: Tensor, before_TB: Tensor
+) -> tuple[float, float]:
+    """Train a table of hidden rows and a layer in a plain loop; give how far p(word | word before) is from the truth.
+
+    Both are the mean |ln p − ln p_true| over the text's own words: with the constant Z, and with the softmax.
+    """
+    torch.manual_seed(1)
+    hidden = torch.nn.Embedding(VOCAB_SIZE, layer.hidden_size)
+    optimiser = torch.optim.Adam([*hidden.parameters(), *layer.parameters()], lr=0.02)
+    steps = list(range(0, len(targets_TB), 5)) * 2
+    schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.02, len(steps))
+    for t in steps:
+        loss = layer(hidden(before_TB[t : t + 5]), targets_TB[t : t + 5])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+    true = torch.from_numpy(language.prob_VV).log()
+    word_N, before_N = targets_TB[:20].flatten(), before_TB[:20].flatten()
+    with torch.no_grad():
+        errors = [
+            (layer.log_probs(hidden(before_N), word_N, normalised) - true[before_N, word_N]).abs().mean().item()
+            for normalised in (False, True)
+        ]
+    return errors[0], errors[1]
+
+
+@pytest.fixture(scope="module")
+def streams(language: MarkovLanguage) -> tuple[Tensor, Tensor, Tensor]:
+    """Targets (T, B) of a text cut into streams, the words before them, and the counts of all."""
+    text = torch.from_numpy(language.text(100 * BATCH_SIZE * 10 + 1, 3))
+    ids_BT = text[1:].reshape(BATCH_SIZE, -1)
+    before_BT = text[:-1].reshape(BATCH_SIZE, -1)
+    return ids_BT.t().contiguous(), before_BT.t().contiguous(), torch.bincount(text[1:], minlength=VOCAB_SIZE)
+
+
+def test_words_drawn_from_other_noise_find_the_language(
+    language: MarkovLanguage, streams: tuple[Tensor, Tensor, Tensor]
+) -> None:
+    targets_TB, before_TB, counts_V = streams
+    drawn = uniform(VOCAB_SIZE)
+    mixed = OutputLayer(16, VOCAB_SIZE, counts_V, "bnce", 3.0, BATCH_SIZE, drawn=drawn)
+    errors = learned_by_a_layer(language, mixed, targets_TB, before_TB)
+    assert max(errors) < 0.12, errors
+    # As if the batch were flat, too.
+    wrong = OutputLayer(16, VOCAB_SIZE, Noise(drawn.log_probs_V.exp()), "bnce", 3.0, BATCH_SIZE)
+    wrong_errors = learned_by_a_layer(language, wrong, targets_TB, before_TB)
+    assert min(wrong_errors) > 2 * max(errors)

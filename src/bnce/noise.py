@@ -6,13 +6,15 @@ Legend: V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bnce.errors import UserError, unknown_name
+
+IGNORE_INDEX = -100  # the target of a position that does not count, as PyTorch has it
 
 
 class Noise(nn.Module):
@@ -22,8 +24,10 @@ class Noise(nn.Module):
     keep_V: Tensor
     alias_V: Tensor
 
-    def __init__(self, probs: np.ndarray | Tensor | Sequence[float]) -> None:
+    def __init__(self, probs: np.ndarray | Tensor | Sequence[float], *, bent: str | None = None) -> None:
+        """`bent` says in words why the targets of a batch cannot follow this noise; None: they may."""
         super().__init__()
+        self.bent = bent
         probs_V = _to_float64(probs)
         if probs_V.ndim != 1 or len(probs_V) == 0:
             raise UserError(f"Noise needs one probability per word, but the array has shape {probs_V.shape}.")
@@ -70,18 +74,53 @@ def unigram(counts: np.ndarray | Tensor | Sequence[float], power: float = 1.0) -
     if not np.any(counts_V > 0):
         raise UserError("Counts must not all be zero: count the targets of the training text.")
     smoothed_V = np.maximum(counts_V, counts_V[counts_V > 0].min())
-    return Noise((smoothed_V / smoothed_V.max()) ** power)
+    return Noise((smoothed_V / smoothed_V.max()) ** power, bent=bent_by("unigram", power))
+
+
+def from_targets(
+    targets: np.ndarray | Tensor | Iterable[np.ndarray | Tensor | Sequence[int]],
+    vocab_size: int,
+    ignore_index: int = IGNORE_INDEX,
+) -> Noise:
+    """Make noise by counting targets: one tensor of any shape, or one after the other, such as those of a loader."""
+    several = [targets] if isinstance(targets, (np.ndarray, Tensor)) else targets
+    counts_V = np.zeros(vocab_size, dtype=np.int64)
+    for given in several:
+        try:
+            ids_N = torch.as_tensor(given).detach().cpu().reshape(-1).numpy()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise UserError(
+                f"Targets must be tensors of word ids, but one is a {type(given).__name__}: pick the targets out of a "
+                'batch, such as (batch["labels"] for batch in loader).'
+            ) from error
+        if not np.issubdtype(ids_N.dtype, np.integer):
+            raise UserError(f"Targets must be whole numbers, but they are {ids_N.dtype}.")
+        ids_N = ids_N[ids_N != ignore_index]
+        if ids_N.size and (ids_N.min() < 0 or ids_N.max() >= vocab_size):
+            wrong = ids_N.min() if ids_N.min() < 0 else ids_N.max()
+            raise UserError(
+                f"targets hold {wrong}, but vocab_size is {vocab_size}: give ids from 0 to {vocab_size - 1}."
+            )
+        counts_V += np.bincount(ids_N, minlength=vocab_size)
+    return unigram(counts_V)
 
 
 def uniform(vocab_size: int) -> Noise:
     """Make noise in which every word is equally likely."""
-    return Noise(np.ones(vocab_size))
+    return Noise(np.ones(vocab_size), bent=bent_by("uniform"))
 
 
 def log_uniform(vocab_size: int) -> Noise:
     """Make noise that follows Zipf's law, for ids sorted by frequency: p(w) = ln((w + 2)/(w + 1)) / ln(V + 1)."""
     ids_V = np.arange(vocab_size, dtype=np.float64)
-    return Noise(np.log1p(1.0 / (ids_V + 1.0)) / math.log(vocab_size + 1.0))
+    return Noise(np.log1p(1.0 / (ids_V + 1.0)) / math.log(vocab_size + 1.0), bent=bent_by("log-uniform"))
+
+
+def bent_by(name: str, power: float = 1.0) -> str | None:
+    """Say how noise of this name differs from how often words are targets; None: it does not."""
+    if name == "unigram":
+        return None if power == 1 else f"unigram noise to the power {power:g}"
+    return f"{name} noise"
 
 
 def without_values(vocab_size: int) -> Noise:

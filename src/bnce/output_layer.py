@@ -19,9 +19,8 @@ from bnce.kinds.losses import LOSSES
 from bnce.losses import Counted, count_targets, get_loss
 from bnce.losses.output_batch import OutputBatch
 from bnce.losses.softmax_forms import FORMS
-from bnce.noise import Noise, unigram
+from bnce.noise import IGNORE_INDEX, Noise, unigram
 
-IGNORE_INDEX = -100
 REDUCTIONS = ("mean", "sum")
 
 # The block of logits while normalising, for any V: 2^20 numbers fit into a CPU's cache, 2^22 keep a GPU busy.
@@ -50,13 +49,14 @@ class OutputLayer(nn.Module):
         ignore_index: int = IGNORE_INDEX,
         batch_first: bool = False,
         reduction: str = "mean",
+        drawn: Noise | None = None,
         softmax: str = "fused",
         max_distinct_targets: int | None = None,
     ) -> None:
         """`noise` is a `Noise` or the targets' counts; `sparse` gives weight and bias row-wise (sparse) gradients.
 
         `batch_first` takes hidden (B, T, D) with targets (B, T). `reduction` is "mean" over the positions that count,
-        or "sum".
+        or "sum". `drawn` is the noise that `bnce` draws its `num_noise` words from, where that is not the targets' own.
         `softmax` and `max_distinct_targets` are explained at `set_form`.
         """
         super().__init__()
@@ -65,14 +65,16 @@ class OutputLayer(nn.Module):
             raise UserError(
                 f"The noise covers {len(self.noise)} words but vocab_size is {vocab_size}: give one count per word."
             )
+        self.hidden_size, self.vocab_size = hidden_size, vocab_size
         self.loss_name = loss
         self._loss = get_loss(loss)
+        self.drawn = drawn
+        self._check_noise(num_noise)
         self.normalises = LOSSES.find(loss).self_normalises  # whether the constant Z can replace the softmax sum
         if LOSSES.find(loss).draws == "must" and num_noise < 1:
             raise UserError(
                 f"num_noise is {num_noise}: {loss} draws its noise words, so give 1 or more (the paper uses 100)."
             )
-        self.hidden_size, self.vocab_size = hidden_size, vocab_size
         self.num_noise, self.sparse, self.ignore_index = num_noise, sparse, ignore_index
         if reduction not in REDUCTIONS:
             raise unknown_name("reduction", reduction, REDUCTIONS)
@@ -87,6 +89,27 @@ class OutputLayer(nn.Module):
         else:
             self.register_buffer("log_z", torch.tensor(float(log_z)))
         self.reset_parameters()
+
+    def _check_noise(self, num_noise: int) -> None:
+        """Refuse noise that cannot be what the loss sees: it would train a wrong model without a word."""
+        kind = LOSSES.find(self.loss_name)
+        if kind.batch_is_noise and self.noise.bent:
+            drawing = " or ".join(other.name for other in LOSSES if other.draws == "must")
+            also = ", give this noise as drawn" if kind.draws == "may" and num_noise else ""
+            raise UserError(
+                f"The loss {self.loss_name} takes the other targets of the batch as noise, so {self.noise.bent} would "
+                "train a wrong model. Give how often each class is a target (bnce.noise.from_targets counts them)"
+                f"{also}, or use the losses {drawing}, which draw their noise."
+            )
+        if self.drawn is None:
+            return
+        if not (kind.batch_is_noise and kind.draws == "may" and num_noise):
+            raise UserError(
+                f"drawn is for bnce with num_noise above 0, but the loss is {self.loss_name} with num_noise "
+                f"{num_noise}: leave it out, or give it as noise."
+            )
+        if len(self.drawn) != self.vocab_size:
+            raise UserError(f"drawn covers {len(self.drawn)} words but vocab_size is {self.vocab_size}.")
 
     def reset_parameters(self) -> None:
         """Start at the unigram model, self-normalised: bias = ln p_n + ln Z, and a small weight."""
@@ -192,6 +215,7 @@ class OutputLayer(nn.Module):
             log_z=self.log_z,
             noise=self.noise,
             num_noise=self.num_noise,
+            drawn=self.drawn,
             sparse=self.sparse,
             counted=counted,
             stream_TB=stream_TB,

@@ -7,7 +7,7 @@ import torch
 
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig
 from bnce.language_model import LanguageModel
-from bnce.noise import log_uniform
+from bnce.noise import unigram
 from bnce.optimisers import build_optimiser
 from bnce.optimisers.rowwise import Rowwise
 from tests.optimisers.tiny import EPS, V, build, compute_gradients, dense_gradients
@@ -51,7 +51,7 @@ def test_rowwise_is_adagrad_by_row_and_adam_by_hand(loss: str, clip_norm: float)
 def test_initial_accumulator_keeps_a_rows_first_step_small() -> None:
     steps = []
     for initial in (0.0, 1.0):
-        model = LanguageModel(ModelConfig("relu-lstm", 5, 7, 4), LossConfig("bnce"), log_uniform(V))
+        model = LanguageModel(ModelConfig("relu-lstm", 5, 7, 4), LossConfig("bnce"), unigram(torch.arange(V, 0, -1)))
         optimiser = Rowwise(model, OptimiserConfig("rowwise", initial_accumulator=initial))
         assert all(
             bool((tensor == initial).all()) for name, tensor in optimiser.state_tensors().items() if "accum" in name

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from bnce.config import LossConfig, ModelConfig
 from bnce.language_model import LanguageModel
-from bnce.noise import log_uniform
+from bnce.noise import unigram
 
 V, B, T = 17, 4, 5
 EPS = torch.finfo(torch.float32).eps
@@ -16,7 +16,9 @@ EPS = torch.finfo(torch.float32).eps
 def build(loss: str = "bnce") -> LanguageModel:
     """Make a model away from its start, where the gradients of B-NCE nearly cancel."""
     torch.manual_seed(1)
-    model = LanguageModel(ModelConfig("relu-lstm", 5, 7, 4), LossConfig(loss, learn_log_z=True), log_uniform(V))
+    model = LanguageModel(
+        ModelConfig("relu-lstm", 5, 7, 4), LossConfig(loss, learn_log_z=True), unigram(torch.arange(V, 0, -1))
+    )
     with torch.no_grad():
         model.embedding.mul_(10)
         model.output.weight.mul_(20)

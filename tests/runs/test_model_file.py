@@ -40,6 +40,14 @@ def test_a_model_comes_back_bit_for_bit_and_ready_for_use(run: RunDirectory) -> 
     assert torch.equal(loaded.output.noise.log_probs_V, model.output.noise.log_probs_V)
 
 
+def test_a_run_of_other_noise_than_its_batches_opens(tmp_path: Path, corpus: Corpus) -> None:
+    """Earlier versions trained such."""
+    config = small_config(corpus, loss={"name": "bnce", "noise": "uniform"})
+    run = RunDirectory.create(tmp_path / "uniform", config, corpus)
+    save_weights(run, build_model(run).state_dict(), 5)
+    assert load_model(run).output.loss_name == "bnce"
+
+
 def test_a_run_without_a_model_says_so(run: RunDirectory) -> None:
     with pytest.raises(UserError, match="has no model yet: train it up to its first evaluation"):
         load_model(run)

@@ -13,7 +13,7 @@ from small_corpus import small_model
 from bnce.corpus.vocabulary import END, UNK
 from bnce.errors import UserError
 from bnce.language_model import LanguageModel
-from bnce.noise import log_uniform
+from bnce.noise import unigram
 from bnce.output_layer import OutputLayer
 from bnce.scoring import generate as generate_module
 from bnce.scoring.generate import Sampling, _draw, _nucleus, generate, sample_words, top_words
@@ -170,7 +170,7 @@ def test_the_likeliest_words_are_those_of_all_scores_at_once(
 ) -> None:
     monkeypatch.setattr(generate_module, "BLOCK_NUMBERS", block_numbers)
     torch.manual_seed(1)
-    layer = OutputLayer(6, 3000, log_uniform(3000))
+    layer = OutputLayer(6, 3000, unigram(torch.arange(3000, 0, -1)))
     hidden_BD = 20 * torch.randn(3, 6)
     score_BV = hidden_BD.double() @ layer.weight.detach().double().t() + layer.bias.detach().double()
     expected_BK, expected_word_BK = torch.topk(score_BV, min(num_words, 3000), dim=1)
@@ -184,7 +184,7 @@ def test_the_likeliest_words_are_those_of_all_scores_at_once(
 
 
 def test_a_word_left_out_keeps_its_part_in_the_sum() -> None:
-    layer = OutputLayer(4, 2500, log_uniform(2500))
+    layer = OutputLayer(4, 2500, unigram(torch.arange(2500, 0, -1)))
     hidden_BD = torch.randn(2, 4)
     _, with_it, log_z = top_words(layer, hidden_BD, 2500)
     _, without, same_log_z = top_words(layer, hidden_BD, 2499, without=7)

@@ -21,6 +21,9 @@ Language Models", Interspeech 2017, Section 3. For the positions i of one time s
 
 A word that occurs twice among the columns counts twice, even if it equals a row's own target: only then are the
 columns a sample of the unigram. With such hits masked, the model would learn the odds p/(1−p) instead of p.
+
+The K words may come from other noise q than the batch's unigram u. Then p_n is the mixture of both:
+m · p_n(w) = (B−1)·u(w) + K·q(w).
 """
 
 from __future__ import annotations
@@ -52,17 +55,23 @@ def batch_nce(batch: OutputBatch) -> Tensor:
     column_TM = batch.target_TB
     if K:
         # Section 3.2: K further words, shared by the batch.
-        column_TM = torch.cat([column_TM, batch.noise.sample((T, K))], dim=1)
+        column_TM = torch.cat([column_TM, (batch.drawn or batch.noise).sample((T, K))], dim=1)
     weight_TMD, bias_TM = batch.output_rows(column_TM)
-    offset_TM = column_offset(
-        bias_TM,
-        log_noise_TM=batch.noise.log_prob(column_TM),
-        log_num_noise=math.log(B + K - 1) if counted is None else counted.log_num_noise,
-        log_z=batch.log_z,
-    )
+    log_num_noise = math.log(B + K - 1) if counted is None else counted.log_num_noise
+    log_noise_TM = batch.noise.log_prob(column_TM)
+    if batch.drawn is not None:
+        log_noise_TM = log_mixture(log_noise_TM, batch.drawn.log_prob(column_TM), log_num_noise, K)
+    offset_TM = column_offset(bias_TM, log_noise_TM=log_noise_TM, log_num_noise=log_num_noise, log_z=batch.log_z)
     stream_TB = None if counted is None else counted.stream_TB
     loss: Tensor = _BatchNce.apply(batch.hidden_TBD, weight_TMD, offset_TM, stream_TB, product_dtype(weight_TMD))
     return loss
+
+
+def log_mixture(log_batch_TM: Tensor, log_drawn_TM: Tensor, log_num_noise: Tensor | float, num_drawn: int) -> Tensor:
+    """Mix ln u of the batch and ln q of the drawn words by how many of the m noise words come from each."""
+    share_drawn = (math.log(num_drawn) - torch.as_tensor(log_num_noise)).exp().clamp(max=1.0)
+    # A position alone with its drawn words sees nothing of the batch: ln 0 is right there.
+    return torch.logaddexp(torch.log1p(-share_drawn) + log_batch_TM, share_drawn.log() + log_drawn_TM)
 
 
 def column_offset(

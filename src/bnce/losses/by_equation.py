@@ -38,7 +38,7 @@ def shared_nce(batch: OutputBatch) -> Tensor:
 def batch_nce(batch: OutputBatch) -> Tensor:
     """Eqs. (7) to (12): the other targets of a time step, and K words that its positions share."""
     T, K = len(batch.target_TB), batch.num_noise
-    drawn_TK = batch.noise.sample((T, K)).cpu() if K else torch.zeros(T, 0, dtype=torch.long)
+    drawn_TK = (batch.drawn or batch.noise).sample((T, K)).cpu() if K else torch.zeros(T, 0, dtype=torch.long)
     return _over_steps(batch, reference.batch_nce_loss, drawn_TK)
 
 
@@ -59,7 +59,11 @@ def _over_steps(batch: OutputBatch, loss: Callable[..., Tensor], drawn_T: Tensor
 
 
 def _probs(batch: OutputBatch) -> Tensor:
-    return batch.noise.log_probs_V.cpu().double().exp()
+    probs_V = batch.noise.log_probs_V.cpu().double().exp()
+    if batch.drawn is None:
+        return probs_V
+    others, K = batch.target_TB.shape[1] - 1, batch.num_noise
+    return (others * probs_V + K * batch.drawn.log_probs_V.cpu().double().exp()) / (others + K)
 
 
 def _on_cpu(batch: OutputBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:

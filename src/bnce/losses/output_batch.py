@@ -27,6 +27,7 @@ class OutputBatch:
     noise: Noise
     num_noise: int  # K
     sparse: bool  # whether gathered rows get sparse gradients
+    drawn: Noise | None = None  # where the K words come from, if not from the noise of the batch
     counted: Counted | None = None  # the positions that count, where somebody has counted them
     stream_TB: Tensor | None = None  # which stream a position is of; None: streams are the columns of a chunk
     softmax: str = "fused"  # in which form the softmax is computed, where that is the loss

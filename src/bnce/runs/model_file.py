@@ -20,6 +20,7 @@ def build_model(run: RunDirectory, device: str = "cpu") -> LanguageModel:
     """Build the network that a run trains, at its start; on `meta` it has shapes and no values."""
     loss = run.config.loss
     noise = make_noise(loss.noise, run.target_counts, loss.noise_power)
+    noise.bent = None  # what trains was checked (training/plan.py); version 0.1.0 trained with any, and its runs open
     with torch.device(device):
         return LanguageModel(run.config.model, loss, noise)
 

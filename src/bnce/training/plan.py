@@ -12,6 +12,7 @@ from bnce.corpus.streams import training_streams
 from bnce.errors import UserError
 from bnce.kinds.losses import LOSSES
 from bnce.losses import softmax_forms
+from bnce.noise import bent_by
 from bnce.runs.directory import RunDirectory
 
 # Up to so many tokens a text is small; from so many on it is large enough for the largest models.
@@ -47,7 +48,7 @@ def check_trainable(config: RunConfig, corpus: Corpus, device: torch.device | No
     if device is not None and kind.has_forms and loss.softmax != "auto":
         softmax_forms.get_form(loss.softmax, device)
     training_streams(training, corpus)
-    if kind.batch_is_noise and (loss.noise != "unigram" or loss.noise_power != 1):
+    if kind.batch_is_noise and bent_by(loss.noise, loss.noise_power):
         drawing = " or ".join(other.name for other in LOSSES if other.draws == "must")
         raise UserError(
             f"The loss {loss.name} takes the other targets of the batch as noise, so its noise is the unigram "
