@@ -1,0 +1,122 @@
+"""The examples run as they stand, learn, and say how they are called."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import bnce
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+# What an example needs beside bnce and PyTorch.
+NEEDS = {"hugging_face": ["transformers", "accelerate"], "lightning_module": ["lightning"]}
+
+
+def example(name: str) -> dict[str, Any]:
+    """Run the file without its main(); a `__pycache__` is not left beside it."""
+    for package in NEEDS.get(name, []):
+        pytest.importorskip(package)
+    return runpy.run_path(str(EXAMPLES / f"{name}.py"))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Lightning's own
+@pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.py")))
+def test_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        example(name)["main"](["--help"])
+    assert ended.value.code == 0
+    assert "--steps N" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("loss", ["bnce", "chunk-bnce", "softmax"])
+def test_transformer_learns(loss: str, capsys: pytest.CaptureFixture[str]) -> None:
+    example("transformer")["main"](["--steps", "25", "--vocab-size", "200", "--loss", loss, "--device", "cpu"])
+    found = re.search(r"step 25: loss [\d.]+, validation PPLf ([\d.]+), PPLn", capsys.readouterr().out)
+    assert found is not None
+    assert 10 < float(found[1]) < 100
+
+
+@pytest.mark.parametrize("loss", ["bnce", "chunk-bnce", "softmax"])
+def test_recommender_learns(loss: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "sequences.txt"
+    starts = torch.randint(60, (300,), generator=torch.Generator().manual_seed(1)).tolist()
+    lines = [
+        f"user{user} " + " ".join(str(1 + (start + at) % 60) for at in range(6)) for user, start in enumerate(starts)
+    ]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    given = ["--data", str(path), "--steps", "25", "--length", "5", "--size", "16", "--loss", loss, "--device", "cpu"]
+    found = example("recommend")["main"](given)
+    assert f"test HR@10 {found:.4f} of 60 items" in capsys.readouterr().out
+    assert found > 2 * 10 / 60
+
+
+def test_recommender_tells_chunk_nce_whose_items_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    forward = bnce.OutputLayer.forward
+
+    def noted(layer: bnce.OutputLayer, *given: Any, streams: Any = None) -> Any:
+        seen.append(streams)
+        return forward(layer, *given, streams=streams)
+
+    monkeypatch.setattr(bnce.OutputLayer, "forward", noted)
+    names = example("recommend")
+    model = names["Recommender"](torch.tensor([0, 1, 2, 3, 4]), 3, 8, "chunk-bnce")
+    item_BL = torch.tensor([[0, 1, 2], [0, 0, 3], [4, 1, 2]])
+    model.loss(item_BL, torch.tensor([[1, 2, 3], [0, 3, 1], [1, 2, 3]]))
+    assert seen[0].tolist() == [0, 0, 1, 2, 2, 2]
+
+
+def test_made_up_sequences_go_from_item_to_item() -> None:
+    sequences = example("recommend")["make_sequences"](20, 50)
+    assert all(1 <= item <= 50 for items in sequences for item in items)
+    steps = {(later - item) % 50 for items in sequences for item, later in pairwise(items)}
+    assert steps <= set(range(1, 21))
+
+
+def test_hugging_face_model_leaves_padding_out() -> None:
+    transformers = pytest.importorskip("transformers")
+    # The model needs no Trainer, and so no accelerate.
+    names = runpy.run_path(str(EXAMPLES / "hugging_face.py"))
+    sizes = {"vocab_size": 50, "n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 2}
+    torch.manual_seed(1)
+    model = names["LanguageModel"](
+        transformers.GPT2Config(**sizes, bos_token_id=None, eos_token_id=None), torch.ones(50)
+    ).eval()
+    texts = names["make_texts"](6, 50)
+    batch = {name: torch.stack([text[name] for text in texts]) for name in texts[0]}
+    with torch.no_grad():
+        value = model(**batch)["loss"]
+        assert torch.equal(
+            value, model(**{**batch, "input_ids": batch["input_ids"].where(batch["labels"] >= 0, 9)})["loss"]
+        )
+    model.train()(**batch)["loss"].backward()
+    assert model.body.wte.weight.grad.is_sparse
+    assert model.head.weight.grad.is_sparse
+    optimiser = names["make_optimiser"](model)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    optimiser.step()
+    changed = [not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True)]
+    assert all(changed)
+    # The groups stay shared when a checkpoint is read back, so a schedule still reaches both.
+    optimiser.load_state_dict(optimiser.state_dict())
+    for group in optimiser.param_groups:
+        group["lr"] = 0.5
+    assert [group["lr"] for part in optimiser.parts for group in part.param_groups] == [0.5, 0.5]
+
+
+def test_hugging_face_trainer_learns(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = example("hugging_face")["main"](["--steps", "12", "--vocab-size", "40"])
+    assert figures["eval_loss"] < 3.3  # ln 40 is 3.69
+    assert "validation perplexity" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore")  # Lightning's own: advice on workers and loaders, deprecated calls of PyTorch
+def test_lightning_learns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert example("lightning_module")["main"](["--steps", "25", "--classes", "40"]) < 25
+    assert "validation perplexity" in capsys.readouterr().out
