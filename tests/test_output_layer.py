@@ -506,3 +506,49 @@ def test_drawn_words_and_the_batch_are_a_mixture() -> None:
     mask = torch.zeros(1, B, dtype=torch.bool)
     mask[0, 0] = True
     assert layer(hidden_TBD[:1], target_TB[:1], mask).item() == pytest.approx(float(alone), rel=1e-5)
+
+
+# One loss per position.
+
+
+@pytest.mark.parametrize("loss", [*LOSSES.names, "adaptive"])
+@pytest.mark.parametrize("layout", ["(T, B)", "masked", "batch first", "(N,)", "bf16"])
+def test_losses_per_position_are_those_of_the_sum(loss: str, layout: str) -> None:
+    options: dict[str, Any] = {"num_noise": K, "drawn": bnce.noise.uniform(V)} if loss == "adaptive" else {}
+    name = "bnce" if loss == "adaptive" else loss
+    shape = (7,) if layout == "(N,)" else (T, B)
+    hidden, targets = hidden_and_targets(*shape)
+    mask = None
+    if layout == "masked":
+        targets[1, 2] = IGNORE_INDEX
+        mask = torch.rand(T, B, generator=torch.Generator().manual_seed(3)) < 0.7
+        mask[2] = False
+        mask[2, 1] = True  # alone in its step
+    found = []
+    for reduction in ("sum", "none"):
+        layer = build(name, reduction=reduction, batch_first=layout == "batch first", sparse=True, **options)
+        hidden_ = hidden.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=layout == "bf16"):
+            torch.manual_seed(7)
+            losses = layer(hidden_, targets, mask)
+        assert losses.dtype == torch.float32
+        if reduction == "none":
+            assert losses.shape == targets.shape
+            if mask is not None:
+                assert (losses[~mask] == 0).all()
+                assert losses[1, 2] == 0
+        losses.sum().backward()
+        grads = [hidden_.grad, layer.weight.grad, layer.bias.grad]
+        found.append([losses.sum().detach(), *(grad.to_dense() for grad in grads if grad is not None)])
+    tolerance = {"rtol": 0.02, "atol": 0.05} if layout == "bf16" else {"rtol": 1e-4, "atol": 1e-5}
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, one, **tolerance)
+
+
+def test_a_loss_per_position_is_of_its_position() -> None:
+    hidden_ND, target_N = hidden_and_targets(5)
+    losses_N = build("softmax", reduction="none")(hidden_ND, target_N)
+    alone = build("softmax")(hidden_ND[3:4], target_N[3:4])
+    assert losses_N[3].item() == pytest.approx(alone.item(), rel=1e-5)
+    turned = build("softmax", reduction="none", batch_first=True)(hidden_ND.unsqueeze(1), target_N.unsqueeze(1))
+    torch.testing.assert_close(turned.squeeze(1), losses_N)

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from bnce import kernels
 from bnce.errors import UserError, unknown_name
 from bnce.kinds.losses import LOSSES
-from bnce.losses import Counted, count_targets, get_loss
+from bnce.losses import Counted, count_targets, get_each, get_loss
 from bnce.losses.output_batch import OutputBatch
 from bnce.losses.softmax_forms import FORMS
 from bnce.noise import IGNORE_INDEX, Noise, unigram
 
-REDUCTIONS = ("mean", "sum")
+REDUCTIONS = ("mean", "sum", "none")
 
 # The block of logits while normalising, for any V: 2^20 numbers fit into a CPU's cache, 2^22 keep a GPU busy.
 BLOCK_POSITIONS = 512
@@ -56,7 +56,9 @@ class OutputLayer(nn.Module):
         """`noise` is a `Noise` or the targets' counts; `sparse` gives weight and bias row-wise (sparse) gradients.
 
         `batch_first` takes hidden (B, T, D) with targets (B, T). `reduction` is "mean" over the positions that count,
-        or "sum". `drawn` is the noise that `bnce` draws its `num_noise` words from, where that is not the targets' own.
+        "sum", or "none": one loss per position, in the shape of targets and 0 where a position does not count. "none"
+        computes plainly, with every score at once, so it takes more time and memory.
+        `drawn` is the noise that `bnce` draws its `num_noise` words from, where that is not the targets' own.
         `softmax` and `max_distinct_targets` are explained at `set_form`.
         """
         super().__init__()
@@ -79,6 +81,7 @@ class OutputLayer(nn.Module):
         if reduction not in REDUCTIONS:
             raise unknown_name("reduction", reduction, REDUCTIONS)
         self.batch_first, self.reduction = batch_first, reduction
+        self._each = get_each(loss) if reduction == "none" else None
         self.softmax, self.max_distinct_targets = "fused", max_distinct_targets
         self.set_form(softmax=softmax, max_distinct_targets=max_distinct_targets)
         self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size))
@@ -148,7 +151,11 @@ class OutputLayer(nn.Module):
         hidden_TBD, target_TB, mask_TB, stream_TB = self._as_chunk(hidden, targets, mask, streams)
         counted = count_targets(self.loss_name, target_TB, mask_TB, self.ignore_index, self.num_noise, stream_TB)
         self._check_range(counted)
-        total = self._sum(hidden_TBD, counted.target_TB, counted=counted, stream_TB=stream_TB)
+        batch = self._batch(hidden_TBD, counted.target_TB, counted=counted, stream_TB=stream_TB)
+        if self._each is not None:
+            loss_TB = self._each(batch)
+            return (loss_TB.t() if self.batch_first and targets.ndim == 2 else loss_TB).reshape(targets.shape)
+        total = self._loss(batch)
         return total if self.reduction == "sum" else total / counted.num_positions.clamp(min=1)
 
     def _as_chunk(
@@ -194,19 +201,19 @@ class OutputLayer(nn.Module):
 
     def loss_sum(self, hidden_TBD: Tensor, target_TB: Tensor, valid_TB: Tensor | None = None) -> Tensor:
         """Sum the loss over positions; without `valid_TB` every position counts, which is a little faster."""
-        return self._sum(hidden_TBD, target_TB, valid_TB)
+        return self._loss(self._batch(hidden_TBD, target_TB, valid_TB))
 
-    def _sum(
+    def _batch(
         self,
         hidden_TBD: Tensor,
         target_TB: Tensor,
         valid_TB: Tensor | None = None,
         counted: Counted | None = None,
         stream_TB: Tensor | None = None,
-    ) -> Tensor:
+    ) -> OutputBatch:
         if counted is not None and not LOSSES.find(self.loss_name).batch_is_noise:
             valid_TB = counted.is_trained
-        batch = OutputBatch(
+        return OutputBatch(
             hidden_TBD=hidden_TBD,
             target_TB=target_TB,
             valid_TB=valid_TB,
@@ -222,7 +229,6 @@ class OutputLayer(nn.Module):
             softmax=self.softmax,
             max_distinct_targets=self.max_distinct_targets,
         )
-        return self._loss(batch)
 
     def log_probs(self, hidden: Tensor, words: Tensor, normalised: bool = True) -> Tensor:
         """Compute ln p(word | hidden) for words (…) or (…, k) beside hidden (…, D).

@@ -242,3 +242,8 @@ NOISE = np.ones(5)
 )
 def test_a_name_without_a_record_is_refused_everywhere(kind: str, build: Callable[[str], object]) -> None:
     assert unrecorded(build).startswith(f"Unknown {kind} 'lstmm': choose one of ")
+
+
+def test_a_loss_without_losses_per_position_says_so() -> None:
+    with pytest.raises(UserError, match=r'^The loss batch-softmax has no losses per position: use reduction="mean" or'):
+        OutputLayer(3, 4, [1] * 4, "batch-softmax", reduction="none")

@@ -26,7 +26,7 @@ from bnce.losses.batch_nce import (
     column_offset,
     errors,
     loss_and_gradient,
-    masked_classification_loss,
+    position_losses,
 )
 from bnce.noise import Noise
 
@@ -235,7 +235,7 @@ def test_losses_pass_gradcheck() -> None:
     score_TBM = torch.randn(2, 3, 5, generator=generator, dtype=torch.float64).requires_grad_()
     valid_TB = torch.tensor([[True, False, True], [False, True, False]])
     assert torch.autograd.gradcheck(classification_loss, (score_TBM,))
-    assert torch.autograd.gradcheck(lambda score: masked_classification_loss(score, valid_TB), (score_TBM,))
+    assert torch.autograd.gradcheck(lambda score: position_losses(score, valid_TB), (score_TBM,))
 
 
 # The three classic mistakes, on one step with duplicates. The comparison above must be able to see each of them.

@@ -39,6 +39,7 @@ class Loss(Kind):
     """One loss. It is built by a function from an `OutputBatch` to the sum over its positions."""
 
     checked_by: str  # a function with the same arguments that computes the same plainly, in float64
+    each_by: str | None = None  # a function with the same arguments that gives the loss of every position (T, B)
     self_normalises: bool  # whether the constant Z may replace the sum over the vocabulary
     columns: Callable[[BatchShape], int]  # the words that a position is scored against, its own among them
     draws: Literal["never", "may", "must"] = "never"  # noise words, K of them
@@ -64,6 +65,7 @@ LOSSES: Registry[Loss] = Registry(
         shown="softmax",
         help="exact; slow for large vocabularies",
         built_by="bnce.losses.softmax_forms:softmax",
+        each_by="bnce.losses.softmax_forms:softmax_each",
         checked_by="bnce.losses.by_equation:softmax",
         self_normalises=False,
         columns=lambda shape: shape.vocab_size,
@@ -78,6 +80,7 @@ LOSSES: Registry[Loss] = Registry(
         shown="NCE",
         help="separate noise words for each position",
         built_by="bnce.losses.sampled_nce:nce",
+        each_by="bnce.losses.sampled_nce:nce_each",
         checked_by="bnce.losses.by_equation:nce",
         self_normalises=True,
         columns=lambda shape: shape.num_noise + 1,
@@ -89,6 +92,7 @@ LOSSES: Registry[Loss] = Registry(
         shown="S-NCE",
         help="noise words shared by the batch",
         built_by="bnce.losses.sampled_nce:shared_nce",
+        each_by="bnce.losses.sampled_nce:shared_nce_each",
         checked_by="bnce.losses.by_equation:shared_nce",
         self_normalises=True,
         columns=lambda shape: shape.num_noise + 1,
@@ -101,6 +105,7 @@ LOSSES: Registry[Loss] = Registry(
         shown="B-NCE",
         help="the other target words of the batch are the noise; with loss.num_noise > 0, drawn words are added",
         built_by="bnce.losses.batch_nce:batch_nce",
+        each_by="bnce.losses.batch_nce:batch_nce_each",
         checked_by="bnce.losses.by_equation:batch_nce",
         self_normalises=True,
         columns=lambda shape: shape.batch_size + shape.num_noise,
@@ -116,6 +121,7 @@ LOSSES: Registry[Loss] = Registry(
         shown="chunk B-NCE",
         help="the target words of the other streams, at all time steps of the chunk, are the noise",
         built_by="bnce.losses.chunk_nce:chunk_nce",
+        each_by="bnce.losses.chunk_nce:chunk_nce_each",
         checked_by="bnce.losses.by_equation:chunk_nce",
         self_normalises=True,
         columns=lambda shape: shape.num_distinct,

@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from bnce.errors import UserError
+from bnce.kinds.kind import load
 from bnce.kinds.losses import LOSSES
 from bnce.losses.counted import Counted, count_ids, count_positions, count_steps, count_streams
 from bnce.losses.output_batch import OutputBatch
 
-__all__ = ["Counted", "Loss", "OutputBatch", "count_targets", "get_loss"]
+__all__ = ["Counted", "Loss", "OutputBatch", "count_targets", "get_each", "get_loss"]
 
 Loss = Callable[[OutputBatch], Tensor]
 
@@ -19,6 +21,15 @@ def get_loss(name: str) -> Loss:
     """Find a loss by its name."""
     loss: Loss = LOSSES.find(name).load()
     return loss
+
+
+def get_each(name: str) -> Loss:
+    """Find what computes a loss for every position (T, B)."""
+    place = LOSSES.find(name).each_by
+    if place is None:
+        raise UserError(f'The loss {name} has no losses per position: use reduction="mean" or "sum".')
+    each: Loss = load(place)
+    return each
 
 
 def count_targets(

@@ -44,6 +44,22 @@ from bnce.machine.precision import product_dtype, product_in_float32
 
 def batch_nce(batch: OutputBatch) -> Tensor:
     """Sum the B-NCE loss over the positions that count; K > 0 makes it adaptive."""
+    weight_TMD, offset_TM, stream_TB = _columns(batch)
+    loss: Tensor = _BatchNce.apply(batch.hidden_TBD, weight_TMD, offset_TM, stream_TB, product_dtype(weight_TMD))
+    return loss
+
+
+def batch_nce_each(batch: OutputBatch) -> Tensor:
+    """Compute the loss of every position (T, B), plainly."""
+    weight_TMD, offset_TM, stream_TB = _columns(batch)
+    product_TBM = torch.matmul(batch.hidden_TBD.to(weight_TMD.dtype), weight_TMD.transpose(1, 2))
+    score_TBM = product_TBM.to(offset_TM.dtype) + offset_TM.unsqueeze(1)
+    valid_TB = torch.ones_like(batch.target_TB, dtype=torch.bool) if stream_TB is None else stream_TB >= 0
+    return position_losses(score_TBM, valid_TB)
+
+
+def _columns(batch: OutputBatch) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Give the output rows and offsets of the columns, and each position's stream, −1 where it does not count."""
     T, B = batch.target_TB.shape
     K = batch.num_noise
     if B + K < 2:
@@ -62,9 +78,7 @@ def batch_nce(batch: OutputBatch) -> Tensor:
     if batch.drawn is not None:
         log_noise_TM = log_mixture(log_noise_TM, batch.drawn.log_prob(column_TM), log_num_noise, K)
     offset_TM = column_offset(bias_TM, log_noise_TM=log_noise_TM, log_num_noise=log_num_noise, log_z=batch.log_z)
-    stream_TB = None if counted is None else counted.stream_TB
-    loss: Tensor = _BatchNce.apply(batch.hidden_TBD, weight_TMD, offset_TM, stream_TB, product_dtype(weight_TMD))
-    return loss
+    return weight_TMD, offset_TM, None if counted is None else counted.stream_TB
 
 
 def log_mixture(log_batch_TM: Tensor, log_drawn_TM: Tensor, log_num_noise: Tensor | float, num_drawn: int) -> Tensor:
@@ -129,7 +143,7 @@ def loss_and_gradient(
         return classification_loss(score_TBM), gradient_TBM.to(dtype)
     valid_TB = stream_TB >= 0
     counts_TBM = valid_TB.unsqueeze(2) & counted_columns(valid_TB, score_TBM.shape[2]).unsqueeze(1)
-    return masked_classification_loss(score_TBM, valid_TB), (gradient_TBM * counts_TBM).to(dtype)
+    return position_losses(score_TBM, valid_TB).sum(), (gradient_TBM * counts_TBM).to(dtype)
 
 
 def errors(gradient_TBM: Tensor, hidden_TBD: Tensor, weight_TMD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -151,11 +165,11 @@ def classification_loss(score_TBM: Tensor) -> Tensor:
     return F.softplus(score_TBM).sum() - score_TBM.diagonal(dim1=1, dim2=2).sum()  # Eq. (5)
 
 
-def masked_classification_loss(score_TBM: Tensor, valid_TB: Tensor) -> Tensor:
-    """Compute the same where some positions do not count: they are no noise to others and have no loss themselves."""
+def position_losses(score_TBM: Tensor, valid_TB: Tensor) -> Tensor:
+    """Compute the same for each position (T, B). One that does not count is no noise to others and has no loss."""
     noise_TBM = torch.where(counted_columns(valid_TB, score_TBM.shape[2]).unsqueeze(1), F.softplus(score_TBM), 0.0)
     loss_TB = noise_TBM.sum(2) - score_TBM.diagonal(dim1=1, dim2=2)
-    return torch.where(valid_TB, loss_TB, 0.0).sum()
+    return torch.where(valid_TB, loss_TB, 0.0)
 
 
 def counted_columns(valid_TB: Tensor, num_columns: int) -> Tensor:

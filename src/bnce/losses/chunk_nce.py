@@ -53,12 +53,20 @@ def chunk_nce_by_position(batch: OutputBatch) -> Tensor:
 
 def all_pairs_nce(batch: OutputBatch) -> Tensor:
     """Compute the same with every score at once."""
+    return chunk_nce_each(batch).sum()
+
+
+def chunk_nce_each(batch: OutputBatch) -> Tensor:
+    """Compute the loss of every position (T, B), with every score at once."""
+    _check(batch)
     hidden_ND, weight_ND, offset_N = _flatten(batch)
     stream_N, log_num_noise_N = streams_of(batch)
-    score_NN = torch.matmul(hidden_ND, weight_ND.t()).float() + offset_N - log_num_noise_N.unsqueeze(1)
+    score_NN = (
+        torch.matmul(hidden_ND.to(weight_ND.dtype), weight_ND.t()).float() + offset_N - log_num_noise_N.unsqueeze(1)
+    )
     noise_NN = noise_pairs(stream_N, stream_N)
     loss_N = F.softplus(-score_NN.diagonal()) + torch.where(noise_NN, F.softplus(score_NN), 0.0).sum(1)
-    return torch.where(stream_N >= 0, loss_N, 0.0).sum()
+    return torch.where(stream_N >= 0, loss_N, 0.0).reshape(batch.target_TB.shape)
 
 
 def streams_of(batch: OutputBatch) -> tuple[Tensor, Tensor]:

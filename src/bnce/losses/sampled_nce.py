@@ -22,6 +22,11 @@ from bnce.losses.output_batch import OutputBatch
 
 def nce(batch: OutputBatch) -> Tensor:
     """Sum the NCE loss: every position has noise words of its own, so nothing is a dense product."""
+    return nce_each(batch).sum()
+
+
+def nce_each(batch: OutputBatch) -> Tensor:
+    """Compute the NCE loss of every position (T, B)."""
     T, B = batch.target_TB.shape
     noise_TBK = batch.noise.sample((T, B, _num_noise(batch, "NCE")))
     # Target and noise are read together: one gather from a table gives one gradient.
@@ -34,6 +39,11 @@ def nce(batch: OutputBatch) -> Tensor:
 
 def shared_nce(batch: OutputBatch) -> Tensor:
     """Sum the S-NCE loss: the positions of a time step share its noise words."""
+    return shared_nce_each(batch).sum()
+
+
+def shared_nce_each(batch: OutputBatch) -> Tensor:
+    """Compute the S-NCE loss of every position (T, B)."""
     T, B = batch.target_TB.shape
     noise_TK = batch.noise.sample((T, _num_noise(batch, "S-NCE")))
     word_TM = torch.cat([batch.target_TB, noise_TK], dim=1)
@@ -50,7 +60,7 @@ def shared_nce(batch: OutputBatch) -> Tensor:
 
 def _loss(batch: OutputBatch, target_score_TB: Tensor, noise_score_TBK: Tensor) -> Tensor:
     loss_TB = F.softplus(-target_score_TB) + F.softplus(noise_score_TBK).sum(2)
-    return loss_TB.sum() if batch.valid_TB is None else torch.where(batch.valid_TB, loss_TB, 0.0).sum()
+    return loss_TB if batch.valid_TB is None else torch.where(batch.valid_TB, loss_TB, 0.0)
 
 
 def _log_expected(batch: OutputBatch, words: Tensor) -> Tensor:

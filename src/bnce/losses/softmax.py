@@ -27,8 +27,13 @@ def cross_entropy(
     hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N: Tensor, valid_N: Tensor | None = None
 ) -> Tensor:
     """Sum −ln softmax(h·W + c)[target], all logits at once."""
-    loss_N = F.cross_entropy(F.linear(hidden_ND, weight_VD, bias_V).float(), target_N, reduction="none")
+    loss_N = cross_entropies(hidden_ND, weight_VD, bias_V, target_N)
     return loss_N.sum() if valid_N is None else torch.where(valid_N, loss_N, 0.0).sum()
+
+
+def cross_entropies(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N: Tensor) -> Tensor:
+    """Compute the same for each position (N,)."""
+    return F.cross_entropy(F.linear(hidden_ND, weight_VD, bias_V).float(), target_N, reduction="none")
 
 
 def chunked_cross_entropy(

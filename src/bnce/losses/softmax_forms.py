@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bnce.errors import UserError, unknown_name
 from bnce.losses.output_batch import OutputBatch
-from bnce.losses.softmax import chunked_cross_entropy, cross_entropy
+from bnce.losses.softmax import chunked_cross_entropy, cross_entropies, cross_entropy
 from bnce.machine.devices import synchronize
 from bnce.machine.precision import product_dtype
 
@@ -36,6 +36,14 @@ def softmax(batch: OutputBatch) -> Tensor:
     valid_N = None if batch.valid_TB is None else batch.valid_TB.reshape(-1)
     form = get_form(batch.softmax, hidden_ND.device)
     return form(hidden_ND, batch.weight_VD, batch.bias_V, batch.target_TB.reshape(-1), valid_N)
+
+
+def softmax_each(batch: OutputBatch) -> Tensor:
+    """Compute −ln p(target) of every position (T, B), with all logits at once."""
+    hidden_ND = batch.hidden_TBD.reshape(-1, batch.hidden_TBD.shape[2]).to(batch.weight_VD.dtype)
+    loss_N = cross_entropies(hidden_ND, batch.weight_VD, batch.bias_V, batch.target_TB.reshape(-1))
+    loss_TB = loss_N.reshape(batch.target_TB.shape)
+    return loss_TB if batch.valid_TB is None else torch.where(batch.valid_TB, loss_TB, 0.0)
 
 
 def compiled(
