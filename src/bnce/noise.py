@@ -6,7 +6,8 @@ Legend: V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Self
 
 import numpy as np
 import torch
@@ -34,12 +35,33 @@ class Noise(nn.Module):
         if not np.all(np.isfinite(probs_V)) or not np.all(probs_V > 0):
             raise UserError("Noise needs a finite probability above zero for every word: smooth zero counts first.")
         probs_V = probs_V / probs_V.sum()
-        keep_V, alias_V = alias_table(probs_V)
+        self._probs_V: np.ndarray | None = probs_V
         self._max_distinct: dict[int, int] = {}
         # Not part of a state_dict: the noise is data, rebuilt from the same counts.
-        self.register_buffer("log_probs_V", torch.from_numpy(np.log(probs_V)).float(), persistent=False)
-        self.register_buffer("keep_V", torch.from_numpy(keep_V).float(), persistent=False)
-        self.register_buffer("alias_V", torch.from_numpy(alias_V), persistent=False)
+        for name in ("log_probs_V", "keep_V", "alias_V"):
+            self.register_buffer(name, torch.empty(0, device="cpu"), persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Write the tables anew where they are, after `to_empty`; ln p_n in float32, or in float64 after `double`."""
+        device = self.log_probs_V.device
+        if device.type == "meta":
+            return
+        if self._probs_V is None:
+            raise UserError("This noise has a length but no values: make noise from counts or probabilities.")
+        keep_V, alias_V = alias_table(self._probs_V)
+        dtype = torch.promote_types(self.log_probs_V.dtype, torch.float32)
+        self.log_probs_V = torch.from_numpy(np.log(self._probs_V)).to(device, dtype)
+        self.keep_V = torch.from_numpy(keep_V).to(device, torch.float32)
+        self.alias_V = torch.from_numpy(alias_V).to(device)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move the tables as any module's, but keep their values: a narrow type or `to_empty` would harm the loss."""
+        before = self.log_probs_V
+        super()._apply(fn, recurse)
+        if self.log_probs_V is not before:
+            self.reset_parameters()
+        return self
 
     def __len__(self) -> int:
         return len(self.log_probs_V)
@@ -126,6 +148,7 @@ def bent_by(name: str, power: float = 1.0) -> str | None:
 def without_values(vocab_size: int) -> Noise:
     """Make a placeholder for the noise of a network that has shapes but no values, such as one to count parameters."""
     noise = Noise([1.0])
+    noise._probs_V = None
     for name in dict(noise.named_buffers()):
         setattr(noise, name, torch.empty(vocab_size, device="meta"))
     return noise
@@ -175,5 +198,7 @@ def alias_table(probs_V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _to_float64(values: np.ndarray | Tensor | Sequence[float]) -> np.ndarray:
     if isinstance(values, Tensor):
+        if values.is_meta:
+            raise UserError("The noise is on the meta device, which has no values: give counts that have some.")
         values = values.detach().cpu().double().numpy()
     return np.asarray(values, dtype=np.float64)

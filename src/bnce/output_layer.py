@@ -19,6 +19,7 @@ from bnce.kinds.losses import LOSSES
 from bnce.losses import Counted, count_targets, get_each, get_loss
 from bnce.losses.output_batch import OutputBatch
 from bnce.losses.softmax_forms import FORMS
+from bnce.machine.precision import at_least_float32
 from bnce.noise import IGNORE_INDEX, Noise, unigram
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -91,7 +92,8 @@ class OutputLayer(nn.Module):
             self.log_z = nn.Parameter(torch.tensor(float(log_z)))
         else:
             self.register_buffer("log_z", torch.tensor(float(log_z)))
-        self.reset_parameters()
+        self._initial_log_z = float(log_z)
+        self._start()
 
     def _check_noise(self, num_noise: int) -> None:
         """Refuse noise that cannot be what the loss sees: it would train a wrong model without a word."""
@@ -115,6 +117,15 @@ class OutputLayer(nn.Module):
             raise UserError(f"drawn covers {len(self.drawn)} words but vocab_size is {self.vocab_size}.")
 
     def reset_parameters(self) -> None:
+        """Start anew, with noise and ln Z as they were given: after `to_empty` nothing of the layer is left."""
+        for part in self.children():
+            if isinstance(part, Noise):
+                part.reset_parameters()
+        with torch.no_grad():
+            self.log_z.fill_(self._initial_log_z)
+        self._start()
+
+    def _start(self) -> None:
         """Start at the unigram model, self-normalised: bias = ln p_n + ln Z, and a small weight."""
         if self.weight.is_meta:
             return  # no values to set; adding here would make PyTorch import SymPy, which takes a second
@@ -150,7 +161,7 @@ class OutputLayer(nn.Module):
         """
         hidden_TBD, target_TB, mask_TB, stream_TB = self._as_chunk(hidden, targets, mask, streams)
         counted = count_targets(self.loss_name, target_TB, mask_TB, self.ignore_index, self.num_noise, stream_TB)
-        self._check_range(counted)
+        self._check_range(counted.target_TB)
         batch = self._batch(hidden_TBD, counted.target_TB, counted=counted, stream_TB=stream_TB)
         if self._each is not None:
             loss_TB = self._each(batch)
@@ -186,9 +197,8 @@ class OutputLayer(nn.Module):
             None if streams is None else arrange(streams),
         )
 
-    def _check_range(self, counted: Counted) -> None:
+    def _check_range(self, target_TB: Tensor) -> None:
         """Refuse targets that are not word ids. On a GPU the check would stall the host: they give NaN or an error."""
-        target_TB = counted.target_TB
         if target_TB.device.type != "cpu" or torch.compiler.is_compiling() or target_TB.numel() == 0:
             return
         least, most = target_TB.aminmax()
@@ -201,6 +211,7 @@ class OutputLayer(nn.Module):
 
     def loss_sum(self, hidden_TBD: Tensor, target_TB: Tensor, valid_TB: Tensor | None = None) -> Tensor:
         """Sum the loss over positions; without `valid_TB` every position counts, which is a little faster."""
+        self._check_range(target_TB)
         return self._loss(self._batch(hidden_TBD, target_TB, valid_TB))
 
     def _batch(
@@ -256,9 +267,9 @@ class OutputLayer(nn.Module):
         if words_NK.shape[1] == 1:
             # With one word per position a batched matrix product takes four times as long on a CPU.
             word_N = words_NK[:, 0]
-            return ((self.weight[word_N] * hidden_ND).float().sum(1) + self.bias[word_N]).unsqueeze(1)
+            return (at_least_float32(self.weight[word_N] * hidden_ND).sum(1) + self.bias[word_N]).unsqueeze(1)
         product_NK = torch.matmul(self.weight[words_NK], hidden_ND.unsqueeze(2)).squeeze(2)
-        return product_NK.float() + self.bias[words_NK]
+        return at_least_float32(product_NK) + self.bias[words_NK]
 
     def all_scores(self, hidden_ND: Tensor) -> Tensor:
         """Compute the raw scores of every word for a few positions (N, V), in float32."""
@@ -291,4 +302,4 @@ def log_normaliser(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor) -> Tens
 
 def score_all(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor) -> Tensor:
     """Compute the raw scores h·w + c of every word (N, V), in float32."""
-    return torch.matmul(hidden_ND, weight_VD.t()).float() + bias_V
+    return at_least_float32(torch.matmul(hidden_ND, weight_VD.t())) + bias_V

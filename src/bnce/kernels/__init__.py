@@ -61,7 +61,8 @@ def choose(name: str, tensor: Tensor, *, deterministic: bool = False) -> ModuleT
 
     `deterministic` is for the rows, whose twins add up in no fixed order.
     """
-    if deterministic or not available(tensor.device):
+    # Kernels compute in float32.
+    if deterministic or not available(tensor.device) or tensor.dtype == torch.float64:
         return None
     if name in _CONDITIONS and not _CONDITIONS[name](tensor):
         return None

@@ -34,12 +34,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from bnce import kernels
 from bnce.errors import UserError
+from bnce.losses.first_order import first_order_only
 from bnce.losses.output_batch import OutputBatch
-from bnce.machine.precision import product_dtype, product_in_float32
+from bnce.machine.precision import at_least_float32, product_dtype, product_in_float32
 
 
 def batch_nce(batch: OutputBatch) -> Tensor:
@@ -91,9 +91,9 @@ def log_mixture(log_batch_TM: Tensor, log_drawn_TM: Tensor, log_num_noise: Tenso
 def column_offset(
     bias_TM: Tensor, *, log_noise_TM: Tensor, log_num_noise: Tensor | float, log_z: Tensor | float
 ) -> Tensor:
-    """Compute the part of a score that is the same for every position, in float32."""
+    """Compute the part of a score that is the same for every position, in float32 or wider."""
     # differs from the paper: Eqs. (7) and (8) form exp(·)/Z and divide; the log-odds never overflow.
-    return bias_TM.float() - log_z - log_num_noise - log_noise_TM
+    return at_least_float32(bias_TM) - log_z - log_num_noise - log_noise_TM
 
 
 class _BatchNce(torch.autograd.Function):
@@ -117,7 +117,7 @@ class _BatchNce(torch.autograd.Function):
         return loss
 
     @staticmethod
-    @once_differentiable
+    @first_order_only
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         hidden_TBD, weight_TMD, gradient_TBM = ctx.saved_tensors
         hidden_dtype, weight_dtype = ctx.dtypes

@@ -23,20 +23,20 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from bnce import kernels
 from bnce.errors import UserError
 from bnce.losses.counted import Counted
+from bnce.losses.first_order import first_order_only
 from bnce.losses.merged_chunk_nce import MAX_SCORES, can_merge, merged_chunk_nce
 from bnce.losses.output_batch import OutputBatch
-from bnce.machine.precision import product_dtype, product_in_float32, widen
+from bnce.machine.precision import at_least_float32, product_dtype, product_in_float32, sum_dtype, widen
 
 
 def chunk_nce(batch: OutputBatch) -> Tensor:
     """Sum the chunk B-NCE loss over the positions that count."""
     _check(batch)
-    if batch.target_TB.device.type == "cpu":
+    if batch.target_TB.device.type == "cpu" and not torch.compiler.is_compiling():
         batch = _without_holes(batch)
         if batch.target_TB.numel() == 0:
             return all_pairs_nce(batch)  # zero, of nothing, with gradients of zero
@@ -61,9 +61,8 @@ def chunk_nce_each(batch: OutputBatch) -> Tensor:
     _check(batch)
     hidden_ND, weight_ND, offset_N = _flatten(batch)
     stream_N, log_num_noise_N = streams_of(batch)
-    score_NN = (
-        torch.matmul(hidden_ND.to(weight_ND.dtype), weight_ND.t()).float() + offset_N - log_num_noise_N.unsqueeze(1)
-    )
+    product_NN = torch.matmul(hidden_ND.to(weight_ND.dtype), weight_ND.t())
+    score_NN = at_least_float32(product_NN) + offset_N - log_num_noise_N.unsqueeze(1)
     noise_NN = noise_pairs(stream_N, stream_N)
     loss_N = F.softplus(-score_NN.diagonal()) + torch.where(noise_NN, F.softplus(score_NN), 0.0).sum(1)
     return torch.where(stream_N >= 0, loss_N, 0.0).reshape(batch.target_TB.shape)
@@ -119,7 +118,7 @@ def _flatten(batch: OutputBatch) -> tuple[Tensor, Tensor, Tensor]:
     target_N = batch.target_TB.reshape(-1)
     weight_ND, bias_N = batch.output_rows(target_N)
     hidden_ND = batch.hidden_TBD.flatten(0, 1)
-    offset_N = bias_N.float() - batch.log_z - batch.noise.log_prob(target_N)
+    offset_N = at_least_float32(bias_N) - batch.log_z - batch.noise.log_prob(target_N)
     return hidden_ND, weight_ND, offset_N
 
 
@@ -139,7 +138,7 @@ class _ChunkNce(torch.autograd.Function):
         num_rows = -(-N // num_blocks)
         ctx.dtypes = hidden_ND.dtype, weight_ND.dtype
         hidden_NE, weight_NE = widen(hidden_ND, 1.0, dtype), widen(weight_ND, 0.0, dtype)
-        loss = torch.zeros((), dtype=torch.float32, device=hidden_ND.device)
+        loss = torch.zeros((), dtype=sum_dtype(dtype), device=hidden_ND.device)
         hidden_grad_NE = torch.empty_like(hidden_NE)
         weight_grad_NE: Tensor | None = None
         with torch.autocast(hidden_ND.device.type, enabled=False):
@@ -155,7 +154,7 @@ class _ChunkNce(torch.autograd.Function):
         return loss
 
     @staticmethod
-    @once_differentiable
+    @first_order_only
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         hidden_grad_NE, weight_grad_NE = ctx.saved_tensors
         hidden_dtype, weight_dtype = ctx.dtypes
@@ -177,7 +176,7 @@ def loss_and_gradient_(
     """Compute the loss of the positions from `begin` on; in the products' place comes σ(s) − I, own stream left out."""
     block = slice(begin, begin + len(product_RN))
     stream_R = stream_N[block]
-    score_RN = product_RN.float() + offset_N - log_num_noise_N[block].unsqueeze(1)
+    score_RN = at_least_float32(product_RN) + offset_N - log_num_noise_N[block].unsqueeze(1)
     other_RN = noise_pairs(stream_R, stream_N) & (stream_R >= 0).unsqueeze(1)
     own_R = score_RN.diagonal(begin)
     loss = torch.where(other_RN, F.softplus(score_RN), 0.0).sum()

@@ -20,11 +20,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from bnce import kernels
+from bnce.losses.first_order import first_order_only
 from bnce.losses.output_batch import OutputBatch
-from bnce.machine.precision import product_dtype, product_in_float32, widen
+from bnce.machine.precision import at_least_float32, product_dtype, product_in_float32, sum_dtype, widen
 
 # Numbers in one block of scores: near the processor on a CPU, enough to fill the chip on a GPU.
 MAX_SCORES = {"cpu": 2**20, "cuda": 2**25}
@@ -48,7 +48,7 @@ def merged_chunk_nce(batch: OutputBatch) -> Tensor:
         )
         is_too_many = num_words > num_columns
     weight_UD, bias_U = batch.output_rows(word_U)
-    offset_U = bias_U.float() - batch.log_z - batch.noise.log_prob(word_U)
+    offset_U = at_least_float32(bias_U) - batch.log_z - batch.noise.log_prob(word_U)
     of_stream, log_num_noise_N = column_TB, None
     if counted is None:
         # Every position sees as many noise words.
@@ -81,9 +81,11 @@ class Places:
 
 
 def can_merge(batch: OutputBatch) -> bool:
-    """Say whether equal words can be merged: a GPU has to know how many columns that leaves at most."""
+    """Say whether equal words can be merged: a GPU and a compiler have to know how many columns that leaves at most."""
     if kernels.choose("merged_chunk_nce", batch.target_TB) is None:
-        return batch.target_TB.device.type == "cpu"
+        return batch.target_TB.device.type == "cpu" and not torch.compiler.is_compiling()
+    if batch.weight_VD.dtype == torch.float64:
+        return False  # kernels compute in float32
     if batch.stream_TB is not None:
         return False  # the longest stream would have to be known, too
     return batch.max_distinct_targets is not None or (
@@ -125,9 +127,9 @@ class _MergedChunkNce(torch.autograd.Function):
         num_blocks = -(-N * len(weight_UD) // MAX_SCORES.get(hidden_ND.device.type, 2**25))
         num_rows = -(-N // num_blocks)
         hidden_NE, weight_UE = widen(hidden_ND, 1.0, dtype), widen(weight_UD, 0.0, dtype)
-        loss = torch.zeros((), dtype=torch.float32, device=hidden_ND.device)
+        loss = torch.zeros((), dtype=sum_dtype(dtype), device=hidden_ND.device)
         hidden_grad_NE = torch.empty_like(hidden_NE)
-        weight_grad_UE = torch.zeros(weight_UE.shape, dtype=torch.float32, device=hidden_ND.device)
+        weight_grad_UE = torch.zeros(weight_UE.shape, dtype=sum_dtype(dtype), device=hidden_ND.device)
         with torch.autocast(hidden_ND.device.type, enabled=False):
             for begin in range(0, N, num_rows):
                 block = slice(begin, min(begin + num_rows, N))
@@ -140,7 +142,7 @@ class _MergedChunkNce(torch.autograd.Function):
         return loss
 
     @staticmethod
-    @once_differentiable
+    @first_order_only
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         hidden_grad_NE, weight_grad_UE = ctx.saved_tensors
         D, (hidden_dtype, weight_dtype) = ctx.num_columns, ctx.dtypes
@@ -161,7 +163,7 @@ def loss_and_gradient_(product_RU: Tensor, offset_U: Tensor, count_U: Tensor, pl
     stream_R = places.stream_N[block]
     own_RL = places.of_stream[:, stream_R.clamp(min=0)].t()  # the columns of a position's own stream
     target_R1 = places.target_N[block].unsqueeze(1)
-    score_RU = (product_RU.float() if product_RU.dtype.itemsize < 4 else product_RU).add_(offset_U)
+    score_RU = at_least_float32(product_RU).add_(offset_U)
     if places.log_num_noise_N is not None:
         score_RU.sub_(places.log_num_noise_N[block].unsqueeze(1))
     count_U = count_U.to(score_RU.dtype)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from bnce.errors import UserError
 from bnce.losses.output_batch import OutputBatch
+from bnce.machine.precision import at_least_float32
 
 
 def nce(batch: OutputBatch) -> Tensor:
@@ -33,7 +34,7 @@ def nce_each(batch: OutputBatch) -> Tensor:
     word_TBM = torch.cat([batch.target_TB.unsqueeze(2), noise_TBK], dim=2)
     weight_TBMD, bias_TBM = batch.output_rows(word_TBM)
     product_TBM = torch.matmul(weight_TBMD, batch.hidden_TBD.unsqueeze(3)).squeeze(3)
-    score_TBM = product_TBM.float() + bias_TBM.float() - _log_expected(batch, word_TBM)
+    score_TBM = at_least_float32(product_TBM) + at_least_float32(bias_TBM) - _log_expected(batch, word_TBM)
     return _loss(batch, score_TBM[:, :, 0], score_TBM[:, :, 1:])
 
 
@@ -48,13 +49,13 @@ def shared_nce_each(batch: OutputBatch) -> Tensor:
     noise_TK = batch.noise.sample((T, _num_noise(batch, "S-NCE")))
     word_TM = torch.cat([batch.target_TB, noise_TK], dim=1)
     weight_TMD, bias_TM = batch.output_rows(word_TM)
-    offset_TM = bias_TM.float() - _log_expected(batch, word_TM)
+    offset_TM = at_least_float32(bias_TM) - _log_expected(batch, word_TM)
     target_product_TB = (batch.hidden_TBD.to(weight_TMD.dtype) * weight_TMD[:, :B]).sum(2)
     noise_product_TBK = torch.matmul(batch.hidden_TBD, weight_TMD[:, B:].transpose(1, 2))
     return _loss(
         batch,
-        target_product_TB.float() + offset_TM[:, :B],
-        noise_product_TBK.float() + offset_TM[:, B:].unsqueeze(1),
+        at_least_float32(target_product_TB) + offset_TM[:, :B],
+        at_least_float32(noise_product_TBK) + offset_TM[:, B:].unsqueeze(1),
     )
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from bnce import kernels
-from bnce.machine.precision import product_dtype, product_in_float32, widen
+from bnce.losses.first_order import first_order_only
+from bnce.machine.precision import at_least_float32, product_dtype, product_in_float32, sum_dtype, widen
 
 # Numbers in one block of logits: on a CPU what its caches like, on a GPU what fills the chip.
 MAX_LOGITS = {"cpu": 2**22, "cuda": 2**31}
@@ -33,7 +33,7 @@ def cross_entropy(
 
 def cross_entropies(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N: Tensor) -> Tensor:
     """Compute the same for each position (N,)."""
-    return F.cross_entropy(F.linear(hidden_ND, weight_VD, bias_V).float(), target_N, reduction="none")
+    return F.cross_entropy(at_least_float32(F.linear(hidden_ND, weight_VD, bias_V)), target_N, reduction="none")
 
 
 def chunked_cross_entropy(
@@ -65,7 +65,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         valid_N = torch.ones_like(target_N, dtype=torch.bool) if valid_N is None else valid_N
         with torch.autocast(hidden_ND.device.type, enabled=False):
             hidden_NE, weight_VE = widen(hidden_ND, 1.0, dtype), widen(_pad_rows(weight_VD, dtype), 0.0, dtype)
-            loss = torch.zeros((), dtype=torch.float32, device=hidden_ND.device)
+            loss = torch.zeros((), dtype=sum_dtype(dtype), device=hidden_ND.device)
             hidden_grad_NE = torch.empty_like(hidden_NE) if needs_grad else hidden_NE
             weight_grad_VE: Tensor | None = None
             for begin in range(0, N, num_rows):
@@ -87,7 +87,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return loss
 
     @staticmethod
-    @once_differentiable
+    @first_order_only
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         hidden_grad_NE, weight_grad_VE = ctx.saved_tensors
         (V, D), (hidden_dtype, weight_dtype, bias_dtype) = ctx.sizes, ctx.dtypes

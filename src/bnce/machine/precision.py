@@ -1,4 +1,4 @@
-"""In which type numbers are multiplied: autocast's where it is on, with results in float32."""
+"""In which type numbers are multiplied and added: autocast's where it is on, with results in float32 or wider."""
 
 from __future__ import annotations
 
@@ -13,6 +13,16 @@ def product_dtype(tensor: Tensor) -> torch.dtype:
     """Choose the type matrix products are done in: autocast's where it is on, else the tensor's own."""
     device = tensor.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tensor.dtype
+
+
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Choose the type that results of products are added up in: float32, or float64 where the products are."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Widen a tensor to float32; float64 stays as it is."""
+    return tensor.to(sum_dtype(tensor.dtype))
 
 
 def product_in_float32(left: Tensor, right: Tensor) -> Tensor:

@@ -1,0 +1,178 @@
+"""What modules go through: copies, the meta device, checkpoints, tying, accumulation, and what a layer refuses."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import bnce
+from tests.stacks.small import FUSED, D, K, V, build, dense, drawn_alike, hidden_and_targets
+
+
+def gradients(layer: nn.Module) -> dict[str, Tensor]:
+    return {name: dense(parameter.grad) for name, parameter in layer.named_parameters()}
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("loss", bnce.LOSSES.names)
+def test_gradients_accumulate(loss: str, sparse: bool) -> None:
+    """Two backward passes leave the sum of their gradients, and one step takes both."""
+    alone = []
+    for seed in (2, 3):
+        layer = build(loss, sparse=sparse)
+        drawn_alike(layer, *hidden_and_targets(seed)).backward()
+        alone.append(gradients(layer))
+    layer = build(loss, sparse=sparse)
+    for seed in (2, 3):
+        drawn_alike(layer, *hidden_and_targets(seed)).backward()
+    for name, found in gradients(layer).items():
+        torch.testing.assert_close(found, alone[0][name] + alone[1][name])
+    dense_layer = build(loss)
+    for seed in (2, 3):
+        drawn_alike(dense_layer, *hidden_and_targets(seed)).backward()
+    for each in (layer, dense_layer):
+        bnce.RowwiseAdagrad(each.parameters(), lr=0.1).step()
+    torch.testing.assert_close(layer.weight, dense_layer.weight)
+
+
+@pytest.mark.parametrize("by_row", ["both", "embedding", "layer", "neither"])
+@pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])
+def test_a_weight_shared_with_the_embedding_gets_both_gradients(loss: str, by_row: str) -> None:
+    layer = build(loss, sparse=by_row in ("both", "layer"))
+    embedding = nn.Embedding(V, D, sparse=by_row in ("both", "embedding"))
+    embedding.weight = layer.weight
+    words, targets = hidden_and_targets(3)[1], hidden_and_targets(2)[1]
+    layer(embedding(words), targets).backward()
+    plain = build(loss)
+    plain(plain.weight[words], targets).backward()
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.is_sparse == (by_row == "both")
+    torch.testing.assert_close(dense(layer.weight.grad), plain.weight.grad)
+    for each in (layer, plain):
+        bnce.clip_grad_norm_(each.parameters(), max_norm=0.01)
+        bnce.RowwiseAdam(each.parameters(), lr=0.1).step()
+    torch.testing.assert_close(embedding.weight, plain.weight)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("loss", bnce.LOSSES.names)
+def test_checkpointing_draws_the_same_noise_again(loss: str, reentrant: bool) -> None:
+    body = nn.Linear(D, D)
+
+    def run(hidden: Tensor, targets: Tensor) -> Tensor:
+        result: Tensor = layer(torch.tanh(body(hidden)), targets)
+        return result
+
+    found = []
+    for checkpointed in (False, True):
+        layer = build(loss, num_noise=K) if bnce.LOSSES.find(loss).draws != "never" else build(loss)
+        body.zero_grad()
+        torch.manual_seed(7)
+        hidden, targets = hidden_and_targets()
+        loss_value = checkpoint(run, hidden, targets, use_reentrant=reentrant) if checkpointed else run(hidden, targets)
+        loss_value.backward()
+        found.append([loss_value.detach(), dense(body.weight.grad), dense(hidden.grad), *gradients(layer).values()])
+    for plain, checkpointed_value in zip(*found, strict=True):
+        assert torch.equal(plain, checkpointed_value)
+
+
+@pytest.mark.parametrize("loss", bnce.LOSSES.names)
+@pytest.mark.parametrize("how", ["deepcopy", "pickle"])
+def test_a_copy_is_equal_and_apart(loss: str, how: str) -> None:
+    layer = build(loss, sparse=True)
+    hidden, targets = hidden_and_targets()
+    drawn_alike(layer, hidden, targets).backward()
+    if how == "deepcopy":
+        twin = copy.deepcopy(layer)
+    else:
+        buffer = io.BytesIO()
+        torch.save(layer, buffer)
+        buffer.seek(0)
+        twin = torch.load(buffer, weights_only=False)
+    expected = drawn_alike(layer, hidden, targets)
+    assert torch.equal(drawn_alike(twin, hidden, targets), expected)
+    with torch.no_grad():
+        twin.weight.zero_()
+        twin.noise.log_probs_V.zero_()
+    assert torch.equal(drawn_alike(layer, hidden, targets), expected)
+
+
+def test_a_deep_copy_keeps_what_is_tied() -> None:
+    model = nn.ModuleDict({"embedding": nn.Embedding(V, D), "output": build()})
+    model["embedding"].weight = model["output"].weight
+    twin = copy.deepcopy(model)
+    assert twin["embedding"].weight is twin["output"].weight
+
+
+@pytest.mark.parametrize("made", ["on meta", "moved to meta", "on the cpu"])
+@pytest.mark.parametrize("loss", bnce.LOSSES.names)
+def test_an_emptied_layer_starts_anew(loss: str, made: str) -> None:
+    if made == "on meta":
+        with torch.device("meta"):
+            layer = build(loss, log_z=2.5)
+    else:
+        layer = build(loss, log_z=2.5)
+    if made == "moved to meta":
+        layer = layer.to("meta")
+    layer.to_empty(device="cpu")
+    with torch.no_grad():
+        layer.log_z.fill_(1e3)  # what memory holds that nobody has written to
+    torch.manual_seed(1)
+    layer.reset_parameters()
+    fresh = build(loss, log_z=2.5)
+    for (name, found), expected in zip(layer.named_buffers(), fresh.buffers(), strict=True):
+        assert torch.equal(found, expected), name
+    hidden, targets = hidden_and_targets()
+    assert torch.equal(drawn_alike(layer, hidden, targets), drawn_alike(fresh, hidden, targets))
+
+
+def test_an_emptied_layer_keeps_its_noise_where_a_state_is_loaded_instead() -> None:
+    """The noise is not in a state_dict, so nobody would bring it back."""
+    trained = build("snce")
+    with torch.device("meta"):
+        layer = build("snce")
+    layer.to_empty(device="cpu").load_state_dict(trained.state_dict())
+    hidden, targets = hidden_and_targets()
+    assert torch.equal(drawn_alike(layer, hidden, targets), drawn_alike(trained, hidden, targets))
+
+
+def test_counts_without_values_are_refused() -> None:
+    with pytest.raises(bnce.UserError, match="on the meta device, which has no values: give counts that have some"):
+        bnce.OutputLayer(D, V, noise=torch.empty(V, device="meta"))
+
+
+@pytest.mark.parametrize("loss", FUSED)
+def test_second_derivatives_are_refused(loss: str) -> None:
+    hidden, targets = hidden_and_targets()
+    with pytest.raises(bnce.UserError, match="no second derivatives, so create_graph=True cannot be used"):
+        torch.autograd.grad(build(loss)(hidden, targets), hidden, create_graph=True)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("loss", ["nce", "snce"])
+def test_losses_of_plain_operations_have_second_derivatives(loss: str, sparse: bool) -> None:
+    layer = build(loss, sparse=sparse).double()
+    hidden, targets = hidden_and_targets()
+    assert torch.autograd.gradgradcheck(
+        lambda value: drawn_alike(layer, value, targets), (hidden.detach().double().requires_grad_(),)
+    )
+
+
+@pytest.mark.parametrize("target", [V, -1, -100])
+@pytest.mark.parametrize("loss", bnce.LOSSES.names)
+@pytest.mark.parametrize("form", ["fused", "plain"])
+def test_a_sum_over_a_target_that_is_no_word_is_refused(loss: str, target: int, form: str) -> None:
+    hidden, targets = hidden_and_targets()
+    targets[1, 2] = target
+    with pytest.raises(bnce.UserError, match=f"targets hold {target}, but the layer has {V} words"):
+        build(loss, softmax=form).loss_sum(hidden, targets)
+
+
+def test_the_noise_of_a_placeholder_is_never_made_up() -> None:
+    with pytest.raises(bnce.UserError, match="a length but no values"):
+        bnce.noise.without_values(V).to_empty(device="cpu")
