@@ -1,0 +1,84 @@
+"""A layer inside a compiled model, in one graph."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import bnce
+from tests.stacks.small import D, V, build, dense, drawn_alike, hidden_and_targets
+
+# What PyTorch's compiler does to itself.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+class Model(nn.Module):
+    """A body and a layer, as a user has them."""
+
+    def __init__(self, layer: bnce.OutputLayer) -> None:
+        super().__init__()
+        self.body, self.layer = nn.Linear(D, D), layer
+
+    def forward(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Compute the loss."""
+        loss: torch.Tensor = self.layer(torch.tanh(self.body(hidden)), targets)
+        return loss
+
+
+@pytest.fixture(autouse=True)
+def compiled_anew() -> None:
+    torch._dynamo.reset()
+
+
+def check(model: Model, compiled: nn.Module) -> None:
+    for seed in (2, 3):
+        hidden, targets = hidden_and_targets(seed)
+        targets[0, 1] = -100
+        found = drawn_alike(compiled, hidden, targets)
+        found.backward()
+        gradients = [dense(parameter.grad).clone() for parameter in model.parameters()]
+        model.zero_grad()
+        expected = drawn_alike(model, hidden, targets)
+        expected.backward()
+        torch.testing.assert_close(found, expected)
+        for mine, parameter in zip(gradients, model.parameters(), strict=True):
+            torch.testing.assert_close(mine, dense(parameter.grad))
+        model.zero_grad()
+
+
+@pytest.mark.parametrize("loss", bnce.LOSSES.names)
+def test_a_model_is_one_graph(loss: str) -> None:
+    model = Model(build(loss))
+    check(model, torch.compile(model, fullgraph=True, backend="aot_eager"))
+
+
+def test_sequences_of_several_lengths_are_one_graph() -> None:
+    layer = build("chunk-bnce")
+    hidden, targets = hidden_and_targets()
+    ids = torch.tensor([4, 4, 4, 9, 9, 9, 9, 9, 7, 7, 7, 7])
+    arguments = hidden.detach().flatten(0, 1), targets.flatten()
+    found = torch.compile(layer, fullgraph=True, backend="aot_eager")(*arguments, streams=ids)
+    torch.testing.assert_close(found, layer(*arguments, streams=ids))
+
+
+def test_autocast_is_seen_by_the_compiler() -> None:
+    model = Model(build())
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        check(model, compiled)
+
+
+def test_second_derivatives_are_refused_when_compiled() -> None:
+    hidden, targets = hidden_and_targets()
+    loss = torch.compile(build(), fullgraph=True, backend="aot_eager")(hidden, targets)
+    (grad,) = torch.autograd.grad(loss, hidden, create_graph=True)
+    with pytest.raises(RuntimeError, match="double backward"):
+        grad.sum().backward()
+
+
+def test_a_target_that_is_no_word_is_refused_when_compiled() -> None:
+    hidden, targets = hidden_and_targets()
+    targets[0, 0] = V
+    with pytest.raises(IndexError, match="out of range"):
+        torch.compile(build(), fullgraph=True, backend="aot_eager")(hidden, targets)
