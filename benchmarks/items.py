@@ -17,6 +17,7 @@ import json
 import lzma
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ class Recommender(nn.Module):
     def __init__(self, counts_V: Tensor, loss: str, given: argparse.Namespace) -> None:
         super().__init__()
         num_items = len(counts_V)
-        kind = {"adaptive": "bnce", "softmax": "softmax", "bnce": "bnce", "chunk-bnce": "chunk-bnce"}.get(loss, "bnce")
+        kind = loss if loss in ("softmax", "chunk-bnce") else "bnce"  # the others do not ask the layer for its loss
         num_noise = NUM_SAMPLED if loss == "adaptive" else 0
         # ln Z is that of a softmax over items whose scores start near zero.
         self.output = bnce.OutputLayer(
@@ -83,12 +84,12 @@ class Recommender(nn.Module):
         """Compute the mean loss over the positions that have a target."""
         valid_BL = target_BL > 0
         hidden_ND, target_N = self(items_BL)[valid_BL], target_BL[valid_BL]
-        stream_N = torch.arange(len(items_BL), device=items_BL.device).unsqueeze(1).expand_as(items_BL)[valid_BL]
         weight_VD, bias_V, N = self.output.weight, self.output.bias, len(target_N)
         if self.loss in ("softmax", "bnce", "adaptive"):
             return self.output(hidden_ND, target_N)
         if self.loss == "chunk-bnce":
-            return chunk_nce(self.output, hidden_ND, target_N, stream_N)
+            # A user's own items are no noise to the user. B-NCE above takes them as noise.
+            return self.output(hidden_ND, target_N, streams=torch.nonzero(valid_BL)[:, 0])
         own_N = (hidden_ND * weight_VD[target_N]).sum(1) + bias_V[target_N]
         if self.loss in ("bce", "gbce"):
             num_negatives = 1 if self.loss == "bce" else GBCE_NEGATIVES
@@ -111,15 +112,6 @@ class Recommender(nn.Module):
         )
         own_N = own_N - log_noise_V[target_N] - math.log(NUM_SAMPLED)
         return (torch.logsumexp(torch.cat([own_N.unsqueeze(1), score_NK], 1), 1) - own_N).mean()
-
-
-def chunk_nce(output: Any, hidden_ND: Tensor, target_N: Tensor, stream_N: Tensor) -> Tensor:
-    """Compute chunk B-NCE over positions of ragged streams: the targets of all other users are noise."""
-    other_NN = stream_N.unsqueeze(1) != stream_N
-    num_noise_N1 = other_NN.sum(1, keepdim=True)
-    offset_N = output.bias[target_N] - output.log_z - output.noise.log_prob(target_N)
-    score_NN = hidden_ND @ output.weight[target_N].t() + offset_N - num_noise_N1.log()
-    return (torch.where(other_NN, F.softplus(score_NN), 0.0).sum(1) + F.softplus(-score_NN.diagonal())).mean()
 
 
 def read_sequences(path: Path) -> list[list[int]]:
@@ -220,27 +212,30 @@ def train(path: Path, loss: str, rate: float, seed: int, given: argparse.Namespa
     }
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Train what is asked for, and write a line per run as it ends."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    parser.add_argument("--losses", default=",".join(LOSSES))
-    parser.add_argument("--rates", default="0.001")
-    parser.add_argument("--seeds", default="1")
-    parser.add_argument("--epochs", type=int, default=200)
-    parser.add_argument("--patience", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=0.0, help="end a run after so long; 0: never")
-    parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--length", type=int, default=50)
-    parser.add_argument("--size", type=int, default=128)
+    parser.add_argument("--losses", default=",".join(LOSSES), help="losses, divided by commas (all)")
+    parser.add_argument("--rates", default="0.001", help="learning rates, divided by commas (0.001)")
+    parser.add_argument("--seeds", default="1", help="seeds, divided by commas (1)")
+    parser.add_argument("--epochs", type=int, default=200, help="end a run after N epochs (200)")
+    parser.add_argument("--patience", type=int, default=10, help="end a run after N epochs without improvement (10)")
+    parser.add_argument("--seconds", type=float, default=0.0, help="end a run after N seconds; 0: never")
+    parser.add_argument("--batch", type=int, default=256, help="users per step (256)")
+    parser.add_argument("--length", type=int, default=50, help="read the last N items of a user (50)")
+    parser.add_argument("--size", type=int, default=128, help="size of the hidden layer (128)")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--heads", type=int, default=2)
     parser.add_argument("--dropout", type=float, default=0.4)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, help="add a JSON line per run to this file")
-    given = parser.parse_args()
+    given = parser.parse_args(argv)
+    losses = given.losses.split(",")
+    if unknown := [loss for loss in losses if loss not in LOSSES]:
+        parser.error(f"--losses has {', '.join(unknown)}: choose from {', '.join(LOSSES)}")
     for path in given.files:
-        for loss in given.losses.split(","):
+        for loss in losses:
             for rate in map(float, given.rates.split(",")):
                 for seed in map(int, given.seeds.split(",")):
                     line = json.dumps(train(path, loss, rate, seed, given))
