@@ -72,6 +72,16 @@ def test_recommender_tells_chunk_nce_whose_items_they_are(monkeypatch: pytest.Mo
     assert seen[0].tolist() == [0, 0, 1, 2, 2, 2]
 
 
+def test_code_about_other_fields_runs() -> None:
+    text = (EXAMPLES.parent / "docs" / "other-fields.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert names["users"].tolist() == [0, 0, 0, 0, 1, 1, 2, 2, 2]
+    assert names["loss"].isfinite()
+    assert names["best"].shape == (3, 10)
+
+
 def test_made_up_sequences_go_from_item_to_item() -> None:
     sequences = example("recommend")["make_sequences"](20, 50)
     assert all(1 <= item <= 50 for items in sequences for item in items)
