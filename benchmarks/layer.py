@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -260,24 +260,30 @@ def tables(given: argparse.Namespace, device: torch.device) -> list[str]:
     return [f"Embedding, GRU and B-NCE, clipped; D = {D}, T = {T}, B = {B}.", "", *lines]
 
 
-def main() -> None:
-    """Measure one thing, print it, and write it as STEP.md."""
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure one thing, print it, and write it as layer-WHAT.md."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("calls", "linear", "tables"))
-    parser.add_argument("--vocab-size", type=int, default=80_000)
-    parser.add_argument("--hidden-size", type=int, default=400)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--streams", type=int, default=400)
-    parser.add_argument("--sizes", type=lambda text: [int(part) for part in text.split(",")])
+    parser.add_argument("--vocab-size", type=int, default=80_000, help="calls: number of words (80000)")
+    parser.add_argument("--hidden-size", type=int, default=400, help="D (400)")
+    parser.add_argument("--steps", type=int, default=20, help="T (20)")
+    parser.add_argument("--streams", type=int, default=400, help="B (400)")
+    parser.add_argument(
+        "--sizes",
+        type=lambda text: [int(part) for part in text.split(",")],
+        help="linear, tables: numbers of words, divided by commas",
+    )
     parser.add_argument("--captured", action="store_true", help="calls: as CUDA graphs, which time the GPU alone")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=7, help="rounds, of which the median is taken (7)")
+    parser.add_argument("--repeats", type=int, default=20, help="calls per round (20)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, help="a directory for layer-WHAT.md")
-    given = parser.parse_args()
+    given = parser.parse_args(argv)
     if given.sizes is None:
         given.sizes = [100_000, 10_000_000] if given.what == "tables" else [50_000, 500_000, 5_000_000]
     device = torch.device(given.device)
+    if given.captured and device.type != "cuda":
+        parser.error(f"--captured needs a GPU, and --device is {device}: leave it out")
     torch.manual_seed(1)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     lines = [
