@@ -40,13 +40,20 @@ class Watch(TorchDispatchMode):
 class Loop:
     """An embedding, a body and the layer, each with the optimiser that a user would take."""
 
-    def __init__(self, loss: str = "bnce", *, sparse: bool = True, clip: Callable[..., Tensor] | None = None) -> None:
+    def __init__(
+        self,
+        loss: str = "bnce",
+        *,
+        sparse: bool = True,
+        clip: Callable[..., Tensor] | None = None,
+        noise: bnce.Noise | None = None,
+    ) -> None:
         torch.manual_seed(1)
         self.embedding = nn.Embedding(V, D, sparse=sparse)
         self.body = nn.Linear(D, D)
         num_noise = 3 if loss in ("nce", "snce", "adaptive") else 0
         name = "bnce" if loss == "adaptive" else loss
-        self.layer = bnce.OutputLayer(D, V, range(V, 0, -1), name, num_noise=num_noise, sparse=sparse)
+        self.layer = bnce.OutputLayer(D, V, noise or range(V, 0, -1), name, num_noise=num_noise, sparse=sparse)
         self.tables = [self.embedding.weight, self.layer.weight, self.layer.bias]
         self.by_row = bnce.RowwiseAdam(self.tables, lr=0.01)
         self.by_adam = torch.optim.Adam(self.body.parameters(), lr=0.01)
@@ -62,7 +69,8 @@ class Loop:
             optimiser.zero_grad()
 
     def watched_step(self) -> list[str]:
-        """Give what a later step makes of V rows; the first makes the optimiser's state."""
+        """Give what the third step makes of V rows; the first makes the optimiser's state."""
+        self.step()
         self.step()
         state = [value for of_table in self.by_row.state.values() for value in of_table.values()]
         known = [*self.tables, *self.layer.buffers(), *(value for value in state if isinstance(value, Tensor))]
@@ -74,6 +82,11 @@ class Loop:
 @pytest.mark.parametrize("loss", ["bnce", "adaptive", "chunk-bnce", "nce", "snce"])
 def test_no_step_makes_a_tensor_of_v_rows(loss: str) -> None:
     assert Loop(loss).watched_step() == []
+
+
+def test_nor_does_one_that_counts_its_noise() -> None:
+    """Between two renewals of ln p_n, which take a pass over the vocabulary: after the second step and the fourth."""
+    assert Loop(noise=bnce.noise.Running(V)).watched_step() == []
 
 
 def test_the_watch_sees_dense_gradients_and_norms() -> None:

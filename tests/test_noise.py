@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bnce.errors import UserError
-from bnce.noise import Noise, alias_table, from_targets, log_uniform, make_noise, uniform, unigram
+from bnce.noise import Noise, Running, alias_table, from_targets, log_uniform, make_noise, uniform, unigram
 
 
 def probabilities_in(keep_V: np.ndarray, alias_V: np.ndarray) -> np.ndarray:
@@ -222,3 +222,110 @@ def test_targets_that_cannot_be_counted(targets: Any, message: str) -> None:
     with pytest.raises(UserError) as caught:
         from_targets(targets, vocab_size=3)
     assert str(caught.value).startswith(message)
+
+
+# Counts of a stream.
+
+
+def zipf(num_words: int = 40) -> torch.Tensor:
+    weight_V = 1.0 / torch.arange(1, num_words + 1)
+    return weight_V / weight_V.sum()
+
+
+def show(noise: Running, probs_V: torch.Tensor, num_steps: int, seed: int = 1) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(num_steps):
+        noise.observe(torch.multinomial(probs_V, 200, replacement=True, generator=generator).reshape(10, 20))
+
+
+def distance(noise: Noise, probs_V: torch.Tensor) -> float:
+    return float((noise.log_probs_V.exp() - probs_V).abs().sum())
+
+
+def test_a_running_estimate_starts_uniform_and_finds_the_unigram() -> None:
+    noise, probs_V = Running(40, every=64), zipf()
+    torch.testing.assert_close(noise.log_probs_V.exp(), torch.full((40,), 1 / 40))
+    show(noise, probs_V, 1)
+    assert distance(noise, probs_V) < 0.6, "the first step is already better than nothing"
+    show(noise, probs_V, 511)
+    assert distance(noise, probs_V) < 0.02
+    assert float(noise.log_probs_V.double().exp().sum()) == pytest.approx(1.0, abs=1e-6)
+    assert float((noise.log_probs_V - probs_V.log()).abs().max()) < 0.1, "rare words, too"
+    seen_V = torch.bincount(noise.sample((100_000,), torch.Generator().manual_seed(3)), minlength=40) / 100_000
+    assert float((seen_V - noise.log_probs_V.exp()).abs().sum()) < 0.02
+
+
+def test_it_counts_as_a_plain_loop_does() -> None:
+    noise, counts_V, decay = Running(5, decay=0.9, every=3), torch.zeros(5, dtype=torch.float64), 0.9
+    for step in range(6):
+        target_N = torch.tensor([0, step % 3, step % 3])
+        counts_V = counts_V * decay + torch.bincount(target_N, minlength=5)
+        noise.observe(target_N)
+    different = counts_V.clamp(max=1).sum()
+    expected_V = (counts_V + different / 5) / (counts_V.sum() + different)
+    torch.testing.assert_close(noise.log_probs_V.double().exp(), expected_V, rtol=1e-6, atol=0)
+
+
+def test_it_forgets() -> None:
+    probs_V, noise = zipf(), Running(40, decay=0.97, every=16)
+    show(noise, probs_V, 160)
+    show(noise, probs_V.flip(0), 160)
+    assert distance(noise, probs_V.flip(0)) < 0.15
+    kept = Running(40, decay=1.0, every=16)
+    show(kept, probs_V, 160)
+    show(kept, probs_V.flip(0), 160)
+    torch.testing.assert_close(kept.log_probs_V.exp(), (probs_V + probs_V.flip(0)) / 2, rtol=0, atol=0.01)
+
+
+def test_ln_p_n_is_renewed_now_and_then() -> None:
+    noise, renewed = Running(40, every=12), []
+    for step in range(1, 37):
+        before_V = noise.log_probs_V.clone()
+        show(noise, zipf(), 1, seed=step)
+        if not torch.equal(before_V, noise.log_probs_V):
+            renewed.append(step)
+    assert renewed == [1, 2, 4, 8, 12, 24, 36]
+
+
+def test_a_state_goes_on_bit_for_bit() -> None:
+    unbroken = Running(40, every=8)
+    show(unbroken, zipf(), 21)
+    resumed = Running(40, every=8)
+    resumed.load_state_dict(copy.deepcopy(unbroken.state_dict()))
+    copied = copy.deepcopy(unbroken)
+    for noise in (unbroken, resumed, copied):
+        show(noise, zipf().flip(0), 10, seed=4)
+    for noise in (resumed, copied):
+        assert torch.equal(noise.log_probs_V, unbroken.log_probs_V)
+        drawn = [one.sample((50,), torch.Generator().manual_seed(1)) for one in (noise, unbroken)]
+        assert torch.equal(*drawn)
+
+
+def test_a_move_keeps_the_counts() -> None:
+    noise = Running(40)
+    show(noise, zipf(), 30)
+    before_V, counts_V = noise.log_probs_V.clone(), noise.counts_V.clone()
+    noise.to(torch.bfloat16)
+    assert torch.equal(noise.log_probs_V, before_V)
+    assert torch.equal(noise.counts_V, counts_V)
+    assert noise.double().log_probs_V.dtype == torch.float64
+    empty = copy.deepcopy(noise).to("meta").to_empty(device="cpu")
+    torch.testing.assert_close(empty.log_probs_V.exp().float(), torch.full((40,), 1 / 40))
+    assert not empty.counts_V.any()
+    with torch.device("meta"):
+        built = Running(40)
+    assert torch.equal(built.to_empty(device="cpu").log_probs_V, Running(40).log_probs_V)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"vocab_size": 0}, "vocab_size is 0: give 1 or more."),
+        ({"decay": 0.5}, "decay is 0.5: give a number from 0.9 to 1, where 1 forgets nothing."),
+        ({"every": 0}, "every is 0: give a number of steps from 1 to 4096."),
+    ],
+)
+def test_a_running_estimate_that_cannot_be(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        Running(**{"vocab_size": 3, **arguments})
+    assert str(caught.value) == message

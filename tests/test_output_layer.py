@@ -552,3 +552,25 @@ def test_a_loss_per_position_is_of_its_position() -> None:
     assert losses_N[3].item() == pytest.approx(alone.item(), rel=1e-5)
     turned = build("softmax", reduction="none", batch_first=True)(hidden_ND.unsqueeze(1), target_N.unsqueeze(1))
     torch.testing.assert_close(turned.squeeze(1), losses_N)
+
+
+# Noise that is counted on the way.
+
+
+@pytest.mark.parametrize("loss", LOSSES.names)
+def test_a_running_estimate_sees_the_targets_that_count(loss: str) -> None:
+    layer = OutputLayer(D, V, bnce.noise.Running(V, decay=1.0), loss, num_noise=K if loss in ("nce", "snce") else 0)
+    hidden_TBD, target_TB = hidden_and_targets(T, B)
+    target_TB[0, 0] = IGNORE_INDEX
+    mask_TB = torch.ones(T, B, dtype=torch.bool)
+    mask_TB[1, 1] = False
+    layer(hidden_TBD, target_TB, mask_TB).backward()
+    counted = target_TB[mask_TB & (target_TB != IGNORE_INDEX)]
+    assert isinstance(layer.noise, bnce.noise.Running)
+    assert torch.equal(layer.noise.counts_V, torch.bincount(counted, minlength=V).double())
+    layer.eval()(hidden_TBD, target_TB, mask_TB)
+    assert layer.noise.counts_V.sum() == len(counted), "an evaluation is no training data"
+    state = layer.state_dict()
+    other = OutputLayer(D, V, bnce.noise.Running(V, decay=1.0), layer.loss_name, num_noise=layer.num_noise)
+    other.load_state_dict(state)
+    assert torch.equal(other.noise.log_probs_V, layer.noise.log_probs_V)

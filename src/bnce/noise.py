@@ -88,6 +88,102 @@ class Noise(nn.Module):
         return torch.where(coin < self.keep_V[slot], slot, self.alias_V[slot])
 
 
+class Running(Noise):
+    """The noise of a stream of targets whose counts nobody knows: counted while the layer trains.
+
+    `layer(hidden, targets)` in training mode shows it the targets that count; `observe` does the same by hand, where a
+    step is compiled. A step adds to the counts of its targets and touches no others. Counts fade by `decay` per step,
+    so about the last 1 / (1 − decay) steps are remembered. ln p_n is renewed, in one pass over the vocabulary, after
+    steps 1, 2, 4, 8 and so on, and after every `every` steps; the table that words are drawn from is made when words
+    are drawn after that. Unseen words have a share as Witten and Bell have it: p = (c + d/V) / (Σc + d), where d is the
+    number of different words seen.
+    """
+
+    counts_V: Tensor
+
+    def __init__(self, vocab_size: int, *, decay: float = 0.9999, every: int = 256) -> None:
+        """Start from uniform noise."""
+        if vocab_size < 1:
+            raise UserError(f"vocab_size is {vocab_size}: give 1 or more.")
+        if not 0.9 <= decay <= 1.0:
+            raise UserError(f"decay is {decay}: give a number from 0.9 to 1, where 1 forgets nothing.")
+        if not 1 <= every <= 4096:
+            raise UserError(f"every is {every}: give a number of steps from 1 to 4096.")
+        super().__init__([1.0])
+        self.decay, self.every = decay, every
+        # Unlike counts of a text these cannot be made again, so they are kept with the model.
+        self.register_buffer("counts_V", torch.zeros(vocab_size, dtype=torch.float64))
+        self.register_buffer("log_probs_V", torch.zeros(vocab_size))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Forget all targets."""
+        self._num_steps, self._weight = 0, 1.0  # what a target of the latest step counts
+        self._has_table = False
+        if "counts_V" in self._buffers and not self.counts_V.is_meta:
+            self.counts_V = torch.zeros_like(self.counts_V, dtype=torch.float64)
+            self._renew()
+
+    @torch.no_grad()
+    def observe(self, targets: Tensor, valid: Tensor | None = None) -> None:
+        """Count the targets of one step, where `valid` is true."""
+        # Later targets weigh more, instead of all earlier ones less: that would take a pass over the vocabulary.
+        self._weight /= self.decay
+        weight_N = torch.full((targets.numel(),), self._weight, dtype=torch.float64, device=targets.device)
+        if valid is not None:
+            weight_N *= valid.reshape(-1)
+        self.counts_V.index_add_(0, targets.reshape(-1), weight_N)
+        self._num_steps += 1
+        is_power_of_2 = self._num_steps & (self._num_steps - 1) == 0
+        if self._num_steps % self.every == 0 or (self._num_steps < self.every and is_power_of_2):
+            self._renew()
+
+    @torch.no_grad()
+    def _renew(self) -> None:
+        self.counts_V /= self._weight
+        self._weight = 1.0
+        num_different = self.counts_V.clamp(max=1.0).sum().clamp(min=1.0)
+        smoothed_V = self.counts_V + num_different / len(self)
+        self.log_probs_V.copy_((smoothed_V / (self.counts_V.sum() + num_different)).log())
+        self._has_table = False
+
+    def max_distinct(self, num_drawn: int) -> int:
+        """Bound the number of different words by what cannot be exceeded: a stream may change."""
+        return min(num_drawn, len(self))
+
+    def sample(self, shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
+        """Draw words independently, from ln p_n as it was last renewed."""
+        if not self._has_table:
+            probs_V = _to_float64(self.log_probs_V.double().exp())
+            keep_V, alias_V = alias_table(probs_V / probs_V.sum())
+            self.keep_V = torch.from_numpy(keep_V).to(self.log_probs_V.device, torch.float32)
+            self.alias_V = torch.from_numpy(alias_V).to(self.log_probs_V.device)
+            self._has_table = True
+        return super().sample(shape, generator)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move as any module does, with counts in float64 and ln p_n in float32 or wider."""
+        counts_V, log_probs_V = self.counts_V, self.log_probs_V
+        nn.Module._apply(self, fn, recurse)
+        if counts_V.is_meta:
+            self.reset_parameters()
+        elif not self.counts_V.is_meta:
+            dtype = torch.promote_types(self.log_probs_V.dtype, torch.float32)
+            self.counts_V = counts_V.to(self.counts_V.device)
+            self.log_probs_V = log_probs_V.to(self.counts_V.device, dtype)
+        self._has_table = False
+        return self
+
+    def get_extra_state(self) -> Tensor:
+        """Give what a state_dict keeps beside the tables."""
+        return torch.tensor([self._num_steps, self._weight], dtype=torch.float64)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Go on where a state_dict was taken."""
+        self._num_steps, self._weight = int(state[0]), float(state[1])
+        self._has_table = False
+
+
 def unigram(counts: np.ndarray | Tensor | Sequence[float], power: float = 1.0) -> Noise:
     """Make noise that follows the target counts, flattened by `power`; an unseen word counts like the rarest seen."""
     counts_V = _to_float64(counts)

@@ -20,7 +20,7 @@ from bnce.losses import Counted, count_targets, get_each, get_loss
 from bnce.losses.output_batch import OutputBatch
 from bnce.losses.softmax_forms import FORMS
 from bnce.machine.precision import at_least_float32
-from bnce.noise import IGNORE_INDEX, Noise, unigram
+from bnce.noise import IGNORE_INDEX, Noise, Running, unigram
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -162,6 +162,8 @@ class OutputLayer(nn.Module):
         hidden_TBD, target_TB, mask_TB, stream_TB = self._as_chunk(hidden, targets, mask, streams)
         counted = count_targets(self.loss_name, target_TB, mask_TB, self.ignore_index, self.num_noise, stream_TB)
         self._check_range(counted.target_TB)
+        if self.training and isinstance(self.noise, Running) and not torch.compiler.is_compiling():
+            self.noise.observe(counted.target_TB, counted.is_trained)
         batch = self._batch(hidden_TBD, counted.target_TB, counted=counted, stream_TB=stream_TB)
         if self._each is not None:
             loss_TB = self._each(batch)
