@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bnce.kinds.optimisers import OPTIMISERS
     from bnce.noise import Noise
     from bnce.optimisers.clip import clip_grad_norm_
+    from bnce.optimisers.exchange import RowExchange
     from bnce.optimisers.row_optimizers import RowwiseAdagrad, RowwiseAdam
     from bnce.output_layer import OutputLayer
     from bnce.rescoring.pyctcdecode import DecoderLanguageModel
@@ -44,6 +45,7 @@ __all__ = [
     "Noise",
     "Normaliser",
     "OutputLayer",
+    "RowExchange",
     "RowwiseAdagrad",
     "RowwiseAdam",
     "Sampling",
@@ -69,6 +71,7 @@ _HOMES = {
     "Normaliser": ("bnce.text.normalise", "layer"),
     "OPTIMISERS": ("bnce.kinds.optimisers", "layer"),
     "OutputLayer": ("bnce.output_layer", "layer"),
+    "RowExchange": ("bnce.optimisers.exchange", "layer"),
     "RowwiseAdagrad": ("bnce.optimisers.row_optimizers", "layer"),
     "RowwiseAdam": ("bnce.optimisers.row_optimizers", "layer"),
     "Sampling": ("bnce.scoring.generate", "layer"),
