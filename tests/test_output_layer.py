@@ -574,3 +574,19 @@ def test_a_running_estimate_sees_the_targets_that_count(loss: str) -> None:
     other = OutputLayer(D, V, bnce.noise.Running(V, decay=1.0), layer.loss_name, num_noise=layer.num_noise)
     other.load_state_dict(state)
     assert torch.equal(other.noise.log_probs_V, layer.noise.log_probs_V)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what PyTorch's compiler does to itself
+@pytest.mark.parametrize("loss", ["bnce", "snce"])
+def test_a_compiled_step_finds_the_table_of_a_running_estimate(loss: str) -> None:
+    """It counts nothing itself: the user shows it the targets."""
+    layer = OutputLayer(D, V, bnce.noise.Running(V), loss, num_noise=K)
+    assert isinstance(layer.noise, bnce.noise.Running)
+    hidden_TBD, target_TB = hidden_and_targets(T, B)
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    for _ in range(2):
+        layer.noise.observe(target_TB)
+        assert seeded(compiled, hidden_TBD, target_TB).item() == seeded(layer.eval(), hidden_TBD, target_TB).item()
+        layer.train()
+    assert layer.noise.counts_V.sum().item() == pytest.approx(2 * T * B, rel=1e-3)

@@ -94,8 +94,8 @@ class Running(Noise):
     `layer(hidden, targets)` in training mode shows it the targets that count; `observe` does the same by hand, where a
     step is compiled. A step adds to the counts of its targets and touches no others. Counts fade by `decay` per step,
     so about the last 1 / (1 − decay) steps are remembered. ln p_n is renewed, in one pass over the vocabulary, after
-    steps 1, 2, 4, 8 and so on, and after every `every` steps; the table that words are drawn from is made when words
-    are drawn after that. Unseen words have a share as Witten and Bell have it: p = (c + d/V) / (Σc + d), where d is the
+    steps 1, 2, 4, 8 and so on, and after every `every` steps, and with it the table that words are drawn from, where
+    any are. Unseen words have a share as Witten and Bell have it: p = (c + d/V) / (Σc + d), where d is the
     number of different words seen.
     """
 
@@ -110,7 +110,7 @@ class Running(Noise):
         if not 1 <= every <= 4096:
             raise UserError(f"every is {every}: give a number of steps from 1 to 4096.")
         super().__init__([1.0])
-        self.decay, self.every = decay, every
+        self.decay, self.every, self._draws = decay, every, False
         # Unlike counts of a text these cannot be made again, so they are kept with the model.
         self.register_buffer("counts_V", torch.zeros(vocab_size, dtype=torch.float64))
         self.register_buffer("log_probs_V", torch.zeros(vocab_size))
@@ -119,7 +119,6 @@ class Running(Noise):
     def reset_parameters(self) -> None:
         """Forget all targets."""
         self._num_steps, self._weight = 0, 1.0  # what a target of the latest step counts
-        self._has_table = False
         if "counts_V" in self._buffers and not self.counts_V.is_meta:
             self.counts_V = torch.zeros_like(self.counts_V, dtype=torch.float64)
             self._renew()
@@ -145,7 +144,7 @@ class Running(Noise):
         num_different = self.counts_V.clamp(max=1.0).sum().clamp(min=1.0)
         smoothed_V = self.counts_V + num_different / len(self)
         self.log_probs_V.copy_((smoothed_V / (self.counts_V.sum() + num_different)).log())
-        self._has_table = False
+        self._make_table()
 
     def max_distinct(self, num_drawn: int) -> int:
         """Bound the number of different words by what cannot be exceeded: a stream may change."""
@@ -153,13 +152,22 @@ class Running(Noise):
 
     def sample(self, shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
         """Draw words independently, from ln p_n as it was last renewed."""
-        if not self._has_table:
-            probs_V = _to_float64(self.log_probs_V.double().exp())
-            keep_V, alias_V = alias_table(probs_V / probs_V.sum())
-            self.keep_V = torch.from_numpy(keep_V).to(self.log_probs_V.device, torch.float32)
-            self.alias_V = torch.from_numpy(alias_V).to(self.log_probs_V.device)
-            self._has_table = True
+        if not self._draws:
+            self.prepare_to_draw()
         return super().sample(shape, generator)
+
+    def prepare_to_draw(self) -> None:
+        """Make the table that words are drawn from, now and whenever ln p_n is renewed; a compiled step cannot."""
+        self._draws = True
+        self._make_table()
+
+    def _make_table(self) -> None:
+        if not self._draws or self.log_probs_V.is_meta:
+            return
+        probs_V = _to_float64(self.log_probs_V.double().exp())
+        keep_V, alias_V = alias_table(probs_V / probs_V.sum())
+        self.keep_V = torch.from_numpy(keep_V).to(self.log_probs_V.device, torch.float32)
+        self.alias_V = torch.from_numpy(alias_V).to(self.log_probs_V.device)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move as any module does, with counts in float64 and ln p_n in float32 or wider."""
@@ -171,7 +179,7 @@ class Running(Noise):
             dtype = torch.promote_types(self.log_probs_V.dtype, torch.float32)
             self.counts_V = counts_V.to(self.counts_V.device)
             self.log_probs_V = log_probs_V.to(self.counts_V.device, dtype)
-        self._has_table = False
+            self._make_table()
         return self
 
     def get_extra_state(self) -> Tensor:
@@ -181,7 +189,7 @@ class Running(Noise):
     def set_extra_state(self, state: Tensor) -> None:
         """Go on where a state_dict was taken."""
         self._num_steps, self._weight = int(state[0]), float(state[1])
-        self._has_table = False
+        self._make_table()
 
 
 def unigram(counts: np.ndarray | Tensor | Sequence[float], power: float = 1.0) -> Noise:

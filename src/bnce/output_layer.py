@@ -73,6 +73,8 @@ class OutputLayer(nn.Module):
         self._loss = get_loss(loss)
         self.drawn = drawn
         self._check_noise(num_noise)
+        if isinstance(self.noise, Running) and num_noise:
+            self.noise.prepare_to_draw()
         self.normalises = LOSSES.find(loss).self_normalises  # whether the constant Z can replace the softmax sum
         if LOSSES.find(loss).draws == "must" and num_noise < 1:
             raise UserError(
