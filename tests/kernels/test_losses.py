@@ -140,6 +140,22 @@ def test_distinct_words_are_found_at_a_fixed_shape(
     assert not count[int(found) :].any()
 
 
+def test_a_target_that_is_no_word_gives_nan_and_writes_nowhere(device: torch.device) -> None:
+    from bnce.kernels.merged_chunk_nce import distinct_words
+    from bnce.kernels.scratch import scratch
+
+    beyond = scratch(2 * V, device)[V:]  # of a larger table on the same device
+    beyond.fill_(77)
+    target = torch.randint(0, 10, (T, B), device=device)
+    target[1, 2] = V + 3
+    _, column, count, _ = distinct_words(target, None, 40, V)
+    assert int(column[1, 2]) == -1
+    assert int(count.sum()) == T * B - 1
+    assert bool((beyond == 77).all())
+    leaves = [torch.randn(shape, device=device).requires_grad_() for shape in [(T, B, D), (V, D), (V,), ()]]
+    assert loss_and_gradients("chunk-bnce", leaves, target, most=20)[0].isnan()
+
+
 def test_chunk_loss_with_words_merged_equals_its_plain_form(
     device: torch.device, no_worse: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,7 +68,27 @@ def choose(name: str, tensor: Tensor, *, deterministic: bool = False) -> ModuleT
         return None
     if not _MODULES:
         _import_all()
+    if tensor.is_cuda and not torch.compiler.is_compiling() and tensor.device.index != torch.cuda.current_device():
+        return _Elsewhere(_MODULES[name], tensor.device)
     return _MODULES[name]
+
+
+class _Elsewhere(ModuleType):
+    """A module whose kernels run on another GPU than the current one, which is where Triton would start them."""
+
+    def __init__(self, module: ModuleType, device: torch.device) -> None:
+        super().__init__(module.__name__)
+        self._module, self._device = module, device
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        function: Callable[..., object] = getattr(self._module, name)
+
+        @functools.wraps(function)
+        def on_device(*args: object, **kwargs: object) -> object:
+            with torch.cuda.device(self._device):
+                return function(*args, **kwargs)
+
+        return on_device
 
 
 def with_twin(name: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:

@@ -18,34 +18,35 @@ BLOCK = 1024
 
 
 @triton.jit
-def _word(word_N, stream_N, place, N, MASKED: tl.constexpr):
-    """Read the word of a place, or −1 where none counts."""
+def _word(word_N, stream_N, place, N, V, MASKED: tl.constexpr):
+    """Read the word of a place, or −1 where none counts and where there is no such word."""
     word = tl.load(word_N + place, mask=place < N, other=-1)
+    word = tl.where(word < V, word, -1)
     if MASKED:
         word = tl.where(tl.load(stream_N + place, mask=place < N, other=-1) >= 0, word, -1)
     return word
 
 
 @triton.jit
-def _clear(scratch_V, word_N, stream_N, N, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+def _clear(scratch_V, word_N, stream_N, N, V, MASKED: tl.constexpr, BLOCK: tl.constexpr):
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    word = _word(word_N, stream_N, place, N, MASKED)
+    word = _word(word_N, stream_N, place, N, V, MASKED)
     tl.store(scratch_V + word, -1, mask=word >= 0)
 
 
 @triton.jit
-def _claim(scratch_V, word_N, stream_N, N, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+def _claim(scratch_V, word_N, stream_N, N, V, MASKED: tl.constexpr, BLOCK: tl.constexpr):
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    word = _word(word_N, stream_N, place, N, MASKED)
+    word = _word(word_N, stream_N, place, N, V, MASKED)
     tl.atomic_max(scratch_V + word, place, mask=word >= 0, sem="relaxed")
 
 
 @triton.jit
 def _number(
-    scratch_V, word_N, stream_N, rank_N, word_U, count_U, column_N, N, U, MASKED: tl.constexpr, BLOCK: tl.constexpr
+    scratch_V, word_N, stream_N, rank_N, word_U, count_U, column_N, N, U, V, MASKED: tl.constexpr, BLOCK: tl.constexpr
 ):
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    word = _word(word_N, stream_N, place, N, MASKED)
+    word = _word(word_N, stream_N, place, N, V, MASKED)
     inside = word >= 0
     last = tl.load(scratch_V + word, mask=inside, other=0)
     column = tl.load(rank_N + last, mask=inside, other=1) - 1
@@ -74,15 +75,26 @@ def distinct_words(
     count_U = torch.zeros(max_columns, dtype=torch.int32, device=device)
     column_N = torch.full((N,), -1, dtype=torch.int32, device=device)
     grid = (triton.cdiv(N, BLOCK),)
-    _clear[grid](scratch_V, word_N, stream_N, N, MASKED=is_masked, BLOCK=BLOCK)
-    _claim[grid](scratch_V, word_N, stream_N, N, MASKED=is_masked, BLOCK=BLOCK)
+    _clear[grid](scratch_V, word_N, stream_N, N, vocab_size, MASKED=is_masked, BLOCK=BLOCK)
+    _claim[grid](scratch_V, word_N, stream_N, N, vocab_size, MASKED=is_masked, BLOCK=BLOCK)
     # A position that does not count never claims a word, whichever stands there in its place.
     is_last_N = scratch_V.index_select(0, word_N) == torch.arange(N, dtype=torch.int32, device=device)
     if stream_TB is not None:
         is_last_N &= stream_TB.reshape(-1) >= 0
     rank_N = torch.cumsum(is_last_N, 0, dtype=torch.int32)
     _number[grid](
-        scratch_V, word_N, stream_N, rank_N, word_U, count_U, column_N, N, max_columns, MASKED=is_masked, BLOCK=BLOCK
+        scratch_V,
+        word_N,
+        stream_N,
+        rank_N,
+        word_U,
+        count_U,
+        column_N,
+        N,
+        max_columns,
+        vocab_size,
+        MASKED=is_masked,
+        BLOCK=BLOCK,
     )
     return word_U, column_N.reshape(word_TB.shape), count_U, rank_N[-1]
 
@@ -113,11 +125,11 @@ def _loss_and_gradient(
     if DIFFERS:
         log_num_noise = tl.load(log_num_noise_N + position)
     if stream < 0 or target < 0:
-        # A position that does not count; or whose target found no column, which the loss tells by being NaN.
+        # A position that does not count; or whose target found no column, such as one that is no word.
         for first in range(0, U, BLOCK):
             column = first + tl.arange(0, BLOCK)
             tl.store(place + column, tl.zeros((BLOCK,), product_RU.dtype.element_ty), mask=column < U)
-        tl.store(loss_R + tl.program_id(0), 0.0)
+        tl.store(loss_R + tl.program_id(0), tl.where(stream < 0, 0.0, float("nan")))
     else:
         step = tl.arange(0, STEPS)
         # What the position's own stream brought into the columns, to be taken out again; its own target among them.
