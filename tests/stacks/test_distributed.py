@@ -127,6 +127,17 @@ def test_parameters_without_a_gradient_and_with_a_dense_one(loss: str) -> None:
     torch.testing.assert_close(layer.weight.grad.to_dense(), before)
 
 
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("counts", ["given", "running"])
+def test_ddp_copies_no_noise_that_every_process_has(counts: str) -> None:
+    noise = bnce.noise.unigram(COUNTS) if counts == "given" else bnce.noise.Running(V)
+    model = nn.Sequential(nn.Linear(D, D), bnce.OutputLayer(D, V, noise=noise, sparse=True))
+    bnce.RowExchange(model)
+    parallel = DistributedDataParallel(model)
+    left = {name for name, _ in model.named_buffers()} - set(parallel.parameters_to_ignore)
+    assert left == {"1.log_z"} | ({"1.noise.counts_V", "1.noise.log_probs_V"} if counts == "running" else set())
+
+
 def test_an_exchange_needs_processes() -> None:
     with pytest.raises(bnce.UserError, match=r"call torch\.distributed\.init_process_group first"):
         bnce.RowExchange(Model("sparse"))

@@ -40,7 +40,8 @@ class RowExchange:
                 named = module.named_parameters(recurse=False, remove_duplicate=False)
                 tables.update({prefix + name: parameter for name, parameter in named if parameter.ndim})
             if isinstance(module, Noise):
-                ignored += [prefix + name for name, _ in module.named_buffers()]
+                # The tables that every process makes from the same counts; what is counted on the way is DDP's.
+                ignored += [prefix + name for name in module._non_persistent_buffers_set]
         if not tables:
             raise UserError("No module of the model has sparse=True, so DistributedDataParallel alone is enough.")
         # A table that is tied has a name in each of its modules.
