@@ -66,9 +66,10 @@ def test_a_grad_scaler_skips_a_step_that_overflowed() -> None:
     assert scaler.get_scale() == 32768.0
 
 
+@pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("loss", bnce.LOSSES.names)
-def test_a_double_layer_computes_in_float64(loss: str) -> None:
-    layer = build(loss, learn_log_z=True).double()
+def test_a_double_layer_computes_in_float64(loss: str, reduction: str) -> None:
+    layer = build(loss, learn_log_z=True, reduction=reduction).double()
     hidden, targets = hidden_and_targets()
     hidden = hidden.detach().double().requires_grad_()
     targets[0, 1] = -100

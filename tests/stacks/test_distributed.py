@@ -48,8 +48,7 @@ def batch(rank: int, step: int) -> tuple[Tensor, Tensor]:
 def step_by(model: nn.Module) -> None:
     """Clip and step."""
     bnce.clip_grad_norm_(model.parameters(), max_norm=0.05)
-    bnce.RowwiseAdagrad([parameter for parameter in model.parameters() if parameter.ndim], lr=0.1).step()
-    torch.optim.SGD([parameter for parameter in model.parameters() if not parameter.ndim], lr=0.1).step()
+    bnce.RowwiseAdagrad(model.parameters(), lr=0.1).step()
     model.zero_grad()
 
 

@@ -40,6 +40,17 @@ def test_gradients_accumulate(loss: str, sparse: bool) -> None:
     torch.testing.assert_close(layer.weight, dense_layer.weight)
 
 
+@pytest.mark.parametrize("kind", [bnce.RowwiseAdagrad, bnce.RowwiseAdam])
+def test_all_parameters_of_a_layer_go_to_one_optimiser(kind: type[torch.optim.Optimizer]) -> None:
+    layer = build(sparse=True, learn_log_z=True)
+    optimiser = kind(layer.parameters(), lr=0.1)
+    before = layer.log_z.item()
+    layer(*hidden_and_targets()).backward()
+    assert layer.log_z.grad is not None
+    optimiser.step()
+    assert (layer.log_z.item() - before) * layer.log_z.grad.item() < 0
+
+
 @pytest.mark.parametrize("by_row", ["both", "embedding", "layer", "neither"])
 @pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])
 def test_a_weight_shared_with_the_embedding_gets_both_gradients(loss: str, by_row: str) -> None:

@@ -50,7 +50,7 @@ class RowOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             for table_VD in group["params"]:
                 if not self.state[table_VD]:
-                    self.state[table_VD].update(self._new_state(table_VD, group))
+                    self.state[table_VD].update(self._new_state(_as_rows(table_VD), group))
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, *, clip: Tensor | None = None) -> Any:
@@ -65,7 +65,7 @@ class RowOptimizer(torch.optim.Optimizer):
                     continue
                 state: State = self.state[table_VD]
                 if not state:
-                    state.update(self._new_state(table_VD, group))
+                    state.update(self._new_state(_as_rows(table_VD), group))
                 rate, device = group["lr"], table_VD.device
                 scale = _Scale(
                     rate if isinstance(rate, Tensor) else torch.full((), rate, device=device),
@@ -75,7 +75,7 @@ class RowOptimizer(torch.optim.Optimizer):
                     merged = merged_rows(table_VD.grad, deterministic=group["deterministic"])
                     self._step_rows(table_VD, *merged, state, group, scale)
                 else:
-                    self._step_all(table_VD, table_VD.grad, state, group, scale)
+                    self._step_all(_as_rows(table_VD), _as_rows(table_VD.grad), state, group, scale)
         return loss
 
     def load_state_dict(self, state_dict: Group) -> None:
@@ -189,3 +189,8 @@ def _functions(table_VD: Tensor, group: Group) -> ModuleType:
 
 def _state_dtype(table_VD: Tensor) -> torch.dtype:
     return torch.promote_types(table_VD.dtype, torch.float32)
+
+
+def _as_rows(table: Tensor) -> Tensor:
+    """Take a single number, such as a learned ln Z, for a table of one row."""
+    return table if table.ndim else table.view(1)
