@@ -163,7 +163,7 @@ class OutputLayer(nn.Module):
         """
         hidden_TBD, target_TB, mask_TB, stream_TB = self._as_chunk(hidden, targets, mask, streams)
         counted = count_targets(self.loss_name, target_TB, mask_TB, self.ignore_index, self.num_noise, stream_TB)
-        self._check_range(counted.target_TB)
+        counted = counted._replace(target_TB=self._in_range(counted.target_TB))
         if self.training and isinstance(self.noise, Running) and not torch.compiler.is_compiling():
             self.noise.observe(counted.target_TB, counted.is_trained)
         batch = self._batch(hidden_TBD, counted.target_TB, counted=counted, stream_TB=stream_TB)
@@ -201,10 +201,13 @@ class OutputLayer(nn.Module):
             None if streams is None else arrange(streams),
         )
 
-    def _check_range(self, target_TB: Tensor) -> None:
+    def _in_range(self, target_TB: Tensor) -> Tensor:
         """Refuse targets that are not word ids. On a GPU the check would stall the host: they give NaN or an error."""
-        if target_TB.device.type != "cpu" or torch.compiler.is_compiling() or target_TB.numel() == 0:
-            return
+        if torch.compiler.is_compiling():
+            # Compiled code refuses an id that is too large, but counts a negative one from the end of the table.
+            return torch.where(target_TB < 0, self.vocab_size, target_TB)
+        if target_TB.device.type != "cpu" or target_TB.numel() == 0:
+            return target_TB
         least, most = target_TB.aminmax()
         if least < 0 or most >= self.vocab_size:
             wrong = int(least if least < 0 else most)
@@ -212,11 +215,11 @@ class OutputLayer(nn.Module):
                 f"targets hold {wrong}, but the layer has {self.vocab_size} words: give ids from 0 to "
                 f"{self.vocab_size - 1}, or {self.ignore_index} for a position that does not count."
             )
+        return target_TB
 
     def loss_sum(self, hidden_TBD: Tensor, target_TB: Tensor, valid_TB: Tensor | None = None) -> Tensor:
         """Sum the loss over positions; without `valid_TB` every position counts, which is a little faster."""
-        self._check_range(target_TB)
-        return self._loss(self._batch(hidden_TBD, target_TB, valid_TB))
+        return self._loss(self._batch(hidden_TBD, self._in_range(target_TB), valid_TB))
 
     def _batch(
         self,

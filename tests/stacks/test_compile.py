@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 from torch import nn
@@ -77,8 +79,22 @@ def test_second_derivatives_are_refused_when_compiled() -> None:
         grad.sum().backward()
 
 
-def test_a_target_that_is_no_word_is_refused_when_compiled() -> None:
+@pytest.mark.parametrize("target", [V, -1])
+@pytest.mark.parametrize("loss", bnce.LOSSES.names)
+def test_a_target_that_is_no_word_is_refused_when_compiled(loss: str, target: int) -> None:
     hidden, targets = hidden_and_targets()
-    targets[0, 0] = V
-    with pytest.raises(IndexError, match="out of range"):
-        torch.compile(build(), fullgraph=True, backend="aot_eager")(hidden, targets)
+    targets[0, 0] = target
+    with pytest.raises((IndexError, RuntimeError), match=f"out of (range|bounds)|{V} is out"):
+        torch.compile(build(loss), fullgraph=True, backend="aot_eager")(hidden, targets)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="PyTorch's own compiler needs one for C++")
+def test_a_negative_target_does_not_count_from_the_end_of_the_table() -> None:
+    """That is what compiled code makes of it."""
+    hidden, targets = hidden_and_targets()
+    compiled = torch.compile(build(), fullgraph=True)
+    torch.testing.assert_close(compiled(hidden.detach(), targets), build()(hidden, targets))
+    targets[0, 0] = -1
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        compiled(hidden.detach(), targets)
