@@ -144,9 +144,9 @@ def test_a_target_that_is_no_word_gives_nan_and_writes_nowhere(device: torch.dev
     from bnce.kernels.merged_chunk_nce import distinct_words
     from bnce.kernels.scratch import scratch
 
-    beyond = scratch(2 * V, device)[V:]  # of a larger table on the same device
-    beyond.fill_(77)
     target = torch.randint(0, 10, (T, B), device=device)
+    beyond = scratch(2 * V, target.device)[V:]  # of a larger table on the same device
+    beyond.fill_(77)
     target[1, 2] = V + 3
     _, column, count, _ = distinct_words(target, None, 40, V)
     assert int(column[1, 2]) == -1

@@ -77,8 +77,10 @@ def distinct_words(
     grid = (triton.cdiv(N, BLOCK),)
     _clear[grid](scratch_V, word_N, stream_N, N, vocab_size, MASKED=is_masked, BLOCK=BLOCK)
     _claim[grid](scratch_V, word_N, stream_N, N, vocab_size, MASKED=is_masked, BLOCK=BLOCK)
-    # A position that does not count never claims a word, whichever stands there in its place.
-    is_last_N = scratch_V.index_select(0, word_N) == torch.arange(N, dtype=torch.int32, device=device)
+    # A position that does not count never claims a word, whichever stands there in its place. Numbers that are no words
+    # must not be looked up: a GPU would end the process.
+    known_N = word_N.clamp(0, vocab_size - 1)
+    is_last_N = scratch_V.index_select(0, known_N) == torch.arange(N, dtype=torch.int32, device=device)
     if stream_TB is not None:
         is_last_N &= stream_TB.reshape(-1) >= 0
     rank_N = torch.cumsum(is_last_N, 0, dtype=torch.int32)
