@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 
 import browser
@@ -14,6 +15,8 @@ from bnce.noise import log_uniform
 
 # On tensors of a few hundred numbers a second thread only waits, on a busy machine twenty times as long as one works.
 torch.set_num_threads(1)
+# A shell that starts the tests in the background has Ctrl-C ignored, and Python leaves it so.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # The same examples in every run, and no clock: the machines that run this are slow and shared.
 settings.register_profile("bnce", deadline=None, derandomize=True)
 settings.load_profile("bnce")
