@@ -1,11 +1,10 @@
-"""A whole run: the files it leaves, the events TensorBoard reads, and what is refused before anything is written."""
+"""A whole run: the files it leaves, and what is refused before anything is written."""
 
 from __future__ import annotations
 
 import dataclasses
 import errno
 import json
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -41,31 +40,6 @@ def place(tmp_path: Path) -> Path:
     directory = tmp_path / "place"
     directory.mkdir()
     return directory
-
-
-def read_events(run: RunDirectory) -> dict[str, list[tuple[int, float]]]:
-    """Read a run's scalars back with TensorBoard itself."""
-    with warnings.catch_warnings():
-        # Its imports warn of their dependencies' futures.
-        warnings.simplefilter("ignore")
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-        events = EventAccumulator(str(run.path / "tensorboard"))
-        events.Reload()
-    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
-
-
-def read_test_events(run: RunDirectory) -> tuple[dict[str, list[tuple[int, float]]], str]:
-    """Read the events of the test back: scalars, and the text of the worst sentences."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-        events = EventAccumulator(str(run.path / "tensorboard" / "test"))
-        events.Reload()
-    scalars = {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
-    (text,) = events.Tensors("test/worst_sentences/text_summary")
-    return scalars, text.tensor_proto.string_val[0].decode()
 
 
 def read_json(path: Path) -> Any:
