@@ -90,6 +90,25 @@ def test_links_and_tree_name_what_is_there() -> None:
         assert (ROOT / "src" / "bnce" / name).exists(), f"the README's tree names {name}"
 
 
+@pytest.mark.parametrize("term", ["PPLf", "PPLn", "S-NCE", "K", "chunk"])
+def test_a_term_is_explained_where_it_first_appears(term: str) -> None:
+    text = " ".join(README.replace("*", "").split())
+    first = re.search(rf"\b{term}\b", text, flags=re.IGNORECASE)
+    assert first is not None
+    # Its sentence says what it is or does; a row of a table says neither.
+    assert re.match(r"( B-NCE)? (is|uses|=) [^|.]*\.", text[first.end() :]), text[first.start() : first.end() + 60]
+
+
+def test_the_method_shows_streams_and_a_chunk() -> None:
+    page = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")
+    (picture,) = re.findall(r"!\[[^]]+\]\((\S+\.svg)\)", page)
+    drawn = (ROOT / "docs" / picture).read_text(encoding="utf-8")
+    for word in ("stream 1", "chunk", "T = ", "B = "):
+        assert word in drawn, f"{picture} does not show {word!r}"
+    # Whoever reads the first equation has seen it.
+    assert page.index(picture) < page.index("## What is computed")
+
+
 def test_contributing_names_what_is_there() -> None:
     """Files in links, and paths in the text as a contributor would open them."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
