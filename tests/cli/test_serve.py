@@ -21,7 +21,9 @@ import pytest
 
 from bnce.scoring.prefixes import score_prefixes
 from bnce.scoring.run_model import RunModel, load_run
+from bnce.serve.limits import Limits
 
+from .conftest import Command
 from .server_process import ServerProcess, serving
 
 NUM_CLIENTS = 200
@@ -226,6 +228,23 @@ def test_the_documented_requests_are_answered(server: ServerProcess) -> None:
         else:
             answer = httpx.get(url)
         assert answer.status_code == 200, answer.text
+
+
+def test_the_manual_says_how_to_keep_others_out(bnce: Command) -> None:
+    """A token of ours; TLS and rates per client by a proxy, with limits that are the server's own."""
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page))
+    assert {"--token-file", "--allowed-host", "--access-log"} <= options
+    (proxy,) = re.findall(r"```nginx\n(.*?)```", page, flags=re.DOTALL)
+    for directive in ("listen 443 ssl;", "ssl_certificate ", "limit_req ", "proxy_pass http://127.0.0.1:8000;"):
+        assert directive in proxy
+    patience = re.search(r"proxy_read_timeout (\d+)s;", proxy)
+    assert patience is not None
+    assert int(patience[1]) > Limits().body_seconds + Limits().request_seconds
+    assert "client_max_body_size 1m;" in proxy
+    assert Limits().max_body_bytes == 2**20
+    known = bnce("serve", "--help").stdout
+    assert [option for option in sorted(options) if option not in known] == []
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
