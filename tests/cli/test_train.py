@@ -410,6 +410,14 @@ def test_threads_are_chosen_kept_and_told(bnce: Command, corpus: Path, place: Pa
     assert bnce(*arguments, "--threads", 100_000).status == 2
 
 
+def test_a_log_has_a_line_per_evaluation(bnce: Command, corpus: Path, place: Path) -> None:
+    """Without a terminal, as in `bnce train > log 2>&1`."""
+    outcome = bnce("train", "wiki", "--corpus", corpus, "--out", place / "run", *settings())
+    told = [line for line in outcome.stderr.splitlines() if ", validation PPLn " in line]
+    steps = [json.loads(line)["step"] for line in (place / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line.partition(", epoch")[0] for line in told] == [f"relu-lstm bnce step {step}" for step in steps]
+
+
 def test_a_recipe_is_chosen_by_size_and_told(bnce: Command, corpus: Path, place: Path) -> None:
     outcome = bnce("train", "--corpus", corpus, "--out", place / "run", "--json", *settings())
     num_tokens = Corpus.open(corpus).statistics["train"].num_tokens
