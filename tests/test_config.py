@@ -137,7 +137,10 @@ def test_bad_settings_are_told(setting: str, sentence: str) -> None:
         ("model.dropout=nan", "model.dropout is nan: it must be at least 0 and below 1."),
         ("loss.num_noise=-1", "loss.num_noise is -1: it must be at least 0."),
         ("loss.noise=zipf", "Unknown noise 'zipf': choose one of unigram, uniform, log-uniform."),
-        ("optimiser.name=adam", "Unknown optimiser 'adam': choose one of sgd, rowwise."),
+        (
+            "optimiser.name=adam",
+            "Unknown optimiser 'adam': choose one of sgd, rowwise, rowwise-adam. Did you mean 'rowwise-adam'?",
+        ),
         (
             "optimiser.schedule=half",
             "Unknown optimiser.schedule 'half': choose one of halve, linear, cosine. Did you mean 'halve'?",
@@ -153,6 +156,11 @@ def test_bad_settings_are_told(setting: str, sentence: str) -> None:
             "optimiser.body_learning_rate is -1.0: it must be above 0 and at most 1e+38.",
         ),
         ("optimiser.clip_norm=0", "optimiser.clip_norm is 0.0: it must be above 0 and at most 1e+38."),
+        ("optimiser.beta2=1.0", "optimiser.beta2 is 1.0: it must be at least 0 and below 1."),
+        ("optimiser.beta2=-0.1", "optimiser.beta2 is -0.1: it must be at least 0 and below 1."),
+        ("optimiser.beta2=nan", "optimiser.beta2 is nan: it must be at least 0 and below 1."),
+        ("optimiser.eps=0", "optimiser.eps is 0.0: it must be from 1e-20 to 1e+38."),
+        ("optimiser.eps=inf", "optimiser.eps is inf: it must be from 1e-20 to 1e+38."),
         ("optimiser.patience=0", "optimiser.patience is 0: it must be at least 1."),
         ("optimiser.warmup_steps=-1", "optimiser.warmup_steps is -1: it must be at least 0."),
         ("training.batch_size=0", "training.batch_size is 0: it must be at least 1."),

@@ -23,6 +23,7 @@ SOFTMAX_NAMES = ("auto", "fused", "plain", "compiled", "linear", "cce", "liger")
 SCHEDULE_NAMES = ("halve", "linear", "cosine")
 PRECISION_NAMES = ("auto", "float32", "tf32", "bf16")
 MAX_RATE = 1e38  # what float32 can hold
+MIN_EPS = 1e-20  # squares of gradients below this are 0 in float32, and a step divided by less than it has no bound
 MAX_SEED = 2**63 - 1
 MAX_THREADS = 1024  # where the system gives no more, OpenMP ends the process
 MAX_SIZE = 2**31 - 1  # of what is counted in settings, but for tokens
@@ -88,6 +89,8 @@ class OptimiserConfig:
     patience: int = 7  # halve: epochs without a better validation perplexity
     warmup_steps: int = 0  # linear and cosine: steps to the full rate
     initial_accumulator: float = 0.0  # rowwise only: what a row's mean squared gradients start from
+    beta2: float = 0.99  # rowwise-adam only: the share of a row's mean squared gradients that one step leaves
+    eps: float = 1e-6  # rowwise-adam only: added to a row's root mean squared gradient before it divides
 
     def __post_init__(self) -> None:
         OPTIMISERS.find(self.name)
@@ -102,6 +105,10 @@ class OptimiserConfig:
             raise UserError(
                 f"optimiser.initial_accumulator is {self.initial_accumulator}: it must be from 0 to {MAX_RATE:g}."
             )
+        if not 0 <= self.beta2 < 1:
+            raise UserError(f"optimiser.beta2 is {self.beta2}: it must be at least 0 and below 1.")
+        if not MIN_EPS <= self.eps <= MAX_RATE:
+            raise UserError(f"optimiser.eps is {self.eps}: it must be from {MIN_EPS:g} to {MAX_RATE:g}.")
         _at_least("optimiser.patience", self.patience, 1)
         _at_least("optimiser.warmup_steps", self.warmup_steps, 0)
 

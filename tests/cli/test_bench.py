@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from bnce.kinds.optimisers import OPTIMISERS
+
 from .conftest import Command, settings
 
 Refused = Callable[..., str]
@@ -24,6 +26,13 @@ def test_every_loss_at_every_size(bnce: Command) -> None:
         assert item["words_per_second"] == pytest.approx(8 * 5 / item["step_seconds"])
         assert item["speedup_over_softmax"] > 0
         assert (item["speedup_over_softmax"] == 1) == (item["loss"] == "softmax")
+
+
+def test_every_optimiser(bnce: Command) -> None:
+    for name in OPTIMISERS.names:
+        options = ["--vocab-sizes", 200, "--losses", "softmax,bnce", "--set", f"optimiser.name={name}"]
+        measured = bnce("bench", *options, *QUICK, "--json").json["measurements"]
+        assert [item["words_per_second"] > 0 for item in measured] == [True, True]
 
 
 def test_softmax_is_left_out_where_it_is_too_slow(bnce: Command) -> None:

@@ -20,7 +20,15 @@ from bnce.training.step import NUM_EAGER_STEPS, TrainingStep
 
 V, B, T, NUM_CHUNKS = 200, 32, 10, 40
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
-CONDITIONS = [("relu-lstm", "bnce"), ("rnn", "chunk-bnce"), ("ffnn", "softmax"), ("lstm", "snce")]
+CONDITIONS = [
+    ("relu-lstm", "bnce", "rowwise"),
+    ("rnn", "chunk-bnce", "rowwise"),
+    ("ffnn", "softmax", "rowwise"),
+    ("lstm", "snce", "rowwise"),
+    ("relu-lstm", "bnce", "rowwise-adam"),
+    ("ffnn", "softmax", "rowwise-adam"),
+]
+RATES = {"rowwise": 0.05, "rowwise-adam": 0.0025}
 
 
 def markov_text() -> np.ndarray:
@@ -39,12 +47,20 @@ class Training:
     """A small model on the text above."""
 
     def __init__(
-        self, model: str, loss: str, device: torch.device, precision: str, deterministic: bool = False
+        self,
+        model: str,
+        loss: str,
+        device: torch.device,
+        precision: str,
+        deterministic: bool = False,
+        optimiser: str = "rowwise",
     ) -> None:
         sizes = ["model.embedding_size=24", "model.hidden_size=40", "model.bottleneck_size=32"]
-        rates = ["optimiser.learning_rate=0.05", "optimiser.body_learning_rate=0.001"]
+        rates = [f"optimiser.learning_rate={RATES[optimiser]}", "optimiser.body_learning_rate=0.001"]
         dropout = ["model.dropout=0.1"] if deterministic else []
-        config = load_recipe("demo", model=model, loss=loss, settings=[*sizes, *rates, *dropout])
+        config = load_recipe(
+            "demo", model=model, loss=loss, settings=[f"optimiser.name={optimiser}", *sizes, *rates, *dropout]
+        )
         ids = markov_text()
         torch.manual_seed(1)
         noise = make_noise("unigram", np.bincount(ids, minlength=V))
@@ -74,12 +90,12 @@ def distance(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
     return float(sum((found[name] - expected[name]).double().square().sum() for name in expected)) ** 0.5
 
 
-@pytest.mark.parametrize(("model", "loss"), CONDITIONS)
-def test_agrees_with_the_cpu_within_the_error_of_bf16(model: str, loss: str) -> None:
-    exact = Training(model, loss, CPU, "float32")
+@pytest.mark.parametrize(("model", "loss", "optimiser"), CONDITIONS)
+def test_agrees_with_the_cpu_within_the_error_of_bf16(model: str, loss: str, optimiser: str) -> None:
+    exact = Training(model, loss, CPU, "float32", optimiser=optimiser)
     exact_loss = exact.run(200)
     path = distance(exact.parameters(), exact.start)
-    rounded, fast = Training(model, loss, CPU, "bf16"), Training(model, loss, GPU, "bf16")
+    rounded, fast = (Training(model, loss, device, "bf16", optimiser=optimiser) for device in (CPU, GPU))
     rounded_loss, fast_loss = rounded.run(200), fast.run(200)
     # Drawn noise differs by device, so S-NCE can agree in its loss only.
     if loss != "snce":
@@ -89,14 +105,14 @@ def test_agrees_with_the_cpu_within_the_error_of_bf16(model: str, loss: str) -> 
     assert abs(fast_loss - exact_loss) <= tolerance
 
 
-@pytest.mark.parametrize(("model", "loss"), CONDITIONS)
-def test_deterministic_training_resumes_to_the_bit(model: str, loss: str) -> None:
-    whole = Training(model, loss, GPU, "bf16", deterministic=True)
+@pytest.mark.parametrize(("model", "loss", "optimiser"), CONDITIONS)
+def test_deterministic_training_resumes_to_the_bit(model: str, loss: str, optimiser: str) -> None:
+    whole = Training(model, loss, GPU, "bf16", deterministic=True, optimiser=optimiser)
     whole.run(30)
-    first = Training(model, loss, GPU, "bf16", deterministic=True)
+    first = Training(model, loss, GPU, "bf16", deterministic=True, optimiser=optimiser)
     first.run(NUM_EAGER_STEPS + 9)
     random_state = torch.cuda.get_rng_state()
-    second = Training(model, loss, GPU, "bf16", deterministic=True)
+    second = Training(model, loss, GPU, "bf16", deterministic=True, optimiser=optimiser)
     second.model.load_state_dict(first.model.state_dict())
     second.optimiser.load_state_tensors(first.optimiser.state_tensors())
     second.step.load_tensors(first.step.tensors())

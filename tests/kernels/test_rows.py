@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 
 from bnce import rows as plain
+from bnce.config import OptimiserConfig
 from bnce.kernels import rows as fast
+from bnce.optimisers import build_optimiser
+from tests.optimisers import tiny
 
 V, N = 9, 40
 Check = Callable[[Tensor, Tensor, Tensor], None]
@@ -83,3 +86,17 @@ def test_adam_equals_the_plain_step(device: torch.device, no_worse: Check, is_de
         results.append((table, square))
     for part in range(2):
         no_worse(*(result[part] for result in results))
+
+
+@pytest.mark.parametrize("loss", ["bnce", "softmax"])
+def test_row_wise_adam_of_the_trainer_equals_the_plain_one(device: torch.device, loss: str) -> None:
+    models = []
+    for deterministic in (False, True):  # which the plain functions are
+        model = tiny.build(loss).to(device)
+        optimiser = build_optimiser(model, OptimiserConfig("rowwise-adam"), deterministic=deterministic)
+        for step in range(4):
+            tiny.compute_gradients(model, step, num_words=tiny.V // (2 + step % 2))
+            optimiser.apply(optimiser.collect())
+        models.append(model)
+    for found, expected in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)

@@ -159,7 +159,8 @@ def test_help_and_completion_name_it() -> None:
         page = in_one_line(bnce(command, "--help"))
         assert "relu-lstm, gru." in page
         assert "chunk-bnce, batch-softmax." in page
-    assert complete_setting("optimiser.name=") == [f"optimiser.name={name}" for name in ("sgd", "rowwise", "sign")]
+    names = ("sgd", "rowwise", "rowwise-adam", "sign")
+    assert complete_setting("optimiser.name=") == [f"optimiser.name={name}" for name in names]
 
 
 def test_it_is_no_row_of_the_papers_tables(monkeypatch: pytest.MonkeyPatch) -> None:

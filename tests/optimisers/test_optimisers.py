@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from bnce.config import OptimiserConfig
+from bnce.kinds.optimisers import OPTIMISERS
 from bnce.language_model import LanguageModel
 from bnce.optimisers import Optimiser, build_optimiser
 from tests.optimisers.tiny import V, build, compute_gradients
@@ -27,7 +28,7 @@ def test_norm_without_merging_would_be_another() -> None:
 
 
 def test_rows_not_read_are_left_to_the_bit() -> None:
-    for name in ("sgd", "rowwise"):
+    for name in OPTIMISERS.names:
         model = build()
         before = copy.deepcopy(model)
         optimiser = build_optimiser(model, OptimiserConfig(name))
@@ -38,7 +39,7 @@ def test_rows_not_read_are_left_to_the_bit() -> None:
             assert not torch.equal(table[: V // 2], old[: V // 2])
 
 
-@pytest.mark.parametrize("name", ["sgd", "rowwise"])
+@pytest.mark.parametrize("name", OPTIMISERS.names)
 def test_state_comes_back_to_the_bit(name: str) -> None:
     model = build()
     optimiser = build_optimiser(model, OptimiserConfig(name))
@@ -61,12 +62,13 @@ def test_state_comes_back_to_the_bit(name: str) -> None:
     assert all(torch.equal(state[key], other[key]) for key in state)
 
 
-def test_state_names_everything_a_step_depends_on() -> None:
+@pytest.mark.parametrize(("name", "kept"), [("rowwise", ["accumulator"]), ("rowwise-adam", ["square", "last", "step"])])
+def test_state_names_everything_a_step_depends_on(name: str, kept: list[str]) -> None:
     model = build()
-    optimiser = build_optimiser(model, OptimiserConfig("rowwise"))
+    optimiser = build_optimiser(model, OptimiserConfig(name))
     compute_gradients(model, 0)
     optimiser.apply(optimiser.collect())
-    expected = {f"accumulator.{name}" for name in model.tables()}
+    expected = {f"{part}.{table}" for part in kept for table in model.tables()}
     expected |= {"body.mean", "body.square", "body.count"}
     assert set(optimiser.state_tensors()) == expected
     assert build_optimiser(model, OptimiserConfig("sgd")).state_tensors() == {}

@@ -25,11 +25,12 @@ def build(loss: str = "bnce") -> LanguageModel:
     return model
 
 
-def compute_gradients(model: LanguageModel, step: int) -> None:
-    """Run a chunk in which words repeat, forward and backward."""
+def compute_gradients(model: LanguageModel, step: int, num_words: int = V // 2) -> None:
+    """Run a chunk of the first words, in which words repeat, forward and backward."""
     generator = torch.Generator().manual_seed(step)
-    input_LB = torch.randint(V // 2, (T, B), generator=generator)
-    target_TB = torch.randint(V // 2, (T, B), generator=generator)
+    device = model.embedding.device
+    input_LB = torch.randint(num_words, (T, B), generator=generator).to(device)
+    target_TB = torch.randint(num_words, (T, B), generator=generator).to(device)
     loss, _ = model.loss_sum(input_LB, target_TB, model.initial_state(B))
     (loss / B).backward()
 

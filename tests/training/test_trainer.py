@@ -154,11 +154,30 @@ class TestNumbers:
         assert often.train()
         assert read_metrics(rare.run.path).records[-1]["ppl_f"] == read_metrics(often.run.path).records[-1]["ppl_f"]
 
-    def test_it_learns(self, corpus: Corpus, names: Iterator[Path]) -> None:
-        trainer = make_trainer(names, corpus)
+    @pytest.mark.parametrize("optimiser", [{"name": "rowwise"}, {"name": "rowwise-adam", "learning_rate": 0.02}])
+    @pytest.mark.parametrize("loss", ["bnce", "softmax"])
+    def test_it_learns(self, corpus: Corpus, names: Iterator[Path], optimiser: dict[str, Any], loss: str) -> None:
+        trainer = make_trainer(names, corpus, optimiser=optimiser, loss={"name": loss})
         before = evaluate(trainer.model, corpus.split("valid")).ppl_f
         assert trainer.train()
         assert read_metrics(trainer.run.path).records[-1]["ppl_f"] < 0.9 * before
+
+    @pytest.mark.parametrize("loss", ["bnce", "softmax"])
+    def test_row_wise_adam_steps_alike_by_streams_and_by_tokens(
+        self, corpus: Corpus, names: Iterator[Path], loss: str
+    ) -> None:
+        """It divides the size of the gradient out."""
+        models = []
+        for gradient in ("streams", "tokens"):
+            optimiser = {"name": "rowwise-adam", "gradient": gradient, "eps": 1e-20, "learning_rate": 0.01}
+            optimiser |= {"body_learning_rate": 1e-30}  # Adam's own epsilon would show
+            trainer = make_trainer(
+                names, corpus, optimiser=optimiser, loss={"name": loss}, training={"max_train_tokens": 81, "epochs": 1}
+            )
+            assert trainer.train()
+            models.append(trainer.model)
+        for found, expected in zip(*(model.parameters() for model in models), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
     def test_every_model_and_loss_trains(self, corpus: Corpus, names: Iterator[Path]) -> None:
         losses = {"softmax": 0, "nce": 3, "snce": 3, "bnce": 0}
@@ -282,7 +301,7 @@ class TestEvaluations:
         for key in ("ppl_n", "ppl_f", "log_z_mean", "log_z_std"):
             assert record[key] == getattr(result, key)
 
-    @pytest.mark.parametrize("optimiser", ["sgd", "rowwise"])
+    @pytest.mark.parametrize("optimiser", ["sgd", "rowwise", "rowwise-adam"])
     def test_a_run_that_goes_astray_is_told_once(
         self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch, optimiser: str
     ) -> None:
@@ -299,7 +318,7 @@ class TestEvaluations:
         assert told
         assert float(told[1]) == pytest.approx(1.2 * start, rel=1e-4)
         assert float(told[2]) == pytest.approx(start, rel=0.01)
-        assert (told[3] is not None) == (optimiser == "rowwise")
+        assert (told[3] is not None) == (optimiser != "sgd")
 
         resumed = Trainer(trainer.run, corpus, CPU, Watcher())
         resumed.resume()
@@ -506,7 +525,7 @@ class TestNotFinite:
         assert_all_finite(state, STATE_FORMAT)
 
     # The loss of the first step is fine, but it makes a model whose scores overflow, or one that is not finite itself.
-    @pytest.mark.parametrize(("optimiser", "learning_rate"), [("sgd", 1e38), ("rowwise", 1e38)])
+    @pytest.mark.parametrize(("optimiser", "learning_rate"), [("sgd", 1e38), ("rowwise", 1e38), ("rowwise-adam", 1e38)])
     @pytest.mark.parametrize("checkpoint_seconds", [1e-9, 1e9])
     @pytest.mark.parametrize("evaluations_per_epoch", [1, 50])
     def test_a_step_that_is_too_long_is_not_saved(

@@ -27,7 +27,14 @@ OPTIMISERS: Registry[Optimiser] = Registry(
         name="rowwise",
         shown="row-wise Adagrad",
         help="row-wise Adagrad on the tables, Adam on the body",
-        built_by="bnce.optimisers.rowwise:Rowwise",
+        built_by="bnce.optimisers.rowwise:AdagradByRow",
+        rates=("learning_rate", "body_learning_rate"),
+    ),
+    Optimiser(
+        name="rowwise-adam",
+        shown="row-wise Adam",
+        help="row-wise Adam on the tables, Adam on the body",
+        built_by="bnce.optimisers.rowwise:AdamByRow",
         rates=("learning_rate", "body_learning_rate"),
     ),
 )
