@@ -119,6 +119,47 @@ def test_a_model_and_a_loss_may_have_rates_of_their_own(tmp_path: Path) -> None:
     assert rates(model="rnn", loss="softmax", settings=("optimiser.learning_rate=0.5",)) == (0.5, 0.2)
 
 
+def test_an_optimiser_may_have_rates_of_its_own(tmp_path: Path) -> None:
+    """They hold however it is chosen; what a recipe says goes before what its base says of the optimiser."""
+    below = """base = "ltcb"
+        [optimiser]
+        name = "rowwise"
+        learning_rate = 0.4
+        [optimisers.rowwise-adam]
+        learning_rate = 0.02
+        eps = 1e-5
+        [losses.nce.optimiser]
+        name = "rowwise-adam"
+        [models.rnn.optimiser]
+        learning_rate = 0.01
+        """
+    above = """base = "below.toml"
+        [optimiser]
+        name = "rowwise-adam"
+        learning_rate = 0.03
+        [optimisers.sgd]
+        learning_rate = 0.7
+        """
+    names = [write(tmp_path, "below.toml", below), write(tmp_path, "above.toml", above)]
+
+    def rate(name: str, *settings: str, model: str = "lstm", loss: str = "bnce") -> float:
+        return load_recipe(name, model=model, loss=loss, settings=settings).optimiser.learning_rate
+
+    chosen = "optimiser.name=rowwise-adam"
+    assert [rate(names[0]), rate(names[0], chosen), rate(names[0], loss="nce")] == [0.4, 0.02, 0.02]
+    assert rate(names[0], "optimiser.learning_rate=0.5", chosen) == 0.5
+    assert rate(names[0], chosen, model="rnn") == 0.01
+    assert load_recipe(names[0], settings=(chosen,)).optimiser.eps == 1e-5
+    assert [rate(names[1]), rate(names[1], "optimiser.name=sgd")] == [0.03, 0.7]
+
+
+@pytest.mark.parametrize("recipe", ["wiki", "news", "small", "demo"])
+def test_row_wise_adam_is_chosen_by_one_setting(recipe: str) -> None:
+    optimiser = load_recipe(recipe, settings=("optimiser.name=rowwise-adam",)).optimiser
+    assert optimiser.learning_rate == 0.02
+    assert dataclasses.replace(optimiser, name="rowwise", learning_rate=0.4) == load_recipe(recipe).optimiser
+
+
 def test_a_base_stands_beside_its_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the recipe's own file is called, and wherever the command runs."""
     write(tmp_path, "below", "[model]\nhidden_size = 7\n")
@@ -195,6 +236,12 @@ def test_a_missing_file_is_told(name: str) -> None:
         ("[model]\nname = 3", "Unknown model '3': choose one of ffnn, "),
         ("model = 3", "{name}: [model] must be a table of settings, not 3."),
         ("models = 3", "{name}: [models] must be a table of settings, not 3."),
+        ("[optimisers]\nsgd = 3", "{name}: [optimisers.sgd] must be a table of settings, not 3."),
+        ("[optimisers.adam]", "Unknown optimiser in {name}: [optimisers]: 'adam': choose one of sgd, "),
+        (
+            '[optimisers.sgd]\nname = "rowwise"',
+            "Unknown setting in {name}: [optimisers.sgd]: 'name': choose one of learning_rate, ",
+        ),
         ("[models]\nrnn = 3", "{name}: [models.rnn] must be a table of settings, not 3."),
         ("[models.rnn]\noptimiser = 3", "{name}: [models.rnn.optimiser] must be a table of settings, not 3."),
         (

@@ -1,12 +1,13 @@
 """From a recipe to the settings of one run.
 
 A recipe describes a family of runs: `[models.NAME]` and `[losses.NAME]` hold what differs by model and loss,
-`[corpora.NAME]` how one corpus is trained on and no other, and it may name one other recipe as its `base`. Choosing a
-model, a loss and a corpus resolves it to a `RunConfig`.
+`[optimisers.NAME]` the rates of an optimiser, `[corpora.NAME]` how one corpus is trained on and no other, and it may
+name one other recipe as its `base`. Choosing a model, a loss, an optimiser and a corpus resolves it to a `RunConfig`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -17,6 +18,7 @@ from bnce.config import (
     SECTIONS,
     LossConfig,
     ModelConfig,
+    OptimiserConfig,
     RunConfig,
     apply_setting,
     from_tables,
@@ -29,8 +31,10 @@ from bnce.errors import UserError, shown, unknown_name
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.kind import Registry
 from bnce.kinds.losses import LOSSES
+from bnce.kinds.optimisers import OPTIMISERS
 
-_VARIANTS: dict[str, Registry[Any]] = {"models": BODIES, "losses": LOSSES}
+_VARIANTS: dict[str, Registry[Any]] = {"models": BODIES, "losses": LOSSES, "optimisers": OPTIMISERS}
+_RATES = tuple(field.name for field in dataclasses.fields(OptimiserConfig) if field.name != "name")
 
 
 def recipe_names() -> list[str]:
@@ -50,7 +54,25 @@ def load_recipe(
 
     The corpus, unless one is named, is the recipe's own.
     """
-    tables = _read_with_base(name, seen=())
+    chain = _read_with_bases(name)
+    first = _resolve(chain, model, loss, corpus, settings)
+    optimiser = str(first["optimiser"].get("name", OptimiserConfig.name))
+    resolved = _resolve([_with_rates(tables, optimiser) for tables in chain], model, loss, corpus, settings)
+    return from_tables({"recipe": Path(name).stem, **resolved}, name)
+
+
+def _with_rates(tables: dict[str, Any], optimiser: str) -> dict[str, Any]:
+    """Put what a recipe says of one optimiser on top of its `[optimiser]`: a recipe above it goes before both."""
+    return {**tables, "optimiser": {**tables.get("optimiser", {}), **tables.get("optimisers", {}).get(optimiser, {})}}
+
+
+def _resolve(
+    chain: Sequence[dict[str, Any]], model: str | None, loss: str | None, corpus: str | None, settings: Sequence[str]
+) -> dict[str, Any]:
+    """Lay a recipe over its bases, and what differs by model, loss and corpus and the settings on top."""
+    tables: dict[str, Any] = {}
+    for above in chain:
+        tables = _merge(tables, above)
     model = model or str(tables.get("model", {}).get("name", ModelConfig.name))
     loss = loss or str(tables.get("loss", {}).get("name", LossConfig.name))
     BODIES.find(model)
@@ -60,7 +82,6 @@ def load_recipe(
     of_corpus = tables.get("corpora", {}).get(corpus, {}) if isinstance(corpus, str) else {}
     rates = [of_model.pop("optimiser", {}), of_loss.pop("optimiser", {})]
     resolved: dict[str, Any] = {
-        "recipe": Path(name).stem,
         "corpus": corpus,
         "model": {**tables.get("model", {}), **of_model, "name": model},
         "loss": {**tables.get("loss", {}), **of_loss, "name": loss},
@@ -69,16 +90,29 @@ def load_recipe(
     }
     for setting in settings:
         apply_setting(resolved, setting)
-    return from_tables(resolved, name)
+    return resolved
 
 
 def _shipped() -> Any:
     return resources.files("bnce") / "recipes"
 
 
-def _read_with_base(name: str, seen: tuple[str, ...]) -> dict[str, Any]:
-    if name in seen:
-        raise UserError(f"Recipe '{name}' is its own base ({' → '.join((*seen, name))}): give another base.")
+def _read_with_bases(name: str) -> list[dict[str, Any]]:
+    """Read a recipe, its base, the base of that and so on: the lowest base first."""
+    chain: list[dict[str, Any]] = []
+    seen: list[str] = []
+    at: str | None = name
+    while at is not None:
+        if at in seen:
+            raise UserError(f"Recipe '{at}' is its own base ({' → '.join((*seen, at))}): give another base.")
+        seen.append(at)
+        tables = _read(at)
+        chain.insert(0, tables)
+        at = _find_base(at, tables.pop("base", None))
+    return chain
+
+
+def _read(name: str) -> dict[str, Any]:
     tables = parse_tables(_recipe_bytes(name), name)
     known_keys(tables, (*SECTIONS, *_VARIANTS, "corpora", "base", "corpus"), name, "key")
     for key in (*SECTIONS, *_VARIANTS, "corpora"):
@@ -87,12 +121,18 @@ def _read_with_base(name: str, seen: tuple[str, ...]) -> dict[str, Any]:
         known_keys(tables.get(key, {}), registry.names, f"{name}: [{key}]", registry.what)
         for variant, table in tables.get(key, {}).items():
             must_be_table(table, f"{name}: [{key}.{variant}]")
-            must_be_table(table.get("optimiser", {}), f"{name}: [{key}.{variant}.optimiser]")
+            if key == "optimisers":
+                known_keys(table, _RATES, f"{name}: [{key}.{variant}]", "setting")
+            else:
+                must_be_table(table.get("optimiser", {}), f"{name}: [{key}.{variant}.optimiser]")
     for variant, table in tables.get("corpora", {}).items():
         must_be_table(table, f"{name}: [corpora.{variant}]")
-    base = tables.pop("base", None)
+    return tables
+
+
+def _find_base(name: str, base: Any) -> str | None:
     if base is None:
-        return tables
+        return None
     if not isinstance(base, str):
         raise UserError(f"{name}: base is {shown(base)}: it must be the name or the path of one recipe.")
     if not base or not base.isprintable():
@@ -100,7 +140,7 @@ def _read_with_base(name: str, seen: tuple[str, ...]) -> dict[str, Any]:
     # A base may stand beside the file that names it; resolved, so that a circle of files always meets itself.
     beside = (Path(name).parent / base).resolve()
     is_beside = name not in recipe_names() and os.path.isfile(beside)
-    return _merge(_read_with_base(str(beside) if is_beside else base, (*seen, name)), tables)
+    return str(beside) if is_beside else base
 
 
 def _recipe_bytes(name: str) -> bytes:
