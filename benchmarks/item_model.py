@@ -83,18 +83,18 @@ class Layer(nn.Module):
 class Recommender(nn.Module):
     """Item rows, which embed the past and score the next item, and a body between them."""
 
-    def __init__(self, counts_V: Tensor, loss: str, shape: Shape, *, sparse: bool = False) -> None:
-        """`sparse` gives the rows of items sparse gradients, except with a softmax over all of them."""
+    def __init__(self, noise: bnce.Noise | Tensor, loss: str, shape: Shape, *, sparse: bool = False) -> None:
+        """`noise` is how often each item is a target; `sparse` gives item rows sparse gradients, but for a softmax."""
         super().__init__()
         if shape.length > BLOCK:
             raise ValueError(f"length is {shape.length}: a body sees at most {BLOCK} items back")
-        num_items = len(counts_V)
+        num_items = len(noise)
         kind = loss if loss in ("softmax", "chunk-bnce") else "bnce"  # the others do not ask the layer for its loss
         # ln Z is that of a softmax over items whose scores start near zero.
         self.output = bnce.OutputLayer(
             shape.size,
             num_items,
-            counts_V.numpy(),
+            noise,
             loss=kind,
             num_noise=NUM_SAMPLED if loss in ("adaptive", "mixture") else 0,
             log_z=math.log(num_items),

@@ -56,17 +56,19 @@ def _of_set(lines: list[Line], name: str) -> str:
 
 
 def _of_catalogues(lines: list[Line]) -> str:
-    rows = ["| items | loss | ms per step | items per second | peak GiB |", "|---:|---|---:|---:|---:|"]
+    rows = [
+        "| items | loss | ms per step | items per second | peak GiB | of that parameters and optimiser state |",
+        "|---:|---|---:|---:|---:|---:|",
+    ]
     for line in lines:
-        words = line.get("words") or LOSSES[line["loss"]]
         if line.get("gave_up"):
-            rows.append(f"| {line['num_items']:,} | {words} | {line['gave_up']} | | |")
+            rows.append(f"| {line['num_items']:,} | {line['words']} | {line['gave_up']} | | | |")
             continue
         memory = line["peak_memory_bytes"]
         gibibytes = "–" if memory is None else f"{memory / 2**30:.2f}"
         rows.append(
-            f"| {line['num_items']:,} | {words} | {line['ms_per_step']:.2f} | {line['items_per_second']:,.0f} "
-            f"| {gibibytes} |"
+            f"| {line['num_items']:,} | {line['words']} | {line['ms_per_step']:.2f} | {line['items_per_second']:,.0f} "
+            f"| {gibibytes} | {line['held_bytes'] / 2**30:.2f} |"
         )
     return "\n".join(rows)
 

@@ -116,6 +116,8 @@ class Trainer:
                 self.next_step.zero_()
                 self._step()
             self.next_step.zero_()
+            for optimiser in self.optimisers:
+                optimiser.zero_grad(set_to_none=True)  # what lies outside of a graph's memory is of no use to it
             graph = torch.cuda.CUDAGraph()
             # On a stream of its own: libraries keep a workspace per stream, which no other graph may use meanwhile.
             with torch.cuda.graph(graph, stream=self._stream):
@@ -173,6 +175,12 @@ class Trainer:
             for optimiser in self.optimisers:
                 optimiser.step()
         self.next_step += 1
+
+    def held_bytes(self) -> int:
+        """Add up parameters and the state of optimisers."""
+        states = [state for optimiser in self.optimisers for state in optimiser.state.values()]
+        held: list[Tensor] = [*self.model.parameters(), *(value for state in states for value in state.values())]
+        return sum(tensor.nbytes for tensor in held)
 
     @torch.no_grad()
     def evaluate(self, questions: list[Question]) -> Answer:

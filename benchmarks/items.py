@@ -14,17 +14,18 @@ other seeds. A line is written as a run ends, and runs that are in the file are 
 from __future__ import annotations
 
 import argparse
-import gc
 import itertools
 import json
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from item_data import ItemSet, make_set, read_sequences
+from item_measure import measure
 from item_model import LOSSES, Recommender, Shape
 from item_tables import choose, markdown
 from item_training import Trainer
@@ -136,44 +137,6 @@ def take_turns(works: Iterator[Iterator[None]], together: int, until: float) -> 
     return True
 
 
-def measure(data: ItemSet, loss: str, given: argparse.Namespace) -> Line:
-    """Time the training steps of one loss with nothing beside it, and take its peak memory."""
-    device = data.train.item_S.device
-    is_cuda = device.type == "cuda"
-    held = 0
-    if is_cuda:
-        gc.collect()  # the model before this one must be gone, or its memory would be taken off
-        torch.cuda.synchronize(device)
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
-        held = torch.cuda.memory_allocated(device)
-    trainer = make_trainer(data, loss, given.dropouts[0], given)
-    trainer.start(given.rates[0], 1)
-    trainer.epoch()
-    num_epochs = max(1, -(-given.timed // trainer.num_steps))
-    if is_cuda:
-        torch.cuda.synchronize(device)
-    begin = time.perf_counter()
-    for _ in range(num_epochs):
-        trainer.epoch()
-    if is_cuda:
-        torch.cuda.synchronize(device)
-    seconds = time.perf_counter() - begin
-    return {
-        "stage": "measure",
-        "set": data.name,
-        "loss": loss,
-        "num_items": data.num_items - 1,
-        "ms_per_step": 1000 * seconds / (num_epochs * trainer.num_steps),
-        "items_per_second": num_epochs * data.train.num_targets / seconds,
-        "peak_memory_bytes": torch.cuda.max_memory_allocated(device) - held if is_cuda else None,
-        "captured": is_cuda,
-        "precision": given.precision,
-        "device": torch.cuda.get_device_name(device) if is_cuda else "CPU",
-        "torch": torch.__version__,
-    }
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Train or measure what is asked for, and write a line per run as it ends."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -222,7 +185,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if given.measure:
         for data, loss in pairs:
             if not book.has(stage="measure", set=data.name, loss=loss):
-                book.write(measure(data, loss, given))
+                make = partial(make_trainer, data, loss, given.dropouts[0], given)
+                about = {"stage": "measure", "set": data.name, "loss": loss, "num_items": data.num_items - 1}
+                book.write({**about, **measure(make, device, given.timed)})
 
 
 def names(text: str) -> list[str]:

@@ -6,13 +6,16 @@ import json
 import lzma
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))  # as the script runs: beside its parts
 try:
+    import item_catalogues
     import items
     from item_data import BLOCK, Sequences, make_set
     from item_model import LOSSES, Recommender, Shape
@@ -230,3 +233,42 @@ def test_rows_train_by_row_as_they_do_alone() -> None:
         trainer.epoch()
         found.append(trainer.evaluate(data.test).read())
     assert found[0] == found[1] == found[2] == found[3]
+
+
+def test_a_catalogue_has_the_law_of_the_real_set() -> None:
+    real_R = np.array([1, 100, 50, 25, 0, 10, 5, 2, 1, 1])
+    np.testing.assert_allclose(item_catalogues.stretch(real_R, 10), np.sort(np.maximum(real_R, 0.5))[::-1])
+    law_V = item_catalogues.stretch(real_R, 1000)
+    assert (np.diff(law_V) <= 0).all()
+    assert law_V[0] > 100  # the head of a longer curve goes on upwards
+    # The most popular three tenths have about the same share of all targets.
+    assert law_V[:300].sum() / law_V.sum() == pytest.approx(175 / 195.5, rel=0.1)
+
+
+def test_every_loss_is_measured_with_a_catalogue_and_one_that_needs_too_much_memory_gives_up(
+    sequences: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = item_catalogues.Trainer.__init__
+
+    def fail(self: Trainer, model: Recommender, *rest: Any) -> None:
+        if model.output.softmax == "plain":
+            raise torch.OutOfMemoryError("no room")
+        make(self, model, *rest)
+
+    monkeypatch.setattr(item_catalogues.Trainer, "__init__", fail)
+    out = tmp_path / "catalogues.jsonl"
+    asked = ["--sizes", "50,90", "--batch", "4", "--steps", "2", "--timed", "2", "--size", "8", "--device", "cpu"]
+    item_catalogues.main(["--like", str(sequences), *asked, "--out", str(out)])
+    lines = lines_of(out)
+    both = list(item_catalogues.CATALOGUE_LOSSES)
+    assert [(line["num_items"], line["loss"]) for line in lines] == [(size, loss) for size in (50, 90) for loss in both]
+    for line in lines:
+        assert ("gave_up" in line) == (line["loss"] == "softmax-plain")
+        assert "gave_up" in line or line["items_per_second"] > 0  # type: ignore[operator]
+    # Rows train by row, so that the state has two numbers per row and not two tables more.
+    held = {line["loss"]: line["held_bytes"] for line in lines if line["num_items"] == 90 and "gave_up" not in line}
+    assert held["bnce"] == held["gbce"]
+    assert held["softmax"] - held["bnce"] == 91 * 4 * (8 + 1) * 2 + 2 * 4 - (91 * (4 + 4) * 2 + 2 * 4)
+    capsys.readouterr()
+    items.main(["--table", str(out)])
+    assert "| 90 | softmax over all items, all positions at once | out of memory | | | |" in capsys.readouterr().out
