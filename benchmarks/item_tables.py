@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
 from typing import Any
 
 from item_model import LOSSES
@@ -31,9 +30,9 @@ def _of_set(lines: list[Line], name: str) -> str:
     of_set = [line for line in lines if line["set"] == name]
     items = next(line["num_items"] for line in of_set)
     rows = [
-        f"| {name.replace('_', ' ')}, {items:,} items | rate, dropout | HR@10 | NDCG@10 | epochs to best "
-        "| ms per step | seconds to best | peak MiB |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        f"| {name.replace('_', ' ')}, {items:,} items | rate, dropout | HR@10 | NDCG@10 | unseen: HR@10 | NDCG@10 "
+        "| epochs to best | ms per step | seconds to best | peak MiB |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for loss, words in LOSSES.items():
         runs = [line for line in of_set if line["stage"] == "final" and line["loss"] == loss]
@@ -43,7 +42,7 @@ def _of_set(lines: list[Line], name: str) -> str:
         if not runs and searched is not None:
             runs, few = [searched], " (search)"
         rate = f"{runs[0]['rate']:g}, {runs[0]['dropout']:g}"
-        cells = [words + few, rate, _spread(runs, "hr"), _spread(runs, "ndcg")]
+        cells = [words + few, rate, *(_spread(runs, name) for name in ("hr", "ndcg", "hr_unseen", "ndcg_unseen"))]
         cells.append(f"{statistics.mean(run['epoch'] for run in runs):.0f}")
         alone = next((line for line in of_set if line["stage"] == "measure" and line["loss"] == loss), None)
         if alone is None:
@@ -73,10 +72,10 @@ def _of_catalogues(lines: list[Line]) -> str:
     return "\n".join(rows)
 
 
-def _spread(runs: list[Line], name: str, show: Callable[[float], str] = "{:.4f}".format) -> str:
+def _spread(runs: list[Line], name: str) -> str:
     values = [run[name] for run in runs]
-    mean = show(statistics.mean(values))
-    return f"{mean} ± {show(statistics.stdev(values))}" if len(values) > 1 else mean
+    mean = f"{statistics.mean(values):.4f}"
+    return f"{mean} ± {statistics.stdev(values):.4f}" if len(values) > 1 else mean
 
 
 def _mebibytes(line: Line) -> str:

@@ -183,23 +183,27 @@ class Trainer:
         return sum(tensor.nbytes for tensor in held)
 
     @torch.no_grad()
-    def evaluate(self, questions: list[Question]) -> Answer:
-        """Compute HR@10 and NDCG@10 of the true next items, ranked among all."""
+    def evaluate(self, questions: list[Question], *, unseen: bool = False) -> Answer:
+        """Compute HR@10 and NDCG@10 of the true next items among all; `unseen`: also without what a user has had."""
         with self._alone(), float32_products(tf32=self.precision != "float32"):
             self.model.eval()
-            total_2 = torch.zeros(2, dtype=torch.float64, device=self.device)
+            total = torch.zeros(4 if unseen else 2, dtype=torch.float64, device=self.device)
             num_users = 0
             for question in questions:
                 score_BV = self.model.output.all_scores(self.model(question.batch).index_select(0, question.last_B))
-                total_2 += gains(score_BV, question.true_B)
+                own_B1 = score_BV.gather(1, question.true_B.unsqueeze(1))
+                score_BV[:, 0] = -torch.inf  # padding
+                total[:2] += gains(score_BV, own_B1)
+                if unseen:
+                    # Places without a user hold padding.
+                    score_BV[question.batch.user_N.clamp(min=0), question.batch.item_N] = -torch.inf
+                    total[2:] += gains(score_BV, own_B1)
                 num_users += len(question.true_B)
-            return Answer(total_2 / num_users)
+            return Answer(total / num_users)
 
 
-def gains(score_BV: Tensor, true_B: Tensor) -> Tensor:
-    """Sum hits at 10 and discounted gains at 10; padding is not ranked, and what is no number is no hit."""
-    own_B1 = score_BV.gather(1, true_B.unsqueeze(1))
-    score_BV[:, 0] = -torch.inf
+def gains(score_BV: Tensor, own_B1: Tensor) -> Tensor:
+    """Sum hits at 10 and discounted gains at 10 of items with these scores; what is no number is no hit."""
     rank_B = (score_BV > own_B1).sum(1)
     inside_B = (rank_B < RANK) & own_B1.squeeze(1).isfinite()
     gain_B = torch.where(inside_B, 1 / torch.log2(rank_B + 2.0), 0.0)

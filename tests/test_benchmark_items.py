@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -99,10 +100,14 @@ def test_time_and_memory_are_measured_alone_and_stand_in_the_table(
 
 def test_a_table_has_mean_and_deviation() -> None:
     shared = {"set": "Made", "loss": "bnce", "rate": 0.01, "dropout": 0.2, "num_items": 40, "steps_per_epoch": 5}
-    runs = [{**shared, "stage": "final", "hr": hr, "ndcg": hr / 2, "epoch": 4} for hr in (0.1, 0.2, 0.3)]
+    figures = [{"hr": hr, "ndcg": hr / 2, "hr_unseen": 2 * hr, "ndcg_unseen": hr} for hr in (0.1, 0.2, 0.3)]
+    runs = [{**shared, "stage": "final", "epoch": 4, **each} for each in figures]
     alone = {**shared, "stage": "measure", "ms_per_step": 100.0, "peak_memory_bytes": 2**21}
     row = markdown([*runs, alone]).splitlines()[-1]
-    assert row == "| B-NCE | 0.01, 0.2 | 0.2000 ± 0.1000 | 0.1000 ± 0.0500 | 4 | 100.00 | 2.0 | 2 |"
+    assert row == (
+        "| B-NCE | 0.01, 0.2 | 0.2000 ± 0.1000 | 0.1000 ± 0.0500 | 0.4000 ± 0.2000 | 0.2000 ± 0.1000 "
+        "| 4 | 100.00 | 2.0 | 2 |"
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,13 +132,30 @@ def test_a_final_run_without_a_search_says_what_is_missing(sequences: Path) -> N
         items.main([str(sequences), *SMALL, "--losses", "bnce", "--final"])
 
 
-def test_ranks_are_among_all_items_but_padding() -> None:
-    # Padding scores best and is not ranked; then item 1 is the best, item 20 the worst.
-    score_BV = -torch.arange(21.0).repeat(3, 1)
-    hits, gain = gains(score_BV, torch.tensor([1, 3, 11])).tolist()
+def test_ranks_are_those_of_scores() -> None:
+    score_BV = -torch.arange(20.0).repeat(3, 1)
+    hits, gain = gains(score_BV, torch.tensor([[0.0], [-2.0], [-10.0]])).tolist()
     assert hits == 2
     assert gain == pytest.approx(1 + 1 / 2)  # rank 3: 1 / log2(4)
-    assert gains(torch.full((1, 21), torch.nan), torch.tensor([1])).tolist() == [0, 0]
+    assert gains(torch.full((1, 20), torch.nan), torch.tensor([[torch.nan]])).tolist() == [0, 0]
+
+
+def test_ranks_are_among_all_items_but_padding_or_among_those_the_user_has_not_had() -> None:
+    data = make_set("Made", [[7, 8, 9, 1, 2, 11], [20, 3, 4, 5]], 6, CPU)
+    trainer = Trainer(Recommender(data.counts_V, "softmax", TINY), data.train, 2, "float32")
+    trainer.start(0.0, 1)
+    with torch.no_grad():
+        trainer.model.output.weight.zero_()
+        # Padding scores best and is not ranked; then item 1 is the best, item 20 the worst.
+        trainer.model.output.bias.copy_(-torch.arange(21.0))
+    hits, gain, unseen_hits, unseen_gain = trainer.evaluate(data.test, unseen=True).read()
+    assert (hits, gain) == pytest.approx((1 / 2, math.log(2) / math.log(6) / 2))  # items 11 and 5
+    # Of those before item 11 the user has had 1, 2, 7, 8 and 9; of those before item 5 the user has had 3 and 4.
+    expected = math.log(2) / math.log(7) + math.log(2) / math.log(4)
+    assert (unseen_hits, unseen_gain) == pytest.approx((1, expected / 2))
+    assert trainer.evaluate(data.valid).read() == pytest.approx(
+        [1, (math.log(2) / math.log(3) + math.log(2) / math.log(5)) / 2]
+    )
 
 
 def test_a_batch_lays_users_end_to_end() -> None:
