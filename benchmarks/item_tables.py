@@ -26,6 +26,16 @@ def markdown(lines: list[Line]) -> str:
     return "\n\n".join(tables)
 
 
+def put_between_marks(page: str, tables: str) -> str:
+    """Put tables into a page, in place of what is there."""
+    before, begin, rest = page.partition("<!-- items: ")
+    mark, _, rest = rest.partition("-->\n")
+    _, end, after = rest.partition("<!-- items end -->")
+    if not begin or not end:
+        raise SystemExit("The page has no place for the tables: it needs <!-- items: FILE --> and <!-- items end -->.")
+    return f"{before}{begin}{mark}-->\n{tables}\n{end}{after}"
+
+
 def _of_set(lines: list[Line], name: str) -> str:
     of_set = [line for line in lines if line["set"] == name]
     items = next(line["num_items"] for line in of_set)
@@ -43,7 +53,8 @@ def _of_set(lines: list[Line], name: str) -> str:
             runs, few = [searched], " (search)"
         rate = f"{runs[0]['rate']:g}, {runs[0]['dropout']:g}"
         cells = [words + few, rate, *(_spread(runs, name) for name in ("hr", "ndcg", "hr_unseen", "ndcg_unseen"))]
-        cells.append(f"{statistics.mean(run['epoch'] for run in runs):.0f}")
+        not_ended = "+" if any(run["ended"] == "epochs" for run in runs) else ""
+        cells.append(f"{statistics.mean(run['epoch'] for run in runs):.0f}{not_ended}")
         alone = next((line for line in of_set if line["stage"] == "measure" and line["loss"] == loss), None)
         if alone is None:
             cells += ["–", "–", "–"]

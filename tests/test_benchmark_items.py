@@ -14,13 +14,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))  # as the script runs: beside its parts
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))  # as the script runs: beside its parts
 try:
     import item_catalogues
     import items
     from item_data import BLOCK, Sequences, make_set
     from item_model import LOSSES, Recommender, Shape
-    from item_tables import markdown
+    from item_tables import markdown, put_between_marks
     from item_training import Trainer, gains
 finally:
     sys.path.pop(0)
@@ -101,12 +102,13 @@ def test_time_and_memory_are_measured_alone_and_stand_in_the_table(
 def test_a_table_has_mean_and_deviation() -> None:
     shared = {"set": "Made", "loss": "bnce", "rate": 0.01, "dropout": 0.2, "num_items": 40, "steps_per_epoch": 5}
     figures = [{"hr": hr, "ndcg": hr / 2, "hr_unseen": 2 * hr, "ndcg_unseen": hr} for hr in (0.1, 0.2, 0.3)]
-    runs = [{**shared, "stage": "final", "epoch": 4, **each} for each in figures]
+    runs = [{**shared, "stage": "final", "epoch": 4, "ended": "patience", **each} for each in figures]
+    runs[1]["ended"] = "epochs"
     alone = {**shared, "stage": "measure", "ms_per_step": 100.0, "peak_memory_bytes": 2**21}
     row = markdown([*runs, alone]).splitlines()[-1]
     assert row == (
         "| B-NCE | 0.01, 0.2 | 0.2000 ± 0.1000 | 0.1000 ± 0.0500 | 0.4000 ± 0.2000 | 0.2000 ± 0.1000 "
-        "| 4 | 100.00 | 2.0 | 2 |"
+        "| 4+ | 100.00 | 2.0 | 2 |"
     )
 
 
@@ -294,3 +296,18 @@ def test_every_loss_is_measured_with_a_catalogue_and_one_that_needs_too_much_mem
     capsys.readouterr()
     items.main(["--table", str(out)])
     assert "| 90 | softmax over all items, all positions at once | out of memory | | | |" in capsys.readouterr().out
+
+
+def test_tables_go_between_the_marks_of_a_page(tmp_path: Path) -> None:
+    page = "before\n<!-- items: some.jsonl -->\nold\n<!-- items end -->\nafter\n"
+    assert put_between_marks(page, "new") == page.replace("old", "new")
+    with pytest.raises(SystemExit, match="no place"):
+        put_between_marks("before\n", "new")
+
+
+def test_the_page_shows_what_was_measured() -> None:
+    page = (ROOT / "docs" / "other-fields.md").read_text(encoding="utf-8")
+    measured = ROOT / page.partition("<!-- items: ")[2].partition(" -->")[0]
+    if not measured.exists():
+        pytest.skip("benchmarks/items.py has not been run on this code")
+    assert put_between_marks(page, markdown(items.read_lines([measured]))) == page
