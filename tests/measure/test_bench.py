@@ -99,24 +99,31 @@ def test_chunks_never_end() -> None:
     assert not torch.equal(others[0].target_TB, first.target_TB)
 
 
-def test_the_softmax_that_is_timed_is_the_one_that_was_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[str] = []
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Give a list that notes which forms of the softmax are computed."""
+    names: list[str] = []
     for name in ("plain", "fused"):
         form = softmax_forms.FORMS[name]
 
         def watched(*arguments: Any, name: str = name, form: Any = form) -> torch.Tensor:
-            called.append(name)
+            names.append(name)
             return form(*arguments)
 
         monkeypatch.setitem(softmax_forms.FORMS, name, watched)
+    return names
+
+
+def test_the_softmax_that_is_timed_is_the_one_that_was_named(called: list[str]) -> None:
     config = small_config(loss={"name": "softmax", "softmax": "plain"})
     (measured,) = bench([(config, 50)], CPU, num_rounds=1, round_seconds=0.0)["measurements"]
     assert measured["softmax"] == "plain"
     assert set(called) == {"plain"}
 
 
-def test_auto_times_the_fastest_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_times_the_fastest_softmax(called: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(softmax_forms, "fastest", lambda *arguments, **options: ("plain", {"plain": 1.0}))
     config = small_config(loss={"name": "softmax", "softmax": "auto"})
     (measured,) = bench([(config, 50)], CPU, num_rounds=1, round_seconds=0.0)["measurements"]
     assert measured["softmax"] == "plain"
+    assert set(called) == {"plain"}
