@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import resource
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -240,6 +241,28 @@ def test_a_file_that_breaks_while_it_is_read(
 ) -> None:
     paths = {"{run}": str(trained), "{text}": str(texts / "test.txt"), "{bad}": "/proc/self/mem"}
     refused(*(paths.get(argument, argument) for argument in arguments))
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file that cannot be read")
+def test_a_recipe_that_cannot_be_read(refused: Refused, corpus: Path, place: Path) -> None:
+    told = refused("train", "/proc/self/mem", "--corpus", corpus, "--out", place / "run")
+    assert told.startswith("bnce: Cannot read '/proc/self/mem': Input/output error")
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [["info", "{run}"], ["train", "--resume", "--out", "{run}"]], ids=["info", "train"]
+)
+def test_a_run_with_a_file_that_cannot_be_read(
+    refused: Refused, trained: Path, tmp_path: Path, arguments: list[str]
+) -> None:
+    """A directory stands for a file that one may not read, which root always may."""
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    (run / "metrics.jsonl").unlink()
+    (run / "metrics.jsonl").mkdir()
+    told = refused(*(str(run) if argument == "{run}" else argument for argument in arguments))
+    assert f"'{run / 'metrics.jsonl'}' (Is a directory)" in told
 
 
 @contextlib.contextmanager
