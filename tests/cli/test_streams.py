@@ -97,9 +97,12 @@ def test_a_pipe_that_does_not_wait_gets_everything() -> None:
 
 
 @needs_full
-def test_a_command_keeps_its_result_without_standard_error(trained: Path, texts: Path, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "bnce", "score", str(trained), str(texts / "test.txt"), "--json"]
-    with open(tmp_path / "out", "wb") as out, open("/dev/full", "wb") as full:
-        done = subprocess.run(words, env=ENVIRONMENT, stdout=out, stderr=full, timeout=120)
+@pytest.mark.parametrize(("command", "redirection"), [("evaluate", "2>/dev/full"), ("score", "2>&-")])
+def test_a_command_keeps_its_result_without_standard_error(
+    trained: Path, texts: Path, command: str, redirection: str
+) -> None:
+    arguments = [command, str(trained), *([str(texts / "test.txt")] if command == "score" else []), "--json"]
+    words = ["sh", "-c", f'exec "$0" -m bnce "$@" {redirection}', sys.executable, *arguments]
+    done = subprocess.run(words, env=ENVIRONMENT, stdout=subprocess.PIPE, timeout=120)
     assert done.returncode == 0
-    assert json.loads((tmp_path / "out").read_text(encoding="utf-8"))["num_sentences"] == 50
+    assert json.loads(done.stdout)["num_sentences"] == 50
