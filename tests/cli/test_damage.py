@@ -62,3 +62,16 @@ def test_a_damaged_run_never_scores_otherwise(
             assert outcome.stdout == expected, seed
         else:
             assert (outcome.stdout, outcome.stderr.count("\n")) == ("", 1), seed
+
+
+@pytest.mark.parametrize("name", ["summary.json", "evaluation.json", "normaliser.json", "corpus.json"])
+@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"a": "\xff"}', b"null"], ids=["nested", "not UTF-8", "null"])
+def test_a_small_file_that_is_no_object_is_named(
+    refused: Callable[..., str], corpus: Path, trained: Path, tmp_path: Path, name: str, content: bytes
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(corpus if name == "corpus.json" else trained, copy)
+    (copy / name).write_bytes(content)
+    told = refused("info", copy)
+    assert name in told
+    assert "damaged" in told
