@@ -11,7 +11,7 @@ import torch
 
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig, RunConfig, TrainingConfig
 from bnce.corpus.manifest import SplitStatistics
-from bnce.corpus.store import VOCABULARY_FILE, Corpus, hash_ids, ids_dtype, start_ids, write_description, write_ids_at
+from bnce.corpus.store import VOCABULARY_FILE, Corpus, IdsFile, ids_dtype, write_description
 from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
 from bnce.language_model import LanguageModel
 from bnce.noise import unigram
@@ -32,9 +32,9 @@ def random_ids(num_tokens: int, vocab_size: int = VOCAB_SIZE, seed: int = 1) -> 
 
 def write_ids(directory: Path, name: str, ids: np.ndarray, vocab_size: int) -> str:
     """Write the ids of a split and give the hash of the file."""
-    start_ids(directory, name, len(ids), vocab_size)
-    write_ids_at(directory, name, ids.astype(ids_dtype(vocab_size)), 0)
-    return hash_ids(directory, name)
+    file = IdsFile(directory, name, len(ids), vocab_size)
+    file.append(ids.astype(ids_dtype(vocab_size)))
+    return file.digest
 
 
 def write_corpus(directory: Path, splits: Mapping[str, np.ndarray], vocab_size: int = VOCAB_SIZE) -> Corpus:

@@ -17,11 +17,9 @@ from bnce.corpus.manifest import SplitStatistics, sum_statistics
 from bnce.corpus.store import (
     VOCABULARY_FILE,
     Corpus,
-    hash_ids,
+    IdsFile,
     ids_dtype,
-    start_ids,
     write_description,
-    write_ids_at,
 )
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError
@@ -106,13 +104,13 @@ def test_statistics_add_up() -> None:
     assert sum_statistics(parts) == SplitStatistics(12, 3, 4, 1, (2, 1))
 
 
-def test_ids_may_be_written_in_any_order(directory: Path) -> None:
+def test_ids_may_be_written_piece_by_piece(directory: Path) -> None:
     expected = (directory / "train.npy").read_bytes()
-    start_ids(directory, "train", 6, 4)
-    for first, last in ((4, 6), (0, 1), (1, 4)):
-        write_ids_at(directory, "train", TRAIN[first:last].astype(np.uint16), first)
+    file = IdsFile(directory, "train", 6, 4)
+    for first, last in ((0, 1), (1, 1), (1, 4), (4, 6)):
+        file.append(TRAIN[first:last].astype(np.uint16))
     assert (directory / "train.npy").read_bytes() == expected
-    assert hash_ids(directory, "train") == hashlib.sha256(expected).hexdigest()
+    assert file.digest == hashlib.sha256(expected).hexdigest()
 
 
 def test_ids_are_mapped_not_read(directory: Path) -> None:

@@ -1,6 +1,7 @@
-"""Numbered blocks wait on disk until there is a vocabulary; then their numbers become ids in their final places.
+"""Numbered blocks wait on disk until there is a vocabulary; then their numbers become ids.
 
-Both halves run in the worker processes, which write and read for themselves: only words and their counts travel.
+Both halves are tasks for workers, on this machine or others. A task that is lost on the way can be run again: it writes
+to a file of its own, which nobody knows of before it is whole. What it gives back is taken in the order of the text.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,15 +21,9 @@ from numpy.typing import NDArray
 
 from bnce.corpus.manifest import SPLITS, SplitStatistics, sum_statistics
 from bnce.corpus.numbering import MARK_IDS, MARKS, number_block
-from bnce.corpus.store import (
-    VOCABULARY_FILE,
-    hash_ids,
-    ids_dtype,
-    start_ids,
-    write_description,
-    write_ids_at,
-)
+from bnce.corpus.store import VOCABULARY_FILE, Ids, IdsFile, ids_dtype, write_description
 from bnce.corpus.vocabulary import UNK, Vocabulary
+from bnce.errors import UserError
 from bnce.machine.workers import Workers
 from bnce.text.blocks import Block, Cut
 from bnce.text.normalise import UNKNOWN_WORD, Normaliser
@@ -47,7 +43,6 @@ class StoredBlock(NamedTuple):
     """A numbered block in a scratch file: its words, one per line, then the numbers of its splits."""
 
     path: Path
-    offset: int
     words_bytes: int
     dtype: str
     splits: dict[str, StoredSplit]
@@ -64,24 +59,25 @@ class Counted(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """What the second pass gives back of a block: its unknown words, and how often ids are targets in train."""
+    """What the second pass gives back of a block: the ids of its splits, and how often ids are targets in train."""
 
-    num_oov: dict[str, int]
+    ids: dict[str, Ids]
     train_ids: NDArray[Any]
     train_counts: NDArray[np.int64]
 
 
-def number_and_store(block: Block, normaliser: Normaliser, cut: Cut, directory: Path) -> Counted:
-    """Number a block, and keep all but the words and their counts on disk."""
+def number_and_store(
+    block: Block, normaliser: Normaliser, cut: Cut, directory: Path, is_shared: bool = False
+) -> Counted:
+    """Number a block, and keep all but the words and their counts on disk, which other machines may share."""
     numbered = number_block(block, normaliser, cut)
     words = numbered.words.slice(len(MARKS))
     train_counts = np.zeros(len(numbered.words), dtype=np.int64)
-    # One file per process: nobody else writes to it, and there are not thousands of them.
-    path = directory / f"{os.getpid()}.numbers"
+    # Of no other task, nor of this one if it has to be run again while a worker that was given up still writes.
+    path = directory / f"{uuid.uuid4().hex}.numbers"
     splits = {}
     dtype = "uint16"
-    with open(path, "ab") as file:
-        offset = file.tell()
+    with open(path, "wb") as file:
         words_bytes = file.write(_join_lines(words))
         for name, part in numbered.splits.items():
             counts = (part.num_documents, part.num_sentences, part.sentence_lengths)
@@ -90,7 +86,11 @@ def number_and_store(block: Block, normaliser: Normaliser, cut: Cut, directory: 
             dtype = part.numbers.dtype.name
             if name == "train":
                 train_counts = np.bincount(part.numbers, minlength=len(train_counts))
-    stored = StoredBlock(path, offset, words_bytes, dtype, splits)
+        if is_shared:
+            # What a machine only holds in its memory is lost with it, after its task has passed for done.
+            file.flush()
+            os.fsync(file.fileno())
+    stored = StoredBlock(path, words_bytes, dtype, splits)
     num_unknown = int(train_counts[MARKS.index(UNKNOWN_WORD)])
     return Counted(stored, words, train_counts[len(MARKS) :], num_unknown)
 
@@ -113,54 +113,51 @@ def encode_corpus(
     sizes = {
         split: sum(block.splits[split].num_tokens for block in stored if split in block.splits) for split in SPLITS
     }
-    for split, num_tokens in sizes.items():
-        if num_tokens:
-            start_ids(directory, split, num_tokens, len(vocabulary))
+    files = {
+        split: IdsFile(directory, split, num_tokens, len(vocabulary))
+        for split, num_tokens in sizes.items()
+        if num_tokens
+    }
     encode = functools.partial(encode_stored, vocabulary=directory / VOCABULARY_FILE, digest=vocabulary.digest)
     try:
-        for done, (block, result) in enumerate(zip(stored, workers.map(encode, _jobs(stored)), strict=True), start=1):
+        for done, (block, result) in enumerate(zip(stored, workers.map(encode, stored), strict=True), start=1):
             # An id may come twice, for all unknown words have one.
             np.add.at(target_counts, result.train_ids, result.train_counts)
             for split, part in block.splits.items():
-                counts = (part.num_tokens, part.num_sentences, part.num_documents, result.num_oov[split])
+                ids = result.ids[split]
+                files[split].append(ids)
+                num_oov = int(np.count_nonzero(ids == UNK))
+                counts = (part.num_tokens, part.num_sentences, part.num_documents, num_oov)
                 figures[split].append(SplitStatistics(*counts, tuple(part.sentence_lengths.tolist())))
             encoded(done / len(stored))
     finally:
         read_ids.cache_clear()
     statistics = {split: sum_statistics(parts) for split, parts in figures.items() if parts}
-    hashes = {split: hash_ids(directory, split) for split in statistics}
+    hashes = {split: file.digest for split, file in files.items()}
     write_description(directory, vocabulary, normaliser, target_counts, statistics, hashes, num_types, min_count)
 
 
-def _jobs(stored: Sequence[StoredBlock]) -> Iterator[tuple[StoredBlock, dict[str, int]]]:
-    """Say of every block which token of each split its first one is."""
-    first_token = dict.fromkeys(SPLITS, 0)
-    for block in stored:
-        yield block, dict(first_token)
-        for split, part in block.splits.items():
-            first_token[split] += part.num_tokens
-
-
-def encode_stored(job: tuple[StoredBlock, dict[str, int]], vocabulary: Path, digest: str) -> Encoded:
-    """Write the ids of a block to their places: `job` says which token of each split its first one is."""
-    block, first_token = job
+def encode_stored(block: StoredBlock, vocabulary: Path, digest: str) -> Encoded:
+    """Turn the numbers of a block into ids."""
     ids = read_ids(vocabulary, digest)
-    num_oov = {}
+    encoded = {}
     train_counts = np.zeros(0, dtype=np.int64)
     with open(block.path, "rb") as file:
-        file.seek(block.offset)
         words = file.read(block.words_bytes).split(b"\n")[:-1]
         in_vocabulary = map(ids.get, words, itertools.repeat(UNK))
         id_of = np.fromiter(itertools.chain(MARK_IDS, in_vocabulary), dtype=ids_dtype(len(ids)))
         for name, part in block.splits.items():
             file.seek(part.offset)
             numbers = np.fromfile(file, dtype=block.dtype, count=part.num_tokens)
-            part_ids = id_of[numbers]
-            write_ids_at(vocabulary.parent, name, part_ids, first_token[name])
-            num_oov[name] = int(np.count_nonzero(part_ids == UNK))
+            if len(numbers) < part.num_tokens:
+                raise UserError(
+                    f"The temporary file '{block.path}' is shorter than it was written: check the disk or the shared "
+                    "file system, and run it again."
+                )
+            encoded[name] = id_of[numbers]
             if name == "train":
                 train_counts = np.bincount(numbers, minlength=len(id_of))
-    return Encoded(num_oov, id_of[: len(train_counts)], train_counts)
+    return Encoded(encoded, id_of[: len(train_counts)], train_counts)
 
 
 @functools.lru_cache(maxsize=1)

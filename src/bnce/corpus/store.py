@@ -9,7 +9,8 @@ DIR/<split>.npy   the ids, one </s> at every sentence end, none at a start
 from __future__ import annotations
 
 import functools
-import os
+import hashlib
+import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -167,26 +168,36 @@ def ids_dtype(vocab_size: int) -> np.dtype[Any]:
     return np.dtype(np.uint16 if vocab_size <= 2**16 else np.int32)
 
 
-def start_ids(directory: Path, name: str, num_tokens: int, vocab_size: int) -> None:
-    """Begin the file of a split, to be filled by `write_ids_at`."""
-    with open(directory / f"{name}.npy", "wb") as file:
-        header = {"descr": ids_dtype(vocab_size).str, "fortran_order": False, "shape": (num_tokens,)}
-        np.lib.format.write_array_header_1_0(file, header)
+class IdsFile:
+    """The file of a split, written from its first token to its last: by one process, so that any disk will do.
 
+    Pages of a file that several machines write to at once may lose what one of them wrote.
+    """
 
-def write_ids_at(directory: Path, name: str, ids: Ids, first_token: int) -> None:
-    """Write some ids of a split to their place; several processes may do so at once."""
-    # Not through a memory map: there a full disk would be a bus error, not an exception.
-    with open(directory / f"{name}.npy", "r+b") as file:
-        np.lib.format.read_magic(file)
-        np.lib.format.read_array_header_1_0(file)
-        file.seek(first_token * ids.itemsize, os.SEEK_CUR)
-        file.write(np.ascontiguousarray(ids).data)
+    def __init__(self, directory: Path, name: str, num_tokens: int, vocab_size: int) -> None:
+        self._path = directory / f"{name}.npy"
+        self._dtype = ids_dtype(vocab_size)
+        self._hash = hashlib.sha256()
+        header = io.BytesIO()
+        shape = {"descr": self._dtype.str, "fortran_order": False, "shape": (num_tokens,)}
+        np.lib.format.write_array_header_1_0(header, shape)
+        self._write("wb", header.getbuffer())
 
+    def append(self, ids: Ids) -> None:
+        """Write the next ids."""
+        assert ids.dtype == self._dtype
+        self._write("ab", np.ascontiguousarray(ids).data)
 
-def hash_ids(directory: Path, name: str) -> str:
-    """Give the SHA-256 of the file of a split."""
-    return digest_file(directory / f"{name}.npy")
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of what was written."""
+        return self._hash.hexdigest()
+
+    def _write(self, mode: str, written: memoryview) -> None:
+        # Not through a memory map: there a full disk would be a bus error, not an exception.
+        with open(self._path, mode) as file:
+            file.write(written)
+        self._hash.update(written)
 
 
 def write_description(
