@@ -74,6 +74,7 @@ ROOM_ORDERS = {
         "manifest",
         "store",
         "numbering",
+        "sharing",
         "tally",
         "word_choice",
         "encoding",

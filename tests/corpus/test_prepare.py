@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import io
+import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +30,9 @@ from bnce.corpus.prepare import encode_text, prepare
 from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError
+from bnce.machine.workers import Workers
 from bnce.text import blocks
+from bnce.text.blocks import Block
 from bnce.text.normalise import Normaliser
 
 TOKENISED = Normaliser(tokens="whitespace", sentences="lines")
@@ -61,6 +68,35 @@ def many_documents(directory: Path, num_documents: int = 400) -> str:
 
 def files_of(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+
+
+class OneByOne(Executor):
+    """Runs a task when it is submitted, from its pickle, as it would go over a network."""
+
+    def __init__(self, _: int) -> None:
+        pass
+
+    def submit(self, function: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        function, given, named = pickle.loads(pickle.dumps((function, given, named)))
+        future.set_result(pickle.loads(pickle.dumps(function(*given, **named))))
+        return future
+
+
+class Elsewhere(ThreadPoolExecutor):
+    """Runs tasks where the files of this machine are not."""
+
+    def submit(self, function: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
+        return super().submit(function, *(Path("/nowhere", *item.parts[1:]) for item in given), **named)
+
+
+class Breaks(ThreadPoolExecutor):
+    """Loses its workers with the first block of text."""
+
+    def submit(self, function: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
+        if isinstance(given[0], Block):
+            raise BrokenExecutor
+        return super().submit(function, *given, **named)
 
 
 def test_given_splits(texts: dict[str, str], place: Path) -> None:
@@ -119,6 +155,88 @@ def test_same_bytes_whatever_the_blocks_and_workers(
     monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 1000)
     prepare([source], place / "blocks", num_workers=num_workers, **settings)
     assert files_of(place / "whole") == files_of(place / "blocks")
+
+
+@pytest.mark.parametrize("make", [ThreadPoolExecutor, ProcessPoolExecutor, OneByOne])
+def test_same_bytes_on_any_executor(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[int], Executor]
+) -> None:
+    source = many_documents(tmp_path)
+    prepare([source], place / "here", valid_fraction=0.2, min_count=2)
+    monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 1000)
+    monkeypatch.chdir(place)
+    if make is ProcessPoolExecutor:
+        # A fork of a process with threads may hang.
+        make = functools.partial(ProcessPoolExecutor, mp_context=multiprocessing.get_context("spawn"))
+    with make(2) as executor:
+        corpus = prepare([source], "there", valid_fraction=0.2, min_count=2, num_workers=2, executor=executor)
+        assert executor.submit(len, "It is left open.").result() == 16
+    assert files_of(place / "here") == files_of(place / "there")
+    assert corpus.directory == Path("there")
+    assert {path.name for path in place.iterdir()} == {"here", "there"}
+
+
+def test_error_of_a_task_leaves_nothing(texts: dict[str, str], place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what was written so far nor what a task writes after everybody has left."""
+    waits, goes_on = threading.Event(), threading.Event()
+    stored = prepare_module.number_and_store
+
+    def number(block: Block, directory: Path, **given: Any) -> Any:
+        if block.split == "valid":
+            raise ZeroDivisionError
+        if block.split == "test":
+            waits.set()
+            assert goes_on.wait(30)
+        return stored(block, directory=directory, **given)
+
+    def map_both(self: Workers, function: Any, items: Any) -> Any:
+        (block,) = items
+        if block.split == "valid":
+            late.append(executor.submit(function, block._replace(split="test")))
+            assert waits.wait(30)
+        yield executor.submit(function, block).result()
+
+    late: list[Future[Any]] = []
+    monkeypatch.setattr(prepare_module, "number_and_store", number)
+    monkeypatch.setattr(Workers, "map", map_both)
+    with ThreadPoolExecutor(2) as executor:
+        with pytest.raises(ZeroDivisionError):
+            prepare([texts["train"]], place / "c", valid=texts["valid"], test=texts["test"], executor=executor)
+        goes_on.set()
+        assert isinstance(late[0].exception(), FileNotFoundError)
+    assert list(place.iterdir()) == []
+
+
+def test_executor_on_another_disk(texts: dict[str, str], place: Path) -> None:
+    given = {"valid": texts["valid"], "test": texts["test"]}
+    with Elsewhere() as executor, pytest.raises(UserError) as caught:
+        prepare([texts["train"]], place / "c", executor=executor, **given)
+    assert str(caught.value) == (
+        f"A worker does not see the directory '/nowhere{place}' as this machine does: the output must be in a "
+        "directory that all workers share, under the same path."
+    )
+    assert list(place.iterdir()) == []
+
+
+def test_executor_that_breaks(texts: dict[str, str], place: Path) -> None:
+    with Breaks() as executor, pytest.raises(UserError, match="A worker of the executor died"):
+        prepare([texts["train"]], place / "c", valid=texts["valid"], test=texts["test"], executor=executor)
+    assert list(place.iterdir()) == []
+
+
+def test_block_that_was_lost_on_the_way(texts: dict[str, str], place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shared disk that has less than was written must not pass for text."""
+    stored = prepare_module.number_and_store
+
+    def number(*given: Any, **named: Any) -> Any:
+        counted = stored(*given, **named)
+        os.truncate(counted.stored.path, counted.stored.path.stat().st_size - 2)
+        return counted
+
+    monkeypatch.setattr(prepare_module, "number_and_store", number)
+    with pytest.raises(UserError, match="is shorter than it was written"):
+        prepare([texts["train"]], place / "c", valid=texts["valid"], test=texts["test"])
+    assert list(place.iterdir()) == []
 
 
 def test_same_bytes_when_counts_go_through_the_disk(

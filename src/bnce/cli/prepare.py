@@ -73,6 +73,14 @@ def prepare(
             metavar="N", help="Number of processes. The result does not depend on it.", show_default="one per core"
         ),
     ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Run on the workers of this Dask scheduler instead: its address, such as tcp://host:8786, or its "
+            "scheduler file. They must see the output directory. The result does not depend on them.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Turn text into a corpus directory, ready for training.
@@ -92,9 +100,12 @@ def prepare(
       bnce prepare ltcb enwik9.zip --out corpora/ltcb
     """
     # Here, so that `bnce --help` answers without loading NumPy and pyarrow.
+    import contextlib
     from dataclasses import replace
 
     from bnce.corpus.prepare import prepare as make_corpus
+    from bnce.errors import UserError
+    from bnce.machine.cluster import connected
     from bnce.machine.workers import num_cores
     from bnce.text.normalise import Normaliser
     from bnce.text.published import find_benchmark
@@ -105,7 +116,12 @@ def prepare(
     given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
     normaliser = replace(benchmark.normaliser(sources[1]) if benchmark else Normaliser(), **given)
     notices: list[str] = []
-    with shown_progress("reading") as progress:
+    if cluster is not None and workers is not None:
+        raise UserError("--workers counts processes on this machine: leave out --workers or --cluster.")
+    with (
+        shown_progress("reading") as progress,
+        contextlib.nullcontext() if cluster is None else connected(cluster) as executor,
+    ):
         corpus = make_corpus(
             sources,
             out,
@@ -121,6 +137,7 @@ def prepare(
             field=field,
             errors=errors,
             num_workers=num_cores() if workers is None else workers,
+            executor=executor,
             progress=progress,
             notice=notices.append,
         )

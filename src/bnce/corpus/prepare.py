@@ -13,6 +13,7 @@ import functools
 import itertools
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from bnce.corpus.encoding import StoredBlock, encode_corpus, number_and_store
 from bnce.corpus.manifest import SPLITS, SplitStatistics, sum_statistics
 from bnce.corpus.meter import Meter, Progress
 from bnce.corpus.numbering import MARK_IDS, MARKS, number_block
+from bnce.corpus.sharing import check_shared
 from bnce.corpus.store import Corpus, Ids, ids_dtype
 from bnce.corpus.tally import Tally
 from bnce.corpus.vocabulary import MIN_SIZE, SPECIALS, UNK, Vocabulary
@@ -65,6 +67,7 @@ def prepare(
     field: str = DEFAULT_FIELD,
     errors: str = "strict",
     num_workers: int = 1,
+    executor: Executor | None = None,
     progress: Progress | None = None,
     notice: Callable[[str], object] | None = None,
 ) -> Corpus:
@@ -73,9 +76,10 @@ def prepare(
     `valid` and `test` are sources too; without them whole documents are drawn from the training text. If the first
     source is the name of a benchmark, the second is its path: it has splits, and its own words for a default. The
     vocabulary and the counts for noise come from the training split alone; `min_count` is 1, or 2 where <unk> would
-    not be trained otherwise (`word_choice`). The same text gives the same bytes
-    whatever `num_workers` is. `progress` is told how many bytes of how many are done; of 0 is unknown. `notice` is told
-    of what looks wrong with the text.
+    not be trained otherwise (`word_choice`). The tasks run in `num_workers` processes, or on an `executor`, which runs
+    so many at once; its workers must see the directory of `out`. The same text gives the same bytes wherever they run,
+    and however many there are. `progress` is told how many bytes of how many are done; of 0 is unknown. `notice` is
+    told of what looks wrong with the text.
     """
     paths, out = [str(source) for source in sources], Path(out)
     given = {name: str(source) for name, source in (("valid", valid), ("test", test)) if source is not None}
@@ -112,11 +116,18 @@ def prepare(
         meter = Meter(progress, sum(map(text_bytes, itertools.chain.from_iterable(names.values()))))
         read = functools.partial(read_text, field=field, errors=errors, num_workers=num_workers, advance=meter.read)
         texts = [(split, itertools.chain.from_iterable(map(read, files))) for split, files in names.items()]
-    with atomic_directory(out) as directory, Workers(num_workers) as workers:
-        scratch = directory / "scratch"
-        scratch.mkdir()
+    # Another machine has another current directory.
+    place = out if executor is None else out.absolute()
+    with (
+        atomic_directory(place) as directory,
+        _scratch(directory) as scratch,
+        Workers(num_workers, executor) as workers,
+    ):
+        check_shared(workers, scratch)
         cutter = benchmark.cutter(normaliser) if benchmark else normaliser
-        number = functools.partial(number_and_store, normaliser=cutter, cut=cut, directory=scratch)
+        number = functools.partial(
+            number_and_store, normaliser=cutter, cut=cut, directory=scratch, is_shared=workers.are_given
+        )
         tally = Tally(scratch)
         stored = []
         num_unknown = 0
@@ -137,7 +148,6 @@ def prepare(
             ranking, min_count = choose_words(tally, max_words, min_count, num_unknown)
             vocabulary, num_types = Vocabulary([*SPECIALS, *ranking.words]), ranking.num_types
         encode_corpus(stored, directory, vocabulary, normaliser, num_types, min_count, workers, meter.encoded)
-        shutil.rmtree(scratch)
     if notice is not None and benchmark is None and (told := signs.notice("The text")) is not None:
         notice(
             f"{told} Give {argument('tokens', 'whitespace')} and {argument('sentences', 'lines')} to read the "
@@ -184,6 +194,19 @@ def read_text(
     if holds_records(name):
         return read_records(name, field, errors, advance)
     return read_documents(name, errors, advance)
+
+
+@contextlib.contextmanager
+def _scratch(directory: Path) -> Iterator[Path]:
+    """Make a place for numbered blocks, and remove it at the end."""
+    scratch, gone = directory / "scratch", directory / "gone"
+    scratch.mkdir()
+    try:
+        yield scratch
+    finally:
+        # A task that nobody waits for any more may still be running somewhere: now it cannot put a new file there.
+        scratch.rename(gone)
+    shutil.rmtree(gone)
 
 
 def _runs(documents: Iterable[tuple[str, Document]]) -> Iterator[tuple[str, Iterator[Document]]]:

@@ -23,6 +23,7 @@ EXTRAS = {
     "ngram": ("kenlm",),
     "export": ("torch", "onnx", "onnxruntime", "transformers", "tokenizers"),
     "serve": ("torch", "fastapi", "starlette", "pydantic", "uvicorn", "h11"),
+    "cluster": ("dask", "distributed"),
 }
 # What a command cannot do anything without, looked for before it starts: nobody wants to hear of it after the training.
 COMMANDS = {

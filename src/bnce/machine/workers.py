@@ -1,4 +1,7 @@
-"""A map over processes that keeps the order and never runs far ahead of the one who reads it."""
+"""A map over workers that keeps the order and never runs far ahead of the one who reads it.
+
+The workers are processes of this machine, or whatever a given executor runs its tasks on.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
 from bnce.errors import UserError, argument
+from bnce.machine.cluster import Cluster
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -30,11 +33,24 @@ _MALLOC_SETTINGS = {-1: 2**29, -3: 2**25}
 
 
 class Workers:
-    """Processes that are started when there is work for them, and serve one map after another."""
+    """Processes that are started when there is work for them, or an executor; they serve one map after another.
 
-    def __init__(self, num_workers: int) -> None:
-        self.num_workers = num_workers
+    Of an executor, `num_workers` says how many tasks it runs at once. It is left open, for it belongs to the caller.
+    """
+
+    def __init__(self, num_workers: int, executor: Executor | None = None) -> None:
+        self._num_workers, self._executor = num_workers, executor
         self._pool: ProcessPoolExecutor | None = None
+
+    @property
+    def num_workers(self) -> int:
+        """How many tasks run at once; a cluster grows and shrinks."""
+        return self._executor.num_workers if isinstance(self._executor, Cluster) else self._num_workers
+
+    @property
+    def are_given(self) -> bool:
+        """Whether tasks run wherever an executor runs them, which may be on other machines."""
+        return self._executor is not None
 
     def __enter__(self) -> Workers:
         return self
@@ -51,21 +67,27 @@ class Workers:
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result]:
         """Yield function(item) for every item in turn."""
         items = iter(items)
-        first = list(itertools.islice(items, 2 if self.num_workers > 1 else 0))
-        if self._pool is None and len(first) < 2:
-            # A single item is done before a process has started.
-            yield from map(function, itertools.chain(first, items))
-            return
-        pool = self._start()
+        first: list[Item] = []
+        if self._executor is None and self._pool is None:
+            first = list(itertools.islice(items, 2 if self.num_workers > 1 else 0))
+            if len(first) < 2:
+                # A single item is done before a process has started.
+                yield from map(function, itertools.chain(first, items))
+                return
+        executor = self._executor or self._start()
         waiting: collections.deque[Future[Result]] = collections.deque()
         try:
             for item in itertools.chain(first, items):
-                waiting.append(pool.submit(function, item))
+                waiting.append(executor.submit(function, item))
                 if len(waiting) > _ITEMS_AHEAD * self.num_workers:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
-        except BrokenProcessPool as error:
+        except BrokenExecutor as error:
+            if self._executor is not None:
+                raise UserError(
+                    "A worker of the executor died, probably because memory ran out: run it again with fewer workers."
+                ) from error
             raise UserError(
                 f"One of {self.num_workers} worker processes died, probably because memory ran out: "
                 f"run it again with {argument('num_workers', 1)}."
@@ -73,6 +95,14 @@ class Workers:
         finally:
             for future in waiting:
                 future.cancel()
+
+    def ask(self, function: Callable[..., Result], *given: object) -> dict[str, Result | BaseException]:
+        """Run a short function on every worker of a cluster, or somewhere; give answers and errors by the worker."""
+        if isinstance(self._executor, Cluster):
+            return self._executor.ask_all(function, *given)
+        executor = self._executor or self._start()
+        future = executor.submit(function, *given)
+        return {"": future.exception() or future.result()}
 
     def _start(self) -> ProcessPoolExecutor:
         if self._pool is None:

@@ -1,0 +1,190 @@
+"""`bnce prepare --cluster`: the bytes of a local run whatever happens to workers, and one sentence where it cannot."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow
+import pytest
+from dask_machines import Machines
+
+from bnce.corpus.prepare import prepare
+from bnce.errors import UserError
+from bnce.machine import cluster
+from bnce.machine.cluster import connected
+from bnce.text import blocks
+from tests.cli.conftest import Command
+from tests.text.published import dump
+
+pytest.importorskip("distributed", reason="the extra cluster is not installed: Dask is not tested")
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    started = Machines(tmp_path_factory.mktemp("machines"))
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(f"Document {n}. It says word{n % 91}, and word{n % 7}!\n" for n in range(300)))
+    return path
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+
+
+def write_gzip(text: Path) -> list[str]:
+    packed = text.with_name("text.txt.gz")
+    packed.write_bytes(gzip.compress(text.read_bytes()))
+    return [str(packed)]
+
+
+def write_zstandard(text: Path) -> list[str]:
+    packed = text.with_name("text.txt.zst")
+    with pyarrow.CompressedOutputStream(str(packed), "zstd") as file:
+        file.write(text.read_bytes())
+    return [str(packed)]
+
+
+def write_dump(text: Path) -> list[str]:
+    text.with_name("enwik9").write_bytes(dump(60))
+    return ["ltcb", str(text.with_name("enwik9"))]
+
+
+@pytest.mark.parametrize("sources", [lambda text: [text], write_gzip, write_zstandard, write_dump])
+def test_same_bytes(
+    bnce: Command,
+    machines: Machines,
+    text: Path,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sources: Callable[[Path], list[str]],
+) -> None:
+    given = sources(text)
+    assert bnce("prepare", *given, "--out", place / "local", "--workers", 1).status == 0
+    monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 1000)
+    monkeypatch.chdir(place)
+    outcome = bnce("prepare", *given, "--out", "remote", "--cluster", machines.file, "--json")
+    assert outcome.json["corpus"] == "remote"
+    assert outcome.stderr == ""
+    assert files_of(place / "local") == files_of(place / "remote")
+    assert {path.name for path in place.iterdir()} == {"local", "remote"}
+
+
+def test_lost_worker_and_lost_scheduler(text: Path, place: Path, tmp_path: Path, monkeypatch) -> None:
+    """What a killed worker was at is done by the others; without its scheduler a cluster does nothing."""
+    prepare([text], place / "local")
+    monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 1000)
+    monkeypatch.setattr(cluster, "ANSWER_SECONDS", 1)
+    place_of_logs = tmp_path / "machines"
+    place_of_logs.mkdir()
+    machines = Machines(place_of_logs)
+    killed: list[int] = []
+
+    def kill_worker(*_: int) -> None:
+        if not killed:
+            victim = machines.workers[0]
+            killed.append(victim.pid)
+            # It stands still in the middle of a task, and is given more, before it ends.
+            os.kill(victim.pid, signal.SIGSTOP)
+            threading.Timer(1, victim.kill).start()
+
+    def kill_scheduler(done: int, total: int) -> None:
+        machines.scheduler.kill()
+
+    try:
+        with connected(str(machines.file)) as executor:
+            prepare([text], place / "remote", executor=executor, progress=kill_worker)
+            assert machines.workers[0].wait(30) == -signal.SIGKILL
+        assert files_of(place / "local") == files_of(place / "remote")
+        with pytest.raises(UserError) as caught, connected(str(machines.file)) as executor:
+            prepare([text], place / "never", executor=executor, progress=kill_scheduler)
+        told = f"The scheduler '{machines.file}' was lost or stopped: start it and its workers, and run it again."
+        assert str(caught.value) == told
+        assert {path.name for path in place.iterdir()} == {"local", "remote"}
+    finally:
+        machines.stop()
+
+
+def test_interrupt_leaves_nothing(machines: Machines, place: Path) -> None:
+    address = json.loads(machines.file.read_text())["address"]
+    command = [sys.executable, "-m", "bnce", "prepare", "-", "--out", str(place / "c"), "--cluster", address]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.stdin is not None
+    # More blocks than wait for their turn.
+    process.stdin.write(b"some words of text\n" * 500_000)
+    process.stdin.flush()
+    deadline = time.monotonic() + 30
+    while not any(path.stat().st_size for path in place.glob(".c.*.partial/scratch/*.numbers")):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, b"")
+    assert err == b"bnce: Stopped by Ctrl-C before the end.\n"
+    assert list(place.iterdir()) == []
+
+
+def test_task_errors_are_the_users(bnce: Command, machines: Machines, text: Path, place: Path) -> None:
+    text.write_bytes(text.read_bytes() + b"\xff\n")
+    outcome = bnce("prepare", text, "--out", place / "c", "--cluster", machines.file)
+    assert outcome.status == 2
+    assert "invalid UTF-8" in outcome.stderr
+    assert list(place.iterdir()) == []
+
+
+def test_versions_must_be_the_same(
+    refused: Callable[..., str], machines: Machines, text: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = cluster.__version__
+    monkeypatch.setattr(cluster, "__version__", "99.1")
+    told = refused("prepare", text, "--out", place / "c", "--cluster", machines.file)
+    assert f"has bnce {own} but this is bnce 99.1: install the same version wherever workers run." in told
+    with pytest.raises(UserError, match=r"has bnce 99\.1 but this is bnce 98"):
+        cluster.run_alike({"bnce": "98"}, list)
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense://x", "nowhere", "", "text.txt"])
+def test_nobody_answers(
+    refused: Callable[..., str], text: Path, place: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "ANSWER_SECONDS", 0.3)
+    monkeypatch.chdir(text.parent)
+    start = time.monotonic()
+    told = refused("prepare", text, "--out", place / "c", "--cluster", address)
+    assert time.monotonic() - start < 8
+    assert f"No Dask scheduler answers at '{address}': start one with 'dask scheduler'" in told
+    assert list(place.iterdir()) == []
+
+
+def test_workers_are_of_this_machine(refused: Callable[..., str], text: Path, place: Path) -> None:
+    told = refused("prepare", text, "--out", place / "c", "--cluster", "tcp://host:8786", "--workers", 2)
+    assert "leave out --workers or --cluster" in told
+
+
+def test_missing_package(refused: Callable[..., str], text: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    told = refused("prepare", text, "--out", place / "c", "--cluster", "tcp://host:8786")
+    assert told == (
+        "bnce: --cluster needs the package 'distributed', which is not installed: run pip install 'bnce[cluster]'."
+    )
