@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from bnce import kernels
 from bnce.errors import UserError, unknown_name
 from bnce.kinds.losses import LOSSES
-from bnce.losses import Counted, count_targets, get_each, get_loss
+from bnce.losses import Counted, count_targets, get_each, get_fused, get_loss
+from bnce.losses.counted import NO_INDEX
 from bnce.losses.output_batch import OutputBatch
 from bnce.losses.softmax_forms import FORMS
 from bnce.machine.precision import at_least_float32
@@ -70,7 +71,7 @@ class OutputLayer(nn.Module):
             )
         self.hidden_size, self.vocab_size = hidden_size, vocab_size
         self.loss_name = loss
-        self._loss = get_loss(loss)
+        self._loss, self._fused = get_loss(loss), get_fused(loss) if reduction != "none" else None
         self.drawn = drawn
         self._check_noise(num_noise)
         if isinstance(self.noise, Running) and num_noise:
@@ -162,11 +163,18 @@ class OutputLayer(nn.Module):
         (N, D) with the padding left out.
         """
         hidden_TBD, target_TB, mask_TB, stream_TB = self._as_chunk(hidden, targets, mask, streams)
+        is_observed = self.training and isinstance(self.noise, Running) and not torch.compiler.is_compiling()
+        if self._fused is not None and not is_observed:
+            batch = self._batch(hidden_TBD, target_TB, mask_TB, stream_TB, ignore_index=self.ignore_index)
+            loss = self._fused(batch, self.reduction == "mean")
+            if loss is not None:
+                return loss
         counted = count_targets(self.loss_name, target_TB, mask_TB, self.ignore_index, self.num_noise, stream_TB)
-        counted = counted._replace(target_TB=self._in_range(counted.target_TB))
-        if self.training and isinstance(self.noise, Running) and not torch.compiler.is_compiling():
-            self.noise.observe(counted.target_TB, counted.is_trained)
-        batch = self._batch(hidden_TBD, counted.target_TB, counted=counted, stream_TB=stream_TB)
+        target_TB = self._in_range(counted.target_TB)
+        if is_observed:
+            assert isinstance(self.noise, Running)
+            self.noise.observe(target_TB, counted.is_trained)
+        batch = self._batch(hidden_TBD, target_TB, counted.is_trained, stream_TB, counted=counted)
         if self._each is not None:
             loss_TB = self._each(batch)
             return (loss_TB.t() if self.batch_first and targets.ndim == 2 else loss_TB).reshape(targets.shape)
@@ -177,22 +185,23 @@ class OutputLayer(nn.Module):
         self, hidden: Tensor, targets: Tensor, mask: Tensor | None, streams: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Check shapes and put the time steps first; (N, D) is one step."""
-        if hidden.ndim not in (2, 3) or hidden.shape[:-1] != targets.shape or hidden.shape[-1] != self.hidden_size:
-            shape = "B, T" if self.batch_first else "T, B"
+        shape = targets.shape
+        if len(shape) not in (1, 2) or hidden.shape != (*shape, self.hidden_size):
+            sizes = "B, T" if self.batch_first else "T, B"
             raise UserError(
-                f"hidden {tuple(hidden.shape)} and targets {tuple(targets.shape)} do not fit: "
-                f"give ({shape}, {self.hidden_size}) with ({shape}), or (N, {self.hidden_size}) with (N,)."
+                f"hidden {tuple(hidden.shape)} and targets {tuple(shape)} do not fit: "
+                f"give ({sizes}, {self.hidden_size}) with ({sizes}), or (N, {self.hidden_size}) with (N,)."
             )
         for name, given in (("mask", mask), ("streams", streams)):
-            if given is not None and given.shape != targets.shape:
-                raise UserError(f"{name} {tuple(given.shape)} must have the shape of targets, {tuple(targets.shape)}.")
+            if given is not None and given.shape != shape:
+                raise UserError(f"{name} {tuple(given.shape)} must have the shape of targets, {tuple(shape)}.")
         if streams is not None and not LOSSES.find(self.loss_name).whole_chunk:
             raise UserError(f"The loss {self.loss_name} knows no streams: leave them out, or use chunk-bnce.")
+        if len(shape) == 2 and not self.batch_first:
+            return hidden, targets, mask, streams
 
         def arrange(tensor: Tensor) -> Tensor:
-            if hidden.ndim == 2:
-                return tensor.unsqueeze(0)
-            return tensor.transpose(0, 1) if self.batch_first else tensor
+            return tensor.unsqueeze(0) if len(shape) == 1 else tensor.transpose(0, 1)
 
         return (
             arrange(hidden),
@@ -226,11 +235,11 @@ class OutputLayer(nn.Module):
         hidden_TBD: Tensor,
         target_TB: Tensor,
         valid_TB: Tensor | None = None,
-        counted: Counted | None = None,
         stream_TB: Tensor | None = None,
+        *,
+        counted: Counted | None = None,
+        ignore_index: int = NO_INDEX,
     ) -> OutputBatch:
-        if counted is not None and not LOSSES.find(self.loss_name).batch_is_noise:
-            valid_TB = counted.is_trained
         return OutputBatch(
             hidden_TBD=hidden_TBD,
             target_TB=target_TB,
@@ -244,6 +253,7 @@ class OutputLayer(nn.Module):
             sparse=self.sparse,
             counted=counted,
             stream_TB=stream_TB,
+            ignore_index=ignore_index,
             softmax=self.softmax,
             max_distinct_targets=self.max_distinct_targets,
         )

@@ -9,6 +9,7 @@ Legend: V rows of the table, N gathered rows, D columns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -34,9 +35,15 @@ class _Gather(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (words,) = ctx.saved_tensors
         values = grads[0].reshape(-1, *ctx.table_shape[1:])
-        # The words were read with, so they are in range; checking again would make a GPU's host wait.
-        with torch.sparse.check_sparse_tensor_invariants(enable=False):
-            return torch.sparse_coo_tensor(words.reshape(1, -1), values, ctx.table_shape), None
+        return table_gradient(ctx.table_shape, words.reshape(-1), values), None
+
+
+def table_gradient(shape: Sequence[int], words_N: Tensor, values_ND: Tensor, *, sparse: bool = True) -> Tensor:
+    """Make the gradient of a table (V, …) of the gradients of rows that were read from it."""
+    if not sparse:
+        return values_ND.new_zeros(shape).index_add_(0, words_N, values_ND)
+    # The words were read with, so they are in range; checking again would make a GPU's host wait.
+    return torch.sparse_coo_tensor(words_N.unsqueeze(0), values_ND, tuple(shape), check_invariants=False)
 
 
 def row_gradients(grad: Tensor) -> tuple[Tensor, Tensor]:

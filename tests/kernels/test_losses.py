@@ -131,13 +131,13 @@ def test_distinct_words_are_found_at_a_fixed_shape(
     from bnce.kernels.merged_chunk_nce import distinct_words
 
     target = torch.randint(0, num_words, (num_steps, num_streams), device=device)
-    word, column, count, found = distinct_words(target, None, 40, V)
+    word, column, count, _ = distinct_words(target, 40, V)
     expected_word, expected_count = target.unique(return_counts=True)
-    assert int(found) == len(expected_word)
+    found = len(expected_word)
     assert torch.equal(word[column.long()], target)
-    assert torch.equal(word[: int(found)].sort().values, expected_word)
-    assert torch.equal(count[word[: int(found)].argsort()].cpu().long(), expected_count.cpu())
-    assert not count[int(found) :].any()
+    assert torch.equal(word[:found].sort().values, expected_word)
+    assert torch.equal(count[word[:found].argsort()].cpu().long(), expected_count.cpu())
+    assert not count[found:].any()
 
 
 def test_a_target_that_is_no_word_gives_nan_and_writes_nowhere(device: torch.device) -> None:
@@ -148,8 +148,8 @@ def test_a_target_that_is_no_word_gives_nan_and_writes_nowhere(device: torch.dev
     beyond = scratch(2 * V, target.device)[V:]  # of a larger table on the same device
     beyond.fill_(77)
     target[1, 2] = V + 3
-    _, column, count, _ = distinct_words(target, None, 40, V)
-    assert int(column[1, 2]) == -1
+    _, column, count, _ = distinct_words(target, 40, V)
+    assert int(column[1, 2]) == -2
     assert int(count.sum()) == T * B - 1
     assert bool((beyond == 77).all())
     leaves = [torch.randn(shape, device=device).requires_grad_() for shape in [(T, B, D), (V, D), (V,), ()]]
@@ -172,7 +172,7 @@ def test_chunk_loss_with_words_merged_equals_its_plain_form(
 
 
 def test_more_words_than_were_announced_are_not_a_result(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bnce.losses.merged_chunk_nce.COLUMNS", 1)
+    monkeypatch.setattr("bnce.losses.fused_chunk_nce.COLUMNS", 1)
     leaves = [torch.randn(shape, device=device).requires_grad_() for shape in [(T, B, D), (V, D), (V,), ()]]
     target = torch.arange(T * B, device=device).reshape(T, B)
     assert loss_and_gradients("chunk-bnce", leaves, target, most=T * B)[0].isfinite()

@@ -18,7 +18,7 @@ from torch import Tensor
 from bnce.errors import UserError
 from bnce.kinds.losses import LOSSES
 from bnce.losses import OutputBatch, get_loss, reference
-from bnce.losses.batch_nce import batch_nce
+from bnce.losses.sampled_nce import nce
 
 EPS = torch.finfo(torch.float32).eps
 PARAMETERS = ("hidden_TBD", "weight_VD", "bias_V", "log_z")
@@ -125,4 +125,4 @@ def test_unknown_loss_suggests_the_near_one() -> None:
     with pytest.raises(UserError) as caught:
         get_loss("bncee")
     assert str(caught.value) == f"Unknown loss 'bncee': choose one of {', '.join(LOSSES.names)}. Did you mean 'bnce'?"
-    assert get_loss("bnce") is batch_nce
+    assert get_loss("nce") is nce

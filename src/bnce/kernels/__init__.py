@@ -37,17 +37,12 @@ def _in_two_bytes(tensor: Tensor) -> bool:
     return tensor.dtype.itemsize < 4
 
 
-def _fits_one_block(tensor: Tensor) -> bool:
-    return tensor.shape[-1] <= 2**14
-
-
 def _without_gradient_on_a_gpu(tensor: Tensor) -> bool:
     return tensor.is_cuda and not torch.is_grad_enabled()
 
 
 # What a module asks for beside a device that runs Triton.
 _CONDITIONS: dict[str, Callable[[Tensor], bool]] = {
-    "counted": _fits_one_block,
     "dense": _under_autocast,
     "log_normaliser": _without_gradient_on_a_gpu,
     "recurrence": _under_autocast,
@@ -119,7 +114,6 @@ def _import_all() -> None:
         adam,
         batch_nce,
         chunk_nce,
-        counted,
         dense,
         log_normaliser,
         merged_chunk_nce,
@@ -128,5 +122,5 @@ def _import_all() -> None:
         softmax,
     )
 
-    modules = (adam, batch_nce, chunk_nce, counted, dense, log_normaliser, merged_chunk_nce, recurrence, rows, softmax)
+    modules = (adam, batch_nce, chunk_nce, dense, log_normaliser, merged_chunk_nce, recurrence, rows, softmax)
     _MODULES.update({module.__name__.rpartition(".")[2]: module for module in modules})

@@ -1,4 +1,4 @@
-"""The elementwise part of B-NCE in one pass: from products to the loss and the paper's gradient matrix G.
+"""B-NCE in few passes: the columns of each step, and from products to the loss and the paper's gradient matrix G.
 
 Legend: T time steps, B streams, M columns.
 """
@@ -10,63 +10,48 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from bnce.kernels.columns import add_up, columns
+
+__all__ = ["add_up", "columns", "loss_and_gradient"]
+
 
 @triton.jit
-def _loss_and_gradient(
-    product_TBM,
-    offset_TM,
-    stream_TB,
-    loss_TB,
-    gradient_TBM,
-    B,
-    M: tl.constexpr,
-    MASKED: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+def _loss_and_gradient(product_TBM, offset_TM, loss_TB, gradient_TBM, B, M: tl.constexpr, BLOCK: tl.constexpr):
     position = tl.program_id(0).to(tl.int64)
     step, stream = position // B, position % B
+    own_offset = tl.load(offset_TM + step * M + stream)
+    is_trained = own_offset > -float("inf")
     total = 0.0
     for begin in range(0, M, BLOCK):
         column = begin + tl.arange(0, BLOCK)
         inside = column < M
+        offset = tl.load(offset_TM + step * M + column, mask=inside, other=-float("inf"))
         score = tl.load(product_TBM + position * M + column, mask=inside, other=0.0).to(tl.float32)
-        score += tl.load(offset_TM + step * M + column, mask=inside, other=0.0)
+        # A column that does not count has the score −∞, which makes both of its terms zero.
+        score += tl.where(offset == offset, offset, -float("inf"))
         own = column == stream
-        counts = inside
-        if MASKED:
-            # Columns beyond the batch are drawn words, which always count.
-            is_target = column < B
-            counts &= tl.load(stream_TB + step * B + column, mask=inside & is_target, other=0) >= 0
-            counts &= tl.load(stream_TB + position) >= 0
         # softplus(s) = max(s, 0) + ln(1 + exp(−|s|)), and softplus(−s) for the position's own target.
         small = tl.exp(-tl.abs(score))
         signed = tl.where(own, -score, score)
-        loss = tl.maximum(signed, 0.0) + tl.log(1.0 + small)
-        total += tl.sum(tl.where(counts, loss, 0.0))
+        total += tl.sum(tl.maximum(signed, 0.0) + tl.log(1.0 + small))
         sigma = tl.where(score >= 0.0, 1.0, small) / (1.0 + small)
-        gradient = tl.where(counts, sigma - tl.where(own, 1.0, 0.0), 0.0)
+        gradient = tl.where(is_trained, sigma - tl.where(own, 1.0, 0.0), 0.0)
         tl.store(gradient_TBM + position * M + column, gradient.to(gradient_TBM.dtype.element_ty), mask=inside)
-    tl.store(loss_TB + position, total)
+    # A target that is no word must not pass for one: its offset is not a number, and so is its loss.
+    untrained = tl.where(own_offset == own_offset, 0.0, own_offset)
+    tl.store(loss_TB + position, tl.where(is_trained, total, untrained))
 
 
-def loss_and_gradient(
-    product_TBM: Tensor, offset_TM: Tensor, stream_TB: Tensor | None, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """Compute the summed loss and G = σ(s) − I in `dtype`, for s = product + offset."""
+def loss_and_gradient(product_TBM: Tensor, offset_TM: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Compute the loss of every position (T, B), and G = σ(s) − I in `dtype`, for s = product + offset.
+
+    A position whose own offset is −∞ does not count: it has no loss and is no noise. One whose offset is not a number
+    is as little noise, and its loss is not a number.
+    """
     T, B, M = product_TBM.shape
     loss_TB = torch.empty(T, B, dtype=torch.float32, device=product_TBM.device)
     gradient_TBM = torch.empty(T, B, M, dtype=dtype, device=product_TBM.device)
-    is_masked = stream_TB is not None
-    # Where all positions count, any pointer will do in place of their streams.
     _loss_and_gradient[(T * B,)](
-        product_TBM,
-        offset_TM.contiguous(),
-        stream_TB if is_masked else loss_TB,
-        loss_TB,
-        gradient_TBM,
-        B,
-        M,
-        MASKED=is_masked,
-        BLOCK=min(1024, triton.next_power_of_2(M)),
+        product_TBM, offset_TM, loss_TB, gradient_TBM, B, M, BLOCK=min(1024, triton.next_power_of_2(M))
     )
-    return loss_TB.sum(), gradient_TBM
+    return loss_TB, gradient_TBM

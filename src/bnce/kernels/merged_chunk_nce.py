@@ -5,100 +5,206 @@ Legend: T time steps, B streams, N = T·B positions, R positions of a block, U c
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from bnce.kernels.columns import add_up, as_numbers, columns, is_valid, widen
 from bnce.kernels.scratch import scratch
 
+__all__ = ["add_up", "columns", "distinct_words", "loss_and_gradient_", "widen"]
+
 BLOCK = 1024
+NONE, UNKNOWN = -1, -2  # the columns of a position that does not count, and of one whose word has no column
 
 
 @triton.jit
-def _word(word_N, stream_N, place, N, V, MASKED: tl.constexpr):
-    """Read the word of a place, or −1 where none counts and where there is no such word."""
-    word = tl.load(word_N + place, mask=place < N, other=-1)
-    word = tl.where(word < V, word, -1)
-    if MASKED:
-        word = tl.where(tl.load(stream_N + place, mask=place < N, other=-1) >= 0, word, -1)
-    return word
+def _word(target_TB, mask_TB, place, N, V, ignore_index, COUNTED: tl.constexpr, MASKED: tl.constexpr):
+    """Read the word of a place, −1 where none counts, and −2 where it is no word."""
+    valid = place < N
+    target = tl.load(target_TB + place, mask=valid, other=0)
+    if COUNTED:
+        valid = is_valid(target, mask_TB, place, valid, ignore_index, MASKED)
+    return tl.where(valid, tl.where((target >= 0) & (target < V), target, -2), -1)
 
 
 @triton.jit
-def _clear(scratch_V, word_N, stream_N, N, V, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+def _prepare(
+    scratch_V,
+    target_TB,
+    mask_TB,
+    word_U,
+    count_U,
+    sizes,
+    ignore_index,
+    T,
+    B,
+    U,
+    V,
+    COUNTED: tl.constexpr,
+    MASKED: tl.constexpr,
+    STEPS: tl.constexpr,
+    STREAMS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    word = _word(word_N, stream_N, place, N, V, MASKED)
+    word = _word(target_TB, mask_TB, place, T * B, V, ignore_index, COUNTED, MASKED)
     tl.store(scratch_V + word, -1, mask=word >= 0)
+    # Unused columns name words that differ, so that adding nothing to their rows is nowhere a queue.
+    tl.store(word_U + place, (place % V).to(tl.int64), mask=place < U)
+    tl.store(count_U + place, 0, mask=place < U)
+    if COUNTED:
+        # The positions of each stream that count, a few time steps at once.
+        for begin in range(tl.program_id(0) * STREAMS, B, tl.num_programs(0) * STREAMS):
+            stream = (begin + tl.arange(0, STREAMS))[None, :]
+            size = tl.zeros((STEPS, STREAMS), dtype=tl.int32)
+            for first in range(0, T, STEPS):
+                step = (first + tl.arange(0, STEPS))[:, None]
+                inside = (step < T) & (stream < B)
+                target = tl.load(target_TB + step * B + stream, mask=inside, other=0)
+                size += is_valid(target, mask_TB, step * B + stream, inside, ignore_index, MASKED).to(tl.int32)
+            stream = begin + tl.arange(0, STREAMS)
+            tl.store(sizes + 2 + stream, tl.sum(size, 0), mask=stream < B)
 
 
 @triton.jit
-def _claim(scratch_V, word_N, stream_N, N, V, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+def _claim(
+    scratch_V,
+    target_TB,
+    mask_TB,
+    ignore_index,
+    N,
+    V,
+    COUNTED: tl.constexpr,
+    MASKED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    word = _word(word_N, stream_N, place, N, V, MASKED)
+    word = _word(target_TB, mask_TB, place, N, V, ignore_index, COUNTED, MASKED)
     tl.atomic_max(scratch_V + word, place, mask=word >= 0, sem="relaxed")
 
 
 @triton.jit
 def _number(
-    scratch_V, word_N, stream_N, rank_N, word_U, count_U, column_N, N, U, V, MASKED: tl.constexpr, BLOCK: tl.constexpr
+    scratch_V,
+    target_TB,
+    mask_TB,
+    word_U,
+    count_U,
+    column_N,
+    sizes,
+    ignore_index,
+    N,
+    B,
+    U,
+    V,
+    COUNTED: tl.constexpr,
+    MASKED: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    word = _word(word_N, stream_N, place, N, V, MASKED)
-    inside = word >= 0
-    last = tl.load(scratch_V + word, mask=inside, other=0)
-    column = tl.load(rank_N + last, mask=inside, other=1) - 1
-    fits = inside & (column < U)
-    tl.store(column_N + place, column, mask=fits)
-    tl.store(word_U + column, word, mask=fits & (last == place))
-    tl.atomic_add(count_U + column, 1, mask=fits, sem="relaxed")
+    # One program: columns are numbered in the order of their words' last places, whichever thread comes first.
+    lane = tl.arange(0, BLOCK)
+    if COUNTED:
+        size = tl.zeros((BLOCK,), dtype=tl.int32)
+        largest = tl.zeros((BLOCK,), dtype=tl.int32)
+        for first in range(0, B, BLOCK):
+            part = tl.load(sizes + 2 + first + lane, mask=first + lane < B, other=0)
+            size += part
+            largest = tl.maximum(largest, part)
+        num_valid = tl.sum(size)
+        # Where all that count are of one stream, none of them finds noise.
+        tl.store(sizes, tl.where(tl.max(largest) < num_valid, num_valid, 0))
+        tl.store(sizes + 1, num_valid)
+    num_words = 0
+    for first in range(0, N, BLOCK):
+        place = first + lane
+        word = _word(target_TB, mask_TB, place, N, V, ignore_index, COUNTED, MASKED)
+        is_last = tl.load(scratch_V + word, mask=word >= 0, other=-1, cache_modifier=".cg") == place
+        column = num_words + tl.cumsum(is_last.to(tl.int32), 0) - 1
+        num_words += tl.sum(is_last.to(tl.int32))
+        # Every lane must have read before one of them writes the word's column over its last place.
+        tl.debug_barrier()
+        tl.store(scratch_V + word, -2 - column, mask=is_last)
+    tl.debug_barrier()
+    for first in range(0, N, BLOCK):
+        place = first + lane
+        word = _word(target_TB, mask_TB, place, N, V, ignore_index, COUNTED, MASKED)
+        column = -2 - tl.load(scratch_V + word, mask=word >= 0, other=0, cache_modifier=".cg")
+        fits = (word >= 0) & (column < U)
+        tl.store(column_N + place, tl.where(fits, column, tl.where(word == -1, -1, -2)), mask=place < N)
+        tl.store(word_U + column, word.to(tl.int64), mask=fits)  # equal words write equal values
+        tl.atomic_add(count_U + column, 1, mask=fits, sem="relaxed")
 
 
 def distinct_words(
-    word_TB: Tensor, stream_TB: Tensor | None, max_columns: int, vocab_size: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Give the different words (U,), each position's column (T, B), how often each occurs (U,), and how many there are.
+    target_TB: Tensor,
+    max_columns: int,
+    vocab_size: int,
+    *,
+    counted: bool = False,
+    mask_TB: Tensor | None = None,
+    ignore_index: int = 0,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Give the different words (U,), each position's column (T, B), and how often each word occurs (U,).
 
-    U is `max_columns` whatever the data: columns beyond the last word hold some word that occurs 0 times. A word's last
-    position claims it, so the answer does not depend on which thread comes first. A position of the stream −1 does not
-    count, and has the column −1.
+    U is `max_columns` whatever the data: columns beyond the last word hold some word that occurs 0 times. A position
+    that does not count has the column −1, one whose word has no column −2: there are more words than columns, or it is
+    no word. `counted` also gives numbers of positions (2 + B,): of those that find noise, of all that count, and of
+    those of each stream that count.
     """
-    word_N = word_TB.reshape(-1)
-    N, device = len(word_N), word_N.device
-    is_masked = stream_TB is not None
-    stream_N = word_N if stream_TB is None else stream_TB  # any pointer will do where none is read
+    T, B = target_TB.shape
+    N, device = T * B, target_TB.device
+    target_TB = target_TB.contiguous()
     scratch_V = scratch(vocab_size, device)  # read only where it was written
-    # Unused columns name words that differ, so that adding nothing to their rows is nowhere a queue.
-    word_U = torch.arange(max_columns, device=device) % vocab_size
-    count_U = torch.zeros(max_columns, dtype=torch.int32, device=device)
-    column_N = torch.full((N,), -1, dtype=torch.int32, device=device)
-    grid = (triton.cdiv(N, BLOCK),)
-    _clear[grid](scratch_V, word_N, stream_N, N, vocab_size, MASKED=is_masked, BLOCK=BLOCK)
-    _claim[grid](scratch_V, word_N, stream_N, N, vocab_size, MASKED=is_masked, BLOCK=BLOCK)
-    # A position that does not count never claims a word, whichever stands there in its place. Numbers that are no words
-    # must not be looked up: a GPU would end the process.
-    known_N = word_N.clamp(0, vocab_size - 1)
-    is_last_N = scratch_V.index_select(0, known_N) == torch.arange(N, dtype=torch.int32, device=device)
-    if stream_TB is not None:
-        is_last_N &= stream_TB.reshape(-1) >= 0
-    rank_N = torch.cumsum(is_last_N, 0, dtype=torch.int32)
-    _number[grid](
+    word_U = torch.empty(max_columns, dtype=torch.int64, device=device)
+    count_U = torch.empty(max_columns, dtype=torch.int32, device=device)
+    column_TB = torch.empty(T, B, dtype=torch.int32, device=device)
+    sizes = torch.empty(2 + B, dtype=torch.int32, device=device) if counted else None
+    is_masked = mask_TB is not None
+    mask = target_TB if mask_TB is None else as_numbers(mask_TB)  # any pointer will do where none is read
+    steps = min(64, triton.next_power_of_2(T))
+    _prepare[(triton.cdiv(max(N, max_columns), BLOCK),)](
         scratch_V,
-        word_N,
-        stream_N,
-        rank_N,
+        target_TB,
+        mask,
         word_U,
         count_U,
-        column_N,
-        N,
+        count_U if sizes is None else sizes,
+        ignore_index,
+        T,
+        B,
         max_columns,
         vocab_size,
+        COUNTED=counted,
         MASKED=is_masked,
+        STEPS=steps,
+        STREAMS=64,
         BLOCK=BLOCK,
     )
-    return word_U, column_N.reshape(word_TB.shape), count_U, rank_N[-1]
+    _claim[(triton.cdiv(N, BLOCK),)](
+        scratch_V, target_TB, mask, ignore_index, N, vocab_size, COUNTED=counted, MASKED=is_masked, BLOCK=BLOCK
+    )
+    block = min(8192, triton.next_power_of_2(N))
+    _number[(1,)](
+        scratch_V,
+        target_TB,
+        mask,
+        word_U,
+        count_U,
+        column_TB,
+        count_U if sizes is None else sizes,
+        ignore_index,
+        N,
+        B,
+        max_columns,
+        vocab_size,
+        COUNTED=counted,
+        MASKED=is_masked,
+        BLOCK=block,
+        num_warps=16 if block > 4096 else 4,
+    )
+    return word_U, column_TB, count_U, sizes
 
 
 @triton.jit
@@ -106,36 +212,36 @@ def _loss_and_gradient(
     product_RU,
     offset_U,
     count_U,
-    of_stream_LS,
-    stream_N,
-    target_N,
-    log_num_noise_N,
-    loss_R,
+    column_TB,
+    sizes,
+    loss_N,
     begin,
-    L,
-    S,
+    T,
+    B,
     U: tl.constexpr,
     STEPS: tl.constexpr,
-    DIFFERS: tl.constexpr,
+    COUNTED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     place = product_RU + tl.program_id(0).to(tl.int64) * U
     position = begin + tl.program_id(0)
-    stream = tl.load(stream_N + position)
-    target = tl.load(target_N + position)
-    log_num_noise = 0.0
-    if DIFFERS:
-        log_num_noise = tl.load(log_num_noise_N + position)
-    if stream < 0 or target < 0:
+    stream = position % B
+    target = tl.load(column_TB + position)
+    num_noise = (B - 1) * T
+    log_num_noise = 0.0  # where all see as many, it is in the offset
+    if COUNTED:
+        num_noise = tl.load(sizes + 1) - tl.load(sizes + 2 + stream)
+        log_num_noise = tl.log(tl.maximum(num_noise, 1).to(tl.float32))
+    if target < 0 or num_noise <= 0:
         # A position that does not count; or whose target found no column, such as one that is no word.
         for first in range(0, U, BLOCK):
             column = first + tl.arange(0, BLOCK)
             tl.store(place + column, tl.zeros((BLOCK,), product_RU.dtype.element_ty), mask=column < U)
-        tl.store(loss_R + tl.program_id(0), tl.where(stream < 0, 0.0, float("nan")))
+        tl.store(loss_N + position, tl.where(target == -2, float("nan"), 0.0))
     else:
         step = tl.arange(0, STEPS)
         # What the position's own stream brought into the columns, to be taken out again; its own target among them.
-        own = tl.load(of_stream_LS + step * S + stream, mask=step < L, other=-1)
+        own = tl.load(column_TB + step * B + stream, mask=step < T, other=-1)
         is_own = own >= 0
         own_score = tl.load(place + own, mask=is_own, other=0.0).to(tl.float32) - log_num_noise
         own_score += tl.load(offset_U + own, mask=is_own, other=0.0)
@@ -160,33 +266,36 @@ def _loss_and_gradient(
             total += count * (tl.maximum(score, 0.0) + tl.log(1.0 + shrunk))
             sigma = tl.where(score >= 0.0, 1.0, shrunk) / (1.0 + shrunk)
             tl.store(place + column, (count * sigma).to(product_RU.dtype.element_ty), mask=inside)
-        tl.store(loss_R + tl.program_id(0), tl.sum(total) - taken_out + put_in)
+        tl.store(loss_N + position, tl.sum(total) - taken_out + put_in)
         tl.debug_barrier()
         # Equal words of the stream write equal values to one place.
         tl.store(place + own, own_gradient.to(product_RU.dtype.element_ty), mask=is_own)
 
 
-def loss_and_gradient_(product_RU: Tensor, offset_U: Tensor, count_U: Tensor, places: Any, begin: int) -> Tensor:
-    """Compute the loss of the positions from `begin` on; in the products' place comes the gradient of their scores."""
-    (R, U), (L, S) = product_RU.shape, places.of_stream.shape
-    loss_R = torch.empty(R, dtype=torch.float32, device=product_RU.device)
-    differs = places.log_num_noise_N is not None
+def loss_and_gradient_(
+    product_RU: Tensor,
+    offset_U: Tensor,
+    count_U: Tensor,
+    column_TB: Tensor,
+    sizes: Tensor | None,
+    loss_N: Tensor,
+    begin: int,
+) -> None:
+    """Write the loss of the positions from `begin` on; in the products' place comes the gradient of their scores."""
+    (R, U), (T, B) = product_RU.shape, column_TB.shape
     _loss_and_gradient[(R,)](
         product_RU,
         offset_U,
         count_U,
-        places.of_stream,
-        places.stream_N,
-        places.target_N,
-        places.log_num_noise_N if differs else offset_U,  # any pointer will do where none is read
-        loss_R,
+        column_TB,
+        count_U if sizes is None else sizes,  # any pointer will do where none is read
+        loss_N,
         begin,
-        L,
-        S,
+        T,
+        B,
         U=U,
-        STEPS=triton.next_power_of_2(L),
-        DIFFERS=differs,
+        STEPS=triton.next_power_of_2(T),
+        COUNTED=sizes is not None,
         BLOCK=min(BLOCK, triton.next_power_of_2(U)),
         num_warps=4,
     )
-    return loss_R.sum()

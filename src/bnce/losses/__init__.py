@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from torch import Tensor
@@ -9,18 +10,37 @@ from torch import Tensor
 from bnce.errors import UserError
 from bnce.kinds.kind import load
 from bnce.kinds.losses import LOSSES
+from bnce.losses import fused_batch_nce, fused_chunk_nce
 from bnce.losses.counted import Counted, count_ids, count_positions, count_steps, count_streams
 from bnce.losses.output_batch import OutputBatch
 
-__all__ = ["Counted", "Loss", "OutputBatch", "count_targets", "get_each", "get_loss"]
+__all__ = ["Counted", "FusedLoss", "Loss", "OutputBatch", "count_targets", "get_each", "get_fused", "get_loss"]
 
 Loss = Callable[[OutputBatch], Tensor]
+# A loss that counts positions on its way: their sum, or their mean if that is asked for; None: it cannot here.
+FusedLoss = Callable[[OutputBatch, bool], Tensor | None]
+
+_FUSED: dict[str, FusedLoss] = {
+    "bnce": fused_batch_nce.fused_batch_nce,
+    "chunk-bnce": fused_chunk_nce.fused_chunk_nce,
+}
 
 
 def get_loss(name: str) -> Loss:
     """Find a loss by its name."""
-    loss: Loss = LOSSES.find(name).load()
-    return loss
+    plain: Loss = LOSSES.find(name).load()
+    fused = get_fused(name)
+    return plain if fused is None else functools.partial(_fused_or_plain, fused, plain)
+
+
+def get_fused(name: str) -> FusedLoss | None:
+    """Find the fused form of a loss, if there is one."""
+    return _FUSED.get(name)
+
+
+def _fused_or_plain(fused: FusedLoss, plain: Loss, batch: OutputBatch) -> Tensor:
+    loss = fused(batch, False)
+    return plain(batch) if loss is None else loss
 
 
 def get_each(name: str) -> Loss:

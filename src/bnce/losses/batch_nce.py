@@ -35,7 +35,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bnce import kernels
 from bnce.errors import UserError
 from bnce.losses.first_order import first_order_only
 from bnce.losses.output_batch import OutputBatch
@@ -43,7 +42,7 @@ from bnce.machine.precision import at_least_float32, product_dtype, product_in_f
 
 
 def batch_nce(batch: OutputBatch) -> Tensor:
-    """Sum the B-NCE loss over the positions that count; K > 0 makes it adaptive."""
+    """Sum the B-NCE loss over the positions that count; K > 0 makes it adaptive. `fused_batch_nce` is a faster twin."""
     weight_TMD, offset_TM, stream_TB = _columns(batch)
     loss: Tensor = _BatchNce.apply(batch.hidden_TBD, weight_TMD, offset_TM, stream_TB, product_dtype(weight_TMD))
     return loss
@@ -60,18 +59,10 @@ def batch_nce_each(batch: OutputBatch) -> Tensor:
 
 def _columns(batch: OutputBatch) -> tuple[Tensor, Tensor, Tensor | None]:
     """Give the output rows and offsets of the columns, and each position's stream, −1 where it does not count."""
-    T, B = batch.target_TB.shape
-    K = batch.num_noise
-    if B + K < 2:
-        raise UserError(
-            f"B-NCE needs noise words, but the batch has {B} target and num_noise is {K}: "
-            "use a batch of at least 2 or set num_noise above 0."
-        )
+    check_noise(batch)
+    B, K = batch.target_TB.shape[1], batch.num_noise
     counted = batch.count_steps()
-    column_TM = batch.target_TB
-    if K:
-        # Section 3.2: K further words, shared by the batch.
-        column_TM = torch.cat([column_TM, (batch.drawn or batch.noise).sample((T, K))], dim=1)
+    column_TM = column_words(batch)
     weight_TMD, bias_TM = batch.output_rows(column_TM)
     log_num_noise = math.log(B + K - 1) if counted is None else counted.log_num_noise
     log_noise_TM = batch.noise.log_prob(column_TM)
@@ -79,6 +70,24 @@ def _columns(batch: OutputBatch) -> tuple[Tensor, Tensor, Tensor | None]:
         log_noise_TM = log_mixture(log_noise_TM, batch.drawn.log_prob(column_TM), log_num_noise, K)
     offset_TM = column_offset(bias_TM, log_noise_TM=log_noise_TM, log_num_noise=log_num_noise, log_z=batch.log_z)
     return weight_TMD, offset_TM, None if counted is None else counted.stream_TB
+
+
+def check_noise(batch: OutputBatch) -> None:
+    """Refuse a batch in which no position can find noise."""
+    B, K = batch.target_TB.shape[1], batch.num_noise
+    if B + K < 2:
+        raise UserError(
+            f"B-NCE needs noise words, but the batch has {B} target and num_noise is {K}: "
+            "use a batch of at least 2 or set num_noise above 0."
+        )
+
+
+def column_words(batch: OutputBatch) -> Tensor:
+    """Give the words of the columns (T, M): the targets, and as Section 3.2 has it K further words for all of them."""
+    if not batch.num_noise:
+        return batch.target_TB
+    drawn_TK = (batch.drawn or batch.noise).sample((len(batch.target_TB), batch.num_noise))
+    return torch.cat([batch.target_TB, drawn_TK], dim=1)
 
 
 def log_mixture(log_batch_TM: Tensor, log_drawn_TM: Tensor, log_num_noise: Tensor | float, num_drawn: int) -> Tensor:
@@ -127,7 +136,6 @@ class _BatchNce(torch.autograd.Function):
         return hidden_error.to(hidden_dtype), weight_error.to(weight_dtype), bias_error, None, None
 
 
-@kernels.with_twin("batch_nce")
 def loss_and_gradient(
     product_TBM: Tensor, offset_TM: Tensor, stream_TB: Tensor | None, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
@@ -155,7 +163,7 @@ def errors(gradient_TBM: Tensor, hidden_TBD: Tensor, weight_TMD: Tensor) -> tupl
     weight_error_TMD = product_in_float32(error_TMB, hidden_TBD)  # Eq. (9), transposed: rows are words here
     ones_T1B = gradient_TBM.new_ones(gradient_TBM.shape[0], 1, gradient_TBM.shape[1])
     bias_error_T1M = product_in_float32(ones_T1B, gradient_TBM)  # Eq. (10), the sum over positions as a product
-    hidden_error_TBD = torch.matmul(gradient_TBM, weight_TMD)  # Eq. (11)
+    hidden_error_TBD = torch.bmm(gradient_TBM, weight_TMD)  # Eq. (11)
     return weight_error_TMD, bias_error_T1M.squeeze(1), hidden_error_TBD
 
 

@@ -9,7 +9,8 @@ rare word repeats far more often than its unigram rate, and noise must not depen
     J    = Σ_i [ softplus(−s_ii) + Σ_{j in other streams} softplus(s_ij) ]
 
 Positions are visited in blocks, so no N × N matrix is ever in memory, and each visit computes loss and gradient. Where
-shapes allow it, equal words are merged first (`merged_chunk_nce.py`). `all_pairs_nce` is the plain twin of both.
+shapes allow it, equal words are merged first (`merged_chunk_nce.py`; on a GPU `fused_chunk_nce.py`). `all_pairs_nce` is
+the plain twin of all of them.
 
 Legend: T time steps, B streams, N = T·B positions in the order t·B + b, R positions of a block, D hidden.
 """
@@ -28,19 +29,20 @@ from bnce import kernels
 from bnce.errors import UserError
 from bnce.losses.counted import Counted
 from bnce.losses.first_order import first_order_only
-from bnce.losses.merged_chunk_nce import MAX_SCORES, can_merge, merged_chunk_nce
+from bnce.losses.merged_chunk_nce import MAX_SCORES, merged_chunk_nce
 from bnce.losses.output_batch import OutputBatch
 from bnce.machine.precision import at_least_float32, product_dtype, product_in_float32, sum_dtype, widen
 
 
 def chunk_nce(batch: OutputBatch) -> Tensor:
     """Sum the chunk B-NCE loss over the positions that count."""
-    _check(batch)
-    if batch.target_TB.device.type == "cpu" and not torch.compiler.is_compiling():
+    check_streams(batch)
+    merges = batch.target_TB.device.type == "cpu" and not torch.compiler.is_compiling()
+    if merges:
         batch = _without_holes(batch)
-        if batch.target_TB.numel() == 0:
-            return all_pairs_nce(batch)  # zero, of nothing, with gradients of zero
-    return merged_chunk_nce(batch) if can_merge(batch) else chunk_nce_by_position(batch)
+    if batch.target_TB.numel() == 0:
+        return all_pairs_nce(batch)  # zero, of nothing, with gradients of zero
+    return merged_chunk_nce(batch) if merges else chunk_nce_by_position(batch)
 
 
 def chunk_nce_by_position(batch: OutputBatch) -> Tensor:
@@ -58,7 +60,7 @@ def all_pairs_nce(batch: OutputBatch) -> Tensor:
 
 def chunk_nce_each(batch: OutputBatch) -> Tensor:
     """Compute the loss of every position (T, B), with every score at once."""
-    _check(batch)
+    check_streams(batch)
     hidden_ND, weight_ND, offset_N = _flatten(batch)
     stream_N, log_num_noise_N = streams_of(batch)
     product_NN = torch.matmul(hidden_ND.to(weight_ND.dtype), weight_ND.t())
@@ -105,7 +107,8 @@ def _without_holes(batch: OutputBatch) -> OutputBatch:
     )
 
 
-def _check(batch: OutputBatch) -> None:
+def check_streams(batch: OutputBatch) -> None:
+    """Refuse a batch in which no position can find noise."""
     B = batch.target_TB.shape[1]
     if B < 2 and batch.stream_TB is None:
         raise UserError(f"Chunk B-NCE takes its noise from other streams, but the batch has {B}: use 2 or more.")

@@ -14,8 +14,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bnce import kernels
-
 NO_INDEX = -(2**62)  # an `ignore_index` that no target has
 
 
@@ -35,12 +33,14 @@ class Counted(NamedTuple):
 
 def count_steps(target_TB: Tensor, mask_TB: Tensor | None, ignore_index: int, num_drawn: int) -> Counted:
     """Count where a position sees the other targets of its time step, and K drawn words."""
-    return Counted(*steps(target_TB, mask_TB, ignore_index, num_drawn))
+    valid_TB = _valid(target_TB, mask_TB, ignore_index)
+    return _counted(target_TB, valid_TB, valid_TB.sum(1, keepdim=True) - 1 + num_drawn)
 
 
 def count_streams(target_TB: Tensor, mask_TB: Tensor | None, ignore_index: int) -> Counted:
     """Count where a position sees the targets of all other streams."""
-    return Counted(*streams(target_TB, mask_TB, ignore_index))
+    valid_TB = _valid(target_TB, mask_TB, ignore_index)
+    return _counted(target_TB, valid_TB, valid_TB.sum() - valid_TB.sum(0))
 
 
 def count_ids(target_TB: Tensor, mask_TB: Tensor | None, ignore_index: int, id_TB: Tensor) -> Counted:
@@ -64,23 +64,7 @@ def count_ids(target_TB: Tensor, mask_TB: Tensor | None, ignore_index: int, id_T
 def count_positions(target_TB: Tensor, mask_TB: Tensor | None, ignore_index: int) -> Counted:
     """Count where noise does not come from the batch."""
     valid_TB = _valid(target_TB, mask_TB, ignore_index)
-    return Counted(*_counted(target_TB, valid_TB, torch.ones((), device=target_TB.device)))
-
-
-@kernels.with_twin("counted")
-def steps(
-    target_TB: Tensor, mask_TB: Tensor | None, ignore_index: int, num_drawn: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Give the parts of `Counted`, by step."""
-    valid_TB = _valid(target_TB, mask_TB, ignore_index)
-    return _counted(target_TB, valid_TB, valid_TB.sum(1, keepdim=True) - 1 + num_drawn)
-
-
-@kernels.with_twin("counted")
-def streams(target_TB: Tensor, mask_TB: Tensor | None, ignore_index: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Give the parts of `Counted`, by stream."""
-    valid_TB = _valid(target_TB, mask_TB, ignore_index)
-    return _counted(target_TB, valid_TB, valid_TB.sum() - valid_TB.sum(0))
+    return _counted(target_TB, valid_TB, torch.ones((), device=target_TB.device))
 
 
 def _valid(target_TB: Tensor, mask_TB: Tensor | None, ignore_index: int) -> Tensor:
@@ -88,8 +72,12 @@ def _valid(target_TB: Tensor, mask_TB: Tensor | None, ignore_index: int) -> Tens
     return valid_TB if mask_TB is None else valid_TB & mask_TB.bool()
 
 
-def _counted(target_TB: Tensor, valid_TB: Tensor, num_noise: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _counted(target_TB: Tensor, valid_TB: Tensor, num_noise: Tensor) -> Counted:
     valid_TB = valid_TB & (num_noise > 0)
     stream_B = torch.arange(target_TB.shape[1], dtype=torch.int32, device=target_TB.device)
-    log_num_noise = num_noise.clamp(min=1).to(torch.float32).log()
-    return torch.where(valid_TB, target_TB, 0), torch.where(valid_TB, stream_B, -1), log_num_noise, valid_TB.sum()
+    return Counted(
+        torch.where(valid_TB, target_TB, 0),
+        torch.where(valid_TB, stream_B, -1),
+        num_noise.clamp(min=1).to(torch.float32).log(),
+        valid_TB.sum(),
+    )

@@ -5,8 +5,8 @@ one column with weight m_u. The targets of the position's own stream are subtrac
 
     J = Σ_i [ softplus(−s_ii) + Σ_u m_u softplus(s_iu) − Σ_{j in own stream} softplus(s_ij) ]
 
-This is the plain form's sum in another order. On a CPU there is one column per distinct word. A captured GPU step has
-fixed shapes: it has as many columns as the chunk with the most distinct words needs.
+This is the plain form's sum in another order. Shapes depend on the data, so this is for a CPU; `fused_chunk_nce.py`
+does the same on a GPU.
 
 Legend: T time steps, B streams, N = T·B positions, R positions of a block, U different words, D hidden, E = D padded.
 """
@@ -21,32 +21,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bnce import kernels
 from bnce.losses.first_order import first_order_only
 from bnce.losses.output_batch import OutputBatch
 from bnce.machine.precision import at_least_float32, product_dtype, product_in_float32, sum_dtype, widen
 
 # Numbers in one block of scores: near the processor on a CPU, enough to fill the chip on a GPU.
 MAX_SCORES = {"cpu": 2**20, "cuda": 2**25}
-MIN_POSITIONS = 2048  # from so many on, merging equal words saves more than it costs on a GPU
-COLUMNS = 128  # what tensor cores like a number of columns to be a multiple of
 
 
 def merged_chunk_nce(batch: OutputBatch) -> Tensor:
     """Sum the chunk B-NCE loss over the positions that count."""
     T, B = batch.target_TB.shape
     counted = batch.count_streams()
-    fast = kernels.choose("merged_chunk_nce", batch.target_TB)
-    if fast is None:
-        word_U, column_TB, count_U = torch.unique(batch.target_TB, return_inverse=True, return_counts=True)
-        is_too_many = None
-    else:
-        num_columns = -(-_most_words(batch) // COLUMNS) * COLUMNS
-        stream_TB = None if counted is None else counted.stream_TB
-        word_U, column_TB, count_U, num_words = fast.distinct_words(
-            batch.target_TB, stream_TB, num_columns, len(batch.weight_VD)
-        )
-        is_too_many = num_words > num_columns
+    word_U, column_TB, count_U = torch.unique(batch.target_TB, return_inverse=True, return_counts=True)
     weight_UD, bias_U = batch.output_rows(word_U)
     offset_U = at_least_float32(bias_U) - batch.log_z - batch.noise.log_prob(word_U)
     of_stream, log_num_noise_N = column_TB, None
@@ -66,8 +53,7 @@ def merged_chunk_nce(batch: OutputBatch) -> Tensor:
         Places(stream_N, column_TB.reshape(-1), of_stream, log_num_noise_N),
         product_dtype(batch.hidden_TBD),
     )
-    # A wrong number of columns must not pass for a result, and a GPU's host must not wait to be told.
-    return loss if is_too_many is None else torch.where(is_too_many, torch.nan, loss)
+    return loss
 
 
 @dataclass(frozen=True)
@@ -78,26 +64,6 @@ class Places:
     target_N: Tensor  # the column of a position's target
     of_stream: Tensor  # (L, S) the columns of each stream's targets; −1: none
     log_num_noise_N: Tensor | None  # ln of the noise words that a position sees; None: it is in the offset
-
-
-def can_merge(batch: OutputBatch) -> bool:
-    """Say whether equal words can be merged: a GPU and a compiler have to know how many columns that leaves at most."""
-    if kernels.choose("merged_chunk_nce", batch.target_TB) is None:
-        return batch.target_TB.device.type == "cpu" and not torch.compiler.is_compiling()
-    if batch.weight_VD.dtype == torch.float64:
-        return False  # kernels compute in float32
-    if batch.stream_TB is not None:
-        return False  # the longest stream would have to be known, too
-    return batch.max_distinct_targets is not None or (
-        batch.target_TB.numel() >= MIN_POSITIONS and not torch.compiler.is_compiling()
-    )
-
-
-def _most_words(batch: OutputBatch) -> int:
-    """Bound the number of different targets: as somebody has counted them, or as targets that follow p_n have them."""
-    if batch.max_distinct_targets is not None:
-        return batch.max_distinct_targets
-    return batch.noise.max_distinct(batch.target_TB.numel())
 
 
 def _side_by_side(stream_N: Tensor, column_N: Tensor) -> tuple[Tensor, Tensor]:
@@ -156,7 +122,6 @@ class _MergedChunkNce(torch.autograd.Function):
         )
 
 
-@kernels.with_twin("merged_chunk_nce")
 def loss_and_gradient_(product_RU: Tensor, offset_U: Tensor, count_U: Tensor, places: Places, begin: int) -> Tensor:
     """Compute the loss of the positions from `begin` on; in the products' place comes the gradient of their scores."""
     block = slice(begin, begin + len(product_RU))

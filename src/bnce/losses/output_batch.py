@@ -14,12 +14,12 @@ from bnce.losses.counted import NO_INDEX, Counted, count_ids, count_steps, count
 from bnce.noise import Noise
 
 
-@dataclass(frozen=True)
+@dataclass  # not frozen: that would cost a call per field and batch
 class OutputBatch:
     """Hidden rows, their targets, and read access to the output layer's parameters and noise."""
 
     hidden_TBD: Tensor
-    target_TB: Tensor  # ids; positions that do not count hold any valid id
+    target_TB: Tensor  # ids; positions that do not count hold any valid id, or `ignore_index`
     valid_TB: Tensor | None  # False where a position does not count; None: all count
     weight_VD: Tensor
     bias_V: Tensor
@@ -30,8 +30,14 @@ class OutputBatch:
     drawn: Noise | None = None  # where the K words come from, if not from the noise of the batch
     counted: Counted | None = None  # the positions that count, where somebody has counted them
     stream_TB: Tensor | None = None  # which stream a position is of; None: streams are the columns of a chunk
+    ignore_index: int = NO_INDEX  # the target of further positions that do not count
     softmax: str = "fused"  # in which form the softmax is computed, where that is the loss
     max_distinct_targets: int | None = None  # the most different targets a chunk of this text has, where that is known
+
+    @property
+    def has_holes(self) -> bool:
+        """Whether there may be positions that do not count."""
+        return self.valid_TB is not None or self.ignore_index != NO_INDEX
 
     def output_rows(self, words: Tensor) -> tuple[Tensor, Tensor]:
         """Read the output rows and biases of some words only."""
@@ -42,14 +48,14 @@ class OutputBatch:
 
     def count_steps(self) -> Counted | None:
         """Say which positions count where noise comes from a position's time step; None: all do."""
-        if self.counted is not None or self.valid_TB is None:
+        if self.counted is not None or not self.has_holes:
             return self.counted
-        return count_steps(self.target_TB, self.valid_TB, NO_INDEX, self.num_noise)
+        return count_steps(self.target_TB, self.valid_TB, self.ignore_index, self.num_noise)
 
     def count_streams(self) -> Counted | None:
         """Say which positions count where noise comes from other streams; None: all do, in streams side by side."""
-        if self.counted is not None or (self.valid_TB is None and self.stream_TB is None):
+        if self.counted is not None or (not self.has_holes and self.stream_TB is None):
             return self.counted
         if self.stream_TB is not None:
-            return count_ids(self.target_TB, self.valid_TB, NO_INDEX, self.stream_TB)
-        return count_streams(self.target_TB, self.valid_TB, NO_INDEX)
+            return count_ids(self.target_TB, self.valid_TB, self.ignore_index, self.stream_TB)
+        return count_streams(self.target_TB, self.valid_TB, self.ignore_index)

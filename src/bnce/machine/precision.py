@@ -27,12 +27,12 @@ def at_least_float32(tensor: Tensor) -> Tensor:
 
 def product_in_float32(left: Tensor, right: Tensor) -> Tensor:
     """Multiply matrices of a narrow type into float32, where possible without rounding to the narrow type between."""
+    multiply = torch.bmm if left.ndim == 3 else torch.mm
     if left.dtype.itemsize >= 4:
-        return torch.matmul(left, right)
-    if left.device.type == "cuda":
-        multiply = torch.bmm if left.ndim == 3 else torch.mm
+        return multiply(left, right)
+    if left.is_cuda:
         return multiply(left, right, out_dtype=torch.float32)
-    return torch.matmul(left, right).float()
+    return multiply(left, right).float()
 
 
 def widen(rows_ND: Tensor, value: float, dtype: torch.dtype) -> Tensor:

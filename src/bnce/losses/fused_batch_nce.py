@@ -1,0 +1,94 @@
+"""B-NCE on a GPU, from targets to the gradients of the whole tables in one node of the autograd graph.
+
+In a loop that starts kernels one by one, the host is slower than the GPU. So everything between the dense products is
+one kernel: one finds the columns, counts positions, and reads output rows, another computes loss and gradient. The
+equations are those of `batch_nce.py`, which is the plain form of this.
+
+Legend: T time steps, B streams, M columns, D hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bnce import kernels, rows
+from bnce.losses.batch_nce import check_noise, column_words, errors
+from bnce.losses.first_order import first_order_only
+from bnce.losses.output_batch import OutputBatch
+from bnce.machine.precision import product_dtype, product_in_float32
+
+
+def fused_batch_nce(batch: OutputBatch, mean: bool) -> Tensor | None:
+    """Compute the sum or the mean of the loss over the positions that count.
+
+    None: there are no kernels for this batch, so it takes the plain form. A compiler fuses that one itself.
+    """
+    if batch.target_TB.numel() == 0 or torch.compiler.is_compiling():
+        return None
+    fast = kernels.choose("batch_nce", batch.weight_VD)
+    if fast is None:
+        return None
+    check_noise(batch)
+    loss: Tensor = _FusedBatchNce.apply(batch.hidden_TBD, batch.weight_VD, batch.bias_V, batch.log_z, batch, mean, fast)
+    return loss
+
+
+class _FusedBatchNce(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_TBD: Tensor,
+        weight_VD: Tensor,
+        bias_V: Tensor,
+        log_z: Tensor,
+        batch: OutputBatch,
+        mean: bool,
+        fast: Any,
+    ) -> Tensor:
+        dtype, K = product_dtype(weight_VD), batch.num_noise
+        column_TM = column_words(batch)
+        found_TM, offset_TM, row_TMD, count_T = fast.columns(
+            column_TM,
+            weight_VD,
+            bias_V,
+            log_z,
+            batch.noise.log_probs_V,
+            dtype,
+            width=weight_VD.shape[1],
+            num_noise=column_TM.shape[1] - 1,
+            num_drawn=K,
+            log_drawn_V=None if batch.drawn is None else batch.drawn.log_probs_V,
+            counted=batch.has_holes,
+            mask_TB=batch.valid_TB,
+            ignore_index=batch.ignore_index,
+        )
+        given_TBD = hidden_TBD.to(dtype)
+        product_TBM = product_in_float32(given_TBD, row_TMD.transpose(1, 2))
+        loss_TB, gradient_TBM = fast.loss_and_gradient(product_TBM, offset_TM, dtype)
+        found: tuple[Tensor, Tensor | None] = fast.add_up(loss_TB, count_T if mean else None, len(loss_TB))
+        loss, divisor = found
+        ctx.save_for_backward(given_TBD, row_TMD, gradient_TBM, found_TM, divisor)
+        ctx.sparse, ctx.tables = batch.sparse, (weight_VD.shape, weight_VD.dtype, bias_V.dtype)
+        ctx.hidden_dtype = hidden_TBD.dtype
+        return loss
+
+    @staticmethod
+    @first_order_only
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        given_TBD, row_TMD, gradient_TBM, found_TM, divisor = ctx.saved_tensors
+        (V, D), weight_dtype, bias_dtype = ctx.tables
+        factor = grads[0] if divisor is None else grads[0] / divisor
+        weight_TMD, bias_TM, hidden_TBD = errors(gradient_TBM * factor, given_TBD, row_TMD)
+        found_N = found_TM.view(-1)
+        return (
+            hidden_TBD.to(ctx.hidden_dtype),
+            rows.table_gradient((V, D), found_N, weight_TMD.view(-1, D).to(weight_dtype), sparse=ctx.sparse),
+            rows.table_gradient((V,), found_N, bias_TM.view(-1).to(bias_dtype), sparse=ctx.sparse),
+            -bias_TM.sum() if ctx.needs_input_grad[3] else None,
+            None,
+            None,
+            None,
+        )

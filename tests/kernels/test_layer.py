@@ -1,0 +1,129 @@
+"""The whole layer through the fused losses against their plain forms, values and gradients."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from bnce import OutputLayer, kernels
+from bnce.losses import fused_chunk_nce
+from bnce.noise import unigram
+
+T, B, D, V = 4, 5, 9, 30
+IGNORED = -100
+COUNTS = torch.arange(1, V + 1)
+Check = Callable[[Tensor, Tensor, Tensor], None]
+
+
+def make(device: torch.device, loss: str = "bnce", **settings: object) -> OutputLayer:
+    layer = OutputLayer(D, V, COUNTS, loss=loss, **settings).to(device)  # type: ignore[arg-type]
+    with torch.no_grad():
+        layer.weight.normal_(std=0.5)
+    return layer
+
+
+def results(layer: OutputLayer, hidden: Tensor, *given: Tensor) -> list[Tensor]:
+    torch.manual_seed(3)
+    hidden = hidden.detach().to(layer.weight.dtype).requires_grad_()
+    loss = layer(hidden, *given)
+    (3 * loss).backward()
+    grads = [hidden.grad, *(parameter.grad for parameter in layer.parameters())]
+    assert all(grad is not None for grad in grads)
+    return [loss.detach(), *(grad.to_dense() for grad in grads if grad is not None)]
+
+
+def hold(layer: OutputLayer, no_worse: Check, hidden: Tensor, *given: Tensor) -> None:
+    fast = results(copy.deepcopy(layer), hidden, *given)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "available", lambda device: False)
+        plain, exact = results(copy.deepcopy(layer), hidden, *given), results(layer.double(), hidden, *given)
+    for parts in zip(fast, plain, exact, strict=True):
+        no_worse(*parts)
+
+
+@pytest.fixture
+def chunk(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden states, targets with holes among them, and a mask; one position is alone in its step."""
+    hidden, target = torch.randn(T, B, D, device=device), torch.randint(0, 12, (T, B), device=device)
+    target[torch.rand(T, B, device=device) < 0.2] = IGNORED
+    target[0] = torch.tensor([4] + [IGNORED] * (B - 1), device=device)
+    return hidden, target, torch.rand(T, B, device=device) < 0.8
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])
+def test_the_layer_equals_its_plain_form(
+    loss: str, reduction: str, sparse: bool, chunk: tuple[Tensor, Tensor, Tensor], no_worse: Check
+) -> None:
+    hidden, target, mask = chunk
+    layer = make(hidden.device, loss, reduction=reduction, sparse=sparse, learn_log_z=True, max_distinct_targets=12)
+    for given in ((target,), (target, mask.int())):
+        hold(layer.float(), no_worse, hidden, *given)
+
+
+@pytest.mark.parametrize("drawn", [None, unigram(COUNTS, power=0.5)])
+def test_drawn_words_are_columns_of_every_step(
+    drawn: object, chunk: tuple[Tensor, Tensor, Tensor], no_worse: Check
+) -> None:
+    hidden, target, mask = chunk
+    layer = make(hidden.device, num_noise=3, drawn=drawn)
+    hold(layer, no_worse, hidden, target, mask)
+
+
+@pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])
+def test_batches_first_and_rows_alone(loss: str, chunk: tuple[Tensor, Tensor, Tensor], no_worse: Check) -> None:
+    hidden, target, _ = chunk
+    layer = make(hidden.device, loss, batch_first=True, max_distinct_targets=12)
+    hold(layer, no_worse, hidden.transpose(0, 1), target.t())
+    hold(make(hidden.device, loss, max_distinct_targets=12), no_worse, hidden.flatten(0, 1), target.flatten())
+
+
+def test_a_bound_by_the_noise_and_several_blocks(
+    chunk: tuple[Tensor, Tensor, Tensor], no_worse: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden, target, _ = chunk
+    monkeypatch.setattr(fused_chunk_nce, "MIN_POSITIONS", 1)
+    monkeypatch.setitem(fused_chunk_nce.MAX_SCORES, "cuda", 7 * 128)  # seven positions at once
+    hold(make(hidden.device, "chunk-bnce"), no_worse, hidden, target)
+
+
+@pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])
+def test_where_nothing_counts_the_mean_is_zero(loss: str, chunk: tuple[Tensor, Tensor, Tensor]) -> None:
+    hidden, target, _ = chunk
+    layer = make(hidden.device, loss, max_distinct_targets=12)
+    alone = torch.full_like(target, IGNORED)
+    for row in (slice(0, 0), 0, slice(None)) if loss == "chunk-bnce" else (slice(0, 0), 0):
+        alone[row, 2] = 7  # of one stream only: it finds no noise
+        loss_and_gradients = results(copy.deepcopy(layer), hidden, alone)
+        assert not any(part.any() for part in loss_and_gradients)
+
+
+@pytest.mark.parametrize("wrong", [-1, V, 10**12])
+@pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])
+def test_a_target_that_is_no_word_gives_nan_and_harms_nothing(
+    loss: str, wrong: int, chunk: tuple[Tensor, Tensor, Tensor]
+) -> None:
+    hidden, target, _ = chunk
+    target = target.clamp(min=0)
+    target[2, 3] = wrong
+    layer = make(hidden.device, loss, max_distinct_targets=12)
+    found, *gradients = results(layer, hidden, target)
+    assert found.isnan()
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    assert not gradients[0][2, 3].any()
+
+
+@pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])
+def test_parameters_in_two_bytes(loss: str, chunk: tuple[Tensor, Tensor, Tensor]) -> None:
+    hidden, target, _ = chunk
+    layer = make(hidden.device, loss, sparse=True, max_distinct_targets=12)
+    exact = results(copy.deepcopy(layer), hidden, target)
+    rounded = results(layer.to(torch.bfloat16), hidden, target)
+    assert [part.dtype for part in rounded] == [torch.float32] + [torch.bfloat16] * 3
+    for one, other in zip(rounded, exact, strict=True):
+        assert float((one.float() - other).norm()) < 0.02 * float(other.norm())
