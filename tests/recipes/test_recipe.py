@@ -287,6 +287,14 @@ class TestCorpora:
     def test_no_recipe_cuts_another_text(self, name: str) -> None:
         assert load_recipe(name, corpus="corpora/mine").training.max_train_tokens == 0
 
+    def test_small_fits_a_cpu(self) -> None:
+        """The whole text, few epochs, and an evaluation that is short beside the training between two of them."""
+        training = load_recipe("small", corpus="corpora/mine").training
+        assert training.max_train_tokens == 0
+        assert 1 <= training.epochs <= 3
+        tokens_between = 1_000_000 / training.evaluations_per_epoch  # in the smallest text that it is for
+        assert 0 < training.max_valid_tokens <= tokens_between / 20
+
     def test_what_is_no_table_of_settings_is_refused(self, tmp_path: Path) -> None:
         own = tmp_path / "own.toml"
         for text, message in (
