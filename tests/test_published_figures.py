@@ -190,19 +190,6 @@ def test_readme_quotes_the_layer_beside_a_linear_one() -> None:
             assert cell == (f"{found['ms']} ms, {found['extra MiB']} MiB" if found["extra MiB"] else found["ms"])
 
 
-def test_other_fields_quotes_the_best_run_of_every_loss() -> None:
-    text = page("benchmarks/results/items/beauty-search.jsonl")
-    runs = [json.loads(line) for line in text.splitlines()]
-    quoted = table(page("docs/other-fields.md"), "loss | learning rate")
-    losses = ("softmax", "bce", "gbce", "in-batch", "sampled", "bnce", "adaptive", "chunk-bnce")  # as in the table
-    assert len(runs) == 3 * len(losses)
-    for row, loss in zip(quoted, losses, strict=True):
-        best = max((run for run in runs if run["loss"] == loss), key=lambda run: run["valid_ndcg"])
-        assert best["ended"] == "time"
-        told = [str(best["rate"]), f"{best['epoch']} of {best['epochs']}", f"{best['hr']:.4f}", f"{best['ndcg']:.4f}"]
-        assert list(row.values())[1:] == told, loss
-
-
 def test_every_result_file_is_listed_and_has_its_command() -> None:
     listed = page("docs/figures.md")
     for path in sorted([*RESULTS.glob("*.md"), *RESULTS.glob("h200/*.md")]):
