@@ -8,6 +8,7 @@ Legend: T time steps, B streams, N positions, D hidden, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from bnce.losses import Counted, count_targets, get_each, get_fused, get_loss
 from bnce.losses.counted import NO_INDEX
 from bnce.losses.output_batch import OutputBatch
 from bnce.losses.softmax_forms import FORMS
+from bnce.losses.wrong_targets import WrongTargets
 from bnce.machine.precision import at_least_float32
 from bnce.noise import IGNORE_INDEX, Noise, Running, unigram
 
@@ -96,6 +98,7 @@ class OutputLayer(nn.Module):
         else:
             self.register_buffer("log_z", torch.tensor(float(log_z)))
         self._initial_log_z = float(log_z)
+        self._wrong_targets = WrongTargets()
         self._start()
 
     def _check_noise(self, num_noise: int) -> None:
@@ -141,7 +144,7 @@ class OutputLayer(nn.Module):
 
         `softmax` names the form of the softmax, where that is the loss. `max_distinct_targets` is the largest number
         of different targets in a chunk: with it `chunk-bnce` merges equal ones on a GPU. A chunk with more of them has
-        a loss of NaN.
+        a loss of NaN, and the next call raises.
         """
         if softmax is not None:
             if softmax not in FORMS:
@@ -163,22 +166,25 @@ class OutputLayer(nn.Module):
         (N, D) with the padding left out.
         """
         hidden_TBD, target_TB, mask_TB, stream_TB = self._as_chunk(hidden, targets, mask, streams)
-        is_observed = self.training and isinstance(self.noise, Running) and not torch.compiler.is_compiling()
+        is_compiling = torch.compiler.is_compiling()
+        if not is_compiling:
+            self._tell_of_wrong_targets()
+        is_observed = self.training and not is_compiling and isinstance(self.noise, Running)
         if self._fused is not None and not is_observed:
             batch = self._batch(hidden_TBD, target_TB, mask_TB, stream_TB, ignore_index=self.ignore_index)
             loss = self._fused(batch, self.reduction == "mean")
             if loss is not None:
                 return loss
         counted = count_targets(self.loss_name, target_TB, mask_TB, self.ignore_index, self.num_noise, stream_TB)
-        target_TB = self._in_range(counted.target_TB)
+        target_TB, zero = self._known_words(counted.target_TB)
         if is_observed:
             assert isinstance(self.noise, Running)
             self.noise.observe(target_TB, counted.is_trained)
         batch = self._batch(hidden_TBD, target_TB, counted.is_trained, stream_TB, counted=counted)
         if self._each is not None:
-            loss_TB = self._each(batch)
+            loss_TB = self._each(batch) if zero is None else self._each(batch) + zero
             return (loss_TB.t() if self.batch_first and targets.ndim == 2 else loss_TB).reshape(targets.shape)
-        total = self._loss(batch)
+        total = self._loss(batch) if zero is None else self._loss(batch) + zero
         return total if self.reduction == "sum" else total / counted.num_positions.clamp(min=1)
 
     def _as_chunk(
@@ -210,8 +216,18 @@ class OutputLayer(nn.Module):
             None if streams is None else arrange(streams),
         )
 
+    def _known_words(self, target_TB: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Refuse targets that are not word ids; on a GPU with a word in their place, and what makes the loss NaN."""
+        fast = None if target_TB.device.type == "cpu" else kernels.choose("targets", target_TB)
+        if fast is None or target_TB.numel() == 0 or torch.compiler.is_compiling():
+            return self._in_range(target_TB), None
+        found: tuple[Tensor, Tensor] = fast.known_words(
+            target_TB, self.vocab_size, self._wrong_targets.room(target_TB.device)
+        )
+        return found
+
     def _in_range(self, target_TB: Tensor) -> Tensor:
-        """Refuse targets that are not word ids. On a GPU the check would stall the host: they give NaN or an error."""
+        """Refuse targets that are not word ids. On a GPU that would stall the host: kernels look, and tell later."""
         if torch.compiler.is_compiling():
             # Compiled code refuses an id that is too large, but counts a negative one from the end of the table.
             return torch.where(target_TB < 0, self.vocab_size, target_TB)
@@ -219,15 +235,52 @@ class OutputLayer(nn.Module):
             return target_TB
         least, most = target_TB.aminmax()
         if least < 0 or most >= self.vocab_size:
-            wrong = int(least if least < 0 else most)
-            raise UserError(
-                f"targets hold {wrong}, but the layer has {self.vocab_size} words: give ids from 0 to "
-                f"{self.vocab_size - 1}, or {self.ignore_index} for a position that does not count."
-            )
+            raise UserError(f"targets hold {int(least if least < 0 else most)}, {self._words_there_are}.")
         return target_TB
+
+    @property
+    def _words_there_are(self) -> str:
+        return (
+            f"but the layer has {self.vocab_size} words: give ids from 0 to {self.vocab_size - 1}, "
+            f"or {self.ignore_index} for a position that does not count"
+        )
+
+    def check(self) -> None:
+        """Wait for the GPU, and raise if a step so far had targets for which the loss is NaN.
+
+        The next call of the layer, `eval()` and `state_dict()` raise as well, but without waiting for the GPU.
+        """
+        if self.weight.is_cuda:
+            torch.cuda.synchronize(self.weight.device)
+        self._tell_of_wrong_targets()
+
+    def _tell_of_wrong_targets(self) -> None:
+        wrong = self._wrong_targets.take()
+        if wrong is None:
+            return
+        if wrong.target:
+            raise UserError(f"The targets of an earlier step held {wrong.target}, {self._words_there_are}.")
+        most = self.max_distinct_targets
+        bound = "targets that follow the noise have" if most is None else f"max_distinct_targets says ({most})"
+        raise UserError(
+            f"A chunk of an earlier step had {wrong.num_distinct} different targets, more than {bound}, so its loss "
+            f"was NaN. Give the layer max_distinct_targets={wrong.num_distinct} or more (the number of positions of a "
+            "chunk is always enough), or noise with the counts of these targets."
+        )
+
+    def train(self, mode: bool = True) -> Self:
+        """Change to training or evaluation, as any module."""
+        self._tell_of_wrong_targets()
+        return super().train(mode)
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        self._tell_of_wrong_targets()
+        super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def loss_sum(self, hidden_TBD: Tensor, target_TB: Tensor, valid_TB: Tensor | None = None) -> Tensor:
         """Sum the loss over positions; without `valid_TB` every position counts, which is a little faster."""
+        if not torch.compiler.is_compiling():
+            self._tell_of_wrong_targets()
         return self._loss(self._batch(hidden_TBD, self._in_range(target_TB), valid_TB))
 
     def _batch(
@@ -254,6 +307,7 @@ class OutputLayer(nn.Module):
             counted=counted,
             stream_TB=stream_TB,
             ignore_index=ignore_index,
+            wrong=self._wrong_targets,
             softmax=self.softmax,
             max_distinct_targets=self.max_distinct_targets,
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import pickle
+import re
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +12,9 @@ import torch
 from torch import Tensor
 
 from bnce import OutputLayer, kernels
+from bnce.errors import UserError
 from bnce.losses import fused_chunk_nce
+from bnce.losses.wrong_targets import WrongTargets
 from bnce.noise import unigram
 
 T, B, D, V = 4, 5, 9, 30
@@ -127,3 +131,86 @@ def test_parameters_in_two_bytes(loss: str, chunk: tuple[Tensor, Tensor, Tensor]
     assert [part.dtype for part in rounded] == [torch.float32] + [torch.bfloat16] * 3
     for one, other in zip(rounded, exact, strict=True):
         assert float((one.float() - other).norm()) < 0.02 * float(other.norm())
+
+
+def wrong_step(layer: OutputLayer, target: Tensor) -> Tensor:
+    hidden = torch.randn(*target.shape, D, device=target.device, requires_grad=True)
+    loss = layer(hidden, target)
+    loss.backward()
+    if target.is_cuda:
+        torch.cuda.synchronize()
+    return loss.detach()
+
+
+@pytest.mark.parametrize("ask", ["forward", "loss_sum", "check", "eval", "state_dict"])
+@pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])
+def test_the_reason_of_a_nan_is_told_later_and_once(loss: str, ask: str, device: torch.device) -> None:
+    layer = make(device, loss, max_distinct_targets=V)
+    model = torch.nn.ModuleList([layer])
+    hidden, target = torch.randn(T, B, D, device=device), torch.randint(0, V, (T, B), device=device)
+    asked = {
+        "forward": lambda: layer(hidden, target),
+        "loss_sum": lambda: layer.loss_sum(hidden, target),
+        "check": layer.check,
+        "eval": model.eval,
+        "state_dict": model.state_dict,
+    }[ask]
+    wrong_step(layer, target)
+    asked()  # nothing is wrong
+    assert wrong_step(layer, target.index_fill(0, torch.tensor([1], device=device), V + 5)).isnan()
+    with pytest.raises(UserError) as caught:
+        asked()
+    assert str(caught.value) == (
+        f"The targets of an earlier step held {V + 5}, but the layer has {V} words: give ids from 0 to {V - 1}, "
+        "or -100 for a position that does not count."
+    )
+    asked()
+
+
+@pytest.mark.parametrize(
+    ("most", "bound"), [(5, "max_distinct_targets says (5)"), (None, "targets that follow the noise have")]
+)
+def test_too_many_different_targets_are_told_later(
+    most: int | None, bound: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused_chunk_nce, "COLUMNS", 1)
+    monkeypatch.setattr(fused_chunk_nce, "MIN_POSITIONS", 1)
+    layer = make(device, "chunk-bnce", max_distinct_targets=most)
+    monkeypatch.setattr(layer.noise, "max_distinct", lambda num_drawn: 5)
+    target = torch.arange(T * B, device=device).reshape(T, B)
+    assert wrong_step(layer, target % 5).isfinite()
+    assert wrong_step(layer, target).isnan()
+    with pytest.raises(UserError, match=re.escape(f"had 20 different targets, more than {bound}, so its loss was NaN")):
+        layer.check()
+    assert wrong_step(layer, target % 5).isfinite()
+
+
+def test_a_copy_does_not_tell_what_went_wrong_elsewhere(device: torch.device) -> None:
+    layer = make(device)
+    wrong_step(layer, torch.full((T, B), V, device=device))
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        other.check()
+        wrong_step(other, torch.zeros(T, B, dtype=torch.int64, device=device))
+        other.check()
+    with pytest.raises(UserError):
+        layer.check()
+
+
+def test_targets_of_other_losses_are_replaced_and_told(device: torch.device) -> None:
+    from bnce.kernels.targets import known_words
+
+    target = torch.tensor([[0, 3, V - 1], [V, 2, -7]], device=device)
+    wrong = WrongTargets()
+    found, zero = known_words(target, V, wrong.room(device))
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    assert found.tolist() == [[0, 3, V - 1], [0, 2, 0]]
+    assert zero.isnan()
+    taken = wrong.take()
+    assert taken is not None
+    assert taken.num_distinct == 0
+    assert taken.target in (V, -7)
+    assert wrong.take() is None
+    found, zero = known_words(target.clamp(0, V - 1), V, wrong.room(device))
+    assert zero == 0
+    assert wrong.take() is None

@@ -503,6 +503,23 @@ class TestNotFinite:
         assert_all_finite(state, STATE_FORMAT)
         assert_all_finite(trainer.run.path / MODEL_FILE, MODEL_FORMAT)
 
+    def test_the_output_layer_may_know_the_reason(
+        self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        plain = LanguageModel.loss_sum
+
+        def loss_sum(self: LanguageModel, *arguments: Any) -> tuple[Tensor, Any]:
+            loss, state = plain(self, *arguments)
+            numbers = self.output._wrong_targets.room(loss.device)
+            assert numbers is not None
+            numbers[1] = 777  # as a kernel writes it
+            return loss * torch.nan, state
+
+        monkeypatch.setattr(LanguageModel, "loss_sum", loss_sum)
+        trainer = make_trainer(names, corpus)
+        with pytest.raises(UserError, match=r"The targets of an earlier step held 777, but the layer has"):
+            trainer.train()
+
     def test_before_the_first_checkpoint(
         self, corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
     ) -> None:

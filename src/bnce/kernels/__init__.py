@@ -120,7 +120,8 @@ def _import_all() -> None:
         recurrence,
         rows,
         softmax,
+        targets,
     )
 
-    modules = (adam, batch_nce, chunk_nce, dense, log_normaliser, merged_chunk_nce, recurrence, rows, softmax)
+    modules = (adam, batch_nce, chunk_nce, dense, log_normaliser, merged_chunk_nce, recurrence, rows, softmax, targets)
     _MODULES.update({module.__name__.rpartition(".")[2]: module for module in modules})

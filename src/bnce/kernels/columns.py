@@ -39,6 +39,7 @@ def _columns(
     offset_TM,
     row_TME,
     count_T,
+    wrong,
     ignore_index,
     num_noise,
     num_drawn,
@@ -49,6 +50,7 @@ def _columns(
     column_stride,
     D: tl.constexpr,
     E: tl.constexpr,
+    CHECKED: tl.constexpr,
     COUNTED: tl.constexpr,
     MASKED: tl.constexpr,
     MIXED: tl.constexpr,
@@ -62,7 +64,7 @@ def _columns(
     inside = column < M
     place = step * M + column
     word = tl.load(word_TM + place, mask=inside, other=0)
-    counts = inside
+    counts, valid = inside, column < B
     if COUNTED:
         count = tl.zeros((BLOCK,), dtype=tl.int32)
         for first in range(0, B, BLOCK):
@@ -73,11 +75,14 @@ def _columns(
         num_noise = num_valid - 1 + num_drawn
         if block == 0:
             tl.store(count_T + step, tl.where(num_noise > 0, num_valid, 0))
-        is_trained = is_valid(word, mask_TB, step * B + column, column < B, ignore_index, MASKED) & (num_noise > 0)
-        counts &= is_trained | (column >= B)  # columns beyond the batch are drawn words, which always count
+        valid = is_valid(word, mask_TB, step * B + column, valid, ignore_index, MASKED)
+        # Columns beyond the batch are drawn words, which always count.
+        counts &= (valid & (num_noise > 0)) | (column >= B)
     is_word = (word >= 0) & (word < V)
     found = tl.where(counts & is_word, word, 0).to(tl.int64)
     tl.store(found_TM + place, found, mask=inside)
+    if CHECKED:
+        tl.store(wrong + 1 + column * 0, word.to(tl.int64), mask=valid & ((word < 0) | (word >= V)))
     log_noise = tl.load(log_noise_V + found)
     if MIXED:
         # m · p_n(w) = (m − K)·u(w) + K·q(w), in logarithms.
@@ -115,12 +120,13 @@ def columns(
     counted: bool = False,
     mask_TB: Tensor | None = None,
     ignore_index: int = 0,
+    wrong: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Give the words (T, M), their offsets c − ln Z − ln(m · p_n), their output rows (T, M, E), and who is trained on.
 
     `counted` counts the positions of each step (T,) that are trained on, and so the noise words that they see. Targets
     that do not count have the word 0 and the offset −∞: their score is noise to nobody. A number that is no word has
-    the word 0, too, and an offset that is not a number.
+    the word 0, too, and an offset that is not a number; it is written to the second place of `wrong`.
     """
     T, M = word_TM.shape
     B, (V, D), device = M - num_drawn, weight_VD.shape, word_TM.device
@@ -141,6 +147,7 @@ def columns(
         offset_TM,
         row_TME,
         offset_TM if count_T is None else count_T,
+        found_TM if wrong is None else wrong,
         ignore_index,
         num_noise,
         num_drawn,
@@ -151,6 +158,7 @@ def columns(
         weight_VD.stride(1),
         D=D,
         E=width,
+        CHECKED=wrong is not None,
         COUNTED=counted,
         MASKED=mask_TB is not None,
         MIXED=log_drawn_V is not None,

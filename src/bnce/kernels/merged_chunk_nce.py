@@ -94,11 +94,13 @@ def _number(
     count_U,
     column_N,
     sizes,
+    wrong,
     ignore_index,
     N,
     B,
     U,
     V,
+    CHECKED: tl.constexpr,
     COUNTED: tl.constexpr,
     MASKED: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -135,6 +137,12 @@ def _number(
         tl.store(column_N + place, tl.where(fits, column, tl.where(word == -1, -1, -2)), mask=place < N)
         tl.store(word_U + column, word.to(tl.int64), mask=fits)  # equal words write equal values
         tl.atomic_add(count_U + column, 1, mask=fits, sem="relaxed")
+        if CHECKED:
+            target = tl.load(target_TB + place, mask=place < N, other=0)
+            tl.store(wrong + 1 + lane * 0, target.to(tl.int64), mask=word == -2)
+    if CHECKED:  # noqa: SIM102 (known when it is compiled, unlike the number of words)
+        if num_words > U:
+            tl.store(wrong, num_words)
 
 
 def distinct_words(
@@ -145,13 +153,15 @@ def distinct_words(
     counted: bool = False,
     mask_TB: Tensor | None = None,
     ignore_index: int = 0,
+    wrong: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Give the different words (U,), each position's column (T, B), and how often each word occurs (U,).
 
     U is `max_columns` whatever the data: columns beyond the last word hold some word that occurs 0 times. A position
     that does not count has the column −1, one whose word has no column −2: there are more words than columns, or it is
     no word. `counted` also gives numbers of positions (2 + B,): of those that find noise, of all that count, and of
-    those of each stream that count.
+    those of each stream that count. `wrong` gets the number of words where there are more than columns, and a target
+    that is no word.
     """
     T, B = target_TB.shape
     N, device = T * B, target_TB.device
@@ -194,11 +204,13 @@ def distinct_words(
         count_U,
         column_TB,
         count_U if sizes is None else sizes,
+        word_U if wrong is None else wrong,
         ignore_index,
         N,
         B,
         max_columns,
         vocab_size,
+        CHECKED=wrong is not None,
         COUNTED=counted,
         MASKED=is_masked,
         BLOCK=block,

@@ -64,6 +64,7 @@ class _FusedBatchNce(torch.autograd.Function):
             counted=batch.has_holes,
             mask_TB=batch.valid_TB,
             ignore_index=batch.ignore_index,
+            wrong=batch.wrong_room(),
         )
         given_TBD = hidden_TBD.to(dtype)
         product_TBM = product_in_float32(given_TBD, row_TMD.transpose(1, 2))

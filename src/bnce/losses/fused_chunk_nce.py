@@ -63,7 +63,13 @@ class _FusedChunkNce(torch.autograd.Function):
         N, E, U, counted = T * B, -(-(D + 1) // 8) * 8, _num_columns(batch), batch.has_holes
         dtype = product_dtype(hidden_TBD)
         word_U, column_TB, count_U, sizes = fast.distinct_words(
-            batch.target_TB, U, V, counted=counted, mask_TB=batch.valid_TB, ignore_index=batch.ignore_index
+            batch.target_TB,
+            U,
+            V,
+            counted=counted,
+            mask_TB=batch.valid_TB,
+            ignore_index=batch.ignore_index,
+            wrong=batch.wrong_room(),
         )
         # Where positions are counted, how many noise words one sees depends on its stream, and is not in the offset.
         _, offset_1U, row_1UE, _ = fast.columns(

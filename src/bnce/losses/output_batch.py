@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bnce import rows
 from bnce.losses.counted import NO_INDEX, Counted, count_ids, count_steps, count_streams
+from bnce.losses.wrong_targets import WrongTargets
 from bnce.noise import Noise
 
 
@@ -30,6 +31,7 @@ class OutputBatch:
     drawn: Noise | None = None  # where the K words come from, if not from the noise of the batch
     counted: Counted | None = None  # the positions that count, where somebody has counted them
     stream_TB: Tensor | None = None  # which stream a position is of; None: streams are the columns of a chunk
+    wrong: WrongTargets | None = None  # where kernels say what is wrong with targets
     ignore_index: int = NO_INDEX  # the target of further positions that do not count
     softmax: str = "fused"  # in which form the softmax is computed, where that is the loss
     max_distinct_targets: int | None = None  # the most different targets a chunk of this text has, where that is known
@@ -45,6 +47,10 @@ class OutputBatch:
             rows.gather(self.weight_VD, words, sparse=self.sparse),
             rows.gather(self.bias_V, words, sparse=self.sparse),
         )
+
+    def wrong_room(self) -> Tensor | None:
+        """Give where kernels say what is wrong with targets; None: nobody asks."""
+        return None if self.wrong is None else self.wrong.room(self.target_TB.device)
 
     def count_steps(self) -> Counted | None:
         """Say which positions count where noise comes from a position's time step; None: all do."""

@@ -187,6 +187,7 @@ class Trainer:
     def _check_finite(self) -> None:
         loss, norm = float(self.training_step.loss_total), float(self.training_step.norm)
         if not math.isfinite(loss) or not math.isfinite(norm):
+            self.model.output.check()  # may know a better reason
             raise self._not_finite("loss" if not math.isfinite(loss) else "gradient", self.progress.step - 1)
 
     def _check_parameters(self) -> None:

@@ -1,0 +1,103 @@
+"""The output layer in a foreign loop on a GPU: no waiting for the host, and reasons for a NaN that come later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor
+
+from bnce import OutputLayer, UserError
+from bnce.noise import unigram
+
+T, B, D, V = 20, 200, 16, 3000
+GPU = torch.device("cuda")
+
+
+def make(loss: str, **settings: object) -> OutputLayer:
+    torch.manual_seed(1)
+    num_noise = 5 if loss in ("nce", "snce") else 0
+    noise = unigram(torch.arange(V, 0, -1) ** 2)
+    return OutputLayer(D, V, noise, loss=loss, num_noise=num_noise, sparse=True, **settings).to(GPU)  # type: ignore[arg-type]
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    return torch.randn(T, B, D, device=GPU, requires_grad=True), torch.randint(0, 200, (T, B), device=GPU)
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("loss", ["bnce", "chunk-bnce", "snce", "nce", "softmax"])
+def test_a_call_makes_nobody_wait(loss: str) -> None:
+    layer, (hidden, target) = make(loss), batch()
+    for _ in range(2):
+        layer(hidden, target).backward()
+    with no_waiting():
+        layer(hidden, target).backward()
+        layer(hidden, target.masked_fill(hidden[..., 0] > 0, -100)).backward()
+
+
+@pytest.mark.parametrize("wrong", [-1, V, 10**9])
+@pytest.mark.parametrize("loss", ["bnce", "chunk-bnce", "snce", "nce", "softmax"])
+def test_a_target_that_is_no_word_gives_nan_and_the_next_call_says_why(loss: str, wrong: int) -> None:
+    layer, (hidden, target) = make(loss), batch()
+    assert layer(hidden, target).isfinite()
+    target[3, 4] = wrong
+    with torch.autocast("cuda", torch.bfloat16):
+        loss_of_wrong = layer(hidden, target)
+    loss_of_wrong.backward()
+    assert loss_of_wrong.isnan()
+    with pytest.raises(UserError, match=f"held {wrong}, but the layer has {V} words"):
+        layer(hidden, target)
+
+
+def test_more_different_targets_than_the_noise_has_are_told() -> None:
+    layer, (hidden, _) = make("chunk-bnce"), batch()
+    target = torch.arange(T * B, device=GPU).reshape(T, B) % V
+    assert layer(hidden, target).isnan()
+    with pytest.raises(UserError, match=f"had {V} different targets, more than targets that follow the noise have"):
+        layer.check()
+    layer.set_form(max_distinct_targets=V)
+    assert layer(hidden, target).isfinite()
+
+
+@pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])
+def test_a_captured_call_tells_when_it_is_asked(loss: str) -> None:
+    layer, (hidden, target) = make(loss), batch()
+
+    def run() -> Tensor:
+        value = layer(hidden, target)
+        value.backward()
+        hidden.grad = None
+        layer.zero_grad(set_to_none=True)
+        return value.detach()
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        value = run()
+    graph.replay()
+    layer.check()
+    assert value.isfinite()
+    target[0, 0] = V + 1
+    graph.replay()
+    with pytest.raises(UserError, match=f"held {V + 1}"):
+        layer.check()
+    assert value.isnan()
+    target[0, 0] = 0
+    graph.replay()
+    layer.check()
+    assert value.isfinite()
