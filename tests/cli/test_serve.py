@@ -19,6 +19,7 @@ import httpx
 import numpy as np
 import pytest
 
+from bnce.scoring.loading import load, write_mixture
 from bnce.scoring.prefixes import score_prefixes
 from bnce.scoring.run_model import RunModel, load_run
 from bnce.serve.limits import Limits
@@ -212,6 +213,15 @@ def test_it_finishes_what_runs_and_refuses_what_is_new(trained: Path, model: Run
         assert errors == f"Serving {trained} at {server.url} on CPU, 1 thread (Ctrl-C to stop)\n"
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{server.url}/healthz")
+
+
+def test_a_mixture_is_served(trained: Path, tmp_path: Path) -> None:
+    mixture = tmp_path / "mix.toml"
+    write_mixture(mixture, [trained, trained], [0.25, 0.75])
+    with serving(mixture) as server:
+        (found,) = httpx.post(f"{server.url}/score", json={"sentences": ["ba be bi ."]}).json()["sentences"]
+    (expected,) = load(mixture).score(["ba be bi ."])
+    assert found["log10_prob"] == pytest.approx(expected.log10_prob, rel=1e-5)
 
 
 def test_the_documented_requests_are_answered(server: ServerProcess) -> None:

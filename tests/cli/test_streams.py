@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -10,6 +9,8 @@ import threading
 from pathlib import Path
 
 import pytest
+
+from .conftest import Command
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 # As short as a command can be: a note, a result, and a note about it.
@@ -97,12 +98,13 @@ def test_a_pipe_that_does_not_wait_gets_everything() -> None:
 
 
 @needs_full
-@pytest.mark.parametrize(("command", "redirection"), [("evaluate", "2>/dev/full"), ("score", "2>&-")])
+@pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
 def test_a_command_keeps_its_result_without_standard_error(
-    trained: Path, texts: Path, command: str, redirection: str
+    bnce: Command, trained: Path, texts: Path, redirection: str
 ) -> None:
-    arguments = [command, str(trained), *([str(texts / "test.txt")] if command == "score" else []), "--json"]
+    arguments = ["score", str(trained), str(texts / "test.txt")]
+    expected = bnce(*arguments)
+    assert expected.stderr
     words = ["sh", "-c", f'exec "$0" -m bnce "$@" {redirection}', sys.executable, *arguments]
-    done = subprocess.run(words, env=ENVIRONMENT, stdout=subprocess.PIPE, timeout=120)
-    assert done.returncode == 0
-    assert json.loads(done.stdout)["num_sentences"] == 50
+    done = subprocess.run(words, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, expected.stdout)
