@@ -4,8 +4,10 @@ python benchmarks/layer.py calls --out benchmarks/results      # layer(h, t), ma
 python benchmarks/layer.py linear --out benchmarks/results     # nn.Linear and cross entropy at V = 50K, 500K and 5M
 python benchmarks/layer.py tables --out benchmarks/results     # a whole foreign step at V = 100K and 10M
 
-Times are medians of rounds in which the ways take turns; ± is half the range of the rounds. Memory is PyTorch's peak
-beyond parameters, optimiser state and inputs, on a GPU alone. Targets are drawn from Zipf's law.
+Times are medians of rounds in which the ways take turns, forwards and backwards; ± is half the range of the rounds. A
+ratio is the median of its rounds' ratios. On a GPU `calls` measures twice: launched by the host, as in a foreign loop,
+and captured as CUDA graphs, as in the trainer. Memory is PyTorch's peak beyond parameters, optimiser state and inputs,
+on a GPU alone. Targets are drawn from Zipf's law.
 
 Legend: T time steps, B streams, D hidden, V words.
 """
@@ -13,6 +15,8 @@ Legend: T time steps, B streams, D hidden, V words.
 from __future__ import annotations
 
 import argparse
+import gc
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +31,7 @@ import bnce
 from bnce.version import __version__
 
 MASKED = 0.3
+ROUND_SECONDS = 0.05  # below that, what else runs on the machine decides
 
 
 @dataclass
@@ -46,6 +51,10 @@ class Measured:
         """Half the range of the rounds, relative to the median."""
         return (max(self.seconds) - min(self.seconds)) / 2 / statistics.median(self.seconds)
 
+    def times(self, base: Measured) -> float:
+        """The median of how many times as long this took as something else in the same round."""
+        return statistics.median(one / other for one, other in zip(self.seconds, base.seconds, strict=True))
+
 
 def zipf_counts(vocab_size: int) -> Tensor:
     """Count words as text would: the r-th one 1/r times as often as the first."""
@@ -64,6 +73,7 @@ def measure(
 ) -> dict[str, Measured]:
     """Time every way in turns."""
     found = {name: Measured([], None) for name in ways}
+    repeats = {}
     for name, way in ways.items():
         for _ in range(3):
             way()
@@ -75,21 +85,26 @@ def measure(
             way()
             torch.cuda.synchronize(device)
             found[name].extra_bytes = torch.cuda.max_memory_allocated(device) - before
-    for _ in range(given.rounds):
-        for name, way in ways.items():
-            found[name].seconds.append(_round(way, device, given.repeats))
+        repeats[name] = given.repeats or math.ceil(ROUND_SECONDS / _round(way, device, 3))
+    for number in range(given.rounds):
+        for name in list(ways)[:: -1 if number % 2 else 1]:
+            found[name].seconds.append(_round(ways[name], device, repeats[name]))
     return found
 
 
 def _round(way: Callable[[], None], device: torch.device, repeats: int) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    gc.collect()
+    gc.disable()
     begin = time.perf_counter()
     for _ in range(repeats):
         way()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return (time.perf_counter() - begin) / repeats
+    seconds = (time.perf_counter() - begin) / repeats
+    gc.enable()
+    return seconds
 
 
 def _capture(run: Callable[[], None]) -> Callable[[], None]:
@@ -113,25 +128,24 @@ def calls(given: argparse.Namespace, device: torch.device) -> list[str]:
     hidden_TBD = torch.randn(T, B, D, device=device, requires_grad=True)
     target_TB = draw(counts_V, (T, B), device)
     masked_TB = target_TB.masked_fill(torch.rand(T, B, device=device) < MASKED, -100)
-    lines = ["| loss | call | ms | ± | × trainer | extra MiB | × trainer |", "|---|---|---:|---:|---:|---:|---:|"]
     # The trainer knows the most different words in any chunk of its text.
-    largest = max(int(draw(counts_V, (T, B), device).unique().numel()) for _ in range(1000))
+    largest = max(int(draw(counts_V, (T, B), device).unique().numel()) for _ in range(given.chunks))
+    rows = []
+
+    def way(of: bnce.OutputLayer, compute: Callable[[bnce.OutputLayer], Tensor]) -> Callable[[], None]:
+        def run() -> None:
+            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False):
+                value = compute(of)
+            value.backward()
+            hidden_TBD.grad = None
+            of.zero_grad(set_to_none=True)
+
+        return run
+
     for loss in ("bnce", "chunk-bnce"):
         most = largest if loss == "chunk-bnce" else None
         layer = bnce.OutputLayer(D, V, counts_V.numpy(), loss=loss, sparse=True).to(device)
         known = bnce.OutputLayer(D, V, counts_V.numpy(), loss=loss, sparse=True, max_distinct_targets=most).to(device)
-
-        def way(
-            of: bnce.OutputLayer, compute: Callable[[bnce.OutputLayer], Tensor], captured: bool = given.captured
-        ) -> Callable[[], None]:
-            def run() -> None:
-                with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False):
-                    value = compute(of)
-                value.backward()
-                hidden_TBD.grad = None
-                of.zero_grad(set_to_none=True)
-
-            return _capture(run) if captured else run
 
         ways = {
             "trainer": way(known, lambda of: of.loss_sum(hidden_TBD, target_TB) / (T * B)),
@@ -139,17 +153,29 @@ def calls(given: argparse.Namespace, device: torch.device) -> list[str]:
             "layer(h, t)": way(layer, lambda of: of(hidden_TBD, target_TB)),
             "layer(h, t), 30% masked": way(layer, lambda of: of(hidden_TBD, masked_TB)),
         }
-        found = measure(ways, device, given)
-        base = found["trainer"]
-        for name, one in found.items():
+        launched = measure(ways, device, given)
+        captured = None
+        if device.type == "cuda":
+            captured = measure({name: _capture(run) for name, run in ways.items()}, device, given)
+        for name, one in launched.items():
+            base = launched["trainer"]
+            alone = "– | – | –" if captured is None else _times(captured[name], captured["trainer"])
             memory = "– | –"
             if one.extra_bytes is not None and base.extra_bytes:
                 memory = f"{one.extra_bytes / 2**20:.0f} | {one.extra_bytes / base.extra_bytes:.2f}"
-            lines.append(
-                f"| {loss} | {name} | {one.ms:.3f} | {100 * one.spread:.0f}% | {one.ms / base.ms:.2f} | {memory} |"
-            )
-    how = "captured as CUDA graphs" if given.captured else "launched by the host"
-    return [f"Forward and backward, {how}, V = {V:,}, D = {D}, T = {T}, B = {B}.", "", *lines]
+            rows.append(f"| {loss} | {name} | {_times(one, base)} | {alone} | {memory} |")
+    return [
+        f"Forward and backward, V = {V:,}, D = {D}, T = {T}, B = {B}: launched by the host, and captured as CUDA "
+        "graphs, which is the GPU's time alone.",
+        "",
+        "| loss | call | launched, ms | ± | × trainer | captured, ms | ± | × trainer | extra MiB | × trainer |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        *rows,
+    ]
+
+
+def _times(one: Measured, base: Measured) -> str:
+    return f"{one.ms:.3f} | {100 * one.spread:.0f}% | {one.times(base):.2f}"
 
 
 def linear(given: argparse.Namespace, device: torch.device) -> list[str]:
@@ -261,7 +287,7 @@ def tables(given: argparse.Namespace, device: torch.device) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure one thing, print it, and write it as layer-WHAT.md."""
+    """Measure one thing, print it, and write it as layer-WHAT.md, on a CPU layer-WHAT-cpu.md."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("calls", "linear", "tables"))
     parser.add_argument("--vocab-size", type=int, default=80_000, help="calls: number of words (80000)")
@@ -273,31 +299,34 @@ def main(argv: Sequence[str] | None = None) -> None:
         type=lambda text: [int(part) for part in text.split(",")],
         help="linear, tables: numbers of words, divided by commas",
     )
-    parser.add_argument("--captured", action="store_true", help="calls: as CUDA graphs, which time the GPU alone")
+    parser.add_argument(
+        "--chunks",
+        type=int,
+        default=1000,
+        help="calls: chunks of which the trainer knows the most different words (1000)",
+    )
     parser.add_argument("--rounds", type=int, default=7, help="rounds, of which the median is taken (7)")
-    parser.add_argument("--repeats", type=int, default=20, help="calls per round (20)")
+    parser.add_argument("--repeats", type=int, help=f"calls per round (as many as take {ROUND_SECONDS} seconds)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--out", type=Path, help="a directory for layer-WHAT.md")
+    parser.add_argument("--out", type=Path, help="a directory for layer-WHAT.md, or layer-WHAT-cpu.md")
     given = parser.parse_args(argv)
     if given.sizes is None:
         given.sizes = [100_000, 10_000_000] if given.what == "tables" else [50_000, 500_000, 5_000_000]
     device = torch.device(given.device)
-    if given.captured and device.type != "cuda":
-        parser.error(f"--captured needs a GPU, and --device is {device}: leave it out")
     torch.manual_seed(1)
+    length = f"{given.repeats} calls" if given.repeats else f"at least {ROUND_SECONDS} seconds"
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     lines = [
         *{"calls": calls, "linear": linear, "tables": tables}[given.what](given, device),
         "",
         f"{name}, torch {torch.__version__}, bnce {__version__}; bf16 autocast on a GPU, float32 on a CPU; median of "
-        f"{given.rounds} rounds of {given.repeats} calls, ± half their range.",
+        f"{given.rounds} rounds of {length}, ± half their range.",
     ]
     print("\n".join(lines))
     if given.out is not None:
         given.out.mkdir(parents=True, exist_ok=True)
-        (given.out / f"layer-{given.what}{'-captured' * given.captured}.md").write_text(
-            "\n".join(lines) + "\n", encoding="utf-8"
-        )
+        file = given.out / f"layer-{given.what}{'-cpu' if device.type == 'cpu' else ''}.md"
+        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
