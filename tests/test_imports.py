@@ -65,6 +65,8 @@ ROOM_ORDERS = {
         "billion_words",
         "wikitext",
         "published",
+        "intake",
+        "shares",
         "download",
         "fetch",
     ],

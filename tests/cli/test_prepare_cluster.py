@@ -21,7 +21,7 @@ from bnce.corpus.prepare import prepare
 from bnce.errors import UserError
 from bnce.machine import cluster
 from bnce.machine.cluster import connected
-from bnce.text import blocks
+from bnce.text import blocks, shares
 from tests.cli.conftest import Command
 from tests.text.published import dump
 
@@ -76,6 +76,7 @@ def test_same_bytes(
     given = sources(text)
     assert bnce("prepare", *given, "--out", place / "local", "--workers", 1).status == 0
     monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 1000)
+    monkeypatch.setattr(shares, "SHARE_BYTES", 1000)
     monkeypatch.chdir(place)
     outcome = bnce("prepare", *given, "--out", "remote", "--cluster", machines.file, "--json")
     assert outcome.json["corpus"] == "remote"
@@ -87,7 +88,7 @@ def test_same_bytes(
 def test_lost_worker_and_lost_scheduler(text: Path, place: Path, tmp_path: Path, monkeypatch) -> None:
     """What a killed worker was at is done by the others; without its scheduler a cluster does nothing."""
     prepare([text], place / "local")
-    monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 1000)
+    monkeypatch.setattr(shares, "SHARE_BYTES", 1000)
     monkeypatch.setattr(cluster, "ANSWER_SECONDS", 1)
     place_of_logs = tmp_path / "machines"
     place_of_logs.mkdir()

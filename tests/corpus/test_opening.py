@@ -13,9 +13,9 @@ from small_corpus import small_corpus
 from bnce import files
 from bnce.corpus import opening
 from bnce.corpus.opening import corpus_setting, open_corpus
-from bnce.corpus.prepare import DOCSTRINGS
 from bnce.corpus.store import Corpus
 from bnce.errors import UserError
+from bnce.text.intake import DOCSTRINGS
 
 
 @pytest.fixture

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import gzip
 import io
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -27,13 +28,14 @@ from hypothesis import strategies as st
 from bnce.corpus import encoding, store, tally
 from bnce.corpus import prepare as prepare_module
 from bnce.corpus.prepare import encode_text, prepare
+from bnce.corpus.sharing import have_sizes
 from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError
-from bnce.machine.workers import Workers
-from bnce.text import blocks
+from bnce.text import blocks, intake, shares
 from bnce.text.blocks import Block
 from bnce.text.normalise import Normaliser
+from bnce.text.shares import Share
 
 TOKENISED = Normaliser(tokens="whitespace", sentences="lines")
 TRAIN = "The cat sat. The cat ran!\n\nA dog ran.\n"
@@ -79,7 +81,10 @@ class OneByOne(Executor):
     def submit(self, function: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
         future: Future[Any] = Future()
         function, given, named = pickle.loads(pickle.dumps((function, given, named)))
-        future.set_result(pickle.loads(pickle.dumps(function(*given, **named))))
+        try:
+            future.set_result(pickle.loads(pickle.dumps(function(*given, **named))))
+        except Exception as error:
+            future.set_exception(error)
         return future
 
 
@@ -90,11 +95,28 @@ class Elsewhere(ThreadPoolExecutor):
         return super().submit(function, *(Path("/nowhere", *item.parts[1:]) for item in given), **named)
 
 
+class Spy(OneByOne):
+    """Sees what goes over the network; `sees_files` is what workers say of the sources."""
+
+    def __init__(self, sees_files: bool = True) -> None:
+        self.sees_files = sees_files
+        self.read_by_workers: list[Share] = []
+        self.read_here: list[Block] = []
+
+    def submit(self, function: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
+        if function is have_sizes and not self.sees_files:
+            return super().submit(bool)
+        if isinstance(function, encoding.Numbering):
+            (text,) = given
+            (self.read_here if isinstance(text, Block) else self.read_by_workers).append(text)
+        return super().submit(function, *given, **named)
+
+
 class Breaks(ThreadPoolExecutor):
     """Loses its workers with the first block of text."""
 
     def submit(self, function: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
-        if isinstance(given[0], Block):
+        if isinstance(given[0], Block | Share):
             raise BrokenExecutor
         return super().submit(function, *given, **named)
 
@@ -164,6 +186,7 @@ def test_same_bytes_on_any_executor(
     source = many_documents(tmp_path)
     prepare([source], place / "here", valid_fraction=0.2, min_count=2)
     monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 1000)
+    monkeypatch.setattr(shares, "SHARE_BYTES", 3000)
     monkeypatch.chdir(place)
     if make is ProcessPoolExecutor:
         # A fork of a process with threads may hang.
@@ -176,35 +199,99 @@ def test_same_bytes_on_any_executor(
     assert {path.name for path in place.iterdir()} == {"here", "there"}
 
 
-def test_error_of_a_task_leaves_nothing(texts: dict[str, str], place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither what was written so far nor what a task writes after everybody has left."""
-    waits, goes_on = threading.Event(), threading.Event()
-    stored = prepare_module.number_and_store
+@pytest.fixture
+def mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give a directory of files of all kinds, some of which can be cut."""
+    monkeypatch.setattr(shares, "SHARE_BYTES", 3000)
+    directory = tmp_path / "mixture"
+    directory.mkdir()
+    many_documents(directory)
+    write(directory, "lines.txt", "\ufeff" + "".join(f"A line of document {n % 50}.\n" for n in range(1000)))
+    write(directory, "windows.txt", "".join(f"Windows {n}.\r\n\r\n" for n in range(500)))
+    write(directory, "open.txt", "\n \n\t\n\nIt ends in the middle of\n\n" * 300 + "a line")
+    for number in range(30):
+        write(directory, f"small{number}.txt", f"Small text {number}.\n")
+        write(directory, f"records{number}.jsonl", f'{{"text": "Record {number}."}}\n' * 3)
+        packed = gzip.compress(f"Packed text {number}.\n".encode())
+        (directory / f"packed{number}.txt.gz").write_bytes(packed)
+    return directory
 
-    def number(block: Block, directory: Path, **given: Any) -> Any:
-        if block.split == "valid":
-            raise ZeroDivisionError
-        if block.split == "test":
-            waits.set()
-            assert goes_on.wait(30)
-        return stored(block, directory=directory, **given)
 
-    def map_both(self: Workers, function: Any, items: Any) -> Any:
-        (block,) = items
-        if block.split == "valid":
-            late.append(executor.submit(function, block._replace(split="test")))
-            assert waits.wait(30)
-        yield executor.submit(function, block).result()
+def test_workers_read_what_they_see(mixture: Path, place: Path) -> None:
+    settings: dict[str, Any] = {"valid_fraction": 0.2, "test_fraction": 0.1, "min_count": 2}
+    local, spied, blind = [], Spy(), Spy(sees_files=False)
+    prepare([mixture], place / "here", **settings, progress=lambda *step: local.append(step))
+    steps: list[tuple[int, int]] = []
+    prepare([mixture], place / "there", **settings, executor=spied, progress=lambda *step: steps.append(step))
+    prepare([mixture], place / "sent", **settings, executor=blind)
+    assert files_of(place / "here") == files_of(place / "there") == files_of(place / "sent")
+    # Only in a text without blank lines nobody knows where a document ends.
+    here = b"".join(block.text for block in spied.read_here)
+    assert len(here) > 20_000
+    assert set(re.sub(rb"[\d\n]", b"", here).replace(b".", b"").split(b"\0")) == {b"A line of document " * 100, b""}
+    names = [Path(part.path).name for share in spied.read_by_workers for part in share.parts]
+    assert len(names) > len(set(names)) == 93
+    assert len(spied.read_by_workers) < 40
+    assert blind.read_by_workers == []
+    assert steps == sorted(steps)
+    assert steps[-1] == local[-1]
 
-    late: list[Future[Any]] = []
-    monkeypatch.setattr(prepare_module, "number_and_store", number)
-    monkeypatch.setattr(Workers, "map", map_both)
-    with ThreadPoolExecutor(2) as executor:
-        with pytest.raises(ZeroDivisionError):
-            prepare([texts["train"]], place / "c", valid=texts["valid"], test=texts["test"], executor=executor)
-        goes_on.set()
-        assert isinstance(late[0].exception(), FileNotFoundError)
+
+def test_errors_are_told_as_if_text_were_read_here(mixture: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(mixture)
+    good = Path("many.txt").read_bytes()
+    wrong = {
+        "many.txt": good[:9000] + b"\xff" + good[9000:],
+        "windows.txt": b"\n" * 9000,
+        "packed7.txt.gz": b"not packed",
+        "records3.jsonl": b'{"text": "one"}\n{"body": "two"}\n',
+    }
+    for name, content in wrong.items():
+        before = Path(name).read_bytes()
+        Path(name).write_bytes(content)
+        told = []
+        for executor in (None, Spy()):
+            with pytest.raises(UserError) as caught:
+                prepare([".", "many.txt"], place / "c", executor=executor)
+            told.append(str(caught.value))
+        assert told[0] == told[1]
+        assert f"'./{name}'" in told[0]
+        Path(name).write_bytes(before)
     assert list(place.iterdir()) == []
+
+
+def test_file_that_changes(mixture: Path, place: Path) -> None:
+    class Late(Spy):
+        def submit(self, function: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
+            if isinstance(function, encoding.Numbering) and "small0.txt" in str(given[0]):
+                write(mixture, "small0.txt", "Other text.\n")
+            return super().submit(function, *given, **named)
+
+    with pytest.raises(UserError, match=r"small0\.txt' has changed, or is another file on another machine"):
+        prepare([mixture], place / "c", executor=Late())
+    assert list(place.iterdir()) == []
+
+
+def test_tokenised_text_is_noticed_wherever_it_is_read(mixture: Path, place: Path) -> None:
+    told: list[str] = []
+    for name in ("many.txt", "small0.txt", "lines.txt"):
+        write(mixture, name, (mixture / name).read_text().replace(" ", " <unk> @-@ "))
+    prepare([mixture], place / "here", notice=told.append)
+    prepare([mixture], place / "there", notice=told.append, executor=Spy())
+    assert "looks tokenised" in told[0]
+    assert told[: len(told) // 2] == told[len(told) // 2 :]
+
+
+def test_late_task_leaves_nothing(place: Path) -> None:
+    """A worker that was given up, or that nobody could stop, finds no place for a file any more."""
+    (block,) = blocks.gather([["a", "b"]], "train")
+    number = encoding.Numbering(TOKENISED, blocks.Cut(1, {}), place / "scratch", True, "text", "strict")
+    with contextlib.suppress(ZeroDivisionError), prepare_module._scratch(place) as scratch:
+        number(block)
+        assert len(list(scratch.iterdir())) == 1
+        raise ZeroDivisionError
+    with pytest.raises(FileNotFoundError):
+        number(block)
 
 
 def test_executor_on_another_disk(texts: dict[str, str], place: Path) -> None:
@@ -226,14 +313,15 @@ def test_executor_that_breaks(texts: dict[str, str], place: Path) -> None:
 
 def test_block_that_was_lost_on_the_way(texts: dict[str, str], place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shared disk that has less than was written must not pass for text."""
-    stored = prepare_module.number_and_store
+    stored = encoding.number_and_store
 
     def number(*given: Any, **named: Any) -> Any:
         counted = stored(*given, **named)
-        os.truncate(counted.stored.path, counted.stored.path.stat().st_size - 2)
+        path = counted.stored[0].path
+        os.truncate(path, path.stat().st_size - 2)
         return counted
 
-    monkeypatch.setattr(prepare_module, "number_and_store", number)
+    monkeypatch.setattr(encoding, "number_and_store", number)
     with pytest.raises(UserError, match="is shorter than it was written"):
         prepare([texts["train"]], place / "c", valid=texts["valid"], test=texts["test"])
     assert list(place.iterdir()) == []
@@ -329,7 +417,7 @@ def test_docstrings(tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
     for number in range(40):
         write(tmp_path, f"module{number:02}.py", f'"""Module {number}.\n\nIt is\nwrapped. Twice.\n"""\n')
     modules = tuple(sorted(tmp_path.glob("*.py")))
-    monkeypatch.setattr(prepare_module, "installed_modules", lambda: modules)
+    monkeypatch.setattr(intake, "installed_modules", lambda: modules)
     steps: list[tuple[int, int]] = []
     corpus = prepare(
         ["docstrings"],

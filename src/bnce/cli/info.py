@@ -93,7 +93,7 @@ def info(
 
 def _vocab_size(config: RunConfig) -> int:
     from bnce.corpus.opening import DOCSTRING_WORDS
-    from bnce.corpus.prepare import DOCSTRINGS
+    from bnce.text.intake import DOCSTRINGS
 
     return DOCSTRING_WORDS if config.corpus == DOCSTRINGS else RECIPE_VOCAB_SIZES.get(config.recipe, 80_000)
 

@@ -78,7 +78,7 @@ def prepare(
         typer.Option(
             metavar="ADDRESS",
             help="Run on the workers of this Dask scheduler instead: its address, such as tcp://host:8786, or its "
-            "scheduler file. They must see the output directory. The result does not depend on them.",
+            "scheduler file. All machines must share the output directory. The result does not depend on them.",
         ),
     ] = None,
     as_json: JsonOption = False,

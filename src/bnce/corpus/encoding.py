@@ -11,6 +11,7 @@ import itertools
 import os
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,11 +23,15 @@ from numpy.typing import NDArray
 from bnce.corpus.manifest import SPLITS, SplitStatistics, sum_statistics
 from bnce.corpus.numbering import MARK_IDS, MARKS, number_block
 from bnce.corpus.store import VOCABULARY_FILE, Ids, IdsFile, ids_dtype, write_description
+from bnce.corpus.tally import join_counts
 from bnce.corpus.vocabulary import UNK, Vocabulary
 from bnce.errors import UserError
 from bnce.machine.workers import Workers
-from bnce.text.blocks import Block, Cut
+from bnce.text.blocks import Block, Cut, gather
 from bnce.text.normalise import UNKNOWN_WORD, Normaliser
+from bnce.text.shares import Share, read_share
+
+_BLOCKS_JOINED = 16  # whose counts are held one by one
 
 
 class StoredSplit(NamedTuple):
@@ -49,9 +54,9 @@ class StoredBlock(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """What the first pass gives back of a block: where it lies, and its words with their counts in train."""
+    """What the first pass gives back of text: where its blocks lie, and its words with their counts in train."""
 
-    stored: StoredBlock
+    stored: list[StoredBlock]
     words: Any
     train_counts: NDArray[np.int64]
     # How often the training text itself spells the unknown word.
@@ -66,10 +71,37 @@ class Encoded(NamedTuple):
     train_counts: NDArray[np.int64]
 
 
-def number_and_store(
-    block: Block, normaliser: Normaliser, cut: Cut, directory: Path, is_shared: bool = False
-) -> Counted:
-    """Number a block, and keep all but the words and their counts on disk, which other machines may share."""
+@dataclass(frozen=True)
+class Numbering:
+    """How text is read and numbered, and where the blocks go; other machines may share that disk."""
+
+    normaliser: Normaliser
+    cut: Cut
+    directory: Path
+    is_shared: bool
+    field: str
+    errors: str
+
+    def __call__(self, text: Block | Share) -> Counted:
+        """Number text, and keep all but the words and their counts on disk."""
+        if isinstance(text, Block):
+            return number_and_store(text, self.normaliser, self.cut, self.directory, self.is_shared)
+        stored = []
+        num_unknown = 0
+        sums = []
+        for block in gather(read_share(text, self.field, self.errors), text.split, text.first_document):
+            counted = number_and_store(block, self.normaliser, self.cut, self.directory, self.is_shared)
+            stored += counted.stored
+            num_unknown += counted.num_unknown
+            sums.append(pyarrow.table({"word": counted.words, "count": counted.train_counts}))
+            if len(sums) >= _BLOCKS_JOINED:
+                sums = [join_counts(sums)]
+        joined = join_counts(sums)
+        return Counted(stored, joined["word"].combine_chunks(), joined["count"].to_numpy(), num_unknown)
+
+
+def number_and_store(block: Block, normaliser: Normaliser, cut: Cut, directory: Path, is_shared: bool) -> Counted:
+    """Number a block, and keep all but the words and their counts in a new file."""
     numbered = number_block(block, normaliser, cut)
     words = numbered.words.slice(len(MARKS))
     train_counts = np.zeros(len(numbered.words), dtype=np.int64)
@@ -92,7 +124,7 @@ def number_and_store(
             os.fsync(file.fileno())
     stored = StoredBlock(path, words_bytes, dtype, splits)
     num_unknown = int(train_counts[MARKS.index(UNKNOWN_WORD)])
-    return Counted(stored, words, train_counts[len(MARKS) :], num_unknown)
+    return Counted([stored], words, train_counts[len(MARKS) :], num_unknown)
 
 
 def encode_corpus(

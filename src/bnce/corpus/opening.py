@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from bnce import files
-from bnce.corpus.prepare import DOCSTRINGS, prepare
+from bnce.corpus.prepare import prepare
 from bnce.corpus.store import Corpus
 from bnce.machine.workers import num_cores
+from bnce.text.intake import DOCSTRINGS
 from bnce.version import __version__
 
 DOCSTRING_WORDS = 30_000  # nearly all of them

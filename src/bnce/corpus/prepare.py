@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from bnce.corpus.encoding import StoredBlock, encode_corpus, number_and_store
+from bnce.corpus.encoding import Numbering, StoredBlock, encode_corpus
 from bnce.corpus.manifest import SPLITS, SplitStatistics, sum_statistics
 from bnce.corpus.meter import Meter, Progress
 from bnce.corpus.numbering import MARK_IDS, MARKS, number_block
-from bnce.corpus.sharing import check_shared
+from bnce.corpus.sharing import check_shared, deal_out, see_files
 from bnce.corpus.store import Corpus, Ids, ids_dtype
 from bnce.corpus.tally import Tally
 from bnce.corpus.vocabulary import MIN_SIZE, SPECIALS, UNK, Vocabulary
@@ -30,23 +30,15 @@ from bnce.corpus.word_choice import choose_words, describe_untrained
 from bnce.errors import UserError, argument
 from bnce.files import atomic_directory
 from bnce.machine.workers import Workers
-from bnce.text.blocks import Cut, gather
-from bnce.text.docstrings import installed_modules, read_docstrings
+from bnce.text.blocks import Block, Cut, gather
+from bnce.text.intake import find_files, read_text, text_bytes
 from bnce.text.normalise import Normaliser
-from bnce.text.published import BENCHMARKS, find_benchmark
-from bnce.text.records import DEFAULT_FIELD, holds_records, read_records
-from bnce.text.sources import (
-    Advance,
-    Document,
-    check_errors,
-    check_source,
-    expand_sources,
-    read_documents,
-    source_bytes,
-)
+from bnce.text.published import find_benchmark
+from bnce.text.records import DEFAULT_FIELD
+from bnce.text.shares import Share
+from bnce.text.sources import Document, check_errors
 from bnce.text.tokenised import TokenisedSigns
 
-DOCSTRINGS = "docstrings"
 DEFAULT_FRACTION = 0.02
 DEFAULT_SEED = 1
 
@@ -106,16 +98,15 @@ def prepare(
             )
         vocabulary = Vocabulary.read(vocabulary_file)
     normaliser = normaliser or Normaliser()
-    texts: Iterable[tuple[str | None, Iterator[Document]]]
+    signs = TokenisedSigns(normaliser)
+    names: dict[str | None, list[str]] = {}
     if benchmark is not None:
         meter = Meter(progress, benchmark.num_bytes(paths[1]))
-        texts = _runs(benchmark.read(paths[1], errors, meter.read))
     else:
-        names: dict[str | None, list[str]] = {None: find_files(paths)}
+        names[None] = find_files(paths)
         names.update({name: find_files([source]) for name, source in given.items()})
         meter = Meter(progress, sum(map(text_bytes, itertools.chain.from_iterable(names.values()))))
-        read = functools.partial(read_text, field=field, errors=errors, num_workers=num_workers, advance=meter.read)
-        texts = [(split, itertools.chain.from_iterable(map(read, files))) for split, files in names.items()]
+    read = functools.partial(read_text, field=field, errors=errors, num_workers=num_workers, advance=meter.read)
     # Another machine has another current directory.
     place = out if executor is None else out.absolute()
     with (
@@ -125,20 +116,26 @@ def prepare(
     ):
         check_shared(workers, scratch)
         cutter = benchmark.cutter(normaliser) if benchmark else normaliser
-        number = functools.partial(
-            number_and_store, normaliser=cutter, cut=cut, directory=scratch, is_shared=workers.are_given
-        )
+        number = Numbering(cutter, cut, scratch, workers.are_given, field, errors)
         tally = Tally(scratch)
-        stored = []
+        stored: list[StoredBlock] = []
         num_unknown = 0
-        signs = TokenisedSigns(normaliser)
-        for split, documents in texts:
+        texts: Iterable[Iterator[Block | Share]]
+        if benchmark is not None:
+            texts = (gather(run, split) for split, run in _runs(benchmark.read(paths[1], errors, meter.read)))
+        elif see_files(workers, itertools.chain.from_iterable(names.values())):
+            deal = functools.partial(deal_out, workers, read=read, signs=signs, field=field, errors=errors)
+            texts = (deal(files, split, advance=meter.read) for split, files in names.items())
+        else:
+            read_all = ((split, itertools.chain.from_iterable(map(read, files))) for split, files in names.items())
+            texts = (gather(signs.watch(documents), split) for split, documents in read_all)
+        for text in texts:
             # Closed here and now, so that after an error nothing goes on with text nobody wants.
-            with contextlib.closing(workers.map(number, meter.watch(gather(signs.watch(documents), split)))) as counted:
-                for block in counted:
-                    tally.add(block.words, block.train_counts)
-                    stored.append(block.stored)
-                    num_unknown += block.num_unknown
+            with contextlib.closing(workers.map(number, meter.watch(text))) as counted:
+                for found in counted:
+                    tally.add(found.words, found.train_counts)
+                    stored += found.stored
+                    num_unknown += found.num_unknown
                     meter.numbered()
         _check_splits(stored, cut, given)
         if vocabulary is not None:
@@ -185,17 +182,6 @@ def encode_text(
     return np.concatenate(parts), sum_statistics(figures)
 
 
-def read_text(
-    name: str, field: str, errors: str, num_workers: int = 1, advance: Advance | None = None
-) -> Iterator[Document]:
-    """Stream the documents of one source, whatever kind of file it is."""
-    if name == DOCSTRINGS:
-        return read_docstrings(installed_modules(), num_workers, advance)
-    if holds_records(name):
-        return read_records(name, field, errors, advance)
-    return read_documents(name, errors, advance)
-
-
 @contextlib.contextmanager
 def _scratch(directory: Path) -> Iterator[Path]:
     """Make a place for numbered blocks, and remove it at the end."""
@@ -213,13 +199,6 @@ def _runs(documents: Iterable[tuple[str, Document]]) -> Iterator[tuple[str, Iter
     """Put neighbouring documents of one split together."""
     for split, run in itertools.groupby(documents, key=lambda pair: pair[0]):
         yield split, (document for _, document in run)
-
-
-def text_bytes(name: str) -> int:
-    """Tell how large a source is on disk, for progress; 0 where that cannot be known."""
-    if name == DOCSTRINGS:
-        return sum(source_bytes(str(path)) for path in installed_modules())
-    return source_bytes(name)
 
 
 def _check_settings(out: Path, cut: Cut, vocab_size: int | None, min_count: int, num_workers: int, errors: str) -> None:
@@ -244,17 +223,6 @@ def _check_settings(out: Path, cut: Cut, vocab_size: int | None, min_count: int,
     for what, number in (("minimal count", min_count), ("number of workers", num_workers)):
         if number < 1:
             raise UserError(f"The {what} is {number}: it must be 1 or more.")
-
-
-def find_files(names: Sequence[str]) -> list[str]:
-    """List the files that sources name, refusing those that cannot be read."""
-    if not names:
-        raise UserError(f"There is no text to prepare: give files, '{DOCSTRINGS}', or one of {', '.join(BENCHMARKS)}.")
-    files = [name for given in names for name in ([given] if given == DOCSTRINGS else expand_sources([given]))]
-    for name in files:
-        if name != DOCSTRINGS:
-            check_source(name)
-    return files
 
 
 def _check_splits(stored: Sequence[StoredBlock], cut: Cut, given: dict[str, str]) -> None:

@@ -51,7 +51,7 @@ class Tally:
     def most_frequent(self, limit: int | None = None, min_count: int = 1) -> Ranking:
         """Order the words by frequency, equally frequent ones by spelling; no more than `limit` are ever held."""
         num_types = 0
-        kept = _join([])
+        kept = join_counts([])
         for sums in self._merged():
             num_types += sums.num_rows
             kept = pyarrow.concat_tables([kept, sums.filter(pyarrow.compute.field("count") >= min_count)])
@@ -60,14 +60,14 @@ class Tally:
         return Ranking(_top(kept, limit)["word"].to_pylist(), num_types)
 
     def _join(self) -> None:
-        sums = _join(self._waiting)
+        sums = join_counts(self._waiting)
         self._waiting, self._waiting_bytes, self._sums_bytes = [sums], sums.nbytes, sums.nbytes
         if sums.nbytes > self.max_bytes:
             self._spill()
 
     def _spill(self) -> None:
         path = self.directory / f"{len(self._runs)}.counts"
-        sums = _join(self._waiting).sort_by("word")
+        sums = join_counts(self._waiting).sort_by("word")
         with pyarrow.ipc.new_stream(path, sums.schema) as writer:
             writer.write_table(sums, max_chunksize=_BATCH_ROWS)
         self._runs.append(path)
@@ -76,7 +76,7 @@ class Tally:
     def _merged(self) -> Iterator[Table]:
         """Yield tables in which every word has its whole count; no word is in two of them."""
         if not self._runs:
-            yield _join(self._waiting)
+            yield join_counts(self._waiting)
             return
         if self._waiting:
             self._spill()
@@ -84,7 +84,7 @@ class Tally:
         while rests := [rest for rest in rests if rest.fill()]:
             # Up to here every run has been read, so that no more of these words can come.
             bound = min(rest.last_word for rest in rests)
-            yield _join([rest.take(bound) for rest in rests])
+            yield join_counts([rest.take(bound) for rest in rests])
 
 
 class _Run:
@@ -115,8 +115,8 @@ class _Run:
         return taken
 
 
-def _join(tables: Sequence[Table]) -> Table:
-    """Add up the counts of equal words."""
+def join_counts(tables: Sequence[Table]) -> Table:
+    """Add up the counts of equal words in tables of words and counts."""
     if not tables:
         return pyarrow.table({"word": pyarrow.array([], pyarrow.string()), "count": pyarrow.array([], pyarrow.int64())})
     joined = pyarrow.concat_tables(tables).group_by("word", use_threads=False).aggregate([("count", "sum")])

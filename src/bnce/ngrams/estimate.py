@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from bnce.corpus.meter import Progress
 from bnce.corpus.numbering import MARK_IDS, MARKS, number_block
-from bnce.corpus.prepare import find_files, read_text, text_bytes
 from bnce.corpus.store import Corpus, is_corpus
 from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
 from bnce.errors import UserError, argument
 from bnce.ngrams.arpa import START_WORD
 from bnce.runs.directory import RunDirectory
 from bnce.text.blocks import Cut, gather
+from bnce.text.intake import find_files, read_text, text_bytes
 from bnce.text.normalise import Normaliser
 from bnce.text.records import DEFAULT_FIELD
 

@@ -45,9 +45,9 @@ class Cut:
         return "train"
 
 
-def gather(documents: Iterable[Document], split: str | None) -> Iterator[Block]:
-    """Gather documents into blocks of bounded size."""
-    first = num_characters = 0
+def gather(documents: Iterable[Document], split: str | None, first: int = 0) -> Iterator[Block]:
+    """Gather documents into blocks of bounded size; `first` is the number of the first in its text."""
+    num_characters = 0
     gathered: list[str] = []
     for document in documents:
         text = "\n".join(document)

@@ -6,7 +6,7 @@ import contextlib
 import glob
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import IO
 
 from bnce.errors import UserError, argument, unknown_name
@@ -20,6 +20,7 @@ MAX_DOCUMENT_LINES = 100
 # Lines may be long: without this bound a document could grow to MAX_DOCUMENT_LINES × MAX_LINE_BYTES.
 MAX_DOCUMENT_CHARACTERS = 2**20
 
+_CHUNK_BYTES = 2**20
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 Document = list[str]
@@ -92,11 +93,36 @@ def read_lines(
     return decode_lines(read_chunks(path, advance, member), named(path), errors)
 
 
+def read_range(path: str, begin: int, end: int, errors: str, num_lines: int = 0) -> Iterator[str]:
+    """Stream the lines of a range of a plain text file, which begins where a line does; `num_lines` are before it."""
+    return _decode_range(_read_bytes(path, begin, end), named(path), errors, num_lines, begin)
+
+
+def count_lines(path: str, end: int) -> int:
+    """Count the ends of lines in the first `end` bytes of a file."""
+    return sum(chunk.count(b"\n") for chunk in _read_bytes(path, 0, end))
+
+
+def _read_bytes(path: str, begin: int, end: int) -> Iterator[bytes]:
+    with _told(path), open(path, "rb") as file:
+        file.seek(begin)
+        while chunk := file.read(min(_CHUNK_BYTES, end - file.tell())):
+            yield chunk
+
+
 def decode_lines(chunks: Iterable[bytes], name: str, errors: str) -> Iterator[str]:
     """Turn pieces of UTF-8 into lines; `name` is what messages call the text."""
+    any_words = yield from _decode_range(chunks, name, errors)
+    if not any_words:
+        raise no_words(name)
+
+
+def _decode_range(
+    chunks: Iterable[bytes], name: str, errors: str, num_lines: int = 0, num_bytes: int = 0
+) -> Generator[str, None, bool]:
+    """Do the same to some of a text, before which there are so many lines and bytes; say whether it has words."""
     any_words = False
-    num_lines = num_bytes = 0
-    for piece in _whole_lines(chunks, name):
+    for piece in _whole_lines(chunks, name, num_lines):
         text = _decode(piece, errors, name, num_lines, num_bytes)
         if "\r" in text:
             text = text.replace("\r\n", "\n")
@@ -108,8 +134,7 @@ def decode_lines(chunks: Iterable[bytes], name: str, errors: str) -> Iterator[st
         yield from lines
         num_lines += len(lines)
         num_bytes += len(piece)
-    if not any_words:
-        raise no_words(name)
+    return any_words
 
 
 def no_words(name: str) -> UserError:
@@ -156,10 +181,9 @@ def check_source(path: str) -> None:
         raise UserError(f"'{path}' cannot be read: change its permissions.")
 
 
-def _whole_lines(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:
+def _whole_lines(chunks: Iterable[bytes], name: str, num_lines: int = 0) -> Iterator[bytes]:
     """Yield pieces of a text that end where a line ends; a line never grows past MAX_LINE_BYTES in memory."""
     rest = b""
-    num_lines = 0
     for chunk in chunks:
         # Only the first line of a chunk can be too long: the others lie within it, and it is not that large.
         first_end = chunk.find(b"\n")

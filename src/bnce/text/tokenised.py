@@ -64,9 +64,14 @@ class TokenisedSigns:
         self._examples: dict[str, None] = {}
         self._is_watching = normaliser.tokens == "words" and not isinstance(normaliser, TokenisedNormaliser)
 
+    @property
+    def are_clear(self) -> bool:
+        """Whether enough was seen."""
+        return not self._is_watching or self.num_words >= MAX_WORDS_SEEN
+
     def look(self, text: str) -> None:
         """Look at some text, unless enough was seen."""
-        if not self._is_watching or self.num_words >= MAX_WORDS_SEEN:
+        if self.are_clear:
             return
         self.num_words += len(text.split())
         signs = _SIGN.findall(text)
