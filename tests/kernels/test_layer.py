@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import pickle
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 from torch import Tensor
 
-from bnce import OutputLayer, kernels
+from bnce import OutputLayer, kernels, rows
 from bnce.errors import UserError
 from bnce.losses import fused_chunk_nce
 from bnce.losses.wrong_targets import WrongTargets
@@ -131,6 +131,26 @@ def test_parameters_in_two_bytes(loss: str, chunk: tuple[Tensor, Tensor, Tensor]
     assert [part.dtype for part in rounded] == [torch.float32] + [torch.bfloat16] * 3
     for one, other in zip(rounded, exact, strict=True):
         assert float((one.float() - other).norm()) < 0.02 * float(other.norm())
+
+
+@pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])
+def test_frozen_tables_get_no_gradient(loss: str, chunk: tuple[Tensor, Tensor, Tensor]) -> None:
+    hidden, target, _ = chunk
+    layer = make(hidden.device, loss, max_distinct_targets=12)
+    expected = results(copy.deepcopy(layer), hidden, target)[1]
+    made: list[Sequence[int]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        plain = rows.table_gradient
+        patch.setattr(
+            rows, "table_gradient", lambda shape, *given, **sparse: made.append(shape) or plain(shape, *given, **sparse)
+        )
+        layer.weight.requires_grad_(False)
+        hidden = hidden.detach().requires_grad_()
+        (3 * layer(hidden, target)).backward()
+    assert made == [(V,)]
+    assert layer.weight.grad is None
+    assert hidden.grad is not None
+    assert torch.equal(hidden.grad, expected)
 
 
 def wrong_step(layer: OutputLayer, target: Tensor) -> Tensor:

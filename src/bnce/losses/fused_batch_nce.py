@@ -84,11 +84,13 @@ class _FusedBatchNce(torch.autograd.Function):
         factor = grads[0] if divisor is None else grads[0] / divisor
         weight_TMD, bias_TM, hidden_TBD = errors(gradient_TBM * factor, given_TBD, row_TMD)
         found_N = found_TM.view(-1)
+        _, wants_weight, wants_bias, wants_log_z, *_ = ctx.needs_input_grad
+        weight_ND, bias_N = weight_TMD.view(-1, D).to(weight_dtype), bias_TM.view(-1).to(bias_dtype)
         return (
             hidden_TBD.to(ctx.hidden_dtype),
-            rows.table_gradient((V, D), found_N, weight_TMD.view(-1, D).to(weight_dtype), sparse=ctx.sparse),
-            rows.table_gradient((V,), found_N, bias_TM.view(-1).to(bias_dtype), sparse=ctx.sparse),
-            -bias_TM.sum() if ctx.needs_input_grad[3] else None,
+            rows.table_gradient((V, D), found_N, weight_ND, sparse=ctx.sparse) if wants_weight else None,
+            rows.table_gradient((V,), found_N, bias_N, sparse=ctx.sparse) if wants_bias else None,
+            -bias_TM.sum() if wants_log_z else None,
             None,
             None,
             None,

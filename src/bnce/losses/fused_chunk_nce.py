@@ -108,12 +108,13 @@ class _FusedChunkNce(torch.autograd.Function):
         (hidden_shape, hidden_dtype), (V, weight_dtype, bias_dtype) = ctx.hidden, ctx.tables
         D = hidden_shape[2]
         factor = grads[0] if divisor is None else grads[0] / divisor
-        bias_grad_U = weight_grad_UE[:, D] * factor
+        _, wants_weight, wants_bias, wants_log_z, *_ = ctx.needs_input_grad
+        weight_UD, bias_U = (weight_grad_UE[:, :D] * factor).to(weight_dtype), weight_grad_UE[:, D] * factor
         return (
             (hidden_grad_NE[:, :D] * factor).to(hidden_dtype).view(hidden_shape),
-            rows.table_gradient((V, D), word_U, (weight_grad_UE[:, :D] * factor).to(weight_dtype), sparse=ctx.sparse),
-            rows.table_gradient((V,), word_U, bias_grad_U.to(bias_dtype), sparse=ctx.sparse),
-            -bias_grad_U.sum() if ctx.needs_input_grad[3] else None,
+            rows.table_gradient((V, D), word_U, weight_UD, sparse=ctx.sparse) if wants_weight else None,
+            rows.table_gradient((V,), word_U, bias_U.to(bias_dtype), sparse=ctx.sparse) if wants_bias else None,
+            -bias_U.sum() if wants_log_z else None,
             None,
             None,
             None,
