@@ -175,6 +175,13 @@ class OutputLayer(nn.Module):
             loss = self._fused(batch, self.reduction == "mean")
             if loss is not None:
                 return loss
+        if self._each is None and self._all_count(target_TB, mask_TB, stream_TB):
+            target_TB = self._in_range(target_TB)
+            if is_observed:
+                assert isinstance(self.noise, Running)
+                self.noise.observe(target_TB)
+            total = self._loss(self._batch(hidden_TBD, target_TB))
+            return total if self.reduction == "sum" else total / target_TB.numel()
         counted = count_targets(self.loss_name, target_TB, mask_TB, self.ignore_index, self.num_noise, stream_TB)
         target_TB, zero = self._known_words(counted.target_TB)
         if is_observed:
@@ -186,6 +193,14 @@ class OutputLayer(nn.Module):
             return (loss_TB.t() if self.batch_first and targets.ndim == 2 else loss_TB).reshape(targets.shape)
         total = self._loss(batch) if zero is None else self._loss(batch) + zero
         return total if self.reduction == "sum" else total / counted.num_positions.clamp(min=1)
+
+    def _all_count(self, target_TB: Tensor, mask_TB: Tensor | None, stream_TB: Tensor | None) -> bool:
+        """Say whether no position is left out, which is faster to compute; a GPU's host would have to wait to know."""
+        if mask_TB is not None or stream_TB is not None or target_TB.device.type != "cpu":
+            return False
+        if torch.compiler.is_compiling() or target_TB.numel() == 0:
+            return False
+        return not bool((target_TB == self.ignore_index).any())
 
     def _as_chunk(
         self, hidden: Tensor, targets: Tensor, mask: Tensor | None, streams: Tensor | None
