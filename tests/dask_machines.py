@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -19,7 +21,8 @@ class Machines:
         options = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--no-show")
         self.scheduler = self._start("scheduler", *options)
         self.workers = [self._start("worker", f"--name=w{n}", "--no-nanny", "--nthreads=1") for n in range(num_workers)]
-        self._wait_for("Registered to", len(self.workers))
+        self._wait_for(lambda: self.file.exists() and self._num_registered() == num_workers)
+        self.address: str = json.loads(self.file.read_text())["address"]
 
     def _start(self, kind: str, *options: str) -> subprocess.Popen[bytes]:
         log = self.directory / f"{kind}-{len(list(self.directory.glob('*.log')))}.log"
@@ -29,9 +32,12 @@ class Machines:
         with open(log, "wb") as file:
             return subprocess.Popen(command, stdout=file, stderr=file, cwd=self.directory)
 
-    def _wait_for(self, words: str, number: int) -> None:
+    def _num_registered(self) -> int:
+        return sum("Registered to" in log.read_text() for log in self.directory.glob("worker-*.log"))
+
+    def _wait_for(self, happens: Callable[[], bool]) -> None:
         end = time.monotonic() + 60
-        while sum(words in log.read_text() for log in self.directory.glob("worker-*.log")) < number:
+        while not happens():
             assert time.monotonic() < end, [log.read_text() for log in self.directory.glob("*.log")]
             time.sleep(0.05)
 
@@ -39,6 +45,7 @@ class Machines:
         """End all processes; they were told nothing, as when a machine is switched off."""
         for process in (*self.workers, self.scheduler):
             # One that was stopped hears of nothing else.
-            os.kill(process.pid, signal.SIGCONT) if process.poll() is None else None
+            if process.poll() is None:
+                os.kill(process.pid, signal.SIGCONT)
             process.kill()
             process.wait()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import signal
 import subprocess
@@ -85,11 +84,16 @@ def test_same_bytes(
     assert {path.name for path in place.iterdir()} == {"local", "remote"}
 
 
+num_lost = lambda dask_scheduler: sum(  # noqa: E731 - a lambda travels by value
+    prefix.suspicious for prefix in dask_scheduler.task_prefixes.values()
+)
+
+
 def test_lost_worker_and_lost_scheduler(text: Path, place: Path, tmp_path: Path, monkeypatch) -> None:
     """What a killed worker was at is done by the others; without its scheduler a cluster does nothing."""
     prepare([text], place / "local")
     monkeypatch.setattr(shares, "SHARE_BYTES", 1000)
-    monkeypatch.setattr(cluster, "ANSWER_SECONDS", 1)
+    monkeypatch.setattr(cluster, "ANSWER_SECONDS", 2)
     place_of_logs = tmp_path / "machines"
     place_of_logs.mkdir()
     machines = Machines(place_of_logs)
@@ -110,10 +114,12 @@ def test_lost_worker_and_lost_scheduler(text: Path, place: Path, tmp_path: Path,
         with connected(str(machines.file)) as executor:
             prepare([text], place / "remote", executor=executor, progress=kill_worker)
             assert machines.workers[0].wait(30) == -signal.SIGKILL
+            # Tasks were lost with it, and so were run again.
+            assert executor._client.run_on_scheduler(num_lost) > 0
         assert files_of(place / "local") == files_of(place / "remote")
         with pytest.raises(UserError) as caught, connected(str(machines.file)) as executor:
             prepare([text], place / "never", executor=executor, progress=kill_scheduler)
-        told = f"The scheduler '{machines.file}' was lost or stopped: start it and its workers, and run it again."
+        told = f"The scheduler '{machines.address}' was lost or stopped: start it and its workers, and run it again."
         assert str(caught.value) == told
         assert {path.name for path in place.iterdir()} == {"local", "remote"}
     finally:
@@ -121,8 +127,7 @@ def test_lost_worker_and_lost_scheduler(text: Path, place: Path, tmp_path: Path,
 
 
 def test_interrupt_leaves_nothing(machines: Machines, place: Path) -> None:
-    address = json.loads(machines.file.read_text())["address"]
-    command = [sys.executable, "-m", "bnce", "prepare", "-", "--out", str(place / "c"), "--cluster", address]
+    command = [sys.executable, "-m", "bnce", "prepare", "-", "--out", str(place / "c"), "--cluster", machines.address]
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -175,6 +180,20 @@ def test_nobody_answers(
     told = refused("prepare", text, "--out", place / "c", "--cluster", address)
     assert time.monotonic() - start < 8
     assert f"No Dask scheduler answers at '{address}': start one with 'dask scheduler'" in told
+    assert list(place.iterdir()) == []
+
+
+def test_cluster_without_workers(
+    refused: Callable[..., str], text: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "ANSWER_SECONDS", 2)
+    (tmp_path / "machines").mkdir()
+    machines = Machines(tmp_path / "machines", num_workers=0)
+    try:
+        told = refused("prepare", text, "--out", place / "c", "--cluster", machines.file)
+    finally:
+        machines.stop()
+    assert told == f"bnce: The cluster has no workers: start some with 'dask worker {machines.address}'."
     assert list(place.iterdir()) == []
 
 

@@ -1,8 +1,9 @@
-"""A cluster without workers: it is waited for, but not forever."""
+"""A cluster that loses its workers, and what is told of tasks that cannot be done."""
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+import asyncio
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
 import pytest
@@ -53,3 +54,27 @@ def test_workers_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
             waits.result(10)
         executor.submit(len, "text")
     assert client.cancelled == ["task", "task"]
+
+
+def test_what_is_told_of_tasks() -> None:
+    distributed = pytest.importorskip("distributed", reason="the extra cluster is not installed: Dask is not tested")
+    broken = pytest.importorskip("distributed.comm.core").CommClosedError("in <TCP>")
+    lost = "The scheduler 'tcp://host:8786' was lost or stopped: start it and its workers, and run it again."
+    memory = "A task ended every worker that tried it, probably because memory ran out"
+    own = UserError("It is the user's.")
+    killed = distributed.KilledWorker("task", None, 3)
+    with Cluster(Client(), "tcp://host:8786") as executor:
+        for error, told in ((killed, memory), (CancelledError(), lost), (broken, lost), (own, str(own))):
+
+            async def fail(error: BaseException = error) -> None:
+                raise error
+
+            future: Future[None] = Future()
+            asyncio.run(executor._pass_on(fail(), future))
+            with pytest.raises(UserError) as caught:
+                future.result()
+            assert str(caught.value).startswith(told)
+        future = Future()
+        future.cancel()
+        # Nobody waits for it any more, and nothing is made of that.
+        asyncio.run(executor._pass_on(asyncio.sleep(0), future))

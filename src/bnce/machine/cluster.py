@@ -137,7 +137,7 @@ def connected(address: str) -> Iterator[Cluster]:
         found = _find_scheduler(address)
         with (
             distributed.Client(found, timeout=ANSWER_SECONDS, set_as_default=False, name="bnce") as client,
-            _alike(client, address) as cluster,
+            _alike(client, found) as cluster,
         ):
             yield cluster
 
