@@ -34,6 +34,7 @@ ORDER = [
     "output_layer",
     "language_model",
     "optimisers",
+    "processes",
     "evaluation",
     "runs",
     "training",

@@ -22,9 +22,13 @@ NOISE_NAMES = ("unigram", "uniform", "log-uniform")
 SOFTMAX_NAMES = ("auto", "fused", "plain", "compiled", "linear", "cce", "liger")
 SCHEDULE_NAMES = ("halve", "linear", "cosine")
 PRECISION_NAMES = ("auto", "float32", "tf32", "bf16")
+TABLES_NAMES = ("auto", "sharded", "replicated")
+WIRE_NAMES = ("float32", "bf16")
 MAX_RATE = 1e38  # what float32 can hold
 MIN_EPS = 1e-20  # squares of gradients below this are 0 in float32, and a step divided by less than it has no bound
 MAX_SEED = 2**63 - 1
+MAX_PROCESSES = 1024  # that one command starts
+TIMEOUT_SECONDS = 120.0  # for which processes of one run wait for each other
 MAX_THREADS = 1024  # where the system gives no more, OpenMP ends the process
 MAX_SIZE = 2**31 - 1  # of what is counted in settings, but for tokens
 MAX_LOG_Z = 100.0  # far beyond ln V; a score in float32 must still tell words apart when ln Z is added to it
@@ -117,7 +121,8 @@ class OptimiserConfig:
 class TrainingConfig:
     """How much text a step sees, for how long, and how often the run is measured and saved."""
 
-    batch_size: int = 400  # B, parallel streams
+    batch_size: int = 400  # B, parallel streams, each other's noise
+    groups: int = 1  # G groups of B streams in a step, each its own noise; processes share them
     num_steps: int = 20  # T, time steps of truncated back-propagation
     epochs: int = 20
     max_train_tokens: int = 0  # 0: all of them
@@ -127,15 +132,21 @@ class TrainingConfig:
     stop_after: int = 0  # end after N evaluations in a row without a better validation perplexity; 0: never
     checkpoint_seconds: float = 600.0  # inf: saved only when stopped
     precision: str = "auto"  # of matrix products: bf16 on a GPU and float32 on a CPU; masters are always float32
+    tables: str = "auto"  # of many processes: each has its share of the rows, or all; auto: its share
+    wire: str = "float32"  # in which type rows and their gradients go from process to process
+    row_capacity: int = 0  # the most rows that a process asks another one for in a step; 0: by the words' frequencies
     deterministic: bool = False  # the same bits every time, also on a GPU, at some cost
     seed: int = 1
 
     def __post_init__(self) -> None:
-        for key in ("batch_size", "num_steps", "epochs", "evaluations_per_epoch"):
+        for key in ("batch_size", "groups", "num_steps", "epochs", "evaluations_per_epoch"):
             _at_least(f"training.{key}", getattr(self, key), 1)
         for key in ("max_train_tokens", "max_valid_tokens", "max_test_tokens", "stop_after", "seed"):
             _at_least(f"training.{key}", getattr(self, key), 0, most=MAX_SEED)
+        _at_least("training.row_capacity", self.row_capacity, 0)
         _among("training.precision", self.precision, PRECISION_NAMES)
+        _among("training.tables", self.tables, TABLES_NAMES)
+        _among("training.wire", self.wire, WIRE_NAMES)
         if not self.checkpoint_seconds > 0:
             raise UserError(f"training.checkpoint_seconds is {self.checkpoint_seconds}: it must be above 0.")
 

@@ -24,6 +24,7 @@ class LanguageModel(nn.Module):
         super().__init__()
         vocab_size = len(noise)
         self.embedding = nn.Parameter(torch.empty(vocab_size, model.embedding_size).uniform_(-0.1, 0.1))
+        self.sparse = True  # whether the embedding's gradient is row-wise
         self.body = build_body(model)
         self.output = OutputLayer(
             self.body.output_size,
@@ -76,7 +77,7 @@ class LanguageModel(nn.Module):
 
     def forward(self, input_LB: Tensor, state: State) -> tuple[Tensor, State]:
         """Compute the last hidden layer (T, B, D) and the state after it."""
-        hidden_TBD, state = self.body(rows.gather(self.embedding, input_LB), state)
+        hidden_TBD, state = self.body(rows.gather(self.embedding, input_LB, sparse=self.sparse), state)
         return hidden_TBD, state
 
     def loss_sum(self, input_LB: Tensor, target_TB: Tensor, state: State) -> tuple[Tensor, State]:

@@ -43,6 +43,7 @@ class Loss(Kind):
     self_normalises: bool  # whether the constant Z may replace the sum over the vocabulary
     columns: Callable[[BatchShape], int]  # the words that a position is scored against, its own among them
     draws: Literal["never", "may", "must"] = "never"  # noise words, K of them
+    draws_for_each: bool = False  # position, not for each time step
     batch_is_noise: bool = False  # the other targets of the batch are noise, which is then the unigram
     whole_chunk: bool = False  # trains on all time steps of a chunk together, not on one at a time
     merges_targets: bool = False  # wants to know the most different targets of a chunk
@@ -85,6 +86,7 @@ LOSSES: Registry[Loss] = Registry(
         self_normalises=True,
         columns=lambda shape: shape.num_noise + 1,
         draws="must",
+        draws_for_each=True,
         colour=Colour("nce", "#c98500", "#f2b63c"),
     ),
     Loss(

@@ -32,10 +32,13 @@ _MAPS = Path("/proc/self/maps")
 _watcher: Watcher | None = None
 
 
-def use_threads(num_threads: int = 0) -> int:
-    """Compute with so many CPU threads, 0 for one per core, and return their number; see that they share cores well."""
+def use_threads(num_threads: int = 0, num_processes: int = 1) -> int:
+    """Compute with so many CPU threads, 0 for one per core, and return their number; see that they share cores well.
+
+    Where several processes of one run share a machine, each has its share of the cores.
+    """
     global _watcher
-    torch.set_num_threads(num_threads or _default_num_threads())
+    torch.set_num_threads(num_threads or max(1, _default_num_threads() // num_processes))
     if _watcher is None and torch.get_num_threads() > 1:
         runtime = find_runtime()
         if runtime is not None and waiting_seconds() is not None:

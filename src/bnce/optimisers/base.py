@@ -6,9 +6,10 @@ All clip by the norm over all parameters, in which the gradients of equal rows a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bnce import rows
 from bnce.config import OptimiserConfig
@@ -18,12 +19,32 @@ from bnce.optimisers.clip import Gradients, clip_factor, measure
 from bnce.optimisers.merging import merge_gradient
 
 
+class KeptTables(Protocol):
+    """Tables that other processes share, or whose gradients come from several groups of streams."""
+
+    kept: dict[str, nn.Parameter]
+
+    def collect(self, body: FlatParameters) -> Tensor:
+        """Put the gradients of all groups on the tables, and give the body's."""
+
+    def norm(self, touched: dict[str, tuple[Tensor, Tensor]], dense: dict[str, Tensor], body: Tensor) -> Tensor:
+        """Compute the norm over the rows of all processes and the body."""
+
+
 class Optimiser(ABC):
     """Holds the optimiser's state and applies one step at a time, without making a GPU's host wait."""
 
-    def __init__(self, model: LanguageModel, config: OptimiserConfig, *, deterministic: bool = False) -> None:
-        self.config, self.deterministic = config, deterministic
-        self.tables = model.tables()
+    def __init__(
+        self,
+        model: LanguageModel,
+        config: OptimiserConfig,
+        *,
+        deterministic: bool = False,
+        tables: KeptTables | None = None,
+    ) -> None:
+        """`tables` stand in the place of the model's own, where those are not all there is."""
+        self.config, self.deterministic, self._kept = config, deterministic, tables
+        self.tables = model.tables() if tables is None else tables.kept
         self.body = FlatParameters(model.body_parameters())
         self.device = model.embedding.device
         self.rate = torch.tensor(config.learning_rate, device=self.device)
@@ -37,6 +58,7 @@ class Optimiser(ABC):
     @torch.no_grad()
     def collect(self) -> Gradients:
         """Merge the gradients of equal rows, lay the body's end to end, and measure the norm of the whole."""
+        body = self.body.take_gradients() if self._kept is None else self._kept.collect(self.body)
         touched, dense = {}, {}
         for name, table in self.tables.items():
             if table.grad is None:
@@ -46,7 +68,9 @@ class Optimiser(ABC):
                 touched[name] = rows.row_gradients(table.grad)
             else:
                 dense[name] = table.grad
-        return measure(touched, dense, self.body.take_gradients())
+        if self._kept is None:
+            return measure(touched, dense, body)
+        return Gradients(self._kept.norm(touched, dense, body), touched, dense, body)
 
     @torch.no_grad()
     def apply(self, gradients: Gradients) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from bnce.config import OptimiserConfig
 from bnce.language_model import LanguageModel
 from bnce.optimisers.adam import Adam
-from bnce.optimisers.base import Optimiser
+from bnce.optimisers.base import KeptTables, Optimiser
 from bnce.optimisers.clip import Gradients
 from bnce.optimisers.row_optimizers import RowOptimizer, RowwiseAdagrad, RowwiseAdam
 
@@ -20,8 +20,15 @@ from bnce.optimisers.row_optimizers import RowOptimizer, RowwiseAdagrad, Rowwise
 class Rowwise(Optimiser):
     """Both, with one factor on their rates."""
 
-    def __init__(self, model: LanguageModel, config: OptimiserConfig, *, deterministic: bool = False) -> None:
-        super().__init__(model, config, deterministic=deterministic)
+    def __init__(
+        self,
+        model: LanguageModel,
+        config: OptimiserConfig,
+        *,
+        deterministic: bool = False,
+        tables: KeptTables | None = None,
+    ) -> None:
+        super().__init__(model, config, deterministic=deterministic, tables=tables)
         self.by_row = self._build_by_row()
         self.by_row.start()
         self.adam = Adam(self.body.flat)

@@ -3,6 +3,9 @@
 On a GPU the step is captured once as a CUDA graph and replayed: its hundreds of small kernels then start without the
 host. The first steps run as they are, for Triton to compile and libraries to choose; so does the shorter chunk at the
 end of an epoch. Nothing here makes the host wait for the device.
+
+Where there are several groups of streams, those of this process are computed one after the other, each with its own
+noise, and their gradients are added up.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from bnce.language_model import LanguageModel
 from bnce.machine.precision import float32_products
 from bnce.models import State
 from bnce.optimisers import Optimiser
+from bnce.processes.working_tables import WorkingTables
 
 NUM_EAGER_STEPS = 3
 
@@ -36,16 +40,22 @@ class TrainingStep:
         *,
         gradient: str,
         precision: str,
+        tables: WorkingTables | None = None,
+        total_groups: int = 1,
     ) -> None:
+        """`tables` bring the rows that a step needs, where it has several groups or processes."""
         self.model, self.optimiser, self.gradient = model, optimiser, gradient
+        self.tables, self.total_groups = tables, total_groups
+        self.num_groups, self.batch_size = 1 if tables is None else tables.num_groups, batch_size
         self.device = model.embedding.device
         self.precision = precision if precision != "auto" else "bf16" if self.device.type == "cuda" else "float32"
         self.autocast_dtype = torch.bfloat16 if self.precision == "bf16" else None
         # Graphs read and write fixed places, so the state is copied in and out of these.
-        self.state = model.initial_state(batch_size)
+        self.state = model.initial_state(self.num_groups * batch_size)
         self.loss_total = torch.zeros((), dtype=torch.float64, device=self.device)
         self.norm = torch.zeros((), device=self.device)
-        self._shape = (num_steps, batch_size)  # of the chunks that are worth capturing: all but an epoch's last
+        # The shape of chunks that are worth capturing: all but an epoch's last.
+        self._shape = (num_steps, self.num_groups * batch_size)
         self._num_eager = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._chunk: Chunk | None = None
@@ -60,15 +70,15 @@ class TrainingStep:
         for part in self.state:
             part.zero_()
 
-    def __call__(self, chunk: Chunk, factor: float, breakable: Breakable = nullcontext) -> None:
-        """Train on a chunk at `factor` times the configured rates.
+    def __call__(self, chunk: Chunk, factor: float, breakable: Breakable = nullcontext, number: int = 0) -> None:
+        """Train on a chunk at `factor` times the configured rates; `number` counts the steps of a run.
 
         On a CPU a step can take many seconds. What it computes before it changes anything is done inside `breakable`,
         which may end it with an exception; the step then counts as not begun.
         """
         self.optimiser.set_factor(factor)
         if self.device.type != "cuda":
-            self._run(chunk, breakable)
+            self._run(chunk, breakable, number)
         elif (
             self._graph is not None and self._chunk is not None and chunk.target_TB.shape == self._chunk.target_TB.shape
         ):
@@ -85,26 +95,47 @@ class TrainingStep:
             if self._num_eager >= NUM_EAGER_STEPS and self._graph is None and chunk.target_TB.shape == self._shape:
                 self._capture(on_device)
 
-    def _run(self, chunk: Chunk, breakable: Breakable = nullcontext) -> None:
+    def _run(self, chunk: Chunk, breakable: Breakable = nullcontext, number: int = 0) -> None:
         random_state = torch.get_rng_state()
         with float32_products(tf32=self.precision == "tf32"):
             try:
                 with breakable():
-                    loss_sum, state = self._compute(chunk)
+                    loss_sum, state = self._compute(chunk, number)
             except BaseException:
                 torch.set_rng_state(random_state)
                 self.model.zero_grad(set_to_none=True)
+                if self.tables is not None:
+                    self.tables.forget()
                 raise
             self._apply(loss_sum, state)
 
-    def _compute(self, chunk: Chunk) -> tuple[Tensor, State]:
+    def _compute(self, chunk: Chunk, number: int) -> tuple[Tensor, State]:
         """Compute a chunk's loss, the state after it, and the gradients, which stay with the parameters."""
+        if self.tables is None:
+            return self._compute_group(chunk, self.state)
+        groups = [
+            Chunk(input_LB, target_TB)
+            for input_LB, target_TB in zip(
+                chunk.input_LB.chunk(self.num_groups, 1), chunk.target_TB.chunk(self.num_groups, 1), strict=True
+            )
+        ]
+        losses, states = [], []
+        for group, part in enumerate(self.tables.begin(groups, number)):
+            self.tables.seed_group(number, group)
+            before = tuple(part.chunk(self.num_groups, 1)[group].contiguous() for part in self.state)
+            loss_sum, state = self._compute_group(part, before)
+            self.tables.end_group(self.optimiser.body)
+            losses.append(loss_sum.detach())
+            states.append(state)
+        return torch.stack(losses).sum(), tuple(torch.cat(parts, 1) for parts in zip(*states, strict=True))
+
+    def _compute_group(self, chunk: Chunk, before: State) -> tuple[Tensor, State]:
         # Inside a captured step a cache of casted weights would outlive its memory.
         casts = self.autocast_dtype is not None
         with torch.autocast(self.device.type, dtype=self.autocast_dtype, enabled=casts, cache_enabled=False):
-            loss_sum, state = self.model.loss_sum(chunk.input_LB, chunk.target_TB, self.state)
+            loss_sum, state = self.model.loss_sum(chunk.input_LB, chunk.target_TB, before)
         # The paper's rates fit a gradient averaged over streams and summed over time.
-        num_steps, num_streams = chunk.target_TB.shape
+        num_steps, num_streams = chunk.target_TB.shape[0], chunk.target_TB.shape[1] * self.total_groups
         (loss_sum / (num_streams if self.gradient == "streams" else num_streams * num_steps)).backward()
         return loss_sum, state
 
@@ -133,13 +164,21 @@ class TrainingStep:
         self._graph = graph
 
     def tensors(self) -> dict[str, Tensor]:
-        """Name the tensors that a resumed run needs."""
-        return {
-            "loss_total": self.loss_total,
-            **{f"hidden.{place}": part for place, part in enumerate(self.state)},
-        }
+        """Name the tensors that a resumed run needs, of the streams of all processes."""
+        loss_total, state = self.loss_total, list(self.state)
+        if self.tables is not None:
+            world = self.tables.world
+            loss_total = world.sum_(loss_total.clone(), "state")
+            state = [torch.cat(list(world.gather(part, "state")), 1) for part in state]
+        return {"loss_total": loss_total, **{f"hidden.{place}": part for place, part in enumerate(state)}}
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what `tensors` returned."""
-        for name, tensor in self.tensors().items():
-            tensor.copy_(tensors[name])
+        """Restore what `tensors` returned, in however many processes that was."""
+        world = None if self.tables is None else self.tables.world
+        for place, part in enumerate(self.state):
+            whole = tensors[f"hidden.{place}"]
+            begin = 0 if world is None else world.rank * part.shape[1]
+            part.copy_(whole[:, begin : begin + part.shape[1]])
+        self.loss_total.copy_(tensors["loss_total"])
+        if world is not None and not world.is_first:
+            self.loss_total.zero_()

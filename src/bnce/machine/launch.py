@@ -1,0 +1,40 @@
+"""Starts a command as many processes on this machine, as `torchrun` does. PyTorch is imported only to do so."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Sequence
+
+
+def started_many() -> bool:
+    """Say whether torchrun, or a program like it, started this process as one of many."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def launch_processes(num_processes: int, arguments: Sequence[str]) -> int:
+    """Run `bnce` with these arguments in so many processes; return 0, or the status of the one that failed first."""
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=num_processes,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+        monitor_interval=0.1,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", "bnce", *arguments)
+    except ChildFailedError as error:
+        # A process that lost the others fails after the one that they lost.
+        first = min(error.failures.values(), key=lambda failure: failure.timestamp)
+        return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
+    except SignalException as stopped:
+        return 128 + int(stopped.sigval)
+    return 0

@@ -1,0 +1,169 @@
+"""The processes that train one model together, as one of them sees the others.
+
+Everything that goes from process to process goes through a `World`, which counts the bytes. It runs on
+`torch.distributed`: NCCL between GPUs, gloo between CPUs, and gloo by way of the CPU where processes share a GPU. A run
+of one process has a world, too, in which nothing is sent.
+
+Legend: R processes.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from bnce.config import TIMEOUT_SECONDS
+from bnce.errors import UserError
+from bnce.machine.launch import started_many
+
+# PyTorch 2.13 renames it, and warns of the old name.
+_ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+class ProcessLostError(UserError):
+    """Another process of the run died or does not answer."""
+
+
+class World:
+    """One of R processes."""
+
+    def __init__(self, rank: int = 0, size: int = 1, device: torch.device | None = None) -> None:
+        """What is sent goes by way of `device`: NCCL sends from GPUs alone, gloo from CPUs alone."""
+        self.rank, self.size, self.device = rank, size, device or torch.device("cpu")
+        self.bytes_sent: Counter[str] = Counter()  # by what was sent; those of collectives as a ring sends them
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that writes and tells."""
+        return self.rank == 0
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there are no others, and nothing to send through."""
+        return not dist.is_initialized()
+
+    def sum_(self, tensor: Tensor, what: str) -> Tensor:
+        """Add up a tensor over all processes, in place."""
+        if self.is_alone:
+            return tensor
+        self.bytes_sent[what] += 2 * tensor.nbytes * (self.size - 1) // self.size
+        staged = self._stage(tensor)
+        with _explained():
+            dist.all_reduce(staged)
+        return tensor if staged is tensor else tensor.copy_(staged)
+
+    def gather(self, tensor: Tensor, what: str) -> Tensor:
+        """Give the tensors of all processes, stacked in their order; all have one shape."""
+        if self.is_alone:
+            return tensor.unsqueeze(0)
+        self.bytes_sent[what] += tensor.nbytes * (self.size - 1)
+        staged = self._stage(tensor.contiguous())
+        gathered = staged.new_empty((self.size, *tensor.shape))
+        with _explained():
+            _ALL_GATHER(gathered.flatten(0, min(1, tensor.ndim)), staged.reshape(-1, *tensor.shape[1:]))
+        return gathered.to(tensor.device)
+
+    def exchange(self, tensor_RN: Tensor, what: str) -> Tensor:
+        """Send part r of a tensor to process r, and give the parts that all processes sent here, in their order."""
+        if self.is_alone:
+            return tensor_RN
+        assert len(tensor_RN) == self.size
+        self.bytes_sent[what] += tensor_RN.nbytes * (self.size - 1) // self.size
+        staged = self._stage(tensor_RN.contiguous())
+        received = torch.empty_like(staged)
+        with _explained():
+            dist.all_to_all_single(received, staged)
+        return received.to(tensor_RN.device)
+
+    def gather_uneven(self, tensor: Tensor, what: str) -> list[Tensor]:
+        """Give the tensors of all processes, which may differ in their first dimension."""
+        size_R = [int(size) for size in self.gather(torch.tensor([len(tensor)], device=tensor.device), what)]
+        padded = tensor.new_zeros((max(size_R), *tensor.shape[1:]))
+        padded[: len(tensor)] = tensor
+        return [part[:size] for part, size in zip(self.gather(padded, what), size_R, strict=True)]
+
+    def any(self, flags: Mapping[str, bool]) -> dict[str, bool]:
+        """Say of each flag whether some process has raised it."""
+        if self.is_alone:
+            return dict(flags)
+        total = torch.tensor([float(flag) for flag in flags.values()], device=self.device)
+        return dict(zip(flags, (self.sum_(total, "control") > 0).tolist(), strict=True))
+
+    def share(self, value: Any) -> Any:
+        """Give everybody what the first process has."""
+        if self.is_alone:
+            return value
+        shared = [value]
+        with _explained():
+            dist.broadcast_object_list(shared, src=0, device=self.device)
+        return shared[0]
+
+    def wait(self) -> None:
+        """Wait until all processes are here."""
+        if not self.is_alone:
+            self.sum_(torch.zeros(1, device=self.device), "control")
+
+    def _stage(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.device)
+
+
+def in_many_processes() -> bool:
+    """Say whether torchrun, or a program like it, started this process as one of a world."""
+    return started_many()
+
+
+def was_restarted() -> bool:
+    """Say whether torchrun has started this process again after others failed."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def device_of_process(name: str) -> str:
+    """Name the device of this process: of `auto` and `cuda` its own GPU, where there are enough of them."""
+    if name not in ("auto", "cuda") or not torch.cuda.is_available():
+        return name
+    return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
+
+
+def open_world(device: torch.device, timeout_seconds: float = TIMEOUT_SECONDS) -> World:
+    """Join the processes that were started together; a process of its own is a world of one."""
+    if not in_many_processes():
+        return World()
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    num_here = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+    shares_gpu = device.type == "cuda" and num_here > torch.cuda.device_count()
+    backend = "nccl" if device.type == "cuda" and not shares_gpu else "gloo"
+    if not dist.is_initialized():
+        with _explained():
+            dist.init_process_group(
+                backend,
+                timeout=datetime.timedelta(seconds=timeout_seconds),
+                device_id=device if backend == "nccl" else None,
+            )
+    return World(rank, size, device if backend == "nccl" else None)
+
+
+def close_world() -> None:
+    """Leave the other processes, where there are any."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+class _explained:  # noqa: N801 (used as a function)
+    """Tell in a sentence that another process is gone or hangs."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (RuntimeError, ValueError)) and not isinstance(error, UserError):
+            first = str(error).strip().splitlines()[0] if str(error).strip() else kind.__name__ if kind else ""
+            raise ProcessLostError(
+                f"Another process of the run has ended or did not answer in time ({first[:200]}). Continue the run "
+                "with --resume; its newest whole checkpoint is kept."
+            ) from error

@@ -1,0 +1,374 @@
+"""The rows that a step needs, in small tables that stand in the place of the model's own.
+
+A step touches a few thousand of the V rows. They are brought together from wherever they are kept, the words of the
+step are numbered anew, and the model computes with the small tables as it would with the large ones: what it looks up
+is the same. The gradient of a small table is dense, so equal rows are added up as it is made.
+
+Legend: V words, U rows of a step, F columns of all tables, M words of a step with repetitions, T time steps, B streams.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from bnce import kernels
+from bnce.corpus.streams import Chunk
+from bnce.kinds.losses import LOSSES
+from bnce.language_model import LanguageModel
+from bnce.machine.world import World
+from bnce.models import State
+from bnce.noise import Noise
+from bnce.optimisers.adam import FlatParameters
+from bnce.processes.placement import Placement
+from bnce.processes.sharded_output import ShardedOutput
+from bnce.processes.traffic import Replicated, Sharded, Traffic
+
+DEVIATIONS = 6  # by which the rows of a step may exceed their mean
+
+
+class WorkingNoise(Noise):
+    """Noise by the step's numbers: ln p_n of its words, and the words that were drawn for it beforehand."""
+
+    def __init__(self, whole: Noise, num_rows: int) -> None:
+        nn.Module.__init__(self)
+        self.bent = whole.bent
+        like = whole.log_probs_V
+        self.register_buffer("log_probs_V", like.new_zeros(num_rows), persistent=False)
+        self.drawn: list[Tensor] = []
+
+    def max_distinct(self, num_drawn: int) -> int:
+        """Bound the number of different words by what there is room for."""
+        return min(num_drawn, len(self))
+
+    def sample(self, shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
+        """Give what was drawn."""
+        words = self.drawn.pop(0)
+        assert words.shape == torch.Size(shape)
+        return words
+
+
+class WorkingTables:
+    """Keeps a model's rows, all or its share of them, and gives the model those of a step."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        world: World,
+        *,
+        sharded: bool,
+        num_groups: int,
+        chunk_shape: tuple[int, int],
+        device: torch.device | None = None,
+        seed: int = 1,
+        capacity: int = 0,
+        wire: torch.dtype | None = None,
+        in_order: bool = False,
+    ) -> None:
+        """`num_groups` are those of this process; `in_order` adds up gradients in the order of the groups.
+
+        The model moves to `device`, but for rows that other processes keep.
+        """
+        self.model, self.world, self.seed, self.in_order = model, world, seed, in_order
+        self.num_groups, self.device = num_groups, device or model.embedding.device
+        self.first_group = world.rank * num_groups
+        self.noise = model.output.noise.to(self.device)
+        loss = LOSSES.find(model.output.loss_name)
+        tables = model.tables()
+        # A loss that scores all words needs the whole output layer.
+        self.travelling = [name for name in tables if name == "embedding" or not loss.scores_all_words]
+        T, B = chunk_shape
+        self.drawn_shape: tuple[int, ...] | None = None
+        if model.output.num_noise and loss.draws != "never":
+            K = model.output.num_noise
+            self.drawn_shape = (T, B, K) if loss.draws_for_each else (T, K)
+        placement = Placement.of(len(self.noise), world.size if sharded else 1, self.device)
+        self.placement = placement
+        num_words = num_groups * (B * (T + 1 + model.num_context) + math.prod(self.drawn_shape or (0,)))
+        all_rows, of_one = bound_rows(self.noise, num_words, placement)
+        if capacity:
+            all_rows = min(capacity * placement.num_processes, len(self.noise))
+        self.num_rows = num_rows = all_rows
+        self.traffic: Traffic
+        if sharded:
+            self.traffic = Sharded(world, placement, capacity or of_one, wire, self.device)
+        else:
+            self.traffic = Replicated(world, num_rows, wire, self.device)
+        self.is_sharded = sharded
+        self.own_words = placement.words_of(world.rank).cpu() if sharded else torch.arange(len(self.noise))
+        self.kept = {name: nn.Parameter(self.own(table.detach()).to(self.device)) for name, table in tables.items()}
+        self.output = ShardedOutput(world, placement) if sharded else None
+        if loss.scores_all_words:
+            for name in tables:
+                if name not in self.travelling:
+                    _replace(model, name, self.kept[name])
+            if self.output is not None:
+                model.output._loss = self.output.loss_sum
+        for name in self.travelling:
+            like = self.kept[name]
+            _replace(model, name, nn.Parameter(like.new_zeros(num_rows, *like.shape[1:])))
+        if not loss.scores_all_words:
+            model.output.noise = WorkingNoise(self.noise, num_rows)
+            model.output.vocab_size = num_rows
+            model.output.sparse = False
+        model.sparse = False
+        model.to(self.device)
+        self._staying = [name for name in tables if name not in self.travelling]
+        self.forget()
+
+    @property
+    def columns(self) -> list[int]:
+        """The number of columns of each table whose rows travel."""
+        return [self.kept[name][0].numel() for name in self.travelling]
+
+    def begin(self, chunks: Sequence[Chunk], step: int) -> list[Chunk]:
+        """Bring the rows of a step's words, and give its chunks with these rows' numbers."""
+        drawn = [self._draw(step, self.first_group + group) for group in range(len(chunks))]
+        parts = [part for chunk in chunks for part in (chunk.input_LB, chunk.target_TB)]
+        parts += [words for words in drawn if words is not None]
+        if not self._output_travels:
+            parts = [chunk.input_LB for chunk in chunks]
+        word_U, place_M, num_words = _distinct(
+            torch.cat([part.reshape(-1) for part in parts]), self.num_rows, len(self.noise)
+        )
+        with torch.no_grad():
+            rows = self.traffic.bring(word_U, num_words, [self.kept[name].detach() for name in self.travelling])
+            for name, rows_U in zip(self.travelling, rows, strict=True):
+                self.model.tables()[name].copy_(rows_U)
+        places = [
+            place.reshape(part.shape)
+            for place, part in zip(place_M.split([part.numel() for part in parts]), parts, strict=True)
+        ]
+        if not self._output_travels:
+            return [Chunk(place, chunk.target_TB) for place, chunk in zip(places, chunks, strict=True)]
+        noise = self.model.output.noise
+        assert isinstance(noise, WorkingNoise)
+        noise.log_probs_V.copy_(self.noise.log_probs_V.index_select(0, word_U))
+        noise.drawn = places[2 * len(chunks) :]
+        return [Chunk(places[2 * group], places[2 * group + 1]) for group in range(len(chunks))]
+
+    @property
+    def _output_travels(self) -> bool:
+        return len(self.travelling) > 1
+
+    def seed_group(self, step: int, group: int) -> None:
+        """Make what is left to chance in a group's step depend on nothing but the step and the group."""
+        if self.device.type == "cpu":
+            torch.default_generator.manual_seed(_mix(self.seed, step, self.first_group + group, 0))
+
+    def _draw(self, step: int, group: int) -> Tensor | None:
+        if self.drawn_shape is None:
+            return None
+        if self.device.type != "cpu":  # a captured step draws from its own generator
+            return self.noise.sample(self.drawn_shape)
+        return self.noise.sample(self.drawn_shape, torch.Generator().manual_seed(_mix(self.seed, step, group, 1)))
+
+    def end_group(self, body: FlatParameters) -> None:
+        """Put a group's gradients aside where they are to be added up in order."""
+        if self.in_order:
+            self._grads.append(self._take_gradient())
+            self._bodies.append(body.take_gradients())
+            if not self.is_sharded:
+                self._whole.append([_take(self.kept[name]) for name in self._staying])
+
+    def forget(self) -> None:
+        """Drop the gradients of a step that was broken off."""
+        self._grads: list[Tensor] = []
+        self._bodies: list[Tensor] = []
+        self._whole: list[list[Tensor]] = []
+
+    def _take_gradient(self) -> Tensor:
+        """Take the gradients off the working tables, side by side (U, F)."""
+        parts = []
+        for name in self.travelling:
+            grad = _take(self.model.tables()[name])
+            parts.append(grad if grad.ndim > 1 else grad.unsqueeze(1))
+        return torch.cat(parts, 1)
+
+    def collect(self, body: FlatParameters) -> Tensor:
+        """Put the gradients of all groups on the rows that are kept here, and give the body's."""
+        grads = self._grads if self.in_order else [self._take_gradient()]
+        row_N, grad_NF = self.traffic.send_back(torch.stack(grads))
+        for name, part in zip(self.travelling, grad_NF.split(self.columns, 1), strict=True):
+            kept = self.kept[name]
+            with torch.sparse.check_sparse_tensor_invariants(enable=False):
+                kept.grad = torch.sparse_coo_tensor(
+                    row_N.unsqueeze(0), part.reshape(-1, *kept.shape[1:]).contiguous(), kept.shape
+                )
+        if not self.is_sharded:
+            for place, name in enumerate(self._staying):
+                self.kept[name].grad = self._add_up(
+                    [grads[place] for grads in self._whole] if self.in_order else [_take(self.kept[name])], name
+                )
+        total = self._add_up(self._bodies if self.in_order else [body.take_gradients()], "body")
+        self.forget()
+        return total
+
+    def _add_up(self, of_groups: list[Tensor], what: str) -> Tensor:
+        """Add up a gradient over the groups of all processes."""
+        if not self.in_order:
+            return self.world.sum_(of_groups[0], what)
+        of_all = self.world.gather(torch.stack(of_groups), what).flatten(0, 1)
+        total = of_all[0].clone()
+        for other in of_all[1:]:
+            total += other
+        return total
+
+    def own(self, whole_V: Tensor) -> Tensor:
+        """Take the rows that this process keeps out of something with a row per word, in the order of words."""
+        if not self.is_sharded:
+            return whole_V
+        own = whole_V.new_zeros(self.placement.rows_each, *whole_V.shape[1:])
+        own[: len(self.own_words)] = whole_V.index_select(0, self.own_words.to(whole_V.device))
+        return own
+
+    def whole(self, name: str) -> Tensor:
+        """Give a whole table in the order of words, gathered from all processes; on the CPU, where there is room."""
+        kept = self.kept[name].detach()
+        if not self.is_sharded:
+            return kept.clone()
+        shuffled = torch.cat(list(self.world.gather(kept, "tables"))).cpu()
+        return shuffled.index_select(0, self.placement.position_V.cpu())
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take back whole tables."""
+        with torch.no_grad():
+            for name, kept in self.kept.items():
+                kept.copy_(self.own(tensors[name]))
+
+    @contextlib.contextmanager
+    def as_whole(self) -> Iterator[LanguageModel]:
+        """Give a model that knows all words, to be evaluated by all processes together."""
+        if self.is_sharded:
+            yield cast(LanguageModel, ShardedModel(self))
+            return
+        before = {name: self.model.tables()[name] for name in self.travelling}
+        noise, vocab_size = self.model.output.noise, self.model.output.vocab_size
+        try:
+            for name in self.travelling:
+                _replace(self.model, name, self.kept[name])
+            self.model.output.noise, self.model.output.vocab_size = self.noise, len(self.noise)
+            yield self.model
+        finally:
+            for name, table in before.items():
+                _replace(self.model, name, table)
+            self.model.output.noise, self.model.output.vocab_size = noise, vocab_size
+
+    def norm(self, touched: dict[str, tuple[Tensor, Tensor]], dense: dict[str, Tensor], body: Tensor) -> Tensor:
+        """Compute the norm over the rows of all processes, merged, and the body, which all have alike."""
+        here = [] if self.in_order else [grad for _, grad in touched.values()]
+        square = body.new_zeros(())
+        for grad in (*here, *dense.values()):
+            square = square + grad.square().sum()
+        if self.is_sharded:
+            square = self.world.sum_(square.reshape(1), "control").squeeze(0)
+        if self.in_order:
+            square = square + torch.stack([self._square_in_order(*rows) for rows in touched.values()]).sum()
+        total: Tensor = square + body.square().sum()
+        return total.sqrt()
+
+    def _square_in_order(self, row_N: Tensor, grad_ND: Tensor) -> Tensor:
+        """Add up the squares of all rows in the order of their words, whoever keeps them."""
+        square_N = grad_ND.square() if grad_ND.ndim == 1 else grad_ND.square().sum(1)
+        word_N = row_N
+        if self.is_sharded:
+            word_N = self.placement.words_of(self.world.rank).index_select(0, row_N)
+            word_N = torch.cat(self.world.gather_uneven(word_N, "control"))
+            square_N = torch.cat(self.world.gather_uneven(square_N, "control"))
+        return square_N[torch.sort(word_N, stable=True).indices].cumsum(0)[-1]
+
+
+class ShardedModel:
+    """A model whose rows are with many processes, as far as an evaluation asks for it. All processes call together."""
+
+    def __init__(self, tables: WorkingTables) -> None:
+        self.tables, self.model = tables, tables.model
+        self.embedding = tables.kept["embedding"]
+        self.body, self.num_context, self.output = self.model.body, self.model.num_context, self
+        self.log_z, self.normalises = self.model.output.log_z, self.model.output.normalises
+        self.initial_state = self.model.initial_state
+
+    @property
+    def training(self) -> bool:
+        """Whether the model is being trained."""
+        return self.model.training
+
+    def train(self, mode: bool = True) -> None:
+        """Go on training."""
+        self.model.train(mode)
+
+    def eval(self) -> None:
+        """Stop dropping."""
+        self.model.eval()
+
+    def __call__(self, input_LB: Tensor, state: State) -> tuple[Tensor, State]:
+        """Compute the last hidden layer from words that any process may ask for."""
+        tables, world = self.tables, self.tables.world
+        asked = world.gather_uneven(input_LB.reshape(-1), "row numbers")
+        owner_N, row_N = tables.placement.find(torch.cat(asked))
+        rows_NE = self.embedding.index_select(0, torch.where(owner_N == world.rank, row_N, 0))
+        rows_NE = torch.where((owner_N == world.rank).unsqueeze(1), rows_NE, 0.0)
+        world.sum_(rows_NE, "rows")
+        mine_NE = rows_NE.split([len(part) for part in asked])[world.rank]
+        hidden_TBD, after = self.body(mine_NE.reshape(*input_LB.shape, -1), state)
+        return hidden_TBD, after
+
+    def normalise(self, hidden_ND: Tensor, target_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the log normaliser and the raw score of a target for each position (N,)."""
+        assert self.tables.output is not None
+        weight, bias = self.tables.kept["output.weight"], self.tables.kept["output.bias"]
+        return self.tables.output.score(hidden_ND, weight, bias, target_N)
+
+
+def bound_rows(noise: Noise, num_words: int, placement: Placement) -> tuple[int, int]:
+    """Bound the different words among so many that follow p_n: in all, and of those that one process keeps."""
+    share_V = noise.log_probs_V.double().exp()
+    missing_V = (num_words * torch.log1p(-share_V.clamp(max=1 - 1e-12))).exp()[placement.word_V]
+    bounds = []
+    for begin, end in [(0, len(noise)), *(placement.range_of(rank) for rank in range(placement.num_processes))]:
+        missing = missing_V[begin:end]
+        mean, variance = (1 - missing).sum(), (missing * (1 - missing)).sum()
+        bounds.append(min(math.ceil(float(mean + DEVIATIONS * variance.sqrt())) + 1, num_words, max(1, end - begin)))
+    return bounds[0], max(bounds[1:])
+
+
+def _distinct(words_M: Tensor, num_rows: int, vocab_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Give the different words (U,), at which place of them each word is (M,), and how many there are."""
+    fast = kernels.choose("merged_chunk_nce", words_M)
+    if fast is not None:
+        word_U, place_M, _, num_words = fast.distinct_words(words_M, None, num_rows, vocab_size)
+        return word_U, place_M.clamp(min=0).long(), num_words.long()
+    word, place_M = torch.unique(words_M, return_inverse=True)
+    word_U = torch.arange(num_rows, device=words_M.device) % vocab_size
+    num_fit = min(len(word), num_rows)
+    word_U[:num_fit] = word[:num_fit]
+    return word_U, place_M.clamp(max=num_rows - 1), torch.tensor(len(word), device=words_M.device)
+
+
+def _take(parameter: nn.Parameter) -> Tensor:
+    """Take the gradient off a parameter."""
+    grad = parameter.grad
+    assert grad is not None
+    parameter.grad = None
+    return grad
+
+
+def _replace(model: LanguageModel, name: str, parameter: nn.Parameter) -> None:
+    owner, _, last = name.rpartition(".")
+    setattr(model.get_submodule(owner), last, parameter)
+
+
+def _mix(*numbers: int) -> int:
+    """Make one seed of several numbers, by the steps of splitmix64."""
+    mixed = 0
+    for number in numbers:
+        mixed = (mixed + number + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+        mixed ^= mixed >> 31
+    return mixed & 0x7FFFFFFFFFFFFFFF

@@ -1,0 +1,97 @@
+"""Some steps of training in several processes: what they end with, and what was sent."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor
+
+from bnce.config import LossConfig, ModelConfig, OptimiserConfig
+from bnce.corpus.streams import Chunk
+from bnce.language_model import LanguageModel
+from bnce.machine.world import World
+from bnce.noise import unigram
+from bnce.optimisers import build_optimiser
+from bnce.processes.working_tables import WorkingTables
+from bnce.training.step import TrainingStep
+
+V, B, T, G = 60, 4, 5, 4
+NUM_STEPS = 50
+
+
+def counts() -> Tensor:
+    """Count words as text has them."""
+    return (200 / torch.arange(1, V + 1)).ceil()
+
+
+def chunk_of(step: int) -> Chunk:
+    """Make the streams of all groups."""
+    generator = torch.Generator().manual_seed(1000 + step)
+    words = torch.multinomial(counts().float(), (T + 1) * G * B, replacement=True, generator=generator)
+    words = words.reshape(T + 1, G * B)
+    return Chunk(words[:-1], words[1:])
+
+
+def train(
+    world: World,
+    *,
+    loss: str,
+    optimiser: str,
+    sharded: bool,
+    in_order: bool = True,
+    num_steps: int = NUM_STEPS,
+    dropout: float = 0.2,
+    clip_norm: float = 0.05,
+) -> dict[str, Tensor]:
+    """Train as one of the processes, and give what this process keeps."""
+    torch.manual_seed(7)
+    num_noise = 6 if loss in ("snce", "nce") else 0
+    model = LanguageModel(
+        ModelConfig(name="relu-lstm", embedding_size=6, hidden_size=7, bottleneck_size=5, dropout=dropout),
+        LossConfig(name=loss, num_noise=num_noise),
+        unigram(counts()),
+    ).double()
+    num_groups = G // world.size
+    tables = WorkingTables(
+        model, world, sharded=sharded, num_groups=num_groups, chunk_shape=(T, B), in_order=in_order, seed=3
+    )
+    # Row-wise Adam takes steps of its rate whatever the gradient: at 0.3 words would jump, and rounding errors grow.
+    rate = 0.01 if optimiser == "rowwise-adam" else 0.3
+    config = OptimiserConfig(name=optimiser, learning_rate=rate, body_learning_rate=0.01, clip_norm=clip_norm)
+    stepper = build_optimiser(model, config, tables=tables)
+    step = TrainingStep(model, stepper, B, T, gradient="tokens", precision="float32", tables=tables, total_groups=G)
+    for number in range(num_steps):
+        whole = chunk_of(number)
+        columns = slice(world.rank * num_groups * B, (world.rank + 1) * num_groups * B)
+        step(Chunk(whole.input_LB[:, columns], whole.target_TB[:, columns]), 1.0, number=number)
+        assert int(tables.traffic.most_rows) <= tables.traffic.capacity
+    return result_of(tables, stepper.body.flat, step, world)
+
+
+def result_of(tables: WorkingTables, body: Tensor, step: TrainingStep, world: World) -> dict[str, Tensor]:
+    """Lay out tables in the order of words, and the rest, as every process has them after gathering."""
+    found = {name: tables.whole(name) for name in tables.kept}
+    found["body"] = body.detach().clone()
+    found["loss"] = world.sum_(step.loss_total.clone(), "test")
+    found["norm"] = step.norm.clone()
+    for place, part in enumerate(step.state):
+        found[f"state {place}"] = torch.cat(list(world.gather(part.contiguous(), "test")), 1)
+    return found
+
+
+def _run(rank: int, size: int, directory: str, cases: list[dict]) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{directory}/meeting", rank=rank, world_size=size)
+    for number, case in enumerate(cases):
+        found = train(World(rank, size), **case)
+        if rank == 0:
+            torch.save(found, f"{directory}/{size}-{number}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def in_processes(size: int, directory: str, cases: list[dict]) -> list[dict[str, Tensor]]:
+    """Train all cases in so many processes."""
+    mp.start_processes(_run, args=(size, directory, cases), nprocs=size, start_method="fork")
+    return [torch.load(f"{directory}/{size}-{number}.pt") for number in range(len(cases))]
