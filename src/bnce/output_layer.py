@@ -365,6 +365,10 @@ class OutputLayer(nn.Module):
         """Compute the raw scores of the words from `begin` up to, but not including, `end`, in float32."""
         return score_all(hidden_ND, self.weight[begin:end], self.bias[begin:end])
 
+    def normalise(self, hidden_ND: Tensor, target_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the log normaliser and the raw score of a target for each position (N,)."""
+        return self.log_normaliser(hidden_ND), self.scores(hidden_ND, target_N.unsqueeze(1)).squeeze(1)
+
     def log_normaliser(self, hidden_ND: Tensor) -> Tensor:
         """Compute ln Σ_v exp(h·w_v + c_v) for each position (N,), in bounded memory."""
         return log_normaliser(hidden_ND, self.weight, self.bias)

@@ -38,14 +38,17 @@ class Chunk:
 class Streams:
     """A text as B parallel streams, read in chunks of T steps; the last chunk may be shorter."""
 
-    def __init__(self, ids: np.ndarray, batch_size: int, num_steps: int, num_context: int = 0) -> None:
+    def __init__(
+        self, ids: np.ndarray, batch_size: int, num_steps: int, num_context: int = 0, columns: slice = slice(None)
+    ) -> None:
+        """`columns` are those of the B streams that chunks have: a process may read its share of them."""
         if len(ids) < batch_size * num_steps:
             raise UserError(
                 f"The text has {len(ids)} tokens, but one batch of {batch_size} streams and {num_steps} steps needs "
                 f"{batch_size * num_steps}: use more text, or a smaller training.batch_size or training.num_steps."
             )
         self.ids, self.batch_size, self.num_steps, self.num_context = ids, batch_size, num_steps, num_context
-        self.stream_length = len(ids) // batch_size
+        self.stream_length, self.columns = len(ids) // batch_size, columns
 
     def __len__(self) -> int:
         return -(-self.stream_length // self.num_steps)
@@ -59,7 +62,7 @@ class Streams:
         """Read chunk `index`; before the first word of the text stands `</s>`."""
         begin = index * self.num_steps
         end = min(begin + self.num_steps, self.stream_length)
-        start_B = np.arange(self.batch_size) * self.stream_length
+        start_B = (np.arange(self.batch_size) * self.stream_length)[self.columns]
         position_LB = np.arange(begin - 1 - self.num_context, end)[:, None] + start_B
         # One read serves both: the targets are the inputs one step on.
         word_LB = self.ids[np.maximum(position_LB, 0)].astype(np.int64)
@@ -75,8 +78,11 @@ class Streams:
             counts_V += np.bincount(block, minlength=vocab_size)
         return counts_V
 
-    def max_distinct_targets(self) -> int | None:
-        """Count the different targets of the chunk that has most of them, where that is quickly done."""
+    def max_distinct_targets(self, num_groups: int = 1) -> int | None:
+        """Count the different targets of the chunk that has most of them, where that is quickly done.
+
+        Of several groups of streams side by side each is counted for itself.
+        """
         return None
 
     def chunks(self) -> Iterator[Chunk]:
@@ -88,10 +94,17 @@ class DeviceStreams(Streams):
     """The same streams with the whole text on a device, time by streams, so that a chunk is a slice."""
 
     def __init__(
-        self, ids: np.ndarray, batch_size: int, num_steps: int, num_context: int, device: torch.device
+        self,
+        ids: np.ndarray,
+        batch_size: int,
+        num_steps: int,
+        num_context: int,
+        device: torch.device,
+        columns: slice = slice(None),
     ) -> None:
-        super().__init__(ids, batch_size, num_steps, num_context)
-        text_nB = np.ascontiguousarray(ids[: self.num_tokens].reshape(batch_size, self.stream_length).T, dtype=np.int32)
+        super().__init__(ids, batch_size, num_steps, num_context, columns)
+        streams_Bn = ids[: self.num_tokens].reshape(batch_size, self.stream_length)[columns]
+        text_nB = np.ascontiguousarray(streams_Bn.T, dtype=np.int32)
         before_CB = super().chunk(0).input_LB[: 1 + num_context].to(torch.int32)
         self.words_nB = torch.cat([before_CB, torch.from_numpy(text_nB)]).to(device)
 
@@ -102,10 +115,12 @@ class DeviceStreams(Streams):
         words = self.words_nB[begin : end + 1 + self.num_context]
         return Chunk(input_LB=words[:-1], target_TB=words[1 + self.num_context :])
 
-    def max_distinct_targets(self) -> int:
+    def max_distinct_targets(self, num_groups: int = 1) -> int:
         """Count the different targets of the chunk that has most of them, by sorting many chunks at a time."""
-        target_nB = self.words_nB[1 + self.num_context :]
-        chunk_size = self.num_steps * self.batch_size
+        return max(self._most_of(target_nB) for target_nB in self.words_nB[1 + self.num_context :].chunk(num_groups, 1))
+
+    def _most_of(self, target_nB: Tensor) -> int:
+        chunk_size = self.num_steps * target_nB.shape[1]
         num_whole = self.stream_length // self.num_steps
         whole_CN = target_nB[: num_whole * self.num_steps].reshape(num_whole, chunk_size)
         counts = [_distinct(part_CN) for part_CN in whole_CN.split(max(1, SORTED_AT_ONCE // chunk_size))]
@@ -115,8 +130,10 @@ class DeviceStreams(Streams):
 class PrefetchedStreams(Streams):
     """The same streams for a text that is too large for a device: the next chunk is read while this one is used."""
 
-    def __init__(self, ids: np.ndarray, batch_size: int, num_steps: int, num_context: int = 0) -> None:
-        super().__init__(ids, batch_size, num_steps, num_context)
+    def __init__(
+        self, ids: np.ndarray, batch_size: int, num_steps: int, num_context: int = 0, columns: slice = slice(None)
+    ) -> None:
+        super().__init__(ids, batch_size, num_steps, num_context, columns)
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="chunks")
         self._ahead: tuple[int, Future[Chunk]] | None = None
 
@@ -147,13 +164,20 @@ def _distinct(word_CN: Tensor) -> int:
 def training_streams(training: TrainingConfig, corpus: Corpus) -> Streams:
     """Read the training text, or the part of it that the settings ask for, as the streams it is trained in."""
     ids = corpus.split("train")[: training.max_train_tokens or None]
-    return Streams(ids, training.batch_size, training.num_steps)
+    return Streams(ids, training.groups * training.batch_size, training.num_steps)
 
 
-def open_streams(ids: np.ndarray, batch_size: int, num_steps: int, num_context: int, device: torch.device) -> Streams:
+def open_streams(
+    ids: np.ndarray,
+    batch_size: int,
+    num_steps: int,
+    num_context: int,
+    device: torch.device,
+    columns: slice = slice(None),
+) -> Streams:
     """Put the text on a GPU if it takes at most a quarter of what is free there; else it is read from its file."""
     if device.type == "cuda":
         if 4 * len(ids) <= free_gpu_memory_bytes(device) // 4:
-            return DeviceStreams(ids, batch_size, num_steps, num_context, device)
-        return PrefetchedStreams(ids, batch_size, num_steps, num_context)
-    return Streams(ids, batch_size, num_steps, num_context)
+            return DeviceStreams(ids, batch_size, num_steps, num_context, device, columns)
+        return PrefetchedStreams(ids, batch_size, num_steps, num_context, columns)
+    return Streams(ids, batch_size, num_steps, num_context, columns)

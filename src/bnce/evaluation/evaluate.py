@@ -27,6 +27,7 @@ from bnce.evaluation.detail import Detail, WordCounts, find_detail
 from bnce.evaluation.perplexity import perplexity
 from bnce.language_model import LanguageModel
 from bnce.machine.precision import float32_products
+from bnce.machine.world import World
 
 WINDOW = 512
 CONTEXT = 64
@@ -79,6 +80,19 @@ class _Window:
     scored_TB: Tensor
     position_TB: Tensor  # of the targets in the text
 
+    def share_of(self, world: World) -> _Window:
+        """Take out the windows that a process reads; where there is none, it reads one and scores nothing."""
+        if world.size == 1:
+            return self
+        has_some = world.rank < self.target_TB.shape[1]
+        share = slice(world.rank, None, world.size) if has_some else slice(0, 1)
+        return _Window(
+            self.input_LB[:, share],
+            self.target_TB[:, share],
+            self.scored_TB[:, share] & has_some,
+            self.position_TB[:, share],
+        )
+
 
 @torch.no_grad()
 def evaluate(
@@ -88,8 +102,11 @@ def evaluate(
     num_parallel: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     known: WordCounts | None = None,
+    world: World | None = None,
 ) -> Evaluation:
     """Evaluate on a text of ids; `progress` is told of tokens done and tokens in all.
+
+    The processes of a `world` share the windows, and all get the result.
 
     With `known`, the words and their counts, the result says where the text is hard, too.
     """
@@ -101,7 +118,7 @@ def evaluate(
     model.eval()
     try:
         with float32_products(tf32=False):
-            score_N, normaliser_N, target_N, position_N = _score(model, ids, num_parallel, progress)
+            score_N, normaliser_N, target_N, position_N = _score(model, ids, num_parallel, progress, world or World())
     finally:
         model.train(was_training)
     result = _summarise(score_N, normaliser_N, target_N, model)
@@ -116,33 +133,38 @@ def evaluate(
 
 
 def _score(
-    model: LanguageModel, ids: np.ndarray, num_parallel: int, progress: Callable[[int, int], None] | None
+    model: LanguageModel, ids: np.ndarray, num_parallel: int, progress: Callable[[int, int], None] | None, world: World
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute, for every token in some order, the target's score, the context's log normaliser, target and position."""
     device = model.embedding.device
     target_scores, normalisers, targets, positions = [], [], [], []
     num_done = 0
     for window in _windows(ids, num_parallel, model.num_context):
-        state = model.initial_state(window.target_TB.shape[1])
+        own = window.share_of(world)
+        state = model.initial_state(own.target_TB.shape[1])
         for begin in range(0, len(window.target_TB), STEPS):
             end = min(begin + STEPS, len(window.target_TB))
-            input_LB = window.input_LB[begin : end + model.num_context].to(device)
-            target_TB = window.target_TB[begin:end].to(device)
-            scored_TB = window.scored_TB[begin:end].to(device)
+            input_LB = own.input_LB[begin : end + model.num_context].to(device)
+            target_TB = own.target_TB[begin:end].to(device)
+            scored_TB = own.scored_TB[begin:end].to(device)
             hidden_TBD, state = model(input_LB, state)
             hidden_ND, target_N = hidden_TBD[scored_TB], target_TB[scored_TB]
-            normaliser_N = model.output.log_normaliser(hidden_ND)
-            score_N = model.output.scores(hidden_ND, target_N.unsqueeze(1)).squeeze(1)
+            normaliser_N, score_N = model.output.normalise(hidden_ND, target_N)
             # Sums over a large text want more digits than one probability has.
             normalisers.append(normaliser_N.double().cpu())
             target_scores.append(score_N.double().cpu())
             targets.append(target_N.cpu())
-            positions.append(window.position_TB[begin:end][window.scored_TB[begin:end]])
-            num_done += len(target_N)
+            positions.append(own.position_TB[begin:end][own.scored_TB[begin:end]])
+            num_done += int(window.scored_TB[begin:end].sum())
             if progress is not None:
                 progress(num_done, len(ids))
     assert num_done == len(ids)
-    return torch.cat(target_scores), torch.cat(normalisers), torch.cat(targets), torch.cat(positions)
+    found = torch.cat(target_scores), torch.cat(normalisers), torch.cat(targets), torch.cat(positions)
+    if world.size == 1:
+        return found
+    score_N, normaliser_N, target_N, position_N = (torch.cat(world.gather_uneven(part, "scores")) for part in found)
+    order_N = torch.argsort(position_N)
+    return score_N[order_N], normaliser_N[order_N], target_N[order_N], position_N[order_N]
 
 
 def _windows(ids: np.ndarray, num_parallel: int, num_context: int) -> Iterator[_Window]:

@@ -18,7 +18,7 @@ from bnce.errors import UserError
 from bnce.files import PARTIAL_SUFFIX
 from bnce.measure.doctor import Finding
 from bnce.reading import digest_file, read_object
-from bnce.runs.checkpoint import MODEL_FILE, STATE_FORMAT, read_model, read_tensors, state_file, state_files
+from bnce.runs.checkpoint import MODEL_FILE, read_model, read_state, state_file, state_files
 from bnce.runs.directory import LEXICON_FILE, RunDirectory, read_counts, read_normaliser, read_summary
 from bnce.runs.identity import UNKNOWN_WORDS_FILE, find_changes, identify
 from bnce.runs.metrics import METRICS_FILE, read_metrics
@@ -135,7 +135,7 @@ def _examine_states(path: Path) -> list[Finding]:
     def check(file: Path) -> str:
         nonlocal previous
         previous = None
-        _, metadata = read_tensors(file, STATE_FORMAT)
+        _, metadata = read_state(file)
         json.loads(metadata["record"])
         previous = metadata.get("previous")
         return "checksum matches"

@@ -15,13 +15,15 @@ from bnce.training.observer import Observer
 class Recorder:
     """Passes everything on to the observer, and writes it as TensorBoard events."""
 
-    def __init__(self, directory: Path, observer: Observer) -> None:
+    def __init__(self, directory: Path, observer: Observer, *, writes: bool = True) -> None:
         self.directory, self.observer = directory, observer
         self.writer: Any = None
-        self.given_up = False
+        self.given_up = not writes
 
     def start(self, step: int) -> None:
         """Open the events; after a resume, what was written beyond its step is hidden."""
+        if self.given_up:
+            return
         with self._without_tensorboard():
             self.writer = open_events(self.directory, purge_step=step + 1)
 

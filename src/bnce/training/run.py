@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.machine.devices import describe_device
 from bnce.machine.stopping import Stopped
 from bnce.machine.threads import use_threads
+from bnce.machine.world import World
 from bnce.runs.directory import RunDirectory, read_summary
 from bnce.runs.model_file import read_weights
 from bnce.runs.resuming import check_resumable, remove_unbegun
@@ -47,18 +49,23 @@ def run_training(
     command: str = "",
     num_threads: int = 0,
     start: Start | None = None,
+    world: World | None = None,
 ) -> dict[str, Any]:
     """Train to the end or to a stop, evaluate the best model on test, and return the run's summary.
+
+    In a `world` of many processes all of them call it, and the first one writes what is not rows.
 
     Ctrl-C and SIGTERM raise what they usually do, once the run is saved and its summary says that it was stopped.
     Whoever calls it holds the run, so that no other process trains it, too.
     """
     try:
-        return _run_training(run, corpus, device, observer, resume, should_stop, command, num_threads, start)
+        return _run_training(
+            run, corpus, device, observer, resume, should_stop, command, num_threads, start, world or World()
+        )
     except (NotFiniteError, DiskFullError):
         raise
     except Exception:
-        if not resume:
+        if not resume and (world is None or world.is_first):
             # What failed at its start shall not stand in the way of the same command, corrected.
             with contextlib.suppress(OSError, UserError):
                 remove_unbegun(run.path)
@@ -75,14 +82,15 @@ def _run_training(
     command: str,
     num_threads: int,
     start: Start | None,
+    world: World,
 ) -> dict[str, Any]:
     if resume:
         check_resumable(run)
     corpus.verify()  # a test text that is damaged is to be known before hours go into training
     _choose_threads(run, num_threads, resume)
-    recorder = Recorder(run.path / "tensorboard", observer)
+    recorder = Recorder(run.path / "tensorboard", observer, writes=world.is_first)
     with _explain_full_memory(config=run.config):
-        trainer = Trainer(run, corpus, device, recorder)
+        trainer = Trainer(run, corpus, device, recorder, world)
         if start is not None:
             trainer.load_weights(start.tensors)
         if resume:
@@ -97,9 +105,11 @@ def _run_training(
     init = read_summary(run.path).get("init") if start is None else start.record
     # What made a run is the command that started it, not the one that goes on with it.
     command = read_summary(run.path).get("command") or command
-    run.write_json("summary.json", summary("running"))
-    # One that was killed while it ended has figures of a model that may never be made again.
-    (run.path / "evaluation.json").unlink(missing_ok=True)
+    if world.is_first:
+        run.write_json("summary.json", summary("running"))
+        # One that was killed while it ended has figures of a model that may never be made again.
+        (run.path / "evaluation.json").unlink(missing_ok=True)
+    world.wait()
     recorder.start(trainer.progress.step)  # last: what is opened is closed below, also where the run fails
     try:
         with _explain_full_memory(config=run.config):
@@ -108,17 +118,21 @@ def _run_training(
                 recorder.tested(trainer.progress.step, _test(trainer, run, corpus))
     except (Stopped, KeyboardInterrupt):
         trainer.save_if_needed()
-        run.write_json("summary.json", summary("stopped"))
+        if world.is_first:
+            run.write_json("summary.json", summary("stopped"))
         raise
     except BaseException as error:
         status = "diverged" if isinstance(error, NotFiniteError) else "failed"
         with contextlib.suppress(UserError, OSError):  # the first error is the one to tell
-            run.write_json("summary.json", summary(status))
+            if world.is_first:
+                run.write_json("summary.json", summary(status))
         raise
     finally:
         recorder.close()
     status = "finished" if finished else "stopped"
-    run.write_json("summary.json", summary(status))
+    if world.is_first:
+        run.write_json("summary.json", summary(status))
+    world.wait()
     return summary(status)
 
 
@@ -136,22 +150,25 @@ def _choose_threads(run: RunDirectory, num_threads: int, resume: bool) -> None:
     """Set the number of CPU threads; 0: one per core, or as many as a resumed run had, to get the same bits."""
     before = read_summary(run.path).get("threads") if resume else None
     kept = before if isinstance(before, int) and 1 <= before <= MAX_THREADS else 0
-    use_threads(num_threads or kept)
+    use_threads(num_threads or kept, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def _test(trainer: Trainer, run: RunDirectory, corpus: Corpus) -> Evaluation:
     """Evaluate the best model on test: the one at hand, or the one on disk, which takes its place."""
     if trainer.progress.best_step != trainer.progress.step:
         trainer.save_if_needed()  # as it is now, in case that the test is broken off
-        trainer.model.load_state_dict(read_weights(run)[0])
+        trainer.network.load_weights(read_weights(run)[0])
     test_ids = corpus.split("test")[: run.config.training.max_test_tokens or None]
-    result = evaluate(
-        trainer.model,
-        test_ids,
-        progress=lambda num_done, num_tokens: trainer.observer.evaluating("test", num_done, num_tokens),
-        known=run.word_counts,
-    )
-    run.write_json("evaluation.json", {"split": "test", **result.to_dict()})
+    with trainer.network.as_whole() as model:
+        result = evaluate(
+            model,
+            test_ids,
+            progress=lambda num_done, num_tokens: trainer.observer.evaluating("test", num_done, num_tokens),
+            known=run.word_counts,
+            world=trainer.world,
+        )
+    if trainer.world.is_first:
+        run.write_json("evaluation.json", {"split": "test", **result.to_dict()})
     return result
 
 

@@ -16,16 +16,17 @@ from bnce.version import __version__
 
 def summarise(trainer: Trainer, run: RunDirectory, status: str, command: str) -> dict[str, Any]:
     """Describe a run as it is now."""
-    model = trainer.model
+    network = trainer.network
     # While a run goes on, and where an error broke it off, its clock has not been read.
     is_timed = status in ("finished", "stopped")
     return {
         "status": status,
-        "num_parameters": model.num_parameters,
-        "num_table_parameters": sum(table.numel() for table in model.tables().values()),
+        "num_parameters": network.num_parameters,
+        "num_table_parameters": network.num_table_parameters,
         "vocab_size": len(run.vocabulary),
         "vocabulary_digest": run.vocabulary.digest,
         "device": ", then ".join(trainer.progress.devices),
+        "processes": trainer.world.size,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "bnce": __version__,

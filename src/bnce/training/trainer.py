@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import functools
 import math
+import secrets
+import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +22,20 @@ from torch import Tensor
 from bnce.config import RunConfig, read_config
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import open_streams, training_streams
-from bnce.errors import NotFiniteError
+from bnce.errors import NotFiniteError, UserError
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.kinds.losses import LOSSES
 from bnce.kinds.optimisers import OPTIMISERS
-from bnce.language_model import LanguageModel
 from bnce.losses import softmax_forms
 from bnce.machine.devices import describe_device
 from bnce.machine.memory import peak_memory_bytes, reset_peak_memory
 from bnce.machine.stopping import HeldSignals, Stopped, hold_signals
-from bnce.optimisers import build_optimiser
+from bnce.machine.world import World
 from bnce.optimisers.schedule import Schedule
-from bnce.runs.checkpoint import load_newest_state, save_state, state_file, state_files
+from bnce.runs.checkpoint import load_newest_state, part_file, save_state, state_file, state_files, write_part
 from bnce.runs.directory import RunDirectory
 from bnce.runs.metrics import METRICS_FILE, append_metrics, keep_metrics_up_to, read_metrics
-from bnce.runs.model_file import build_model, save_weights
+from bnce.runs.model_file import save_weights
 from bnce.runs.resuming import (
     advise_lower_rates,
     check_corpus,
@@ -43,9 +45,9 @@ from bnce.runs.resuming import (
     settings_of_state,
 )
 from bnce.training.clock import TrainingClock
+from bnce.training.network import Network
 from bnce.training.observer import Observer
 from bnce.training.progress import Progress
-from bnce.training.step import TrainingStep
 
 # How often the loss is read back and looked at; a GPU should not have to wait for the host.
 CHECK_EVERY_STEPS = {"cpu": 1, "cuda": 50}
@@ -59,38 +61,64 @@ LARGE_BATCH = 64
 class Trainer:
     """Trains the model of one run directory on one corpus."""
 
-    def __init__(self, run: RunDirectory, corpus: Corpus, device: torch.device, observer: Observer) -> None:
+    def __init__(
+        self,
+        run: RunDirectory,
+        corpus: Corpus,
+        device: torch.device,
+        observer: Observer,
+        world: World | None = None,
+    ) -> None:
         check_corpus(run, corpus)
-        self.run, self.device, self.observer = run, device, observer
+        self.run, self.device, self.observer, self.world = run, device, observer, world or World()
         self.config = run.config
         training = self.config.training
         torch.manual_seed(training.seed)
-        self.model: LanguageModel = build_model(run).to(device)
+        self.network = Network(run, device, self.world)
+        self.model, self.optimiser, self.training_step = self.network.model, self.network.optimiser, self.network.step
         train_ids = training_streams(training, corpus).ids
-        self.streams = open_streams(train_ids, training.batch_size, training.num_steps, self.model.num_context, device)
+        self.streams = open_streams(
+            train_ids,
+            training.groups * training.batch_size,
+            training.num_steps,
+            self.model.num_context,
+            device,
+            self.network.columns,
+        )
         self.loss = LOSSES.find(self.config.loss.name)
         if self.loss.merges_targets:
-            self.model.output.set_form(max_distinct_targets=self.streams.max_distinct_targets())
+            self.model.output.set_form(max_distinct_targets=self._max_distinct_targets())
         self.valid_ids = corpus.split("valid")[: training.max_valid_tokens or None]
         self.total_steps = training.epochs * len(self.streams)
-        self.optimiser = build_optimiser(self.model, self.config.optimiser, deterministic=training.deterministic)
         self.schedule = Schedule(self.config.optimiser, self.total_steps)
-        self.training_step = TrainingStep(
-            self.model,
-            self.optimiser,
-            training.batch_size,
-            training.num_steps,
-            gradient=self.config.optimiser.gradient,
-            precision=training.precision,
-        )
         self.clock = TrainingClock(device)
         # A model to start from is evaluated before the first step, and may stay the best.
         self.progress = Progress(evaluated_step=-1 if self.config.init else 0, devices=[describe_device(device)])
         self.last_checkpoint: Path | None = None
+        self._loss_total = 0.0  # since the last evaluation, over all processes, when it was last read
+
+    def _breakable(self, signals: HeldSignals) -> Callable[[], AbstractContextManager[None]]:
+        """Say what may be broken off by a signal: nothing that other processes take part in."""
+        return signals.let_through if self.world.is_alone else nullcontext
+
+    def _progress(self, split: str, signals: HeldSignals) -> Callable[[int, int], None]:
+        """Tell of an evaluation; where many processes evaluate, they stop together."""
+
+        def tell(num_done: int, num_tokens: int) -> None:
+            self.observer.evaluating(split, num_done, num_tokens)
+            if not self.world.is_alone and self.world.any({"stops": signals()})["stops"]:
+                raise Stopped(signals.number or signal.SIGTERM)
+
+        return tell
+
+    def _max_distinct_targets(self) -> int | None:
+        """Count the different targets of any group's chunk that has most of them, over all processes."""
+        most = self.streams.max_distinct_targets(self.network.num_groups)
+        return None if most is None else int(self.world.gather(torch.tensor([most]), "control").max())
 
     def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
         """Start from another run's model."""
-        self.model.load_state_dict(dict(tensors))
+        self.network.load_weights(tensors)
 
     def _choose_softmax(self) -> str:
         """Name the form of the softmax: the configured one, the one the run began with, or the fastest here."""
@@ -148,16 +176,24 @@ class Trainer:
                 self.training_step.reset_state()
             chunk = self.streams.chunk(index)
             is_startup = self.training_step.starts_up
-            self.training_step(chunk, self.schedule.factor(self.progress.step), signals.let_through)
+            self.training_step(
+                chunk, self.schedule.factor(self.progress.step), self._breakable(signals), self.progress.step
+            )
             self.progress.step += 1
-            self.progress.tokens += chunk.target_TB.numel()
-            self.clock.count(chunk.target_TB.numel(), is_startup=is_startup)
-            if self.progress.step % check_every == 0:
+            num_tokens = chunk.target_TB.numel() * self.world.size
+            self.progress.tokens += num_tokens
+            self.clock.count(num_tokens, is_startup=is_startup)
+            is_checked = self.progress.step % check_every == 0
+            if is_checked:
                 self._check_finite()
                 self._tell()
             evaluates = self._evaluation_due()
             saves = time.monotonic() - last_saved >= self.config.training.checkpoint_seconds
             stops = should_stop()
+            if not self.world.is_alone:
+                # What the clock or a signal says differs between processes: they agree, and now and then is enough.
+                agreed = self.world.any({"saves": saves, "stops": stops}) if is_checked or evaluates else {}
+                saves, stops = agreed.get("saves", False), agreed.get("stops", False)
             if evaluates or saves or stops:
                 self.clock.pause()
                 self._check_finite()
@@ -185,14 +221,27 @@ class Trainer:
         return 0 < self.config.training.stop_after <= self.progress.evaluations_without_better
 
     def _check_finite(self) -> None:
-        loss, norm = float(self.training_step.loss_total), float(self.training_step.norm)
+        self._loss_total = float(self.world.sum_(self.training_step.loss_total.clone(), "control"))
+        self._check_room()
+        loss, norm = self._loss_total, float(self.training_step.norm)
         if not math.isfinite(loss) or not math.isfinite(norm):
             self.model.output.check()  # may know a better reason
             raise self._not_finite("loss" if not math.isfinite(loss) else "gradient", self.progress.step - 1)
 
+    def _check_room(self) -> None:
+        """Refuse to go on where rows that a step needed were left out."""
+        asked = torch.tensor([self.network.too_many_rows() or 0])
+        most = int(self.world.gather(asked, "control").max()) if self.network.tables is not None else 0
+        if most:
+            raise UserError(
+                f"A step needed {most:,} rows of one process, but there is room for "
+                f"{self.network.tables.traffic.capacity:,}: continue with training.row_capacity="  # type: ignore[union-attr]
+                f"{most + most // 4}, from the newest checkpoint."
+            )
+
     def _check_parameters(self) -> None:
         """Check what the last step computed, which its loss does not show: a checkpoint must be usable."""
-        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.model.parameters()):
+        if self.world.any({"bad": not self.network.is_finite()})["bad"]:
             raise self._not_finite("model", self.progress.step - 1)
 
     def _not_finite(self, what: str, index: int) -> NotFiniteError:
@@ -214,22 +263,24 @@ class Trainer:
 
     def _evaluate(self, signals: HeldSignals) -> None:
         """Measure the model on validation, keep it if it is the best so far, and write down what was found."""
-        with signals.let_through():
-            result = evaluate(
-                self.model,
-                self.valid_ids,
-                progress=lambda num_done, num_tokens: self.observer.evaluating("valid", num_done, num_tokens),
-            )
+        with self._breakable(signals)(), self.network.as_whole() as model:
+            result = evaluate(model, self.valid_ids, progress=self._progress("valid", signals), world=self.world)
         if not math.isfinite(result.ppl_f):
             # The state that was saved for this evaluation is none to go on from.
-            state_file(self.run.path, self.progress.step).unlink(missing_ok=True)
+            if self.world.is_first:
+                state_file(self.run.path, self.progress.step).unlink(missing_ok=True)
+            self.world.wait()
             self.last_checkpoint = max(state_files(self.run.path), default=None)
             raise self._not_finite("validation perplexity", self.progress.step - 1)
         record = self._metrics(result)
         if result.ppl_f < self.progress.best_perplexity:
-            save_weights(self.run, self.model.state_dict(), self.progress.step)
+            weights = self.network.weights()
+            if self.world.is_first:
+                save_weights(self.run, weights, self.progress.step)
         # Last, so that an evaluation that is written down has been made whole.
-        append_metrics(self.run.path, record)
+        if self.world.is_first:
+            append_metrics(self.run.path, record)
+        self.world.wait()
         self._take_in(record)
         self.observer.evaluated(record)
 
@@ -242,6 +293,7 @@ class Trainer:
         if self.progress.step % len(self.streams) == 0:
             self.schedule.end_epoch(perplexity)
         self.training_step.loss_total.zero_()
+        self._loss_total = 0.0
         self.clock.mark_evaluation()
 
     def _warn(self, sentence: str) -> None:
@@ -263,7 +315,7 @@ class Trainer:
         if self.progress.is_astray:
             return
         valid_N = torch.from_numpy(np.asarray(self.valid_ids, dtype=np.int64)).to(self.device)
-        start = math.exp(-float(self.model.output.noise.log_prob(valid_N).double().mean()))
+        start = math.exp(-float(self.network.noise.log_prob(valid_N).double().mean()))
         if perplexity > ASTRAY * start:
             self.progress.is_astray = True
             optimiser = self.config.optimiser
@@ -302,7 +354,7 @@ class Trainer:
 
     def _mean_loss(self) -> float:
         num_tokens = self.progress.tokens - self.progress.tokens_at_evaluation
-        return float(self.training_step.loss_total) / num_tokens if num_tokens else math.nan
+        return self._loss_total / num_tokens if num_tokens else math.nan
 
     def _tell(self) -> None:
         speed = self.clock.recent_words_per_second
@@ -310,9 +362,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write everything that the rest of the run depends on."""
-        tensors: dict[str, Tensor] = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
-        tensors |= {f"optimiser.{name}": tensor for name, tensor in self.optimiser.state_tensors().items()}
-        tensors |= {f"step.{name}": tensor for name, tensor in self.training_step.tensors().items()}
+        tensors, own_rows = self.network.state()
         tensors["random.cpu"] = torch.get_rng_state()
         if self.device.type == "cuda":
             tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
@@ -322,7 +372,16 @@ class Trainer:
             "grad_norm": float(self.training_step.norm),
             "schedule": self.schedule.state(),
         }
-        self.last_checkpoint = save_state(self.run.path, self.progress.step, tensors, record, self.run.origin)
+        path, step, parts = self.run.path, self.progress.step, []
+        if own_rows:
+            mark = self.world.share(secrets.token_hex(4))
+            parts = [part_file(path, step, mark, rank, self.world.size) for rank in range(self.world.size)]
+            write_part(parts[self.world.rank], own_rows)
+            self.world.wait()
+        if self.world.is_first:
+            save_state(path, step, tensors, record, self.run.origin, parts)
+        self.world.wait()
+        self.last_checkpoint = state_file(path, step)
 
     def save_if_needed(self) -> None:
         """Write the state unless it is the one on disk."""
@@ -331,20 +390,22 @@ class Trainer:
 
     def resume(self) -> None:
         """Go back to the newest state that is whole, or to the start of a run that was stopped before its first."""
-        remove_leftovers(self.run.path)
+        if self.world.is_first:
+            remove_leftovers(self.run.path)
+        self.world.wait()
         if not state_files(self.run.path):
             self.observer.noticed(f"'{self.run.path}' has no checkpoint yet: training starts at the first step.")
-            self.run.write_config()
+            if self.world.is_first:
+                self.run.write_config()
             return
         state, refused = load_newest_state(self.run.path, functools.partial(check_state, self.run))
         for sentence in refused:
             self.observer.noticed(f"{sentence} The previous checkpoint is used.")
         tensors, record = state.tensors, state.record
-        self.model.load_state_dict(_under("model.", tensors))
-        self.optimiser.load_state_tensors(_under("optimiser.", tensors))
-        self.training_step.load_tensors(_under("step.", tensors))
+        self.network.load_state(tensors)
+        self._loss_total = float(tensors["step.loss_total"])
         torch.set_rng_state(tensors["random.cpu"])
-        if self.device.type == "cuda" and "random.cuda" in tensors:
+        if self.device.type == "cuda" and "random.cuda" in tensors and self.world.is_alone:
             torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
         self.clock.load_state(record)
         self.training_step.norm.fill_(record.get("grad_norm", 0.0))
@@ -352,11 +413,14 @@ class Trainer:
         here, self.progress = self.progress.devices[-1], Progress.from_record(record)
         self._note_device(here)
         self.last_checkpoint = state.path
-        for newer in state_files(self.run.path):
-            if newer > state.path:
-                newer.unlink()
-        if num_damaged := keep_metrics_up_to(self.run.path, self.progress.step):
-            self.observer.noticed(f"Damaged lines in '{self.run.path / METRICS_FILE}' were skipped: {num_damaged}.")
+        self.world.wait()  # nobody is reading any more
+        if self.world.is_first:
+            for newer in state_files(self.run.path):
+                if newer > state.path:
+                    newer.unlink()
+            if num_damaged := keep_metrics_up_to(self.run.path, self.progress.step):
+                self.observer.noticed(f"Damaged lines in '{self.run.path / METRICS_FILE}' were skipped: {num_damaged}.")
+        self.world.wait()
         self._note_changes(settings_of_state(self.run, state.origin))
         # An evaluation that was written down after this state counts, be it due by the settings of today or not.
         if self.progress.evaluated_step != self.progress.step:
@@ -373,9 +437,6 @@ class Trainer:
         if before != self.config:
             # A state that knows its settings comes first: one of version 0.1.0 is known by the old config.toml alone.
             self.save()
-        if read_config(self.run.path / "config.toml") != self.config:
+        if self.world.is_first and read_config(self.run.path / "config.toml") != self.config:
             self.run.write_config()
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        self.world.wait()

@@ -1,0 +1,85 @@
+"""Runs in many processes: saved in some number, continued in another, killed on the way, and equal to unbroken ones."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from bnce.corpus.store import Corpus
+from bnce.machine.world import World
+from bnce.measure.integrity import examine_directory
+from bnce.runs.checkpoint import MODEL_FILE, read_model, state_files
+from bnce.runs.directory import RunDirectory
+from bnce.runs.metrics import read_metrics
+from tests.processes.run_in_processes import config, in_processes, train
+from tests.small_corpus import small_corpus
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """A text of a few thousand words."""
+    return small_corpus(tmp_path_factory.mktemp("text") / "corpus", num_train=12_000)
+
+
+@pytest.fixture(scope="module")
+def unbroken(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one process from its start to its end."""
+    path = tmp_path_factory.mktemp("unbroken") / "run"
+    assert train(World(), str(corpus.directory), str(path)) == "finished"
+    return path
+
+
+def model_of(path: Path) -> dict[str, Tensor]:
+    """Read the best model of a run."""
+    return read_model(path / MODEL_FILE)[0]
+
+
+def assert_equal(path: Path, other: Path) -> None:
+    """Two runs ended with the same models and figures."""
+    for name, tensor in model_of(other).items():
+        assert torch.equal(model_of(path)[name], tensor), name
+    figures = [[(one["step"], one["tokens"], one["lr"]) for one in read_metrics(run).records] for run in (path, other)]
+    assert figures[0] == figures[1]
+    for one, expected in zip(read_metrics(path).records, read_metrics(other).records, strict=True):
+        assert one["ppl_f"] == pytest.approx(expected["ppl_f"], rel=1e-6)  # scores are float32
+
+
+def test_saved_by_two_and_continued_by_others(corpus: Corpus, unbroken: Path, tmp_path: Path) -> None:
+    """Rows are written by range and read by any number of processes, to the last bit."""
+    run = tmp_path / "run"
+    assert in_processes(2, tmp_path / "meeting", str(corpus.directory), str(run), stop_at=23) == ["stopped"] * 2
+    assert len(list(run.glob("rows-*.safetensors"))) == 2 * len(state_files(run))
+    assert all(finding.well for finding in examine_directory(run)[1])
+    for size in (1, 3, 4):
+        again = tmp_path / f"again-{size}"
+        shutil.copytree(run, again)
+        if size == 1:
+            assert train(World(), str(corpus.directory), str(again)) == "finished"
+        else:
+            said = in_processes(size, tmp_path / f"meeting-{size}", str(corpus.directory), str(again))
+            assert said == ["finished"] * size
+        assert_equal(again, unbroken)
+
+
+@pytest.mark.parametrize("die", ["step", "save"])
+def test_a_killed_process_loses_nothing(die: str, corpus: Corpus, unbroken: Path, tmp_path: Path) -> None:
+    """The others end with a sentence, and the run continues from its newest whole state to the same end."""
+    run = tmp_path / "run"
+    settings = config(checkpoint_seconds=1e-6)  # after every step
+    said = in_processes(3, tmp_path / "meeting", str(corpus.directory), str(run), die=die, settings=settings)
+    assert len(said) == 2
+    assert all("Another process of the run has ended" in told for told in said)
+    assert in_processes(2, tmp_path / "again", str(corpus.directory), str(run)) == ["finished"] * 2
+    assert_equal(run, unbroken)
+    parts = list(run.glob("rows-*.safetensors"))
+    assert len(parts) == 2 * len(state_files(run))
+
+
+def test_one_process_opens_what_many_made(corpus: Corpus, unbroken: Path) -> None:
+    """The best model is one file with all rows in the order of words."""
+    run = RunDirectory.open(unbroken)
+    assert model_of(unbroken)["embedding"].shape[0] == len(run.vocabulary)
