@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bnce.config import RunConfig
+from bnce.config import TIMEOUT_SECONDS, RunConfig
 from bnce.corpus import opening
 from bnce.corpus.opening import corpus_setting
 from bnce.corpus.prepare import encode_text
@@ -23,6 +24,13 @@ from bnce.evaluation.detail import without_detail
 from bnce.evaluation.evaluate import Evaluation
 from bnce.lexicon.start import check_same_network, inherited_settings, start_from
 from bnce.machine.devices import choose_device
+from bnce.machine.world import (
+    World,
+    device_of_process,
+    in_many_processes,
+    open_world,
+    was_restarted,
+)
 from bnce.reading import read_object
 from bnce.recipes.recipe import load_recipe, recipe_names
 from bnce.runs.checkpoint import state_files
@@ -68,7 +76,7 @@ def train(
         init=init,
         device=device,
     )
-    return plan.train(observer or _Nobody(), num_threads=num_threads)
+    return plan.train(observer, num_threads=num_threads)
 
 
 @dataclass(frozen=True)
@@ -81,14 +89,17 @@ class Plan:
     resume: bool
     start: Start | None
     notices: tuple[str, ...]  # what was decided that nobody asked for
+    world: World = field(default_factory=World)  # the processes that train it
 
-    def train(self, observer: Observer, *, command: str = "", num_threads: int = 0) -> dict[str, Any]:
+    def train(self, observer: Observer | None = None, *, command: str = "", num_threads: int = 0) -> dict[str, Any]:
         """Train to the end, and give the summary; `command` is kept in it."""
         path = self.run.path
+        if observer is None or not self.world.is_first:
+            observer = _Nobody()
         for notice in self.notices:
             observer.noticed(notice)
         try:
-            with hold_run(path):
+            with hold_run(path) if self.world.is_first else nullcontext():
                 summary = run_training(
                     self.run,
                     self.corpus,
@@ -98,6 +109,7 @@ class Plan:
                     command=command,
                     num_threads=num_threads,
                     start=self.start,
+                    world=self.world,
                 )
         except DiskFullError as error:
             # Begun anew, the run that is there now would be refused.
@@ -111,6 +123,47 @@ class Plan:
 def plan_training(
     recipe: str | Path | None,
     *,
+    resume: bool,
+    out: str | Path | None,
+    device: str,
+    open_corpus: Callable[[str], Corpus] = opening.open_corpus,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    **wanted: Any,
+) -> Plan:
+    """Decide what a run does and where, refuse what cannot be, and lay it out unless it is there.
+
+    Of many processes the first one decides, and the others follow. `timeout_seconds` is how long they wait for each
+    other.
+    """
+    if not in_many_processes():
+        return _plan(recipe, resume=resume, out=out, device=device, open_corpus=open_corpus, **wanted)
+    name = device_of_process(device)
+    world = open_world(choose_device(name), timeout_seconds)
+    # torchrun starts a run that broke off again with the same command.
+    resume = resume or (was_restarted() and out is not None and bool(state_files(Path(out))))
+    plan: Plan | None = None
+    if world.is_first:
+        try:
+            plan = _plan(recipe, resume=resume, out=out, device=name, open_corpus=open_corpus, **wanted)
+        except BaseException:
+            world.share(None)
+            raise
+    shared = world.share(None if plan is None else (str(plan.run.path), plan.run.config, str(plan.corpus.directory)))
+    if shared is None:
+        raise SystemExit(2)  # the first process has said why
+    if plan is None:
+        path, config, corpus = shared
+        run = dataclasses.replace(RunDirectory.open(path), config=config)
+        opened = open_corpus(corpus)
+        start = _find_start(config, opened, Path(path), None)
+        plan = Plan(run, opened, choose_device(name), resume, start, ())
+    world.wait()
+    return dataclasses.replace(plan, world=world, resume=resume)
+
+
+def _plan(
+    recipe: str | Path | None,
+    *,
     corpus: str | Path | Corpus | None,
     out: str | Path | None,
     model: str | None,
@@ -119,9 +172,8 @@ def plan_training(
     resume: bool,
     init: str | Path | None,
     device: str,
-    open_corpus: Callable[[str], Corpus] = opening.open_corpus,
+    open_corpus: Callable[[str], Corpus],
 ) -> Plan:
-    """Decide what a run does and where, refuse what cannot be, and lay it out unless it is there."""
     if init is not None and resume:
         raise UserError(
             f"A resumed run continues from its own weights: leave out {argument('init')}, or give another "

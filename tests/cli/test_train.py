@@ -353,7 +353,7 @@ class TestRefusals:
     ) -> None:
         options = ["train", "wiki", "--corpus", corpus, "--out", place / "run", *settings()]
         with monkeypatch.context() as patched:
-            patched.setattr("bnce.training.trainer.build_optimiser", None)
+            patched.setattr("bnce.training.network.build_optimiser", None)
             with pytest.raises(TypeError):
                 bnce(*options)
         assert list(place.iterdir()) == []

@@ -13,6 +13,7 @@ from bnce.cli.completion import complete, complete_recipe, complete_setting
 from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, stderr, stdout
 from bnce.cli.display import Display
 from bnce.cli.options import DeviceOption
+from bnce.config import MAX_PROCESSES, TIMEOUT_SECONDS
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.losses import LOSSES
 from bnce.kinds.optimisers import OPTIMISERS
@@ -84,6 +85,22 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run at --out, as if it had never stopped.")
     ] = False,
+    processes: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=MAX_PROCESSES,
+            help="Train in N processes on this machine, each on its own GPU if there are enough. N must divide "
+            "training.groups. For several machines, use torchrun (see docs/scaling.md).",
+        ),
+    ] = 1,
+    timeout_seconds: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", min=1.0, max=86400.0, help="How long processes wait for each other before they give up."
+        ),
+    ] = TIMEOUT_SECONDS,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
@@ -101,10 +118,16 @@ def train(
       bnce train wiki --corpus corpora/wiki --set optimiser.learning_rate=0.1 \\
           --set training.epochs=4 --out runs/slow
       bnce train --init runs/general --corpus corpora/medical --out runs/medical
+      bnce train wiki --corpus corpora/wiki --set training.groups=4 \\
+          --processes 4 --out runs/four
       bnce train --out runs/relu-lstm --resume
       bnce train --out runs/relu-lstm --resume \\
           --set optimiser.learning_rate=0.05 --set training.epochs=6
     """
+    from bnce.machine.launch import launch_processes, started_many
+
+    if processes > 1 and not started_many():
+        raise typer.Exit(launch_processes(processes, sys.argv[1:]))
     from bnce.api import plan_training
     from bnce.runs.directory import read_summary
     from bnce.runs.resuming import resume_command
@@ -120,7 +143,11 @@ def train(
         init=init,
         device=device,
         open_corpus=open_corpus,
+        timeout_seconds=timeout_seconds,
     )
+    if not plan.world.is_first:
+        _follow(plan)
+        return
     show = Display(plan.run.config, len(plan.corpus.split("train")))
     try:
         with show.bar:
@@ -137,6 +164,14 @@ def train(
         print_json(record)
     else:
         _print_results(record)
+
+
+def _follow(plan: Any) -> None:
+    """Train as one of many processes, of which the first one tells how it goes."""
+    try:
+        plan.train(None)
+    except Stopped as stop:
+        raise typer.Exit(stop.status) from None
 
 
 def _print_results(record: dict[str, Any]) -> None:

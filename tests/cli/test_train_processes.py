@@ -1,0 +1,66 @@
+"""`bnce train --processes N`: one command, one log, one run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bnce.runs.checkpoint import state_files
+from tests.small_corpus import small_corpus
+
+SETTINGS = ("training.groups=2", "training.batch_size=4", "training.num_steps=5", "model.hidden_size=8")
+
+
+def command(corpus: Path, out: Path, *more: str) -> list[str]:
+    """Write what somebody types."""
+    settings = [word for setting in SETTINGS for word in ("--set", setting)]
+    given = ["train", "small", "--corpus", str(corpus), "--out", str(out), "--processes", "2", *settings, *more]
+    return [sys.executable, "-m", "bnce", *given]
+
+
+def test_two_processes_train_one_run_and_ctrl_c_saves_it_once(tmp_path: Path) -> None:
+    """The first process tells and writes; a signal to the command stops all; --resume goes on to the end."""
+    corpus = small_corpus(tmp_path / "corpus", num_train=20_000).directory
+    out = tmp_path / "run"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    began = subprocess.Popen(
+        command(corpus, out, "--set", "training.epochs=200", "--set", "training.checkpoint_seconds=0.5"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not state_files(out) and time.monotonic() < deadline and began.poll() is None:
+        time.sleep(0.1)
+    os.killpg(began.pid, signal.SIGINT)  # as a terminal does
+    _, told = began.communicate(timeout=60)
+    assert began.returncode in (128 + signal.SIGINT, 1), told
+    assert told.count("Stopped and saved at step") == 1, told
+    assert "Traceback" not in told.partition("Stopped and saved")[0]
+    summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    assert summary["status"] == "stopped"
+    assert summary["processes"] == 2
+    step = summary["step"]
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-m", "bnce", "train", "--out", str(out), "--resume", "--processes", "2", "--json"),
+            *("--set", "training.epochs=1", "--set", "training.evaluations_per_epoch=1"),
+        ],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=100,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    record = json.loads(ended.stdout)
+    assert record["status"] == "finished"
+    assert record["step"] >= step
+    assert record["test"]["ppl_f"] > 1
