@@ -55,7 +55,8 @@ FEW_WORDS, MANY_WORDS = 10_000, 20_002
 ONNX_SIZES = (8, 8, 600)  # a body of next to nothing: the graphs of the output layer are timed
 WORDS_SHAPE, ALL_WORDS_SHAPE = (20, 16), (1, 16)  # T and B of the positions that they are timed at
 NBEST_TRAIN = (
-    "train wiki --model relu-lstm --loss chunk-bnce --device cpu --set model.embedding_size=128 "
+    "train wiki --model relu-lstm --loss chunk-bnce --device cpu --set optimiser.name=rowwise "
+    "--set model.embedding_size=128 "
     "--set model.hidden_size=256 --set model.bottleneck_size=128 --set training.batch_size=64 --set training.epochs=1 "
     "--set training.evaluations_per_epoch=2 --set training.max_valid_tokens=50000 --set training.max_test_tokens=100000"
 )

@@ -1,4 +1,4 @@
-"""Search the row-wise recipe's settings, the same search for every loss, on validation text alone.
+"""Search the settings of row-wise Adagrad, the same search for every loss, on validation text alone.
 
 Coordinate descent: the settings are gone through in a fixed order, each of a setting's other values is tried with the
 best of everything before it, and kept when validation PPLf is lower. Every trial is one line of `trials.jsonl`; those
@@ -199,6 +199,7 @@ def main() -> None:
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     fixed = [
+        "optimiser.name=rowwise",
         f"training.max_train_tokens={given.tokens}",
         f"training.epochs={given.epochs}",
         "training.evaluations_per_epoch=1",

@@ -224,7 +224,7 @@ class TestStopAndResume:
         (tmp_path / "wiki.toml").write_text('base = "wiki"\n[optimiser]\nlearning_rate = 0.3\n', encoding="utf-8")
         options = ["--corpus", corpus, "--out", stopped, *settings(), "--resume"]
         told = refused("train", tmp_path / "wiki.toml", *options)
-        assert "(optimiser.learning_rate 0.4, not 0.3): resume it with  bnce train --out" in told
+        assert "(optimiser.learning_rate 0.04, not 0.3): resume it with  bnce train --out" in told
 
     def test_not_without_a_run(self, refused: Refused, corpus: Path, place: Path) -> None:
         assert "nothing to resume" in refused("train", "--out", place / "run", "--resume")
@@ -344,7 +344,7 @@ class TestRefusals:
         record = bnce(*said, "--json").json
         assert (record["status"], record["step"]) == ("finished", 80)
         assert [(each["step"], each["from"], each["to"]) for each in record["changes"]] == [
-            (40, 0.4, 0.2),
+            (40, 0.04, 0.02),
             (40, 0.004, 0.002),
         ]
 

@@ -152,7 +152,7 @@ def test_a_row_with_other_settings_is_refused(corpus: Corpus, tmp_path: Path, is
         ({"training": dataclasses.replace(plain(ROWS[0]).training, epochs=3)}, "training.epochs 2, not 3"),
     ):
         experiment.config = lambda row, changed=changed: dataclasses.replace(plain(row), **changed)  # type: ignore
-        with pytest.raises(UserError, match=rf"rnn-softmax' was started with other settings \({difference}\): give"):
+        with pytest.raises(UserError, match=rf"rnn-softmax' was started with other settings \({difference}\): repeat"):
             experiment.run()
     assert experiment.trained == []
 

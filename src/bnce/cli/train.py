@@ -115,14 +115,14 @@ def train(
       bnce train --corpus corpora/mine --out runs/mine
       bnce train wiki --corpus corpora/wiki --model relu-lstm --loss bnce \\
           --out runs/relu-lstm
-      bnce train wiki --corpus corpora/wiki --set optimiser.learning_rate=0.1 \\
+      bnce train wiki --corpus corpora/wiki --set optimiser.learning_rate=0.01 \\
           --set training.epochs=4 --out runs/slow
       bnce train --init runs/general --corpus corpora/medical --out runs/medical
       bnce train wiki --corpus corpora/wiki --set training.groups=4 \\
           --processes 4 --out runs/four
       bnce train --out runs/relu-lstm --resume
       bnce train --out runs/relu-lstm --resume \\
-          --set optimiser.learning_rate=0.05 --set training.epochs=6
+          --set optimiser.learning_rate=0.005 --set training.epochs=6
     """
     from bnce.machine.launch import launch_processes, started_many
 

@@ -162,7 +162,7 @@ def _check_row(path: Path, config: RunConfig, corpus: Corpus, device: torch.devi
         return
     run = RunDirectory.open(path)
     # A corpus that was moved is known by its words and their counts, below.
-    check_same_settings(run.config, config, path, f"give another {argument('out')}, or remove it.")
+    check_same_settings(run.config, config, path, f"repeat its settings, give another {argument('out')}, or remove it.")
     check_corpus(run, corpus)
 
 
