@@ -17,7 +17,9 @@ from __future__ import annotations
 import argparse
 import gc
 import math
+import shlex
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -317,6 +319,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     length = f"{given.repeats} calls" if given.repeats else f"at least {ROUND_SECONDS} seconds"
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     lines = [
+        f"    python benchmarks/layer.py {shlex.join(sys.argv[1:] if argv is None else argv)}",
+        "",
         *{"calls": calls, "linear": linear, "tables": tables}[given.what](given, device),
         "",
         f"{name}, torch {torch.__version__}, bnce {__version__}; bf16 autocast on a GPU, float32 on a CPU; median of "
