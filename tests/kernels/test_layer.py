@@ -134,6 +134,19 @@ def test_parameters_in_two_bytes(loss: str, chunk: tuple[Tensor, Tensor, Tensor]
 
 
 @pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])
+def test_parameters_in_eight_bytes_take_no_kernel(loss: str, chunk: tuple[Tensor, Tensor, Tensor]) -> None:
+    """Kernels compute in float32."""
+    hidden, target, _ = chunk
+    layer = make(hidden.device, loss, sparse=True, max_distinct_targets=12).double()
+    found = results(copy.deepcopy(layer), hidden, target)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "available", lambda device: False)
+        expected = results(layer, hidden, target)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])
 def test_frozen_tables_get_no_gradient(loss: str, chunk: tuple[Tensor, Tensor, Tensor]) -> None:
     hidden, target, _ = chunk
     layer = make(hidden.device, loss, max_distinct_targets=12)
@@ -151,6 +164,15 @@ def test_frozen_tables_get_no_gradient(loss: str, chunk: tuple[Tensor, Tensor, T
     assert layer.weight.grad is None
     assert hidden.grad is not None
     assert torch.equal(hidden.grad, expected)
+
+
+@pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])
+def test_second_derivatives_are_refused(loss: str, chunk: tuple[Tensor, Tensor, Tensor]) -> None:
+    hidden, target, _ = chunk
+    layer = make(hidden.device, loss, max_distinct_targets=12)
+    hidden.requires_grad_()
+    with pytest.raises(UserError, match="no second derivatives, so create_graph=True cannot be used"):
+        torch.autograd.grad(layer(hidden, target), hidden, create_graph=True)
 
 
 def wrong_step(layer: OutputLayer, target: Tensor) -> Tensor:

@@ -33,6 +33,34 @@ def test_autocast_rounds_products_and_nothing_else(loss: str, dtype: torch.dtype
         assert error <= 4 * torch.finfo(dtype).eps * largest
 
 
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("loss", bnce.LOSSES.names)
+def test_autocast_leaves_what_is_no_product_alone(loss: str, dtype: torch.dtype) -> None:
+    """Hidden states of zero have exact products in any type, so the whole loss must be that of float32."""
+    layer, (hidden, targets) = build(loss), hidden_and_targets()
+    with torch.no_grad():
+        layer.bias += torch.linspace(-3.0, 3.0, V)
+    hidden = torch.zeros_like(hidden)
+    expected = drawn_alike(layer, hidden, targets)
+    with torch.autocast("cpu", dtype=dtype):
+        found = drawn_alike(layer, hidden.to(dtype), targets)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("loss", bnce.LOSSES.names)
+def test_a_grad_scaler_gives_back_the_gradient(loss: str, sparse: bool) -> None:
+    """Adagrad's first step does not depend on the scale of a gradient, so the gradients themselves are compared."""
+    hidden, targets = hidden_and_targets()
+    plain, layer = build(loss), build(loss, sparse=sparse)
+    drawn_alike(plain, hidden, targets).backward()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler.scale(drawn_alike(layer, hidden, targets)).backward()
+    scaler.unscale_(bnce.RowwiseAdagrad(layer.parameters()))
+    for mine, wanted in zip(layer.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(dense(mine.grad), dense(wanted.grad))
+
+
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("loss", bnce.LOSSES.names)
 def test_a_grad_scaler_changes_no_step(loss: str, sparse: bool) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import bnce
+from bnce.losses.chunk_nce import chunk_nce_by_position
 from tests.stacks.small import FUSED, D, K, V, build, dense, drawn_alike, hidden_and_targets
 
 
@@ -38,6 +39,20 @@ def test_gradients_accumulate(loss: str, sparse: bool) -> None:
     for each in (layer, dense_layer):
         bnce.RowwiseAdagrad(each.parameters(), lr=0.1).step()
     torch.testing.assert_close(layer.weight, dense_layer.weight)
+
+
+def test_gradients_accumulate_onto_clipped_ones() -> None:
+    """Clipping merges equal rows; a further backward pass adds rows that are not merged yet."""
+    stepped = []
+    for sparse in (False, True):
+        layer = build(sparse=sparse)
+        layer(*hidden_and_targets(2)).backward()
+        bnce.clip_grad_norm_(layer.parameters(), max_norm=0.1)
+        layer(*hidden_and_targets(3)).backward()
+        bnce.clip_grad_norm_(layer.parameters(), max_norm=0.1)
+        bnce.RowwiseAdagrad(layer.parameters(), lr=0.1).step()
+        stepped.append(layer.weight.detach())
+    torch.testing.assert_close(stepped[1], stepped[0])
 
 
 @pytest.mark.parametrize("kind", [bnce.RowwiseAdagrad, bnce.RowwiseAdam])
@@ -142,14 +157,28 @@ def test_an_emptied_layer_starts_anew(loss: str, made: str) -> None:
     assert torch.equal(drawn_alike(layer, hidden, targets), drawn_alike(fresh, hidden, targets))
 
 
-def test_an_emptied_layer_keeps_its_noise_where_a_state_is_loaded_instead() -> None:
+@pytest.mark.parametrize("made", ["on meta", "moved to meta"])
+def test_an_emptied_layer_keeps_its_noise_where_a_state_is_loaded_instead(made: str) -> None:
     """The noise is not in a state_dict, so nobody would bring it back."""
     trained = build("snce")
-    with torch.device("meta"):
-        layer = build("snce")
-    layer.to_empty(device="cpu").load_state_dict(trained.state_dict())
+    with torch.device("meta" if made == "on meta" else "cpu"):
+        layer = build("snce").to("meta" if made == "moved to meta" else None)
+    torch.use_deterministic_algorithms(True)  # fills empty memory, which by chance might hold the same noise
+    try:
+        layer.to_empty(device="cpu").load_state_dict(trained.state_dict())
+    finally:
+        torch.use_deterministic_algorithms(False)
     hidden, targets = hidden_and_targets()
     assert torch.equal(drawn_alike(layer, hidden, targets), drawn_alike(trained, hidden, targets))
+
+
+def test_a_layer_that_starts_anew_keeps_its_parameters() -> None:
+    """They may be tied to an embedding, and an optimiser has them."""
+    layer = build(learn_log_z=True)
+    before = dict(layer.named_parameters())
+    layer.to_empty(device="cpu")
+    layer.reset_parameters()
+    assert all(parameter is before[name] for name, parameter in layer.named_parameters())
 
 
 def test_counts_without_values_are_refused() -> None:
@@ -162,6 +191,14 @@ def test_second_derivatives_are_refused(loss: str) -> None:
     hidden, targets = hidden_and_targets()
     with pytest.raises(bnce.UserError, match="no second derivatives, so create_graph=True cannot be used"):
         torch.autograd.grad(build(loss)(hidden, targets), hidden, create_graph=True)
+
+
+def test_second_derivatives_are_refused_where_words_are_not_merged() -> None:
+    """As on a GPU in small chunks, and with ids of streams."""
+    layer, (hidden, targets) = build("chunk-bnce"), hidden_and_targets()
+    loss = chunk_nce_by_position(layer._batch(hidden, targets))
+    with pytest.raises(bnce.UserError, match="no second derivatives, so create_graph=True cannot be used"):
+        torch.autograd.grad(loss, hidden, create_graph=True)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -182,6 +219,23 @@ def test_a_sum_over_a_target_that_is_no_word_is_refused(loss: str, target: int, 
     targets[1, 2] = target
     with pytest.raises(bnce.UserError, match=f"targets hold {target}, but the layer has {V} words"):
         build(loss, softmax=form).loss_sum(hidden, targets)
+
+
+@pytest.mark.parametrize("target", [V, -1, -100])
+@pytest.mark.parametrize("loss", bnce.LOSSES.names)
+@pytest.mark.parametrize("path", ["mask", "hole", "none"])
+def test_a_target_that_is_no_word_is_refused_among_positions_that_do_not_count(
+    loss: str, target: int, path: str
+) -> None:
+    """-100 is one to PyTorch's own cross entropy, which would leave it out."""
+    hidden, targets = hidden_and_targets()
+    targets[1, 2] = target
+    mask = torch.ones_like(targets, dtype=torch.bool) if path == "mask" else None
+    if path == "hole":
+        targets[0, 0] = -7
+    layer = build(loss, ignore_index=-7, reduction="none" if path == "none" else "mean")
+    with pytest.raises(bnce.UserError, match=f"targets hold {target}, but the layer has {V} words"):
+        layer(hidden, targets, mask)
 
 
 def test_the_noise_of_a_placeholder_is_never_made_up() -> None:

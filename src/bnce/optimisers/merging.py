@@ -19,7 +19,8 @@ def merged_rows(grad: Tensor, *, deterministic: bool = False) -> tuple[Tensor, T
     On a GPU they are added up in no fixed order, unless asked to be deterministic: then PyTorch sorts first.
     """
     words_N, values_ND = rows.row_gradients(grad)
-    if getattr(grad, _MERGED, False):
+    # As many rows as when they were merged: a backward pass since then would have added its own, in place.
+    if getattr(grad, _MERGED, None) == grad._nnz():
         return words_N, values_ND
     fast = kernels.choose("rows", values_ND, deterministic=deterministic)
     if fast is not None:
@@ -40,5 +41,5 @@ def merge_gradient(grad: Tensor, *, deterministic: bool = False) -> Tensor:
     words_N, values_ND = merged_rows(grad, deterministic=deterministic)
     with torch.sparse.check_sparse_tensor_invariants(enable=False):
         merged = torch.sparse_coo_tensor(words_N.unsqueeze(0), values_ND.to(grad.dtype), grad.shape)
-    setattr(merged, _MERGED, True)
+    setattr(merged, _MERGED, merged._nnz())
     return merged
