@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bnce.config import TIMEOUT_SECONDS
-from bnce.errors import UserError
+from bnce.errors import UserError, argument
 from bnce.machine.launch import started_many
 
 # PyTorch 2.13 renames it, and warns of the old name.
@@ -165,5 +165,5 @@ class _explained:  # noqa: N801 (used as a function)
             first = str(error).strip().splitlines()[0] if str(error).strip() else kind.__name__ if kind else ""
             raise ProcessLostError(
                 f"Another process of the run has ended or did not answer in time ({first[:200]}). Continue the run "
-                "with --resume; its newest whole checkpoint is kept."
+                f"with {argument('resume', True)}; its newest whole checkpoint is kept."
             ) from error
