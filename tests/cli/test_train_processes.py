@@ -25,11 +25,11 @@ def command(corpus: Path, out: Path, *more: str) -> list[str]:
 
 def test_two_processes_train_one_run_and_ctrl_c_saves_it_once(tmp_path: Path) -> None:
     """The first process tells and writes; a signal to the command stops all; --resume goes on to the end."""
-    corpus = small_corpus(tmp_path / "corpus", num_train=20_000).directory
+    corpus = small_corpus(tmp_path / "corpus", num_train=4_000).directory
     out = tmp_path / "run"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     began = subprocess.Popen(
-        command(corpus, out, "--set", "training.epochs=200", "--set", "training.checkpoint_seconds=0.5"),
+        command(corpus, out, "--set", "training.epochs=2000", "--set", "training.checkpoint_seconds=0.2"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

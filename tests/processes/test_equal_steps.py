@@ -41,7 +41,11 @@ def alone() -> list[dict[str, Tensor]]:
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_any_number_of_processes_trains_the_same(size: int, alone: list[dict[str, Tensor]], tmp_path: Path) -> None:
     """In float64, with clipping active: the same to the last bit in a fixed order, to 1e-12 in any."""
-    for case, expected, found in zip(CASES, alone, in_processes(size, str(tmp_path), CASES), strict=True):
+    cases = list(zip(CASES, alone, strict=True))
+    if size == 4 and CASES is SOME:
+        cases = cases[::2]  # four processes on two cores are slow
+    processes = in_processes(size, str(tmp_path), [case for case, _ in cases])
+    for (case, expected), found in zip(cases, processes, strict=True):
         for name, tensor in expected.items():
             # A matrix product may add in another order where it has other rows beside it. The loss is for show.
             if case["in_order"] and not (case["loss"] == "softmax" and case["sharded"]) and name != "loss":

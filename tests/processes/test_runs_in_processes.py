@@ -22,7 +22,7 @@ from tests.small_corpus import small_corpus
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     """A text of a few thousand words."""
-    return small_corpus(tmp_path_factory.mktemp("text") / "corpus", num_train=12_000)
+    return small_corpus(tmp_path_factory.mktemp("text") / "corpus", num_train=7_000)
 
 
 @pytest.fixture(scope="module")

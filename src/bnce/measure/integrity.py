@@ -208,6 +208,11 @@ def _check_metrics(path: Path) -> str:
     wrong = {number: f"is damaged ({why})" for number, why in metrics.damaged.items()} | metrics.repeated
     if wrong:
         raise ValueError(f"line {min(wrong)} {wrong[min(wrong)]}")
+    summary = read_summary(path)
+    last = metrics.records[-1]["step"] if metrics.records else 0
+    if summary.get("status") == "finished" and type(summary.get("step")) is int and last < summary["step"]:
+        # A run ends with an evaluation: a file that was cut after a whole line shows by its missing one.
+        raise ValueError(f"the evaluation at step {summary['step']}, with which the run ended, is missing")
     return f"{metrics.num_lines:,} evaluations"
 
 
