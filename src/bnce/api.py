@@ -40,7 +40,7 @@ from bnce.runs.resuming import refuse_begun, remove_unbegun, resume_command, res
 from bnce.text.sources import named
 from bnce.text.tokenised import TokenisedSigns, for_tokenised
 from bnce.training.observer import Observer
-from bnce.training.plan import choose_recipe, create_run
+from bnce.training.plan import check_groups, choose_recipe, create_run
 from bnce.training.run import Start, run_training
 
 
@@ -144,7 +144,15 @@ def plan_training(
     plan: Plan | None = None
     if world.is_first:
         try:
-            plan = _plan(recipe, resume=resume, out=out, device=name, open_corpus=open_corpus, **wanted)
+            plan = _plan(
+                recipe,
+                resume=resume,
+                out=out,
+                device=name,
+                open_corpus=open_corpus,
+                num_processes=world.size,
+                **wanted,
+            )
         except BaseException:
             world.share(None)
             raise
@@ -173,6 +181,7 @@ def _plan(
     init: str | Path | None,
     device: str,
     open_corpus: Callable[[str], Corpus],
+    num_processes: int = 1,
 ) -> Plan:
     if init is not None and resume:
         raise UserError(
@@ -205,6 +214,7 @@ def _plan(
         assert wanted is not None
         refuse_begun(out)
         config = wanted
+    check_groups(config.training, num_processes)
     # A corpus that was moved is the same one to a run: that is checked by its words and their counts.
     opened = open_corpus(name or (wanted or config).corpus)
     start = _find_start(config, opened, out, source)

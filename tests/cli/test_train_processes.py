@@ -64,3 +64,19 @@ def test_two_processes_train_one_run_and_ctrl_c_saves_it_once(tmp_path: Path) ->
     assert record["status"] == "finished"
     assert record["step"] >= step
     assert record["test"]["ppl_f"] > 1
+
+
+def test_groups_that_cannot_be_divided_are_one_sentence(tmp_path: Path) -> None:
+    """The first process says why, nobody else says anything, and no run is left."""
+    corpus = small_corpus(tmp_path / "corpus").directory
+    ended = subprocess.run(
+        [*command(corpus, tmp_path / "run"), "--set", "training.groups=3"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("bnce: training.groups is 3, but the run has 2 processes")
+    assert ended.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import uuid
@@ -29,6 +30,8 @@ def launch_processes(num_processes: int, arguments: Sequence[str]) -> int:
         max_restarts=0,
         monitor_interval=0.1,
     )
+    # Whoever fails says why in a sentence; PyTorch would add a page about who was told to stop.
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     try:
         elastic_launch(config, sys.executable)("-m", "bnce", *arguments)
     except ChildFailedError as error:

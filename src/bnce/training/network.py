@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from bnce.errors import UserError
 from bnce.language_model import LanguageModel
 from bnce.machine.world import World
 from bnce.optimisers import Optimiser, build_optimiser
 from bnce.processes.working_tables import WorkingTables
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import build_model
+from bnce.training.plan import check_groups
 from bnce.training.step import TrainingStep
 
 TABLES = "model."  # before the names of a model's tensors in a state
@@ -27,11 +27,7 @@ class Network:
 
     def __init__(self, run: RunDirectory, device: torch.device, world: World) -> None:
         training, self.world = run.config.training, world
-        if training.groups % world.size:
-            raise UserError(
-                f"training.groups is {training.groups}, but the run has {world.size} processes, which must be able to "
-                f"divide them: set training.groups to a multiple of {world.size}, or use another number of processes."
-            )
+        check_groups(training, world.size)
         self.num_groups = training.groups // world.size
         self.model: LanguageModel = build_model(run)
         self.noise, self.num_parameters = self.model.output.noise, self.model.num_parameters

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from bnce.config import RunConfig
+from bnce.config import RunConfig, TrainingConfig
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import training_streams
 from bnce.errors import UserError
@@ -33,6 +33,15 @@ def choose_recipe(corpus: Corpus, device: torch.device) -> tuple[str, str]:
         f"The recipe '{name}' was chosen for {num_tokens:,} training tokens on {where}; name a recipe to use another "
         "one.",
     )
+
+
+def check_groups(training: TrainingConfig, num_processes: int) -> None:
+    """Refuse groups of streams that the processes cannot share evenly."""
+    if training.groups % num_processes:
+        raise UserError(
+            f"training.groups is {training.groups}, but the run has {num_processes} processes, which must be able to "
+            f"divide them: set training.groups to a multiple of {num_processes}, or use another number of processes."
+        )
 
 
 def create_run(out: str | Path, config: RunConfig, corpus: Corpus, device: torch.device | None = None) -> RunDirectory:
