@@ -38,7 +38,7 @@ def read_lines(path: Path) -> list[Line]:
 def train(trial: Line, given: argparse.Namespace) -> Line:
     """Train once, and give the figures of the best model on validation and on test."""
     settings = {
-        "training.checkpoint_seconds": math.inf,
+        "training.checkpoint_seconds": math.inf,  # a run to be repeated rather than resumed
         "optimiser.name": trial["optimiser"],
         "optimiser.learning_rate": trial["rate"],
         "training.seed": trial["seed"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from small_corpus import Watcher, small_corpus
 
 import bnce
+from bnce.config import toml_value
 from bnce.evaluation.detail import without_detail
 
 SMALL = {
@@ -101,3 +103,10 @@ def test_what_cannot_be_measured(trained: Path) -> None:
     ):
         with pytest.raises(bnce.UserError, match=told):
             bnce.evaluate(trained, device="cpu", **arguments)
+
+
+def test_a_setting_may_be_without_bound(tmp_path: Path) -> None:
+    """JSON has no infinity, and TOML, which settings are written in, has."""
+    assert toml_value(math.inf) == "inf"
+    with pytest.raises(bnce.UserError, match="needs a corpus"):  # and not: it must be of type float
+        bnce.train("wiki", out=tmp_path / "run", settings={"training.checkpoint_seconds": math.inf})

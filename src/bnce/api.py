@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import Any
 
 import torch
 
-from bnce.config import TIMEOUT_SECONDS, RunConfig
+from bnce.config import TIMEOUT_SECONDS, RunConfig, toml_value
 from bnce.corpus import opening
 from bnce.corpus.opening import corpus_setting
 from bnce.corpus.prepare import encode_text
@@ -71,7 +70,7 @@ def train(
         out=out,
         model=model,
         loss=loss,
-        settings=[f"{key}={json.dumps(value)}" for key, value in (settings or {}).items()],
+        settings=[f"{key}={toml_value(value)}" for key, value in (settings or {}).items()],
         resume=resume,
         init=init,
         device=device,

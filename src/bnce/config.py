@@ -208,15 +208,16 @@ def read_config(path: str | Path) -> RunConfig:
 
 def to_toml(config: RunConfig) -> str:
     """Write a config as TOML that `read_config` reads back to an equal one."""
-    lines = [f"{key} = {_toml_value(getattr(config, key))}" for key in _TEXTS if key != "init" or config.init]
+    lines = [f"{key} = {toml_value(getattr(config, key))}" for key in _TEXTS if key != "init" or config.init]
     for key in SECTIONS:
         lines += ["", f"[{key}]"]
         for name, value in dataclasses.asdict(getattr(config, key)).items():
-            lines.append(f"{name} = {_toml_value(value)}")
+            lines.append(f"{name} = {toml_value(value)}")
     return "\n".join(lines) + "\n"
 
 
-def _toml_value(value: str | bool | int | float) -> str:
+def toml_value(value: Any) -> str:
+    """Write the value of a setting as TOML has it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
