@@ -100,7 +100,7 @@ def step_seconds(compute: float, sent: Sent, link: Link, R: int, *, hidden: bool
 def capacity(vocab_size: int, num_words: int, R: int) -> int:
     """Give C for words that follow Zipf's law."""
     noise = unigram(vocab_size / torch.arange(1, vocab_size + 1))
-    return bound_rows(noise, num_words, Placement.of(vocab_size, R, torch.device("cpu")))[1]
+    return bound_rows(noise, num_words, Placement.of(vocab_size, R, torch.device("cpu")))
 
 
 def jobs(measured: dict[str, Any]) -> Iterator[tuple[Job, int, int]]:

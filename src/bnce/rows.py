@@ -43,7 +43,8 @@ def table_gradient(shape: Sequence[int], words_N: Tensor, values_ND: Tensor, *, 
     if not sparse:
         return values_ND.new_zeros(shape).index_add_(0, words_N, values_ND)
     # The words were read with, so they are in range; checking again would make a GPU's host wait.
-    return torch.sparse_coo_tensor(words_N.unsqueeze(0), values_ND, tuple(shape), check_invariants=False)
+    with torch.sparse.check_sparse_tensor_invariants(enable=False):
+        return torch.sparse_coo_tensor(words_N.unsqueeze(0), values_ND, tuple(shape))
 
 
 def row_gradients(grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,6 +65,16 @@ def merge(words_N: Tensor, values_ND: Tensor) -> tuple[Tensor, Tensor]:
     # scatter writes equal values to equal places, so its order does not matter.
     unique_N = sorted_N[-1:].expand_as(sorted_N).clone().scatter_(0, place_N, sorted_N)
     return unique_N, merged_ND
+
+
+def add_rows_(target_UD: Tensor, place_N: Tensor, values_ND: Tensor) -> None:
+    """Add each row of values to the target's row at its place."""
+    target_UD.index_add_(0, place_N, values_ND.to(target_UD.dtype))
+
+
+def copy_rows_(to_ND: Tensor, from_VD: Tensor, row_N: Tensor | None = None) -> None:
+    """Copy rows, those with some numbers or all in their order."""
+    to_ND.copy_(from_VD if row_N is None else from_VD.index_select(0, row_N))
 
 
 def sgd_(table_VD: Tensor, words_N: Tensor, grad_ND: Tensor, rate: Tensor, clip: Tensor) -> None:

@@ -43,15 +43,16 @@ def train(
     num_steps: int = NUM_STEPS,
     dropout: float = 0.2,
     clip_norm: float = 0.05,
+    device: str = "cpu",
 ) -> dict[str, Tensor]:
-    """Train as one of the processes, and give what this process keeps."""
+    """Train as one of the processes, in float64 on a CPU and in float32 on a GPU; give what all of them keep."""
     torch.manual_seed(7)
     num_noise = 6 if loss in ("snce", "nce") else 0
     model = LanguageModel(
         ModelConfig(name="relu-lstm", embedding_size=6, hidden_size=7, bottleneck_size=5, dropout=dropout),
         LossConfig(name=loss, num_noise=num_noise),
         unigram(counts()),
-    ).double()
+    ).to(device, torch.float64 if device == "cpu" else torch.float32)
     num_groups = G // world.size
     tables = WorkingTables(
         model, world, sharded=sharded, num_groups=num_groups, chunk_shape=(T, B), in_order=in_order, seed=3
@@ -65,6 +66,7 @@ def train(
         whole = chunk_of(number)
         columns = slice(world.rank * num_groups * B, (world.rank + 1) * num_groups * B)
         step(Chunk(whole.input_LB[:, columns], whole.target_TB[:, columns]), 1.0, number=number)
+        assert step.starts_up or (step._graph is not None) == (device != "cpu" and world.can_be_captured)
         assert int(tables.traffic.most_rows) <= tables.traffic.capacity
     return result_of(tables, stepper.body.flat, step, world)
 
@@ -80,18 +82,21 @@ def result_of(tables: WorkingTables, body: Tensor, step: TrainingStep, world: Wo
     return found
 
 
-def _run(rank: int, size: int, directory: str, cases: list[dict]) -> None:
+def _run(rank: int, size: int, directory: str, cases: list[dict], backend: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{directory}/meeting", rank=rank, world_size=size)
+    dist.init_process_group(backend, init_method=f"file://{directory}/meeting", rank=rank, world_size=size)
     for number, case in enumerate(cases):
-        found = train(World(rank, size), **case)
+        world = World(rank, size, torch.device("cuda" if backend == "nccl" else "cpu"), is_alone=False)
+        found = train(world, **case)
         if rank == 0:
             torch.save(found, f"{directory}/{size}-{number}.pt")
     dist.barrier()
     dist.destroy_process_group()
 
 
-def in_processes(size: int, directory: str, cases: list[dict]) -> list[dict[str, Tensor]]:
+def in_processes(size: int, directory: str, cases: list[dict], backend: str = "gloo") -> list[dict[str, Tensor]]:
     """Train all cases in so many processes."""
-    mp.start_processes(_run, args=(size, directory, cases), nprocs=size, start_method="fork")
-    return [torch.load(f"{directory}/{size}-{number}.pt") for number in range(len(cases))]
+    # A process that has used a GPU cannot be forked.
+    method = "spawn" if torch.cuda.is_available() else "fork"
+    mp.start_processes(_run, args=(size, directory, cases, backend), nprocs=size, start_method=method)
+    return [torch.load(f"{directory}/{size}-{number}.pt", map_location="cpu") for number in range(len(cases))]

@@ -121,7 +121,20 @@ def _import_all() -> None:
         rows,
         softmax,
         targets,
+        working_rows,
     )
 
-    modules = (adam, batch_nce, chunk_nce, dense, log_normaliser, merged_chunk_nce, recurrence, rows, softmax, targets)
+    modules = (
+        adam,
+        batch_nce,
+        chunk_nce,
+        dense,
+        log_normaliser,
+        merged_chunk_nce,
+        recurrence,
+        rows,
+        softmax,
+        targets,
+        working_rows,
+    )
     _MODULES.update({module.__name__.rpartition(".")[2]: module for module in modules})

@@ -32,11 +32,34 @@ def _add_to_winner(scratch_V, words_N, values_ND, merged_ND, D: tl.constexpr, BL
 
 
 @triton.jit
+def _add_rows(target_UD, target_stride, place_N, values_ND, D: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    target = target_UD + tl.load(place_N + row).to(tl.int64) * target_stride
+    for begin in range(0, D, BLOCK):
+        column = begin + tl.arange(0, BLOCK)
+        inside = column < D
+        value = tl.load(values_ND + row * D + column, mask=inside, other=0.0).to(tl.float32)
+        tl.atomic_add(target + column, value, mask=inside, sem="relaxed")
+
+
+@triton.jit
+def _copy_rows(to_ND, to_stride, from_VD, from_stride, row_N, ANY: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr):
+    number = tl.program_id(0).to(tl.int64)
+    row = tl.load(row_N + number).to(tl.int64) if ANY else number
+    for begin in range(0, D, BLOCK):
+        column = begin + tl.arange(0, BLOCK)
+        inside = column < D
+        value = tl.load(from_VD + row * from_stride + column, mask=inside, other=0.0)
+        tl.store(to_ND + number * to_stride + column, value.to(to_ND.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def _adagrad(
     table_VD,
     accumulator_V,
     words_N,
     grad_ND,
+    grad_stride,
     rate,
     clip,
     epsilon,
@@ -49,7 +72,7 @@ def _adagrad(
     total = 0.0
     for begin in range(0, D, BLOCK):
         column = begin + tl.arange(0, BLOCK)
-        value = tl.load(grad_ND + row * D + column, mask=column < D, other=0.0).to(tl.float32) * scale
+        value = tl.load(grad_ND + row * grad_stride + column, mask=column < D, other=0.0).to(tl.float32) * scale
         total += tl.sum(value * value)
     # A row that lost its word holds zeros and has nothing to do.
     if total > 0.0:
@@ -60,7 +83,7 @@ def _adagrad(
         for begin in range(0, D, BLOCK):
             column = begin + tl.arange(0, BLOCK)
             inside = column < D
-            value = tl.load(grad_ND + row * D + column, mask=inside, other=0.0)
+            value = tl.load(grad_ND + row * grad_stride + column, mask=inside, other=0.0)
             place = table_VD + word * D + column
             tl.store(place, tl.load(place, mask=inside, other=0.0) + factor * value, mask=inside)
 
@@ -73,6 +96,7 @@ def _adam(
     step,
     words_N,
     grad_ND,
+    grad_stride,
     rate,
     clip,
     decay,
@@ -87,7 +111,7 @@ def _adam(
     total = 0.0
     for begin in range(0, D, BLOCK):
         column = begin + tl.arange(0, BLOCK)
-        value = tl.load(grad_ND + row * D + column, mask=column < D, other=0.0).to(tl.float32) * scale
+        value = tl.load(grad_ND + row * grad_stride + column, mask=column < D, other=0.0).to(tl.float32) * scale
         total += tl.sum(value * value)
     # A row that lost its word holds zeros and has nothing to do.
     if total > 0.0:
@@ -101,7 +125,7 @@ def _adam(
         for begin in range(0, D, BLOCK):
             column = begin + tl.arange(0, BLOCK)
             inside = column < D
-            value = tl.load(grad_ND + row * D + column, mask=inside, other=0.0)
+            value = tl.load(grad_ND + row * grad_stride + column, mask=inside, other=0.0)
             place = table_VD + word * D + column
             tl.store(place, tl.load(place, mask=inside, other=0.0) + factor * value, mask=inside)
 
@@ -117,6 +141,22 @@ def merge(words_N: Tensor, values_ND: Tensor, num_rows: int) -> tuple[Tensor, Te
     return words_N, merged_ND
 
 
+def add_rows_(target_UD: Tensor, place_N: Tensor, values_ND: Tensor) -> None:
+    """Add each row of values to the target's row at its place; the target may be some columns of a wider one."""
+    D = values_ND[0].numel()
+    values_ND = values_ND.contiguous()
+    _add_rows[(len(place_N),)](target_UD, target_UD.stride(0), place_N, values_ND, D, BLOCK=_block(D))
+
+
+def copy_rows_(to_ND: Tensor, from_VD: Tensor, row_N: Tensor | None = None) -> None:
+    """Copy rows, those with some numbers or all in their order, between columns of wider tables and formats."""
+    D = to_ND[0].numel()
+    rows = to_ND if row_N is None else row_N  # any pointer will do where none is read
+    _copy_rows[(len(to_ND),)](
+        to_ND, to_ND.stride(0), from_VD, from_VD.stride(0), rows, ANY=row_N is not None, D=D, BLOCK=_block(D)
+    )
+
+
 def adagrad_(
     table_VD: Tensor,
     accumulator_V: Tensor,
@@ -127,21 +167,19 @@ def adagrad_(
     epsilon: float = 1e-8,
 ) -> None:
     """Clip and step the touched rows by row-wise Adagrad, each row read and written once."""
-    D = grad_ND[0].numel()
-    _adagrad[(len(words_N),)](
-        table_VD, accumulator_V, words_N, grad_ND, rate, clip, epsilon, D, EVERY=False, BLOCK=_block(D)
-    )
+    grad_ND, D = _with_whole_rows(grad_ND), grad_ND[0].numel()
+    tensors = table_VD, accumulator_V, words_N, grad_ND, grad_ND.stride(0), rate, clip
+    _adagrad[(len(words_N),)](*tensors, epsilon, D, EVERY=False, BLOCK=_block(D))
 
 
 def adagrad_dense_(
     table_VD: Tensor, accumulator_V: Tensor, grad_VD: Tensor, rate: Tensor, clip: Tensor, epsilon: float = 1e-8
 ) -> None:
     """Clip and step every row."""
-    D = grad_VD[0].numel()
+    grad_VD, D = _with_whole_rows(grad_VD), grad_VD[0].numel()
     # There are no row numbers to read; any pointer will do in their place.
-    _adagrad[(len(table_VD),)](
-        table_VD, accumulator_V, accumulator_V, grad_VD, rate, clip, epsilon, D, EVERY=True, BLOCK=_block(D)
-    )
+    tensors = table_VD, accumulator_V, accumulator_V, grad_VD, grad_VD.stride(0), rate, clip
+    _adagrad[(len(table_VD),)](*tensors, epsilon, D, EVERY=True, BLOCK=_block(D))
 
 
 def adam_(
@@ -157,8 +195,8 @@ def adam_(
     epsilon: float,
 ) -> None:
     """Clip and step the touched rows by row-wise Adam, each row read and written once."""
-    D = grad_ND[0].numel()
-    tensors = table_VD, square_V, last_V, step, words_N, grad_ND, rate, clip
+    grad_ND, D = _with_whole_rows(grad_ND), grad_ND[0].numel()
+    tensors = table_VD, square_V, last_V, step, words_N, grad_ND, grad_ND.stride(0), rate, clip
     _adam[(len(words_N),)](*tensors, decay, _log2(decay), epsilon, D, EVERY=False, BLOCK=_block(D))
 
 
@@ -174,10 +212,15 @@ def adam_dense_(
     epsilon: float,
 ) -> None:
     """Clip and step every row."""
-    D = grad_VD[0].numel()
+    grad_VD, D = _with_whole_rows(grad_VD), grad_VD[0].numel()
     # There are no row numbers to read; any pointer will do in their place.
-    tensors = table_VD, square_V, last_V, step, last_V, grad_VD, rate, clip
+    tensors = table_VD, square_V, last_V, step, last_V, grad_VD, grad_VD.stride(0), rate, clip
     _adam[(len(table_VD),)](*tensors, decay, _log2(decay), epsilon, D, EVERY=True, BLOCK=_block(D))
+
+
+def _with_whole_rows(grad_ND: Tensor) -> Tensor:
+    """Give a gradient each row of which lies in one piece; between rows there may be others."""
+    return grad_ND if grad_ND.ndim == 1 or grad_ND[0].is_contiguous() else grad_ND.contiguous()
 
 
 def _block(D: int) -> int:

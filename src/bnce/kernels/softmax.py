@@ -14,11 +14,13 @@ BLOCK = 4096
 
 
 @triton.jit
-def _loss_and_gradient(logit_NV, bias_V, target_N, valid_N, loss_N, stride, V: tl.constexpr, BLOCK: tl.constexpr):
+def _loss_and_gradient(
+    logit_NV, bias_V, target_N, valid_N, loss_N, own_N, stride, PART: tl.constexpr, V: tl.constexpr, BLOCK: tl.constexpr
+):
     position = tl.program_id(0).to(tl.int64)
     row = logit_NV + position * stride
     target = tl.load(target_N + position)
-    counts = tl.load(valid_N + position).to(tl.float32)
+    counts = 1.0 if PART else tl.load(valid_N + position).to(tl.float32)
     # First visit: the highest logit and the sum, kept lane by lane until the end.
     highest = tl.full((BLOCK,), -float("inf"), tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)
@@ -37,17 +39,23 @@ def _loss_and_gradient(logit_NV, bias_V, target_N, valid_N, loss_N, stride, V: t
     is_word = (target >= 0) & (target < V)
     own = tl.load(row + target, mask=is_word, other=0.0).to(tl.float32)
     own += tl.load(bias_V + target, mask=is_word, other=0.0)
-    own = tl.where(is_word | (counts == 0.0), own, float("nan"))
-    tl.store(loss_N + position, (log_total - own) * counts)
+    if PART:
+        tl.store(loss_N + position, log_total)
+        tl.store(own_N + position, own)
+    else:
+        own = tl.where(is_word | (counts == 0.0), own, float("nan"))
+        tl.store(loss_N + position, (log_total - own) * counts)
     # Every lane must have read the target's logit before one of them writes over it.
     tl.debug_barrier()
-    # Second visit, out of the cache if the row is short enough: p − one-hot in place of the logits.
+    # Second visit, out of the cache if the row is short enough: p − one-hot in place of the logits, or p alone.
     for first in range(0, V, BLOCK):
         column = first + tl.arange(0, BLOCK)
         inside = column < V
         logit = tl.load(row + column, mask=inside, other=0.0).to(tl.float32)
         logit += tl.load(bias_V + column, mask=inside, other=0.0)
-        error = (tl.exp(logit - log_total) - tl.where(column == target, 1.0, 0.0)) * counts
+        error = tl.exp(logit - log_total)
+        if not PART:
+            error = (error - tl.where(column == target, 1.0, 0.0)) * counts
         error = tl.where(inside, error, 0.0)  # padding beyond the last word has no gradient
         tl.store(row + column, error.to(logit_NV.dtype.element_ty), mask=column < stride)
 
@@ -57,10 +65,32 @@ def loss_and_gradient_(logit_NV: Tensor, bias_V: Tensor, target_N: Tensor, valid
 
     Logits may have more columns than there are biases: padding, whose gradient is zero.
     """
-    N, V = len(logit_NV), len(bias_V)
-    loss_N = torch.empty(N, dtype=torch.float32, device=logit_NV.device)
-    block = min(BLOCK, triton.next_power_of_2(V))
-    _loss_and_gradient[(N,)](
-        logit_NV, bias_V, target_N, valid_N, loss_N, logit_NV.stride(0), V=V, BLOCK=block, num_warps=8
-    )
+    loss_N = torch.empty(len(logit_NV), dtype=torch.float32, device=logit_NV.device)
+    _start(logit_NV, bias_V, target_N, valid_N, loss_N, loss_N, is_part=False)
     return loss_N
+
+
+def shares_(logit_NV: Tensor, bias_V: Tensor, target_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Put the softmax over these words in place of the logits; give ln of its sum (N,) and the targets' logits (N,).
+
+    The words may be some of all: a target below 0 is not among them, and its logit is 0. Padding gets zeros.
+    """
+    log_total_N, own_N = torch.empty(2, len(logit_NV), dtype=torch.float32, device=logit_NV.device)
+    _start(logit_NV, bias_V, target_N, target_N, log_total_N, own_N, is_part=True)
+    return log_total_N, own_N
+
+
+def _start(
+    logit_NV: Tensor,
+    bias_V: Tensor,
+    target_N: Tensor,
+    valid_N: Tensor,
+    loss_N: Tensor,
+    own_N: Tensor,
+    *,
+    is_part: bool,
+) -> None:
+    V = len(bias_V)
+    block = min(BLOCK, triton.next_power_of_2(V))
+    tensors = logit_NV, bias_V, target_N, valid_N, loss_N, own_N, logit_NV.stride(0)
+    _loss_and_gradient[(len(logit_NV),)](*tensors, PART=is_part, V=V, BLOCK=block, num_warps=8)

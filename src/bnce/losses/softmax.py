@@ -64,7 +64,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         needs_grad = wants_grad and any(ctx.needs_input_grad)
         valid_N = torch.ones_like(target_N, dtype=torch.bool) if valid_N is None else valid_N
         with torch.autocast(hidden_ND.device.type, enabled=False):
-            hidden_NE, weight_VE = widen(hidden_ND, 1.0, dtype), widen(_pad_rows(weight_VD, dtype), 0.0, dtype)
+            hidden_NE, weight_VE = widen(hidden_ND, 1.0, dtype), widen(pad_rows(weight_VD, dtype), 0.0, dtype)
             loss = torch.zeros((), dtype=sum_dtype(dtype), device=hidden_ND.device)
             hidden_grad_NE = torch.empty_like(hidden_NE) if needs_grad else hidden_NE
             weight_grad_VE: Tensor | None = None
@@ -102,7 +102,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         )
 
 
-def _pad_rows(weight_VD: Tensor, dtype: torch.dtype) -> Tensor:
+def pad_rows(weight_VD: Tensor, dtype: torch.dtype) -> Tensor:
     """Add rows of zeros up to a number of words that tensor cores like, where products are in a narrow type."""
     missing = -len(weight_VD) % 8 if dtype.itemsize < 4 else 0
     return F.pad(weight_VD, (0, 0, 0, missing)) if missing else weight_VD

@@ -34,9 +34,15 @@ class ProcessLostError(UserError):
 class World:
     """One of R processes."""
 
-    def __init__(self, rank: int = 0, size: int = 1, device: torch.device | None = None) -> None:
-        """What is sent goes by way of `device`: NCCL sends from GPUs alone, gloo from CPUs alone."""
+    def __init__(
+        self, rank: int = 0, size: int = 1, device: torch.device | None = None, *, is_alone: bool | None = None
+    ) -> None:
+        """What is sent goes by way of `device`: NCCL sends from GPUs alone, gloo from CPUs alone.
+
+        A world of one process is alone, with nothing to send through, unless it is said not to be.
+        """
         self.rank, self.size, self.device = rank, size, device or torch.device("cpu")
+        self.is_alone = size == 1 if is_alone is None else is_alone
         self.bytes_sent: Counter[str] = Counter()  # by what was sent; those of collectives as a ring sends them
 
     @property
@@ -45,9 +51,9 @@ class World:
         return self.rank == 0
 
     @property
-    def is_alone(self) -> bool:
-        """Whether there are no others, and nothing to send through."""
-        return not dist.is_initialized()
+    def can_be_captured(self) -> bool:
+        """Whether a CUDA graph may have exchanges in it: NCCL's, which run on the GPU."""
+        return self.is_alone or self.device.type == "cuda"
 
     def sum_(self, tensor: Tensor, what: str) -> Tensor:
         """Add up a tensor over all processes, in place."""
@@ -139,6 +145,8 @@ def open_world(device: torch.device, timeout_seconds: float = TIMEOUT_SECONDS) -
     num_here = int(os.environ.get("LOCAL_WORLD_SIZE", size))
     shares_gpu = device.type == "cuda" and num_here > torch.cuda.device_count()
     backend = "nccl" if device.type == "cuda" and not shares_gpu else "gloo"
+    if backend == "nccl":
+        torch.cuda.set_device(device)
     if not dist.is_initialized():
         with _explained():
             dist.init_process_group(
@@ -146,7 +154,7 @@ def open_world(device: torch.device, timeout_seconds: float = TIMEOUT_SECONDS) -
                 timeout=datetime.timedelta(seconds=timeout_seconds),
                 device_id=device if backend == "nccl" else None,
             )
-    return World(rank, size, device if backend == "nccl" else None)
+    return World(rank, size, device if backend == "nccl" else None, is_alone=False)
 
 
 def close_world() -> None:

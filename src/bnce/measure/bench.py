@@ -24,9 +24,10 @@ from bnce.language_model import LanguageModel, count_parameters
 from bnce.losses import softmax_forms
 from bnce.machine.devices import describe_device, synchronize
 from bnce.machine.memory import held_gpu_memory_bytes, peak_memory_bytes, reset_peak_memory, total_memory_bytes
+from bnce.machine.world import World
 from bnce.noise import make_noise
-from bnce.optimisers import build_optimiser
-from bnce.training.step import NUM_EAGER_STEPS, TrainingStep
+from bnce.training.network import Network
+from bnce.training.step import NUM_EAGER_STEPS
 from bnce.version import __version__
 
 MIN_STEPS = NUM_EAGER_STEPS + 1  # the first round gets past what a step does only once
@@ -82,7 +83,7 @@ def _check_memory(configs: Sequence[tuple[RunConfig, int]], device: torch.device
     """Refuse sizes that cannot fit, whatever else is there: a machine that swaps would go on for hours."""
     num_numbers = 0
     for config, vocab_size in configs:
-        words = config.training.batch_size * config.training.num_steps
+        words = config.training.groups * config.training.batch_size * config.training.num_steps
         sizes = config.model.embedding_size + config.model.hidden_size
         num_numbers += sum(count_parameters(config.model, vocab_size).values()) + words * (sizes + NUM_CHUNKS)
     num_bytes = 4 * num_numbers
@@ -123,7 +124,7 @@ def matmul_teraflops(device: torch.device) -> float:
 class _Runner:
     """A model at its start, with chunks to train it on."""
 
-    def __init__(self, config: RunConfig, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, config: RunConfig, vocab_size: int, device: torch.device, world: World | None = None) -> None:
         torch.manual_seed(config.training.seed)
         self.config, self.vocab_size, self.device = config, vocab_size, device
         on_gpu = device.type == "cuda"
@@ -134,20 +135,14 @@ class _Runner:
         noise = make_noise(config.loss.noise, weights, config.loss.noise_power).to(device)
         with torch.device(device):
             self.model = LanguageModel(config.model, config.loss, noise)
-        training = config.training
-        self.step = TrainingStep(
-            self.model,
-            build_optimiser(self.model, config.optimiser, deterministic=training.deterministic),
-            training.batch_size,
-            training.num_steps,
-            gradient=config.optimiser.gradient,
-            precision=training.precision,
-        )
-        words = noise.sample((NUM_CHUNKS * training.num_steps * training.batch_size,)).cpu().numpy()
-        streams = open_streams(words, training.batch_size, training.num_steps, self.model.num_context, device)
+        network, training = Network(self.model, config, device, world or World()), config.training
+        self.step = network.step
+        self.num_streams = num_streams = network.num_groups * training.batch_size
+        words = network.noise.sample((NUM_CHUNKS * training.num_steps * num_streams,)).cpu().numpy()
+        streams = open_streams(words, num_streams, training.num_steps, self.model.num_context, device)
         loss = LOSSES.find(config.loss.name)
         if loss.merges_targets:
-            self.model.output.set_form(max_distinct_targets=streams.max_distinct_targets())
+            self.model.output.set_form(max_distinct_targets=streams.max_distinct_targets(network.num_groups))
         self.softmax = self._choose_softmax() if loss.has_forms else None
         self.chunks = itertools.cycle([*streams.chunks()])
         self.run(0.0)  # the first steps allocate, compile and settle
@@ -178,7 +173,7 @@ class _Runner:
 
 def _measurement(runner: _Runner, seconds: Sequence[float]) -> Measurement:
     config, median = runner.config, statistics.median(seconds)
-    num_words = config.training.batch_size * config.training.num_steps
+    num_words = runner.num_streams * config.training.num_steps
     return Measurement(
         model=config.model.name,
         loss=config.loss.name,

@@ -80,9 +80,7 @@ class RowExchange:
             values_ND[: len(own_N)] = own_ND
         words = [part[:size] for part, size in zip(self._gather(words_N), size_R, strict=True)]
         values = [part[:size] for part, size in zip(self._gather(values_ND), size_R, strict=True)]
-        with torch.sparse.check_sparse_tensor_invariants(enable=False):
-            indices = torch.cat(words).unsqueeze(0)
-            return torch.sparse_coo_tensor(indices, torch.cat(values).div_(self.num_processes), parameter.shape)
+        return rows.table_gradient(parameter.shape, torch.cat(words), torch.cat(values).div_(self.num_processes))
 
     def _gather(self, tensor: Tensor) -> list[Tensor]:
         parts = [torch.empty_like(tensor) for _ in range(self.num_processes)]

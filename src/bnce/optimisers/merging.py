@@ -39,7 +39,11 @@ def merged_rows(grad: Tensor, *, deterministic: bool = False) -> tuple[Tensor, T
 def merge_gradient(grad: Tensor, *, deterministic: bool = False) -> Tensor:
     """Give the same sparse gradient with equal rows merged, and marked so that nobody merges it again."""
     words_N, values_ND = merged_rows(grad, deterministic=deterministic)
-    with torch.sparse.check_sparse_tensor_invariants(enable=False):
-        merged = torch.sparse_coo_tensor(words_N.unsqueeze(0), values_ND.to(grad.dtype), grad.shape)
-    setattr(merged, _MERGED, merged._nnz())
-    return merged
+    merged = rows.table_gradient(grad.shape, words_N, values_ND.to(grad.dtype))
+    return mark_merged(merged)
+
+
+def mark_merged(grad: Tensor) -> Tensor:
+    """Say of a sparse gradient that it has no row twice, or zeros the second time."""
+    setattr(grad, _MERGED, grad._nnz())
+    return grad

@@ -41,6 +41,12 @@ class Placement:
         word_V, position_V = shuffle(num_words)
         return cls(num_words, num_processes, position_V.to(device), word_V.to(device))
 
+    @classmethod
+    def unshuffled(cls, num_words: int, device: torch.device) -> Placement:
+        """Leave all words to one process, in their own order."""
+        word_V = torch.arange(num_words, device=device)
+        return cls(num_words, 1, word_V, word_V)
+
     @property
     def rows_each(self) -> int:
         """How many rows each process has; the last ones may have fewer in use."""

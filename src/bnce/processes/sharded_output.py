@@ -12,15 +12,18 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from bnce import kernels
 from bnce.losses.first_order import first_order_only
 from bnce.losses.output_batch import OutputBatch
-from bnce.machine.precision import product_dtype, product_in_float32
+from bnce.losses.softmax import pad_rows
+from bnce.machine.precision import product_dtype, product_in_float32, widen
 from bnce.machine.world import World
 from bnce.processes.placement import Placement
 
-MAX_LOGITS = {"cpu": 2**22, "cuda": 2**28}  # in one block
+MAX_LOGITS = {"cpu": 2**22, "cuda": 2**30}  # in one block
 
 
 class ShardedOutput:
@@ -44,12 +47,16 @@ class ShardedOutput:
         )
         return loss
 
+    def rows_of(self, target_P: Tensor) -> Tensor:
+        """Give the rows of targets here, and −1 for those that other processes keep."""
+        owner_P, row_P = self.placement.find(target_P)
+        return torch.where(owner_P == self.world.rank, row_P, -1)
+
     def normalise(
         self, hidden_PD: Tensor, weight_vD: Tensor, bias_v: Tensor, target_P: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Give ln Z and the target's score of all positions, and where here the target is, or −1."""
-        owner_P, row_P = self.placement.find(target_P)
-        row_P = torch.where(owner_P == self.world.rank, row_P, -1)
+    ) -> tuple[Tensor, Tensor]:
+        """Give ln Z and the target's score of all positions."""
+        row_P = self.rows_of(target_P)
         parts = []
         for begin, end, logit in self.blocks(hidden_PD, weight_vD, bias_v):
             most, _ = logit.max(1)
@@ -58,7 +65,7 @@ class ShardedOutput:
             own = logit.gather(1, row.clamp(min=0).unsqueeze(1)).squeeze(1)
             parts.append(torch.stack([most, total, torch.where(row >= 0, own, 0.0)]))
         most_RP, total_RP, own_RP = self.world.gather(torch.cat(parts, 1), "normalisers").unbind(1)
-        return torch.logsumexp(most_RP + total_RP.log(), 0), own_RP.sum(0), row_P
+        return torch.logsumexp(most_RP + total_RP.log(), 0), own_RP.sum(0)
 
     def blocks(self, hidden_PD: Tensor, weight_vD: Tensor, bias_v: Tensor) -> Any:
         """Give the scores of some positions at a time against all rows kept here."""
@@ -76,12 +83,18 @@ class ShardedOutput:
         sizes = [len(part) for part in hidden]
         if not sum(sizes):
             return hidden_ND.new_zeros(0), hidden_ND.new_zeros(0)
-        normaliser_P, own_P, _ = self.normalise(torch.cat(hidden), weight_vD, bias_v, target_P)
+        normaliser_P, own_P = self.normalise(torch.cat(hidden), weight_vD, bias_v, target_P)
         rank = self.world.rank
         return normaliser_P.split(sizes)[rank], own_P.split(sizes)[rank]
 
 
 class _ShardedSoftmax(torch.autograd.Function):
+    """Computes loss and gradients in one visit to a block's logits, as a softmax over all rows in one process does.
+
+    With s the softmax over the rows kept here and z their log sum, the softmax over all rows is s · exp(z − ln Z). The
+    factor is one number per position, so it goes to the hidden rows, and logits are written once.
+    """
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -92,38 +105,61 @@ class _ShardedSoftmax(torch.autograd.Function):
         output: ShardedOutput,
         dtype: torch.dtype,
     ) -> Tensor:
-        N = len(hidden_ND)
-        hidden_PD = output.world.gather(hidden_ND.to(dtype), "hidden rows").flatten(0, 1)
-        target_P = output.world.gather(target_N, "targets").flatten()
+        world, (N, D), num_rows = output.world, hidden_ND.shape, output.num_rows
+        used_v = bias_v[:num_rows]
         with torch.autocast(hidden_ND.device.type, enabled=False):
-            normaliser_P, own_P, row_P = output.normalise(hidden_PD, weight_vD.to(dtype), bias_v, target_P)
-        ctx.save_for_backward(hidden_PD, weight_vD, bias_v, normaliser_P, row_P)
-        ctx.output, ctx.dtype, ctx.hidden_dtype = output, dtype, hidden_ND.dtype
-        begin = output.world.rank * N
-        return (normaliser_P - own_P)[begin : begin + N].sum()
+            # One more column makes the bias's gradient part of the same product.
+            hidden_PE = world.gather(widen(hidden_ND, 1.0, dtype), "hidden rows").flatten(0, 1)
+            weight_vE = widen(pad_rows(weight_vD[:num_rows], dtype), 0.0, dtype)
+            row_P = output.rows_of(world.gather(target_N, "targets").flatten())
+            is_here_P1 = (row_P >= 0).unsqueeze(1)
+            size = max(1, MAX_LOGITS.get(hidden_ND.device.type, 2**22) // max(1, num_rows))
+            losses, hidden_grads = [], []
+            weight_grad_vE: Tensor | None = None
+            for begin in range(0, len(hidden_PE), size):
+                block = slice(begin, begin + size)
+                share, log_total, own = _shares(hidden_PE[block], weight_vE, used_v, row_P[block])
+                log_total_R, own_R = world.gather(torch.stack([log_total, own]), "normalisers").unbind(1)
+                log_z = torch.logsumexp(log_total_R, 0)
+                losses.append(log_z - own_R.sum(0))
+                factor_1 = (log_total - log_z).exp().unsqueeze(1)
+                hidden_grads.append(product_in_float32(share, weight_vE) * factor_1)
+                scaled = (hidden_PE[block] * factor_1).to(dtype)
+                weight_grad = product_in_float32(share.t(), scaled)
+                weight_grad_vE = weight_grad if weight_grad_vE is None else weight_grad_vE.add_(weight_grad)
+            assert weight_grad_vE is not None
+            place_P = row_P.clamp(min=0)
+            weight_grad_vE.index_add_(0, place_P, torch.where(is_here_P1, -hidden_PE, 0.0).to(bias_v.dtype))
+            own_weight_PE = weight_vE.index_select(0, place_P).to(bias_v.dtype)
+            hidden_grad_PE = torch.cat(hidden_grads) - torch.where(is_here_P1, own_weight_PE, 0.0)
+        parts_RND = world.exchange(hidden_grad_PE[:, :D].reshape(world.size, N, D), "hidden gradients")
+        ctx.save_for_backward(parts_RND.sum(0), weight_grad_vE)
+        ctx.num_rows, ctx.dtypes = num_rows, (hidden_ND.dtype, weight_vD.shape, weight_vD.dtype)
+        return torch.cat(losses)[world.rank * N : (world.rank + 1) * N].sum()
 
     @staticmethod
     @first_order_only
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_PD, weight_vD, bias_v, normaliser_P, row_P = ctx.saved_tensors
-        output: ShardedOutput = ctx.output
-        narrow_vD = weight_vD.to(ctx.dtype)
-        weight_error = torch.zeros_like(weight_vD)
-        bias_error = torch.zeros_like(bias_v)
-        hidden_error_PD = torch.empty(hidden_PD.shape, dtype=bias_v.dtype, device=hidden_PD.device)
-        used = slice(0, output.num_rows)
-        with torch.autocast(hidden_PD.device.type, enabled=False):
-            for begin, end, logit in output.blocks(hidden_PD, narrow_vD, bias_v):
-                error = (logit - normaliser_P[begin:end].unsqueeze(1)).exp_()
-                row = row_P[begin:end]
-                error.scatter_add_(
-                    1, row.clamp(min=0).unsqueeze(1), torch.where(row >= 0, -1.0, 0.0).unsqueeze(1).to(error)
-                )
-                error *= grads[0].to(error.dtype)
-                bias_error[used] += error.sum(0)
-                narrow = error.to(ctx.dtype)
-                weight_error[used] += product_in_float32(narrow.t(), hidden_PD[begin:end])
-                hidden_error_PD[begin:end] = product_in_float32(narrow, narrow_vD[used])
-        R = output.world.size
-        parts_RND = output.world.exchange(hidden_error_PD.reshape(R, -1, hidden_PD.shape[1]), "hidden gradients")
-        return parts_RND.sum(0).to(ctx.hidden_dtype), weight_error, bias_error, None, None, None
+        hidden_grad_ND, weight_grad_vE = ctx.saved_tensors
+        hidden_dtype, (v, D), weight_dtype = ctx.dtypes
+        unused = v - ctx.num_rows
+        weight_vD = (weight_grad_vE[: ctx.num_rows, :D] * grads[0]).to(weight_dtype)
+        bias_v = (weight_grad_vE[: ctx.num_rows, D] * grads[0]).to(weight_dtype)
+        if unused:
+            weight_vD, bias_v = F.pad(weight_vD, (0, 0, 0, unused)), F.pad(bias_v, (0, unused))
+        return (hidden_grad_ND * grads[0]).to(hidden_dtype), weight_vD, bias_v, None, None, None
+
+
+def _shares(hidden_NE: Tensor, weight_vE: Tensor, bias_v: Tensor, row_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Give the softmax over the rows kept here (N, v), ln of its sum (N,), and the scores of targets among them."""
+    fast = kernels.choose("softmax", hidden_NE)
+    if fast is not None and len(bias_v):
+        logit_Nv = torch.mm(hidden_NE, weight_vE.t())
+        return logit_Nv, *fast.shares_(logit_Nv, bias_v, row_N)
+    logit_Nv = product_in_float32(hidden_NE, weight_vE.t())
+    logit_Nv[:, : len(bias_v)] += bias_v
+    logit_Nv[:, len(bias_v) :] = -torch.inf  # the rows of padding
+    log_total_N = torch.logsumexp(logit_Nv, 1)
+    own_N = logit_Nv.gather(1, row_N.clamp(min=0).unsqueeze(1)).squeeze(1)
+    own_N = torch.where(row_N >= 0, own_N, 0.0)
+    return (logit_Nv - log_total_N.unsqueeze(1)).exp().to(hidden_NE.dtype), log_total_N, own_N

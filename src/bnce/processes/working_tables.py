@@ -17,7 +17,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from bnce import kernels
+from bnce import kernels, rows
 from bnce.corpus.streams import Chunk
 from bnce.kinds.losses import LOSSES
 from bnce.language_model import LanguageModel
@@ -25,9 +25,10 @@ from bnce.machine.world import World
 from bnce.models import State
 from bnce.noise import Noise
 from bnce.optimisers.adam import FlatParameters
+from bnce.optimisers.merging import mark_merged, merge_gradient, merged_rows
 from bnce.processes.placement import Placement
 from bnce.processes.sharded_output import ShardedOutput
-from bnce.processes.traffic import Replicated, Sharded, Traffic
+from bnce.processes.traffic import Replicated, Sharded, Traffic, num_columns, split_columns
 
 DEVIATIONS = 6  # by which the rows of a step may exceed their mean
 
@@ -87,22 +88,18 @@ class WorkingTables:
         if model.output.num_noise and loss.draws != "never":
             K = model.output.num_noise
             self.drawn_shape = (T, B, K) if loss.draws_for_each else (T, K)
-        placement = Placement.of(len(self.noise), world.size if sharded else 1, self.device)
-        self.placement = placement
-        num_words = num_groups * (B * (T + 1 + model.num_context) + math.prod(self.drawn_shape or (0,)))
-        all_rows, of_one = bound_rows(self.noise, num_words, placement)
-        if capacity:
-            all_rows = min(capacity * placement.num_processes, len(self.noise))
-        self.num_rows = num_rows = all_rows
-        self.traffic: Traffic
         if sharded:
-            self.traffic = Sharded(world, placement, capacity or of_one, wire, self.device)
+            self.placement = Placement.of(len(self.noise), world.size, self.device)
         else:
-            self.traffic = Replicated(world, num_rows, wire, self.device)
+            self.placement = Placement.unshuffled(len(self.noise), self.device)
+        num_words = num_groups * (B * (T + 1 + model.num_context) + math.prod(self.drawn_shape or (0,)))
+        room = capacity or bound_rows(self.noise, num_words, self.placement)
+        kind = Sharded if sharded else Replicated
+        self.traffic: Traffic = kind(world, self.placement, room, wire, self.device, in_order=in_order)
         self.is_sharded = sharded
-        self.own_words = placement.words_of(world.rank).cpu() if sharded else torch.arange(len(self.noise))
+        self.own_words = self.placement.words_of(world.rank if sharded else 0).cpu()
         self.kept = {name: nn.Parameter(self.own(table.detach()).to(self.device)) for name, table in tables.items()}
-        self.output = ShardedOutput(world, placement) if sharded else None
+        self.output = ShardedOutput(world, self.placement) if sharded else None
         if loss.scores_all_words:
             for name in tables:
                 if name not in self.travelling:
@@ -111,20 +108,16 @@ class WorkingTables:
                 model.output._loss = self.output.loss_sum
         for name in self.travelling:
             like = self.kept[name]
-            _replace(model, name, nn.Parameter(like.new_zeros(num_rows, *like.shape[1:])))
+            _replace(model, name, nn.Parameter(like.new_zeros(self.traffic.num_rows, *like.shape[1:])))
         if not loss.scores_all_words:
-            model.output.noise = WorkingNoise(self.noise, num_rows)
-            model.output.vocab_size = num_rows
-            model.output.sparse = False
-        model.sparse = False
+            model.output.noise = WorkingNoise(self.noise, self.traffic.num_rows)
+            model.output.vocab_size = self.traffic.num_rows
         model.to(self.device)
         self._staying = [name for name in tables if name not in self.travelling]
         self.forget()
 
-    @property
-    def columns(self) -> list[int]:
-        """The number of columns of each table whose rows travel."""
-        return [self.kept[name][0].numel() for name in self.travelling]
+    def _travelling_of(self, tables: Mapping[str, nn.Parameter]) -> list[Tensor]:
+        return [tables[name].detach() for name in self.travelling]
 
     def begin(self, chunks: Sequence[Chunk], step: int) -> list[Chunk]:
         """Bring the rows of a step's words, and give its chunks with these rows' numbers."""
@@ -133,13 +126,9 @@ class WorkingTables:
         parts += [words for words in drawn if words is not None]
         if not self._output_travels:
             parts = [chunk.input_LB for chunk in chunks]
-        word_U, place_M, num_words = _distinct(
-            torch.cat([part.reshape(-1) for part in parts]), self.num_rows, len(self.noise)
-        )
+        place_M = self.traffic.number(torch.cat([part.reshape(-1) for part in parts]))
         with torch.no_grad():
-            rows = self.traffic.bring(word_U, num_words, [self.kept[name].detach() for name in self.travelling])
-            for name, rows_U in zip(self.travelling, rows, strict=True):
-                self.model.tables()[name].copy_(rows_U)
+            self.traffic.bring(self._travelling_of(self.kept), self._travelling_of(self.model.tables()))
         places = [
             place.reshape(part.shape)
             for place, part in zip(place_M.split([part.numel() for part in parts]), parts, strict=True)
@@ -148,7 +137,7 @@ class WorkingTables:
             return [Chunk(place, chunk.target_TB) for place, chunk in zip(places, chunks, strict=True)]
         noise = self.model.output.noise
         assert isinstance(noise, WorkingNoise)
-        noise.log_probs_V.copy_(self.noise.log_probs_V.index_select(0, word_U))
+        torch.index_select(self.noise.log_probs_V, 0, self.traffic.word_N, out=noise.log_probs_V)
         noise.drawn = places[2 * len(chunks) :]
         return [Chunk(places[2 * group], places[2 * group + 1]) for group in range(len(chunks))]
 
@@ -156,22 +145,40 @@ class WorkingTables:
     def _output_travels(self) -> bool:
         return len(self.travelling) > 1
 
+    def seed_step(self, step: int) -> None:
+        """Make what is left to chance on a GPU depend on nothing but the step and this process's groups."""
+        if self.device.type == "cuda":
+            with torch.cuda.device(self.device):
+                torch.cuda.manual_seed(_mix(self.seed, step, self.first_group, self.num_groups))
+
     def seed_group(self, step: int, group: int) -> None:
-        """Make what is left to chance in a group's step depend on nothing but the step and the group."""
+        """Make what is left to chance on a CPU depend on nothing but the step and the group."""
         if self.device.type == "cpu":
             torch.default_generator.manual_seed(_mix(self.seed, step, self.first_group + group, 0))
 
     def _draw(self, step: int, group: int) -> Tensor | None:
         if self.drawn_shape is None:
             return None
-        if self.device.type != "cpu":  # a captured step draws from its own generator
+        if self.device.type != "cpu":  # a captured step reads the GPU's own generator
             return self.noise.sample(self.drawn_shape)
         return self.noise.sample(self.drawn_shape, torch.Generator().manual_seed(_mix(self.seed, step, group, 1)))
 
     def end_group(self, body: FlatParameters) -> None:
-        """Put a group's gradients aside where they are to be added up in order."""
+        """Take a group's gradients off the working tables; those that are to be added up in order stay apart."""
+        if self.in_order or not self._grads:
+            like = self.kept["embedding"]
+            width = num_columns(self._travelling_of(self.kept))
+            self._grads.append(like.new_zeros(self.traffic.num_rows, width))
+        tables = self.model.tables()
+        for name, part in zip(
+            self.travelling, split_columns(self._grads[-1], self._travelling_of(tables)), strict=True
+        ):
+            grad, fast = _take(tables[name]), kernels.choose("rows", part, deterministic=self.in_order)
+            if fast is not None:
+                fast.add_rows_(part, *rows.row_gradients(grad))
+            else:
+                rows.add_rows_(part, *merged_rows(grad, deterministic=self.in_order))
         if self.in_order:
-            self._grads.append(self._take_gradient())
             self._bodies.append(body.take_gradients())
             if not self.is_sharded:
                 self._whole.append([_take(self.kept[name]) for name in self._staying])
@@ -182,24 +189,19 @@ class WorkingTables:
         self._bodies: list[Tensor] = []
         self._whole: list[list[Tensor]] = []
 
-    def _take_gradient(self) -> Tensor:
-        """Take the gradients off the working tables, side by side (U, F)."""
-        parts = []
-        for name in self.travelling:
-            grad = _take(self.model.tables()[name])
-            parts.append(grad if grad.ndim > 1 else grad.unsqueeze(1))
-        return torch.cat(parts, 1)
-
     def collect(self, body: FlatParameters) -> Tensor:
         """Put the gradients of all groups on the rows that are kept here, and give the body's."""
-        grads = self._grads if self.in_order else [self._take_gradient()]
-        row_N, grad_NF = self.traffic.send_back(torch.stack(grads))
-        for name, part in zip(self.travelling, grad_NF.split(self.columns, 1), strict=True):
-            kept = self.kept[name]
-            with torch.sparse.check_sparse_tensor_invariants(enable=False):
-                kept.grad = torch.sparse_coo_tensor(
-                    row_N.unsqueeze(0), part.reshape(-1, *kept.shape[1:]).contiguous(), kept.shape
-                )
+        grads = self._grads
+        row_K, grad_KF = self.traffic.send_back(grads[0].unsqueeze(0) if len(grads) == 1 else torch.stack(grads))
+        merged = rows.table_gradient((len(self.kept["embedding"]), grad_KF.shape[1]), row_K, grad_KF)
+        if len(grads) == self.world.size == 1:  # one process names a row once
+            mark_merged(merged)
+        else:
+            merged = merge_gradient(merged, deterministic=self.in_order)
+        row_K, self._grad_KF = rows.row_gradients(merged)
+        parts = split_columns(self._grad_KF, self._travelling_of(self.kept))
+        for name, part in zip(self.travelling, parts, strict=True):
+            self.kept[name].grad = mark_merged(rows.table_gradient(self.kept[name].shape, row_K, part))
         if not self.is_sharded:
             for place, name in enumerate(self._staying):
                 self.kept[name].grad = self._add_up(
@@ -261,15 +263,14 @@ class WorkingTables:
 
     def norm(self, touched: dict[str, tuple[Tensor, Tensor]], dense: dict[str, Tensor], body: Tensor) -> Tensor:
         """Compute the norm over the rows of all processes, merged, and the body, which all have alike."""
-        here = [] if self.in_order else [grad for _, grad in touched.values()]
-        square = body.new_zeros(())
-        for grad in (*here, *dense.values()):
-            square = square + grad.square().sum()
+        here = [*dense.values()] if self.in_order else [self._grad_KF, *dense.values()]
+        norms = [torch.linalg.vector_norm(grad) for grad in here]
+        square = torch.stack(norms).square().sum() if norms else body.new_zeros(())
         if self.is_sharded:
             square = self.world.sum_(square.reshape(1), "control").squeeze(0)
         if self.in_order:
             square = square + torch.stack([self._square_in_order(*rows) for rows in touched.values()]).sum()
-        total: Tensor = square + body.square().sum()
+        total: Tensor = square + torch.linalg.vector_norm(body).square()
         return total.sqrt()
 
     def _square_in_order(self, row_N: Tensor, grad_ND: Tensor) -> Tensor:
@@ -278,9 +279,11 @@ class WorkingTables:
         word_N = row_N
         if self.is_sharded:
             word_N = self.placement.words_of(self.world.rank).index_select(0, row_N)
-            word_N = torch.cat(self.world.gather_uneven(word_N, "control"))
-            square_N = torch.cat(self.world.gather_uneven(square_N, "control"))
-        return square_N[torch.sort(word_N, stable=True).indices].cumsum(0)[-1]
+            word_N = self.world.gather(word_N, "control").flatten()
+            square_N = self.world.gather(square_N, "control").flatten()
+        in_order_N = square_N[torch.sort(word_N, stable=True).indices]
+        # One after the other, so that zeros between them change nothing. A GPU adds in an order of its own.
+        return in_order_N.sum() if in_order_N.is_cuda else in_order_N.cumsum(0)[-1]
 
 
 class ShardedModel:
@@ -325,29 +328,16 @@ class ShardedModel:
         return self.tables.output.score(hidden_ND, weight, bias, target_N)
 
 
-def bound_rows(noise: Noise, num_words: int, placement: Placement) -> tuple[int, int]:
-    """Bound the different words among so many that follow p_n: in all, and of those that one process keeps."""
+def bound_rows(noise: Noise, num_words: int, placement: Placement) -> int:
+    """Bound the different words among so many that follow p_n, of those that one process keeps."""
     share_V = noise.log_probs_V.double().exp()
     missing_V = (num_words * torch.log1p(-share_V.clamp(max=1 - 1e-12))).exp()[placement.word_V]
     bounds = []
-    for begin, end in [(0, len(noise)), *(placement.range_of(rank) for rank in range(placement.num_processes))]:
+    for begin, end in (placement.range_of(rank) for rank in range(placement.num_processes)):
         missing = missing_V[begin:end]
         mean, variance = (1 - missing).sum(), (missing * (1 - missing)).sum()
         bounds.append(min(math.ceil(float(mean + DEVIATIONS * variance.sqrt())) + 1, num_words, max(1, end - begin)))
-    return bounds[0], max(bounds[1:])
-
-
-def _distinct(words_M: Tensor, num_rows: int, vocab_size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Give the different words (U,), at which place of them each word is (M,), and how many there are."""
-    fast = kernels.choose("merged_chunk_nce", words_M)
-    if fast is not None:
-        word_U, place_M, _, num_words = fast.distinct_words(words_M, None, num_rows, vocab_size)
-        return word_U, place_M.clamp(min=0).long(), num_words.long()
-    word, place_M = torch.unique(words_M, return_inverse=True)
-    word_U = torch.arange(num_rows, device=words_M.device) % vocab_size
-    num_fit = min(len(word), num_rows)
-    word_U[:num_fit] = word[:num_fit]
-    return word_U, place_M.clamp(max=num_rows - 1), torch.tensor(len(word), device=words_M.device)
+    return max(bounds)
 
 
 def _take(parameter: nn.Parameter) -> Tensor:

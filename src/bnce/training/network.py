@@ -8,12 +8,11 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+from bnce.config import RunConfig
 from bnce.language_model import LanguageModel
 from bnce.machine.world import World
 from bnce.optimisers import Optimiser, build_optimiser
 from bnce.processes.working_tables import WorkingTables
-from bnce.runs.directory import RunDirectory
-from bnce.runs.model_file import build_model
 from bnce.training.plan import check_groups
 from bnce.training.step import TrainingStep
 
@@ -25,11 +24,10 @@ STEP = "step."
 class Network:
     """A model, the tables that its rows are kept in, and what trains it."""
 
-    def __init__(self, run: RunDirectory, device: torch.device, world: World) -> None:
-        training, self.world = run.config.training, world
+    def __init__(self, model: LanguageModel, config: RunConfig, device: torch.device, world: World) -> None:
+        training, self.model, self.world = config.training, model, world
         check_groups(training, world.size)
         self.num_groups = training.groups // world.size
-        self.model: LanguageModel = build_model(run)
         self.noise, self.num_parameters = self.model.output.noise, self.model.num_parameters
         self.num_table_parameters = sum(table.numel() for table in self.model.tables().values())
         self.tables: WorkingTables | None = None
@@ -46,19 +44,17 @@ class Network:
                 wire=torch.bfloat16 if training.wire == "bf16" else None,
                 in_order=training.deterministic,
             )
-            if device.type == "cuda":  # what is left to chance must differ between processes
-                torch.cuda.manual_seed(training.seed + 7919 * world.rank)
         self.model.to(device)
         self.noise = self.noise.to(device)
         self.optimiser: Optimiser = build_optimiser(
-            self.model, run.config.optimiser, deterministic=training.deterministic, tables=self.tables
+            self.model, config.optimiser, deterministic=training.deterministic, tables=self.tables
         )
         self.step = TrainingStep(
             self.model,
             self.optimiser,
             training.batch_size,
             training.num_steps,
-            gradient=run.config.optimiser.gradient,
+            gradient=config.optimiser.gradient,
             precision=training.precision,
             tables=self.tables,
             total_groups=training.groups,

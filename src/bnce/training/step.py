@@ -1,8 +1,9 @@
 """One training step: forward, loss, backward, clip, update. The same code on a CPU and a GPU.
 
-On a GPU the step is captured once as a CUDA graph and replayed: its hundreds of small kernels then start without the
-host. The first steps run as they are, for Triton to compile and libraries to choose; so does the shorter chunk at the
-end of an epoch. Nothing here makes the host wait for the device.
+On a GPU the step is captured once as a CUDA graph and replayed: its hundreds of small kernels, and what NCCL sends to
+other processes between them, then start without the host. The first steps run as they are, for Triton to compile and
+libraries to choose; so does the shorter chunk at the end of an epoch. So do all steps where gloo sends from the host,
+as it does between processes that share a GPU. Otherwise nothing here makes the host wait for the device.
 
 Where there are several groups of streams, those of this process are computed one after the other, each with its own
 noise, and their gradients are added up.
@@ -10,6 +11,7 @@ noise, and their gradients are added up.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
@@ -59,11 +61,14 @@ class TrainingStep:
         self._num_eager = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._chunk: Chunk | None = None
+        self._captures = tables is None or tables.world.can_be_captured
+        self._sent_by_graph: Counter[str] = Counter()
 
     @property
     def starts_up(self) -> bool:
         """Whether the next call is one of the first on a GPU; those take seconds once and must not be timed."""
-        return self.device.type == "cuda" and self._graph is None
+        waits_for_graph = self._graph is None if self._captures else self._num_eager < NUM_EAGER_STEPS
+        return self.device.type == "cuda" and waits_for_graph
 
     def reset_state(self) -> None:
         """Begin a text."""
@@ -77,6 +82,8 @@ class TrainingStep:
         which may end it with an exception; the step then counts as not begun.
         """
         self.optimiser.set_factor(factor)
+        if self.tables is not None:
+            self.tables.seed_step(number)
         if self.device.type != "cuda":
             self._run(chunk, breakable, number)
         elif (
@@ -85,6 +92,8 @@ class TrainingStep:
             self._chunk.input_LB.copy_(chunk.input_LB, non_blocking=True)
             self._chunk.target_TB.copy_(chunk.target_TB, non_blocking=True)
             self._graph.replay()
+            if self.tables is not None:
+                self.tables.world.bytes_sent.update(self._sent_by_graph)
         else:
             on_device = Chunk(
                 chunk.input_LB.to(self.device, torch.int64, copy=True),
@@ -92,7 +101,8 @@ class TrainingStep:
             )
             self._run_on_side_stream(on_device)
             self._num_eager += 1
-            if self._num_eager >= NUM_EAGER_STEPS and self._graph is None and chunk.target_TB.shape == self._shape:
+            is_worth_it = self._num_eager >= NUM_EAGER_STEPS and chunk.target_TB.shape == self._shape
+            if self._captures and self._graph is None and is_worth_it:
                 self._capture(on_device)
 
     def _run(self, chunk: Chunk, breakable: Breakable = nullcontext, number: int = 0) -> None:
@@ -127,6 +137,8 @@ class TrainingStep:
             self.tables.end_group(self.optimiser.body)
             losses.append(loss_sum.detach())
             states.append(state)
+        if len(groups) == 1:
+            return losses[0], states[0]
         return torch.stack(losses).sum(), tuple(torch.cat(parts, 1) for parts in zip(*states, strict=True))
 
     def _compute_group(self, chunk: Chunk, before: State) -> tuple[Tensor, State]:
@@ -159,8 +171,16 @@ class TrainingStep:
     def _capture(self, chunk: Chunk) -> None:
         self._chunk = chunk
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # NCCL has threads of its own, which look after what was sent while this one captures.
+        mode = "global" if self.tables is None else "thread_local"
+        sent = None if self.tables is None else self.tables.world.bytes_sent
+        before = Counter(sent)
+        with torch.cuda.graph(graph, capture_error_mode=mode):
             self._run(chunk)
+        if sent is not None:
+            # Nothing was sent while it was captured; every replay will send this.
+            self._sent_by_graph = sent - before
+            sent.subtract(self._sent_by_graph)
         self._graph = graph
 
     def tensors(self) -> dict[str, Tensor]:

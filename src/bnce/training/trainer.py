@@ -35,7 +35,7 @@ from bnce.optimisers.schedule import Schedule
 from bnce.runs.checkpoint import load_newest_state, part_file, save_state, state_file, state_files, write_part
 from bnce.runs.directory import RunDirectory
 from bnce.runs.metrics import METRICS_FILE, append_metrics, keep_metrics_up_to, read_metrics
-from bnce.runs.model_file import save_weights
+from bnce.runs.model_file import build_model, save_weights
 from bnce.runs.resuming import (
     advise_lower_rates,
     check_corpus,
@@ -74,7 +74,7 @@ class Trainer:
         self.config = run.config
         training = self.config.training
         torch.manual_seed(training.seed)
-        self.network = Network(run, device, self.world)
+        self.network = Network(build_model(run), self.config, device, self.world)
         self.model, self.optimiser, self.training_step = self.network.model, self.network.optimiser, self.network.step
         train_ids = training_streams(training, corpus).ids
         self.streams = open_streams(
@@ -364,7 +364,7 @@ class Trainer:
         """Write everything that the rest of the run depends on."""
         tensors, own_rows = self.network.state()
         tensors["random.cpu"] = torch.get_rng_state()
-        if self.device.type == "cuda":
+        if self.device.type == "cuda" and self.network.tables is None:  # others seed each step
             tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
         record = {
             **self.progress.to_record(),
@@ -405,7 +405,7 @@ class Trainer:
         self.network.load_state(tensors)
         self._loss_total = float(tensors["step.loss_total"])
         torch.set_rng_state(tensors["random.cpu"])
-        if self.device.type == "cuda" and "random.cuda" in tensors and self.world.is_alone:
+        if self.device.type == "cuda" and "random.cuda" in tensors:
             torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
         self.clock.load_state(record)
         self.training_step.norm.fill_(record.get("grad_norm", 0.0))

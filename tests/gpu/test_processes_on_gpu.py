@@ -1,0 +1,39 @@
+"""Many processes with a GPU: NCCL inside the captured step, and gloo between processes that share the GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from torch import Tensor
+
+from bnce.machine.world import World
+from tests.processes.equal_steps import in_processes, train
+
+CASES = [
+    {"loss": loss, "optimiser": optimiser, "sharded": sharded, "in_order": in_order, "dropout": 0.0, "device": "cuda"}
+    for loss, optimiser, sharded, in_order in (
+        ("bnce", "rowwise-adam", True, False),
+        ("bnce", "rowwise", True, True),
+        ("chunk-bnce", "rowwise", True, False),
+        ("chunk-bnce", "rowwise-adam", False, False),
+        ("softmax", "rowwise", True, False),
+        ("softmax", "sgd", False, True),
+    )
+]
+
+
+@pytest.fixture(scope="module")
+def in_one() -> list[dict[str, Tensor]]:
+    return [train(World(), **(case | {"sharded": False})) for case in CASES]
+
+
+@pytest.mark.parametrize(("backend", "size"), [("nccl", 1), ("gloo", 2)])
+def test_processes_train_the_same_on_a_gpu(
+    backend: str, size: int, in_one: list[dict[str, Tensor]], tmp_path: Path
+) -> None:
+    found = in_processes(size, str(tmp_path), CASES, backend)
+    for case, one, many in zip(CASES, in_one, found, strict=True):
+        for name, tensor in one.items():
+            error = float((many[name].double() - tensor.cpu().double()).abs().max())
+            assert error <= 1e-4 * max(1.0, float(tensor.abs().max())), (case, name)
