@@ -9,6 +9,7 @@ Legend: R processes.
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import os
 from collections import Counter
@@ -154,6 +155,8 @@ def open_world(device: torch.device, timeout_seconds: float = TIMEOUT_SECONDS) -
                 timeout=datetime.timedelta(seconds=timeout_seconds),
                 device_id=device if backend == "nccl" else None,
             )
+        # Before the interpreter goes: threads of PyTorch's that are still at work then would end it with an abort.
+        atexit.register(close_world)
     return World(rank, size, device if backend == "nccl" else None, is_alone=False)
 
 
