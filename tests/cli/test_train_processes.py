@@ -10,7 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-from bnce.runs.checkpoint import state_files
+import torch
+
+from bnce.runs.checkpoint import MODEL_FILE, read_model, state_files
 from tests.small_corpus import small_corpus
 
 SETTINGS = ("training.groups=2", "training.batch_size=4", "training.num_steps=5", "model.hidden_size=8")
@@ -80,3 +82,28 @@ def test_groups_that_cannot_be_divided_are_one_sentence(tmp_path: Path) -> None:
     assert ended.stderr.startswith("bnce: training.groups is 3, but the run has 2 processes")
     assert ended.stderr.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_torchrun_starts_a_run_again_and_it_goes_on(tmp_path: Path) -> None:
+    """One process is killed; all are started again with the same command, and the run ends as an unbroken one."""
+    corpus = small_corpus(tmp_path / "corpus", num_train=4_000).directory
+    settings = ("training.deterministic=true", "training.epochs=2", "training.checkpoint_seconds=0.05")
+    more = [word for setting in settings for word in ("--set", setting)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    assert subprocess.run(command(corpus, tmp_path / "unbroken", *more), env=environment, check=False).returncode == 0
+    out = tmp_path / "run"
+    given = command(corpus, out, *more)[1:]
+    place = given.index("--processes")
+    del given[place : place + 2]
+    starter = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
+    began = subprocess.Popen([*starter, *given], env=environment, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not state_files(out) and time.monotonic() < deadline and began.poll() is None:
+        time.sleep(0.01)
+    workers = Path(f"/proc/{began.pid}/task/{began.pid}/children").read_text(encoding="utf-8").split()
+    os.kill(int(workers[-1]), signal.SIGKILL)
+    _, told = began.communicate(timeout=100)
+    assert began.returncode == 0, told
+    expected = read_model(tmp_path / "unbroken" / MODEL_FILE)[0]
+    for name, tensor in read_model(out / MODEL_FILE)[0].items():
+        assert torch.equal(tensor, expected[name]), name

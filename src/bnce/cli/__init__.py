@@ -32,6 +32,7 @@ from bnce.cli.streams import drop_stdout, open_streams
 from bnce.cli.train import train
 from bnce.cli.vocab import vocab
 from bnce.errors import naming_options
+from bnce.machine.launch import leave, started_many
 from bnce.machine.packages import with_packages
 from bnce.machine.stopping import Stopped, raise_on_signals
 from bnce.version import __version__
@@ -85,6 +86,15 @@ for _command in (
 
 def main() -> None:
     """Run the command line; what goes wrong is one sentence on standard error, with status 2 for bad input."""
+    try:
+        _run()
+    except SystemExit as end:
+        if started_many():
+            leave(end)
+        raise
+
+
+def _run() -> None:
     open_streams()
     try:
         try:

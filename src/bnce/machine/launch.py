@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
 import uuid
 from collections.abc import Sequence
+from typing import NoReturn
 
 
 def started_many() -> bool:
     """Say whether torchrun, or a program like it, started this process as one of many."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def leave(end: SystemExit) -> NoReturn:
+    """End one of many processes at once: threads of PyTorch's that still wait for others may abort a slow end."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(end.code if isinstance(end.code, int) else 0 if end.code is None else 1)
 
 
 def launch_processes(num_processes: int, arguments: Sequence[str]) -> int:

@@ -10,15 +10,20 @@ Legend: R processes.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import datetime
 import os
+import sys
+import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from bnce.config import TIMEOUT_SECONDS
 from bnce.errors import UserError, argument
@@ -36,12 +41,20 @@ class World:
     """One of R processes."""
 
     def __init__(
-        self, rank: int = 0, size: int = 1, device: torch.device | None = None, *, is_alone: bool | None = None
+        self,
+        rank: int = 0,
+        size: int = 1,
+        device: torch.device | None = None,
+        *,
+        is_alone: bool | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         """What is sent goes by way of `device`: NCCL sends from GPUs alone, gloo from CPUs alone.
 
-        A world of one process is alone, with nothing to send through, unless it is said not to be.
+        A world of one process is alone, with nothing to send through, unless it is said not to be. Processes wait
+        `timeout_seconds` for each other.
         """
+        self.timeout_seconds = timeout_seconds
         self.rank, self.size, self.device = rank, size, device or torch.device("cpu")
         self.is_alone = size == 1 if is_alone is None else is_alone
         self.bytes_sent: Counter[str] = Counter()  # by what was sent; those of collectives as a ring sends them
@@ -112,6 +125,23 @@ class World:
             dist.broadcast_object_list(shared, src=0, device=self.device)
         return shared[0]
 
+    @contextlib.contextmanager
+    def patience(self) -> Iterator[None]:
+        """Wait inside for a GPU that may be waiting for other processes; end this process if that takes too long.
+
+        PyTorch has an eye on what NCCL sends, but not on what is sent by a captured step.
+        """
+        if self.is_alone or self.device.type != "cuda":
+            yield
+            return
+        timer = threading.Timer(self.timeout_seconds, _give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
     def wait(self) -> None:
         """Wait until all processes are here."""
         if not self.is_alone:
@@ -128,7 +158,11 @@ def in_many_processes() -> bool:
 
 def was_restarted() -> bool:
     """Say whether torchrun has started this process again after others failed."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return _num_restarts() > 0
+
+
+def _num_restarts() -> int:
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def device_of_process(name: str) -> str:
@@ -150,14 +184,20 @@ def open_world(device: torch.device, timeout_seconds: float = TIMEOUT_SECONDS) -
         torch.cuda.set_device(device)
     if not dist.is_initialized():
         with _explained():
+            timeout = datetime.timedelta(seconds=timeout_seconds)
+            # Processes that torchrun starts again would find the addresses of those before them.
+            store, _, _ = next(rendezvous("env://", rank, size, timeout=timeout))
             dist.init_process_group(
                 backend,
-                timeout=datetime.timedelta(seconds=timeout_seconds),
+                store=PrefixStore(f"start-{_num_restarts()}", store),
+                rank=rank,
+                world_size=size,
+                timeout=timeout,
                 device_id=device if backend == "nccl" else None,
             )
-        # Before the interpreter goes: threads of PyTorch's that are still at work then would end it with an abort.
         atexit.register(close_world)
-    return World(rank, size, device if backend == "nccl" else None, is_alone=False)
+    sends_from = device if backend == "nccl" else None
+    return World(rank, size, sends_from, is_alone=False, timeout_seconds=timeout_seconds)
 
 
 def close_world() -> None:
@@ -174,7 +214,18 @@ class _explained:  # noqa: N801 (used as a function)
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, (RuntimeError, ValueError)) and not isinstance(error, UserError):
             first = str(error).strip().splitlines()[0] if str(error).strip() else kind.__name__ if kind else ""
-            raise ProcessLostError(
-                f"Another process of the run has ended or did not answer in time ({first[:200]}). Continue the run "
-                f"with {argument('resume', True)}; its newest whole checkpoint is kept."
-            ) from error
+            raise ProcessLostError(_lost(first[:200])) from error
+
+
+def _lost(reason: str) -> str:
+    return (
+        f"Another process of the run has ended or did not answer in time ({reason}). Continue the run "
+        f"with {argument('resume', True)}; its newest whole checkpoint is kept."
+    )
+
+
+def _give_up() -> None:
+    """End the process from another thread: the one that waits for the GPU cannot be reached."""
+    sys.stderr.write(f"bnce: {_lost('the GPU still waits')}\n")
+    sys.stderr.flush()
+    os._exit(2)

@@ -27,7 +27,7 @@ from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.kinds.losses import LOSSES
 from bnce.kinds.optimisers import OPTIMISERS
 from bnce.losses import softmax_forms
-from bnce.machine.devices import describe_device
+from bnce.machine.devices import describe_device, synchronize
 from bnce.machine.memory import peak_memory_bytes, reset_peak_memory
 from bnce.machine.stopping import HeldSignals, Stopped, hold_signals
 from bnce.machine.world import World
@@ -185,6 +185,7 @@ class Trainer:
             self.clock.count(num_tokens, is_startup=is_startup)
             is_checked = self.progress.step % check_every == 0
             if is_checked:
+                self._settle()
                 self._check_finite()
                 self._tell()
             evaluates = self._evaluation_due()
@@ -195,6 +196,7 @@ class Trainer:
                 agreed = self.world.any({"saves": saves, "stops": stops}) if is_checked or evaluates else {}
                 saves, stops = agreed.get("saves", False), agreed.get("stops", False)
             if evaluates or saves or stops:
+                self._settle()
                 self.clock.pause()
                 self._check_finite()
                 self._check_parameters()
@@ -219,6 +221,11 @@ class Trainer:
     def stops_early(self) -> bool:
         """Whether validation has not become better for as many evaluations as the settings allow."""
         return 0 < self.config.training.stop_after <= self.progress.evaluations_without_better
+
+    def _settle(self) -> None:
+        """Let the device come to the end of what it was given, as far as other processes let it."""
+        with self.world.patience():
+            synchronize(self.device)
 
     def _check_finite(self) -> None:
         self._loss_total = float(self.world.sum_(self.training_step.loss_total.clone(), "control"))
