@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bnce.errors import UserError
-from bnce.machine.devices import choose_device, describe_device
+from bnce.machine.devices import choose_device, describe_device, find_device, name_gpus
 
 
 def test_devices() -> None:
@@ -36,3 +36,27 @@ def test_a_gpu_by_its_number_becomes_the_current_one(monkeypatch: pytest.MonkeyP
     assert current == [torch.device("cuda:1")]
     with pytest.raises(UserError, match=r"'cuda:2', but the last GPU of this machine is cuda:1: use a GPU that exists"):
         choose_device("cuda:2")
+
+
+def test_a_gpu_is_found_without_taking_memory_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A context takes half a GiB of a GPU, and nobody needs one only to know that the GPU is there."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", None)
+    assert find_device("cuda:1") == torch.device("cuda:1")
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [(None, ["0", "1", "2"]), ("5, 3,GPU-8a", ["5", "3", "GPU-8a"]), ("1,0,2,-1,4", ["1", "0", "2"])],
+)
+def test_gpus_by_the_names_that_a_process_is_given(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, expected: list[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert name_gpus(torch.device("cuda")) == expected
+    assert name_gpus(torch.device("cuda:1")) == expected[1:2]
+    assert name_gpus(torch.device("cpu")) == []

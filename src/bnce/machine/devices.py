@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from bnce.errors import UserError, argument
 
 
 def choose_device(name: str) -> torch.device:
-    """Turn `auto`, `cpu`, `cuda` or `cuda:N` into a device that is there."""
+    """Turn `auto`, `cpu`, `cuda` or `cuda:N` into a device that is there, and make a GPU the current one."""
+    device = find_device(name)
+    if device.index is not None:
+        # Streams, captured steps and kernels are made on the current device, wherever their tensors are.
+        torch.cuda.set_device(device)
+    return device
+
+
+def find_device(name: str) -> torch.device:
+    """Find the device of that name, and take no memory on it."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -19,15 +30,22 @@ def choose_device(name: str) -> torch.device:
         raise UserError(f"Unknown device '{name}': use auto, cpu, cuda or cuda:N.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"The device is '{name}', but PyTorch finds no CUDA GPU: use {argument('device', 'cpu')}.")
-    if device.type == "cuda" and device.index is not None:
-        if device.index >= torch.cuda.device_count():
-            last = torch.cuda.device_count() - 1
-            raise UserError(
-                f"The device is '{name}', but the last GPU of this machine is cuda:{last}: use a GPU that exists."
-            )
-        # Streams, captured steps and kernels are made on the current device, wherever their tensors are.
-        torch.cuda.set_device(device)
+    if device.type == "cuda" and device.index is not None and device.index >= torch.cuda.device_count():
+        last = torch.cuda.device_count() - 1
+        raise UserError(
+            f"The device is '{name}', but the last GPU of this machine is cuda:{last}: use a GPU that exists."
+        )
     return device
+
+
+def name_gpus(device: torch.device) -> list[str]:
+    """Name the GPUs that a device stands for as CUDA_VISIBLE_DEVICES does: all that are visible here, or one."""
+    if device.type != "cuda":
+        return []
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = given.split(",") if given else map(str, range(torch.cuda.device_count()))
+    gpus = [name.strip() for name in names][: torch.cuda.device_count()]
+    return gpus if device.index is None else [gpus[device.index]]
 
 
 def describe_device(device: torch.device) -> str:
