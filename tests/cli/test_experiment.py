@@ -16,7 +16,6 @@ import pytest
 from bnce.config import read_config
 from bnce.runs.checkpoint import MODEL_FILE, state_files
 from bnce.runs.directory import is_finished
-from bnce.training.experiment import Outcome
 from bnce.training.step import TrainingStep
 
 from .conftest import Command, settings
@@ -66,11 +65,10 @@ def test_models_are_dropped_when_asked(bnce: Command, corpus: Path, place: Path)
 def test_a_budget_of_minutes(bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
 
-    def run(*_: object, budget_seconds: float, **__: object) -> Outcome:
+    def train(*_: object, budget_seconds: float, **__: object) -> None:
         given.append(budget_seconds)
-        return Outcome(("rnn-bnce",), {})
 
-    monkeypatch.setattr("bnce.training.experiment.run_experiment", run)
+    monkeypatch.setattr("bnce.training.experiment.train_rows", train)
     options = ["--corpus", corpus, "--models", "rnn", "--losses", "bnce", "--out", place / "grid"]
     outcome = bnce("experiment", "ltcb", *options, "--budget", "1.5")
     assert (outcome.status, given) == (0, [90.0])

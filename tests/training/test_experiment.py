@@ -22,7 +22,7 @@ from bnce.runs.directory import RunDirectory, is_finished, read_status
 from bnce.runs.metrics import read_metrics
 from bnce.runs.model_file import load_model
 from bnce.training import experiment as experiment_module
-from bnce.training.experiment import Outcome, PlannedRow, run_experiment, table_rows
+from bnce.training.experiment import Outcome, PlannedRow, find_outcome, table_rows, train_rows
 from bnce.training.plan import create_run
 from bnce.training.run import run_training
 from bnce.training.step import TrainingStep
@@ -56,7 +56,13 @@ class Experiment:
         yield Watcher()
 
     def run(self, **options: object) -> Outcome:
-        return run_experiment(ROWS, self.out, self.config, self.corpus, CPU, self.watch, **options)  # type: ignore
+        return self.run_rows(ROWS, **options)
+
+    def run_rows(self, rows: list[PlannedRow], **options: object) -> Outcome:
+        failed: dict[str, str] = {}
+        note = failed.__setitem__
+        train_rows(rows, self.out, self.config, self.corpus, CPU, self.watch, note, **options)  # type: ignore
+        return find_outcome(rows, self.out, failed)
 
 
 def test_tables_are_the_papers_with_chunk_bnce_added() -> None:
@@ -130,6 +136,35 @@ def test_a_budget_is_shared_among_the_rows_that_are_left(
     outcome = Experiment(corpus, tmp_path).run(budget_seconds=60.0)
     assert used == [1.0, 29.5, 29.5]
     assert outcome.waiting == tuple(row.name for row in ROWS)
+
+
+@pytest.mark.parametrize(
+    ("turns", "num_at_once", "expected"), [([0, 2], 2, [30.0, 30.0]), ([1], 2, [60.0]), ([0], 8, [60.0])]
+)
+def test_a_budget_where_several_rows_are_trained_at_once(
+    corpus: Corpus,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    turns: list[int],
+    num_at_once: int,
+    expected: list[float],
+) -> None:
+    """Three rows, two at once, are two rounds; the one beside the last two has all the time."""
+    now, used = 1000.0, []
+
+    def train(*_: object, should_stop: Callable[[], bool], **__: object) -> None:
+        nonlocal now
+        begin = now
+        while not should_stop():
+            now += 0.25
+        used.append(now - begin)
+
+    monkeypatch.setattr("bnce.training.experiment.time.monotonic", lambda: now)
+    monkeypatch.setattr("bnce.training.experiment.run_training", train)
+    experiment = Experiment(corpus, tmp_path)
+    experiment.run(budget_seconds=60.0, turns=turns, num_at_once=num_at_once)
+    assert used == expected
+    assert experiment.trained == [ROWS[place].name for place in turns]
 
 
 def test_every_row_has_its_turn_and_goes_on_later(corpus: Corpus, tmp_path: Path) -> None:
@@ -251,7 +286,7 @@ def test_several_processes_share_an_experiment(corpus: Corpus, tmp_path: Path, m
 
     def too_late(path: Path, *rest: Any) -> RunDirectory:
         monkeypatch.setattr(experiment_module, "create_run", create)
-        run_experiment(ROWS[2:], tmp_path, other.config, corpus, CPU, other.watch)
+        other.run_rows(ROWS[2:])
         create(path, *rest)
         return create(path, *rest)
 
@@ -275,7 +310,7 @@ def test_a_row_that_another_process_settles_meanwhile_is_not_trained_again(
         if path == begun.path:
             monkeypatch.setattr(experiment_module, "hold_run", hold)
             if status == "finished":
-                run_experiment(ROWS[:1], tmp_path, other.config, corpus, CPU, other.watch)
+                other.run_rows(ROWS[:1])
             else:
                 begun.write_json("summary.json", {"status": status})
         return hold(path)

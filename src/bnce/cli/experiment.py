@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,9 +16,12 @@ from bnce.cli.completion import complete, complete_list, complete_recipe
 from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, stderr
 from bnce.cli.display import Display
 from bnce.cli.options import DeviceOption, SettingsOption
+from bnce.cli.row_copies import ROWS_FROM, print_failure, train_in_copies, typed_arguments
+from bnce.config import MAX_PROCESSES
 from bnce.errors import UserError, unknown_name
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.losses import LOSSES
+from bnce.machine.copies import stop_with_starter, take_tasks
 from bnce.machine.stopping import Stopped
 
 if TYPE_CHECKING:
@@ -83,9 +85,19 @@ def experiment(
         typer.Option(min=0.01, metavar="MINUTES", help="Minutes for all rows together, shared among the rows."),
     ] = None,
     keep_models: Annotated[bool, typer.Option(help="Keep the models of finished rows, or only their results.")] = True,
+    processes: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=MAX_PROCESSES,
+            help="Train N rows at once, each on its own GPU if there are enough.",
+        ),
+    ] = 1,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
+    rows_from: Annotated[int | None, typer.Option(ROWS_FROM, hidden=True, min=0)] = None,
 ) -> None:
     """Train every row of a table of the paper, and write the table.
 
@@ -97,14 +109,20 @@ def experiment(
       bnce experiment ltcb --corpus corpora/wiki --out experiments/ltcb
       bnce experiment ltcb --corpus corpora/wiki --recipe ltcb \\
           --models rnn,relu-lstm --out experiments/sgd --budget 60
+      bnce experiment ltcb --corpus corpora/wiki --out experiments/ltcb \\
+          --processes 4
     """
+    if rows_from is not None:
+        stop_with_starter(rows_from)
     from bnce.corpus.opening import corpus_setting
-    from bnce.machine.devices import choose_device
-    from bnce.training.experiment import RECIPES, find_outcome, run_experiment, table_rows
+    from bnce.machine.devices import choose_device, find_device
+    from bnce.training.experiment import RECIPES, check_rows, find_outcome, find_unsettled, table_rows, train_rows
 
     rows = table_rows(table)
     wanted = _chosen(rows, models, losses)
-    chosen = choose_device(device)
+    if rows_from is not None and device.startswith("cuda:"):
+        device = "cuda"  # the one that this copy was given, and the only one that it sees
+    chosen = find_device(device)
     opened = open_corpus(corpus)
 
     def make_config(row: PlannedRow) -> RunConfig:
@@ -121,25 +139,39 @@ def experiment(
         with display.bar:
             yield display
 
+    places = find_unsettled(wanted, out)
+    failed: dict[str, str] = {}
+    all_ended = True
     try:
-        outcome = run_experiment(
-            wanted,
-            out,
-            make_config,
-            opened,
-            chosen,
-            watch,
-            budget_seconds=None if budget is None else 60.0 * budget,
-            command=shlex.join(["bnce", *sys.argv[1:]]),
-            keep_models=keep_models,
-            num_threads=threads,
-        )
+        if rows_from is None and min(processes, len(places)) > 1:
+            check_rows(wanted, out, make_config, opened, chosen)
+            failed, all_ended = train_in_copies(places, min(processes, len(places)), chosen)
+        else:
+            train_rows(
+                wanted,
+                out,
+                make_config,
+                opened,
+                choose_device(device),
+                watch,
+                failed.__setitem__ if rows_from is None else print_failure,
+                turns=None if rows_from is None else take_tasks(rows_from),
+                num_at_once=1 if rows_from is None else processes,
+                budget_seconds=None if budget is None else 60.0 * budget,
+                command=shlex.join(["bnce", *typed_arguments()]),
+                keep_models=keep_models,
+                num_threads=threads,
+            )
     except Stopped as stop:
-        # The report, with its plots, would take longer than somebody who stops a command wants to wait.
-        _tell(find_outcome(wanted, out), as_json)
+        if rows_from is None:
+            # The report, with its plots, would take longer than somebody who stops a command wants to wait.
+            _tell(find_outcome(wanted, out), as_json)
         raise typer.Exit(stop.status) from None
+    if rows_from is not None:
+        return
+    outcome = find_outcome(wanted, out, failed)
     _report(rows, out, outcome, as_json)
-    if outcome.failed:
+    if outcome.failed or not all_ended:
         raise typer.Exit(FAILED)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,43 +71,49 @@ def _has_row(table: str, body: Body, loss: Loss) -> bool:
     return body.carries_state or not loss.whole_chunk
 
 
-def run_experiment(
+def train_rows(
     rows: list[PlannedRow],
     out: Path,
     make_config: Callable[[PlannedRow], RunConfig],
     corpus: Corpus,
     device: torch.device,
     watch: Callable[[RunConfig], AbstractContextManager[Observer]],
+    note_failure: Callable[[str, str], None],
     *,
+    turns: Iterable[int] | None = None,
+    num_at_once: int = 1,
     budget_seconds: float | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     command: str = "",
     keep_models: bool = True,
     num_threads: int = 0,
-) -> Outcome:
-    """Train the rows that are not done; what is wrong with any of them is told before the first is trained.
+) -> None:
+    """Train the rows that are not done, and note the names of those that fail, each with its reason.
 
-    A budget is shared fairly: a row may use what is left of it, divided by the rows that are left. A finished row keeps
-    its model, or only its figures, but nothing to resume from. A row that fails, such as one that diverges or does not
-    fit into the GPU, is left behind with its reason; one that has diverged is not trained again, since it would again.
-    A row that another process is training waits for that one, so that several can work on one experiment, each on a
-    GPU of its own.
+    What is wrong with any of them is told before the first is trained. A budget is shared fairly: a row may use what is
+    left of it, divided by the rows that are left. A finished row keeps its model, or only its figures, but nothing to
+    resume from. A row that fails, such as one that diverges or does not fit into the GPU, is left behind; one that has
+    diverged is not trained again, since it would again.
+
+    Several processes can work on one experiment, each on a GPU of its own: a row that another process is training waits
+    for that one. Where they divide the rows among them, `num_at_once` says how many rows are trained at once, and
+    `turns` gives this process its own, as places in `rows`.
     """
-    configs = _check_rows(rows, out, make_config, corpus, device)
+    configs = check_rows(rows, out, make_config, corpus, device)
     for row in rows:
         if is_finished(out / row.name):
             with contextlib.suppress(BusyError), hold_run(out / row.name):
                 _tidy_up(out / row.name, keep_models)
-    failed: dict[str, str] = {}
     deadline = None if budget_seconds is None else time.monotonic() + budget_seconds
-    for number, row in enumerate(rows):
+    for place in range(len(rows)) if turns is None else turns:
         if should_stop():
             break
+        row = rows[place]
         # Looked at only now: other processes may be at work, too.
         if _is_settled(out / row.name):
             continue
-        num_left = sum(not _is_settled(out / other.name) for other in rows[number:])
-        stop_row = _at_time(should_stop, deadline, num_left)
+        num_rounds = math.ceil(len(find_unsettled(rows[place:], out)) / num_at_once)
+        stop_row = _at_time(should_stop, deadline, num_rounds)
         try:
             _train_row(out / row.name, configs[row], corpus, device, watch, stop_row, command, keep_models, num_threads)
         except BusyError:
@@ -114,9 +121,13 @@ def run_experiment(
         except DiskFullError:
             raise  # it would stop the others, too
         except (UserError, OSError) as error:
-            failed[row.name] = str(error)
+            note_failure(row.name, str(error))
         release_memory(device)
-    return find_outcome(rows, out, failed)
+
+
+def find_unsettled(rows: list[PlannedRow], out: Path) -> list[int]:
+    """Find the places of the rows that are still to be trained."""
+    return [place for place, row in enumerate(rows) if not _is_settled(out / row.name)]
 
 
 def find_outcome(rows: list[PlannedRow], out: Path, failed: Mapping[str, str] | None = None) -> Outcome:
@@ -133,7 +144,7 @@ def _is_settled(path: Path) -> bool:
     return read_status(path) in ("finished", "diverged")
 
 
-def _check_rows(
+def check_rows(
     rows: list[PlannedRow],
     out: Path,
     make_config: Callable[[PlannedRow], RunConfig],
@@ -210,10 +221,10 @@ def _tidy_up(path: Path, keep_models: bool) -> None:
             (path / MODEL_FILE).unlink()
 
 
-def _at_time(should_stop: Callable[[], bool], deadline: float | None, num_left: int) -> Callable[[], bool]:
-    """Also stop when a row has used its share of the time up to the deadline."""
+def _at_time(should_stop: Callable[[], bool], deadline: float | None, num_rounds: int) -> Callable[[], bool]:
+    """Also stop when a row has used its share of the time up to the deadline, in which so many follow each other."""
     if deadline is None:
         return should_stop
     now = time.monotonic()
-    ends_at = now + max(0.0, deadline - now) / max(1, num_left)
+    ends_at = now + max(0.0, deadline - now) / max(1, num_rounds)
     return lambda: should_stop() or time.monotonic() >= ends_at
