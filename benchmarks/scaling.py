@@ -41,6 +41,7 @@ import torch
 from bnce.language_model import count_parameters
 from bnce.noise import unigram
 from bnce.processes.placement import Placement
+from bnce.processes.traffic import ALIGNED
 from bnce.processes.working_tables import bound_rows
 from bnce.recipes.recipe import load_recipe
 
@@ -117,7 +118,7 @@ def jobs(measured: dict[str, Any]) -> Iterator[tuple[Job, int, int]]:
                 row["vocab_size"],
                 T * B,
                 row["step_seconds"],
-                config.embedding_size + config.bottleneck_size + 1,
+                -(-(config.embedding_size + config.bottleneck_size + 1) // ALIGNED) * ALIGNED,
                 count_parameters(config, row["vocab_size"])["body"],
             ),
             T,

@@ -27,6 +27,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
 
+from bnce import rows
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig
 from bnce.corpus.streams import Chunk
 from bnce.language_model import LanguageModel
@@ -132,8 +133,10 @@ def train_ours(world: World, vocab_size: int, num_steps: int) -> Found:
         chunk, grads = step_of(number, world.rank, vocab_size)
         places = words_of(tables.begin([chunk], number)[0])
         # A sum whose derivative by a row, at each of its occurrences, is the gradient that was drawn.
-        total = torch.stack([(model.tables()[name][places[name]] * grads[name]).sum() for name in TABLES]).sum()
-        (total + 0 * model.tables()["output.bias"].sum()).backward()
+        read = {name: rows.gather(table, places[name]) for name, table in model.tables().items() if name in TABLES}
+        total = torch.stack([(read[name] * grads[name]).sum() for name in TABLES]).sum()
+        (total + 0 * rows.gather(model.tables()["output.bias"], places["output.weight"]).sum()).backward()
+        tables.end_group(optimiser.body)
         optimiser.apply(optimiser.collect())
         assert int(tables.traffic.most_rows) <= tables.traffic.capacity
     found = {name: tables.whole(name) for name in TABLES}
