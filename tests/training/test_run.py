@@ -256,7 +256,7 @@ def test_what_fails_at_its_start_leaves_its_place_free(
     def fail(*_: object) -> None:
         raise error
 
-    for broken in ("bnce.training.network.build_model", "bnce.runs.directory.RunDirectory.write_json"):
+    for broken in ("bnce.training.trainer.build_model", "bnce.runs.directory.RunDirectory.write_json"):
         run = create_run(place / "run", small_config(corpus), corpus)
         with monkeypatch.context() as patched, hold_run(run.path):
             patched.setattr(broken, fail)
