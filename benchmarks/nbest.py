@@ -213,8 +213,8 @@ def report(options: argparse.Namespace, typed: list[str], found: Figures) -> str
         lower, equal = sum(one < other for one, other in pairs), sum(one == other for one, other in pairs)
         lines.append(f"- '{after}' is lower than '{before}' with {lower} of {len(columns)} seeds, equal with {equal}.")
     rows = [[MODELS[name], *(f"{value:.4g}" for value in first[name]["dev"]["weights"].values())] for name in first]
-    head = "weights, tuned on dev of seed 1 | am | old LM | new LM (ln p) | word penalty | OOV penalty"
-    lines += ["", *table(head, "lrrrrr", rows)]
+    head = "weights, tuned on dev of seed 1 | am | old LM | new LM (ln p) | word penalty | OOV penalty | rank"
+    lines += ["", *table(head, "lrrrrrr", rows)]
     lines += ["## Other settings of the error model", "", TRIED]
     lines += [
         "## Perplexity",

@@ -34,14 +34,34 @@ def lists(tmp_path: Path) -> Path:
 
 
 def test_the_best_by_the_model_alone(bnce: Command, trained: Path, lists: Path) -> None:
-    outcome = bnce("rescore", trained, lists / "nbest")
+    outcome = bnce("rescore", trained, lists / "nbest", "--rank-weight", 0)
     model = load_run(trained)
     expected = []
     for name, texts in (("x", ["ba be bi", "ba be", ""]), ("y", ["xyzzy fu", "fu"])):
         best = max(model.score(texts), key=lambda one: one.log10_prob)
         expected.append(" ".join([name, *best.words[:-1]]))
     assert outcome.stdout.splitlines() == expected
-    assert "2 utterances, 5 hypotheses; am_weight 1, old_lm_weight 0, lm_weight 1" in outcome.stderr
+    assert "2 utterances, 5 hypotheses; am_weight 0, old_lm_weight 0, lm_weight 1" in outcome.stderr
+    assert "rank_weight is 0: what the recogniser preferred does not count." in outcome.stderr
+
+
+def test_without_scores_the_order_counts(bnce: Command, trained: Path, lists: Path, tmp_path: Path) -> None:
+    full = tmp_path / "full.jsonl"
+    outcome = bnce("rescore", trained, lists / "nbest", "--full", full)
+    assert "has no acoustic scores, so the order of the hypotheses counts" in outcome.stderr
+    for row in map(json.loads, full.read_text(encoding="utf-8").splitlines()):
+        assert row["total"] == pytest.approx(row["ln_prob"] - 16 * math.log(row["place"]))
+    assert bnce("rescore", trained, lists / "nbest", "--lm-weight", 0).stdout == "x ba be bi\ny xyzzy fu\n"
+    found = bnce("rescore", trained, lists / "nbest", "--json").json
+    assert (found["by_rank"], found["weights"]["rank_weight"], found["weights"]["am_weight"]) == (True, 16, 0)
+    # Weights of lists with scores, or of a version that knew no rank, say nothing about the order.
+    (tmp_path / "w.json").write_text('{"am_weight": 1, "lm_weight": 0.5}', encoding="utf-8")
+    found = bnce("rescore", trained, lists / "nbest", "--weights", tmp_path / "w.json", "--json").json
+    assert (found["weights"]["rank_weight"], found["weights"]["lm_weight"]) == (16, 0.5)
+    scored = bnce("rescore", trained, lists / "nbest", "--am-scores", lists / "am", "--json").json
+    assert (scored["by_rank"], scored["weights"]["rank_weight"]) == (False, 0)
+    (lists / "lm").write_text(AM, encoding="utf-8")
+    assert bnce("rescore", trained, lists / "nbest", "--lm-scores", lists / "lm", "--json").json["by_rank"] is True
 
 
 def test_weights_and_costs(bnce: Command, trained: Path, lists: Path) -> None:

@@ -61,7 +61,9 @@ def plainly(
             chosen = 0
             if weights is not None:
                 num_words = np.array([len(text.split()) for text in TEXTS[place]])
-                totals = weights.total(np.array(AM[place]), 0.0, np.array(found[place]), num_words, np.array(num_oov))
+                log_place = np.log(1 + np.arange(len(num_words)))
+                given = (np.array(AM[place]), 0.0, np.array(found[place]), num_words, np.array(num_oov), log_place)
+                totals = weights.total(*given)
                 chosen = int(np.argmax(totals))
             before += ids[chosen]
     return np.array(list(itertools.chain.from_iterable(found)))
@@ -69,7 +71,9 @@ def plainly(
 
 @pytest.mark.parametrize("small_blocks", [False, True])
 @pytest.mark.parametrize(("body", "normalised"), [("lstm", False), ("relu-lstm", True), ("ffnn", False)])
-@pytest.mark.parametrize("weights", [None, WEIGHTS, Weights(lm_weight=0, am_weight=-1)])
+@pytest.mark.parametrize(
+    "weights", [None, WEIGHTS, Weights(lm_weight=0, am_weight=-1), Weights(lm_weight=0.3, rank_weight=-5)]
+)
 def test_equals_scoring_all_that_came_before_anew(
     body: str, normalised: bool, weights: Weights | None, small_blocks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from bnce.rescoring import rescore as rescore_module
 from bnce.rescoring.nbest import NBest, Utterance
 from bnce.rescoring.rescore import FULL_COLUMNS, Judge, score_nbest
 from bnce.scoring.run_model import RunModel
-from bnce.scoring.weights import Weights
+from bnce.scoring.weights import FIRST_BEST, Weights
 from bnce.text.normalise import Normaliser
 from tests.scoring.plain import plain_log_probs
 
@@ -59,8 +59,10 @@ def test_the_best_by_weights() -> None:
     assert scores.best(Weights(0, 0, 0, word_penalty=-100)).tolist() == [2, 4, 5]
     assert scores.best(Weights(0, 0, 0, word_penalty=100)).tolist() == [3, 4, 5]
     assert scores.best(Weights(0, 0, 0, -100, 1000)).tolist() == [0, 4, 5]
-    weights = Weights(0.5, 0.25, 2.0, 0.125, 3.0)
-    expected = 0.5 * -3 + 0.25 * -7 + 2.0 * scores.lm_N[2] - 0.125 * 4 - 3.0 * 2
+    assert scores.best(FIRST_BEST).tolist() == [0, 4, 5]
+    assert scores.best(Weights(0, 0, 0, rank_weight=-1)).tolist() == [3, 4, 6]
+    weights = Weights(0.5, 0.25, 2.0, 0.125, 3.0, 0.7)
+    expected = 0.5 * -3 + 0.25 * -7 + 2.0 * scores.lm_N[2] - 0.125 * 4 - 3.0 * 2 - 0.7 * np.log(3)
     assert scores.total(weights)[2] == pytest.approx(expected)
     assert list(scores.best_texts(Weights(am_weight=-1, lm_weight=0))) == [("a", ""), ("b", "w9"), ("c", "w3 w4 w6")]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bnce.errors import UserError
-from bnce.scoring.weights import Weights
+from bnce.scoring.weights import FIRST_BEST, Weights
 
 
 def test_total() -> None:
@@ -16,10 +16,13 @@ def test_total() -> None:
     assert weights.total(-1.0, -10.0, -100.0, 2, 1) == -2 - 30 - 500 - 14 - 11
     np.testing.assert_array_equal(weights.total(lm=np.array([-1.0, -2.0])), [-5.0, -10.0])
     assert Weights().total(-1.0, -10.0, -100.0, 3, 1) == -101.0
+    assert Weights().total(-1.0, log_place=2.0) == -1.0
+    assert Weights(rank_weight=3.0).total(-1.0, log_place=2.0) == -7.0
+    assert FIRST_BEST.total(5.0, 5.0, 5.0, 5, 5) == 0
 
 
 def test_the_file_keeps_every_digit(tmp_path: Path) -> None:
-    weights = Weights(0.1, 1 / 3, 2.5, -6.02, 0.0)
+    weights = Weights(0.1, 1 / 3, 2.5, -6.02, 0.0, 0.7)
     weights.write(tmp_path / "w.json")
     assert Weights.read(tmp_path / "w.json") == weights
     (tmp_path / "some.json").write_text('{"lm_weight": 2}', encoding="utf-8")

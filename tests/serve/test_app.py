@@ -122,6 +122,7 @@ def test_hypotheses_are_rescored(client: TestClient, model: RunModel, mode: str)
         {"id": "two", "hypotheses": [{"text": ""}, {"text": "w9 w9 w9", "am": 1.0}, {"text": "w9 w9 w9", "am": 1.0}]},
     ]
     weights = {"am_weight": 0.7, "old_lm_weight": 0.2, "lm_weight": 1.3, "word_penalty": 0.5, "oov_penalty": 0.25}
+    weights["rank_weight"] = 0.3
     answer = post(client, "/rescore", {"utterances": utterances, **weights, "mode": mode})
     RescoreAnswer.model_validate(answer)
     for given, found in zip(utterances, answer["utterances"], strict=True):
@@ -135,7 +136,8 @@ def test_hypotheses_are_rescored(client: TestClient, model: RunModel, mode: str)
             + 1.3 * score
             - 0.5 * (len(numbers) - 1)
             - 0.25 * ("zebra" in hypothesis["text"])
-            for hypothesis, score, numbers in zip(hypotheses, new, ids, strict=True)
+            - 0.3 * math.log(place)
+            for place, (hypothesis, score, numbers) in enumerate(zip(hypotheses, new, ids, strict=True), 1)
         ]
         assert [hypothesis["new_lm"] for hypothesis in found["hypotheses"]] == pytest.approx(new, abs=1e-5)
         assert [hypothesis["total"] for hypothesis in found["hypotheses"]] == pytest.approx(totals, abs=1e-5)

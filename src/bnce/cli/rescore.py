@@ -58,6 +58,13 @@ def rescore(
     lm_weight: Annotated[float | None, _weight("Weight of RUN's ln p (natural logarithm).", "1")] = None,
     word_penalty: Annotated[float | None, _weight("Subtract W per word.")] = None,
     oov_penalty: Annotated[float | None, _weight("Subtract W per word that RUN does not know.")] = None,
+    rank_weight: Annotated[
+        float | None,
+        _weight(
+            "Subtract W times ln(place). The first hypothesis of a list has place 1.",
+            "0, or 16 without acoustic scores",
+        ),
+    ] = None,
     weights_file: Annotated[
         Path | None,
         typer.Option(
@@ -134,6 +141,9 @@ def rescore(
     \b
       am_weight · am + old_lm_weight · old_lm + lm_weight · ln p
           − word_penalty · words − oov_penalty · unknown words
+          − rank_weight · ln place
+
+    If NBEST has no acoustic scores, the order of the hypotheses counts instead (rank_weight).
 
     The best hypotheses are printed as Kaldi text, 'utt words…'.
 
@@ -155,7 +165,7 @@ def rescore(
     from bnce.rescoring.rescore import Judge, score_nbest
     from bnce.rescoring.tuning import tune
     from bnce.scoring.loading import load
-    from bnce.scoring.weights import NAMES, Weights
+    from bnce.scoring.weights import NAMES, RANK_WEIGHT, Weights
     from bnce.text.sources import named
     from bnce.text.tokenised import TokenisedSigns
 
@@ -174,7 +184,7 @@ def rescore(
     for path in (save_weights, out, full):
         if path is not None:
             files.check_place(path)
-    options = (am_weight, old_lm_weight, lm_weight, word_penalty, oov_penalty)
+    options = (am_weight, old_lm_weight, lm_weight, word_penalty, oov_penalty, rank_weight)
     given = {name: value for name, value in zip(NAMES, options, strict=True) if value is not None}
     weights = replace(Weights() if weights_file is None else Weights.read(weights_file), **given)
     references = tune_on if refs is None else refs
@@ -186,6 +196,11 @@ def rescore(
         if given.get(name) and not has:
             kind = name.removesuffix("_weight").replace("am", "acoustic").replace("_lm", " language model")
             raise UserError(f"--{name.replace('_', '-')} is {given[name]:g}, but '{nbest}' has no {kind} scores.")
+    if not lists.has_am:
+        weights = replace(weights, am_weight=0.0)
+        if not weights.rank_weight and rank_weight is None:
+            # Tuning measures the other weights by this one, so that it is 1 there, as the acoustic weight is elsewhere.
+            weights = replace(weights, rank_weight=RANK_WEIGHT if tune_on is None else 1.0)
     use_threads(threads)
     model = load(run, device)
     if not normalised:
@@ -229,6 +244,7 @@ def rescore(
     if judge is not None:
         rates = {"before": judge.first(), "after": judge.judge(scores.best(weights)), "oracle": judge.oracle()}
     num_documents = len(find_documents(lists, documents)) if carry else None
+    by_rank = not lists.has_am and weights.rank_weight != 0
     if as_json:
         print_json(
             {
@@ -239,6 +255,7 @@ def rescore(
                 "num_documents": num_documents,
                 "num_utterances": len(lists.utterances),
                 "num_hypotheses": lists.num_hypotheses,
+                "by_rank": by_rank,
                 "weights": asdict(weights),
                 "tuned": tune_on is not None,
                 **{name: errors.to_dict() for name, errors in rates.items()},
@@ -248,6 +265,18 @@ def rescore(
     stderr.print(
         f"{len(lists.utterances)} utterances, {lists.num_hypotheses} hypotheses; {_shown(weights)}", markup=False
     )
+    if by_rank:
+        stderr.print(
+            f"{named(nbest)} has no acoustic scores, so the order of the hypotheses counts: the first one of a list is "
+            "taken to be the recogniser's best, and so on.",
+            markup=False,
+        )
+    elif not lists.has_am:
+        stderr.print(
+            f"{named(nbest)} has no acoustic scores, and rank_weight is 0: what the recogniser preferred does not "
+            "count.",
+            markup=False,
+        )
     if num_documents is not None:
         stderr.print(
             f"Each utterance was scored with the {rule} hypotheses of earlier utterances as context, in "

@@ -119,7 +119,8 @@ def _choose(utterance: Utterance, lm: Sequence[float], num_oov: Sequence[int], w
         return 0
     num_words = np.array([count_words(text) for text in utterance.texts])
     am, old_lm = (np.array(scores) if scores else 0.0 for scores in (utterance.am, utterance.old_lm))
-    return int(np.argmax(weights.total(am, old_lm, np.array(lm), num_words, np.array(num_oov))))
+    log_place = np.log(np.arange(1, len(utterance.texts) + 1))
+    return int(np.argmax(weights.total(am, old_lm, np.array(lm), num_words, np.array(num_oov), log_place)))
 
 
 def _blocks(numbers: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:

@@ -47,9 +47,17 @@ class Scores:
         lengths = [len(utterance.texts) for utterance in self.nbest.utterances]
         return np.cumsum([0, *lengths[:-1]], dtype=np.int64)
 
+    @functools.cached_property
+    def log_places(self) -> Floats:
+        """The logarithm of each hypothesis' place in its list (N,), 0 for the first."""
+        length_U = np.diff(self.begins, append=len(self.lm_N))
+        place_N = 1 + np.arange(len(self.lm_N)) - np.repeat(self.begins, length_U)
+        return np.log(place_N)
+
     def total(self, weights: Weights) -> Floats:
         """Combine the scores (N,)."""
-        total_N: Floats = weights.total(self.am_N, self.old_lm_N, self.lm_N, self.num_words_N, self.num_oov_N)
+        scores_N = (self.am_N, self.old_lm_N, self.lm_N, self.num_words_N, self.num_oov_N, self.log_places)
+        total_N: Floats = weights.total(*scores_N)
         return total_N
 
     def best(self, weights: Weights) -> NDArray[np.int64]:

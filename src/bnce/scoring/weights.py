@@ -1,9 +1,11 @@
 """Weights of the scores that decide between hypotheses, and their file.
 
 total = am_weight · am + old_lm_weight · old_lm + lm_weight · ln p − word_penalty · words − oov_penalty · OOV words
+        − rank_weight · ln place
 
 Scores are logarithms, higher is better. ln p is natural, that of the new language model; the others keep the base they
-came with, and their weights make up for it.
+came with, and their weights make up for it. A hypothesis' place in its list, 1 for the first, says what the recogniser
+thought of it where there are no scores: on real lists −ln place did better than −place and −√place.
 """
 
 from __future__ import annotations
@@ -32,13 +34,22 @@ class Weights:
     lm_weight: float = 1.0
     word_penalty: float = 0.0
     oov_penalty: float = 0.0
+    rank_weight: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 raise UserError(f"The weight {name} is {value!r}: it must be a finite number.")
 
-    def total(self, am: Any = 0.0, old_lm: Any = 0.0, lm: Any = 0.0, num_words: Any = 0, num_oov: Any = 0) -> Any:
+    def total(
+        self,
+        am: Any = 0.0,
+        old_lm: Any = 0.0,
+        lm: Any = 0.0,
+        num_words: Any = 0,
+        num_oov: Any = 0,
+        log_place: Any = 0.0,
+    ) -> Any:
         """Combine scores: numbers, or arrays of one shape."""
         return (
             self.am_weight * am
@@ -46,6 +57,7 @@ class Weights:
             + self.lm_weight * lm
             - self.word_penalty * num_words
             - self.oov_penalty * num_oov
+            - self.rank_weight * log_place
         )
 
     @classmethod
@@ -69,3 +81,10 @@ class Weights:
 
 
 NAMES = tuple(field.name for field in fields(Weights))
+
+# The hypothesis that the list has first, whatever its scores are.
+FIRST_BEST = Weights(0.0, 0.0, 0.0, 0.0, 0.0, rank_weight=1.0)
+
+# Where nothing was tuned and there are no acoustic scores. With it and lm_weight 1, the best hypotheses of four sets of
+# real lists had at most 0.01 points of WER more than the first ones; with 8, those of two sets had 0.3 points more.
+RANK_WEIGHT = 16.0

@@ -51,7 +51,10 @@ class Utterance(_Strict):
 
 
 class RescoreRequest(_Strict):
-    """am_weight * am + old_lm_weight * lm + lm_weight * new_lm - word_penalty * num_words - oov_penalty * num_oov."""
+    """am_weight * am + old_lm_weight * lm + lm_weight * new_lm - word_penalty * num_words - oov_penalty * num_oov.
+
+    With a rank_weight, - rank_weight * ln(place) is added. The place of an utterance's first hypothesis is 1.
+    """
 
     utterances: list[Utterance] = Field(fail_fast=True)
     am_weight: FiniteFloat = 1.0
@@ -59,6 +62,9 @@ class RescoreRequest(_Strict):
     lm_weight: FiniteFloat = 1.0
     word_penalty: FiniteFloat = Field(0.0, description="Subtracted for every word.")
     oov_penalty: FiniteFloat = Field(0.0, description="Subtracted for every word that the model does not know.")
+    rank_weight: FiniteFloat = Field(
+        0.0, description="For hypotheses without scores: the weight of their place in the list."
+    )
     mode: Mode = "unnormalised"
 
 

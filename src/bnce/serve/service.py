@@ -223,7 +223,7 @@ def _log_normalisers(constant: float, scored: ScoredSentence, exact: ScoredSente
 def _rescored(weights: Weights, utterance: Utterance, scores: Iterator[WordScores]) -> dict[str, Any]:
     """Write up an utterance with the next of the scores."""
     hypotheses: list[dict[str, Any]] = []
-    for given in utterance.hypotheses:
+    for place, given in enumerate(utterance.hypotheses, 1):
         score = next(scores)
         new_lm, num_words, num_oov = float(score.log_probs.sum()), count_words(given.text), int(score.oov.sum())
         hypotheses.append(
@@ -234,7 +234,7 @@ def _rescored(weights: Weights, utterance: Utterance, scores: Iterator[WordScore
                 "new_lm": new_lm,
                 "num_words": num_words,
                 "num_oov": num_oov,
-                "total": weights.total(given.am, given.lm, new_lm, num_words, num_oov),
+                "total": weights.total(given.am, given.lm, new_lm, num_words, num_oov, math.log(place)),
             }
         )
     totals = [hypothesis["total"] for hypothesis in hypotheses]
