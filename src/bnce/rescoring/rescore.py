@@ -129,9 +129,14 @@ class Judge:
 
     def __init__(self, nbest: NBest, references: Sequence[str]) -> None:
         pairs = zip(nbest.utterances, references, strict=True)
-        self._errors = [count_errors(reference, utterance.texts) for utterance, reference in pairs]
-        self._all = list(itertools.chain.from_iterable(self._errors))
+        errors = [count_errors(reference, utterance.texts) for utterance, reference in pairs]
+        self._all = list(itertools.chain.from_iterable(errors))
         self.num_errors_N = np.array([one.total for one in self._all], dtype=np.int64)
+        self.num_words_U = np.array([own[0].num_words for own in errors], dtype=np.int64)
+        # The places among all of those that the lists have first, and of those with the fewest errors.
+        self.first_U = np.cumsum([0, *(len(own) for own in errors[:-1])], dtype=np.int64)
+        fewest = [min(range(len(own)), key=lambda place: own[place].total) for own in errors]
+        self.oracle_U = self.first_U + np.array(fewest, dtype=np.int64)
 
     def judge(self, place_U: NDArray[np.int64]) -> Errors:
         """Sum up the errors of chosen hypotheses, by their places among all."""
@@ -139,11 +144,11 @@ class Judge:
 
     def first(self) -> Errors:
         """Sum up the errors of the hypotheses that the lists have first."""
-        return sum_errors(errors[0] for errors in self._errors)
+        return self.judge(self.first_U)
 
     def oracle(self) -> Errors:
         """Sum up the errors of the hypotheses that have fewest: no weights can give less."""
-        return sum_errors(min(errors, key=lambda one: one.total) for errors in self._errors)
+        return self.judge(self.oracle_U)
 
 
 def _flat(parts: Iterable[Sequence[float]]) -> Floats:
