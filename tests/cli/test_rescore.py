@@ -78,21 +78,39 @@ def test_errors_before_and_after(bnce: Command, trained: Path, lists: Path) -> N
     options = [lists / "nbest", "--am-scores", lists / "am", "--costs", "--lm-weight", 0, "--refs", lists / "refs"]
     found = bnce("rescore", trained, *options, "--json").json
     assert found["before"] == {
-        "wer": 2 / 3, "num_utterances": 2, "num_words": 3, "substitutions": 0, "deletions": 0, "insertions": 2
+        "wer": 2 / 3, "num_utterances": 2, "num_words": 3, "substitutions": 0, "deletions": 0, "insertions": 2,
+        "interval": [0.5, 1.0],
     }  # fmt: skip
+    assert found["oracle"]["interval"] == [0, 0]
+    assert found["difference"] == {"wer": pytest.approx(-1 / 3), "interval": [-0.5, 0.0]}
+    assert found["tuning"] is None
     assert found["after"]["wer"] == pytest.approx(1 / 3)
     assert found["oracle"]["wer"] == 0
     assert (found["num_utterances"], found["num_hypotheses"], found["tuned"]) == (2, 5, False)
     told = bnce("rescore", trained, *options).stderr
     assert "WER before 66.67% (2 of 3 words in 2 utterances: 0 substitutions, 0 deletions, 2 insertions)" in told
+    assert "2 insertions); 95% interval 50.00 to 100.00%" in told
+    assert "WER after − before: -33.33 points; 95% interval -50.00 to 0.00 points (paired bootstrap)." in told
+    assert "This may be chance." in told
 
 
 def test_tuned_weights_are_kept_and_used(bnce: Command, trained: Path, lists: Path) -> None:
+    am = "x-1 3\nx-2 3.5\nx-3 0\ny-1 1\ny-2 1.5\n"
+    for name, content in (("nbest", KALDI), ("am", am), ("refs", REFS)):
+        lines = (f"u{number}{line}\n" for number in range(6) for line in content.splitlines())
+        (lists / name).write_text("".join(lines), encoding="utf-8")
     options = [trained, lists / "nbest", "--am-scores", lists / "am"]
     saved = lists / "weights.json"
     tuned = bnce("rescore", *options, "--tune", lists / "refs", "--save-weights", saved, "--json").json
-    assert tuned["after"]["wer"] <= tuned["before"]["wer"]
+    assert tuned["after"]["wer"] < tuned["before"]["wer"]
+    assert tuned["difference"]["interval"][1] < 0
     assert tuned["tuned"] is True
+    assert tuned["tuning"] == {
+        "refs": str(lists / "refs"),
+        "num_utterances": 12,
+        "weights": ["lm_weight", "word_penalty", "oov_penalty"],
+        "kept_first_best": False,
+    }
     assert json.loads(saved.read_text(encoding="utf-8")) == tuned["weights"]
     used = bnce("rescore", *options, "--weights", saved, "--refs", lists / "refs", "--json").json
     assert used["after"] == tuned["after"]
@@ -100,7 +118,29 @@ def test_tuned_weights_are_kept_and_used(bnce: Command, trained: Path, lists: Pa
     assert held["weights"]["lm_weight"] == 0.125
     over = bnce("rescore", *options, "--weights", saved, "--word-penalty", 7, "--json").json
     assert over["weights"] == {**tuned["weights"], "word_penalty": 7.0}
-    assert "measure word error rates on others" in bnce("rescore", *options, "--tune", lists / "refs").stderr
+    told = bnce("rescore", *options, "--tune", lists / "refs", "--word-penalty", 1).stderr
+    assert f"Tuned on 12 utterances of '{lists / 'nbest'}' with the references '{lists / 'refs'}': lm_weight" in told
+    assert "lm_weight and oov_penalty.\n" in told
+    assert "measure word error rates on others" in told
+    told = bnce("rescore", *options, "--weights", saved, "--refs", lists / "refs").stderr
+    assert f"The weights are those of '{saved}'." in told
+    assert "Rescoring makes these lists better." in told
+
+
+def test_weights_that_lose_to_the_first_best_are_refused(bnce: Command, trained: Path, lists: Path) -> None:
+    (lists / "refs").write_text("x ba be bi\ny xyzzy fu\n", encoding="utf-8")
+    saved = lists / "weights.json"
+    scored = ["--am-scores", lists / "am", "--lm-weight", 1]
+    for options in ([], scored, ["--carry"]):
+        arguments = [trained, lists / "nbest", *options, "--tune", lists / "refs", "--save-weights", saved]
+        outcome = bnce("rescore", *arguments)
+        assert outcome.stdout == "x ba be bi\ny xyzzy fu\n"
+        assert "by more than chance, so the first hypotheses are kept." in outcome.stderr
+        found = bnce("rescore", *arguments, "--json").json
+        assert found["tuning"]["kept_first_best"] is True
+        assert found["difference"] == {"wer": 0, "interval": [0, 0]}
+    worse = bnce("rescore", trained, lists / "nbest", *scored, "--word-penalty", 99, "--refs", lists / "refs").stderr
+    assert "Rescoring makes these lists worse." in worse
 
 
 def test_files_out(bnce: Command, trained: Path, lists: Path) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from bnce.rescoring.nbest import NBest, Utterance
 from bnce.rescoring.rescore import Scores
-from bnce.rescoring.tuning import tune
-from bnce.scoring.weights import Weights
+from bnce.rescoring.tuning import free_weights, tune
+from bnce.scoring.weights import FIRST_BEST, Weights
 
 U, H = 200, 20
 
@@ -54,14 +56,62 @@ def test_what_is_given_stays() -> None:
     assert tune(scores, errors_N, start, fixed=tuple(vars(start))) == start
 
 
-def test_without_other_scores_the_new_model_is_the_measure() -> None:
+def test_without_scores_and_rank_the_new_model_is_the_measure() -> None:
     scores, errors_N = made_up(Weights(0, 0, 1, 4.0, 0.0), has_am=False, has_old_lm=False)
     found = tune(scores, errors_N, Weights())
     assert (found.lm_weight, found.old_lm_weight) == (1.0, 0.0)
     assert found.word_penalty == pytest.approx(4.0, rel=0.1)
 
 
-def test_where_nothing_helps_nothing_changes() -> None:
+def test_where_nothing_helps_the_first_best_stays() -> None:
     scores, errors_N = made_up(Weights())
     start = Weights(1, 0.2, 3.0, 0.5, 0.25)
-    assert tune(scores, np.zeros_like(errors_N), start) == start
+    assert tune(scores, np.zeros_like(errors_N), start) == FIRST_BEST
+    # Weights that lose to the first best are refused, though all were given.
+    worse_N = np.ones_like(errors_N)
+    worse_N[scores.begins] = 0
+    assert tune(scores, worse_N, start, fixed=tuple(vars(start))) == FIRST_BEST
+
+
+def listed(num_better: int, num_worse: int) -> tuple[Scores, np.ndarray]:
+    """Let the second of each list be the model's choice: right in some utterances, wrong in others, else the same."""
+    pairs = NBest([Utterance(str(number), ["x", "y"]) for number in range(U)], True, False)
+    none = np.zeros(2 * U)
+    errors_UH = np.ones((U, 2), dtype=np.int64)
+    errors_UH[:num_better, 1] = 0
+    errors_UH[num_better : num_better + num_worse, 1] = 2
+    lm_N = np.tile([0.0, 1.0], U)
+    return Scores(pairs, none, none, lm_N, none, none), errors_UH.reshape(-1)
+
+
+@pytest.mark.parametrize(("num_better", "num_worse", "kept"), [(1, 0, True), (5, 4, True), (9, 6, True), (9, 0, False)])
+def test_a_gain_within_chance_is_no_gain(num_better: int, num_worse: int, kept: bool) -> None:
+    scores, errors_N = listed(num_better, num_worse)
+    found = tune(scores, errors_N, Weights())
+    assert (found == FIRST_BEST) is kept
+    assert num_errors(scores, errors_N, found) <= int(errors_N[scores.begins].sum())
+
+
+def test_one_utterance_does_not_bring_a_large_weight() -> None:
+    scores, errors_N = listed(10, 0)
+    lm_N, am_N, num_oov_N = (np.zeros((U, 2)) for _ in range(3))
+    lm_N[:, 1] = -1.0
+    lm_N[:10, 1] = 1.0
+    # One more error goes away with a penalty of 64, if the recogniser is overruled with all its might.
+    am_N[-1, 1], num_oov_N[-1, 0] = -60.0, 1.0
+    errors_N[-1] = 0
+    made = [column.reshape(-1) for column in (am_N, lm_N, num_oov_N)]
+    found = tune(replace(scores, am_N=made[0], lm_N=made[1], num_oov_N=made[2]), errors_N, Weights())
+    assert found.oov_penalty == 0
+    assert 0 < found.lm_weight <= 1
+
+
+def test_without_scores_the_rank_is_the_measure() -> None:
+    truth = Weights(0, 0, 0.25, 0.5, 0.0, rank_weight=1.0)
+    scores, errors_N = made_up(truth, has_am=False, has_old_lm=False)
+    start = Weights(am_weight=0.0, rank_weight=1.0)
+    found = tune(scores, errors_N, start)
+    assert (found.rank_weight, found.am_weight) == (1.0, 0.0)
+    assert found.lm_weight == pytest.approx(0.25, rel=0.2)
+    assert found.word_penalty == pytest.approx(0.5, rel=0.2)
+    assert free_weights(scores, start, ("word_penalty",)) == ["lm_weight", "oov_penalty"]

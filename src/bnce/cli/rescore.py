@@ -159,13 +159,14 @@ def rescore(
           --documents '[^-]+-[^-]+'
     """
     from bnce.machine.threads import use_threads
+    from bnce.rescoring.comparison import compare
     from bnce.rescoring.error_rate import import_jiwer
     from bnce.rescoring.in_order import check_carry_from, find_documents, score_in_order, tune_in_order
     from bnce.rescoring.nbest import read_nbest, read_references
     from bnce.rescoring.rescore import Judge, score_nbest
-    from bnce.rescoring.tuning import tune
+    from bnce.rescoring.tuning import free_weights, tune
     from bnce.scoring.loading import load
-    from bnce.scoring.weights import NAMES, RANK_WEIGHT, Weights
+    from bnce.scoring.weights import FIRST_BEST, NAMES, RANK_WEIGHT, Weights
     from bnce.text.sources import named
     from bnce.text.tokenised import TokenisedSigns
 
@@ -201,6 +202,7 @@ def rescore(
         if not weights.rank_weight and rank_weight is None:
             # Tuning measures the other weights by this one, so that it is 1 there, as the acoustic weight is elsewhere.
             weights = replace(weights, rank_weight=RANK_WEIGHT if tune_on is None else 1.0)
+    start = weights
     use_threads(threads)
     model = load(run, device)
     if not normalised:
@@ -223,7 +225,7 @@ def rescore(
             return score_in_order(model, lists, carried_by, documents, advance, normalised=normalised)
 
         def find(found: Scores) -> Weights:
-            return weights if judge is None else tune(found, judge.num_errors_N, weights, fixed=given)
+            return start if judge is None else tune(found, judge.num_errors_N, start, fixed=given)
 
         if carry and rule == "best" and tune_on is not None:
             scores, weights = tune_in_order(score, find)
@@ -240,9 +242,15 @@ def rescore(
         files.write_text(out, best)
     elif not as_json:
         sys.stdout.write(best)
-    rates = {}
-    if judge is not None:
-        rates = {"before": judge.first(), "after": judge.judge(scores.best(weights)), "oracle": judge.oracle()}
+    compared = None if judge is None else compare(judge, scores.best(weights))
+    tuning = None
+    if tune_on is not None:
+        tuning = {
+            "refs": tune_on,
+            "num_utterances": len(lists.utterances),
+            "weights": free_weights(scores, start, given),
+            "kept_first_best": weights == FIRST_BEST,
+        }
     num_documents = len(find_documents(lists, documents)) if carry else None
     by_rank = not lists.has_am and weights.rank_weight != 0
     if as_json:
@@ -257,8 +265,10 @@ def rescore(
                 "num_hypotheses": lists.num_hypotheses,
                 "by_rank": by_rank,
                 "weights": asdict(weights),
+                "weights_file": None if weights_file is None else str(weights_file),
                 "tuned": tune_on is not None,
-                **{name: errors.to_dict() for name, errors in rates.items()},
+                "tuning": tuning,
+                **({} if compared is None else compared.to_dict()),
             }
         )
         return
@@ -283,10 +293,14 @@ def rescore(
             f"{num_documents} document{'' if num_documents == 1 else 's'}.",
             markup=False,
         )
-    for name, errors in rates.items():
-        stderr.print(f"WER {name:<7}{errors}", markup=False)
-    if tune_on is not None:
+    if tuning is not None:
+        stderr.print(_told(tuning, named(nbest)), markup=False)
+    for line in () if compared is None else compared.lines():
+        stderr.print(line, markup=False)
+    if tuning is not None:
         stderr.print("The weights were tuned on these references: measure word error rates on others.", markup=False)
+    elif weights_file is not None:
+        stderr.print(f"The weights are those of '{weights_file}'.", markup=False)
 
 
 def _full_lines(scores: Scores, weights: Weights, ending: str) -> Iterator[str]:
@@ -298,6 +312,18 @@ def _full_lines(scores: Scores, weights: Weights, ending: str) -> Iterator[str]:
     yield "\t".join(FULL_COLUMNS) + "\n"
     for row in scores.rows(weights):
         yield "\t".join("" if value is None else str(value) for value in row.values()) + "\n"
+
+
+def _told(tuning: dict[str, Any], nbest: str) -> str:
+    """Say which weights were tuned on what, or that no weights were good enough."""
+    names = " and ".join(", ".join(tuning["weights"]).rsplit(", ", 1)) or "No weight"
+    told = f"Tuned on {tuning['num_utterances']} utterances of {nbest} with the references '{tuning['refs']}': {names}."
+    if tuning["kept_first_best"]:
+        told += (
+            " No weights made fewer errors than the first hypotheses by more than chance, so the first hypotheses are "
+            "kept."
+        )
+    return told
 
 
 def _shown(weights: Weights) -> str:
