@@ -17,7 +17,7 @@ from bnce.rescoring.rescore import Scores, score_nbest
 from bnce.scoring import prefixes as prefixes_module
 from bnce.scoring.mixture import MixtureModel
 from bnce.scoring.run_model import RunModel
-from bnce.scoring.weights import Weights
+from bnce.scoring.weights import FIRST_BEST, Weights
 from bnce.text.normalise import Normaliser
 from tests.scoring.plain import plain_log_probs
 from tests.scoring.unigram import Unigram
@@ -124,16 +124,20 @@ def test_weights_and_context_agree_in_the_end() -> None:
         return score_in_order(model, LISTS, weights)
 
     answers = iter([Weights(lm_weight=2), Weights(lm_weight=3), Weights(lm_weight=3), Weights(lm_weight=4)])
-    scores, weights = tune_in_order(score, lambda scores: next(answers))
+    scores, weights = tune_in_order(score, lambda scores: next(answers), lambda *_: False)
     assert asked == [None, Weights(lm_weight=2), Weights(lm_weight=3)]
     assert weights == Weights(lm_weight=3)
     np.testing.assert_array_equal(scores.lm_N, score(weights).lm_N)
     # Where they never agree, the last scores are still those of the last weights.
     asked.clear()
     endless = (Weights(lm_weight=number) for number in range(1, 100))
-    _, weights = tune_in_order(score, lambda scores: next(endless))
+    _, weights = tune_in_order(score, lambda scores: next(endless), lambda *_: False)
     assert asked[-1] == weights
     assert len(asked) == 1 + in_order_module.MAX_ROUNDS
+    # Weights that lose with the context that they choose themselves are refused.
+    scores, weights = tune_in_order(score, lambda _: Weights(lm_weight=3), lambda _, found: found.lm_weight == 3)
+    assert weights == FIRST_BEST
+    np.testing.assert_array_equal(scores.lm_N, score(None).lm_N)
 
 
 def test_from_python_an_utterance_at_a_time() -> None:

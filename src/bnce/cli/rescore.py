@@ -79,8 +79,8 @@ def rescore(
         typer.Option(
             "--tune",
             metavar="REFS",
-            help="Find the weights with the fewest word errors against these references. Weights given as options "
-            "stay fixed.",
+            help="Find weights with few word errors against these references: of those within chance of the fewest "
+            "errors, the ones that change the fewest first hypotheses. Weights given as options stay fixed.",
             rich_help_panel=PANEL,
         ),
     ] = None,
@@ -227,8 +227,11 @@ def rescore(
         def find(found: Scores) -> Weights:
             return start if judge is None else tune(found, judge.num_errors_N, start, fixed=given)
 
+        def loses(found: Scores, by: Weights) -> bool:
+            return judge is not None and judge.judge(found.best(by)).total > judge.first().total
+
         if carry and rule == "best" and tune_on is not None:
-            scores, weights = tune_in_order(score, find)
+            scores, weights = tune_in_order(score, find, loses)
         else:
             scores = score(weights) if carry else score_nbest(model, lists, advance, normalised=normalised)
             if tune_on is not None:

@@ -19,7 +19,7 @@ from bnce.errors import UserError, argument, unknown_name
 from bnce.rescoring.nbest import NBest, Utterance
 from bnce.rescoring.rescore import BLOCK_HYPOTHESES, Scores, put_together
 from bnce.scoring.model import Model
-from bnce.scoring.weights import Weights, count_words
+from bnce.scoring.weights import FIRST_BEST, Weights, count_words
 
 CARRY_FROM = ("best", "first")
 BLANK = "blank"
@@ -93,9 +93,14 @@ def score_in_order(
 
 
 def tune_in_order(
-    score: Callable[[Weights | None], Scores], find: Callable[[Scores], Weights]
+    score: Callable[[Weights | None], Scores],
+    find: Callable[[Scores], Weights],
+    loses: Callable[[Scores, Weights], bool],
 ) -> tuple[Scores, Weights]:
-    """Find weights, and give the scores after the hypotheses that are the best by these very weights."""
+    """Find weights, and give the scores after the hypotheses that are the best by these very weights.
+
+    The weights were found after other hypotheses. If with their own they lose to the first best, that is what is given.
+    """
     weights = find(score(None))
     scores = score(weights)
     for _ in range(MAX_ROUNDS - 1):
@@ -104,6 +109,8 @@ def tune_in_order(
             break
         weights = found
         scores = score(weights)
+    if loses(scores, weights):
+        return score(None), FIRST_BEST
     return scores, weights
 
 
