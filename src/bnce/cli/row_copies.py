@@ -41,8 +41,8 @@ def train_in_copies(places: list[int], num_copies: int, device: torch.device) ->
 
 def typed_arguments() -> list[str]:
     """Give the arguments as somebody typed them, without what a copy is told besides."""
-    name, *rest = sys.argv[1:]
-    return [name, *(rest[2:] if rest[:1] == [ROWS_FROM] else rest)]
+    typed = sys.argv[1:]
+    return [*typed[:1], *typed[3:]] if typed[1:2] == [ROWS_FROM] else typed
 
 
 def print_failure(name: str, why: str) -> None:
