@@ -44,6 +44,9 @@ class ModelConfig:
     hidden_size: int = 600
     bottleneck_size: int = 400  # the ReLu layer before the output, in models that have one
     order: int = 5  # of n-gram models: they see order - 1 words
+    num_layers: int = 6  # of Transformers
+    num_heads: int = 0  # of Transformers, parts of a layer that attend each for itself; 0: one for about 64 units
+    context: int = 0  # of Transformers, words that a layer attends to; 0: as many as a chunk has
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
@@ -51,6 +54,14 @@ class ModelConfig:
         for key in ("embedding_size", "hidden_size", "bottleneck_size"):
             _at_least(f"model.{key}", getattr(self, key), 1)
         _at_least("model.order", self.order, 2)
+        _at_least("model.num_layers", self.num_layers, 1)
+        for key in ("num_heads", "context"):
+            _at_least(f"model.{key}", getattr(self, key), 0)
+        if self.num_heads and self.hidden_size % self.num_heads:
+            raise UserError(
+                f"model.hidden_size is {self.hidden_size}, which {self.num_heads} heads cannot share evenly: make it a "
+                f"multiple of {self.num_heads}, or change model.num_heads."
+            )
         if not 0 <= self.dropout < 1:
             raise UserError(f"model.dropout is {self.dropout}: it must be at least 0 and below 1.")
 
@@ -162,6 +173,10 @@ class RunConfig:
     loss: LossConfig = dataclasses.field(default_factory=LossConfig)
     optimiser: OptimiserConfig = dataclasses.field(default_factory=OptimiserConfig)
     training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
+
+    def __post_init__(self) -> None:
+        if BODIES.find(self.model.name).attends and not self.model.context:
+            object.__setattr__(self, "model", dataclasses.replace(self.model, context=self.training.num_steps))
 
 
 SECTIONS: dict[str, type] = {

@@ -28,7 +28,7 @@ def test_all_is_well(bnce: Command) -> None:
     assert [finding["name"] for finding in record["findings"]] == [
         "versions", "device", "disk", "loss softmax", "loss nce", "loss snce", "loss bnce", "loss chunk-bnce",
         "loss adaptive bnce", "model ffnn", "model rnn", "model relu-rnn", "model lstm", "model relu-lstm",
-        "optimiser sgd", "optimiser rowwise", "optimiser rowwise-adam", "noise sampling",
+        "model transformer", "optimiser sgd", "optimiser rowwise", "optimiser rowwise-adam", "noise sampling",
     ]  # fmt: skip
     plain = bnce("doctor", "--device", "cpu")
     assert plain.status == 0

@@ -84,7 +84,7 @@ def test_completion_offers_what_there_is(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "more").mkdir()
     monkeypatch.chdir(tmp_path)
     assert complete_recipe("") == [*recipe_names(), "more/", "mine.toml"]
-    assert complete_subject("t") == ["text.txt"]
+    assert complete_subject("te") == ["text.txt"]
     assert "training.epochs=" in complete_setting("training.")
 
 

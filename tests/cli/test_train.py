@@ -256,7 +256,10 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("arguments", "told"),
         [
-            (["wik"], "Unknown recipe 'wik': choose one of demo, ltcb, news, obwb, small, wiki. Did you mean 'wiki'?"),
+            (
+                ["wik"],
+                "choose one of demo, ltcb, news, obwb, small, transformer, wiki. Did you mean 'wiki'?",
+            ),
             (["wiki", "--model", "relu-lsm"], "Did you mean 'relu-lstm'?"),
             (
                 ["wiki", "--loss", "bcne"],
@@ -446,7 +449,7 @@ def test_a_part_of_the_text_is_told(bnce: Command, corpus: Path, place: Path) ->
 def test_a_recipe_or_a_corpus_is_wanted(refused: Refused, place: Path) -> None:
     told = refused("train", "--out", place / "run")
     assert "Neither a recipe nor a corpus was given: give --corpus DIR" in told
-    assert "or one of demo, ltcb, news, obwb, small, wiki." in told
+    assert "or one of demo, ltcb, news, obwb, small, transformer, wiki." in told
 
 
 class TestInit:

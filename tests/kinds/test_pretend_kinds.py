@@ -157,7 +157,7 @@ def test_help_and_completion_name_it() -> None:
     assert "sign (steps of one size)." in page
     for command in ("bench", "info"):
         page = in_one_line(bnce(command, "--help"))
-        assert "relu-lstm, gru." in page
+        assert "relu-lstm, transformer, gru." in page
         assert "chunk-bnce, batch-softmax." in page
     names = ("sgd", "rowwise", "rowwise-adam", "sign")
     assert complete_setting("optimiser.name=") == [f"optimiser.name={name}" for name in names]

@@ -44,12 +44,13 @@ def train(
     dropout: float = 0.2,
     clip_norm: float = 0.05,
     device: str = "cpu",
+    body: str = "relu-lstm",
 ) -> dict[str, Tensor]:
     """Train as one of the processes, in float64 on a CPU and in float32 on a GPU; give what all of them keep."""
     torch.manual_seed(7)
     num_noise = 6 if loss in ("snce", "nce") else 0
     model = LanguageModel(
-        ModelConfig(name="relu-lstm", embedding_size=6, hidden_size=7, bottleneck_size=5, dropout=dropout),
+        ModelConfig(name=body, embedding_size=6, hidden_size=7, bottleneck_size=5, num_layers=2, dropout=dropout),
         LossConfig(name=loss, num_noise=num_noise),
         unigram(counts()),
     ).to(device, torch.float64 if device == "cpu" else torch.float32)

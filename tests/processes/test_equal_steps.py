@@ -29,7 +29,10 @@ SOME = [
         ("rowwise-adam", True, False),
     )
 ]
-CASES = EVERY if os.environ.get("BNCE_EVERY_CASE") else SOME
+OTHER_BODIES = [
+    {"loss": "chunk-bnce", "optimiser": "rowwise-adam", "sharded": True, "in_order": True, "body": "transformer"}
+]
+CASES = [*(EVERY if os.environ.get("BNCE_EVERY_CASE") else SOME), *OTHER_BODIES]
 
 
 @pytest.fixture(scope="module")

@@ -210,7 +210,7 @@ def test_unknown_names_suggest_the_near_one() -> None:
         f"Unknown recipe 'ltbc': choose one of {', '.join(recipe_names())}. Did you mean 'ltcb'?"
     )
     assert refusal("ltcb", model="lsmt") == (
-        "Unknown model 'lsmt': choose one of ffnn, rnn, relu-rnn, lstm, relu-lstm. Did you mean 'lstm'?"
+        "Unknown model 'lsmt': choose one of ffnn, rnn, relu-rnn, lstm, relu-lstm, transformer. Did you mean 'lstm'?"
     )
     assert refusal("ltcb", loss="b-nce") == (
         f"Unknown loss 'b-nce': choose one of {', '.join(LOSSES.names)}. Did you mean 'bnce'?"

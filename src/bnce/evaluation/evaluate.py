@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -139,7 +140,7 @@ def _score(
     device = model.embedding.device
     target_scores, normalisers, targets, positions = [], [], [], []
     num_done = 0
-    for window in _windows(ids, num_parallel, model.num_context):
+    for window in _windows(ids, num_parallel, model.num_context, num_read_before(model)):
         own = window.share_of(world)
         state = model.initial_state(own.target_TB.shape[1])
         for begin in range(0, len(window.target_TB), STEPS):
@@ -167,17 +168,17 @@ def _score(
     return score_N[order_N], normaliser_N[order_N], target_N[order_N], position_N[order_N]
 
 
-def _windows(ids: np.ndarray, num_parallel: int, num_context: int) -> Iterator[_Window]:
+def _windows(ids: np.ndarray, num_parallel: int, num_context: int, before: int) -> Iterator[_Window]:
     """Cut the text into windows, `num_parallel` at a time; places beyond the end hold `</s>` and are not scored."""
-    num_windows = max(1, -(-(len(ids) - CONTEXT) // WINDOW))
+    num_windows = max(1, -(-(len(ids) - before) // WINDOW))
     for first in range(0, num_windows, num_parallel):
         start_B = np.arange(first, min(first + num_parallel, num_windows)) * WINDOW
-        position_LB = np.arange(-1 - num_context, CONTEXT + WINDOW)[:, None] + start_B
+        position_LB = np.arange(-1 - num_context, before + WINDOW)[:, None] + start_B
         # An n-gram's context at a window's start lies before it, and is there to be read; before the text stands </s>.
         inside_LB = (position_LB >= 0) & (position_LB < len(ids))
         word_LB = np.where(inside_LB, ids[np.clip(position_LB, 0, len(ids) - 1)], END).astype(np.int64)
         target_position_TB = position_LB[1 + num_context :]
-        fresh_TB = (np.arange(len(target_position_TB)) >= CONTEXT)[:, None] | (start_B == 0)
+        fresh_TB = (np.arange(len(target_position_TB)) >= before)[:, None] | (start_B == 0)
         scored_TB = fresh_TB & (target_position_TB < len(ids))
         longest = int(np.max(np.nonzero(scored_TB.any(axis=1))[0])) + 1  # the last windows may end early
         words = torch.from_numpy(word_LB)
@@ -199,6 +200,7 @@ def _summarise(score_N: Tensor, normaliser_N: Tensor, target_N: Tensor, model: L
     assert ppl_f is not None  # a text without tokens is refused
     # A model that blew up still gets its perplexity, which is not finite either; a histogram needs numbers.
     counts, edges = np.histogram(normaliser_N[normaliser_N.isfinite()].numpy(), bins=HISTOGRAM_BINS)
+    before, seen = num_read_before(model), num_words_seen(model) or sys.maxsize
     return Evaluation(
         ppl_n=_perplexity(log_prob_n_N) if constant else None,
         ppl_f=ppl_f,
@@ -213,13 +215,18 @@ def _summarise(score_N: Tensor, normaliser_N: Tensor, target_N: Tensor, model: L
         num_tokens=len(target_N),
         num_oov=int((~known_N).sum()),
         num_sentences=int((target_N == END).sum()),
-        min_context=num_words_seen(model) or CONTEXT + 1,
-        max_context=num_words_seen(model) or CONTEXT + WINDOW,
+        min_context=min(before + 1, seen),
+        max_context=min(before + WINDOW, seen),
     )
 
 
+def num_read_before(model: LanguageModel) -> int:
+    """Count the words that are read before a window: half of those that a body attends to, at least."""
+    return max(CONTEXT, model.body.context // 2)
+
+
 def num_words_seen(model: LanguageModel) -> int | None:
-    """Tell how many words before it a word is predicted from; None for a body whose state keeps all of them."""
+    """Tell how many words before it a word is predicted from at most; None for a body whose state keeps all of them."""
     return model.body.num_words
 
 

@@ -16,7 +16,8 @@ class Body(Kind):
     family: str  # tables draw a line between families
     layers: str  # as the paper's Tables 1 and 3 write them, with names of settings in braces
     sizes: tuple[str, ...]  # the settings of `[model]` that decide the shapes of its weights
-    carries_state: bool  # from chunk to chunk, so that it reads on where the stream left off
+    carries_state: bool  # from chunk to chunk in training, so that it reads on where the stream left off
+    attends: bool = False  # to `context` words before a position, of which a chunk must have as many
     options: Mapping[str, Any] = field(default_factory=dict)
     tables: tuple[str, ...] = ()  # of the paper's, that it has rows in
     tables_with_softmax: tuple[str, ...] = ()  # where it has one for the full softmax, too
@@ -96,5 +97,16 @@ BODIES: Registry[Body] = Registry(
         # The paper could not run the softmax over 0.8M words; this one shows what it costs.
         tables_with_softmax=("ltcb", "obwb"),
         exports=_EXPORTS,
+    ),
+    Body(
+        name="transformer",
+        shown="Transformer",
+        help="decoder-only Transformer",
+        built_by="bnce.models.transformer:build",
+        family="transformer",
+        layers="{embedding_size}–{num_layers}×{hidden_size}(T)–V",
+        sizes=("embedding_size", "hidden_size", "num_layers", "num_heads"),
+        carries_state=False,
+        attends=True,
     ),
 )

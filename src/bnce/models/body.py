@@ -15,6 +15,7 @@ class Body(nn.Module):
 
     num_context = 0  # C: extra words that a chunk needs before its first position
     num_words: int | None = None  # that a position is predicted from; None: all before it
+    context = 0  # words that a position attends to, itself among them
     output_size: int  # D
 
     def initial_state(self, num_streams: int) -> State:

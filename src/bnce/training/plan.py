@@ -10,6 +10,7 @@ from bnce.config import RunConfig, TrainingConfig
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import training_streams
 from bnce.errors import UserError
+from bnce.kinds.bodies import BODIES
 from bnce.kinds.losses import LOSSES
 from bnce.losses import softmax_forms
 from bnce.noise import bent_by
@@ -57,6 +58,12 @@ def check_trainable(config: RunConfig, corpus: Corpus, device: torch.device | No
     if device is not None and kind.has_forms and loss.softmax != "auto":
         softmax_forms.get_form(loss.softmax, device)
     training_streams(training, corpus)
+    model = config.model
+    if BODIES.find(model.name).attends and model.context > training.num_steps:
+        raise UserError(
+            f"model.context is {model.context}, but a chunk of training.num_steps={training.num_steps} words never "
+            f"shows as many: set model.context={training.num_steps}, or raise training.num_steps."
+        )
     if kind.batch_is_noise and bent_by(loss.noise, loss.noise_power):
         drawing = " or ".join(other.name for other in LOSSES if other.draws == "must")
         raise UserError(

@@ -1,0 +1,198 @@
+"""A decoder-only Transformer: each position attends to itself and to the words before it, `context` of them in all.
+
+Pre-norm RMSNorm without learned scales, rotary positions, normalised queries and keys, squared ReLu. In training a
+chunk is read by itself, so `training.num_steps` is the most words that a position sees. Otherwise the state has the
+keys and values of the last `context` words of every stream, and each layer sees as many, however a text is cut.
+
+Legend: T time steps, B streams, E embedding, D hidden, H heads, K = D / H, W words in the state, L layers.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bnce import kernels
+from bnce.config import ModelConfig
+from bnce.machine.precision import sum_dtype
+from bnce.models.body import Body, State
+
+HEAD_SIZE = 64
+DEFAULT_CONTEXT = 128  # where no chunk says how many words there are
+WIDENING = 4  # of the layer between two residual streams
+SLOWEST = 10_000.0  # words of the slowest rotation, divided by 2π
+
+
+def build(config: ModelConfig) -> Transformer:
+    """Build one from its settings."""
+    size, num_heads = config.hidden_size, config.num_heads
+    if not num_heads:
+        num_heads = next(number for number in range(max(1, size // HEAD_SIZE), 0, -1) if size % number == 0)
+    context = config.context or DEFAULT_CONTEXT
+    return Transformer(config.embedding_size, size, config.num_layers, num_heads, context, config.dropout)
+
+
+class Transformer(Body):
+    """Layers of attention and a wide squared ReLu, around a residual stream."""
+
+    def __init__(
+        self, embedding_size: int, hidden_size: int, num_layers: int, num_heads: int, context: int, dropout: float
+    ) -> None:
+        super().__init__()
+        self.enter = None if embedding_size == hidden_size else nn.Linear(embedding_size, hidden_size, bias=False)
+        self.blocks = nn.ModuleList(Block(hidden_size, num_heads, dropout) for _ in range(num_layers))
+        self.dropout = nn.Dropout(dropout)
+        self.num_heads, self.context = num_heads, context
+        self.output_size = hidden_size
+        self.num_words = num_layers * (context - 1) + 1  # what a layer sees has seen as much itself
+        self._compiled_steps: int | None = None
+
+    def initial_state(self, num_streams: int) -> State:
+        """Make room for the words before a text, of which there are none; in training, nothing is carried on."""
+        if self.training:
+            return ()
+        like, D = self._weight, self.output_size
+        keys = torch.zeros(len(self.blocks), num_streams, self.context, D, dtype=like.dtype, device=like.device)
+        num_known = torch.zeros(1, num_streams, dtype=like.dtype, device=like.device)
+        return keys, keys.clone(), num_known
+
+    @property
+    def _weight(self) -> Tensor:
+        weight: Tensor = self.blocks[0].query_key_value.weight  # type: ignore[union-attr, assignment]
+        return weight
+
+    def forward(self, embedded_TBE: Tensor, state: State) -> tuple[Tensor, State]:
+        """Run T steps, alone or after the words of a state; the returned state is cut from the graph."""
+        stream_BTD = embedded_TBE.transpose(0, 1)
+        if self.enter is not None:
+            stream_BTD = self.enter(stream_BTD)
+        stream_BTD = self.dropout(_normed(stream_BTD))
+        hidden_BTD, after = self._alone(stream_BTD) if not state else self._after(stream_BTD, state)
+        return _normed(hidden_BTD).transpose(0, 1), after
+
+    def _alone(self, stream_BTD: Tensor) -> tuple[Tensor, State]:
+        turn = rotations(stream_BTD.shape[1], self.output_size // self.num_heads, stream_BTD)
+        T = stream_BTD.shape[1]
+        # One length is compiled, that of almost all chunks; the one at the end of an epoch is not worth the wait.
+        if self._compiled_steps is None and kernels.choose("dense", stream_BTD) is not None:
+            self._compiled_steps = T
+        block = _fast_block() if self._compiled_steps == T else run_block
+        for layer in self.blocks:
+            assert isinstance(layer, Block)
+            stream_BTD = block(layer, stream_BTD, *turn)
+        return stream_BTD, ()
+
+    def _after(self, stream_BTD: Tensor, state: State) -> tuple[Tensor, State]:
+        keys_LBWD, values_LBWD, known_1B = state
+        W, T = self.context, stream_BTD.shape[1]
+        turn = rotations(W + T, self.output_size // self.num_heads, stream_BTD)
+        place_S = torch.arange(W + T, device=known_1B.device)
+        place_T1 = place_S[W:].unsqueeze(1)
+        is_seen_TS = (place_S <= place_T1) & (place_S > place_T1 - W)
+        is_known_BS = place_S >= W - known_1B[0].unsqueeze(1)
+        is_seen_B1TS = (is_seen_TS & is_known_BS.unsqueeze(1)).unsqueeze(1)
+        keys, values = [], []
+        for number, layer in enumerate(self.blocks):
+            assert isinstance(layer, Block)
+            stream_BTD, key_BWD, value_BWD = layer.run_after(
+                stream_BTD, keys_LBWD[number], values_LBWD[number], is_seen_B1TS, turn
+            )
+            keys.append(key_BWD)
+            values.append(value_BWD)
+        known_1B = (known_1B + T).clamp(max=W)
+        return stream_BTD, (torch.stack(keys).detach(), torch.stack(values).detach(), known_1B)
+
+
+class Block(nn.Module):
+    """One layer: what attention finds, and what a wide squared ReLu makes of it, are added to the stream."""
+
+    def __init__(self, size: int, num_heads: int, dropout: float) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.query_key_value = nn.Linear(size, 3 * size, bias=False)
+        self.found = nn.Linear(size, size, bias=False)
+        self.up = nn.Linear(size, WIDENING * size, bias=False)
+        self.down = nn.Linear(WIDENING * size, size, bias=False)
+        self.dropout = nn.Dropout(dropout)
+        # A layer that adds nothing at the start lets the first steps train what is around it.
+        nn.init.zeros_(self.found.weight)
+        nn.init.zeros_(self.down.weight)
+
+    def split(self, stream_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Give queries, keys and values (B, T, H, K), queries and keys normalised."""
+        B, T, _ = stream_BTD.shape
+        parts = self.query_key_value(_normed(stream_BTD)).view(B, T, 3, self.num_heads, -1)
+        query, key, value = parts.unbind(2)
+        return _normed(query), _normed(key), value
+
+    def add(self, stream_BTD: Tensor, found_BHTK: Tensor) -> Tensor:
+        """Add what attention found, and the wide layer."""
+        stream_BTD = stream_BTD + self.dropout(self.found(found_BHTK.transpose(1, 2).flatten(2)))
+        wide = F.relu(self.up(_normed(stream_BTD))).square()
+        added: Tensor = stream_BTD + self.dropout(self.down(wide))
+        return added
+
+    def run_after(
+        self,
+        stream_BTD: Tensor,
+        key_BWD: Tensor,
+        value_BWD: Tensor,
+        is_seen_B1TS: Tensor,
+        turn: tuple[Tensor, Tensor],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Run the layer after words whose keys and values are known, and give those of the last ones."""
+        W = key_BWD.shape[1]
+        query, key, value = self.split(stream_BTD)
+        # Keys are kept as they are before they are turned: it is the distance between words that counts.
+        key_BSD = torch.cat([key_BWD.to(key.dtype), key.flatten(2)], 1)
+        value_BSD = torch.cat([value_BWD.to(value.dtype), value.flatten(2)], 1)
+        cosine, sine = turn
+        turned = rotate(key_BSD.unflatten(2, (self.num_heads, -1)), cosine, sine)
+        query = rotate(query, cosine[W:], sine[W:])
+        found = F.scaled_dot_product_attention(
+            query.transpose(1, 2),
+            turned.transpose(1, 2),
+            value_BSD.unflatten(2, (self.num_heads, -1)).transpose(1, 2),
+            attn_mask=is_seen_B1TS,
+        )
+        kept = key_BSD[:, -W:].to(key_BWD.dtype), value_BSD[:, -W:].to(value_BWD.dtype)
+        return self.add(stream_BTD, found), *kept
+
+
+def run_block(block: Block, stream_BTD: Tensor, cosine_TK: Tensor, sine_TK: Tensor) -> Tensor:
+    """Run a layer on a chunk by itself."""
+    query, key, value = block.split(stream_BTD)
+    query, key = rotate(query, cosine_TK, sine_TK), rotate(key, cosine_TK, sine_TK)
+    found = F.scaled_dot_product_attention(
+        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), is_causal=True
+    )
+    return block.add(stream_BTD, found)
+
+
+@functools.cache
+def _fast_block() -> Callable[[Block, Tensor, Tensor, Tensor], Tensor]:
+    """Let PyTorch compile a layer: what is between its products becomes a few kernels."""
+    return torch.compile(run_block, dynamic=False)
+
+
+def rotations(num_places: int, size: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Give cosine and sine (T, 1, K / 2) of the angles that places are turned by."""
+    dtype = sum_dtype(like.dtype)
+    speed = SLOWEST ** -(torch.arange(0, size - 1, 2, dtype=dtype, device=like.device) / size)
+    angle = torch.outer(torch.arange(num_places, dtype=dtype, device=like.device), speed).unsqueeze(1)
+    return angle.cos().to(like.dtype), angle.sin().to(like.dtype)
+
+
+def rotate(part_BTHK: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Turn pairs of numbers by the angles of their place, so that products depend on distances alone."""
+    half = cosine.shape[-1]
+    first, second, rest = part_BTHK[..., :half], part_BTHK[..., half : 2 * half], part_BTHK[..., 2 * half :]
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine, rest], -1).to(part_BTHK.dtype)
+
+
+def _normed(part: Tensor) -> Tensor:
+    return F.rms_norm(part, (part.shape[-1],))
