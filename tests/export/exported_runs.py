@@ -11,7 +11,7 @@ from bnce.corpus.store import Corpus
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import save_weights
 
-MODELS = ("ffnn", "rnn", "relu-rnn", "lstm", "relu-lstm")
+MODELS = ("ffnn", "rnn", "relu-rnn", "lstm", "relu-lstm", "transformer")
 
 
 def make_run(directory: Path, name: str, loss: str = "bnce", **model: Any) -> RunDirectory:

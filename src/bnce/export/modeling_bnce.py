@@ -24,7 +24,7 @@ END = 0  # the sentence end, which also stands before the first sentence
 
 
 class BnceConfig(PretrainedConfig):
-    """The sizes of a model; `body` is ffnn, rnn, relu-rnn, lstm or relu-lstm."""
+    """The sizes of a model; `body` is ffnn, rnn, relu-rnn, lstm, relu-lstm or transformer."""
 
     model_type = "bnce"
 
@@ -36,6 +36,9 @@ class BnceConfig(PretrainedConfig):
         hidden_size: int = 600,
         bottleneck_size: int = 400,
         order: int = 5,
+        num_layers: int = 6,
+        num_heads: int = 8,
+        context: int = 128,
         dropout: float = 0.0,
         log_z: float = 9.0,
         **others: Any,
@@ -46,6 +49,9 @@ class BnceConfig(PretrainedConfig):
         self.hidden_size = hidden_size
         self.bottleneck_size = bottleneck_size
         self.order = order
+        self.num_layers = num_layers
+        self.num_heads = num_heads
+        self.context = context
         self.dropout = dropout
         self.log_z = log_z
         special = {f"{name}_token_id": END for name in ("bos", "eos", "pad")}
@@ -55,7 +61,8 @@ class BnceConfig(PretrainedConfig):
 class WordState:
     """What the words so far have left behind, in the place where attention has its keys and values.
 
-    Parts have the texts in their second dimension: a recurrent layer's (1, B, H), or an n-gram's last words (C, B).
+    Parts have the texts in their second dimension: a recurrent layer's (1, B, H), an n-gram's last words (C, B), or the
+    keys and values of a Transformer's layers (N, B, W, D) and how many of the W words there are (1, B).
     """
 
     is_compileable = False
@@ -150,6 +157,111 @@ class FeedForward(nn.Module):
         return self.dropout(hidden_TBD), (words_LB[len(words_TB) :],)
 
 
+class Transformer(nn.Module):
+    """Layers that attend to the last `context` words, each with a wide squared ReLu."""
+
+    def __init__(self, config: BnceConfig) -> None:
+        super().__init__()
+        size, self.context = config.hidden_size, config.context
+        self.enter = None if config.embedding_size == size else nn.Linear(config.embedding_size, size, bias=False)
+        self.blocks = nn.ModuleList(Block(size, config.num_heads, config.dropout) for _ in range(config.num_layers))
+        self.dropout = nn.Dropout(config.dropout)
+        self.output_size, self.head_size = size, size // config.num_heads
+
+    def initial_state(self, words_TB: Tensor, like: Tensor) -> tuple[Tensor, ...]:
+        """Make room for the words before a text, of which there are none."""
+        B = words_TB.shape[1]
+        keys = like.new_zeros(len(self.blocks), B, self.context, self.output_size)
+        return keys, keys.clone(), like.new_zeros(1, B)
+
+    def forward(
+        self, words_TB: Tensor, embedding_VE: Tensor, state: tuple[Tensor, ...], real_TB: Tensor | None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Run T steps; where `real_TB` is false, a text stands still."""
+        embedded_TBE = embedding_VE[words_TB]
+        if real_TB is None:
+            return self._steps(embedded_TBE, state)
+        rows = []
+        for embedded_BE, real_B in zip(embedded_TBE, real_TB, strict=True):
+            row_1BD, after = self._steps(embedded_BE.unsqueeze(0), state)
+            rows.append(row_1BD)
+            state = tuple(
+                torch.where(real_B.reshape(1, -1, *[1] * (new.ndim - 2)), new, old)
+                for new, old in zip(after, state, strict=True)
+            )
+        return torch.cat(rows), state
+
+    def _steps(self, embedded_TBE: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        keys, values, known_1B = state
+        stream_BTD = embedded_TBE.transpose(0, 1)
+        if self.enter is not None:
+            stream_BTD = self.enter(stream_BTD)
+        stream_BTD = self.dropout(_normed(stream_BTD))
+        W, T, device = self.context, stream_BTD.shape[1], stream_BTD.device
+        place_S = torch.arange(W + T, device=device)
+        # A position sees the words up to itself, W of them at most, and none from before its text.
+        place_T1 = place_S[W:].unsqueeze(1)
+        is_seen_TS = (place_S <= place_T1) & (place_S > place_T1 - W)
+        is_seen_BTS = is_seen_TS & (place_S >= W - known_1B[0].unsqueeze(1)).unsqueeze(1)
+        speed = 10_000.0 ** -(torch.arange(0, self.head_size - 1, 2, device=device).float() / self.head_size)
+        angle = torch.outer(place_S.float(), speed).unsqueeze(1)
+        turn = angle.cos().to(stream_BTD.dtype), angle.sin().to(stream_BTD.dtype)
+        kept = []
+        for block, key_BWD, value_BWD in zip(self.blocks, keys, values, strict=True):
+            stream_BTD, *last = block(stream_BTD, key_BWD, value_BWD, is_seen_BTS.unsqueeze(1), turn)
+            kept.append(last)
+        after = tuple(torch.stack(parts) for parts in zip(*kept, strict=True))
+        return _normed(stream_BTD).transpose(0, 1), (*after, (known_1B + T).clamp(max=W))
+
+
+class Block(nn.Module):
+    """One layer of a Transformer; keys are kept as they are before they are turned by their places."""
+
+    def __init__(self, size: int, num_heads: int, dropout: float) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.query_key_value = nn.Linear(size, 3 * size, bias=False)
+        self.found = nn.Linear(size, size, bias=False)
+        self.up = nn.Linear(size, 4 * size, bias=False)
+        self.down = nn.Linear(4 * size, size, bias=False)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        stream_BTD: Tensor,
+        key_BWD: Tensor,
+        value_BWD: Tensor,
+        is_seen_B1TS: Tensor,
+        turn: tuple[Tensor, Tensor],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Add what attention finds and what a wide layer makes of it; also give the last keys and values."""
+        W = key_BWD.shape[1]
+        query, key, value = (
+            part.unflatten(2, (self.num_heads, -1)) for part in self.query_key_value(_normed(stream_BTD)).chunk(3, 2)
+        )
+        key_BSD = torch.cat([key_BWD, _normed(key).flatten(2)], 1)
+        value_BSD = torch.cat([value_BWD, value.flatten(2)], 1)
+        found = nn.functional.scaled_dot_product_attention(
+            _rotate(_normed(query), turn[0][W:], turn[1][W:]).transpose(1, 2),
+            _rotate(key_BSD.unflatten(2, (self.num_heads, -1)), *turn).transpose(1, 2),
+            value_BSD.unflatten(2, (self.num_heads, -1)).transpose(1, 2),
+            attn_mask=is_seen_B1TS,
+        )
+        stream_BTD = stream_BTD + self.dropout(self.found(found.transpose(1, 2).flatten(2)))
+        wide = torch.relu(self.up(_normed(stream_BTD))).square()
+        return stream_BTD + self.dropout(self.down(wide)), key_BSD[:, -W:], value_BSD[:, -W:]
+
+
+def _normed(part: Tensor) -> Tensor:
+    return nn.functional.rms_norm(part, (part.shape[-1],))
+
+
+def _rotate(part_BTHK: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    half = cosine.shape[-1]
+    first, second, rest = part_BTHK[..., :half], part_BTHK[..., half : 2 * half], part_BTHK[..., 2 * half :]
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine, rest], -1)
+
+
 class OutputTable(nn.Module):
     """One row and one bias a word, and the constant that scores are normalised by."""
 
@@ -172,7 +284,11 @@ class BnceForCausalLM(PreTrainedModel, GenerationMixin):
     def __init__(self, config: BnceConfig) -> None:
         super().__init__(config)
         self.embedding = nn.Parameter(torch.zeros(config.vocab_size, config.embedding_size))
-        self.body = FeedForward(config) if config.body == "ffnn" else Recurrent(config)
+        self.body: FeedForward | Recurrent | Transformer
+        if config.body == "ffnn":
+            self.body = FeedForward(config)
+        else:
+            self.body = Transformer(config) if config.body == "transformer" else Recurrent(config)
         self.output = OutputTable(self.body.output_size, config.vocab_size, config.log_z)
         self.post_init()
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from bnce.language_model import LanguageModel
 from bnce.models.feedforward import FeedForward
 from bnce.models.recurrent import Recurrent
+from bnce.models.transformer import Transformer
 
 OPSET = 17
 IR_VERSION = 8  # of the same time as the opset, so that runtimes some years old can read it
@@ -62,6 +63,7 @@ class Graph:
         self.weights: list[TensorProto] = []
         self.inputs: list[Any] = []
         self.outputs: list[Any] = []
+        self._constants: set[str] = set()
 
     def input(self, name: str, kind: int, shape: Sequence[Dimension]) -> str:
         """Declare an input; a dimension with a name may have any size."""
@@ -78,15 +80,28 @@ class Graph:
         return str(reference.name)
 
     def integers(self, *values: int) -> str:
-        """Make a small constant."""
-        name = f"integers_{len(self.weights)}"
-        self.weights.append(helper.make_tensor(name, TensorProto.INT64, [len(values)], values))
+        """Make a small constant, or give the one that is there."""
+        return self._constant("integers", TensorProto.INT64, [len(values)], values)
+
+    def number(self, value: float) -> str:
+        """Make a constant of one number, or give the one that is there."""
+        return self._constant("number", TensorProto.FLOAT, [], (value,))
+
+    def _constant(self, name: str, kind: int, shape: list[int], values: tuple[float, ...]) -> str:
+        name = "_".join([name, *map(str, values)])
+        if name not in self._constants:
+            self._constants.add(name)
+            self.weights.append(helper.make_tensor(name, kind, shape, values))
         return name
 
     def node(self, kind: str, *inputs: str, to: str | Sequence[str] = "", **attributes: Any) -> str:
-        """Append a node and give the name of its first output."""
+        """Append a node and give the name of its first output; `to_type` is what ONNX calls `to`."""
+        if "to_type" in attributes:
+            attributes["to"] = attributes.pop("to_type")
         outputs = [to or f"{kind.lower()}_{len(self.nodes)}"] if isinstance(to, str) else list(to)
-        self.nodes.append(helper.make_node(kind, list(inputs), outputs, **attributes))
+        node = helper.make_node(kind, list(inputs), outputs)
+        node.attribute.extend(helper.make_attribute(key, value) for key, value in attributes.items())
+        self.nodes.append(node)
         return outputs[0]
 
     def save(self, path: Path) -> None:
@@ -114,8 +129,9 @@ def write_graphs(model: LanguageModel, directory: Path) -> None:
 
 
 def state_names(model: LanguageModel) -> list[str]:
-    """Name the parts of the recurrent state, as the body's inputs; its outputs have `_after` added."""
-    return [f"state_{part}" for part, _ in zip("hc", model.initial_state(1), strict=False)]
+    """Name the parts of the state, as the body's inputs; its outputs have `_after` added."""
+    parts = ("keys", "values", "known") if isinstance(model.body, Transformer) else ("h", "c")
+    return [f"state_{part}" for part, _ in zip(parts, model.initial_state(1), strict=False)]
 
 
 def _body(model: LanguageModel, weights: WeightsFile) -> Graph:
@@ -126,6 +142,10 @@ def _body(model: LanguageModel, weights: WeightsFile) -> Graph:
     embedded_LBE = graph.node("Gather", graph.weight(weights.add("embedding", model.embedding)), ids_LB)
     if isinstance(model.body, FeedForward):
         _feed_forward(graph, weights, model.body, embedded_LBE)
+    elif isinstance(model.body, Transformer):
+        from bnce.export.onnx_transformer import add_transformer
+
+        add_transformer(graph, weights, model.body, ids_LB, embedded_LBE)
     else:
         assert isinstance(model.body, Recurrent)  # whatever else there is has no "onnx" in its record
         _recurrent(graph, weights, model.body, embedded_LBE, state_names(model))

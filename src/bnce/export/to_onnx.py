@@ -50,7 +50,10 @@ def export_onnx(run: RunDirectory, out: str | Path) -> dict[str, Any]:
             "vocab_size": len(run.vocabulary),
             "hidden_size": model.output.hidden_size,
             "num_context": model.num_context,
-            "state": {name: [1, "B", run.config.model.hidden_size] for name in state_names(model)},
+            "state": {
+                name: [part.shape[0], "B", *part.shape[2:]]
+                for name, part in zip(state_names(model), model.initial_state(1), strict=True)
+            },
             "log_z": float(model.output.log_z),
             "self_normalised": model.output.normalises,
             "end_id": END,
@@ -75,7 +78,7 @@ def compare(model: LanguageModel, directory: Path) -> dict[str, Any]:
     for num_steps, num_streams in _CHUNKS:
         input_LB = _random_words(model, generator, model.num_context + num_steps, num_streams)
         words_TBK = _random_words(model, generator, num_steps, num_streams, _NUM_WORDS)
-        state = tuple(torch.rand(part.shape, generator=generator) - 0.5 for part in model.initial_state(num_streams))
+        state = _random_state(model, generator, num_streams)
         hidden_TBD, after = model(input_LB, state)
         exact_TBD, exact_after = exact_body(model.embedding[input_LB].double(), tuple(part.double() for part in state))
         found = run_body(sessions["body"], input_LB, state)
@@ -118,6 +121,15 @@ def run_graph(session: Any, feed: Mapping[str, Tensor]) -> list[Tensor]:
     """Run a graph on tensors and give all of its outputs, in their order."""
     arrays = {name: tensor.numpy() for name, tensor in feed.items()}
     return [torch.from_numpy(np.asarray(array)) for array in session.run(None, arrays)]
+
+
+def _random_state(model: LanguageModel, generator: torch.Generator, num_streams: int) -> State:
+    """Make a state: any numbers for a recurrent layer; where words are counted, that after some words."""
+    start = model.initial_state(num_streams)
+    if not model.body.context:
+        return tuple(torch.rand(part.shape, generator=generator) - 0.5 for part in start)
+    state: State = model(_random_words(model, generator, 2 + model.body.context // 2, num_streams), start)[1]
+    return state
 
 
 def _random_words(model: LanguageModel, generator: torch.Generator, *shape: int) -> Tensor:

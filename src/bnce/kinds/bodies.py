@@ -108,5 +108,6 @@ BODIES: Registry[Body] = Registry(
         sizes=("embedding_size", "hidden_size", "num_layers", "num_heads"),
         carries_state=False,
         attends=True,
+        exports=_EXPORTS,
     ),
 )

@@ -179,10 +179,15 @@ def _fast_block() -> Callable[[Block, Tensor, Tensor, Tensor], Tensor]:
     return torch.compile(run_block, dynamic=False)
 
 
+def rotation_speeds(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Give the angle per place of each pair of numbers (K / 2,)."""
+    return SLOWEST ** -(torch.arange(0, size - 1, 2, dtype=dtype, device=device) / size)
+
+
 def rotations(num_places: int, size: int, like: Tensor) -> tuple[Tensor, Tensor]:
     """Give cosine and sine (T, 1, K / 2) of the angles that places are turned by."""
     dtype = sum_dtype(like.dtype)
-    speed = SLOWEST ** -(torch.arange(0, size - 1, 2, dtype=dtype, device=like.device) / size)
+    speed = rotation_speeds(size, dtype, like.device)
     angle = torch.outer(torch.arange(num_places, dtype=dtype, device=like.device), speed).unsqueeze(1)
     return angle.cos().to(like.dtype), angle.sin().to(like.dtype)
 
