@@ -78,9 +78,10 @@ class Transformer(Body):
         turn = rotations(stream_BTD.shape[1], self.output_size // self.num_heads, stream_BTD)
         T = stream_BTD.shape[1]
         # One length is compiled, that of almost all chunks; the one at the end of an epoch is not worth the wait.
-        if self._compiled_steps is None and kernels.choose("dense", stream_BTD) is not None:
+        is_compiled = kernels.choose("dense", stream_BTD) is not None
+        if is_compiled and self._compiled_steps is None:
             self._compiled_steps = T
-        block = _fast_block() if self._compiled_steps == T else run_block
+        block = _fast_block() if is_compiled and self._compiled_steps == T else run_block
         for layer in self.blocks:
             assert isinstance(layer, Block)
             stream_BTD = block(layer, stream_BTD, *turn)

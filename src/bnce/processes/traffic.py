@@ -50,8 +50,18 @@ class Traffic(Protocol):
 class _Numbering:
     """Numbers a step's words by who keeps their rows."""
 
-    def __init__(self, placement: Placement, capacity: int, device: torch.device, *, in_order: bool) -> None:
+    def __init__(
+        self,
+        world: World,
+        placement: Placement,
+        capacity: int,
+        wire: torch.dtype | None,
+        device: torch.device,
+        *,
+        in_order: bool,
+    ) -> None:
         """`in_order` numbers words in the order of the vocabulary, however many processes keep their rows."""
+        self.world, self.wire = world, wire
         self.placement, self.capacity, self.in_order = placement, capacity, in_order
         self.num_rows = placement.num_processes * capacity
         self.most_rows = torch.zeros((), dtype=torch.int64, device=device)
@@ -95,19 +105,6 @@ class _Numbering:
 class Replicated(_Numbering):
     """Every process has all rows."""
 
-    def __init__(
-        self,
-        world: World,
-        placement: Placement,
-        capacity: int,
-        wire: torch.dtype | None,
-        device: torch.device,
-        *,
-        in_order: bool,
-    ) -> None:
-        super().__init__(placement, capacity, device, in_order=in_order)
-        self.world, self.wire = world, wire
-
     def bring(self, tables: Sequence[Tensor], working: Sequence[Tensor]) -> None:
         """Read the rows here."""
         for table, rows_N in zip(tables, working, strict=True):
@@ -125,19 +122,6 @@ class Replicated(_Numbering):
 
 class Sharded(_Numbering):
     """Every process has some rows."""
-
-    def __init__(
-        self,
-        world: World,
-        placement: Placement,
-        capacity: int,
-        wire: torch.dtype | None,
-        device: torch.device,
-        *,
-        in_order: bool,
-    ) -> None:
-        super().__init__(placement, capacity, device, in_order=in_order)
-        self.world, self.wire = world, wire
 
     def bring(self, tables: Sequence[Tensor], working: Sequence[Tensor]) -> None:
         """Ask the owners of the rows for them, and answer what they ask for."""
