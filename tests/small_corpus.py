@@ -80,6 +80,9 @@ def small_model(name: str = "lstm", loss: str = "bnce", vocab_size: int = VOCAB_
     with torch.no_grad():
         network.embedding.normal_()
         network.output.weight.normal_()
+        for parameter in network.body.parameters():
+            if parameter.ndim == 2 and not parameter.any():  # a layer that adds nothing would hide what is before it
+                parameter.normal_(std=0.1)
     return network
 
 

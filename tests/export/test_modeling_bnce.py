@@ -26,7 +26,8 @@ def pair(request: pytest.FixtureRequest) -> tuple[LanguageModel, BnceForCausalLM
     """Give our model and theirs, with the same tensors under the same names."""
     name, order = request.param
     ours = small_model(name, order=order).eval()
-    theirs = BnceForCausalLM(BnceConfig(VOCAB_SIZE, name, order=order, **SIZES)).eval()
+    sizes = {**SIZES, "num_heads": getattr(ours.body, "num_heads", 0), "context": ours.body.context}
+    theirs = BnceForCausalLM(BnceConfig(VOCAB_SIZE, name, order=order, **sizes)).eval()
     theirs.load_state_dict(ours.state_dict())
     theirs.generation_config.suppress_tokens = [UNK]
     return ours, theirs
