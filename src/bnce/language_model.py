@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from bnce import rows
 from bnce.config import LossConfig, ModelConfig
+from bnce.kinds.bodies import BODIES
 from bnce.models import State, build_body
 from bnce.noise import Noise, without_values
 from bnce.output_layer import OutputLayer
@@ -23,7 +24,8 @@ class LanguageModel(nn.Module):
     def __init__(self, model: ModelConfig, loss: LossConfig, noise: Noise) -> None:
         super().__init__()
         vocab_size = len(noise)
-        self.embedding = nn.Parameter(torch.empty(vocab_size, model.embedding_size).uniform_(-0.1, 0.1))
+        reach = BODIES.find(model.name).embedding_range
+        self.embedding = nn.Parameter(torch.empty(vocab_size, model.embedding_size).uniform_(-reach, reach))
         self.sparse = True  # whether the embedding's gradient is row-wise
         self.body = build_body(model)
         self.output = OutputLayer(

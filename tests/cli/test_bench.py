@@ -17,7 +17,16 @@ QUICK = ["--rounds", 1, "--seconds", 0.01, "--device", "cpu", *settings()]
 
 def test_every_loss_at_every_size(bnce: Command) -> None:
     record = bnce("bench", "--vocab-sizes", "200,2_000", *QUICK, "--json").json
-    assert {"recipe", "device", "torch", "bnce", "num_rounds", "round_seconds", "measurements"} == set(record)
+    assert {
+        "recipe",
+        "device",
+        "torch",
+        "bnce",
+        "num_rounds",
+        "round_seconds",
+        "matmul_teraflops",
+        "measurements",
+    } == set(record)
     measured = record["measurements"]
     assert [(item["vocab_size"], item["loss"]) for item in measured] == [
         (size, loss) for size in (200, 2000) for loss in ("softmax", "nce", "snce", "bnce", "chunk-bnce")
@@ -50,6 +59,21 @@ def test_a_table_for_people(bnce: Command, monkeypatch: pytest.MonkeyPatch) -> N
     assert all("2,000" in row and "8 × 5" in row for row in rows)
     assert "…" not in outcome.stdout
     assert "Median of 1 rounds of 0.01 s" in outcome.stdout
+
+
+def test_the_table_of_a_gpu_has_the_share_of_the_matmul_rate(bnce: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    item = {"model": "transformer", "loss": "chunk-bnce", "softmax": None, "num_noise": 0, "vocab_size": 80_000}
+    speed = {"words_per_second": 2.1e6, "spread": 0.01, "step_seconds": 0.004, "speedup_over_softmax": 2.2}
+    measured = [{**item, **speed, "batch_size": 64, "num_steps": 128, "matmul_share": 0.416}]
+    conditions = {"device": "a GPU", "torch": "2", "num_rounds": 5, "round_seconds": 0.5, "matmul_teraflops": 700.0}
+    monkeypatch.setattr("bnce.measure.bench.bench", lambda *given, **options: {**conditions, "measurements": measured})
+    outcome = bnce("bench", "transformer", "--models", "transformer", "--losses", "chunk-bnce", *QUICK)
+    assert outcome.status == 0, outcome.stderr
+    (row,) = [line for line in outcome.stdout.splitlines() if "64 × 128" in line]
+    assert row.split()[-1] == "42%"
+    assert " K " not in outcome.stdout, "no loss draws noise"
+    assert "as a share of the 700 TFLOP/s" in " ".join(outcome.stdout.split())
 
 
 @pytest.mark.parametrize(

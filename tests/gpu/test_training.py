@@ -27,6 +27,7 @@ CONDITIONS = [
     ("lstm", "snce", "rowwise"),
     ("relu-lstm", "bnce", "rowwise-adam"),
     ("ffnn", "softmax", "rowwise-adam"),
+    ("transformer", "chunk-bnce", "rowwise-adam"),
 ]
 RATES = {"rowwise": 0.05, "rowwise-adam": 0.0025}
 
@@ -58,6 +59,8 @@ class Training:
         sizes = ["model.embedding_size=24", "model.hidden_size=40", "model.bottleneck_size=32"]
         rates = [f"optimiser.learning_rate={RATES[optimiser]}", "optimiser.body_learning_rate=0.001"]
         dropout = ["model.dropout=0.1"] if deterministic else []
+        if model == "transformer":
+            sizes.append("model.num_layers=2")
         config = load_recipe(
             "demo", model=model, loss=loss, settings=[f"optimiser.name={optimiser}", *sizes, *rates, *dropout]
         )
@@ -90,6 +93,7 @@ def distance(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
     return float(sum((found[name] - expected[name]).double().square().sum() for name in expected)) ** 0.5
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what PyTorch's compiler imports
 @pytest.mark.parametrize(("model", "loss", "optimiser"), CONDITIONS)
 def test_agrees_with_the_cpu_within_the_error_of_bf16(model: str, loss: str, optimiser: str) -> None:
     exact = Training(model, loss, CPU, "float32", optimiser=optimiser)
@@ -105,6 +109,7 @@ def test_agrees_with_the_cpu_within_the_error_of_bf16(model: str, loss: str, opt
     assert abs(fast_loss - exact_loss) <= tolerance
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what PyTorch's compiler imports
 @pytest.mark.parametrize(("model", "loss", "optimiser"), CONDITIONS)
 def test_deterministic_training_resumes_to_the_bit(model: str, loss: str, optimiser: str) -> None:
     whole = Training(model, loss, GPU, "bf16", deterministic=True, optimiser=optimiser)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 import math
@@ -174,7 +175,8 @@ def test_it_is_no_row_of_the_papers_tables(monkeypatch: pytest.MonkeyPatch) -> N
     def bench(configs: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
         asked.extend((config.model.name, config.loss.name) for config, _ in configs)
         item = {"words_per_second": 1.0, "teraflops": 1.0}
-        return {"measurements": [{**item, "loss": config.loss.name} for config, _ in configs]}
+        measured = [{**item, "loss": config.loss.name} for config, _ in configs]
+        return {"measurements": measured, "matmul_teraflops": None}
 
     monkeypatch.setattr("bnce.measure.paper.bench", bench)
     assert len(bench_paper(torch.device("cpu"))["measurements"]) == len(asked) == 2 * 5 * 4
@@ -183,7 +185,8 @@ def test_it_is_no_row_of_the_papers_tables(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_model_without_figures_in_the_paper_has_no_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
     item = {"words_per_second": 1.0, "teraflops": 1.0, "loss": "bnce"}
-    monkeypatch.setattr("bnce.measure.paper.bench", lambda *given, **options: {"measurements": [dict(item)]})
+    result = {"measurements": [item], "matmul_teraflops": None}
+    monkeypatch.setattr("bnce.measure.paper.bench", lambda *given, **options: copy.deepcopy(result))
     monkeypatch.delitem(PAPER_WORDS_PER_SECOND["ltcb"], "rnn")
     rows = bench_paper(torch.device("cpu"))["measurements"]
     assert [row["speedup_over_paper"] is None for row in rows].count(True) == 1

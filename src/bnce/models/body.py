@@ -25,3 +25,7 @@ class Body(nn.Module):
     def forward(self, embedded_LBE: Tensor, state: State) -> tuple[Tensor, State]:
         """Map C + T embedded words to T hidden rows, and give the state after them, cut from the graph."""
         raise NotImplementedError
+
+    def products_per_word(self, num_steps: int) -> float:
+        """Count the multiply-adds of the matrix products that a word's forward pass through T steps needs."""
+        return sum(parameter.numel() for parameter in self.parameters() if parameter.ndim == 2)

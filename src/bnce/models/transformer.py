@@ -60,6 +60,10 @@ class Transformer(Body):
         num_known = torch.zeros(1, num_streams, dtype=like.dtype, device=like.device)
         return keys, keys.clone(), num_known
 
+    def products_per_word(self, num_steps: int) -> float:
+        """Count, beside those of the weights, the products with the keys and values of half a chunk on average."""
+        return super().products_per_word(num_steps) + len(self.blocks) * (num_steps + 1) * self.output_size
+
     @property
     def _weight(self) -> Tensor:
         weight: Tensor = self.blocks[0].query_key_value.weight  # type: ignore[union-attr, assignment]
