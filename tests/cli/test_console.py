@@ -126,6 +126,11 @@ def test_every_command_explains_itself_with_examples(bnce: Command) -> None:
         (["trian"], "'trian'"),
         (["train", "--modle", "lstm"], "--modle"),
         (["train", "wiki", "--device"], "'?--device'? requires an argument: see 'bnce train --help'"),
+        (
+            ["experiment", "ltcb", "--corpus", "--out", "g"],
+            "'--corpus' requires an argument, but the option '--out' follows it: see 'bnce experiment --help'",
+        ),
+        (["ngram", "text", "-o", "--json"], "'-o' requires an argument, but the option '--json' follows it"),
         (["ngram", "text"], "Missing option '--out' / '-o': see 'bnce ngram --help'"),
         (["interpolate"], "Missing "),
         (["evaluate", "run", "--max-tokens", "many"], "--max-tokens received 'many': .*integer"),

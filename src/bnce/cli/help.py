@@ -1,12 +1,14 @@
-"""How `--help` looks: plain text that fits 80 columns, the same with every version of typer."""
+"""How a command reads its line, and how `--help` looks: plain text in 80 columns, the same with every typer."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from bnce.errors import UserError
 from bnce.machine.packages import lacking
 
 # What typer adds to names and help texts: types after a metavar, braces around required arguments, and ranges, which
@@ -19,6 +21,31 @@ _EMPTY = re.compile(r"  \[\]$")
 
 class HelpCommand(TyperCommand):
     """A command whose options stand in sections, each name with its value and what it does."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read what was typed; an option whose value was left out does not take the next option for it."""
+        if not ctx.resilient_parsing:  # a shell asks how a line could go on
+            self._refuse_missing_values(ctx, args)
+        return list(super().parse_args(ctx, args))
+
+    def _refuse_missing_values(self, ctx: Any, args: Sequence[str]) -> None:
+        options: dict[str, Any] = {
+            name: parameter
+            for parameter in self.get_params(ctx)
+            if parameter.param_type_name == "option"
+            for name in (*parameter.opts, *parameter.secondary_opts)
+        }
+        words = iter(args)
+        for name in words:
+            if name == "--":
+                return
+            if name in options and not (options[name].is_flag or options[name].count):
+                value = next(words, None)
+                if value in options:
+                    raise UserError(
+                        f"Option '{name}' requires an argument, but the option '{value}' follows it: "
+                        f"see '{ctx.command_path} --help'."
+                    )
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Give the parts of the usage line: RUN, [FILE], SOURCE..."""
