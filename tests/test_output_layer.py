@@ -332,6 +332,17 @@ def test_log_probs_can_be_trained_through() -> None:
     torch.testing.assert_close(trained.weight.grad, plain.weight.grad, rtol=0, atol=32 * EPS)
 
 
+@pytest.mark.parametrize("word", [V, -1, -V])
+@pytest.mark.parametrize("normalised", [True, False])
+def test_log_probs_of_what_is_no_word_are_refused(word: int, normalised: bool) -> None:
+    """Minus one would be the last word of the table, and nobody would notice."""
+    hidden_ND, word_N = hidden_and_targets(6)
+    word_N[2] = word
+    told = f"words hold {word}, but the layer has {V} words: give ids from 0 to {V - 1}."
+    assert refusal(build().log_probs, hidden_ND, word_N, normalised) == told
+    assert refusal(build().log_probs, hidden_ND, word_N.unsqueeze(1).expand(6, 3), normalised) == told
+
+
 def test_only_the_softmax_does_not_learn_to_be_normalised_by_z() -> None:
     assert [loss for loss in LOSSES.names if not build(loss).normalises] == ["softmax"]
 

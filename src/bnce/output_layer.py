@@ -241,8 +241,8 @@ class OutputLayer(nn.Module):
         )
         return found
 
-    def _in_range(self, target_TB: Tensor) -> Tensor:
-        """Refuse targets that are not word ids. On a GPU that would stall the host: kernels look, and tell later."""
+    def _in_range(self, target_TB: Tensor, name: str = "targets") -> Tensor:
+        """Refuse what is not a word id. On a GPU that would stall the host: kernels look, and tell later."""
         if torch.compiler.is_compiling():
             # Compiled code refuses an id that is too large, but counts a negative one from the end of the table.
             return torch.where(target_TB < 0, self.vocab_size, target_TB)
@@ -250,15 +250,12 @@ class OutputLayer(nn.Module):
             return target_TB
         least, most = target_TB.aminmax()
         if least < 0 or most >= self.vocab_size:
-            raise UserError(f"targets hold {int(least if least < 0 else most)}, {self._words_there_are}.")
+            raise UserError(f"{name} hold {int(least if least < 0 else most)}, {self._words_there_are(name)}.")
         return target_TB
 
-    @property
-    def _words_there_are(self) -> str:
-        return (
-            f"but the layer has {self.vocab_size} words: give ids from 0 to {self.vocab_size - 1}, "
-            f"or {self.ignore_index} for a position that does not count"
-        )
+    def _words_there_are(self, name: str = "targets") -> str:
+        told = f"but the layer has {self.vocab_size} words: give ids from 0 to {self.vocab_size - 1}"
+        return told if name == "words" else f"{told}, or {self.ignore_index} for a position that does not count"
 
     def check(self) -> None:
         """Wait for the GPU, and raise if a step so far had targets for which the loss is NaN.
@@ -274,7 +271,7 @@ class OutputLayer(nn.Module):
         if wrong is None:
             return
         if wrong.target:
-            raise UserError(f"The targets of an earlier step held {wrong.target}, {self._words_there_are}.")
+            raise UserError(f"The targets of an earlier step held {wrong.target}, {self._words_there_are()}.")
         most = self.max_distinct_targets
         bound = "targets that follow the noise have" if most is None else f"max_distinct_targets says ({most})"
         raise UserError(
@@ -331,7 +328,8 @@ class OutputLayer(nn.Module):
         """Compute ln p(word | hidden) for words (…) or (…, k) beside hidden (…, D).
 
         Normalised is Eq. (1), a pass over the vocabulary in bounded memory; otherwise Eq. (2), which reads the rows
-        of the given words and no others.
+        of the given words and no others. A number that is no word is refused; on a GPU, which would have to
+        wait to know, its answer is NaN.
         """
         several = words.ndim == hidden.ndim
         if hidden.shape[:-1] != (words.shape[:-1] if several else words.shape) or hidden.shape[-1] != self.hidden_size:
@@ -341,7 +339,11 @@ class OutputLayer(nn.Module):
             )
         hidden_ND = hidden.reshape(-1, self.hidden_size)
         words_NK = words.reshape(len(hidden_ND), words.shape[-1] if several else 1)
-        score_NK = self.scores(hidden_ND, words_NK)
+        if words.device.type == "cpu" or torch.compiler.is_compiling():
+            score_NK = self.scores(hidden_ND, self._in_range(words_NK, "words"))
+        else:
+            is_word_NK = (words_NK >= 0) & (words_NK < self.vocab_size)
+            score_NK = self.scores(hidden_ND, words_NK.where(is_word_NK, 0)).where(is_word_NK, torch.nan)
         if normalised:
             score_NK = score_NK - self.log_normaliser(hidden_ND).unsqueeze(1)
         else:

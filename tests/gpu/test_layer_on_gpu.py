@@ -63,6 +63,18 @@ def test_a_target_that_is_no_word_gives_nan_and_the_next_call_says_why(loss: str
         layer(hidden, target)
 
 
+@pytest.mark.parametrize("wrong", [-1, V])
+def test_the_log_probability_of_what_is_no_word_is_nan_and_makes_nobody_wait(wrong: int) -> None:
+    layer, (hidden, target) = make("bnce"), batch()
+    expected = layer.log_probs(hidden, target)
+    target[3, 4] = wrong
+    with no_waiting():
+        found = layer.log_probs(hidden, target)
+    assert found[3, 4].isnan()
+    expected[3, 4] = torch.nan
+    torch.testing.assert_close(found, expected, equal_nan=True)
+
+
 def test_more_different_targets_than_the_noise_has_are_told() -> None:
     layer, (hidden, _) = make("chunk-bnce"), batch()
     target = torch.arange(T * B, device=GPU).reshape(T, B) % V
