@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 
 import pytest
 import torch
@@ -172,3 +173,12 @@ def test_what_is_out_of_range_is_refused(kind: type[RowOptimizer]) -> None:
         RowwiseAdam([new_table()], beta2=1.0)
     with pytest.raises(UserError, match="initial_accumulator is -1"):
         RowwiseAdagrad([new_table()], initial_accumulator=-1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_they_do_not_load_the_compiler(kind: type[RowOptimizer], monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's own would, in code that compiles nothing: it takes as long as loading PyTorch."""
+    monkeypatch.delattr(torch.optim.Optimizer.add_param_group.__wrapped__, "__dynamo_disable", raising=False)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch._dynamo", None)
+    table = new_table()
+    train(kind([table]), table, sparse=True)

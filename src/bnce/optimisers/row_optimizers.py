@@ -45,6 +45,12 @@ class RowOptimizer(torch.optim.Optimizer):
             raise UserError(f"eps is {defaults['eps']}: it must be above 0.")
         super().__init__(params, defaults)
 
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group, as any optimiser of PyTorch."""
+        # Without the wrapper, which only compiled code needs and which imports the compiler: a second or two.
+        add = torch.optim.Optimizer.add_param_group
+        getattr(add, "__wrapped__", add)(self, param_group)
+
     def start(self) -> None:
         """Make the state of every parameter now, and not at its first gradient."""
         for group in self.param_groups:
