@@ -17,7 +17,7 @@ from bnce.corpus.store import Corpus
 from bnce.machine.world import ProcessLostError, World
 from bnce.processes.traffic import Sharded
 from bnce.runs.directory import RunDirectory
-from bnce.training import trainer as training
+from bnce.training import checkpoints
 from bnce.training.plan import create_run
 from bnce.training.run import run_training
 
@@ -93,7 +93,7 @@ def train(
 
 def _arm(die: str) -> None:
     """Have this process killed in a step after some, or when it saves for the second time."""
-    owner, name, at = (Sharded, "send_back", 25) if die == "step" else (training, "write_part", 2)
+    owner, name, at = (Sharded, "send_back", 8) if die == "step" else (checkpoints, "write_part", 2)
     plain, calls = getattr(owner, name), itertools.count(1)
 
     def kill_self(*arguments: Any) -> Any:

@@ -27,6 +27,7 @@ from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, STATE_FORMAT, read_te
 from bnce.runs.directory import RunDirectory
 from bnce.runs.metrics import read_metrics
 from bnce.runs.model_file import save_weights
+from bnce.training import checkpoints
 from bnce.training import clock as training_clock
 from bnce.training import trainer as trainer_module
 from bnce.training.step import TrainingStep
@@ -468,13 +469,13 @@ class TestClock:
         self, corpus: Corpus, names: Iterator[Path], clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         saved = []
-        save_state = trainer_module.save_state
+        save_state = checkpoints.save_state
 
         def spy(directory: Path, step: int, *arguments: Any) -> Path:
             saved.append(step)
             return save_state(directory, step, *arguments)
 
-        monkeypatch.setattr(trainer_module, "save_state", spy)
+        monkeypatch.setattr(checkpoints, "save_state", spy)
         trainer = make_trainer(names, corpus, training={"checkpoint_seconds": 20.0})
         assert trainer.train()
         # After an evaluation, which saves, the twenty seconds begin anew.

@@ -5,14 +5,9 @@ A run is decided by its config, its corpus and its seed: checkpoints, evaluation
 
 from __future__ import annotations
 
-import functools
 import math
-import secrets
-import signal
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,32 +17,26 @@ from torch import Tensor
 from bnce.config import RunConfig, read_config
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import open_streams, training_streams
-from bnce.errors import NotFiniteError, UserError
+from bnce.errors import NotFiniteError
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.kinds.losses import LOSSES
 from bnce.kinds.optimisers import OPTIMISERS
 from bnce.losses import softmax_forms
-from bnce.machine.devices import describe_device, synchronize
+from bnce.machine.devices import describe_device
 from bnce.machine.memory import peak_memory_bytes, reset_peak_memory
 from bnce.machine.stopping import HeldSignals, Stopped, hold_signals
 from bnce.machine.world import World
 from bnce.optimisers.schedule import Schedule
-from bnce.runs.checkpoint import load_newest_state, part_file, save_state, state_file, state_files, write_part
 from bnce.runs.directory import RunDirectory
-from bnce.runs.metrics import METRICS_FILE, append_metrics, keep_metrics_up_to, read_metrics
+from bnce.runs.metrics import append_metrics, read_metrics
 from bnce.runs.model_file import build_model, save_weights
-from bnce.runs.resuming import (
-    advise_lower_rates,
-    check_corpus,
-    check_state,
-    find_differences,
-    remove_leftovers,
-    settings_of_state,
-)
+from bnce.runs.resuming import advise_lower_rates, check_corpus, find_differences, settings_of_state
+from bnce.training.checkpoints import Checkpoints
 from bnce.training.clock import TrainingClock
 from bnce.training.network import Network
 from bnce.training.observer import Observer
 from bnce.training.progress import Progress
+from bnce.training.together import Together
 
 # How often the loss is read back and looked at; a GPU should not have to wait for the host.
 CHECK_EVERY_STEPS = {"cpu": 1, "cuda": 50}
@@ -76,6 +65,7 @@ class Trainer:
         torch.manual_seed(training.seed)
         self.network = Network(build_model(run), self.config, device, self.world)
         self.model, self.optimiser, self.training_step = self.network.model, self.network.optimiser, self.network.step
+        self.together = Together(self.network, device, self.world)
         train_ids = training_streams(training, corpus).ids
         self.streams = open_streams(
             train_ids,
@@ -87,34 +77,15 @@ class Trainer:
         )
         self.loss = LOSSES.find(self.config.loss.name)
         if self.loss.merges_targets:
-            self.model.output.set_form(max_distinct_targets=self._max_distinct_targets())
+            self.model.output.set_form(max_distinct_targets=self.together.max_distinct_targets(self.streams))
         self.valid_ids = corpus.split("valid")[: training.max_valid_tokens or None]
         self.total_steps = training.epochs * len(self.streams)
         self.schedule = Schedule(self.config.optimiser, self.total_steps)
         self.clock = TrainingClock(device)
         # A model to start from is evaluated before the first step, and may stay the best.
         self.progress = Progress(evaluated_step=-1 if self.config.init else 0, devices=[describe_device(device)])
-        self.last_checkpoint: Path | None = None
+        self.checkpoints = Checkpoints(run, self.network, self.clock, self.schedule, device, self.world)
         self._loss_total = 0.0  # since the last evaluation, over all processes, when it was last read
-
-    def _breakable(self, signals: HeldSignals) -> Callable[[], AbstractContextManager[None]]:
-        """Say what may be broken off by a signal: nothing that other processes take part in."""
-        return signals.let_through if self.world.is_alone else nullcontext
-
-    def _progress(self, split: str, signals: HeldSignals) -> Callable[[int, int], None]:
-        """Tell of an evaluation; where many processes evaluate, they stop together."""
-
-        def tell(num_done: int, num_tokens: int) -> None:
-            self.observer.evaluating(split, num_done, num_tokens)
-            if not self.world.is_alone and self.world.any({"stops": signals()})["stops"]:
-                raise Stopped(signals.number or signal.SIGTERM)
-
-        return tell
-
-    def _max_distinct_targets(self) -> int | None:
-        """Count the different targets of any group's chunk that has most of them, over all processes."""
-        most = self.streams.max_distinct_targets(self.network.num_groups)
-        return None if most is None else int(self.world.gather(torch.tensor([most]), "control").max())
 
     def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
         """Start from another run's model."""
@@ -177,7 +148,7 @@ class Trainer:
             chunk = self.streams.chunk(index)
             is_startup = self.training_step.starts_up
             self.training_step(
-                chunk, self.schedule.factor(self.progress.step), self._breakable(signals), self.progress.step
+                chunk, self.schedule.factor(self.progress.step), self.together.breakable(signals), self.progress.step
             )
             self.progress.step += 1
             num_tokens = chunk.target_TB.numel() * self.world.size
@@ -185,18 +156,14 @@ class Trainer:
             self.clock.count(num_tokens, is_startup=is_startup)
             is_checked = self.progress.step % check_every == 0
             if is_checked:
-                self._settle()
+                self.together.settle()
                 self._check_finite()
                 self._tell()
             evaluates = self._evaluation_due()
             saves = time.monotonic() - last_saved >= self.config.training.checkpoint_seconds
-            stops = should_stop()
-            if not self.world.is_alone:
-                # What the clock or a signal says differs between processes: they agree, and now and then is enough.
-                agreed = self.world.any({"saves": saves, "stops": stops}) if is_checked or evaluates else {}
-                saves, stops = agreed.get("saves", False), agreed.get("stops", False)
+            saves, stops = self.together.agree(saves, should_stop(), now=is_checked or evaluates)
             if evaluates or saves or stops:
-                self._settle()
+                self.together.settle()
                 self.clock.pause()
                 self._check_finite()
                 self._check_parameters()
@@ -222,40 +189,24 @@ class Trainer:
         """Whether validation has not become better for as many evaluations as the settings allow."""
         return 0 < self.config.training.stop_after <= self.progress.evaluations_without_better
 
-    def _settle(self) -> None:
-        """Let the device come to the end of what it was given, as far as other processes let it."""
-        with self.world.patience():
-            synchronize(self.device)
-
     def _check_finite(self) -> None:
-        self._loss_total = float(self.world.sum_(self.training_step.loss_total.clone(), "control"))
-        self._check_room()
+        self._loss_total = self.together.loss_total()
+        self.together.check_room()
         loss, norm = self._loss_total, float(self.training_step.norm)
         if not math.isfinite(loss) or not math.isfinite(norm):
             self.model.output.check()  # may know a better reason
             raise self._not_finite("loss" if not math.isfinite(loss) else "gradient", self.progress.step - 1)
 
-    def _check_room(self) -> None:
-        """Refuse to go on where rows that a step needed were left out."""
-        asked = torch.tensor([self.network.too_many_rows() or 0])
-        most = int(self.world.gather(asked, "control").max()) if self.network.tables is not None else 0
-        if most:
-            raise UserError(
-                f"A step needed {most:,} rows of one process, but there is room for "
-                f"{self.network.tables.traffic.capacity:,}: continue with training.row_capacity="  # type: ignore[union-attr]
-                f"{most + most // 4}, from the newest checkpoint."
-            )
-
     def _check_parameters(self) -> None:
         """Check what the last step computed, which its loss does not show: a checkpoint must be usable."""
-        if self.world.any({"bad": not self.network.is_finite()})["bad"]:
+        if not self.together.is_finite():
             raise self._not_finite("model", self.progress.step - 1)
 
     def _not_finite(self, what: str, index: int) -> NotFiniteError:
         """Explain a run that blew up in the step with this number, counted from 0."""
         rate = self.config.optimiser.learning_rate * self.schedule.factor(index)
         has_figures = bool(read_metrics(self.run.path).records)
-        advice = advise_lower_rates(self.run.path, self.config.optimiser, self.last_checkpoint, has_figures)
+        advice = advise_lower_rates(self.run.path, self.config.optimiser, self.checkpoints.newest, has_figures)
         return NotFiniteError(f"The {what} is no longer finite at step {index + 1} (learning rate {rate:g}): {advice}")
 
     def _evaluation_due(self) -> bool:
@@ -270,14 +221,12 @@ class Trainer:
 
     def _evaluate(self, signals: HeldSignals) -> None:
         """Measure the model on validation, keep it if it is the best so far, and write down what was found."""
-        with self._breakable(signals)(), self.network.as_whole() as model:
-            result = evaluate(model, self.valid_ids, progress=self._progress("valid", signals), world=self.world)
+        with self.together.breakable(signals)(), self.network.as_whole() as model:
+            result = evaluate(
+                model, self.valid_ids, progress=self.together.telling(self.observer, "valid", signals), world=self.world
+            )
         if not math.isfinite(result.ppl_f):
-            # The state that was saved for this evaluation is none to go on from.
-            if self.world.is_first:
-                state_file(self.run.path, self.progress.step).unlink(missing_ok=True)
-            self.world.wait()
-            self.last_checkpoint = max(state_files(self.run.path), default=None)
+            self.checkpoints.drop(self.progress)  # the state that was saved for this evaluation
             raise self._not_finite("validation perplexity", self.progress.step - 1)
         record = self._metrics(result)
         if result.ppl_f < self.progress.best_perplexity:
@@ -369,65 +318,22 @@ class Trainer:
 
     def save(self) -> None:
         """Write everything that the rest of the run depends on."""
-        tensors, own_rows = self.network.state()
-        tensors["random.cpu"] = torch.get_rng_state()
-        if self.device.type == "cuda" and self.network.tables is None:  # others seed each step
-            tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
-        record = {
-            **self.progress.to_record(),
-            **self.clock.state(),
-            "grad_norm": float(self.training_step.norm),
-            "schedule": self.schedule.state(),
-        }
-        path, step, parts = self.run.path, self.progress.step, []
-        if own_rows:
-            mark = self.world.share(secrets.token_hex(4))
-            parts = [part_file(path, step, mark, rank, self.world.size) for rank in range(self.world.size)]
-            write_part(parts[self.world.rank], own_rows)
-            self.world.wait()
-        if self.world.is_first:
-            save_state(path, step, tensors, record, self.run.origin, parts)
-        self.world.wait()
-        self.last_checkpoint = state_file(path, step)
+        self.checkpoints.save(self.progress)
 
     def save_if_needed(self) -> None:
         """Write the state unless it is the one on disk."""
-        if self.last_checkpoint != state_file(self.run.path, self.progress.step):
+        if not self.checkpoints.has(self.progress):
             self.save()
 
     def resume(self) -> None:
         """Go back to the newest state that is whole, or to the start of a run that was stopped before its first."""
-        if self.world.is_first:
-            remove_leftovers(self.run.path)
-        self.world.wait()
-        if not state_files(self.run.path):
-            self.observer.noticed(f"'{self.run.path}' has no checkpoint yet: training starts at the first step.")
-            if self.world.is_first:
-                self.run.write_config()
+        state = self.checkpoints.load(self.observer)
+        if state is None:
             return
-        state, refused = load_newest_state(self.run.path, functools.partial(check_state, self.run))
-        for sentence in refused:
-            self.observer.noticed(f"{sentence} The previous checkpoint is used.")
-        tensors, record = state.tensors, state.record
-        self.network.load_state(tensors)
-        self._loss_total = float(tensors["step.loss_total"])
-        torch.set_rng_state(tensors["random.cpu"])
-        if self.device.type == "cuda" and "random.cuda" in tensors:
-            torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
-        self.clock.load_state(record)
-        self.training_step.norm.fill_(record.get("grad_norm", 0.0))
-        self.schedule.load_state(record["schedule"])
-        here, self.progress = self.progress.devices[-1], Progress.from_record(record)
+        self._loss_total = float(state.tensors["step.loss_total"])
+        here, self.progress = self.progress.devices[-1], Progress.from_record(state.record)
         self._note_device(here)
-        self.last_checkpoint = state.path
-        self.world.wait()  # nobody is reading any more
-        if self.world.is_first:
-            for newer in state_files(self.run.path):
-                if newer > state.path:
-                    newer.unlink()
-            if num_damaged := keep_metrics_up_to(self.run.path, self.progress.step):
-                self.observer.noticed(f"Damaged lines in '{self.run.path / METRICS_FILE}' were skipped: {num_damaged}.")
-        self.world.wait()
+        self.checkpoints.forget_after(state, self.progress.step, self.observer)
         self._note_changes(settings_of_state(self.run, state.origin))
         # An evaluation that was written down after this state counts, be it due by the settings of today or not.
         if self.progress.evaluated_step != self.progress.step:
