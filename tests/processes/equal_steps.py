@@ -19,8 +19,8 @@ from bnce.processes.working_tables import WorkingTables
 from bnce.training.step import TrainingStep
 
 V, B, T, G = 60, 4, 5, 4
-# All cases are compared after 50 steps; the few of every day, to save time, after 20.
-NUM_STEPS = 50 if os.environ.get("BNCE_EVERY_CASE") else 20
+# All cases are compared after 50 steps; the few of every day, to save time, after as many as show what is carried over.
+NUM_STEPS = 50 if os.environ.get("BNCE_EVERY_CASE") else 6
 
 
 def counts() -> Tensor:

@@ -22,7 +22,7 @@ from tests.small_corpus import small_corpus
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     """A text of a few thousand words."""
-    return small_corpus(tmp_path_factory.mktemp("text") / "corpus", num_train=7_000)
+    return small_corpus(tmp_path_factory.mktemp("text") / "corpus", num_train=2_500)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def assert_equal(path: Path, other: Path) -> None:
 def test_saved_by_two_and_continued_by_others(corpus: Corpus, unbroken: Path, tmp_path: Path) -> None:
     """Rows are written by range and read by any number of processes, to the last bit."""
     run = tmp_path / "run"
-    assert in_processes(2, tmp_path / "meeting", str(corpus.directory), str(run), stop_at=23) == ["stopped"] * 2
+    assert in_processes(2, tmp_path / "meeting", str(corpus.directory), str(run), stop_at=8) == ["stopped"] * 2
     assert len(list(run.glob("rows-*.safetensors"))) == 2 * len(state_files(run))
     assert all(finding.well for finding in examine_directory(run)[1])
     for size in (1, 3, 4):

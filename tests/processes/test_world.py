@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
-import subprocess
+import multiprocessing
 import sys
+import time
+from pathlib import Path
 
-WAITS = """
-import time, torch
+import torch
+
 from bnce.machine.world import World
-world = World(0, {size}, torch.device("cuda"), timeout_seconds=0.2)
-with world.patience():
-    time.sleep({seconds})
-print("went on")
-"""
 
 
-def _wait(*, size: int, seconds: float) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", WAITS.format(size=size, seconds=seconds)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+def _work(told: Path, size: int, seconds: float) -> None:
+    with told.open("w", encoding="utf-8") as sys.stderr:
+        with World(0, size, torch.device("cuda"), timeout_seconds=0.2).patience():
+            time.sleep(seconds)
+        sys.stderr.write("went on\n")
 
 
-def test_a_gpu_that_waits_for_lost_processes_ends_the_run_with_a_sentence() -> None:
-    ended = _wait(size=2, seconds=30)
-    assert ended.returncode == 2
-    assert ended.stderr.startswith("bnce: Another process of the run has ended or did not answer in time")
-    assert ended.stderr.count("\n") == 1
-    assert not ended.stdout
+def _wait(directory: Path, *, size: int, seconds: float) -> tuple[int | None, str]:
+    """Wait in a process of its own, which may be ended; give its status and what it said."""
+    told = directory / "told"
+    # A fork has PyTorch already, whose import takes seconds.
+    process = multiprocessing.get_context("fork").Process(target=_work, args=(told, size, seconds))
+    process.start()
+    process.join(60)
+    return process.exitcode, told.read_text(encoding="utf-8")
 
 
-def test_who_is_alone_or_answered_goes_on() -> None:
-    assert _wait(size=2, seconds=0).stdout == "went on\n"
-    assert _wait(size=1, seconds=0.5).stdout == "went on\n"
+def test_a_gpu_that_waits_for_lost_processes_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
+    status, told = _wait(tmp_path, size=2, seconds=30)
+    assert status == 2
+    assert told.startswith("bnce: Another process of the run has ended or did not answer in time")
+    assert told.count("\n") == 1
+
+
+def test_who_is_alone_or_answered_goes_on(tmp_path: Path) -> None:
+    assert _wait(tmp_path, size=2, seconds=0) == (0, "went on\n")
+    assert _wait(tmp_path, size=1, seconds=0.5) == (0, "went on\n")
