@@ -39,7 +39,7 @@ from bnce.runs.resuming import refuse_begun, remove_unbegun, resume_command, res
 from bnce.text.sources import named
 from bnce.text.tokenised import TokenisedSigns, for_tokenised
 from bnce.training.observer import Observer
-from bnce.training.plan import check_groups, choose_recipe, create_run
+from bnce.training.plan import advise_noise, check_groups, choose_recipe, create_run
 from bnce.training.run import Start, run_training
 
 
@@ -213,6 +213,8 @@ def _plan(
         assert wanted is not None
         refuse_begun(out)
         config = wanted
+        if (advice := advise_noise(config)) is not None:
+            notices.append(advice)
     check_groups(config.training, num_processes)
     # A corpus that was moved is the same one to a run: that is checked by its words and their counts.
     opened = open_corpus(name or (wanted or config).corpus)

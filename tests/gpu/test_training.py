@@ -93,7 +93,6 @@ def distance(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
     return float(sum((found[name] - expected[name]).double().square().sum() for name in expected)) ** 0.5
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what PyTorch's compiler imports
 @pytest.mark.parametrize(("model", "loss", "optimiser"), CONDITIONS)
 def test_agrees_with_the_cpu_within_the_error_of_bf16(model: str, loss: str, optimiser: str) -> None:
     exact = Training(model, loss, CPU, "float32", optimiser=optimiser)
@@ -109,7 +108,6 @@ def test_agrees_with_the_cpu_within_the_error_of_bf16(model: str, loss: str, opt
     assert abs(fast_loss - exact_loss) <= tolerance
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what PyTorch's compiler imports
 @pytest.mark.parametrize(("model", "loss", "optimiser"), CONDITIONS)
 def test_deterministic_training_resumes_to_the_bit(model: str, loss: str, optimiser: str) -> None:
     whole = Training(model, loss, GPU, "bf16", deterministic=True, optimiser=optimiser)

@@ -11,9 +11,10 @@ import pytest
 import torch
 from small_corpus import Watcher, small_config, small_corpus
 
+from bnce.api import train
 from bnce.corpus.store import Corpus
 from bnce.errors import UserError
-from bnce.training.plan import choose_recipe, create_run
+from bnce.training.plan import advise_noise, choose_recipe, create_run
 from bnce.training.run import run_training
 
 CPU = torch.device("cpu")
@@ -95,3 +96,38 @@ def test_a_recipe_goes_by_size_and_device(corpus: Corpus, device: str, num_token
         f"'{recipe}' was chosen for {num_tokens:,} training tokens on a {device.replace('cuda', 'gpu').upper()};"
         in reason
     )
+
+
+@pytest.mark.parametrize(
+    ("loss", "num_streams", "advised"),
+    [
+        ({"name": "bnce"}, 64, "63 noise words per position: loss.name=chunk-bnce usually"),
+        ({"name": "bnce"}, 32, "31 noise words per position: loss.name=bnce with loss.num_noise=1000 usually"),
+        ({"name": "chunk-bnce"}, 32, "with 32 long streams: loss.name=bnce with loss.num_noise=1000 usually"),
+        ({"name": "chunk-bnce"}, 64, None),
+        ({"name": "bnce"}, 256, None),
+        ({"name": "bnce", "num_noise": 5}, 16, None),
+        ({"name": "softmax"}, 16, None),
+    ],
+)
+def test_noise_is_advised_where_streams_are_few(loss: dict[str, Any], num_streams: int, advised: str | None) -> None:
+    config = small_config(model={"name": "transformer"}, loss=loss, training={"batch_size": num_streams})
+    found = advise_noise(config)
+    assert found == advised or (found is not None and advised is not None and advised in found)
+    recurrent = small_config(model={"name": "lstm"}, loss=loss, training={"batch_size": num_streams})
+    assert advise_noise(recurrent) is None, "measured with Transformers alone"
+
+
+def test_advice_is_told_where_training_starts(place: Path, corpus: Corpus) -> None:
+    sizes = {"model.embedding_size": 8, "model.hidden_size": 8, "model.num_layers": 1, "training.batch_size": 4}
+    watcher = Watcher()
+    train(
+        "transformer",
+        corpus=corpus,
+        out=place / "run",
+        loss="bnce",
+        settings={**sizes, "training.num_steps": 5},
+        device="cpu",
+        observer=watcher,
+    )
+    assert any("3 noise words per position" in notice for notice in watcher.sentences)

@@ -9,8 +9,10 @@ Legend: T time steps, B streams, E embedding, D hidden, H heads, K = D / H, W wo
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -181,7 +183,23 @@ def run_block(block: Block, stream_BTD: Tensor, cosine_TK: Tensor, sine_TK: Tens
 @functools.cache
 def _fast_block() -> Callable[[Block, Tensor, Tensor, Tensor], Tensor]:
     """Let PyTorch compile a layer: what is between its products becomes a few kernels."""
-    return torch.compile(run_block, dynamic=False)
+    with _compiler_warnings_ignored():
+        compiled = torch.compile(run_block, dynamic=False)
+
+    def run(block: Block, stream_BTD: Tensor, cosine_TK: Tensor, sine_TK: Tensor) -> Tensor:
+        with _compiler_warnings_ignored():
+            hidden_BTD: Tensor = compiled(block, stream_BTD, cosine_TK, sine_TK)
+        return hidden_BTD
+
+    return run
+
+
+@contextlib.contextmanager
+def _compiler_warnings_ignored() -> Iterator[None]:
+    """Ignore what the compiler warns of and does itself: it imports old names, and looks at gradients of products."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def rotation_speeds(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:

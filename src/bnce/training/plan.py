@@ -36,6 +36,30 @@ def choose_recipe(corpus: Corpus, device: torch.device) -> tuple[str, str]:
     )
 
 
+# Of a Transformer's streams: below so many, the other targets of a time step are too little noise, and below so many
+# those of a chunk are too much the position's own text (docs/method.md has the figures).
+FEW_STREAMS, VERY_FEW_STREAMS = 256, 64
+ENOUGH_DRAWN = 1000
+
+
+def advise_noise(config: RunConfig) -> str | None:
+    """Say in a sentence which noise gives a lower perplexity, where a Transformer reads few long streams."""
+    loss, num_streams = config.loss, config.training.batch_size
+    kind = LOSSES.find(loss.name)
+    if not BODIES.find(config.model.name).attends or not kind.batch_is_noise or loss.num_noise:
+        return None
+    drawn = f"loss.name=bnce with loss.num_noise={ENOUGH_DRAWN}"
+    if kind.whole_chunk and num_streams < VERY_FEW_STREAMS:
+        return f"{kind.shown} with {num_streams} long streams: {drawn} usually gives a lower perplexity."
+    if not kind.whole_chunk and num_streams < FEW_STREAMS:
+        better = "loss.name=chunk-bnce" if num_streams >= VERY_FEW_STREAMS else drawn
+        return (
+            f"{kind.shown} with {num_streams} streams has only {num_streams - 1} noise words per position: {better} "
+            "usually gives a lower perplexity."
+        )
+    return None
+
+
 def check_groups(training: TrainingConfig, num_processes: int) -> None:
     """Refuse groups of streams that the processes cannot share evenly."""
     if training.groups % num_processes:
