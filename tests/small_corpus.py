@@ -32,9 +32,9 @@ def random_ids(num_tokens: int, vocab_size: int = VOCAB_SIZE, seed: int = 1) -> 
 
 def write_ids(directory: Path, name: str, ids: np.ndarray, vocab_size: int) -> str:
     """Write the ids of a split and give the hash of the file."""
-    file = IdsFile(directory, name, len(ids), vocab_size)
+    file = IdsFile(directory, name, vocab_size)
     file.append(ids.astype(ids_dtype(vocab_size)))
-    return file.digest
+    return file.finish()
 
 
 def write_corpus(directory: Path, splits: Mapping[str, np.ndarray], vocab_size: int = VOCAB_SIZE) -> Corpus:

@@ -73,6 +73,7 @@ ROOM_ORDERS = {
     ],
     "corpus": [
         "vocabulary",
+        "pieces",
         "meter",
         "manifest",
         "store",

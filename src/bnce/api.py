@@ -15,7 +15,7 @@ from bnce.config import TIMEOUT_SECONDS, RunConfig, toml_value
 from bnce.corpus import opening
 from bnce.corpus.opening import corpus_setting
 from bnce.corpus.prepare import encode_text
-from bnce.corpus.store import Corpus
+from bnce.corpus.store import Corpus, first_part
 from bnce.corpus.streams import training_streams
 from bnce.errors import DiskFullError, UserError, argument
 from bnce.evaluation import evaluate as measuring
@@ -295,6 +295,7 @@ def evaluate(
     text: str | Path | None = None,
     corpus: str | Path | Corpus | None = None,
     max_tokens: int = 0,
+    max_words: int = 0,
     errors: str = "strict",
     tokenised: bool = False,
     device: str = "auto",
@@ -304,8 +305,9 @@ def evaluate(
     """Measure the perplexity of a run's best model: PPLf with the softmax, PPLn with the constant Z.
 
     On a split of its corpus ("test" by default) or of another `corpus` with the same words, or on a `text` file. Only
-    the first `max_tokens` count, if it is not 0. With `tokenised`, <unk> in the text is the unknown word, and marks
-    such as @-@ are undone. `progress` is told of tokens done and tokens in all, `notice` of what looks wrong.
+    the first `max_tokens` or `max_words` count, if they are not 0. With `tokenised`, <unk> in the text is the unknown
+    word, and marks such as @-@ are undone. `progress` is told of tokens done and tokens in all, `notice` of what looks
+    wrong.
     """
     check_one_text(split=split, text=text, corpus=corpus, tokenised=tokenised)
     opened = run if isinstance(run, RunDirectory) else RunDirectory.open(run)
@@ -313,16 +315,24 @@ def evaluate(
     if text is not None:
         normaliser = for_tokenised(opened.normaliser) if tokenised else opened.normaliser
         signs = TokenisedSigns(normaliser)
-        ids, _ = encode_text(text, opened.vocabulary, normaliser, errors, signs)
+        ids, statistics = encode_text(text, opened.vocabulary, normaliser, errors, signs)
+        part = first_part(ids, opened.vocabulary, statistics.num_bytes, max_tokens, max_words)
         if (told := signs.notice(named(str(text)))) is not None:
             notice(f"{told} Give {argument('tokenised', True)}, or use the text from before tokenisation.")
     else:
         if not isinstance(corpus, Corpus):
             corpus = opening.open_corpus(str(corpus or opened.config.corpus))
         opened.check_vocabulary(corpus)
-        ids = corpus.split(split or "test")
+        part = corpus.part(split or "test", max_tokens, max_words)
     network = load_model(opened, str(chosen))
-    return measuring.evaluate(network, ids[: max_tokens or None], progress=progress, known=opened.word_counts)
+    return measuring.evaluate(
+        network,
+        part.ids,
+        progress=progress,
+        known=opened.word_counts,
+        num_words=part.num_words,
+        num_bytes=part.num_bytes,
+    )
 
 
 def check_one_text(*, split: object, text: object, corpus: object, tokenised: bool) -> None:

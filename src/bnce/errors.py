@@ -83,6 +83,7 @@ _OPTIONS = {
     "normalised": "--mode normalised",
     "num_threads": "--threads",
     "num_workers": "--workers",
+    "pieces_file": "--pieces",
     "settings": "--set",
     "source": "--from",
     "vocabulary_file": "--vocab",

@@ -106,11 +106,11 @@ def test_statistics_add_up() -> None:
 
 def test_ids_may_be_written_piece_by_piece(directory: Path) -> None:
     expected = (directory / "train.npy").read_bytes()
-    file = IdsFile(directory, "train", 6, 4)
+    file = IdsFile(directory, "train", 4)
     for first, last in ((0, 1), (1, 1), (1, 4), (4, 6)):
         file.append(TRAIN[first:last].astype(np.uint16))
+    assert file.finish() == hashlib.sha256(expected).hexdigest()
     assert (directory / "train.npy").read_bytes() == expected
-    assert file.digest == hashlib.sha256(expected).hexdigest()
 
 
 def test_ids_are_mapped_not_read(directory: Path) -> None:

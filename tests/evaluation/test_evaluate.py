@@ -81,9 +81,10 @@ def test_later_windows_start_from_their_context() -> None:
 @pytest.mark.parametrize("num_tokens", LENGTHS)
 def test_does_not_depend_on_what_runs_side_by_side(body: str, num_tokens: int) -> None:
     model, ids = small_model(body).eval(), random_ids(num_tokens)
-    alone = numbers(evaluate(model, ids, num_parallel=1))
+    alone = numbers(evaluate(model, ids, num_parallel=1, num_bytes=99))
     for num_parallel in (2, 3, 16):
-        assert numbers(evaluate(model, ids, num_parallel=num_parallel)) == pytest.approx(alone, rel=1e-6)
+        found = numbers(evaluate(model, ids, num_parallel=num_parallel, num_bytes=99))
+        assert found == pytest.approx(alone, rel=1e-6)
 
 
 @every_body
@@ -138,6 +139,19 @@ def test_the_totals_are_the_perplexities() -> None:
     # ln p_n and ln p_f differ by ln Z(context) − ln Z at every token.
     difference = math.log(10) * (result.log10_prob_n - result.log10_prob_f) / 700
     assert difference == pytest.approx(result.log_z_mean - result.log_z, rel=1e-9)
+
+
+def test_perplexities_per_word_and_bits_per_byte_are_of_the_whole_text() -> None:
+    model, ids = small_model("lstm").eval(), random_ids(100)
+    log_prob_N, normaliser_N = one_stream(model, ids)
+    result = evaluate(model, ids, num_words=40, num_bytes=250)
+    assert (result.num_tokens, result.num_words, result.num_bytes) == (100, 40, 250)
+    assert result.ppl_f_word == pytest.approx(math.exp(-float(log_prob_N.sum()) / 40), rel=1e-5)
+    assert result.ppl_n_word == pytest.approx(math.exp(-float((log_prob_N + normaliser_N - 9.0).sum()) / 40), rel=1e-5)
+    assert result.bits_per_byte == pytest.approx(-float(log_prob_N.sum()) / math.log(2) / 250, rel=1e-5)
+    plain = evaluate(model, ids)
+    assert (plain.num_words, plain.ppl_f_word, plain.ppl_n_word) == (100, plain.ppl_f, plain.ppl_n)
+    assert plain.num_bytes is plain.bits_per_byte is None
 
 
 def test_the_histogram_counts_every_token() -> None:
@@ -215,8 +229,8 @@ def test_memory_does_not_grow_with_the_vocabulary_or_the_text(
 def test_scores_are_those_of_the_whole_vocabulary_across_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     # Blocks of 7 words and 11 positions, neither of which divides anything here.
     model, ids = small_model("lstm").eval(), random_ids(200)
-    whole = numbers(evaluate(model, ids))
+    whole = numbers(evaluate(model, ids, num_bytes=99))
     monkeypatch.setitem(BLOCK_WORDS, "cpu", 7)
     monkeypatch.setattr("bnce.output_layer.BLOCK_POSITIONS", 11)
     assert VOCAB_SIZE % 7 != 0
-    assert numbers(evaluate(model, ids)) == pytest.approx(whole, rel=1e-6)
+    assert numbers(evaluate(model, ids, num_bytes=99)) == pytest.approx(whole, rel=1e-6)

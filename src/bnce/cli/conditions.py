@@ -50,12 +50,12 @@ def seen_by_score(context: str, num_words: int | None) -> str:
     return f"Each word is predicted from {seen}{_at_most(num_words)}."
 
 
-def seen_by_evaluate(min_context: int, max_context: int) -> str:
-    """Say what a word is predicted from by `bnce evaluate`."""
+def seen_by_evaluate(min_context: int, max_context: int, unit: str = "word") -> str:
+    """Say what a word or piece is predicted from by `bnce evaluate`."""
     if min_context == max_context:
-        return f"each word is predicted from the {max_context} words before it, across sentences"
+        return f"each {unit} is predicted from the {max_context} {unit}s before it, across sentences"
     return (
-        f"each word is predicted from the {min_context} to {max_context} words before it, across sentences "
+        f"each {unit} is predicted from the {min_context} to {max_context} {unit}s before it, across sentences "
         "(from all of them at the start of the text)"
     )
 

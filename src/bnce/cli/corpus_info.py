@@ -33,6 +33,7 @@ def corpus_record(path: Path, batch_size: int) -> dict[str, Any]:
     untrained = describe_untrained(corpus.statistics)
     return {
         "corpus": str(path),
+        "unit": corpus.vocabulary.unit,
         "vocab_size": len(corpus.vocabulary),
         "num_types": corpus.num_types,
         "min_count": corpus.manifest.min_count,
@@ -87,6 +88,36 @@ def _warnings(audit: dict[str, Any]) -> list[str]:
     ]
 
 
+def corpus_splits(corpus: Corpus) -> dict[str, dict[str, Any]]:
+    """Give the figures of all splits as JSON has them."""
+    return {name: {**dataclasses.asdict(one), "unk_rate": one.unk_rate} for name, one in corpus.statistics.items()}
+
+
+def describe_pieces(corpus: Corpus) -> str:
+    """Say what the pieces of a corpus were learned from, and which words are not cut."""
+    from bnce.corpus.pieces import PieceVocabulary
+
+    vocabulary, train = corpus.vocabulary, corpus.statistics["train"]
+    assert isinstance(vocabulary, PieceVocabulary)
+    told = f"Vocabulary: pieces of words, {train.num_tokens / train.num_words:.2f} per word of train."
+    if vocabulary.known is None:
+        return f"{told} Every word has pieces; only <unk> in the text itself is <unk>."
+    return f"{told} Words outside the {len(vocabulary.known):,} known words are <unk>."
+
+
+def split_table(splits: dict[str, dict[str, Any]], unit: str, title: str | None = None) -> Table:
+    """Make a table of the sizes of splits; where tokens are pieces, it counts words, too."""
+    table = Table("split", title=title)
+    counted = ["documents", "sentences", *(["words", "pieces"] if unit == "piece" else ["tokens"])]
+    for column in (*counted, "<unk> rate"):
+        table.add_column(column, justify="right")
+    names = {"words": "num_words", "pieces": "num_tokens"}
+    for name, split in splits.items():
+        counts = (split[names.get(column, f"num_{column}")] for column in counted)
+        table.add_row(name, *(f"{count:,}" for count in counts), f"{split['unk_rate']:.2%}")
+    return table
+
+
 def describe_words(vocab_size: int, num_types: int | None, min_count: int | None) -> str:
     """Say which of the training text's words the vocabulary holds, as far as that is known."""
     if num_types is None:
@@ -104,26 +135,18 @@ def describe_words(vocab_size: int, num_types: int | None, min_count: int | None
 def print_corpus(record: dict[str, Any]) -> None:
     """Show the record as tables."""
     kept = describe_words(record["vocab_size"], record["num_types"], record["min_count"])
-    stdout.print(escape(f"{record['corpus']}: V = {record['vocab_size']:,} with </s> and <unk>{kept and f'; {kept}'}"))
+    pieces = " pieces" if record["unit"] == "piece" else ""
+    size = f"V = {record['vocab_size']:,}{pieces} with </s> and <unk>"
+    stdout.print(escape(f"{record['corpus']}: {size}{kept and f'; {kept}'}"))
     stdout.print(escape("normaliser: " + ", ".join(f"{key} = {value}" for key, value in record["normaliser"].items())))
     stdout.print(f"vocabulary: sha256 {record['vocabulary_digest']}")
-    _print_splits(record)
+    stdout.print(split_table(record["splits"], record["unit"]))
     _print_lengths(record)
     words = "  ".join(f"{top['word']} {top['count']:,}" for top in record["top_words"])
-    stdout.print(escape(f"most frequent words of train, with counts: {words}"))
+    stdout.print(escape(f"most frequent {record['unit']}s of train, with counts: {words}"))
     _print_audit(record["noise_audit"])
     for warning in record["warnings"]:
         stdout.print(f"[bold yellow]warning:[/bold yellow] {escape(warning)}")
-
-
-def _print_splits(record: dict[str, Any]) -> None:
-    table = Table("split")
-    for column in ("documents", "sentences", "tokens", "<unk> rate"):
-        table.add_column(column, justify="right")
-    for name, split in record["splits"].items():
-        counts = (split["num_documents"], split["num_sentences"], split["num_tokens"])
-        table.add_row(name, *(f"{count:,}" for count in counts), f"{split['unk_rate']:.2%}")
-    stdout.print(table)
 
 
 def _print_lengths(record: dict[str, Any]) -> None:

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 class Display:
     """Shows a run's progress on standard error."""
 
-    def __init__(self, config: RunConfig, num_train_tokens: int) -> None:
+    def __init__(self, config: RunConfig, num_train_tokens: int, unit: str = "word") -> None:
+        # Who trains on pieces sees at once that these are no words.
+        self.speed_unit, self.per = ("w/s", "") if unit == "word" else (f"{unit}s/s", f" per {unit}")
         limit = config.training.max_train_tokens or num_train_tokens
         streams = config.training.batch_size
         total = config.training.epochs * (min(limit, num_train_tokens) // streams * streams)
@@ -26,7 +28,9 @@ class Display:
 
     def advanced(self, *, tokens: int, words_per_second: float, loss: float) -> None:
         """Move the bar."""
-        self.bar.update(self.task, completed=tokens, speed=f"{words_per_second:,.0f} w/s", loss=f"loss {loss:.3f}")
+        self.bar.update(
+            self.task, completed=tokens, speed=f"{words_per_second:,.0f} {self.speed_unit}", loss=f"loss {loss:.3f}"
+        )
 
     def evaluating(self, split: str, num_done: int, num_tokens: int) -> None:
         """Show a second bar as long as an evaluation takes."""
@@ -38,14 +42,14 @@ class Display:
     def evaluated(self, record: dict[str, Any]) -> None:
         """Show the newest perplexities, in a line of their own where there is no bar to show them."""
         constant = "" if record["ppl_n"] is None else f"PPLn {record['ppl_n']:.1f} "
-        perplexity = f"{constant}PPLf {record['ppl_f']:.1f}"
+        perplexity = f"{constant}PPLf {record['ppl_f']:.1f}{self.per}"
         self.bar.update(self.task, perplexity=perplexity)
         if self.bar.disable and not record["step"]:
             self.bar.tell(f"{self.name} before the first step: validation {perplexity}")
         elif self.bar.disable:
             self.bar.tell(
                 f"{self.name} step {record['step']:,}, epoch {record['epoch']:.2f}: loss {record['loss']:.3f}, "
-                f"validation {perplexity}, {record['words_per_second']:,.0f} w/s"
+                f"validation {perplexity}, {record['words_per_second']:,.0f} {self.speed_unit}"
             )
 
     def noticed(self, sentence: str) -> None:

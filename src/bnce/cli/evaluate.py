@@ -37,6 +37,14 @@ def evaluate(
     ] = None,
     corpus: Annotated[str | None, typer.Option(metavar="DIR", help="Another corpus with the same vocabulary.")] = None,
     max_tokens: Annotated[int, typer.Option(min=0, metavar="N", help="Evaluate on the first N tokens; 0 for all.")] = 0,
+    max_words: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Evaluate on the first N words, </s> counted; 0 for all. The same text for words and for pieces.",
+        ),
+    ] = 0,
     errors: ErrorsOption = "strict",
     tokenised: TokenisedOption = False,
     detail: Annotated[
@@ -54,7 +62,8 @@ def evaluate(
 
     PPLf is the perplexity with the full softmax. PPLn is the perplexity with the constant Z in place of the softmax
     sum; a model that was trained with the softmax has no PPLn. The command also prints ln Z(context) and the number
-    of unknown words.
+    of unknown words. A run over pieces has perplexities per word first; these and bits per byte can be compared with
+    those of a run over words on the same text.
 
     \b
     Examples:
@@ -79,7 +88,7 @@ def evaluate(
             split=split,
             text=text,
             corpus=corpus,
-            max_tokens=max_tokens,
+            max_tokens=max_tokens or max_words,
             errors=errors,
             tokenised=tokenised,
             device=device,
@@ -98,6 +107,7 @@ def evaluate(
             text=text,
             corpus=None if text is not None else open_corpus(corpus or opened.config.corpus),
             max_tokens=max_tokens,
+            max_words=max_words,
             errors=errors,
             tokenised=tokenised,
             device=device,
@@ -119,11 +129,17 @@ def evaluate(
 
 def describe(record: Mapping[str, Any], name: str) -> None:
     """Print an evaluation with its units and conditions."""
-    rate = record["num_oov"] / max(1, record["num_tokens"] - record["num_sentences"])
+    num_words = record.get("num_words", record["num_tokens"])
+    rate = record["num_oov"] / max(1, num_words - record["num_sentences"])
+    of_pieces = num_words != record["num_tokens"]
+    counted = f"{num_words:,} words in {record['num_tokens']:,} pieces" if of_pieces else f"{num_words:,} tokens"
     stdout.print(
-        f"{escape(name)}: {record['num_tokens']:,} tokens, {record['num_sentences']:,} of them </s>, "
+        f"{escape(name)}: {counted}, {record['num_sentences']:,} of them </s>, "
         f"{record['num_oov']:,} <unk> ({100 * rate:.2f}% of words)"
     )
+    if of_pieces:
+        constant = f"PPLn {_number(record['ppl_n_word'], 2)}, " if record["ppl_n"] is not None else ""
+        stdout.print(f"  per word: {constant}PPLf {_number(record['ppl_f_word'], 2)}; per piece:")
     if record["ppl_n"] is not None:
         stdout.print(
             f"  PPLn {_number(record['ppl_n'], 2)}  with the constant ln Z = {record['log_z']:.3f}; "
@@ -137,9 +153,16 @@ def describe(record: Mapping[str, Any], name: str) -> None:
         f"  ln Z(context) {_number(record['log_z_mean'], 3)} ± {_number(record['log_z_std'], 3)} "
         "(mean ± standard deviation)"
     )
-    stdout.print("  perplexities are per token and count </s> and <unk>")
+    if record.get("bits_per_byte") is not None:
+        without = ", without what spelling <unk> would cost" if record["num_oov"] else ""
+        stdout.print(
+            f"  {record['bits_per_byte']:.4f} bits per byte, with the softmax, over {record['num_bytes']:,} bytes of "
+            f"words and blanks{without}"
+        )
+    stdout.print(f"  perplexities are per {'word or piece' if of_pieces else 'token'} and count </s> and <unk>")
     if "max_context" in record:
-        stdout.print(f"  {seen_by_evaluate(record['min_context'], record['max_context'])}")
+        unit = "piece" if of_pieces else "word"
+        stdout.print(f"  {seen_by_evaluate(record['min_context'], record['max_context'], unit)}")
     if record["ppl_n"] is not None:
         stdout.print(f"  PPLn is {MAY_EXCEED}")
 

@@ -135,7 +135,7 @@ def experiment(
 
     @contextlib.contextmanager
     def watch(config: RunConfig) -> Iterator[Observer]:
-        display = Display(config, len(opened.split("train")))
+        display = Display(config, len(opened.split("train")), opened.vocabulary.unit)
         with display.bar:
             yield display
 

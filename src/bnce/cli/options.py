@@ -67,13 +67,13 @@ def lowercase_option(default: str) -> Any:
     )
 
 
-def tokens_option(default: str) -> Any:
-    """Make the option of `Normaliser.tokens`."""
+def tokens_option(default: str, more: str = "", *names: str) -> Any:
+    """Make the option of `Normaliser.tokens`; a command may know `names` beyond it, and say what they mean."""
     return typer.Option(
-        metavar="words|whitespace",
-        help="words: separate words from punctuation. whitespace: split at blanks only.",
+        metavar="|".join(("words", "whitespace", *names)),
+        help=f"words: separate words from punctuation. whitespace: split at blanks only.{more}",
         show_default=default,
-        autocompletion=complete("words", "whitespace"),
+        autocompletion=complete("words", "whitespace", *names),
     )
 
 

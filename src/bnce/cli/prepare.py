@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bnce.cli.console import JsonOption, print_json, shown_progress, stderr, stdout
-from bnce.cli.corpus_info import describe_words
+from bnce.cli.corpus_info import corpus_splits, describe_pieces, describe_words, split_table
 from bnce.cli.options import ErrorsOption, lowercase_option, numbers_option, sentences_option, tokens_option
 
 if TYPE_CHECKING:
     from bnce.corpus.store import Corpus
+
+
+BPE = "bpe"
+BPE_HELP = " bpe: the default, with --bpe."
 
 
 def prepare(
@@ -37,8 +41,8 @@ def prepare(
         int | None,
         typer.Option(
             metavar="N",
-            help="Keep the N most frequent words, </s> and <unk> included.",
-            show_default="all words; 80000 for ltcb",
+            help="Keep the N most frequent words, </s> and <unk> included; with --bpe, learn N pieces.",
+            show_default="all words; 80000 for ltcb; 32768 pieces",
         ),
     ] = None,
     min_count: Annotated[
@@ -52,8 +56,27 @@ def prepare(
     vocab: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Use this vocabulary: one word per line, </s> and <unk> first.")
     ] = None,
+    bpe: Annotated[
+        bool,
+        typer.Option(
+            "--bpe",
+            help="Cut words into pieces with byte-level byte-pair encoding, learned from the training split.",
+        ),
+    ] = False,
+    pieces: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Use these pieces: the pieces.json of a corpus or run. Implies --bpe."),
+    ] = None,
+    known_words: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --bpe: make every word outside this vocabulary <unk>, one word per line, </s> and <unk> first. "
+            "Use the vocab.txt of a word corpus for a fair comparison with it.",
+        ),
+    ] = None,
     lowercase: Annotated[bool | None, lowercase_option("lowercase; cased for obwb and wikitext")] = None,
-    tokens: Annotated[str | None, tokens_option("words; whitespace for obwb and wikitext")] = None,
+    tokens: Annotated[str | None, tokens_option("words; whitespace for obwb and wikitext", BPE_HELP, BPE)] = None,
     sentences: Annotated[str | None, sentences_option("split; lines for obwb and wikitext")] = None,
     numbers: Annotated[str | None, numbers_option("keep")] = None,
     field: Annotated[
@@ -98,6 +121,8 @@ def prepare(
       bnce prepare articles/ 'more/*.jsonl.gz' --field body --numbers zero \\
           --out corpora/mine
       bnce prepare ltcb enwik9.zip --out corpora/ltcb
+      bnce prepare news.txt --tokens bpe --vocab-size 32768 \\
+          --out corpora/news-bpe
     """
     # Here, so that `bnce --help` answers without loading NumPy and pyarrow.
     import contextlib
@@ -112,6 +137,8 @@ def prepare(
 
     start = time.perf_counter()
     benchmark = find_benchmark(sources)
+    if tokens == BPE:
+        tokens, bpe = None, True
     settings = {"lowercase": lowercase, "tokens": tokens, "sentences": sentences, "numbers": numbers}
     given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
     normaliser = replace(benchmark.normaliser(sources[1]) if benchmark else Normaliser(), **given)
@@ -130,6 +157,9 @@ def prepare(
             vocab_size=vocab_size,
             min_count=min_count,
             vocabulary_file=vocab,
+            bpe=bpe,
+            pieces_file=pieces,
+            known_words=known_words,
             normaliser=normaliser,
             valid_fraction=valid_fraction,
             test_fraction=test_fraction,
@@ -151,35 +181,29 @@ def prepare(
 
 
 def _record(corpus: Corpus, seconds: float) -> dict[str, object]:
-    from dataclasses import asdict
-
-    splits = {name: {**asdict(split), "unk_rate": split.unk_rate} for name, split in corpus.statistics.items()}
     return {
         "corpus": str(corpus.directory),
+        "unit": corpus.vocabulary.unit,
         "vocab_size": len(corpus.vocabulary),
         "num_types": corpus.num_types,
         "min_count": corpus.manifest.min_count,
         "vocabulary_digest": corpus.vocabulary.digest,
-        "splits": splits,
+        "splits": corpus_splits(corpus),
         "seconds": round(seconds, 3),
     }
 
 
 def _print_table(corpus: Corpus, seconds: float, is_chosen: bool) -> None:
     from rich.markup import escape
-    from rich.table import Table
 
     from bnce.corpus.word_choice import MIN_COUNT_FOR_UNKNOWN
 
-    title = f"{corpus.directory}: V = {len(corpus.vocabulary):,} words, prepared in {seconds:.1f} s"
-    table = Table(title=escape(title))
-    table.add_column("split")
-    for column in ("documents", "sentences", "tokens", "<unk> rate"):
-        table.add_column(column, justify="right")
-    for name, split in corpus.statistics.items():
-        counts = (split.num_documents, split.num_sentences, split.num_tokens)
-        table.add_row(name, *(f"{count:,}" for count in counts), f"{split.unk_rate:.2%}")
-    stdout.print(table)
+    unit = corpus.vocabulary.unit
+    title = f"{corpus.directory}: V = {len(corpus.vocabulary):,} {unit}s, prepared in {seconds:.1f} s"
+    stdout.print(split_table(corpus_splits(corpus), unit, title=escape(title)))
+    if unit == "piece":
+        stdout.print(escape(describe_pieces(corpus)))
+        return
     min_count = corpus.manifest.min_count
     given = "as given; " if min_count is None else ""
     told = f"Vocabulary: {given}{describe_words(len(corpus.vocabulary), corpus.num_types, min_count)}."

@@ -148,7 +148,7 @@ def train(
     if not plan.world.is_first:
         _follow(plan)
         return
-    show = Display(plan.run.config, len(plan.corpus.split("train")))
+    show = Display(plan.run.config, len(plan.corpus.split("train")), plan.corpus.vocabulary.unit)
     try:
         with show.bar:
             record = plan.train(show, command=shlex.join(["bnce", *sys.argv[1:]]), num_threads=threads)
@@ -176,9 +176,10 @@ def _follow(plan: Any) -> None:
 
 def _print_results(record: dict[str, Any]) -> None:
     startup = f" after {record['startup_seconds']:.1f} s of start-up" if record["startup_seconds"] else ""
+    units = f"{record['unit']}s"
     stdout.print(
-        f"{record['run']}: {record['tokens']:,} words in {record['train_seconds']:.1f} s of training{startup}, "
-        f"{record['words_per_second']:,.0f} words/s on {record['device']}; {record['num_parameters']:,} parameters",
+        f"{record['run']}: {record['tokens']:,} {units} in {record['train_seconds']:.1f} s of training{startup}, "
+        f"{record['words_per_second']:,.0f} {units}/s on {record['device']}; {record['num_parameters']:,} parameters",
         markup=False,
     )
     if record["stopped_early"]:

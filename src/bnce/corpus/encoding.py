@@ -10,7 +10,7 @@ import functools
 import itertools
 import os
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,10 +21,11 @@ import pyarrow.compute
 from numpy.typing import NDArray
 
 from bnce.corpus.manifest import SPLITS, SplitStatistics, sum_statistics
-from bnce.corpus.numbering import MARK_IDS, MARKS, number_block
+from bnce.corpus.numbering import MARK_BYTES, MARK_IDS, MARKS, NumberedSplit, number_block
+from bnce.corpus.pieces import PIECES_FILE, PieceVocabulary
 from bnce.corpus.store import VOCABULARY_FILE, Ids, IdsFile, ids_dtype, write_description
 from bnce.corpus.tally import join_counts
-from bnce.corpus.vocabulary import UNK, Vocabulary
+from bnce.corpus.vocabulary import UNK, Vocabulary, WordIds
 from bnce.errors import UserError
 from bnce.machine.workers import Workers
 from bnce.text.blocks import Block, Cut, gather
@@ -35,10 +36,10 @@ _BLOCKS_JOINED = 16  # whose counts are held one by one
 
 
 class StoredSplit(NamedTuple):
-    """Where the numbers of a split of a block lie, and their figures."""
+    """Where the numbers of a split of a block lie, and their figures; sentence ends count as words."""
 
     offset: int
-    num_tokens: int
+    num_words: int
     num_documents: int
     num_sentences: int
     sentence_lengths: NDArray[np.int64]
@@ -67,6 +68,7 @@ class Encoded(NamedTuple):
     """What the second pass gives back of a block: the ids of its splits, and how often ids are targets in train."""
 
     ids: dict[str, Ids]
+    num_bytes: dict[str, int]
     train_ids: NDArray[Any]
     train_counts: NDArray[np.int64]
 
@@ -142,54 +144,88 @@ def encode_corpus(
     vocabulary.write(directory / VOCABULARY_FILE)
     target_counts = np.zeros(len(vocabulary), dtype=np.int64)
     figures: dict[str, list[SplitStatistics]] = {split: [] for split in SPLITS}
-    sizes = {
-        split: sum(block.splits[split].num_tokens for block in stored if split in block.splits) for split in SPLITS
-    }
     files = {
-        split: IdsFile(directory, split, num_tokens, len(vocabulary))
-        for split, num_tokens in sizes.items()
-        if num_tokens
+        split: IdsFile(directory, split, len(vocabulary))
+        for split in SPLITS
+        if any(split in block.splits for block in stored)
     }
-    encode = functools.partial(encode_stored, vocabulary=directory / VOCABULARY_FILE, digest=vocabulary.digest)
+    encode = functools.partial(encode_stored, directory=directory, digest=vocabulary.digest)
     try:
         for done, (block, result) in enumerate(zip(stored, workers.map(encode, stored), strict=True), start=1):
             # An id may come twice, for all unknown words have one.
             np.add.at(target_counts, result.train_ids, result.train_counts)
             for split, part in block.splits.items():
-                ids = result.ids[split]
-                files[split].append(ids)
-                num_oov = int(np.count_nonzero(ids == UNK))
-                counts = (part.num_tokens, part.num_sentences, part.num_documents, num_oov)
-                figures[split].append(SplitStatistics(*counts, tuple(part.sentence_lengths.tolist())))
+                files[split].append(result.ids[split])
+                figures[split].append(describe(part, result.ids[split], part.num_words, result.num_bytes[split]))
             encoded(done / len(stored))
     finally:
         read_ids.cache_clear()
+        _read_pieces.cache_clear()
     statistics = {split: sum_statistics(parts) for split, parts in figures.items() if parts}
-    hashes = {split: file.digest for split, file in files.items()}
+    hashes = {split: file.finish() for split, file in files.items()}
     write_description(directory, vocabulary, normaliser, target_counts, statistics, hashes, num_types, min_count)
 
 
-def encode_stored(block: StoredBlock, vocabulary: Path, digest: str) -> Encoded:
-    """Turn the numbers of a block into ids."""
-    ids = read_ids(vocabulary, digest)
-    encoded = {}
+def encode_stored(block: StoredBlock, directory: Path, digest: str) -> Encoded:
+    """Turn the numbers of a block into ids of the vocabulary in a directory."""
+    encoded, num_bytes = {}, {}
     train_counts = np.zeros(0, dtype=np.int64)
     with open(block.path, "rb") as file:
         words = file.read(block.words_bytes).split(b"\n")[:-1]
-        in_vocabulary = map(ids.get, words, itertools.repeat(UNK))
-        id_of = np.fromiter(itertools.chain(MARK_IDS, in_vocabulary), dtype=ids_dtype(len(ids)))
+        known = _look_up(words, directory, digest)
         for name, part in block.splits.items():
             file.seek(part.offset)
-            numbers = np.fromfile(file, dtype=block.dtype, count=part.num_tokens)
-            if len(numbers) < part.num_tokens:
+            numbers = np.fromfile(file, dtype=block.dtype, count=part.num_words)
+            if len(numbers) < part.num_words:
                 raise UserError(
                     f"The temporary file '{block.path}' is shorter than it was written: check the disk or the shared "
                     "file system, and run it again."
                 )
-            encoded[name] = id_of[numbers]
+            encoded[name] = known.ids.expand(numbers)
+            counts = np.bincount(numbers, minlength=len(known.num_bytes))
+            num_bytes[name] = int(counts @ known.num_bytes)
             if name == "train":
-                train_counts = np.bincount(numbers, minlength=len(id_of))
-    return Encoded(encoded, id_of[: len(train_counts)], train_counts)
+                train_counts = np.repeat(counts, known.ids.lengths)
+    return Encoded(encoded, num_bytes, known.ids.ids[: len(train_counts)], train_counts)
+
+
+class NumberedWords(NamedTuple):
+    """The words of a block in the order of their numbers: their ids, and the bytes of each with the blank after it."""
+
+    ids: WordIds
+    num_bytes: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, found: WordIds, lengths: Iterable[int], vocab_size: int) -> NumberedWords:
+        """Put the marks before the words, of which these ids were found and each of which has so many bytes."""
+        ids = np.append(MARK_IDS, found.ids).astype(ids_dtype(vocab_size))
+        num_bytes = np.fromiter(itertools.chain(MARK_BYTES, (length + 1 for length in lengths)), dtype=np.int64)
+        return cls(WordIds(ids, np.append(np.ones(len(MARKS), dtype=np.int64), found.lengths)), num_bytes)
+
+
+def describe(part: NumberedSplit | StoredSplit, ids: Ids, num_words: int, num_bytes: int) -> SplitStatistics:
+    """Give the figures of a split of a block."""
+    return SplitStatistics(
+        num_tokens=len(ids),
+        num_sentences=part.num_sentences,
+        num_documents=part.num_documents,
+        num_oov=int(np.count_nonzero(ids == UNK)),
+        sentence_lengths=tuple(part.sentence_lengths.tolist()),
+        num_words=num_words,
+        num_bytes=num_bytes,
+    )
+
+
+def _look_up(words: Sequence[bytes], directory: Path, digest: str) -> NumberedWords:
+    if (directory / PIECES_FILE).is_file():
+        pieces = _read_pieces(directory, digest)
+        found, vocab_size = pieces.encode_each([word.decode() for word in words]), len(pieces)
+    else:
+        ids = read_ids(directory / VOCABULARY_FILE, digest)
+        in_vocabulary = map(ids.get, words, itertools.repeat(UNK))
+        vocab_size = len(ids)
+        found = WordIds(np.fromiter(in_vocabulary, dtype=np.int32), np.ones(len(words), dtype=np.int64))
+    return NumberedWords.of(found, map(len, words), vocab_size)
 
 
 @functools.lru_cache(maxsize=1)
@@ -199,6 +235,12 @@ def read_ids(vocabulary: Path, digest: str) -> dict[bytes, int]:
     `digest` is for the cache alone: a path may be that of another file than it was.
     """
     return {word: number for number, word in enumerate(vocabulary.read_bytes().split(b"\n")[:-1])}
+
+
+@functools.lru_cache(maxsize=1)
+def _read_pieces(directory: Path, digest: str) -> PieceVocabulary:
+    """Read how words are cut once per process; `digest` is for the cache alone."""
+    return PieceVocabulary.read_from(directory)
 
 
 def _join_lines(words: Any) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ from bnce.reading import read_object
 from bnce.text.normalise import Normaliser
 
 FORMAT = "bnce-corpus"
-VERSION = 3
-# Version 1 had no number of types and no sentence lengths, version 2 no hashes of counts.npy and of itself.
-_READABLE = (1, 2, VERSION)
+VERSION = 4
+# Version 1 had no number of types and no sentence lengths, version 2 no hashes of counts.npy and of itself, version 3
+# no numbers of words and bytes.
+_READABLE = (1, 2, 3, VERSION)
+_HASHED = 3
 MANIFEST_FILE = "corpus.json"
 SPLITS = ("train", "valid", "test")
 # Sentences are counted by length: up to 5 words, up to 10, … and longer than the last.
@@ -30,7 +32,9 @@ LENGTH_BOUNDS = (5, 10, 15, 20, 25, 30, 40, 60, 80, 100)
 class SplitStatistics:
     """The size of a split; `num_tokens` counts the sentence ends, `num_oov` the unknown words.
 
-    `sentence_lengths` counts sentences by LENGTH_BOUNDS; a corpus of version 1 has none.
+    `sentence_lengths` counts sentences by LENGTH_BOUNDS; a corpus of version 1 has none. `num_words` counts words and
+    sentence ends: as many as tokens, or fewer where tokens are pieces. `num_bytes` is the size of the text in UTF-8
+    before words became `<unk>`, with one sentence per line and one blank between words; None before version 4.
     """
 
     num_tokens: int
@@ -38,11 +42,17 @@ class SplitStatistics:
     num_documents: int
     num_oov: int
     sentence_lengths: tuple[int, ...] = ()
+    num_words: int = 0
+    num_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.num_words:
+            object.__setattr__(self, "num_words", self.num_tokens)
 
     @property
     def unk_rate(self) -> float:
         """The share of words, sentence ends left out, that are unknown."""
-        return self.num_oov / max(1, self.num_tokens - self.num_sentences)
+        return self.num_oov / max(1, self.num_words - self.num_sentences)
 
 
 def sum_statistics(parts: Sequence[SplitStatistics]) -> SplitStatistics:
@@ -54,6 +64,8 @@ def sum_statistics(parts: Sequence[SplitStatistics]) -> SplitStatistics:
         num_documents=sum(part.num_documents for part in parts),
         num_oov=sum(part.num_oov for part in parts),
         sentence_lengths=lengths,
+        num_words=sum(part.num_words for part in parts),
+        num_bytes=None if any(part.num_bytes is None for part in parts) else sum(part.num_bytes or 0 for part in parts),
     )
 
 
@@ -78,6 +90,8 @@ class Manifest:
     num_types: int | None = None
     # Words that occur less often were left out; None for a vocabulary that was given, and before version 3.
     min_count: int | None = None
+    # The SHA-256 of the files that say how words are cut into pieces, by name; none where ids are words.
+    pieces: Mapping[str, str] | None = None
 
     def write(self, directory: Path) -> None:
         """Write the file that `read_manifest` reads."""
@@ -93,6 +107,7 @@ class Manifest:
             },
             "counts": {"sha256": self.counts_hash},
             "dtype": self.dtype,
+            "pieces": None if self.pieces is None else dict(self.pieces),
             "splits": {name: {**asdict(split), "sha256": self.hashes[name]} for name, split in self.statistics.items()},
         }
         record["sha256"] = _digest(record)
@@ -118,7 +133,7 @@ def read_manifest(directory: Path) -> Manifest:
             f"The corpus '{directory}' has format version {version!r:.40}, but this program reads "
             f"{', '.join(map(str, _READABLE[:-1]))} and {_READABLE[-1]}: prepare it again."
         )
-    if version == VERSION and record.pop("sha256", None) != _digest(record):
+    if version >= _HASHED and record.pop("sha256", None) != _digest(record):
         raise damaged(directory, f"{MANIFEST_FILE} has changed since it was written")
     try:
         return _parse(record)
@@ -148,15 +163,23 @@ def _parse(record: Mapping[str, Any]) -> Manifest:
         normaliser=Normaliser.from_dict(record["normaliser"]),
         statistics={name: _statistics(split) for name, split in splits.items()},
         hashes={name: _text(split, "sha256") for name, split in splits.items()},
-        counts_hash=_text(record["counts"], "sha256") if record["version"] == VERSION else None,
+        counts_hash=_text(record["counts"], "sha256") if record["version"] >= _HASHED else None,
         dtype=_text(record, "dtype"),
         num_types=None if vocabulary.get("num_types") is None else _count(vocabulary, "num_types"),
         min_count=None if vocabulary.get("min_count") is None else _count(vocabulary, "min_count"),
+        pieces=_pieces(record),
     )
 
 
+def _pieces(record: Mapping[str, Any]) -> Mapping[str, str] | None:
+    pieces = record.get("pieces")
+    return None if pieces is None else {name: _text(pieces, name) for name in pieces}
+
+
 def _statistics(split: Mapping[str, Any]) -> SplitStatistics:
-    counts = {field.name: _count(split, field.name) for field in fields(SplitStatistics) if field.type == "int"}
+    newer = [name for name in ("num_words", "num_bytes") if split.get(name) is not None]
+    names = ["num_tokens", "num_sentences", "num_documents", "num_oov", *newer]
+    counts = {name: _count(split, name) for name in names}
     lengths = split.get("sentence_lengths", [])
     if not isinstance(lengths, list) or any(type(count) is not int or count < 0 for count in lengths):
         raise ValueError("sentence_lengths")

@@ -23,6 +23,8 @@ from bnce.text.normalise import UNKNOWN_WORD, Normaliser
 # the one special word that text may spell, and what is between two blanks.
 MARKS = ("\n", DOCUMENT_END, UNKNOWN_WORD, "")
 MARK_IDS = (END, END, UNK, UNK)
+# The bytes of each in a text of one sentence per line, with one blank or line end after every word.
+MARK_BYTES = (0, 0, len(UNKNOWN_WORD) + 1, 0)
 _OPENING = "".join(f" {mark}" for mark in MARKS).encode() + b" "
 
 _DOCUMENT = MARKS.index(DOCUMENT_END)

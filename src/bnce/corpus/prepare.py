@@ -18,14 +18,15 @@ from pathlib import Path
 
 import numpy as np
 
-from bnce.corpus.encoding import Numbering, StoredBlock, encode_corpus
+from bnce.corpus.encoding import NumberedWords, Numbering, StoredBlock, describe, encode_corpus
 from bnce.corpus.manifest import SPLITS, SplitStatistics, sum_statistics
 from bnce.corpus.meter import Meter, Progress
-from bnce.corpus.numbering import MARK_IDS, MARKS, number_block
+from bnce.corpus.numbering import MARKS, number_block
+from bnce.corpus.pieces import DEFAULT_SIZE, MAX_LEARNED_TYPES, check_size, learn_pieces, read_pieces
 from bnce.corpus.sharing import check_shared, deal_out, see_files
-from bnce.corpus.store import Corpus, Ids, ids_dtype
+from bnce.corpus.store import Corpus, Ids
 from bnce.corpus.tally import Tally
-from bnce.corpus.vocabulary import MIN_SIZE, SPECIALS, UNK, Vocabulary
+from bnce.corpus.vocabulary import MIN_SIZE, SPECIALS, Vocabulary
 from bnce.corpus.word_choice import choose_words, describe_untrained
 from bnce.errors import UserError, argument
 from bnce.files import atomic_directory
@@ -52,6 +53,9 @@ def prepare(
     vocab_size: int | None = None,
     min_count: int | None = None,
     vocabulary_file: str | Path | None = None,
+    bpe: bool = False,
+    pieces_file: str | Path | None = None,
+    known_words: str | Path | None = None,
     normaliser: Normaliser | None = None,
     valid_fraction: float = DEFAULT_FRACTION,
     test_fraction: float = DEFAULT_FRACTION,
@@ -68,10 +72,13 @@ def prepare(
     `valid` and `test` are sources too; without them whole documents are drawn from the training text. If the first
     source is the name of a benchmark, the second is its path: it has splits, and its own words for a default. The
     vocabulary and the counts for noise come from the training split alone; `min_count` is 1, or 2 where <unk> would
-    not be trained otherwise (`word_choice`). The tasks run in `num_workers` processes, or on an `executor`, which runs
-    so many at once; its workers must see the directory of `out`. The same text gives the same bytes wherever they run,
-    and however many there are. `progress` is told how many bytes of how many are done; of 0 is unknown. `notice` is
-    told of what looks wrong with the text.
+    not be trained otherwise (`word_choice`). With `bpe`, words are cut into pieces, of which `vocab_size` are learned
+    from the training split (32,768 by default); `pieces_file` is the pieces.json of another corpus, whose pieces are
+    used instead. `known_words` is a vocabulary file: words outside it are `<unk>` and not cut into pieces.
+
+    The tasks run in `num_workers` processes, or on an `executor`, which runs so many at once; its workers must see the
+    directory of `out`. The same text gives the same bytes wherever they run, and however many there are. `progress` is
+    told how many bytes of how many are done; of 0 is unknown. `notice` is told of what looks wrong with the text.
     """
     paths, out = [str(source) for source in sources], Path(out)
     given = {name: str(source) for name, source in (("valid", valid), ("test", test)) if source is not None}
@@ -87,9 +94,9 @@ def prepare(
             )
         given = dict.fromkeys(SPLITS, paths[1])
         normaliser = normaliser or benchmark.normaliser(paths[1])
-        if vocab_size is None and min_count is None and vocabulary_file is None:
+        if vocab_size is None and min_count is None and vocabulary_file is None and not bpe and pieces_file is None:
             vocab_size, min_count = benchmark.vocab_size, benchmark.min_count
-    vocabulary = None
+    vocabulary: Vocabulary | None = None
     if vocabulary_file is not None:
         if vocab_size is not None or min_count not in (None, 1):
             raise UserError(
@@ -97,6 +104,11 @@ def prepare(
                 f"{argument('min_count')}."
             )
         vocabulary = Vocabulary.read(vocabulary_file)
+    known = None if known_words is None else Vocabulary.read(known_words)
+    bpe = bpe or pieces_file is not None
+    _check_pieces(bpe, vocab_size, min_count, vocabulary_file, pieces_file, known_words)
+    if pieces_file is not None:
+        vocabulary = read_pieces(pieces_file, known)
     normaliser = normaliser or Normaliser()
     signs = TokenisedSigns(normaliser)
     names: dict[str | None, list[str]] = {}
@@ -140,6 +152,10 @@ def prepare(
         _check_splits(stored, cut, given)
         if vocabulary is not None:
             num_types, min_count = tally.most_frequent(0).num_types, None
+        elif bpe:
+            ranking, counts = tally.with_counts(MAX_LEARNED_TYPES)
+            num_types, min_count = ranking.num_types, None
+            vocabulary = learn_pieces(ranking.words, counts, vocab_size or DEFAULT_SIZE, known)
         else:
             max_words = None if vocab_size is None else vocab_size - len(SPECIALS)
             ranking, min_count = choose_words(tally, max_words, min_count, num_unknown)
@@ -169,14 +185,13 @@ def encode_text(
     documents = read_text(str(path), DEFAULT_FIELD, errors)
     for block in gather(documents if signs is None else signs.watch(documents), "text"):
         numbered = number_block(block, normaliser, Cut(0, {}))
-        in_vocabulary = vocabulary.encode(numbered.words.to_pylist()[len(MARKS) :])
-        id_of = np.append(MARK_IDS, in_vocabulary).astype(ids_dtype(len(vocabulary)))
+        words = numbered.words.to_pylist()[len(MARKS) :]
+        lengths = (len(word.encode()) for word in words)
+        known = NumberedWords.of(vocabulary.encode_each(words), lengths, len(vocabulary))
         for part in numbered.splits.values():
-            ids = id_of[part.numbers]
-            parts.append(ids)
-            num_oov = int(np.count_nonzero(ids == UNK))
-            lengths = tuple(part.sentence_lengths.tolist())
-            figures.append(SplitStatistics(len(ids), part.num_sentences, part.num_documents, num_oov, lengths))
+            parts.append(known.ids.expand(part.numbers))
+            num_bytes = int(known.num_bytes[part.numbers].sum())
+            figures.append(describe(part, parts[-1], len(part.numbers), num_bytes))
     if not parts:
         raise UserError(f"'{path}' has no words: give a file with text.")
     return np.concatenate(parts), sum_statistics(figures)
@@ -223,6 +238,32 @@ def _check_settings(out: Path, cut: Cut, vocab_size: int | None, min_count: int,
     for what, number in (("minimal count", min_count), ("number of workers", num_workers)):
         if number < 1:
             raise UserError(f"The {what} is {number}: it must be 1 or more.")
+
+
+def _check_pieces(
+    bpe: bool,
+    vocab_size: int | None,
+    min_count: int | None,
+    vocabulary_file: str | Path | None,
+    pieces_file: str | Path | None,
+    known_words: str | Path | None,
+) -> None:
+    """Refuse settings that are for words where pieces are wanted, and the other way round."""
+    if not bpe:
+        if known_words is not None:
+            raise UserError(
+                f"{argument('known_words')} is for pieces: give {argument('bpe', True)}, too, or give the words as "
+                f"{argument('vocabulary_file', known_words)}."
+            )
+        return
+    if min_count is not None or vocabulary_file is not None:
+        raise UserError(
+            f"A corpus of pieces has no vocabulary of words: leave out {argument('min_count')} and "
+            f"{argument('vocabulary_file')}. {argument('known_words', 'FILE')} makes other words <unk>."
+        )
+    if pieces_file is not None and vocab_size is not None:
+        raise UserError(f"The pieces of '{pieces_file}' are used as they are: leave out {argument('vocab_size')}.")
+    check_size(DEFAULT_SIZE if vocab_size is None else vocab_size)
 
 
 def _check_splits(stored: Sequence[StoredBlock], cut: Cut, given: dict[str, str]) -> None:

@@ -4,22 +4,24 @@ DIR/corpus.json   format, version, normaliser, vocabulary size and types, dtype,
 DIR/vocab.txt     one word per line; the line's number, from 0, is the id
 DIR/counts.npy    int64, how often every id is a target of the training split
 DIR/<split>.npy   the ids, one </s> at every sentence end, none at a start
+
+Where ids are pieces of words, vocab.txt lists these, and `pieces` says which files lie beside it.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bnce.corpus.manifest import MANIFEST_FILE, Manifest, SplitStatistics, damaged, read_manifest
+from bnce.corpus.pieces import PIECES_FILES, PieceVocabulary
 from bnce.corpus.vocabulary import END, UNK, Vocabulary
 from bnce.errors import UserError
 from bnce.reading import digest_file, map_array
@@ -30,6 +32,27 @@ COUNTS_FILE = "counts.npy"
 _BLOCK_TOKENS = 2**22
 
 Ids = NDArray[Any]
+
+
+class Part(NamedTuple):
+    """The start of a text: its ids, its words with `</s>` counted, and its bytes where these are known."""
+
+    ids: Ids
+    num_words: int
+    num_bytes: int | None
+
+
+def first_part(
+    ids: Ids, vocabulary: Vocabulary, num_bytes: int | None, max_tokens: int = 0, max_words: int = 0
+) -> Part:
+    """Take the first tokens or words of a text of `num_bytes`; of a part of it that has `<unk>` nobody knows them."""
+    part = ids[: max_tokens or None]
+    if 0 < max_words < len(part):
+        starts = np.flatnonzero(vocabulary.starts_word[part])
+        part = part[: starts[max_words] if max_words < len(starts) else None]
+    if len(part) < len(ids):
+        num_bytes = vocabulary.count_bytes(part)
+    return Part(part, vocabulary.count_words(part), num_bytes)
 
 
 @dataclass(frozen=True)
@@ -46,7 +69,7 @@ class Corpus:
         """Open a corpus directory, refusing one whose parts do not belong together; ids are not read yet."""
         directory = Path(directory)
         manifest = read_manifest(directory)
-        vocabulary = Vocabulary.read(directory / VOCABULARY_FILE)
+        vocabulary = read_words(directory, manifest)
         size = manifest.vocab_size
         if len(vocabulary) != size or vocabulary.digest != manifest.vocabulary_digest:
             raise damaged(directory, f"{VOCABULARY_FILE} is not the vocabulary that the corpus was prepared with")
@@ -95,6 +118,10 @@ class Corpus:
             self._checked[name] = ids
         return self._checked[name]
 
+    def part(self, name: str, max_tokens: int = 0, max_words: int = 0) -> Part:
+        """Take the first tokens or words of a split, or with 0 all of it, and say how large that is."""
+        return first_part(self.split(name), self.vocabulary, self.statistics[name].num_bytes, max_tokens, max_words)
+
     def verify(self) -> None:
         """Read every split through and refuse one that has changed, before hours go into what is done with others."""
         for name in self.statistics:
@@ -142,12 +169,29 @@ class Corpus:
             )
 
     def _compare(self, file: str, expected: str) -> None:
-        try:
-            found = digest_file(self.directory / file)
-        except ValueError as error:
-            raise damaged(self.directory, f"{file} cannot be read ({error})") from error
-        if found != expected:
-            raise damaged(self.directory, f"{file} has changed since it was written")
+        compare_hash(self.directory, file, expected)
+
+
+def compare_hash(directory: Path, file: str, expected: str) -> None:
+    """Refuse a file of a corpus that has changed since it was written."""
+    try:
+        found = digest_file(directory / file)
+    except ValueError as error:
+        raise damaged(directory, f"{file} cannot be read ({error})") from error
+    if found != expected:
+        raise damaged(directory, f"{file} has changed since it was written")
+
+
+def read_words(directory: Path, manifest: Manifest) -> Vocabulary:
+    """Read the words of a corpus, or its pieces, whose files are compared with their hashes first."""
+    if manifest.pieces is None:
+        return Vocabulary.read(directory / VOCABULARY_FILE)
+    for file in PIECES_FILES:
+        if file in manifest.pieces:
+            compare_hash(directory, file, manifest.pieces[file])
+        elif (directory / file).exists():
+            raise damaged(directory, f"it was prepared without {file}")
+    return PieceVocabulary.read_from(directory)
 
 
 def is_corpus(path: Path | str) -> bool:
@@ -174,30 +218,32 @@ class IdsFile:
     Pages of a file that several machines write to at once may lose what one of them wrote.
     """
 
-    def __init__(self, directory: Path, name: str, num_tokens: int, vocab_size: int) -> None:
+    def __init__(self, directory: Path, name: str, vocab_size: int) -> None:
         self._path = directory / f"{name}.npy"
         self._dtype = ids_dtype(vocab_size)
-        self._hash = hashlib.sha256()
-        header = io.BytesIO()
-        shape = {"descr": self._dtype.str, "fortran_order": False, "shape": (num_tokens,)}
-        np.lib.format.write_array_header_1_0(header, shape)
-        self._write("wb", header.getbuffer())
+        self._num_tokens = 0
+        self._path.write_bytes(self._header())
 
     def append(self, ids: Ids) -> None:
         """Write the next ids."""
         assert ids.dtype == self._dtype
-        self._write("ab", np.ascontiguousarray(ids).data)
-
-    @property
-    def digest(self) -> str:
-        """The SHA-256 of what was written."""
-        return self._hash.hexdigest()
-
-    def _write(self, mode: str, written: memoryview) -> None:
         # Not through a memory map: there a full disk would be a bus error, not an exception.
-        with open(self._path, mode) as file:
-            file.write(written)
-        self._hash.update(written)
+        with open(self._path, "ab") as file:
+            file.write(np.ascontiguousarray(ids).data)
+        self._num_tokens += len(ids)
+
+    def finish(self) -> str:
+        """Write at the start how many ids there are, which nobody knew, and give the SHA-256 of the file."""
+        with open(self._path, "r+b") as file:
+            file.write(self._header())
+        return digest_file(self._path)
+
+    def _header(self) -> bytes:
+        """Write what comes before the ids: NumPy leaves room in it for any number of them."""
+        header = io.BytesIO()
+        shape = {"descr": self._dtype.str, "fortran_order": False, "shape": (self._num_tokens,)}
+        np.lib.format.write_array_header_1_0(header, shape)
+        return header.getvalue()
 
 
 def write_description(
@@ -223,6 +269,7 @@ def write_description(
         dtype=ids_dtype(len(vocabulary)).name,
         num_types=num_types,
         min_count=min_count,
+        pieces=vocabulary.file_hashes if isinstance(vocabulary, PieceVocabulary) else None,
     ).write(directory)
 
 

@@ -6,7 +6,7 @@ import functools
 import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,35 @@ SPECIALS = (END_WORD, UNKNOWN_WORD)
 MIN_SIZE = len(SPECIALS) + 1
 
 
+class WordIds(NamedTuple):
+    """The ids of some words in one array, and how many of them each word has: one, or one for each of its pieces."""
+
+    ids: NDArray[Any]
+    lengths: NDArray[np.int64]
+
+    def expand(self, number_N: NDArray[Any]) -> NDArray[Any]:
+        """Give the ids of a text that is written as the numbers of these words."""
+        if len(self.ids) == len(self.lengths):
+            place_N = number_N
+        else:
+            place_N = self._places(number_N)
+        ids_N: NDArray[Any] = self.ids[place_N]
+        return ids_N
+
+    def _places(self, number_N: NDArray[Any]) -> NDArray[np.int64]:
+        """Find where in `ids` those of a text are."""
+        begin_N = (np.cumsum(self.lengths) - self.lengths)[number_N]
+        length_N = self.lengths[number_N]
+        end_N = np.cumsum(length_N)
+        # A word begins at one place there, and at another in the text: the difference holds for all of its ids.
+        return np.repeat(begin_N - end_N + length_N, length_N) + np.arange(int(length_N.sum()))
+
+
 class Vocabulary:
     """The words in the order of their ids; END and UNK come first."""
+
+    # What ids stand for; `pieces.PieceVocabulary` has pieces of words.
+    unit = "word"
 
     def __init__(self, words: Sequence[str], source: str = "The vocabulary") -> None:
         self.words = list(words)
@@ -53,6 +80,34 @@ class Vocabulary:
         """Give the ids of words; one that is not here gets UNK."""
         ids = self._ids
         return np.fromiter((ids.get(word, UNK) for word in words), dtype=np.int64)
+
+    def encode_each(self, words: Sequence[str]) -> WordIds:
+        """Give the ids of words with their number for each word."""
+        return WordIds(self.encode(words), np.ones(len(words), dtype=np.int64))
+
+    @functools.cached_property
+    def starts_word(self) -> NDArray[np.bool_]:
+        """Which ids begin a word, END and UNK among them: all, unless there are pieces."""
+        return np.ones(len(self), dtype=bool)
+
+    def count_words(self, ids: NDArray[Any]) -> int:
+        """Count the words of a text of ids; `</s>` is one."""
+        return int(np.count_nonzero(self.starts_word[ids]))
+
+    def count_bytes(self, ids: NDArray[Any]) -> int | None:
+        """Count the bytes of a text of ids with one blank or line end after every word; None if one is unknown."""
+        counts_V = np.bincount(ids, minlength=len(self))
+        return None if counts_V[UNK] else int(counts_V @ self._num_bytes)
+
+    @functools.cached_property
+    def _num_bytes(self) -> NDArray[np.int64]:
+        num_bytes_V = np.array([len(word.encode()) + 1 for word in self.words])
+        num_bytes_V[END] = 0
+        return num_bytes_V
+
+    def spell(self, ids: Iterable[int]) -> list[str]:
+        """Give the words of a text of ids."""
+        return self.decode(ids)
 
     def decode(self, ids: Iterable[int]) -> list[str]:
         """Give the words of ids."""

@@ -46,7 +46,12 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a model makes of a text: perplexities per token, `</s>` and `<unk>` counted, and natural logarithms of Z."""
+    """What a model makes of a text: perplexities per token, `</s>` and `<unk>` counted, and natural logarithms of Z.
+
+    Where tokens are pieces of words, `ppl_f_word` and `ppl_n_word` are per word; else they equal `ppl_f` and `ppl_n`.
+    Bits per byte are −log2 of the softmax's probability of the whole text over its size. Both can be compared between
+    words and pieces. Of a word that is `<unk>` the bytes count, but not what it would cost to spell it.
+    """
 
     ppl_n: float | None  # with the constant Z; None for a model that was trained with the softmax
     ppl_f: float  # with the full softmax
@@ -64,6 +69,11 @@ class Evaluation:
     # Words before it that a word is predicted from; near the start of the text there are fewer than the least.
     min_context: int
     max_context: int
+    num_words: int  # words and `</s>`
+    ppl_n_word: float | None
+    ppl_f_word: float
+    num_bytes: int | None  # of the text before words became <unk>; None where nobody knows
+    bits_per_byte: float | None
     detail: Detail | None = None  # where the text is hard, if it was asked for
 
     def to_dict(self) -> dict[str, object]:
@@ -104,8 +114,12 @@ def evaluate(
     progress: Callable[[int, int], None] | None = None,
     known: WordCounts | None = None,
     world: World | None = None,
+    num_words: int | None = None,
+    num_bytes: int | None = None,
 ) -> Evaluation:
     """Evaluate on a text of ids; `progress` is told of tokens done and tokens in all.
+
+    The text has `num_words`, `</s>` counted: as many as tokens, unless these are pieces. `num_bytes` is its size.
 
     The processes of a `world` share the windows, and all get the result.
 
@@ -122,7 +136,7 @@ def evaluate(
             score_N, normaliser_N, target_N, position_N = _score(model, ids, num_parallel, progress, world or World())
     finally:
         model.train(was_training)
-    result = _summarise(score_N, normaliser_N, target_N, model)
+    result = _summarise(score_N, normaliser_N, target_N, model, len(ids) if num_words is None else num_words, num_bytes)
     if known is None:
         return result
     order_N = torch.empty_like(position_N)
@@ -190,14 +204,24 @@ def _windows(ids: np.ndarray, num_parallel: int, num_context: int, before: int) 
         )
 
 
-def _summarise(score_N: Tensor, normaliser_N: Tensor, target_N: Tensor, model: LanguageModel) -> Evaluation:
+def _summarise(
+    score_N: Tensor,
+    normaliser_N: Tensor,
+    target_N: Tensor,
+    model: LanguageModel,
+    num_words: int,
+    num_bytes: int | None,
+) -> Evaluation:
     log_z = float(model.output.log_z)
     log_prob_f_N = score_N - normaliser_N
     log_prob_n_N = score_N - log_z
     known_N = target_N != UNK
     constant = model.output.normalises
-    ppl_f = _perplexity(log_prob_f_N)
+    total_f, total_n = float(log_prob_f_N.sum()), float(log_prob_n_N.sum())
+    ppl_f, ppl_f_word = _perplexity(log_prob_f_N), perplexity(total_f, num_words)
     assert ppl_f is not None  # a text without tokens is refused
+    # Its first piece may be the last one of a word that began before it.
+    ppl_f_word = ppl_f if ppl_f_word is None else ppl_f_word
     # A model that blew up still gets its perplexity, which is not finite either; a histogram needs numbers.
     counts, edges = np.histogram(normaliser_N[normaliser_N.isfinite()].numpy(), bins=HISTOGRAM_BINS)
     before, seen = num_read_before(model), num_words_seen(model) or sys.maxsize
@@ -210,13 +234,18 @@ def _summarise(score_N: Tensor, normaliser_N: Tensor, target_N: Tensor, model: L
         log_z_mean=float(normaliser_N.mean()),
         log_z_std=float(normaliser_N.std(correction=0)),
         log_z_histogram=Histogram([float(edge) for edge in edges], [int(count) for count in counts]),
-        log10_prob_n=float(log_prob_n_N.sum()) / math.log(10) if constant else None,
-        log10_prob_f=float(log_prob_f_N.sum()) / math.log(10),
+        log10_prob_n=total_n / math.log(10) if constant else None,
+        log10_prob_f=total_f / math.log(10),
         num_tokens=len(target_N),
         num_oov=int((~known_N).sum()),
         num_sentences=int((target_N == END).sum()),
         min_context=min(before + 1, seen),
         max_context=min(before + WINDOW, seen),
+        num_words=num_words,
+        ppl_n_word=perplexity(total_n, num_words) if constant else None,
+        ppl_f_word=ppl_f_word,
+        num_bytes=num_bytes,
+        bits_per_byte=-total_f / math.log(2) / num_bytes if num_bytes else None,
     )
 
 

@@ -18,11 +18,11 @@ Result = TypeVar("Result")
 BASE = ("numpy", "safetensors", "typer", "rich")
 EXTRAS = {
     "layer": ("torch",),
-    "train": ("torch", "pyarrow", "tensorboard", "matplotlib", "pooch", "jiwer"),
+    "train": ("torch", "pyarrow", "tensorboard", "matplotlib", "pooch", "jiwer", "tokenizers"),
     "score": ("onnxruntime",),
     "ngram": ("kenlm",),
     "export": ("torch", "onnx", "onnxruntime", "transformers", "tokenizers"),
-    "serve": ("torch", "fastapi", "starlette", "pydantic", "uvicorn", "h11"),
+    "serve": ("torch", "fastapi", "starlette", "pydantic", "uvicorn", "h11", "tokenizers"),
     "cluster": ("dask", "distributed"),
 }
 # What a command cannot do anything without, looked for before it starts: nobody wants to hear of it after the training.

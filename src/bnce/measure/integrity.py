@@ -12,7 +12,8 @@ import numpy as np
 
 from bnce.config import read_config
 from bnce.corpus.manifest import MANIFEST_FILE, Manifest, damaged, read_manifest
-from bnce.corpus.store import COUNTS_FILE, VOCABULARY_FILE, Corpus, count_words, is_corpus
+from bnce.corpus.pieces import KNOWN_WORDS_FILE, PIECES_FILE, read_vocabulary
+from bnce.corpus.store import COUNTS_FILE, VOCABULARY_FILE, Corpus, count_words, is_corpus, read_words
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError
 from bnce.files import PARTIAL_SUFFIX
@@ -56,13 +57,14 @@ def _examine_corpus(path: Path) -> list[Finding]:
     if not findings[0].well:
         return findings  # nothing else is known
     manifest = read_manifest(path)
-    words = _look(VOCABULARY_FILE, _check_corpus_words, path, manifest)
-    if not words.well:
+    words = [_look(VOCABULARY_FILE, _check_corpus_words, path, manifest)]
+    words += [_look(file, _check_hash, path, file, digest) for file, digest in (manifest.pieces or {}).items()]
+    if not all(one.well for one in words):
         hashed = ((f"{name}.npy", digest) for name, digest in manifest.hashes.items())
-        return [*findings, words, *(_look(file, _check_hash, path, file, digest) for file, digest in hashed)]
-    corpus = Corpus(path, Vocabulary.read(path / VOCABULARY_FILE), manifest)
+        return [*findings, *words, *(_look(file, _check_hash, path, file, digest) for file, digest in hashed)]
+    corpus = Corpus(path, read_words(path, manifest), manifest)
     splits = [_look(f"{name}.npy", _check_split, corpus, name) for name in manifest.hashes]
-    return [*findings, words, *splits, _look(COUNTS_FILE, _check_corpus_counts, corpus)]
+    return [*findings, *words, *splits, _look(COUNTS_FILE, _check_corpus_counts, corpus)]
 
 
 def _check_manifest(path: Path) -> str:
@@ -77,7 +79,7 @@ def _check_corpus_words(path: Path, manifest: Manifest) -> str:
     vocabulary = Vocabulary.read(path / VOCABULARY_FILE)
     if vocabulary.digest != manifest.vocabulary_digest or len(vocabulary) != manifest.vocab_size:
         raise damaged(path, f"{VOCABULARY_FILE} is not the vocabulary that the corpus was prepared with")
-    return f"{len(vocabulary):,} words, hash matches"
+    return f"{len(vocabulary):,} {'words' if manifest.pieces is None else 'pieces'}, hash matches"
 
 
 def _check_hash(path: Path, file: str, expected: str) -> str:
@@ -105,6 +107,10 @@ def _examine_run(path: Path) -> list[Finding]:
         _look(COUNTS_FILE, _check_counts, path),
         _look("normaliser.json", _check_normaliser, path),
     ]
+    if (path / PIECES_FILE).is_file():
+        findings.append(_look(PIECES_FILE, _check_pieces, path))
+    if (path / KNOWN_WORDS_FILE).is_file():
+        findings.append(_look(KNOWN_WORDS_FILE, _check_known_words, path))
     is_described = all(finding.well for finding in findings)
     if (path / UNKNOWN_WORDS_FILE).is_file():
         findings.append(_look(UNKNOWN_WORDS_FILE, _check_unknown_words, path))
@@ -164,6 +170,14 @@ def _check_config(path: Path) -> str:
 
 def _check_words(path: Path) -> str:
     return f"{len(Vocabulary.read(path / VOCABULARY_FILE)):,} words"
+
+
+def _check_pieces(path: Path) -> str:
+    return f"cuts words into {len(read_vocabulary(path)):,} pieces"
+
+
+def _check_known_words(path: Path) -> str:
+    return f"{len(Vocabulary.read(path / KNOWN_WORDS_FILE)):,} words; others are <unk>"
 
 
 def _check_counts(path: Path) -> str:

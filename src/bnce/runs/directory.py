@@ -2,6 +2,7 @@
 
 RUN/config.toml        every setting that decides what is computed
 RUN/vocab.txt          the words, one per line; the line number is the id
+RUN/pieces.json        how words are cut, if ids are pieces of words; words outside a known_words.txt are <unk>
 RUN/counts.npy         how often each word is a target that is trained on: the noise, and where the bias starts
 RUN/normaliser.json    how text becomes words, so that new text can be read the same way
 RUN/summary.json       size, speed, machine, command, and whether the run has finished
@@ -30,6 +31,7 @@ import numpy as np
 
 from bnce import files
 from bnce.config import RunConfig, read_config, to_toml
+from bnce.corpus.pieces import PIECES_FILE, PIECES_FILES, read_vocabulary
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import training_streams
 from bnce.corpus.vocabulary import Vocabulary
@@ -40,6 +42,8 @@ from bnce.runs.identity import UNKNOWN_WORDS_FILE, identify
 from bnce.text.normalise import Normaliser
 
 DESCRIPTION_FILES = ("config.toml", "vocab.txt", "counts.npy", "normaliser.json")
+# Those that only some runs have.
+OPTIONAL_FILES = (*PIECES_FILES, UNKNOWN_WORDS_FILE)
 LEXICON_FILE = "lexicon.json"
 
 
@@ -82,7 +86,7 @@ class RunDirectory:
             )
         config = read_config(path / "config.toml")
         normaliser, counts = read_normaliser(path), read_counts(path)
-        vocabulary = Vocabulary.read(path / "vocab.txt")
+        vocabulary = read_vocabulary(path)
         if len(counts) != len(vocabulary):
             raise UserError(
                 f"The run directory '{path}' is damaged: counts.npy and vocab.txt differ in size; train it again."
@@ -121,16 +125,20 @@ class RunDirectory:
         """Copy what makes a directory with a model file of its own a run, too."""
         for name in DESCRIPTION_FILES:
             shutil.copyfile(self.path / name, directory / name)
-        if (self.path / UNKNOWN_WORDS_FILE).is_file():
-            shutil.copyfile(self.path / UNKNOWN_WORDS_FILE, directory / UNKNOWN_WORDS_FILE)
+        for name in OPTIONAL_FILES:
+            if (self.path / name).is_file():
+                shutil.copyfile(self.path / name, directory / name)
 
     def check_vocabulary(self, corpus: Corpus) -> None:
         """Refuse a corpus whose ids mean other words."""
         if corpus.vocabulary.digest != self.vocabulary.digest:
+            theirs, ours = (f"{len(one)} {one.unit}s" for one in (corpus.vocabulary, self.vocabulary))
+            same = argument("vocabulary_file", self.path / "vocab.txt")
+            if self.vocabulary.unit == "piece":
+                same = argument("pieces_file", self.path / PIECES_FILE)
             raise UserError(
-                f"The corpus '{corpus.directory}' has another vocabulary ({len(corpus.vocabulary)} words) than the run "
-                f"'{self.path}' ({len(self.vocabulary)} words): prepare it with "
-                f"{argument('vocabulary_file', self.path / 'vocab.txt')}."
+                f"The corpus '{corpus.directory}' has another vocabulary ({theirs}) than the run "
+                f"'{self.path}' ({ours}): prepare it with {same}."
             )
 
     def write_json(self, name: str, record: Mapping[str, Any]) -> None:

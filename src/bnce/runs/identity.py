@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from bnce.config import ModelConfig
+from bnce.corpus.pieces import PIECES_FILES
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.reading import digest_file, parse_object
 from bnce.text.normalise import Normaliser
@@ -18,7 +19,8 @@ from bnce.text.normalise import Normaliser
 UNKNOWN_WORDS_FILE = "unknown_words.tsv"
 
 # Digests of whole files; a model file of version 0.1.0 has the first of them alone.
-_DIGESTS = {"vocabulary": "vocab.txt", "counts": "counts.npy", "unknown_words": UNKNOWN_WORDS_FILE}
+_OPTIONAL = {**{Path(name).stem: name for name in PIECES_FILES}, "unknown_words": UNKNOWN_WORDS_FILE}
+_DIGESTS = {"vocabulary": "vocab.txt", "counts": "counts.npy", **_OPTIONAL}
 # Settings, kept as they are and not as a digest, so that one that a later version adds makes no difference.
 _SETTINGS = {"normaliser": "normaliser.json", "network": "config.toml"}
 
@@ -33,9 +35,7 @@ def identify(
         "normaliser": json.dumps(normaliser.to_dict(), sort_keys=True),
         "network": json.dumps(asdict(network), sort_keys=True),
     }
-    if (path / UNKNOWN_WORDS_FILE).is_file():
-        found["unknown_words"] = digest_file(path / UNKNOWN_WORDS_FILE)
-    return found
+    return found | {key: digest_file(path / name) for key, name in _OPTIONAL.items() if (path / name).is_file()}
 
 
 def find_changes(written: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from bnce.corpus.vocabulary import UNK, Vocabulary
+from bnce.errors import UserError
 from bnce.evaluation.evaluate import num_words_seen
 from bnce.language_model import LanguageModel
 from bnce.machine.devices import choose_device
@@ -203,5 +204,7 @@ class RunModel(Model):
 def load_run(run: str | Path, device: str = "cpu") -> RunModel:
     """Load the best model of a run directory; the device is auto, cpu, cuda or cuda:N."""
     opened = RunDirectory.open(Path(run))
+    if opened.vocabulary.unit != "word":
+        raise UserError(f"'{run}' is a run over {opened.vocabulary.unit}s: only 'bnce evaluate' can use it.")
     network = load_model(opened, str(choose_device(device)))
     return RunModel(network, opened.vocabulary, opened.normaliser, UnknownWords.of_run(opened.path), str(run))

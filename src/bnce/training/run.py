@@ -158,14 +158,16 @@ def _test(trainer: Trainer, run: RunDirectory, corpus: Corpus) -> Evaluation:
     if trainer.progress.best_step != trainer.progress.step:
         trainer.save_if_needed()  # as it is now, in case that the test is broken off
         trainer.network.load_weights(read_weights(run)[0])
-    test_ids = corpus.split("test")[: run.config.training.max_test_tokens or None]
+    part = corpus.part("test", max_tokens=run.config.training.max_test_tokens)
     with trainer.network.as_whole() as model:
         result = evaluate(
             model,
-            test_ids,
+            part.ids,
             progress=lambda num_done, num_tokens: trainer.observer.evaluating("test", num_done, num_tokens),
             known=run.word_counts,
             world=trainer.world,
+            num_words=part.num_words,
+            num_bytes=part.num_bytes,
         )
     if trainer.world.is_first:
         run.write_json("evaluation.json", {"split": "test", **result.to_dict()})

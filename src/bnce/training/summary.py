@@ -23,6 +23,7 @@ def summarise(trainer: Trainer, run: RunDirectory, status: str, command: str) ->
         "status": status,
         "num_parameters": network.num_parameters,
         "num_table_parameters": network.num_table_parameters,
+        "unit": run.vocabulary.unit,
         "vocab_size": len(run.vocabulary),
         "vocabulary_digest": run.vocabulary.digest,
         "device": ", then ".join(trainer.progress.devices),

@@ -1,0 +1,288 @@
+"""A vocabulary of pieces: every word is cut by byte-pair encoding, and what a model predicts are the pieces.
+
+A word is cut together with the blank before it. Bytes are spelt with the letters that GPT-2 gave them, where the blank
+is Ġ: so the first piece of a word begins with Ġ and no other does, every string has pieces, and no piece lies across
+words. `</s>` and `<unk>` are one piece each. Where words begin, and how many there are, can be read from ids alone.
+
+DIR/vocab.txt        the pieces, one per line; the line's number, from 0, is the id
+DIR/pieces.json      how words are cut, as the `tokenizers` library writes it
+DIR/known_words.txt  if it is there: a word that is not in it is `<unk>`, and is not cut into pieces
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary, WordIds
+from bnce.errors import UserError, argument
+from bnce.files import write_text
+from bnce.machine.packages import missing
+
+PIECES_FILE = "pieces.json"
+KNOWN_WORDS_FILE = "known_words.txt"
+PIECES_FILES = (PIECES_FILE, KNOWN_WORDS_FILE)
+DEFAULT_SIZE = 2**15
+# The specials, and a piece for every byte.
+MIN_PIECES = len(SPECIALS) + 256
+BLANK = "Ġ"
+
+# Words that pieces are learned from: of a larger text as many as are fair. To read these takes seconds.
+MAX_LEARNED_WORDS = 2**24
+# Different words among them: the rarest of more than a million decide nothing.
+MAX_LEARNED_TYPES = 2**20
+_FED_CHARACTERS = 2**16
+_CACHED_WORDS = 2**18
+
+
+class PieceVocabulary(Vocabulary):
+    """The pieces in the order of their ids, and how words are cut into them."""
+
+    unit = "piece"
+
+    def __init__(
+        self, pieces: Sequence[str], rules: str, known: Vocabulary | None = None, source: str = "The vocabulary"
+    ) -> None:
+        super().__init__(pieces, source)
+        self.rules, self.known = rules, known
+        tokenizer = _open_tokenizer(rules, source)
+        if tokenizer.get_vocab() != self._ids:
+            raise UserError(f"{source} does not fit {PIECES_FILE}: use the files that were written together.")
+        self._model = tokenizer.model
+        self._cut: dict[str, list[int]] = {}
+
+    @classmethod
+    def read_from(cls, directory: Path) -> PieceVocabulary:
+        """Read the files that `write` makes."""
+        source = f"The vocabulary '{directory / 'vocab.txt'}'"
+        pieces = Vocabulary.read(directory / "vocab.txt").words
+        known = directory / KNOWN_WORDS_FILE
+        return cls(
+            pieces, read_rules(directory / PIECES_FILE), Vocabulary.read(known) if known.is_file() else None, source
+        )
+
+    def write(self, path: str | Path) -> None:
+        """Write the vocabulary file, and beside it how words are cut."""
+        super().write(path)
+        write_text(Path(path).with_name(PIECES_FILE), self.rules)
+        if self.known is not None:
+            self.known.write(Path(path).with_name(KNOWN_WORDS_FILE))
+
+    @functools.cached_property
+    def file_hashes(self) -> dict[str, str]:
+        """The SHA-256 of the files that `write` puts beside vocab.txt."""
+        rules = {PIECES_FILE: hashlib.sha256(self.rules.encode()).hexdigest()}
+        return rules if self.known is None else {**rules, KNOWN_WORDS_FILE: self.known.digest}
+
+    @functools.cached_property
+    def starts_word(self) -> NDArray[np.bool_]:
+        """Which pieces begin a word."""
+        starts_V = np.array([piece.startswith(BLANK) for piece in self.words])
+        starts_V[[END, UNK]] = True
+        return starts_V
+
+    @functools.cached_property
+    def _num_bytes(self) -> NDArray[np.int64]:
+        # A piece has a letter for every byte, the blank of its word among them.
+        num_bytes_V = np.array([len(piece) for piece in self.words])
+        num_bytes_V[END] = 0
+        return num_bytes_V
+
+    def encode(self, words: Iterable[str]) -> NDArray[np.int64]:
+        """Give the ids of the pieces of words, one word after the other."""
+        return self.encode_each(list(words)).ids
+
+    def encode_each(self, words: Sequence[str]) -> WordIds:
+        """Give the ids of the pieces of every word; what is unknown, or has blanks and so is no word, gets UNK."""
+        if len(self._cut) > _CACHED_WORDS:
+            self._cut.clear()
+        if new := [word for word in dict.fromkeys(words) if word not in self._cut]:
+            self._cut.update((word, self._cut_word(word)) for word in new)
+        cut = [self._cut[word] for word in words]
+        length_W = np.fromiter(map(len, cut), dtype=np.int64, count=len(cut))
+        ids = np.fromiter(itertools.chain.from_iterable(cut), dtype=np.int64, count=int(length_W.sum()))
+        return WordIds(ids, length_W)
+
+    def spell(self, ids: Iterable[int]) -> list[str]:
+        """Put pieces together to words; bytes that are no UTF-8 become U+FFFD."""
+        found: list[str] = []
+        goes_on = False
+        for number in ids:
+            if goes_on and not self.starts_word[number]:
+                found[-1] += self.words[number]
+            else:
+                found.append(self.words[number])
+            goes_on = number not in (END, UNK)
+        return [word if word in SPECIALS else _text(word) for word in found]
+
+    def _cut_word(self, word: str) -> list[int]:
+        if word in SPECIALS:
+            return [SPECIALS.index(word)]
+        if word.split() != [word] or (self.known is not None and word not in self.known):
+            return [UNK]
+        # The model alone: what the library does with a whole text before it takes four times as long.
+        return [token.id for token in self._model.tokenize(_letters(word))]
+
+
+def read_vocabulary(directory: Path) -> Vocabulary:
+    """Read the vocabulary of a corpus or a run: one of pieces, if the directory says how words are cut."""
+    if (directory / PIECES_FILE).is_file():
+        return PieceVocabulary.read_from(directory)
+    return Vocabulary.read(directory / "vocab.txt")
+
+
+def read_pieces(path: str | Path, known: Vocabulary | None) -> PieceVocabulary:
+    """Read pieces from pieces.json alone: it lists them, too."""
+    rules = read_rules(Path(path))
+    ids: dict[str, int] = _open_tokenizer(rules, f"'{path}'").get_vocab()
+    return PieceVocabulary(sorted(ids, key=lambda piece: ids[piece]), rules, known, f"'{path}'")
+
+
+def read_rules(path: Path) -> str:
+    """Read how words are cut."""
+    try:
+        return path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"'{path}' cannot be read ({error}): give a {PIECES_FILE} from 'bnce prepare'.") from error
+
+
+def check_size(size: int) -> None:
+    """Refuse too few pieces, and pieces without the package that cuts words into them, before any text is read."""
+    if size < MIN_PIECES:
+        raise UserError(
+            f"A vocabulary of {size} pieces is too small: give {argument('vocab_size')} {MIN_PIECES} or more, since "
+            f"each of the 256 bytes, {' and '.join(SPECIALS)} is a piece."
+        )
+    _need_tokenizers()
+
+
+def learn_pieces(
+    words: Sequence[str], counts: NDArray[np.int64], size: int, known: Vocabulary | None = None
+) -> PieceVocabulary:
+    """Learn `size` pieces, the specials included, from words and how often each occurs; the most frequent come first.
+
+    The same words and counts give the same bytes. A text that has fewer pieces gives fewer.
+    """
+    tokenizers = _need_tokenizers()
+    if known is not None:
+        kept = np.array([word in known for word in words], dtype=bool)
+        words, counts = list(itertools.compress(words, kept)), counts[kept]
+    learning = tokenizers.Tokenizer(tokenizers.models.BPE())
+    learning.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=size - len(SPECIALS), initial_alphabet=_alphabet(), show_progress=False
+    )
+    learning.train_from_iterator(_feed(words, counts), trainer)
+    merges = _without_specials(json.loads(learning.to_str())["model"]["merges"])
+    pieces = [*_alphabet(), *map("".join, merges)]
+    first = _assemble(pieces, merges, None)
+    found = first.encode_each(words)
+    weight_V = np.bincount(found.ids, weights=np.repeat(counts, found.lengths), minlength=len(first))[len(SPECIALS) :]
+    # Noise by Zipf's law takes ids for ranks.
+    by_count = np.argsort(-weight_V, kind="stable")
+    return _assemble([pieces[place] for place in by_count], merges, known)
+
+
+def _assemble(pieces: Sequence[str], merges: Sequence[tuple[str, str]], known: Vocabulary | None) -> PieceVocabulary:
+    every = [*SPECIALS, *pieces]
+    model = _need_tokenizers().models.BPE({piece: number for number, piece in enumerate(every)}, list(merges))
+    return PieceVocabulary(every, _tokenizer(model).to_str(pretty=True) + "\n", known)
+
+
+def _without_specials(merges: Iterable[Sequence[str]]) -> list[tuple[str, str]]:
+    """Leave out what would spell a special word, as text such as x</s> can, and what is made of that."""
+    known = set(_alphabet())
+    kept = []
+    for left, right in merges:
+        if left in known and right in known and left + right not in SPECIALS:
+            known.add(left + right)
+            kept.append((left, right))
+    return kept
+
+
+def _feed(words: Sequence[str], counts: NDArray[np.int64]) -> Iterator[str]:
+    """Yield words in letters, each as often as it occurs; of very many every n-th, so that none is favoured."""
+    total = int(counts.sum())
+    if total > MAX_LEARNED_WORDS:
+        counts = np.diff(np.cumsum(counts) * MAX_LEARNED_WORDS // total, prepend=0)
+    waiting: list[str] = []
+    num_characters = 0
+    for word, count in zip(words, counts.tolist(), strict=True):
+        spelt = f" {_letters(word)}"
+        while count:
+            num_repeats = min(count, 1 + _FED_CHARACTERS // len(spelt))
+            waiting.append(spelt * num_repeats)
+            num_characters += num_repeats * len(spelt)
+            count -= num_repeats
+            if num_characters >= _FED_CHARACTERS:
+                yield "".join(waiting)
+                waiting, num_characters = [], 0
+    yield "".join(waiting)
+
+
+def _tokenizer(model: Any) -> Any:
+    """Make a tokenizer of a text that is already words and single blanks, with a blank before the first word."""
+    tokenizers = _need_tokenizers()
+    made = tokenizers.Tokenizer(model)
+    # Words stay apart: a text is cut before every blank.
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+        [
+            tokenizers.pre_tokenizers.Split(" ", "merged_with_next"),
+            tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    made.decoder = tokenizers.decoders.ByteLevel()
+    return made
+
+
+def _open_tokenizer(rules: str, source: str) -> Any:
+    library = _need_tokenizers()
+    try:
+        return library.Tokenizer.from_str(rules)
+    except Exception as error:  # the library has no other class for it
+        raise UserError(
+            f"{source}: {PIECES_FILE} cannot be read ({error}); restore the file that was written with vocab.txt."
+        ) from error
+
+
+def _need_tokenizers() -> Any:
+    try:
+        import tokenizers
+    except ModuleNotFoundError as error:
+        raise missing("tokenizers", "A vocabulary of pieces") from error
+    return tokenizers
+
+
+@functools.cache
+def _byte_of_letter() -> dict[str, int]:
+    """Give the byte that each of GPT-2's letters stands for: a printable one for itself, others from U+0100 on."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+def _alphabet() -> list[str]:
+    return sorted(_byte_of_letter())
+
+
+@functools.cache
+def _letter_of_byte() -> dict[int, str]:
+    return {byte: letter for letter, byte in _byte_of_letter().items()}
+
+
+def _letters(word: str) -> str:
+    """Write a word and the blank before it in letters that stand for bytes."""
+    return BLANK + word.encode("utf-8", "replace").decode("latin-1").translate(_letter_of_byte())
+
+
+def _text(spelt: str) -> str:
+    letters = _byte_of_letter()
+    return bytes(letters[letter] for letter in spelt).decode("utf-8", "replace").removeprefix(" ")
