@@ -42,7 +42,7 @@ RATES: Settings = {"optimiser.learning_rate": 0.002, "optimiser.body_learning_ra
 # In the order in which they are searched; each value is tried with the best of what was searched before.
 VALUES: dict[str, list[float]] = {
     "optimiser.learning_rate": [0.001, 0.004],
-    "optimiser.body_learning_rate": [0.001, 0.004],
+    "optimiser.body_learning_rate": [0.001],
     "optimiser.eps": [1e-6],
 }
 CONTEXT = 128  # words
@@ -62,6 +62,8 @@ EPOCHS = (1, 2, 4)
 CHUNKS = ((16, 512), (32, 256), (64, 128), (128, 64), (256, 32))
 NOISES = (("bnce", 0), ("bnce", 1000), ("chunk-bnce", 0))
 TEST_WORDS = 400_000
+VALID_WORDS = 200_000
+UNUSED_WORDS = 1_000  # of test, which a search does not look at
 
 
 class Bodies:
@@ -91,7 +93,9 @@ class Bodies:
         }
         whole = stage == "final"
         for line in self.lines:
-            if all(line.get(key) == value for key, value in about.items()) and (line["whole"] is not None or not whole):
+            if all(line.get(key) == value for key, value in about.items()) and (
+                stage == "search" or line["test"] is not None
+            ):
                 return line
         if time.monotonic() - self.began > self.given.seconds:
             return None
@@ -105,15 +109,17 @@ class Bodies:
             "training.seed": seed,
             "training.epochs": epochs,
             "training.evaluations_per_epoch": 1,
-            "training.max_valid_tokens": self.first(corpus, "valid", TEST_WORDS),
-            "training.max_test_tokens": self.first(corpus, "test", TEST_WORDS),
+            "training.max_valid_tokens": self.first(corpus, "valid", VALID_WORDS),
+            "training.max_test_tokens": self.first(corpus, "test", UNUSED_WORDS if stage == "search" else TEST_WORDS),
         }
         directory = Path(tempfile.mkdtemp(dir=self.given.work)) / "run"
         line = {"stage": stage, **about, "valid": None, "test": None, "whole": None}
         try:
             summary = bnce.train(recipe, corpus=corpus, out=directory, loss=loss, settings=asked)
             valid = bnce.evaluate(directory, split="valid", max_tokens=asked["training.max_valid_tokens"])
-            line.update(valid=figures(valid), test=figures(summary["test"]))
+            line["valid"] = figures(valid)
+            if stage != "search":
+                line["test"] = figures(summary["test"])
             if whole:
                 line["whole"] = figures(bnce.evaluate(directory, split="test"))
             seconds = summary["train_seconds"]
@@ -160,7 +166,7 @@ class Bodies:
     @staticmethod
     def first(corpus: Corpus, split: str, num_words: int) -> int:
         """Count the tokens that the first words of a split have, so that both corpora are judged by one text."""
-        begins = corpus.vocabulary.begins_word[np.asarray(corpus.split(split))]
+        begins = corpus.vocabulary.starts_word[np.asarray(corpus.split(split))]
         ends = np.flatnonzero(begins)
         return len(begins) if len(ends) <= num_words else int(ends[num_words])
 
@@ -249,19 +255,20 @@ def markdown(lines: Sequence[Line]) -> str:
             groups.setdefault(key, []).append(line)
         for (side, size, words, epochs, settings), same in groups.items():
             shown = ", ".join(f"{name.partition('.')[2]} {value:g}" for name, value in json.loads(settings).items())
-            good = [line for line in same if line["test"] is not None]
+            good = [line for line in same if line["valid"] is not None]
             if not good:
                 parts.append(
                     f"| {side} | {size} | {words:,} | {epochs} | {shown} | {len(same)} | not finite |" + " |" * 6
                 )
                 continue
+            test = [line["test"] for line in good if line["test"] is not None]
             whole = [line["whole"] for line in good if line["whole"] is not None]
             parts.append(
                 f"| {side} | {size} | {words:,} | {epochs} | {shown} | {len(good)} "
-                f"| {mean(line['valid']['ppl_f'] for line in good)} | {mean(line['test']['ppl_f'] for line in good)} "
-                f"| {mean(line['test']['ppl_n'] for line in good)} "
+                f"| {mean(line['valid']['ppl_f'] for line in good)} | {mean(part['ppl_f'] for part in test)} "
+                f"| {mean(part['ppl_n'] for part in test)} "
                 f"| {mean(part['ppl_f'] for part in whole)}, {mean(part['ppl_n'] for part in whole)} "
-                f"| {mean((line['test']['bits_per_byte'] for line in good), 4)} "
+                f"| {mean((part['bits_per_byte'] for part in whole), 4)} "
                 f"| {mean(line['seconds'] for line in good)} "
                 f"| {mean(line['words_per_second'] / 1e6 for line in good)}M |"
             )
