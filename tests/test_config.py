@@ -208,3 +208,38 @@ def test_configs_are_frozen() -> None:
     for kind in (ModelConfig, LossConfig, OptimiserConfig, TrainingConfig, RunConfig):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(kind(), dataclasses.fields(kind)[0].name, "other")
+
+
+# Numbers that the model chooses where they are 0.
+
+
+@pytest.mark.parametrize(
+    ("model", "chosen"),
+    [("ffnn", (0, 0, 0)), ("relu-lstm", (1, 0, 0)), ("rnn", (1, 0, 0)), ("transformer", (6, 8, 20))],
+)
+def test_a_run_shows_the_numbers_that_were_chosen(model: str, chosen: tuple[int, int, int]) -> None:
+    settled = RunConfig(model=ModelConfig(model, hidden_size=512)).model
+    assert (settled.num_layers, settled.num_heads, settled.context) == chosen
+    assert load_recipe("transformer", model=model).model.num_layers == chosen[0], "six are the Transformer's"
+
+
+def test_models_without_a_number_of_layers_are_told() -> None:
+    with pytest.raises(UserError, match=r"model.num_layers is 2, but FFNN has no number of layers to choose: leave it"):
+        ModelConfig("ffnn", num_layers=2)
+
+
+def test_other_formats_of_what_runs_write(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    deep = RunConfig(model=ModelConfig("lstm", num_layers=6))
+    path.write_text(to_toml(deep), encoding="utf-8")
+    assert read_config(path).model.num_layers == 6
+    # The first had no mark. Every model had the Transformer's number then.
+    path.write_text(to_toml(deep).replace("format = 2\n", ""), encoding="utf-8")
+    assert read_config(path).model.num_layers == 1
+    path.write_text(to_toml(deep).replace("format = 2", "format = 3"), encoding="utf-8")
+    with pytest.raises(UserError, match=r"was written by a later version of bnce \(format 3\): use that version"):
+        read_config(path)
+    for wrong in ('"x"', "0", "true", "1.0"):
+        path.write_text(to_toml(deep).replace("format = 2", f"format = {wrong}"), encoding="utf-8")
+        with pytest.raises(UserError, match="it must be a whole number from 1 to 2"):
+            read_config(path)

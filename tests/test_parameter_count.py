@@ -31,9 +31,10 @@ def test_obwb_models_have_the_paper_s_size(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", [body.name for body in BODIES if body.tables])
-@pytest.mark.parametrize("learn_log_z", [False, True])
-def test_the_count_is_what_a_model_really_has(model: str, learn_log_z: bool) -> None:
-    config = ModelConfig(model, embedding_size=5, hidden_size=7, bottleneck_size=4, order=4)
+@pytest.mark.parametrize(("learn_log_z", "num_layers"), [(False, 1), (True, 1), (False, 3)])
+def test_the_count_is_what_a_model_really_has(model: str, learn_log_z: bool, num_layers: int) -> None:
+    num_layers = num_layers if "num_layers" in BODIES.find(model).sizes else 0
+    config = ModelConfig(model, 5, hidden_size=7, bottleneck_size=4, order=4, num_layers=num_layers)
     built = LanguageModel(config, LossConfig(learn_log_z=learn_log_z), unigram(np.ones(23)))
     counts = count_parameters(config, 23, learn_log_z=learn_log_z)
     assert sum(counts.values()) == built.num_parameters
@@ -42,6 +43,11 @@ def test_the_count_is_what_a_model_really_has(model: str, learn_log_z: bool) -> 
     assert counts["output_weight"] == built.output.weight.numel()
     assert counts["output_bias"] == built.output.bias.numel()
     assert counts.get("log_z", 0) == int(learn_log_z)
+
+
+def test_another_layer_adds_its_two_products_and_biases() -> None:
+    one, two = (count_parameters(ModelConfig("relu-lstm", 5, 7, 4, num_layers=number), 23) for number in (1, 2))
+    assert two["body"] - one["body"] == 4 * (7 * 7 + 7 * 7 + 7 + 7)
 
 
 def test_a_count_takes_neither_memory_nor_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -247,7 +247,7 @@ def _resolve(
         )
     if source is not None:
         model, loss = model or source.config.model.name, loss or source.config.loss.name
-        settings = [*inherited_settings(source.config), *settings]
+        settings = [*inherited_settings(source.config, model), *settings]
     config = load_recipe(str(recipe), model=model, loss=loss, corpus=corpus or None, settings=settings)
     if source is not None:
         check_same_network(config, source)

@@ -33,6 +33,9 @@ MAX_THREADS = 1024  # where the system gives no more, OpenMP ends the process
 MAX_SIZE = 2**31 - 1  # of what is counted in settings, but for tokens
 MAX_LOG_Z = 100.0  # far beyond ln V; a score in float32 must still tell words apart when ln Z is added to it
 GRADIENT_NAMES = ("streams", "tokens")
+HEAD_SIZE = 64  # units of a Transformer's head, about
+DEFAULT_CONTEXT = 128  # where no chunk says how many words there are
+FORMAT = 2  # of what runs write: in the first, num_layers was a number of Transformers alone
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,18 +47,17 @@ class ModelConfig:
     hidden_size: int = 600
     bottleneck_size: int = 400  # the ReLu layer before the output, in models that have one
     order: int = 5  # of n-gram models: they see order - 1 words
-    num_layers: int = 6  # of Transformers
+    num_layers: int = 0  # of recurrent models and Transformers; 0: one recurrent layer, six of a Transformer
     num_heads: int = 0  # of Transformers, parts of a layer that attend each for itself; 0: one for about 64 units
     context: int = 0  # of Transformers, words that a layer attends to; 0: as many as a chunk has
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        BODIES.find(self.name)
+        kind = BODIES.find(self.name)
         for key in ("embedding_size", "hidden_size", "bottleneck_size"):
             _at_least(f"model.{key}", getattr(self, key), 1)
         _at_least("model.order", self.order, 2)
-        _at_least("model.num_layers", self.num_layers, 1)
-        for key in ("num_heads", "context"):
+        for key in ("num_layers", "num_heads", "context"):
             _at_least(f"model.{key}", getattr(self, key), 0)
         if self.num_heads and self.hidden_size % self.num_heads:
             raise UserError(
@@ -64,6 +66,23 @@ class ModelConfig:
             )
         if not 0 <= self.dropout < 1:
             raise UserError(f"model.dropout is {self.dropout}: it must be at least 0 and below 1.")
+        if self.num_layers > 1 and "num_layers" not in kind.sizes:
+            raise UserError(
+                f"model.num_layers is {self.num_layers}, but {kind.shown} has no number of layers to choose: leave it "
+                "out, or use another model."
+            )
+
+    def settled(self, num_steps: int = DEFAULT_CONTEXT) -> ModelConfig:
+        """Put the numbers that 0 stands for in their places; a chunk has `num_steps` words."""
+        kind = BODIES.find(self.name)
+        num_layers, num_heads, context = self.num_layers, self.num_heads, self.context
+        if "num_layers" in kind.sizes:
+            num_layers = num_layers or kind.num_layers
+        if "num_heads" in kind.sizes:
+            num_heads = num_heads or _choose_heads(self.hidden_size)
+        if kind.attends:
+            context = context or num_steps
+        return dataclasses.replace(self, num_layers=num_layers, num_heads=num_heads, context=context)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,8 +194,7 @@ class RunConfig:
     training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
 
     def __post_init__(self) -> None:
-        if BODIES.find(self.model.name).attends and not self.model.context:
-            object.__setattr__(self, "model", dataclasses.replace(self.model, context=self.training.num_steps))
+        object.__setattr__(self, "model", self.model.settled(self.training.num_steps))
 
 
 SECTIONS: dict[str, type] = {
@@ -214,16 +232,39 @@ def change_settings(config: RunConfig, settings: Sequence[str]) -> RunConfig:
 def read_config(path: str | Path) -> RunConfig:
     """Read the `config.toml` of a run directory; one that was cut short has not all of its parts."""
     tables = parse_tables(read_bytes(Path(path)), str(path))
-    config = from_tables(tables, str(path))
+    config = from_written(tables, str(path))
     for key in ("recipe", "corpus", *SECTIONS):
         if key not in tables:
             raise UserError(f"'{path}' is cut short or damaged: it has no '{key}'. Restore it, or train the run again.")
     return config
 
 
+def from_written(tables: Mapping[str, Any], origin: str) -> RunConfig:
+    """Build a `RunConfig` from what `to_toml` wrote, of this version or an earlier one."""
+    written_as = tables.get("format", 1)
+    if type(written_as) is not int or written_as < 1:
+        raise UserError(f"{origin}: format is {shown(written_as)}: it must be a whole number from 1 to {FORMAT}.")
+    if written_as > FORMAT:
+        raise UserError(f"{origin} was written by a later version of bnce (format {written_as}): use that version.")
+    return from_tables(upgrade(tables), origin)
+
+
+def upgrade(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the tables that a run has written as this version would have written them."""
+    upgraded = {key: value for key, value in tables.items() if key != "format"}
+    model = upgraded.get("model")
+    if tables.get("format", 1) == 1 and isinstance(model, Mapping):
+        # Every run wrote num_layers = 6, whether it had six or one; and 0 for heads that were chosen for it.
+        layered = any(kind.attends for kind in BODIES if kind.name == model.get("name"))
+        left_out = [*([] if layered else ["num_layers"]), *([] if model.get("num_heads") else ["num_heads"])]
+        upgraded["model"] = {key: value for key, value in model.items() if key not in left_out}
+    return upgraded
+
+
 def to_toml(config: RunConfig) -> str:
     """Write a config as TOML that `read_config` reads back to an equal one."""
-    lines = [f"{key} = {toml_value(getattr(config, key))}" for key in _TEXTS if key != "init" or config.init]
+    texts = (f"{key} = {toml_value(getattr(config, key))}" for key in _TEXTS if key != "init" or config.init)
+    lines = [f"format = {FORMAT}", *texts]
     for key in SECTIONS:
         lines += ["", f"[{key}]"]
         for name, value in dataclasses.asdict(getattr(config, key)).items():
@@ -312,6 +353,11 @@ def known_keys(table: Mapping[str, Any], allowed: Sequence[str], origin: str, ki
 def _among(kind: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
         raise unknown_name(kind, value, allowed)
+
+
+def _choose_heads(size: int) -> int:
+    """Find a number of heads of about 64 units each that can share a layer evenly."""
+    return next(number for number in range(max(1, size // HEAD_SIZE), 0, -1) if size % number == 0)
 
 
 def _at_least(key: str, value: int, least: int, most: int = MAX_SIZE) -> None:

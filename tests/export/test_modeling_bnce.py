@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_corpus import VOCAB_SIZE, small_model
+from small_corpus import VOCAB_SIZE, small_config, small_model
 from torch import Tensor
 
 from bnce.corpus.vocabulary import END, UNK
@@ -21,13 +21,21 @@ CLOSE = {"rtol": 0.0, "atol": 2e-5}
 SIZES = {"embedding_size": 6, "hidden_size": 8, "bottleneck_size": 7}
 
 
-@pytest.fixture(params=[(name, 4) for name in MODELS] + [("ffnn", 2)], ids=lambda case: f"{case[0]}-{case[1]}")
+CASES = [
+    *((name, {}) for name in MODELS),
+    ("ffnn", {"order": 2}),
+    *((name, {"num_layers": 2}) for name in ("rnn", "relu-lstm")),
+]
+
+
+@pytest.fixture(params=CASES, ids=str)
 def pair(request: pytest.FixtureRequest) -> tuple[LanguageModel, BnceForCausalLM]:
     """Give our model and theirs, with the same tensors under the same names."""
-    name, order = request.param
-    ours = small_model(name, order=order).eval()
-    sizes = {**SIZES, "num_heads": getattr(ours.body, "num_heads", 0), "context": ours.body.context}
-    theirs = BnceForCausalLM(BnceConfig(VOCAB_SIZE, name, order=order, **sizes)).eval()
+    name, sizes = request.param
+    given = small_config(model={"name": name, "order": 4, **sizes}).model
+    ours = small_model(name, **{"order": 4, **sizes}).eval()
+    settings = {key: getattr(given, key) for key in ("order", "num_layers", "num_heads", "context")}
+    theirs = BnceForCausalLM(BnceConfig(VOCAB_SIZE, name, **SIZES, **settings)).eval()
     theirs.load_state_dict(ours.state_dict())
     theirs.generation_config.suppress_tokens = [UNK]
     return ours, theirs

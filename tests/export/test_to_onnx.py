@@ -24,7 +24,13 @@ from bnce.runs.model_file import load_model, save_weights
 
 from .exported_runs import MODELS, make_run
 
-CASES = [*((name, {}) for name in MODELS), ("ffnn", {"order": 2}), ("ffnn", {"order": 6})]
+DEEP = ("rnn", "lstm", "relu-lstm")
+CASES = [
+    *((name, {}) for name in MODELS),
+    ("ffnn", {"order": 2}),
+    ("ffnn", {"order": 6}),
+    *((name, {"num_layers": 2}) for name in DEEP),
+]
 # Two float32 results of the same sums, of numbers of the order of ten.
 CLOSE = {"rtol": 0.0, "atol": 2e-5}
 
@@ -41,7 +47,15 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[RunDir
     return made
 
 
-@pytest.fixture(params=["ffnn-bnce", "ffnn-bnce-2", "ffnn-bnce-6", *(f"{name}-bnce" for name in MODELS[1:])])
+@pytest.fixture(
+    params=[
+        "ffnn-bnce",
+        "ffnn-bnce-2",
+        "ffnn-bnce-6",
+        *(f"{name}-bnce" for name in MODELS[1:]),
+        *(f"{name}-bnce-2" for name in DEEP),
+    ]
+)
 def case(request: pytest.FixtureRequest, exported: dict[str, tuple[RunDirectory, Path]]) -> tuple[RunDirectory, Path]:
     return exported[request.param]
 
@@ -111,7 +125,8 @@ def test_the_record_beside_it(case: tuple[RunDirectory, Path]) -> None:
     assert (about["vocab_size"], about["hidden_size"]) == (VOCAB_SIZE, model.output.hidden_size)
     assert about["num_context"] == model.num_context
     assert about["normaliser"] == run.normaliser.to_dict()
-    assert len(about["state"]) == len(model.initial_state(1))
+    shapes = [[part.shape[0], "B", *part.shape[2:]] for part in model.initial_state(1)]
+    assert list(about["state"].values()) == shapes
     assert Vocabulary.read(out / "vocab.txt") == run.vocabulary
     for figures in about["check"]["graphs"].values():
         assert 0 <= figures["max_difference"] <= figures["tolerance"] < 1e-4

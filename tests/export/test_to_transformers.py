@@ -41,11 +41,11 @@ def modules_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=[*((name, {}) for name in MODELS), ("relu-lstm", {"num_layers": 2})], ids=str)
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Opened:
     """Give a run, its export, and the export's model and tokenizer."""
     directory = tmp_path_factory.mktemp("runs")
-    run, out = make_run(directory, request.param), directory / "out"
+    run, out = make_run(directory, request.param[0], **request.param[1]), directory / "out"
     record = export_transformers(run, out)
     assert 0 <= record["max_difference"] <= record["tolerance"] < 1e-4
     model = AutoModelForCausalLM.from_pretrained(out, trust_remote_code=True)

@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bnce.kernels import recurrence
+from bnce.config import ModelConfig
+from bnce.kernels import dense, recurrence
+from bnce.models import build_body
 
 T, B, E, H = 4, 5, 6, 7
 Check = Callable[[Tensor, Tensor, Tensor], None]
@@ -53,3 +55,27 @@ def test_last_state_carries_no_gradient(device: torch.device) -> None:
     assert wide.requires_grad
     assert not hidden.requires_grad
     assert not after.requires_grad
+
+
+@pytest.mark.parametrize("name", ["rnn", "lstm", "relu-lstm"])
+def test_two_layers_equal_the_plain_ones(
+    name: str, device: torch.device, no_worse: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Columns of zeros that one layer leaves behind are none of the next one's input."""
+    body = build_body(ModelConfig(name, E, H, 5, num_layers=2)).to(device)
+    inputs, state = torch.randn(T, B, E, device=device), body.initial_state(B)
+    state = tuple(torch.randn_like(part) for part in state)
+    grad = torch.randn(T, B, body.output_size, device=device)
+
+    def run(dtype: torch.dtype) -> list[Tensor]:
+        body.to(dtype)
+        given = inputs.to(dtype).requires_grad_()
+        output, after = body(given, tuple(part.to(dtype) for part in state))
+        return [output, *after, *torch.autograd.grad(output, [given, *body.parameters()], grad.to(dtype))]
+
+    plain, exact = run(torch.float32), run(torch.float64)
+    modules = {"recurrence": recurrence, "dense": dense}
+    monkeypatch.setattr("bnce.kernels.choose", lambda kernel, _tensor: modules[kernel])
+    for fast_part, plain_part, exact_part in zip(run(torch.float32), plain, exact, strict=True):
+        assert fast_part.shape == plain_part.shape
+        no_worse(fast_part, plain_part, exact_part)

@@ -149,5 +149,5 @@ def test_what_does_not_fit_is_named(general: RunDirectory) -> None:
     with pytest.raises(UserError, match="model is lstm, not relu-lstm"):
         check_same_network(small_config(model={"name": "lstm"}), general)
     check_same_network(small_config(model={"order": 7}), general)
-    assert "model.hidden_size=8" in inherited_settings(general.config)
-    assert "loss.learn_log_z=false" in inherited_settings(general.config)
+    assert "model.hidden_size=8" in inherited_settings(general.config, "relu-lstm")
+    assert "loss.learn_log_z=false" in inherited_settings(general.config, "relu-lstm")

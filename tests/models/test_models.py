@@ -18,12 +18,13 @@ from bnce.models.recurrent import Recurrent
 E, H, BOTTLENECK, B = 5, 7, 4, 3
 PAPERS = [kind.name for kind in BODIES if kind.tables]
 RECURRENT = [kind.name for kind in BODIES if kind.carries_state]
+every_depth = pytest.mark.parametrize("num_layers", [1, 2, 3])
 EPS = torch.finfo(torch.float32).eps
 
 
-def body(name: str, *, dropout: float = 0.0, order: int = 5) -> FeedForward | Recurrent:
+def body(name: str, num_layers: int = 0, *, dropout: float = 0.0, order: int = 5) -> FeedForward | Recurrent:
     torch.manual_seed(1)
-    return build_body(ModelConfig(name, E, H, BOTTLENECK, order=order, dropout=dropout))
+    return build_body(ModelConfig(name, E, H, BOTTLENECK, order=order, num_layers=num_layers, dropout=dropout))
 
 
 def embedded(num_words: int) -> Tensor:
@@ -40,9 +41,10 @@ def test_shapes(name: str) -> None:
     assert len(state) == {"ffnn": 0, "lstm": 2, "relu-lstm": 2}.get(name, 1)
 
 
+@every_depth
 @pytest.mark.parametrize("name", RECURRENT)
-def test_two_chunks_are_one_long_one(name: str) -> None:
-    network = body(name)
+def test_two_chunks_are_one_long_one(name: str, num_layers: int) -> None:
+    network = body(name, num_layers)
     words_TBE = embedded(9)
     whole_TBD, last = network(words_TBE, network.initial_state(B))
     first_TBD, state = network(words_TBE[:4], network.initial_state(B))
@@ -54,10 +56,11 @@ def test_two_chunks_are_one_long_one(name: str) -> None:
     assert not torch.allclose(forgetful_TBD, second_TBD, atol=1e-3), "the state does matter"
 
 
+@every_depth
 @pytest.mark.parametrize("name", RECURRENT)
-def test_a_branch_is_a_step_for_every_pair(name: str) -> None:
+def test_a_branch_is_a_step_for_every_pair(name: str, num_layers: int) -> None:
     """Two words and three states in five pairs, some of them the same: each as `forward` alone would have it."""
-    network = body(name).eval()
+    network = body(name, num_layers).eval()
     assert isinstance(network, Recurrent)
     word_WE = embedded(2)[:, 0]
     word_B, parent_B = torch.tensor([0, 1, 1, 0, 1]), torch.tensor([2, 0, 2, 2, 2])
@@ -73,18 +76,20 @@ def test_a_branch_is_a_step_for_every_pair(name: str) -> None:
     assert all(torch.equal(part, kept) for part, kept in zip(state, before, strict=True))
 
 
+@every_depth
 @pytest.mark.parametrize("name", RECURRENT)
-def test_the_carried_state_ends_back_propagation(name: str) -> None:
-    network = body(name)
+def test_the_carried_state_ends_back_propagation(name: str, num_layers: int) -> None:
+    network = body(name, num_layers)
     words_TBE = embedded(4).requires_grad_()
     hidden_TBD, state = network(words_TBE, network.initial_state(B))
     assert hidden_TBD.requires_grad
     assert not any(part.requires_grad for part in state)
 
 
+@every_depth
 @pytest.mark.parametrize("name", RECURRENT)
-def test_streams_do_not_see_each_other(name: str) -> None:
-    network = body(name)
+def test_streams_do_not_see_each_other(name: str, num_layers: int) -> None:
+    network = body(name, num_layers)
     words_TBE = embedded(4)
     changed_TBE = words_TBE.clone()
     changed_TBE[:, 1] += 1
@@ -94,25 +99,49 @@ def test_streams_do_not_see_each_other(name: str) -> None:
     assert not torch.equal(before_TBD[:, 1], after_TBD[:, 1])
 
 
+@every_depth
 @pytest.mark.parametrize("name", RECURRENT)
-def test_recurrent_layers_are_the_textbook_s(name: str) -> None:
-    network = body(name)
+def test_recurrent_layers_are_the_textbook_s(name: str, num_layers: int) -> None:
+    network = body(name, num_layers)
     words_TBE = embedded(3)
-    cell = network.cell
-    hidden, memory = torch.zeros(B, H), torch.zeros(B, H)
+    state = [(torch.zeros(B, H), torch.zeros(B, H)) for _ in range(num_layers)]
     outputs = []
     for word_BE in words_TBE:
-        gates = word_BE @ cell.weight_ih_l0.t() + cell.bias_ih_l0 + hidden @ cell.weight_hh_l0.t() + cell.bias_hh_l0
-        if name.endswith("lstm"):
-            enter, forget, candidate, out = gates.chunk(4, dim=1)
-            memory = forget.sigmoid() * memory + enter.sigmoid() * candidate.tanh()
-            hidden = out.sigmoid() * memory.tanh()
-        else:
-            hidden = gates.tanh()
-        is_bottleneck = name.startswith("relu-")
-        outputs.append(torch.relu(network.bottleneck(hidden)) if is_bottleneck else hidden)
-    found_TBD, _ = network(words_TBE, network.initial_state(B))
+        stream = word_BE
+        for number, cell in enumerate([network.cell, *network.upper]):
+            hidden, memory = state[number]
+            gates = stream @ cell.weight_ih_l0.t() + cell.bias_ih_l0 + hidden @ cell.weight_hh_l0.t() + cell.bias_hh_l0
+            if name.endswith("lstm"):
+                enter, forget, candidate, out = gates.chunk(4, dim=1)
+                memory = forget.sigmoid() * memory + enter.sigmoid() * candidate.tanh()
+                hidden = out.sigmoid() * memory.tanh()
+            else:
+                hidden = gates.tanh()
+            state[number] = hidden, memory
+            stream = stream + hidden if number else hidden
+        outputs.append(torch.relu(network.bottleneck(stream)) if name.startswith("relu-") else stream)
+    found_TBD, after = network(words_TBE, network.initial_state(B))
+    for part, expected in zip(after, zip(*state, strict=True), strict=False):
+        torch.testing.assert_close(part, torch.stack(expected), rtol=1e-5, atol=16 * EPS)
     torch.testing.assert_close(found_TBD, torch.stack(outputs), rtol=1e-5, atol=16 * EPS)
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_what_is_between_layers_is_dropped_out(name: str) -> None:
+    sizes: list[int] = []
+    network = body(name, 3, dropout=0.5)
+    network.dropout.register_forward_hook(lambda _module, inputs, _output: sizes.append(inputs[0].shape[2]))
+    network(embedded(2), network.initial_state(B))
+    assert sizes == [E, H, H, *([H, BOTTLENECK] if name.startswith("relu-") else [H])]
+
+
+def test_one_layer_has_the_names_it_always_had() -> None:
+    """Or runs of earlier versions could not be loaded."""
+    cell = [f"cell.{kind}_{part}_l0" for kind in ("weight", "bias") for part in ("ih", "hh")]
+    assert list(body("lstm").state_dict()) == cell
+    assert list(body("relu-rnn", 1).state_dict()) == [*cell, "bottleneck.weight", "bottleneck.bias"]
+    upper = [name.replace("cell.", "upper.0.") for name in cell]
+    assert list(body("relu-rnn", 2).state_dict()) == [*cell, *upper, "bottleneck.weight", "bottleneck.bias"]
 
 
 @pytest.mark.parametrize("order", [2, 3, 4, 5, 6])
@@ -182,3 +211,5 @@ def test_the_state_is_where_and_what_the_weights_are() -> None:
 )
 def test_architecture_is_written_as_in_table_1(name: str, written: str) -> None:
     assert architecture(ModelConfig(name)) == written
+    if name in RECURRENT:
+        assert architecture(ModelConfig(name, num_layers=2)) == written.replace("600(R)", "2×600(R)")

@@ -48,12 +48,15 @@ def train(
     clip_norm: float = 0.05,
     device: str = "cpu",
     body: str = "relu-lstm",
+    num_layers: int = 1,
 ) -> dict[str, Tensor]:
     """Train as one of the processes, in float64 on a CPU and in float32 on a GPU; give what all of them keep."""
     torch.manual_seed(7)
     num_noise = 6 if loss in ("snce", "nce") else 0
     model = LanguageModel(
-        ModelConfig(name=body, embedding_size=6, hidden_size=7, bottleneck_size=5, num_layers=2, dropout=dropout),
+        ModelConfig(
+            name=body, embedding_size=6, hidden_size=7, bottleneck_size=5, num_layers=num_layers, dropout=dropout
+        ),
         LossConfig(name=loss, num_noise=num_noise),
         unigram(counts()),
     ).to(device, torch.float64 if device == "cpu" else torch.float32)

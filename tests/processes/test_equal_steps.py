@@ -30,7 +30,15 @@ SOME = [
     )
 ]
 OTHER_BODIES = [
-    {"loss": "chunk-bnce", "optimiser": "rowwise-adam", "sharded": True, "in_order": True, "body": "transformer"}
+    {
+        "loss": "chunk-bnce",
+        "optimiser": "rowwise-adam",
+        "sharded": True,
+        "in_order": True,
+        "body": body,
+        "num_layers": 2,
+    }
+    for body in ("transformer", "relu-lstm")
 ]
 CASES = [*(EVERY if os.environ.get("BNCE_EVERY_CASE") else SOME), *OTHER_BODIES]
 

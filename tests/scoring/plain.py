@@ -7,11 +7,19 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from small_corpus import small_model
 
 from bnce.corpus.vocabulary import END
 from bnce.language_model import LanguageModel
 
-BODIES = ["ffnn", "rnn", "relu-rnn", "lstm", "relu-lstm"]
+# A number behind a name is that of its layers.
+BODIES = ["ffnn", "rnn", "relu-rnn", "lstm", "relu-lstm", "rnn 2", "relu-lstm 2", "transformer 2"]
+
+
+def model_of(body: str) -> LanguageModel:
+    """Make the model of one of the bodies; a Transformer attends to five words."""
+    name, _, num_layers = body.partition(" ")
+    return small_model(name, order=4, num_layers=int(num_layers or 0), num_heads=2)
 
 
 def plain_scores(model: LanguageModel, history: Sequence[int]) -> torch.Tensor:

@@ -14,7 +14,7 @@ from bnce.language_model import LanguageModel
 from bnce.scoring import batches as score_module
 from bnce.scoring.batches import SentenceScorer
 
-from .plain import BODIES, plain_log_probs, plain_scores
+from .plain import BODIES, model_of, plain_log_probs, plain_scores
 
 LENGTHS = [3, 0, 11, 1, 7, 7, 2, 25]
 
@@ -38,17 +38,17 @@ def test_equals_each_sentence_alone(
 ) -> None:
     if cut:
         small_passes(monkeypatch)
-    model, texts = small_model(body, order=4), sentences()
+    model, texts = model_of(body), sentences()
     found = SentenceScorer(model, normalised=normalised, num_checked=num_checked).score(texts)
     assert len(found) == len(texts)
     for scores, text in zip(found, texts, strict=True):
         np.testing.assert_allclose(scores, plain_log_probs(model, text.tolist(), normalised), atol=1e-5)
 
 
-@pytest.mark.parametrize("body", ["ffnn", "rnn", "relu-lstm"])
+@pytest.mark.parametrize("body", ["ffnn", "rnn", "relu-lstm", "relu-lstm 2", "transformer 2"])
 def test_carried_over_is_one_stream(monkeypatch: pytest.MonkeyPatch, body: str) -> None:
     monkeypatch.setattr(score_module, "PASS_WORDS", {"cpu": 7})
-    model, texts = small_model(body, order=4), sentences([3, 0, 9, 1])
+    model, texts = model_of(body), sentences([3, 0, 9, 1])
     scorer = SentenceScorer(model, carry=True)
     # In two calls: the stream goes on across them.
     found = scorer.score(texts[:2]) + scorer.score([]) + scorer.score(texts[2:])

@@ -16,7 +16,7 @@ from bnce.scoring import prefixes
 from bnce.scoring.prefixes import num_prefixes, score_prefixes
 from bnce.scoring.scorer import Scorer
 
-from .plain import BODIES, plain_log_probs
+from .plain import BODIES, model_of, plain_log_probs
 
 HYPOTHESES = [
     [4, 5, 6, 7, END],
@@ -33,7 +33,7 @@ HYPOTHESES = [
 @pytest.mark.parametrize("normalised", [False, True])
 @pytest.mark.parametrize("body", BODIES)
 def test_equals_each_sequence_alone(body: str, normalised: bool) -> None:
-    model = small_model(body, order=4)
+    model = model_of(body)
     found = score_prefixes(Scorer(model), HYPOTHESES, normalised)
     assert [len(scores) for scores in found] == [len(sequence) for sequence in HYPOTHESES]
     for scores, sequence in zip(found, HYPOTHESES, strict=True):

@@ -14,7 +14,7 @@ from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
 from bnce.scoring.scorer import Scorer, State
 
-from .plain import BODIES, plain_log_probs, plain_scores
+from .plain import BODIES, model_of, plain_log_probs, plain_scores
 
 TOLERANCE = 1e-5  # float32 sums of a few numbers of size ten
 
@@ -30,7 +30,7 @@ def walk(scorer: Scorer, words: list[int]) -> State:
 @pytest.mark.parametrize("normalised", [False, True])
 @pytest.mark.parametrize("body", BODIES)
 def test_equals_the_whole_history_read_anew(body: str, normalised: bool) -> None:
-    model = small_model(body, order=4)
+    model = model_of(body)
     scorer = Scorer(model)
     histories = [[], [5], [5, 7], [3, 3, 9, 2, 11, 4]]
     states = [walk(scorer, history) for history in histories]
@@ -61,10 +61,10 @@ def test_normalised_probabilities_sum_to_one() -> None:
     assert scorer.score([state], [list(range(VOCAB_SIZE))], normalised=True).exp().sum() == pytest.approx(1, abs=1e-5)
 
 
-@pytest.mark.parametrize("body", ["ffnn", "relu-rnn", "lstm"])
+@pytest.mark.parametrize("body", ["ffnn", "relu-rnn", "lstm", "relu-lstm 2", "transformer 2"])
 def test_states_from_anywhere_move_on_together(body: str) -> None:
     """Hypotheses of different ages, some of them the same state twice, in an order of their own."""
-    model = small_model(body, order=4)
+    model = model_of(body)
     scorer = Scorer(model)
     young, old = walk(scorer, [2]), walk(scorer, [2, 9, 4, 4])
     pair = scorer.advance([young, old], [5, 6])
@@ -170,7 +170,7 @@ def test_a_long_beam_stays_itself() -> None:
 def test_a_long_sequence_is_read_at_once_like_word_by_word(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bnce.scoring.scorer.LONG_WORDS", 4)
     monkeypatch.setattr("bnce.scoring.scorer.PASS_WORDS", 3)
-    model = small_model(body, order=4)
+    model = model_of(body)
     scorer = Scorer(model)
     sequences = [[5, 7], [3, 3, 9, 2, 11, 4, 8], [], [6, 2, 6, 2, 1]]
     begin = walk(scorer, [8])

@@ -27,6 +27,7 @@ from bnce.corpus.store import Corpus
 from bnce.errors import UserError
 from bnce.language_model import LanguageModel
 from bnce.machine.stopping import Stopped, raise_on_signals
+from bnce.measure.integrity import examine_directory
 from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, STATE_FORMAT, read_tensors, state_files, write_tensors
 from bnce.runs.directory import RunDirectory, read_summary
 from bnce.runs.metrics import append_metrics, read_metrics
@@ -115,6 +116,8 @@ def train_in_pieces(
             },
             id="halving sgd",
         ),
+        pytest.param({**RANDOM, "model": {"name": "relu-lstm", "num_layers": 2, "dropout": 0.2}}, id="two layers"),
+        pytest.param({**RANDOM, "model": {"name": "transformer", "num_layers": 2, "dropout": 0.2}}, id="transformer"),
         pytest.param({"loss": {"learn_log_z": True, "num_noise": 3}}, id="learned log Z"),
         pytest.param({**RANDOM, "optimiser": {"name": "rowwise-adam", "beta2": 0.9}}, id="row-wise Adam"),
     ],
@@ -421,6 +424,33 @@ def test_a_state_of_version_0_1_0(tmp_path: Path, corpus: Corpus, is_changed: bo
     watcher = Watcher()
     with pytest.raises(UserError, match="belongs to another run"):
         run_training(RunDirectory.open(run.path), corpus, CPU, watcher, resume=True)
+
+
+@pytest.mark.parametrize("name", ["ffnn", "relu-lstm", "transformer"])
+def test_a_run_from_before_recurrent_layers_had_a_number(tmp_path: Path, corpus: Corpus, name: str) -> None:
+    """Each such run wrote six layers, and 0 for heads that were chosen for it."""
+    config = small_config(corpus, model={"name": name, "dropout": 0.2})
+    unbroken, run = (create_run(tmp_path / place, config, corpus) for place in ("unbroken", "run"))
+    run_training(unbroken, corpus, CPU, Watcher())
+    run_training(run, corpus, CPU, Watcher(), should_stop=iter([False] * 60 + [True]).__next__)
+    old = to_toml(config).replace("format = 2\n", "")
+    old = re.sub("num_layers = .*", "num_layers = 6", re.sub("num_heads = .*", "num_heads = 0", old))
+    assert old != to_toml(config)
+    (run.path / "config.toml").write_text(old, encoding="utf-8")
+    for state in state_files(run.path):
+        tensors, metadata = read_tensors(state, STATE_FORMAT)
+        write_tensors(state, tensors, STATE_FORMAT, {**metadata, "settings": old})
+    tensors, metadata = read_tensors(run.path / MODEL_FILE, MODEL_FORMAT)
+    network = {**json.loads(metadata["network"]), "num_layers": 6, "num_heads": 0}
+    del network["format"]
+    write_tensors(run.path / MODEL_FILE, tensors, MODEL_FORMAT, {**metadata, "network": json.dumps(network)})
+    assert RunDirectory.open(run.path).config == config
+    load_model(RunDirectory.open(run.path))
+    _, findings = examine_directory(run.path)
+    assert [finding for finding in findings if not finding.well] == []
+    run_training(RunDirectory.open(run.path), corpus, CPU, Watcher(), resume=True)
+    ours, theirs = (read_tensors(each.path / MODEL_FILE, MODEL_FORMAT)[0] for each in (run, unbroken))
+    assert bits(ours) == bits(theirs)
 
 
 def test_a_state_from_before_a_setting_was_there(tmp_path: Path, corpus: Corpus) -> None:

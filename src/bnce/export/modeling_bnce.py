@@ -36,7 +36,7 @@ class BnceConfig(PretrainedConfig):
         hidden_size: int = 600,
         bottleneck_size: int = 400,
         order: int = 5,
-        num_layers: int = 6,
+        num_layers: int = 1,
         num_heads: int = 8,
         context: int = 128,
         dropout: float = 0.0,
@@ -61,7 +61,7 @@ class BnceConfig(PretrainedConfig):
 class WordState:
     """What the words so far have left behind, in the place where attention has its keys and values.
 
-    Parts have the texts in their second dimension: a recurrent layer's (1, B, H), an n-gram's last words (C, B), or the
+    Parts have the texts in their second dimension: recurrent layers' (N, B, H), an n-gram's last words (C, B), or the
     keys and values of a Transformer's layers (N, B, W, D) and how many of the W words there are (1, B).
     """
 
@@ -85,12 +85,14 @@ class WordState:
 
 
 class Recurrent(nn.Module):
-    """One recurrent layer and, for relu-rnn and relu-lstm, a narrower ReLu layer."""
+    """Recurrent layers, whose input is added from the second on, and for relu-… a narrower ReLu layer."""
 
     def __init__(self, config: BnceConfig) -> None:
         super().__init__()
         cell = nn.LSTM if config.body.endswith("lstm") else nn.RNN
         self.cell: nn.LSTM | nn.RNN = cell(config.embedding_size, config.hidden_size)
+        size = config.hidden_size
+        self.upper = nn.ModuleList(cell(size, size) for _ in range(config.num_layers - 1))
         self.bottleneck: nn.Linear | None = None
         if config.body.startswith("relu-"):
             self.bottleneck = nn.Linear(config.hidden_size, config.bottleneck_size)
@@ -100,7 +102,9 @@ class Recurrent(nn.Module):
     def initial_state(self, words_TB: Tensor, like: Tensor) -> tuple[Tensor, ...]:
         """Make the state that a text starts from."""
         num_parts = 2 if isinstance(self.cell, nn.LSTM) else 1
-        return tuple(like.new_zeros(1, words_TB.shape[1], self.cell.hidden_size) for _ in range(num_parts))
+        return tuple(
+            like.new_zeros(1 + len(self.upper), words_TB.shape[1], self.cell.hidden_size) for _ in range(num_parts)
+        )
 
     def forward(
         self, words_TB: Tensor, embedding_VE: Tensor, state: tuple[Tensor, ...], real_TB: Tensor | None
@@ -121,11 +125,22 @@ class Recurrent(nn.Module):
         return self.dropout(hidden_TBD), state
 
     def _steps(self, embedded_TBE: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        if isinstance(self.cell, nn.LSTM):
-            hidden_TBD, after = self.cell(embedded_TBE, (state[0], state[1]))
-            return hidden_TBD, after
-        hidden_TBD, last = self.cell(embedded_TBE, state[0])
-        return hidden_TBD, (last,)
+        hidden_TBD, after = _run_cell(self.cell, embedded_TBE, tuple(part[:1] for part in state))
+        lasts = [after]
+        for number, cell in enumerate(self.upper, start=1):
+            before = tuple(part[number : number + 1] for part in state)
+            found_TBD, after = _run_cell(cell, self.dropout(hidden_TBD), before)
+            hidden_TBD = hidden_TBD + found_TBD
+            lasts.append(after)
+        return hidden_TBD, tuple(torch.cat(parts) for parts in zip(*lasts, strict=True))
+
+
+def _run_cell(cell: nn.Module, input_TBE: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+    if isinstance(cell, nn.LSTM):
+        hidden_TBD, after = cell(input_TBE, (state[0], state[1]))
+        return hidden_TBD, after
+    hidden_TBD, last = cell(input_TBE, state[0])
+    return hidden_TBD, (last,)
 
 
 class FeedForward(nn.Module):

@@ -148,39 +148,10 @@ def _body(model: LanguageModel, weights: WeightsFile) -> Graph:
         add_transformer(graph, weights, model.body, ids_LB, embedded_LBE)
     else:
         assert isinstance(model.body, Recurrent)  # whatever else there is has no "onnx" in its record
-        _recurrent(graph, weights, model.body, embedded_LBE, state_names(model))
+        from bnce.export.onnx_recurrent import add_recurrent
+
+        add_recurrent(graph, weights, model.body, embedded_LBE, state_names(model))
     return graph
-
-
-def _recurrent(graph: Graph, weights: WeightsFile, body: Recurrent, embedded_TBE: str, names: list[str]) -> None:
-    cell, size = body.cell, body.cell.hidden_size
-    is_lstm = isinstance(cell, nn.LSTM)
-    input_weight, state_weight, input_bias, state_bias = (
-        _reorder_gates(tensor, size) if is_lstm else tensor for tensor in cell.all_weights[0]
-    )
-    parts = [
-        graph.weight(weights.add("input_weight", input_weight.unsqueeze(0))),
-        graph.weight(weights.add("state_weight", state_weight.unsqueeze(0))),
-        graph.weight(weights.add("cell_bias", torch.cat([input_bias, state_bias]).unsqueeze(0))),
-    ]
-    all_steps = ""  # the place of the lengths of texts: none is shorter than the others
-    states = [graph.input(name, TensorProto.FLOAT, [1, "B", size]) for name in names]
-    after = [f"{name}_after" for name in names]
-    run_T1BH = graph.node(
-        "LSTM" if is_lstm else "RNN", embedded_TBE, *parts, all_steps, *states, to=["steps", *after], hidden_size=size
-    )
-    last = "hidden" if body.bottleneck is None else ""
-    hidden_TBH = graph.node("Squeeze", run_T1BH, graph.integers(1), to=last)
-    if body.bottleneck is not None:
-        _dense(graph, weights, "bottleneck", body.bottleneck, hidden_TBH, to="hidden")
-    for name in after:
-        graph.output(name, [1, "B", size])
-
-
-def _reorder_gates(tensor: Tensor, size: int) -> Tensor:
-    """PyTorch stacks an LSTM's gates as input, forget, cell, output; ONNX as input, output, forget, cell."""
-    into, forget, cell, out = tensor.split(size)
-    return torch.cat([into, out, forget, cell])
 
 
 def _feed_forward(graph: Graph, weights: WeightsFile, body: FeedForward, embedded_LBE: str) -> None:
@@ -192,11 +163,12 @@ def _feed_forward(graph: Graph, weights: WeightsFile, body: FeedForward, embedde
             graph.node("Slice", embedded_LBE, graph.integers(offset), graph.integers(end), graph.integers(0))
         )
     joined = graph.node("Concat", *windows, axis=2)
-    hidden = _dense(graph, weights, "hidden_layer", body.hidden, joined)
-    _dense(graph, weights, "bottleneck", body.bottleneck, hidden, to="hidden")
+    hidden = add_dense(graph, weights, "hidden_layer", body.hidden, joined)
+    add_dense(graph, weights, "bottleneck", body.bottleneck, hidden, to="hidden")
 
 
-def _dense(graph: Graph, weights: WeightsFile, name: str, layer: nn.Linear, rows: str, to: str = "") -> str:
+def add_dense(graph: Graph, weights: WeightsFile, name: str, layer: nn.Linear, rows: str, to: str = "") -> str:
+    """Append a dense ReLu layer."""
     product = graph.node("MatMul", rows, graph.weight(weights.add(f"{name}_weight", layer.weight.t())))
     shifted = graph.node("Add", product, graph.weight(weights.add(f"{name}_bias", layer.bias)))
     return graph.node("Relu", shifted, to=to)

@@ -108,7 +108,7 @@ def _config(run: RunDirectory, model: LanguageModel) -> dict[str, Any]:
         "bottleneck_size": sizes.bottleneck_size,
         "order": sizes.order,
         "num_layers": sizes.num_layers,
-        "num_heads": getattr(model.body, "num_heads", 0),
+        "num_heads": sizes.num_heads,
         "context": model.body.context,
         "dropout": sizes.dropout,
         "log_z": float(model.output.log_z),

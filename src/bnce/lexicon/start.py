@@ -23,14 +23,13 @@ from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import load_model, read_weights
 from bnce.training.run import Start
 
-# What must be as it was for the weights to mean the same.
-_MODEL_KEYS = ("embedding_size", "hidden_size", "bottleneck_size", "order")
+# What must be as it was for the weights to mean the same, beside the sizes of the model.
 _LOSS_KEYS = ("log_z", "learn_log_z")
 
 
-def inherited_settings(source: RunConfig) -> list[str]:
-    """Write the settings that a run takes from the one it starts from, as `key=value`."""
-    kept = [f"model.{key}={getattr(source.model, key)}" for key in (*_MODEL_KEYS, "dropout")]
+def inherited_settings(source: RunConfig, model: str) -> list[str]:
+    """Write the settings that a run with this model takes from the one it starts from, as `key=value`."""
+    kept = [f"model.{key}={getattr(source.model, key)}" for key in (*BODIES.find(model).sizes, "dropout")]
     return [*kept, *(f"loss.{key}={str(getattr(source.loss, key)).lower()}" for key in _LOSS_KEYS)]
 
 

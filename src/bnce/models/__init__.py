@@ -14,10 +14,13 @@ __all__ = ["Body", "State", "architecture", "build_body"]
 def build_body(config: ModelConfig) -> Body:
     """Build the body a config names."""
     kind = BODIES.find(config.name)
-    body: Body = kind.load()(config, **kind.options)
+    body: Body = kind.load()(config.settled(), **kind.options)
     return body
 
 
 def architecture(config: ModelConfig) -> str:
     """Write a model's layers as the paper's Tables 1 and 3 do, such as 200–600(R)–400(B)–V."""
-    return BODIES.find(config.name).layers.format(**dataclasses.asdict(config), num_words=config.order - 1)
+    kind = BODIES.find(config.name)
+    settings = dataclasses.asdict(config.settled())
+    repeated = f"{settings['num_layers']}×" if settings["num_layers"] > 1 else ""
+    return kind.layers.format(**settings, num_words=config.order - 1, repeated=repeated)

@@ -1,6 +1,8 @@
-"""Recurrent bodies: RNN and LSTM, with or without the paper's ReLu bottleneck.
+"""Recurrent bodies: layers of RNN or LSTM, with or without the paper's ReLu bottleneck after the last.
 
-Legend: T time steps, B streams, E embedding, D last hidden layer, G gates.
+From the second layer on, what a layer finds is added to what it read, so that more layers train as easily as one.
+
+Legend: T time steps, B streams, E embedding, D last hidden layer, G gates, N layers.
 """
 
 from __future__ import annotations
@@ -24,19 +26,29 @@ CELLS: dict[str, type[nn.RNN | nn.LSTM]] = {"rnn": nn.RNN, "lstm": nn.LSTM}
 def build(config: ModelConfig, *, cell: str, has_bottleneck: bool) -> Recurrent:
     """Build one from its settings: with a tanh RNN or an LSTM as its cell, with or without the bottleneck."""
     bottleneck_size = config.bottleneck_size if has_bottleneck else None
-    return Recurrent(cell, config.embedding_size, config.hidden_size, bottleneck_size, config.dropout)
+    return Recurrent(
+        cell, config.embedding_size, config.hidden_size, bottleneck_size, config.dropout, config.num_layers
+    )
 
 
 class Recurrent(Body):
-    """One recurrent layer over embedded words, then, if asked for, a narrower ReLu layer before the output."""
+    """Recurrent layers over embedded words, then, if asked for, a narrower ReLu layer before the output."""
 
     def __init__(
-        self, cell: str, embedding_size: int, hidden_size: int, bottleneck_size: int | None, dropout: float
+        self,
+        cell: str,
+        embedding_size: int,
+        hidden_size: int,
+        bottleneck_size: int | None,
+        dropout: float,
+        num_layers: int = 1,
     ) -> None:
         super().__init__()
         if cell not in CELLS:
             raise unknown_name("recurrent cell", cell, CELLS)
         self.cell = CELLS[cell](embedding_size, hidden_size)
+        # Not in one list with the first, whose weights have had their names since there was but one layer.
+        self.upper = nn.ModuleList(CELLS[cell](hidden_size, hidden_size) for _ in range(num_layers - 1))
         self.bottleneck = None if bottleneck_size is None else nn.Linear(hidden_size, bottleneck_size)
         if self.bottleneck is not None:
             nn.init.kaiming_uniform_(self.bottleneck.weight, nonlinearity="relu")
@@ -44,58 +56,97 @@ class Recurrent(Body):
         self.dropout = nn.Dropout(dropout)
         self.output_size = bottleneck_size or hidden_size
 
+    @property
+    def layers(self) -> list[nn.RNN | nn.LSTM]:
+        """All recurrent layers, the first first."""
+        return [self.cell, *self.upper]
+
     def initial_state(self, num_streams: int) -> State:
         """Make the zero state that a text starts from."""
-        like = self.cell.all_weights[0][0]
-        zeros = torch.zeros(1, num_streams, self.cell.hidden_size, dtype=like.dtype, device=like.device)
+        like, N = self.cell.all_weights[0][0], 1 + len(self.upper)
+        zeros = torch.zeros(N, num_streams, self.cell.hidden_size, dtype=like.dtype, device=like.device)
         return (zeros, zeros.clone()) if isinstance(self.cell, nn.LSTM) else (zeros,)
 
     def forward(self, embedded_TBE: Tensor, state: State) -> tuple[Tensor, State]:
         """Run T steps from a state; the returned state is cut from the graph, which truncates back-propagation."""
         fast = kernels.choose("recurrence", embedded_TBE)
-        embedded_TBE = self.dropout(embedded_TBE)
-        hidden_TBD, after = (
-            self._run_cell(embedded_TBE, state) if fast is None else self._run_fast(fast, embedded_TBE, state)
-        )
+        hidden_TBD, after = self._run(fast, self.cell, self.dropout(embedded_TBE), state, 0)
+        lasts = [after]
+        for number, layer in enumerate(self.layers[1:], start=1):
+            found_TBD, after = self._run(fast, layer, self.dropout(hidden_TBD), state, number)
+            hidden_TBD = hidden_TBD + found_TBD
+            lasts.append(after)
         if self.bottleneck is not None:
             hidden_TBD = dense_relu(self.dropout(hidden_TBD), self.bottleneck.weight, self.bottleneck.bias)
-        return self.dropout(hidden_TBD), after
+        elif fast is not None:
+            hidden_TBD = hidden_TBD[..., : self.output_size]
+        return self.dropout(hidden_TBD), _join(lasts)
 
-    def _run_cell(self, embedded_TBE: Tensor, state: State) -> tuple[Tensor, State]:
-        after: State
-        if isinstance(self.cell, nn.LSTM):
-            hidden_TBD, after = self.cell(embedded_TBE, (state[0], state[1]))
-        else:
-            hidden_TBD, last = self.cell(embedded_TBE, state[0])
-            after = (last,)
-        return hidden_TBD, tuple(part.detach() for part in after)
-
-    def _run_fast(self, kernel: ModuleType, embedded_TBE: Tensor, state: State) -> tuple[Tensor, State]:
-        """Compute the same in autocast's type; hidden rows get columns of zeros for a dense layer that follows."""
-        weights, dtype = self.cell.all_weights[0], product_dtype(embedded_TBE)
-        run = kernel.lstm if isinstance(self.cell, nn.LSTM) else kernel.rnn
-        with torch.autocast(embedded_TBE.device.type, enabled=False):
-            wide_TBD, *last = run(embedded_TBE, *(part[0] for part in state), weights, dtype)
-        hidden_TBD = wide_TBD[..., : self.output_size] if self.bottleneck is None else wide_TBD
-        return hidden_TBD, tuple(part.unsqueeze(0) for part in last)
+    def _run(
+        self, kernel: ModuleType | None, layer: nn.RNN | nn.LSTM, input_TBE: Tensor, state: State, number: int
+    ) -> tuple[Tensor, State]:
+        """Run one layer from its part of the state (N, B, D), and give its own part after it (1, B, D)."""
+        before = tuple(part[number : number + 1] for part in state)
+        if kernel is None:
+            return _run_cell(layer, input_TBE, before)
+        return _run_fast(kernel, layer, input_TBE, before)
 
     def branch(self, embedded_WE: Tensor, word_B: Tensor, state: State, parent_B: Tensor) -> tuple[Tensor, State]:
         """Run one step from W words and P states into B pairs of them: hidden (B, D) and the state after each pair.
 
         Each word and each state is multiplied once, not once per pair as in `forward`.
         """
-        input_weight, state_weight, *biases = self.cell.all_weights[0]
-        input_WG = F.linear(embedded_WE, input_weight, biases[0] + biases[1])
-        state_PG = F.linear(state[0][0], state_weight)
-        sum_BG = input_WG.index_select(0, word_B).add_(state_PG.index_select(0, parent_B))
-        after: State
-        if isinstance(self.cell, nn.LSTM):
-            input_gate, forget_gate, candidate, output_gate = sum_BG.chunk(4, dim=1)
-            memory_BD = state[1][0].index_select(0, parent_B).mul_(forget_gate.sigmoid_())
-            memory_BD.addcmul_(input_gate.sigmoid_(), candidate.tanh_())
-            hidden_BD = memory_BD.tanh().mul_(output_gate.sigmoid_())
-            after = (hidden_BD.unsqueeze(0), memory_BD.unsqueeze(0))
-        else:
-            hidden_BD = sum_BG.tanh_()
-            after = (hidden_BD.unsqueeze(0),)
-        return hidden_BD if self.bottleneck is None else torch.relu(self.bottleneck(hidden_BD)), after
+        input_WG = _input_gates(self.cell, embedded_WE)
+        hidden_BD, after = _branch(self.cell, input_WG.index_select(0, word_B), state, parent_B, 0)
+        lasts = [after]
+        for number, layer in enumerate(self.layers[1:], start=1):
+            found_BD, after = _branch(layer, _input_gates(layer, hidden_BD), state, parent_B, number)
+            hidden_BD = hidden_BD + found_BD
+            lasts.append(after)
+        return hidden_BD if self.bottleneck is None else torch.relu(self.bottleneck(hidden_BD)), _join(lasts)
+
+
+def _join(lasts: list[State]) -> State:
+    """Put the layers' own parts (1, B, D) together as those of all (N, B, D)."""
+    return lasts[0] if len(lasts) == 1 else tuple(torch.cat(parts) for parts in zip(*lasts, strict=True))
+
+
+def _run_cell(layer: nn.RNN | nn.LSTM, input_TBE: Tensor, state: State) -> tuple[Tensor, State]:
+    after: State
+    if isinstance(layer, nn.LSTM):
+        hidden_TBD, after = layer(input_TBE, (state[0], state[1]))
+    else:
+        hidden_TBD, last = layer(input_TBE, state[0])
+        after = (last,)
+    return hidden_TBD, tuple(part.detach() for part in after)
+
+
+def _run_fast(kernel: ModuleType, layer: nn.RNN | nn.LSTM, input_TBE: Tensor, state: State) -> tuple[Tensor, State]:
+    """Compute the same in autocast's type; hidden rows get columns of zeros on the right."""
+    weights, dtype = layer.all_weights[0], product_dtype(input_TBE)
+    run = kernel.lstm if isinstance(layer, nn.LSTM) else kernel.rnn
+    with torch.autocast(input_TBE.device.type, enabled=False):
+        # A layer below has left columns of zeros, which are put there anew.
+        wide_TBD, *last = run(input_TBE[..., : layer.input_size], *(part[0] for part in state), weights, dtype)
+    return wide_TBD, tuple(part.unsqueeze(0) for part in last)
+
+
+def _input_gates(layer: nn.RNN | nn.LSTM, input_BE: Tensor) -> Tensor:
+    input_weight, _, *biases = layer.all_weights[0]
+    return F.linear(input_BE, input_weight, biases[0] + biases[1])
+
+
+def _branch(
+    layer: nn.RNN | nn.LSTM, sum_BG: Tensor, state: State, parent_B: Tensor, number: int
+) -> tuple[Tensor, State]:
+    """Run one step of a layer from what its input has added to the gates, which is written over."""
+    state_PG = F.linear(state[0][number], layer.all_weights[0][1])
+    sum_BG.add_(state_PG.index_select(0, parent_B))
+    if not isinstance(layer, nn.LSTM):
+        hidden_BD = sum_BG.tanh_()
+        return hidden_BD, (hidden_BD.unsqueeze(0),)
+    input_gate, forget_gate, candidate, output_gate = sum_BG.chunk(4, dim=1)
+    memory_BD = state[1][number].index_select(0, parent_B).mul_(forget_gate.sigmoid_())
+    memory_BD.addcmul_(input_gate.sigmoid_(), candidate.tanh_())
+    hidden_BD = memory_BD.tanh().mul_(output_gate.sigmoid_())
+    return hidden_BD, (hidden_BD.unsqueeze(0), memory_BD.unsqueeze(0))

@@ -23,19 +23,20 @@ from bnce.config import ModelConfig
 from bnce.machine.precision import sum_dtype
 from bnce.models.body import Body, State
 
-HEAD_SIZE = 64
-DEFAULT_CONTEXT = 128  # where no chunk says how many words there are
 WIDENING = 4  # of the layer between two residual streams
 SLOWEST = 10_000.0  # words of the slowest rotation, divided by 2π
 
 
 def build(config: ModelConfig) -> Transformer:
     """Build one from its settings."""
-    size, num_heads = config.hidden_size, config.num_heads
-    if not num_heads:
-        num_heads = next(number for number in range(max(1, size // HEAD_SIZE), 0, -1) if size % number == 0)
-    context = config.context or DEFAULT_CONTEXT
-    return Transformer(config.embedding_size, size, config.num_layers, num_heads, context, config.dropout)
+    return Transformer(
+        config.embedding_size,
+        config.hidden_size,
+        config.num_layers,
+        config.num_heads,
+        config.context,
+        config.dropout,
+    )
 
 
 class Transformer(Body):

@@ -16,7 +16,16 @@ from bnce.report.quality import Point, seconds_to_reach, target_perplexity
 from bnce.report.row import Row
 from bnce.report.runs import Run, count, curve, number, printable, read_runs, text
 
-_ARCHITECTURE = ("name", "order", "embedding_size", "hidden_size", "bottleneck_size")
+_ARCHITECTURE = (
+    "name",
+    "order",
+    "embedding_size",
+    "hidden_size",
+    "bottleneck_size",
+    "num_layers",
+    "num_heads",
+    "context",
+)
 _STEP = ("batch_size", "num_steps", "precision")
 
 

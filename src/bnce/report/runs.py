@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bnce.config import upgrade
 from bnce.errors import UserError
 from bnce.reading import parse_toml, read_object
 from bnce.runs.metrics import METRICS_FILE, read_metrics
@@ -132,7 +133,7 @@ def _read_config(path: Path) -> Mapping[str, Any]:
                 f"The settings '{path}' name no {table}: they need a table [{table}] with a name, "
                 "as 'bnce train' writes it; restore the file or leave this run out."
             )
-    return config
+    return upgrade(config)
 
 
 def _read_object(path: Path) -> Mapping[str, Any]:

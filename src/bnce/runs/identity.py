@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bnce.config import ModelConfig
+from bnce.config import FORMAT, ModelConfig, upgrade
 from bnce.corpus.pieces import PIECES_FILES
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.reading import digest_file, parse_object
@@ -33,7 +33,7 @@ def identify(
         "vocabulary": vocabulary.digest,
         "counts": hashlib.sha256(counts_V.astype("<i8").tobytes()).hexdigest(),
         "normaliser": json.dumps(normaliser.to_dict(), sort_keys=True),
-        "network": json.dumps(asdict(network), sort_keys=True),
+        "network": json.dumps({"format": FORMAT, **asdict(network)}, sort_keys=True),
     }
     return found | {key: digest_file(path / name) for key, name in _OPTIONAL.items() if (path / name).is_file()}
 
@@ -43,7 +43,9 @@ def find_changes(written: Mapping[str, str], now: Mapping[str, str]) -> list[str
     changes = [file for key, file in _DIGESTS.items() if key in written and written[key] != now.get(key)]
     for key, file in _SETTINGS.items():
         before, after = parse_object(written.get(key, "{}")), parse_object(now[key])
-        settings = (name for name in before if name in after and before[name] != after[name])
+        if key == "network":
+            before = upgrade({"format": before.get("format", 1), "model": before})["model"]
+        settings = (name for name in before if name in after and name != "format" and before[name] != after[name])
         differing = [f"{name} was {before[name]!r}, is {after[name]!r}" for name in settings]
         if differing:
             changes.append(f"{file} ({'; '.join(differing)})")

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bnce import files
-from bnce.config import SECTIONS, OptimiserConfig, RunConfig, change_settings, from_tables, read_config
+from bnce.config import SECTIONS, OptimiserConfig, RunConfig, change_settings, from_written, read_config
 from bnce.corpus.pieces import PIECES_FILES
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import training_streams
@@ -170,7 +170,7 @@ def check_state(run: RunDirectory, path: Path, origin: Mapping[str, str]) -> Non
 def settings_of_state(run: RunDirectory, origin: Mapping[str, str]) -> RunConfig:
     """Read what a state was trained with; settings that came with later versions are at their defaults."""
     if "settings" in origin:
-        return from_tables(parse_toml(origin["settings"].encode()), "its settings")
+        return from_written(parse_toml(origin["settings"].encode()), "its settings")
     # Version 0.1.0 wrote a digest of config.toml instead, as that version wrote it.
     text = (run.path / "config.toml").read_bytes().decode(errors="replace")
     if origin.get("owner") != run.digest_with(text):
