@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 
@@ -17,6 +18,9 @@ from bnce.noise import log_uniform
 torch.set_num_threads(1)
 # A shell that starts the tests in the background has Ctrl-C ignored, and Python leaves it so.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# What a user writes must outlast a loss of power. What a test writes need not, and a test would wait for the disk as
+# long as it works. A file that is not open is still an error, and programs that tests start do wait.
+os.fsync = os.fstat  # type: ignore[assignment]
 # The same examples in every run, and no clock: the machines that run this are slow and shared.
 settings.register_profile("bnce", deadline=None, derandomize=True)
 settings.load_profile("bnce")
