@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from bnce.noise import log_uniform
 
 # On tensors of a few hundred numbers a second thread only waits, on a busy machine twenty times as long as one works.
 torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the programs that tests start
 # A shell that starts the tests in the background has Ctrl-C ignored, and Python leaves it so.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # What a user writes must outlast a loss of power. What a test writes need not, and a test would wait for the disk as
@@ -24,6 +26,11 @@ os.fsync = os.fstat  # type: ignore[assignment]
 # The same examples in every run, and no clock: the machines that run this are slow and shared.
 settings.register_profile("bnce", deadline=None, derandomize=True)
 settings.load_profile("bnce")
+
+
+def pytest_collection_finish() -> None:
+    """Leave all that was imported out of later collections of garbage, which would take most of a second each."""
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -44,8 +44,8 @@ def write_text(path: Path, num_sentences: int, seed: int) -> None:
 
 def test_commands_on_own_text_run(tmp_path: Path) -> None:
     (commands,) = (block for block in blocks("sh") if "bnce prepare" in block)
-    # Just enough for one batch of the recipe; the models have the paper's sizes.
-    write_text(tmp_path / "train.txt", 900, seed=1)
+    # Enough for one batch of the recipe that fits a small text.
+    write_text(tmp_path / "train.txt", 150, seed=1)
     write_text(tmp_path / "valid.txt", 40, seed=2)
     write_text(tmp_path / "test.txt", 40, seed=3)
     done = run(["sh", "-e", "-c", commands], tmp_path)

@@ -120,7 +120,7 @@ def test_a_row_that_diverges_is_named_and_the_others_are_reported(bnce: Command,
 
 def test_killed_and_continued(corpus: Path, place: Path, bnce: Command) -> None:
     """However it ends: the rows that were done stay as they are, and the one that was not goes on."""
-    options = ["--corpus", corpus, "--models", "rnn", "--losses", "bnce,chunk-bnce", *settings("training.epochs=15")]
+    options = ["--corpus", corpus, "--models", "rnn", "--losses", "bnce,chunk-bnce", *settings("training.epochs=4")]
     command = ["experiment", "ltcb", *options, "--out", place / "grid", "--device", "cpu"]
     process = subprocess.Popen(
         [sys.executable, "-m", "bnce", *map(str, command)],

@@ -94,7 +94,7 @@ def test_one_row_diverges_and_the_process_of_another_is_killed(bnce: Command, co
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
-    given = options(corpus, grid, "training.epochs=8", losses="softmax,bnce,chunk-bnce")
+    given = options(corpus, grid, "training.epochs=3", losses="softmax,bnce,chunk-bnce")
     outcome = bnce(*given, "--recipe", recipe, "--processes", "2", "--json")
     killer.join()
     assert outcome.status == 1

@@ -151,7 +151,7 @@ def test_where_waiting_is_not_told_nobody_watches(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_resumed_run_keeps_its_threads(tmp_path: Path) -> None:
-    corpus = small_corpus(tmp_path / "corpus")
+    corpus = small_corpus(tmp_path / "corpus", num_train=203)
     run = create_run(tmp_path / "run", small_config(corpus), corpus)
     stops = iter([False, False, True])
     stopped = run_training(run, corpus, CPU, Watcher(), should_stop=lambda: next(stops), num_threads=2)
@@ -163,7 +163,7 @@ def test_a_resumed_run_keeps_its_threads(tmp_path: Path) -> None:
 
 
 def test_another_number_may_be_asked_for_on_resuming(tmp_path: Path) -> None:
-    corpus = small_corpus(tmp_path / "corpus")
+    corpus = small_corpus(tmp_path / "corpus", num_train=203)
     run = create_run(tmp_path / "run", small_config(corpus), corpus)
     stops = iter([False, False, True])
     run_training(run, corpus, CPU, Watcher(), should_stop=lambda: next(stops), num_threads=2)
@@ -173,7 +173,7 @@ def test_another_number_may_be_asked_for_on_resuming(tmp_path: Path) -> None:
 
 
 def test_a_damaged_number_is_passed_over(tmp_path: Path) -> None:
-    corpus = small_corpus(tmp_path / "corpus")
+    corpus = small_corpus(tmp_path / "corpus", num_train=203)
     run = create_run(tmp_path / "run", small_config(corpus), corpus)
     stops = iter([False, False, True])
     run_training(run, corpus, CPU, Watcher(), should_stop=lambda: next(stops))

@@ -34,7 +34,7 @@ ROWS = [PlannedRow("rnn", "softmax"), PlannedRow("rnn", "bnce"), PlannedRow("ffn
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    return small_corpus(tmp_path_factory.mktemp("experiment") / "corpus")
+    return small_corpus(tmp_path_factory.mktemp("experiment") / "corpus", num_train=403)
 
 
 class Experiment:
@@ -108,7 +108,7 @@ def test_an_interrupted_experiment_goes_on_to_the_same_numbers(
         num_steps += 1
 
     monkeypatch.setattr(TrainingStep, "__call__", counting)
-    assert not broken.run(should_stop=lambda: num_steps >= 120).finished  # within the second row
+    assert not broken.run(should_stop=lambda: num_steps >= 24).finished  # within the second row
     assert broken.trained == ["rnn-softmax", "rnn-bnce"]
     assert [is_finished(tmp_path / "broken" / row.name) for row in ROWS] == [True, False, False]
     assert broken.run().finished
@@ -198,7 +198,7 @@ def test_a_moved_corpus_is_the_same_and_another_text_is_not(corpus: Corpus, tmp_
     shutil.copytree(corpus.directory, tmp_path / "moved")
     experiment.corpus = Corpus.open(tmp_path / "moved")
     assert experiment.run().finished
-    experiment.corpus = small_corpus(tmp_path / "other", num_train=1999)
+    experiment.corpus = small_corpus(tmp_path / "other", num_train=399)
     with pytest.raises(UserError, match="has another training text than the run"):
         experiment.run()
 
@@ -229,7 +229,7 @@ def test_all_that_is_wrong_is_told_at_once(corpus: Corpus, tmp_path: Path) -> No
         return dataclasses.replace(plain(row), training=training)
 
     experiment.config = two_are_wrong  # type: ignore[method-assign]
-    with pytest.raises(UserError, match=r"^Its recipe is gone\. The text has 2003 tokens, but one batch of 100000"):
+    with pytest.raises(UserError, match=r"^Its recipe is gone\. The text has 403 tokens, but one batch of 100000"):
         experiment.run()
     assert list(tmp_path.iterdir()) == []
 

@@ -502,11 +502,11 @@ SETTINGS = [
     "optimiser.warmup_steps=5",
     "training.batch_size=8",
     "training.num_steps=5",
-    "training.epochs=8",
+    "training.epochs=4",
     "training.evaluations_per_epoch=1",
     "training.checkpoint_seconds=0.05",
 ]
-NUM_STEPS = 8 * 50
+NUM_STEPS = 4 * 50
 
 
 def command(corpus: Corpus, out: Path) -> list[str]:
