@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 
 from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
+from bnce.spelling.levels import find_discounts
 
 MIN_ORDER, MAX_ORDER = 2, 6  # what KenLM reads
-# For texts so small that some count of counts is zero: those that KenLM's lmplz falls back to.
-FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)
 # What counting holds at most for each token, as measured on text whose n-grams of the highest order are nearly all new.
 _BASE_BYTES_PER_TOKEN, _BYTES_PER_TOKEN_AND_ORDER = 60, 40
 
@@ -98,7 +97,7 @@ def estimate(
         kept_N = np.ones(base, dtype=np.bool_) if number == 1 else one.text_count_N > max_pruned
         if number == 1:
             count_N[vocab_size] = 0
-        discounts, is_fallback = _discounts(count_N)
+        discounts, is_fallback = find_discounts(count_N)
         off_N = np.where(kept_N, np.array([0.0, *discounts])[np.minimum(count_N, 3)], count_N)
         context_N = one.key_N // base
         total_C = np.bincount(context_N, weights=count_N)
@@ -159,14 +158,3 @@ def _count(ids: Ints, base: int, order: int, progress: Callable[[int, int], None
         suffix_N = np.searchsorted(before.key_N, before.suffix_N[context_N] * base + word_N)
         counted.append(_Counted(key_N, suffix_N, count_N, before.at_start_N[context_N]))
     return counted
-
-
-def _discounts(count_N: Ints) -> tuple[tuple[float, float, float], bool]:
-    """Find what to take off each count from how many n-grams have counts of 1 to 4; tell if they are too few."""
-    n1, n2, n3, n4 = (int((count_N == number).sum()) for number in (1, 2, 3, 4))
-    if min(n1, n2, n3, n4) > 0:
-        y = n1 / (n1 + 2 * n2)
-        found = (1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3)
-        if all(0 < value < number for number, value in enumerate(found, 1)):
-            return found, False
-    return FALLBACK_DISCOUNTS, True
