@@ -15,6 +15,7 @@ from bnce.corpus.store import VOCABULARY_FILE, Corpus, IdsFile, ids_dtype, write
 from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
 from bnce.language_model import LanguageModel
 from bnce.noise import unigram
+from bnce.spelling.model import SPELLING_FILE, SpellingModel
 from bnce.text.normalise import Normaliser
 
 VOCAB_SIZE = 30
@@ -48,6 +49,7 @@ def write_corpus(directory: Path, splits: Mapping[str, np.ndarray], vocab_size: 
     counts = np.bincount(splits["train"], minlength=vocab_size)
     vocabulary = Vocabulary(words)
     vocabulary.write(directory / VOCABULARY_FILE)
+    SpellingModel.train(["zebra", "yak", "w100"]).leaving_out(words).write(directory / SPELLING_FILE)
     write_description(directory, vocabulary, Normaliser(False, "whitespace", "lines"), counts, statistics, hashes)
     return Corpus.open(directory)
 

@@ -57,7 +57,7 @@ def test_an_unknown_device(refused: Refused) -> None:
 def test_a_corpus_that_is_whole(bnce: Command, corpus: Path) -> None:
     record = bnce("doctor", corpus, "--json").json
     assert (record["path"], record["kind"], record["well"]) == (str(corpus), "corpus", True)
-    names = ["corpus.json", "vocab.txt", "train.npy", "valid.npy", "test.npy", "counts.npy"]
+    names = ["corpus.json", "vocab.txt", "train.npy", "valid.npy", "test.npy", "counts.npy", "spelling.safetensors"]
     assert [finding["name"] for finding in record["findings"]] == names
     plain = bnce("doctor", corpus)
     assert plain.status == 0

@@ -20,6 +20,9 @@ def read_all(directory: Path) -> dict[str, object]:
     corpus = Corpus.open(directory)
     ids = {name: corpus.split(name).tolist() for name in corpus.statistics}
     known = {"words": corpus.vocabulary.words, "counts": corpus.target_counts.tolist(), **ids}
+    if corpus.manifest.counts_hash:
+        assert corpus.spelling_file is not None
+        known["spelling"] = corpus.spelling_file.read_bytes()
     # Before version 3 some figures in corpus.json stood for themselves alone.
     return {**known, "manifest": corpus.manifest} if corpus.manifest.counts_hash else known
 
@@ -27,7 +30,7 @@ def read_all(directory: Path) -> dict[str, object]:
 def make_old(directory: Path) -> None:
     path = directory / "corpus.json"
     record = json.loads(path.read_text())
-    del record["counts"], record["sha256"]
+    del record["counts"], record["spelling"], record["sha256"]
     path.write_text(json.dumps({**record, "version": 2}, indent=2))
 
 
@@ -39,6 +42,7 @@ def make_old(directory: Path) -> None:
         ("counts.npy", 160, False),
         ("counts.npy", 80, True),
         ("vocab.txt", 160, False),
+        ("spelling.safetensors", 80, False),
         ("corpus.json", 400, False),
         ("corpus.json", 400, True),
     ],

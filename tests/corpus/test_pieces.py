@@ -109,6 +109,7 @@ def test_a_corpus_of_pieces_spells_the_text(tmp_path: Path, source: str) -> None
     assert statistics.num_bytes == len(TEXT.encode()) - 60  # without the empty lines
     assert statistics.num_oov == 60
     assert np.array_equal(corpus.target_counts, np.bincount(corpus.split("train"), minlength=len(corpus.vocabulary)))
+    assert corpus.spelling_file is None  # pieces spell every word
 
 
 def test_words_and_pieces_of_the_same_words_count_the_same_text(tmp_path: Path, source: str) -> None:

@@ -7,6 +7,7 @@ import errno
 import functools
 import gzip
 import io
+import math
 import multiprocessing
 import os
 import pickle
@@ -32,6 +33,7 @@ from bnce.corpus.sharing import have_sizes
 from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError
+from bnce.spelling.model import SpellingModel
 from bnce.text import blocks, intake, shares
 from bnce.text.blocks import Block
 from bnce.text.normalise import Normaliser
@@ -148,6 +150,23 @@ def test_vocabulary_is_cut(texts: dict[str, str], place: Path) -> None:
     assert small.statistics["train"].num_oov == 8
     frequent = prepare([texts["train"]], place / "frequent", min_count=2, **given)
     assert frequent.vocabulary.words == ["</s>", "<unk>", ".", "cat", "ran", "the"]
+
+
+def test_a_spelling_model_learns_what_was_cut(texts: dict[str, str], place: Path) -> None:
+    given = {"valid": texts["valid"], "test": texts["test"]}
+    corpus = prepare([texts["train"]], place / "c", vocab_size=4, **given)
+    assert corpus.spelling_file is not None
+    model = SpellingModel.read(corpus.spelling_file)
+    # The words outside as often as they occur, and those of the vocabulary once, because they are few.
+    outside = {"ran": 2, "the": 2, "!": 1, "a": 1, "dog": 1, "sat": 1}
+    words, counts = [*outside, ".", "cat"], np.array([*outside.values(), 1, 1])
+    expected = SpellingModel.train(words, counts).leaving_out(corpus.vocabulary.words)
+    assert np.array_equal(model.ngram_N, expected.ngram_N)
+    assert np.array_equal(model.count_N, expected.count_N)
+    assert model.log_outside == expected.log_outside
+    whole = prepare([texts["train"]], place / "whole", min_count=1, **given)
+    assert whole.spelling_file is not None
+    assert SpellingModel.read(whole.spelling_file).log_probs(["cats"]) > -6 * math.log(257)
 
 
 def test_given_vocabulary(texts: dict[str, str], place: Path, tmp_path: Path) -> None:

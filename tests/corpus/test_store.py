@@ -23,6 +23,7 @@ from bnce.corpus.store import (
 )
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError
+from bnce.spelling.model import SPELLING_FILE, SpellingModel
 from bnce.text.normalise import Normaliser
 
 TRAIN = np.array([2, 3, 0, 2, 1, 0])
@@ -102,6 +103,24 @@ def test_figures_of_the_description_come_back(directory: Path) -> None:
 def test_statistics_add_up() -> None:
     parts = [SplitStatistics(5, 2, 1, 1, (2, 0)), SplitStatistics(7, 1, 3, 0, (0, 1))]
     assert sum_statistics(parts) == SplitStatistics(12, 3, 4, 1, (2, 1))
+
+
+def test_a_spelling_model_is_compared_with_its_hash(directory: Path) -> None:
+    assert Corpus.open(directory).spelling_file is None  # as in corpora of earlier versions, which say nothing of it
+    change_manifest(directory, lambda record: record.pop("spelling"))
+    corpus = Corpus.open(directory)
+    assert corpus.spelling_file is None
+    SpellingModel.train(["zebra"]).write(directory / SPELLING_FILE)
+    write_description(
+        directory, corpus.vocabulary, corpus.normaliser, corpus.target_counts, corpus.statistics, corpus.hashes
+    )
+    assert Corpus.open(directory).spelling_file == directory / SPELLING_FILE
+    SpellingModel.train(["zebras"]).write(directory / SPELLING_FILE)
+    with pytest.raises(UserError, match=r"is damaged: spelling\.safetensors has changed since it was written"):
+        _ = Corpus.open(directory).spelling_file
+    (directory / SPELLING_FILE).unlink()
+    with pytest.raises(UserError, match=r"is damaged: spelling\.safetensors cannot be read \(No such file"):
+        _ = Corpus.open(directory).spelling_file
 
 
 def test_ids_may_be_written_piece_by_piece(directory: Path) -> None:

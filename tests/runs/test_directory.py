@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError
 from bnce.runs.directory import RunDirectory
 from bnce.runs.identity import UNKNOWN_WORDS_FILE
+from bnce.runs.model_file import build_model, load_model, save_weights
+from bnce.runs.resuming import is_begun
+from bnce.spelling.model import SPELLING_FILE, SpellingModel
 
 
 @pytest.fixture
@@ -83,6 +87,33 @@ def test_a_disk_that_is_full_at_the_counts(tmp_path: Path, corpus: Corpus, monke
     with pytest.raises(UserError, match="The disk is full"):
         RunDirectory.create(tmp_path / "place" / "run", small_config(corpus), corpus)
     assert list((tmp_path / "place").iterdir()) == []
+
+
+def test_a_run_takes_the_spelling_model_of_its_corpus(tmp_path: Path, run: RunDirectory, corpus: Corpus) -> None:
+    assert corpus.spelling_file is not None
+    expected = corpus.spelling_file.read_bytes()
+    assert (run.path / SPELLING_FILE).read_bytes() == expected
+    assert not is_begun(run.path)
+    (tmp_path / "copy").mkdir()
+    run.copy_description(tmp_path / "copy")
+    assert (tmp_path / "copy" / SPELLING_FILE).read_bytes() == expected
+    save_weights(run, build_model(run).state_dict(), 1)
+    load_model(run)
+    SpellingModel.train(["other"]).write(run.path / SPELLING_FILE)
+    with pytest.raises(UserError, match=r"is damaged: spelling\.safetensors changed after model\.safetensors was"):
+        load_model(run)
+    SpellingModel.train(["other"]).write(corpus.directory / SPELLING_FILE)
+    with pytest.raises(UserError, match=r"spelling\.safetensors has changed since it was written"):
+        RunDirectory.create(tmp_path / "other", run.config, corpus)
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_corpus_without_a_spelling_model_trains(tmp_path: Path, run: RunDirectory, corpus: Corpus) -> None:
+    old = Corpus(corpus.directory, corpus.vocabulary, replace(corpus.manifest, spelling_hash=None))
+    made = RunDirectory.create(tmp_path / "old", run.config, old)
+    assert not (made.path / SPELLING_FILE).exists()
+    save_weights(made, build_model(made).state_dict(), 1)
+    load_model(made)
 
 
 def test_a_description_takes_the_shares_of_unknown_words_along(tmp_path: Path, run: RunDirectory) -> None:

@@ -88,6 +88,8 @@ class Manifest:
     dtype: str
     # Different words of the training text before the cut; a corpus of version 1 does not know.
     num_types: int | None = None
+    # Of the spelling model of unknown words; None before there was one.
+    spelling_hash: str | None = None
     # Words that occur less often were left out; None for a vocabulary that was given, and before version 3.
     min_count: int | None = None
     # The SHA-256 of the files that say how words are cut into pieces, by name; none where ids are words.
@@ -106,6 +108,7 @@ class Manifest:
                 "min_count": self.min_count,
             },
             "counts": {"sha256": self.counts_hash},
+            "spelling": {"sha256": self.spelling_hash},
             "dtype": self.dtype,
             "pieces": None if self.pieces is None else dict(self.pieces),
             "splits": {name: {**asdict(split), "sha256": self.hashes[name]} for name, split in self.statistics.items()},
@@ -164,6 +167,7 @@ def _parse(record: Mapping[str, Any]) -> Manifest:
         statistics={name: _statistics(split) for name, split in splits.items()},
         hashes={name: _text(split, "sha256") for name, split in splits.items()},
         counts_hash=_text(record["counts"], "sha256") if record["version"] >= _HASHED else None,
+        spelling_hash=_spelling(record),
         dtype=_text(record, "dtype"),
         num_types=None if vocabulary.get("num_types") is None else _count(vocabulary, "num_types"),
         min_count=None if vocabulary.get("min_count") is None else _count(vocabulary, "min_count"),
@@ -174,6 +178,11 @@ def _parse(record: Mapping[str, Any]) -> Manifest:
 def _pieces(record: Mapping[str, Any]) -> Mapping[str, str] | None:
     pieces = record.get("pieces")
     return None if pieces is None else {name: _text(pieces, name) for name in pieces}
+
+
+def _spelling(record: Mapping[str, Any]) -> str | None:
+    found = record.get("spelling", {"sha256": None})
+    return None if found["sha256"] is None else _text(found, "sha256")
 
 
 def _statistics(split: Mapping[str, Any]) -> SplitStatistics:

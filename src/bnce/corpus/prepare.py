@@ -23,6 +23,7 @@ from bnce.corpus.manifest import SPLITS, SplitStatistics, sum_statistics
 from bnce.corpus.meter import Meter, Progress
 from bnce.corpus.numbering import MARKS, number_block
 from bnce.corpus.pieces import DEFAULT_SIZE, MAX_LEARNED_TYPES, check_size, learn_pieces, read_pieces
+from bnce.corpus.rare_words import train_spelling
 from bnce.corpus.sharing import check_shared, deal_out, see_files
 from bnce.corpus.store import Corpus, Ids
 from bnce.corpus.tally import Tally
@@ -31,6 +32,7 @@ from bnce.corpus.word_choice import choose_words, describe_untrained
 from bnce.errors import UserError, argument
 from bnce.files import atomic_directory
 from bnce.machine.workers import Workers
+from bnce.spelling.model import SPELLING_FILE
 from bnce.text.blocks import Block, Cut, gather
 from bnce.text.intake import find_files, read_text, text_bytes
 from bnce.text.normalise import Normaliser
@@ -160,6 +162,8 @@ def prepare(
             max_words = None if vocab_size is None else vocab_size - len(SPECIALS)
             ranking, min_count = choose_words(tally, max_words, min_count, num_unknown)
             vocabulary, num_types = Vocabulary([*SPECIALS, *ranking.words]), ranking.num_types
+        if vocabulary.unit == "word":  # pieces spell every word
+            train_spelling(tally, vocabulary).write(directory / SPELLING_FILE)
         encode_corpus(stored, directory, vocabulary, normaliser, num_types, min_count, workers, meter.encoded)
     if notice is not None and benchmark is None and (told := signs.notice("The text")) is not None:
         notice(

@@ -3,6 +3,7 @@
 DIR/corpus.json   format, version, normaliser, vocabulary size and types, dtype, figures of every split, all hashes
 DIR/vocab.txt     one word per line; the line's number, from 0, is the id
 DIR/counts.npy    int64, how often every id is a target of the training split
+DIR/spelling.safetensors   how unknown words are spelt; corpora of earlier versions have none
 DIR/<split>.npy   the ids, one </s> at every sentence end, none at a start
 
 Where ids are pieces of words, vocab.txt lists these, and `pieces` says which files lie beside it.
@@ -25,6 +26,7 @@ from bnce.corpus.pieces import PIECES_FILES, PieceVocabulary
 from bnce.corpus.vocabulary import END, UNK, Vocabulary
 from bnce.errors import UserError
 from bnce.reading import digest_file, map_array
+from bnce.spelling.model import SPELLING_FILE
 from bnce.text.normalise import Normaliser
 
 VOCABULARY_FILE = "vocab.txt"
@@ -144,6 +146,14 @@ class Corpus:
             self._compare(COUNTS_FILE, expected)
         return np.array(_map(self.directory, COUNTS_FILE, len(self.vocabulary), np.dtype(np.int64)))
 
+    @property
+    def spelling_file(self) -> Path | None:
+        """The file of the spelling model, compared with its hash; None where there is no such model."""
+        if self.manifest.spelling_hash is None:
+            return None
+        self._compare(SPELLING_FILE, self.manifest.spelling_hash)
+        return self.directory / SPELLING_FILE
+
     def _map(self, name: str) -> Ids:
         num_tokens, dtype = self.statistics[name].num_tokens, ids_dtype(len(self.vocabulary))
         return _map(self.directory, f"{name}.npy", num_tokens, dtype)
@@ -256,7 +266,8 @@ def write_description(
     num_types: int | None = None,
     min_count: int | None = None,
 ) -> None:
-    """Write all that makes a corpus of a directory with a vocabulary and files of ids."""
+    """Write all that makes a corpus of a directory with a vocabulary, files of ids and perhaps a spelling model."""
+    spelling = directory / SPELLING_FILE
     with open(directory / COUNTS_FILE, "wb") as file:
         np.save(file, target_counts.astype(np.int64), allow_pickle=False)
     Manifest(
@@ -268,6 +279,7 @@ def write_description(
         counts_hash=digest_file(directory / COUNTS_FILE),
         dtype=ids_dtype(len(vocabulary)).name,
         num_types=num_types,
+        spelling_hash=digest_file(spelling) if spelling.is_file() else None,
         min_count=min_count,
         pieces=vocabulary.file_hashes if isinstance(vocabulary, PieceVocabulary) else None,
     ).write(directory)

@@ -19,6 +19,7 @@ MAX_BYTES = 2**26
 # Joining costs less a row if there are many, but what waits takes room too.
 _WAITING_BYTES = 2**25
 _BATCH_ROWS = 2**16
+_LARGE_ROWS = 2**20
 
 Table = Any
 
@@ -63,6 +64,27 @@ class Tally:
                 kept = _top(kept, limit)
         top = _top(kept, limit)
         return Ranking(top["word"].to_pylist(), num_types), top["count"].to_numpy()
+
+    def most_frequent_outside(self, words: Sequence[str], limit: int) -> tuple[list[str], NDArray[np.int64]]:
+        """Find the most frequent words that are not among these, with their counts."""
+        kept = self._choose(words, False, limit, [("count", "descending"), ("word", "ascending")])
+        return kept["word"].to_pylist(), kept["count"].to_numpy()
+
+    def rarest_inside(self, words: Sequence[str], limit: int) -> list[str]:
+        """Find the rarest of these words that the text has."""
+        kept = self._choose(words, True, limit, [("count", "ascending"), ("word", "ascending")])
+        found: list[str] = kept["word"].to_pylist()
+        return found
+
+    def _choose(self, words: Sequence[str], are_inside: bool, limit: int, order: list[tuple[str, str]]) -> Table:
+        """Take the first words in some order, of those that are among `words`, or of those that are not."""
+        known = pyarrow.array(words, pyarrow.string())
+        kept = join_counts([])
+        for sums in _in_large_tables(self._merged()):
+            is_inside = pyarrow.compute.is_in(sums["word"], value_set=known)
+            found = sums.filter(is_inside if are_inside else pyarrow.compute.invert(is_inside))
+            kept = pyarrow.concat_tables([kept, found]).sort_by(order).slice(0, limit).combine_chunks()
+        return kept
 
     def _join(self) -> None:
         sums = join_counts(self._waiting)
@@ -131,3 +153,15 @@ def join_counts(tables: Sequence[Table]) -> Table:
 def _top(table: Table, limit: int | None) -> Table:
     ordered = table.sort_by([("count", "descending"), ("word", "ascending")])
     return ordered if limit is None else ordered.slice(0, limit).combine_chunks()
+
+
+def _in_large_tables(tables: Iterator[Table]) -> Iterator[Table]:
+    """Put tables together: to look words up, each one makes an index of all of them again."""
+    waiting: list[Table] = []
+    for table in tables:
+        waiting.append(table)
+        if sum(one.num_rows for one in waiting) >= _LARGE_ROWS:
+            yield pyarrow.concat_tables(waiting)
+            waiting = []
+    if waiting:
+        yield pyarrow.concat_tables(waiting)

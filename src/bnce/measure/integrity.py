@@ -25,6 +25,7 @@ from bnce.runs.identity import UNKNOWN_WORDS_FILE, find_changes, identify
 from bnce.runs.metrics import METRICS_FILE, read_metrics
 from bnce.runs.model_file import load_model
 from bnce.runs.unknown_words import UnknownWords
+from bnce.spelling.model import SPELLING_FILE, SpellingModel
 
 RECORD_FILES = ("summary.json", "evaluation.json", LEXICON_FILE)
 
@@ -64,7 +65,8 @@ def _examine_corpus(path: Path) -> list[Finding]:
         return [*findings, *words, *(_look(file, _check_hash, path, file, digest) for file, digest in hashed)]
     corpus = Corpus(path, read_words(path, manifest), manifest)
     splits = [_look(f"{name}.npy", _check_split, corpus, name) for name in manifest.hashes]
-    return [*findings, *words, *splits, _look(COUNTS_FILE, _check_corpus_counts, corpus)]
+    spelling = [_look(SPELLING_FILE, _check_corpus_spelling, corpus)] if manifest.spelling_hash else []
+    return [*findings, *words, *splits, _look(COUNTS_FILE, _check_corpus_counts, corpus), *spelling]
 
 
 def _check_manifest(path: Path) -> str:
@@ -100,6 +102,15 @@ def _check_corpus_counts(corpus: Corpus) -> str:
     return f"counts the {int(counts.sum()):,} tokens of train"
 
 
+def _check_corpus_spelling(corpus: Corpus) -> str:
+    assert corpus.spelling_file is not None
+    return f"{_check_spelling(corpus.spelling_file)}, hash matches"
+
+
+def _check_spelling(path: Path) -> str:
+    return f"{len(SpellingModel.read(path).ngram_N):,} n-grams of unknown words"
+
+
 def _examine_run(path: Path) -> list[Finding]:
     findings = [
         _look("config.toml", _check_config, path),
@@ -114,6 +125,8 @@ def _examine_run(path: Path) -> list[Finding]:
     is_described = all(finding.well for finding in findings)
     if (path / UNKNOWN_WORDS_FILE).is_file():
         findings.append(_look(UNKNOWN_WORDS_FILE, _check_unknown_words, path))
+    if (path / SPELLING_FILE).is_file():
+        findings.append(_look(SPELLING_FILE, _check_spelling, path / SPELLING_FILE))
     if (path / MODEL_FILE).is_file():
         model = Finding(MODEL_FILE, False, "it cannot be used without the files above")
         if is_described:

@@ -12,6 +12,7 @@ RUN/model.safetensors  the model with the best validation perplexity so far
 RUN/state-*            the newest states a run can be resumed from
 RUN/tensorboard/       the same figures as TensorBoard events
 RUN/lexicon.json       how the vocabulary was changed after training, if it was: such a run is not trained further
+RUN/spelling.safetensors   how words outside the vocabulary are spelt; from the corpus, if that has it
 RUN/unknown_words.tsv  words outside the vocabulary that share the probability of <unk>, if some were attached
 """
 
@@ -31,19 +32,18 @@ import numpy as np
 
 from bnce import files
 from bnce.config import RunConfig, read_config, to_toml
-from bnce.corpus.pieces import PIECES_FILE, PIECES_FILES, read_vocabulary
+from bnce.corpus.pieces import PIECES_FILE, read_vocabulary
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import training_streams
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError, argument
 from bnce.evaluation.detail import WordCounts
 from bnce.reading import map_array, read_object
-from bnce.runs.identity import UNKNOWN_WORDS_FILE, identify
+from bnce.runs.identity import OPTIONAL_FILES, identify
+from bnce.spelling.model import SPELLING_FILE
 from bnce.text.normalise import Normaliser
 
 DESCRIPTION_FILES = ("config.toml", "vocab.txt", "counts.npy", "normaliser.json")
-# Those that only some runs have.
-OPTIONAL_FILES = (*PIECES_FILES, UNKNOWN_WORDS_FILE)
 LEXICON_FILE = "lexicon.json"
 
 
@@ -64,6 +64,8 @@ class RunDirectory:
         counts = training_streams(config.training, corpus).count_targets(len(corpus.vocabulary))
         with files.atomic_directory(path) as partial:
             cls(partial, config, corpus.vocabulary, corpus.normaliser, counts).write_description()
+            if (spelling := corpus.spelling_file) is not None:
+                shutil.copyfile(spelling, partial / SPELLING_FILE)
         return cls.open(path)
 
     def write_description(self) -> None:
@@ -123,11 +125,9 @@ class RunDirectory:
 
     def copy_description(self, directory: Path) -> None:
         """Copy what makes a directory with a model file of its own a run, too."""
-        for name in DESCRIPTION_FILES:
+        found = (name for name in OPTIONAL_FILES.values() if (self.path / name).is_file())
+        for name in (*DESCRIPTION_FILES, *found):
             shutil.copyfile(self.path / name, directory / name)
-        for name in OPTIONAL_FILES:
-            if (self.path / name).is_file():
-                shutil.copyfile(self.path / name, directory / name)
 
     def check_vocabulary(self, corpus: Corpus) -> None:
         """Refuse a corpus whose ids mean other words."""

@@ -14,13 +14,19 @@ from bnce.config import FORMAT, ModelConfig, upgrade
 from bnce.corpus.pieces import PIECES_FILES
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.reading import digest_file, parse_object
+from bnce.spelling.model import SPELLING_FILE
 from bnce.text.normalise import Normaliser
 
 UNKNOWN_WORDS_FILE = "unknown_words.tsv"
+# Files that only some runs have.
+OPTIONAL_FILES = {
+    **{Path(name).stem: name for name in PIECES_FILES},
+    "unknown_words": UNKNOWN_WORDS_FILE,
+    "spelling": SPELLING_FILE,
+}
 
 # Digests of whole files; a model file of version 0.1.0 has the first of them alone.
-_OPTIONAL = {**{Path(name).stem: name for name in PIECES_FILES}, "unknown_words": UNKNOWN_WORDS_FILE}
-_DIGESTS = {"vocabulary": "vocab.txt", "counts": "counts.npy", **_OPTIONAL}
+_DIGESTS = {"vocabulary": "vocab.txt", "counts": "counts.npy", **OPTIONAL_FILES}
 # Settings, kept as they are and not as a digest, so that one that a later version adds makes no difference.
 _SETTINGS = {"normaliser": "normaliser.json", "network": "config.toml"}
 
@@ -35,7 +41,7 @@ def identify(
         "normaliser": json.dumps(normaliser.to_dict(), sort_keys=True),
         "network": json.dumps({"format": FORMAT, **asdict(network)}, sort_keys=True),
     }
-    return found | {key: digest_file(path / name) for key, name in _OPTIONAL.items() if (path / name).is_file()}
+    return found | {key: digest_file(path / name) for key, name in OPTIONAL_FILES.items() if (path / name).is_file()}
 
 
 def find_changes(written: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

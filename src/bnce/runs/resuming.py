@@ -27,6 +27,7 @@ from bnce.reading import parse_toml
 from bnce.runs.checkpoint import MODEL_FILE, remove_lost_parts, state_files
 from bnce.runs.directory import DESCRIPTION_FILES, LEXICON_FILE, RunDirectory, is_finished
 from bnce.runs.metrics import read_metrics
+from bnce.spelling.model import SPELLING_FILE
 
 MAY_CHANGE = frozenset(
     {
@@ -193,7 +194,7 @@ def _refuse_lost_settings(run: RunDirectory, origin: Mapping[str, str]) -> None:
 
 def is_begun(path: Path) -> bool:
     """Say whether a run holds anything that training it made: a state, an evaluation, a model; or files of others."""
-    made_at_the_start = {*DESCRIPTION_FILES, *PIECES_FILES, "summary.json", "tensorboard"}
+    made_at_the_start = {*DESCRIPTION_FILES, *PIECES_FILES, SPELLING_FILE, "summary.json", "tensorboard"}
     return (path / "config.toml").is_file() and any(
         found.name not in made_at_the_start and not found.name.endswith(files.PARTIAL_SUFFIX)
         for found in path.iterdir()
