@@ -8,13 +8,20 @@ import math
 import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from bnce.runs.checkpoint import read_model
+from bnce.runs.directory import RunDirectory
+from bnce.runs.model_file import save_weights
 from bnce.scoring.run_model import load_run
+from bnce.spelling.model import ORDER, SpellingModel
+from tests.spelling.definition import by_definition, log_prob
 
 from .conftest import Command
 
@@ -257,6 +264,85 @@ def test_shares_of_unknown_words_are_in_the_totals(bnce: Command, trained: Path,
     before, after = (bnce("score", run, text, "--json").json for run in (trained, tmp_path / "open"))
     assert after["num_oov"] == before["num_oov"] - 1
     assert after["log10_prob"] == pytest.approx(before["log10_prob"] + math.log10(0.75), abs=1e-4)
+
+
+def spelt_by_definition(texts: Path, vocabulary: list[str], word: str) -> float:
+    """Compute log10 p(spelling) from the training text: the words outside, and those inside once, as they are few."""
+    counts = Counter((texts / "train.txt").read_text(encoding="utf-8").split())
+    inside = set(vocabulary)
+    learnt = {seen: count if seen not in inside else 1 for seen, count in counts.items()}
+    prob = by_definition(list(learnt), list(learnt.values()), ORDER)
+    known = math.fsum(math.exp(log_prob(prob, other, ORDER)) for other in ("", *vocabulary))
+    return (log_prob(prob, word, ORDER) - math.log1p(-known)) / math.log(10)
+
+
+@pytest.mark.parametrize("options", [[], ["--carry"], ["--split", "--mode", "normalised"], ["--mode", "checked"]])
+def test_unknown_words_are_spelt(bnce: Command, trained: Path, texts: Path, text: Path, options: list[str]) -> None:
+    """p(word) = p(<unk> | context) · p(spelling), from the text to what is printed."""
+    text.write_text("Ba zobi be .\n\nxyzzy\n", encoding="utf-8")
+    before, after = (
+        [json.loads(line) for line in bnce("score", trained, text, "--jsonl", *options, *spell).stdout.splitlines()]
+        for spell in ([], ["--spell"])
+    )
+    vocabulary = load_run(trained).vocabulary.words
+    total = 0.0
+    for one, other in zip(before, after, strict=True):
+        for word, is_oov, log10, spelt in zip(
+            one["words"], one["oov"], one["log10_probs"], other["log10_probs"], strict=True
+        ):
+            share = spelt_by_definition(texts, vocabulary, word) if is_oov else 0.0
+            assert spelt == pytest.approx(log10 + share, abs=1e-5)
+            total += spelt
+        assert (other["num_oov"], any(other["oov"])) == (0, False)
+    assert sum(one["num_oov"] for one in before) == 2
+    totals = bnce("score", trained, text, "--json", *options, "--spell").json
+    assert (totals["spell"], totals["num_spelt"], totals["num_oov"]) == (True, 2, 0)
+    assert totals["log10_prob"] == pytest.approx(total, abs=1e-4)
+    assert totals["num_bytes"] == len("ba zobi be .\n\nxyzzy\n")
+    assert totals["bits_per_byte"] == pytest.approx(-total / math.log10(2) / totals["num_bytes"], rel=1e-5)
+    assert totals["ppl"] == totals["ppl_no_oov"] == pytest.approx(10 ** (-total / (5 + 3)), rel=1e-4)
+
+
+@pytest.mark.parametrize("layout", ["kenlm", "srilm"])
+def test_says_what_spelling_counts(bnce: Command, trained: Path, text: Path, layout: str) -> None:
+    totals = bnce("score", trained, text, "--json", "--spell").json
+    spelt = bnce("score", trained, text, "--layout", layout, "--per-word", "--spell")
+    expected = f"Spelt words:\t{totals['num_spelt']}\nBits per byte:\t{totals['bits_per_byte']:.5g}\nBytes:\t"
+    assert spelt.stdout.endswith(f"{expected}{totals['num_bytes']}\n")
+    assert "OOV] " not in spelt.stdout
+    assert "has the probability p(<unk>) times that of its spelling" in spelt.stderr
+    assert "the UTF-8 bytes of all words, a blank between two words, and a newline after each sentence" in spelt.stderr
+    plain = bnce("score", trained, text, "--layout", layout)
+    assert "Spelt" not in plain.stdout + plain.stderr
+    # Nobody knows the bytes of <unk>.
+    record = bnce("score", trained, text, "--json").json
+    assert (record["num_oov"] > 0, record["bits_per_byte"], "num_spelt" in record) == (True, None, False)
+
+
+def test_an_old_run_says_how_to_spell(
+    bnce: Command, refused: Refused, trained: Path, text: Path, tmp_path: Path
+) -> None:
+    old = shutil.copytree(trained, tmp_path / "old")
+    (old / "spelling.safetensors").unlink()
+    # Its model file says what was there; one of an earlier version does not.
+    assert "spelling.safetensors changed after model.safetensors was written" in refused("score", old, text)
+    run = RunDirectory.open(old)
+    tensors, _ = read_model(old / "model.safetensors")
+    save_weights(run, tensors, 1)
+    assert bnce("score", old, text).status == 0
+    assert "has no spelling model, because its corpus was prepared by an earlier version: prepare the corpus again" in (
+        refused("score", old, text, "--spell")
+    )
+    words = tmp_path / "words"
+    words.write_text("plugh\t3\nxyzzys\n", encoding="utf-8")
+    bnce("vocab", old, "--out", tmp_path / "new", "--spelling", words)
+    before, after = (
+        bnce("score", *arguments, "--json").json for arguments in ((old, text), (tmp_path / "new", text, "--spell"))
+    )
+    spelling = SpellingModel.train(["plugh", "xyzzys"], np.array([3, 1])).leaving_out(run.vocabulary.words)
+    unknown = [word for word in ("ba", "be", "bi", ".", "xyzzy", "?", "bo", "!", "fu") if word not in run.vocabulary]
+    share = spelling.log_probs(unknown).sum() / math.log(10)
+    assert after["log10_prob"] == pytest.approx(before["log10_prob"] + share, abs=1e-4)
 
 
 def test_a_softmax_run_must_be_normalised(

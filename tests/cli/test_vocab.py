@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import load_model
+from bnce.spelling.model import SpellingModel
 
 from .conftest import Command
 
@@ -54,6 +56,25 @@ def test_the_new_run_is_used_as_any(
     )
 
 
+def test_a_spelling_model_leaves_out_the_new_words(
+    bnce: Command, refused: Refused, trained: Path, place: Path, new_words: Path
+) -> None:
+    """A word that is added is no longer spelt, and one that is dropped is: what is left out changes with the words."""
+    drop = place.parent / "drop.txt"
+    drop.write_text("bo\n", encoding="utf-8")
+    bnce("vocab", trained, "--out", place / "new", "--add", new_words, "--drop", drop)
+    before, after = (SpellingModel.of_run(run) for run in (trained, place / "new"))
+    assert before is not None
+    assert after is not None
+    assert after.log_outside == before.leaving_out(RunDirectory.open(place / "new").vocabulary.words).log_outside
+    assert after.log_outside != before.log_outside
+    np.testing.assert_array_equal(after.ngram_N, before.ngram_N)
+    assert bnce("doctor", place / "new").status == 0
+    empty = place.parent / "empty"
+    empty.write_text("\n", encoding="utf-8")
+    assert "empty' has no words" in refused("vocab", trained, "--out", place / "none", "--spelling", empty)
+
+
 def test_says_what_was_done(bnce: Command, trained: Path, place: Path, new_words: Path) -> None:
     outcome = bnce("vocab", trained, "--out", place / "new", "--add", new_words, "--unk-list", new_words.with_name("l"))
     assert outcome.status == 2
@@ -72,7 +93,7 @@ def test_says_what_was_done(bnce: Command, trained: Path, place: Path, new_words
 
 def test_refusals(refused: Refused, trained: Path, place: Path, new_words: Path) -> None:
     out = place / "new"
-    assert "nothing to change: give --add, --drop or --unk-list" in refused("vocab", trained, "--out", out)
+    assert "nothing to change: give --add, --drop, --unk-list or --spelling" in refused("vocab", trained, "--out", out)
     assert "work only with --unk-list" in refused("vocab", trained, "--out", out, "--add", new_words, "--unk-rest", 0.1)
     new_words.write_text("Zaba\n", encoding="utf-8")
     assert "reads it as 'zaba': write words as the run reads them." in refused(

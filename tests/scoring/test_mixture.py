@@ -11,6 +11,7 @@ import torch
 from small_corpus import VOCAB_SIZE, random_ids, small_config, small_corpus, small_model
 
 import bnce
+from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError
 from bnce.ngrams.arpa import AS_IT_STANDS, write_arpa
 from bnce.ngrams.kneser_ney import estimate
@@ -21,6 +22,7 @@ from bnce.scoring.loading import write_mixture
 from bnce.scoring.mixture import MixtureModel, mix, shared_normaliser
 from bnce.scoring.ngram import NgramModel
 from bnce.scoring.run_model import RunModel
+from bnce.spelling.model import SpellingModel
 from bnce.text.normalise import Normaliser
 
 from .unigram import ONE, OTHER, Unigram
@@ -146,6 +148,31 @@ def test_refusals(mixture: MixtureModel, parts: tuple[Path, Path], tmp_path: Pat
     for ask in (softmax.refuse_unnormalised, lambda: softmax.score(TEXTS)):
         with pytest.raises(UserError, match="was trained with the softmax"):
             ask()
+
+
+def test_unknown_words_are_spelt_by_each_component(parts: tuple[Path, Path]) -> None:
+    """Runs with different words say how likely the word itself is, known or not; n-gram models cannot."""
+    run, arpa = map(bnce.load, parts)
+    assert isinstance(run, RunModel)
+    fewer = Vocabulary([*run.vocabulary.words[:4], "zebra", *run.vocabulary.words[5:]])
+    spelling = SpellingModel.train(["w4", "w100"]).leaving_out(fewer.words)
+    other = RunModel(run.network, fewer, run.normaliser, None, "other", spelling)
+    mixture = MixtureModel([run, other], WEIGHTS)
+    one, two = (model.score(TEXTS, normalised=True, spell=True) for model in (run, other))
+    for carry in (False, True):
+        one, two, mixed = (
+            model.score(TEXTS, normalised=True, spell=True, carry=carry) for model in (run, other, mixture)
+        )
+        for first, second, found in zip(one, two, mixed, strict=True):
+            expected = np.log10(WEIGHTS[0] * 10**first.log10_probs + WEIGHTS[1] * 10**second.log10_probs)
+            np.testing.assert_allclose(found.log10_probs, expected, atol=1e-6)
+            assert found.num_oov == 0
+    for with_ngram in (arpa, MixtureModel([run, arpa], WEIGHTS)):
+        for ask in (with_ngram.score, with_ngram.score_words):
+            with pytest.raises(UserError, match=r"bigram.arpa' is not a run, and only runs have a spelling model"):
+                ask([], spell=True)
+        with pytest.raises(UserError, match="is not a run"):
+            with_ngram.refuse_spelling()
 
 
 def test_probabilities_are_summed() -> None:

@@ -21,6 +21,7 @@ from bnce.scoring import model as model_module
 from bnce.scoring.generate import Sampling
 from bnce.scoring.run_model import RunModel
 from bnce.scoring.scored import Totals
+from bnce.spelling.model import SpellingModel
 from bnce.text.normalise import Normaliser
 
 from .plain import plain_log_probs, plain_scores
@@ -155,6 +156,41 @@ def test_shares_of_unknown_words() -> None:
     assert totals.log10_prob_no_oov == pytest.approx(
         after[0].log10_probs[~after[0].oov].sum() + after[1].log10_prob + after[2].log10_prob
     )
+
+
+@pytest.mark.parametrize("unknown_words", [None, UnknownWords({"zebra": 3.0})])
+def test_unknown_words_are_spelt(unknown_words: UnknownWords | None) -> None:
+    """p(word) = p(<unk>) · p(spelling), whatever shares there are; <unk> in a text is not spelt, and alone is OOV."""
+    spelling = SpellingModel.train(["zebras", "yaks"]).leaving_out(WORDS)
+    plain = make_model()
+    model = RunModel(plain.network, plain.vocabulary, plain.normaliser, unknown_words, "run", spelling)
+    texts = ["w3 Zebra yak <unk> w4 zebra", "", "w5", "🙂"]
+    expected = spelling.log_probs(["zebra", "yak", "zebra", "🙂"]) / math.log(10)
+    for normalised in (False, True):
+        before, after = plain.score(texts, normalised=normalised), model.score(texts, normalised=normalised, spell=True)
+        gained = np.concatenate([after[place].log10_probs - before[place].log10_probs for place in range(4)])
+        np.testing.assert_allclose(gained[[1, 2, 5, 10]], expected, atol=1e-6)
+        assert np.count_nonzero(np.abs(gained) > 1e-6) == 4
+        assert [sentence.num_oov for sentence in after] == [1, 0, 0, 0]
+        assert after[0].oov.tolist() == [False, False, False, True, False, False, False]
+        carried = model.score(texts, normalised=normalised, carry=True, spell=True)
+        alone = plain.score(texts, normalised=normalised, carry=True)
+        np.testing.assert_allclose(carried[3].log10_probs - alone[3].log10_probs, [expected[3], 0], atol=1e-6)
+        words = [text.lower().split() for text in texts]
+        together = model.score_words(words, normalised=normalised, share_prefixes=True, spell=True)
+        for one, other in zip(together, after, strict=True):
+            np.testing.assert_allclose(one.log_probs / math.log(10), other.log10_probs, atol=1e-5)
+    # Without it everything is as before.
+    assert model.score(["yak"])[0].num_oov == 1
+
+
+def test_a_run_without_a_spelling_model_does_not_spell() -> None:
+    model = make_model()
+    for ask in (model.score, model.score_words):
+        with pytest.raises(UserError, match=r"'run' has no spelling model.* prepare the corpus again and train"):
+            ask([], spell=True)
+    with pytest.raises(UserError, match="has no spelling model"):
+        model.score_words([], share_prefixes=True, spell=True)
 
 
 def test_a_run_has_its_shares(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ class Unigram(Model):
         normalised: bool = False,
         share_prefixes: bool = False,
         after: Sequence[State] | None = None,
+        spell: bool = False,
     ) -> list[WordScores]:
         found = []
         for words in sentences:

@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from bnce.text.normalise import Normaliser
 
 CHECKED = "checked"
+SPELT = (
+    "A word outside the vocabulary has the probability p(<unk>) times that of its spelling, so every word counts. "
+    "Bits per byte are of the text as the model reads it: the UTF-8 bytes of all words, a blank between two words, "
+    "and a newline after each sentence."
+)
 
 
 def score(
@@ -73,6 +78,14 @@ def score(
         ),
     ] = None,
     split: SplitLinesOption = False,
+    spell: Annotated[
+        bool,
+        typer.Option(
+            "--spell",
+            help="Give unknown words a probability of their own: p(<unk>) times that of their spelling. Also print "
+            "bits per byte.",
+        ),
+    ] = False,
     num_checked: Annotated[int, typer.Option(min=1, metavar="N", help="With --mode checked: check N words.")] = 1000,
     errors: ErrorsOption = "strict",
     tokenised: TokenisedOption = False,
@@ -92,8 +105,10 @@ def score(
       bnce score runs/relu-lstm news.txt
       echo "the function returns nothing" | bnce score runs/relu-lstm --per-word
       bnce score runs/relu-lstm news.txt.gz --mode checked --json
+      bnce score runs/relu-lstm news.txt --split --carry --spell
       bnce score mixture.toml news.txt
     """
+    from bnce.corpus.vocabulary import UNK
     from bnce.machine.threads import use_threads
     from bnce.scoring.layouts import get_layout
     from bnce.scoring.loading import load
@@ -121,12 +136,16 @@ def score(
     use_threads(threads)
     lines = read_lines(text, errors, advance)
     model = load(run, device)
-    reader = _open_reader(model, normalised, carry, num_checked if mode == CHECKED else None)
+    reader = _open_reader(model, normalised, carry, spell, num_checked if mode == CHECKED else None)
     cutter = _Cutter(read_as(model.normaliser, tokenised), split)
     totals = Totals()
+    num_spelt = 0
     with _shown_reading(text, source_bytes(text)) as show:
         for scored in _score_documents(reader, _documents(lines, documents is not None), cutter):
             totals.add(scored)
+            num_spelt += sum(
+                number == UNK and not is_oov for number, is_oov in zip(scored.ids, scored.oov, strict=True)
+            )
             if as_jsonl:
                 sys.stdout.write(files.to_json(scored.to_dict()) + "\n")
             elif not as_json:
@@ -138,12 +157,16 @@ def score(
     if as_json:
         record = {"run": str(run), "text": text, "mode": mode, "carry": carry, "context": context}
         record |= {"max_context": model.max_context, "num_lines_of_several_sentences": cutter.num_several}
+        record |= {"spell": spell, **({"num_spelt": num_spelt} if spell else {})}
         checked = {} if check is None else {"check": dataclasses.asdict(check)}
         print_json({**record, "log_base": 10, "log_z": log_z, **totals.to_dict(), **checked})
         return
     # Of JSON lines there is exactly one per sentence.
     summary = sys.stderr if as_jsonl else sys.stdout
     summary.write(form.summary(totals, text))
+    if spell:
+        bits = "undefined" if totals.bits_per_byte is None else f"{totals.bits_per_byte:.5g}"
+        summary.write(f"Spelt words:\t{num_spelt}\nBits per byte:\t{bits}\nBytes:\t{totals.num_bytes}\n")
     if check is not None:
         summary.write(
             f"Check:\t{check.num_positions} words, unnormalised - exact ln p: mean {check.mean_difference:.4f}, "
@@ -153,6 +176,8 @@ def score(
     stderr.print(f"log10 probabilities, {_with_what(model, normalised, carry)}.", markup=False)
     stderr.print(seen_by_score(context, model.max_context), markup=False)
     stderr.print(f"Perplexities are {form.counted}.", markup=False)
+    if spell:
+        stderr.print(SPELT, markup=False)
     if cutter.num_several:
         stderr.print(
             f"{cutter.num_several:,} of {cutter.num_lines:,} lines have several sentences; the training text had </s> "
@@ -201,7 +226,7 @@ def _score_documents(
         yield from reader.read(itertools.chain.from_iterable(map(cut, document)))
 
 
-def _open_reader(model: Model, normalised: bool, carry: bool, num_checked: int | None) -> Reader:
+def _open_reader(model: Model, normalised: bool, carry: bool, spell: bool, num_checked: int | None) -> Reader:
     from bnce.scoring.run_model import RunModel
 
     if num_checked is not None:
@@ -209,10 +234,10 @@ def _open_reader(model: Model, normalised: bool, carry: bool, num_checked: int |
             raise UserError(
                 f"--mode checked is for a run, and '{model.name}' is a file: give a run directory, or leave it out."
             )
-        return model.reader(carry=carry, num_checked=num_checked)
+        return model.reader(carry=carry, spell=spell, num_checked=num_checked)
     if carry and model.kind == "n-gram":
         raise UserError(f"'{model.name}' is an n-gram model, which starts every sentence afresh: leave out --carry.")
-    return model.reader(normalised=normalised, carry=carry)
+    return model.reader(normalised=normalised, carry=carry, spell=spell)
 
 
 def _with_what(model: Model, normalised: bool, carry: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,8 @@ from bnce.errors import UserError
 
 if TYPE_CHECKING:
     from bnce.lexicon.change_words import LexiconChange
+    from bnce.lexicon.word_list import NewWord
+    from bnce.spelling.model import SpellingModel
 
 NUM_EXAMPLES = 5
 
@@ -48,6 +51,14 @@ def vocab(
             show_default="as many as listed",
         ),
     ] = None,
+    spelling: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Train the spelling model of unknown words on these words, one per line: WORD, or WORD TAB count. "
+            "'bnce score --spell' uses it.",
+        ),
+    ] = None,
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -62,6 +73,7 @@ def vocab(
       bnce vocab runs/relu-lstm --out runs/clean --drop rude.txt --json
       bnce vocab runs/relu-lstm --out runs/open --unk-list lexicon.tsv \\
           --unk-rest 0.1
+      bnce vocab runs/relu-lstm --out runs/spelt --spelling names.tsv
     """
     from bnce.lexicon.change_words import change_words
     from bnce.lexicon.word_list import read_new_words, read_weighted_words, read_words
@@ -69,8 +81,8 @@ def vocab(
     from bnce.runs.directory import RunDirectory
     from bnce.runs.unknown_words import UnknownWords
 
-    if add is None and drop is None and unk_list is None:
-        raise UserError("There is nothing to change: give --add, --drop or --unk-list.")
+    if add is None and drop is None and unk_list is None and spelling is None:
+        raise UserError("There is nothing to change: give --add, --drop, --unk-list or --spelling.")
     if unk_list is None and (unk_rest or unk_rest_words is not None):
         raise UserError(
             "--unk-rest and --unk-rest-words work only with --unk-list: give --unk-list, or leave them out."
@@ -86,11 +98,22 @@ def vocab(
         add=[] if add is None else read_new_words(add, opened.normaliser),
         drop=[] if drop is None else read_words(drop),
         unknown_words=shared,
+        spelling=None if spelling is None else _train_spelling(spelling, read_new_words(spelling, opened.normaliser)),
     )
     if as_json:
         print_json({"run": str(run), "out": str(out), **change.to_dict()})
     else:
         _print(change, out)
+
+
+def _train_spelling(path: str, words: Sequence[NewWord]) -> SpellingModel:
+    import numpy as np
+
+    from bnce.spelling.model import SpellingModel
+
+    if not words:
+        raise UserError(f"'{path}' has no words: give words, one per line.")
+    return SpellingModel.train([new.word for new in words], np.array([new.count or 1 for new in words]))
 
 
 def _print(change: LexiconChange, out: Path) -> None:

@@ -29,6 +29,7 @@ from bnce.runs.directory import LEXICON_FILE, RunDirectory
 from bnce.runs.identity import UNKNOWN_WORDS_FILE
 from bnce.runs.model_file import load_model, read_weights, save_weights
 from bnce.runs.unknown_words import UnknownWords
+from bnce.spelling.model import SPELLING_FILE, SpellingModel
 
 TABLES = ("embedding", "output.weight", "output.bias")
 KEPT_UNKNOWN = 0.1  # of the count of <unk>: texts to come have unknown words as well
@@ -82,11 +83,13 @@ def change_words(
     add: Sequence[NewWord] = (),
     drop: Sequence[str] = (),
     unknown_words: UnknownWords | None = None,
+    spelling: SpellingModel | None = None,
 ) -> LexiconChange:
     """Write a run with other words to `out`; `run` stays as it is.
 
     Ids of words that stay keep their order, and new words come last. Without `unknown_words` a list that is attached
-    to `run` goes along; from either, words of the new vocabulary are left out, since they are no longer unknown.
+    to `run` goes along; from either, words of the new vocabulary are left out, since they are no longer unknown. The
+    same holds for the `spelling` model.
     """
     out = Path(out)
     files.refuse_existing(out)
@@ -106,7 +109,12 @@ def change_words(
         num_words_before=len(run.vocabulary),
         num_words_after=len(vocabulary),
     )
-    _write(run, out, vocabulary, counts, tensors, int(metadata.get("step", 0)), change)
+    spelling = spelling or SpellingModel.of_run(run.path)
+    with files.atomic_directory(out) as partial:
+        made = RunDirectory(partial, run.config, vocabulary, run.normaliser, counts)
+        if spelling is not None:
+            spelling.leaving_out(vocabulary.words).write(partial / SPELLING_FILE)
+        _write(run, made, tensors, int(metadata.get("step", 0)), change)
     return change
 
 
@@ -204,36 +212,26 @@ def _without(shared: UnknownWords, vocabulary: Vocabulary) -> UnknownWords:
     return UnknownWords(weights, shared.rest, shared.num_rest)
 
 
-def _write(
-    run: RunDirectory,
-    out: Path,
-    vocabulary: Vocabulary,
-    counts: np.ndarray,
-    tensors: dict[str, Tensor],
-    step: int,
-    change: LexiconChange,
-) -> None:
-    """Lay out the new run; it appears whole or not at all, without the figures of the old one's words."""
+def _write(run: RunDirectory, made: RunDirectory, tensors: dict[str, Tensor], step: int, change: LexiconChange) -> None:
+    """Lay out the new run, without the figures of the old one's words."""
     tables = sum(tensors[name].numel() for name in TABLES)
     summary, before = _read_object(run.path / "summary.json"), _read_object(run.path / LEXICON_FILE)
     counted = summary.get("num_parameters"), summary.get("num_table_parameters", 0)
     if all(isinstance(number, int) for number in counted):
         body = counted[0] - counted[1]
         summary |= {"num_parameters": body + tables, "num_table_parameters": tables}
-    summary |= {"vocab_size": len(vocabulary), "vocabulary_digest": vocabulary.digest}
+    summary |= {"vocab_size": len(made.vocabulary), "vocabulary_digest": made.vocabulary.digest}
     done = {"run": str(run.path), "num_added": len(change.added), "num_dropped": len(change.dropped)}
     changes = before.get("changes", [])
     if not isinstance(changes, list):
         raise UserError(f"'{run.path / LEXICON_FILE}' is damaged (its changes are not a list): restore the file.")
-    with files.atomic_directory(out) as partial:
-        made = RunDirectory(partial, run.config, vocabulary, run.normaliser, counts)
-        made.write_description()
-        if change.unknown_words is not None:
-            change.unknown_words.write(partial / UNKNOWN_WORDS_FILE)
-        # After the list of unknown words, whose digest the model file holds.
-        save_weights(made, tensors, step)
-        made.write_json("summary.json", summary)
-        made.write_json(LEXICON_FILE, {"changes": [*changes, done]})
+    made.write_description()
+    if change.unknown_words is not None:
+        change.unknown_words.write(made.path / UNKNOWN_WORDS_FILE)
+    # After the files whose digests the model file holds.
+    save_weights(made, tensors, step)
+    made.write_json("summary.json", summary)
+    made.write_json(LEXICON_FILE, {"changes": [*changes, done]})
 
 
 def _read_object(path: Path) -> dict[str, Any]:

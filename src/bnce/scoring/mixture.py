@@ -1,9 +1,9 @@
 """Models mixed word by word: p(word) = Σ weight · p_component(word).
 
 A word that a component does not know has the probability of that component's `<unk>`, which stands for all its unknown
-words at once. So where vocabularies differ, probabilities of such words are about different events, and too high. The
-mixture counts a word as OOV where no component knows it. The next word is one of the first run's words, or without a
-run of the first n-gram model's.
+words at once. So where vocabularies differ, probabilities of such words are about different events, and too high. With
+`spell` they are about the word itself, whichever words a component knows. The mixture counts a word as OOV where no
+component knows it. The next word is one of the first run's words, or without a run of the first n-gram model's.
 
 Legend: K components, N words and sentence ends of a text. Logarithms are natural.
 """
@@ -27,9 +27,11 @@ class MixtureReader(Reader):
 
     model: MixtureModel
 
-    def __init__(self, model: MixtureModel, normalised: bool, carry: bool) -> None:
-        super().__init__(model, normalised)
-        self._readers = [component.reader(normalised=normalised, carry=carry) for component in model.components]
+    def __init__(self, model: MixtureModel, normalised: bool, carry: bool, spell: bool) -> None:
+        super().__init__(model, normalised, spell)
+        self._readers = [
+            component.reader(normalised=normalised, carry=carry, spell=spell) for component in model.components
+        ]
 
     def score(self, sentences: Sequence[Words]) -> list[WordScores]:
         """Mix what the components say of the next sentences."""
@@ -90,6 +92,11 @@ class MixtureModel(Model):
         for component in self.components:
             component.refuse_unnormalised()
 
+    def refuse_spelling(self) -> None:
+        """Refuse to spell if one of its components does not know how."""
+        for component in self.components:
+            component.refuse_spelling()
+
     def ids(self, words: Words) -> list[int]:
         """Give the ids of the first run."""
         return self._first.ids(words)
@@ -101,12 +108,15 @@ class MixtureModel(Model):
         normalised: bool = False,
         share_prefixes: bool = False,
         after: Sequence[State] | None = None,
+        spell: bool = False,
     ) -> list[WordScores]:
         """Score sentences by all components, each after its own states, and mix what they give."""
         after_K = [None] * len(self.components) if after is None else self._of_each(after)
         return self.combine(
             [
-                component.score_words(sentences, normalised=normalised, share_prefixes=share_prefixes, after=own)
+                component.score_words(
+                    sentences, normalised=normalised, share_prefixes=share_prefixes, after=own, spell=spell
+                )
                 for component, own in zip(self.components, after_K, strict=True)
             ]
         )
@@ -122,9 +132,9 @@ class MixtureModel(Model):
             for scores in zip(*scores_K, strict=True)
         ]
 
-    def reader(self, *, normalised: bool = False, carry: bool = False) -> MixtureReader:
+    def reader(self, *, normalised: bool = False, carry: bool = False, spell: bool = False) -> MixtureReader:
         """Make a reader that scores a text by sentence; with `carry` runs continue, n-gram models start afresh."""
-        return MixtureReader(self, normalised, carry)
+        return MixtureReader(self, normalised, carry, spell)
 
     def start(self) -> State:
         """Give the states of all components at the start of a text."""

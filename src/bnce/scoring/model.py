@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce.corpus.vocabulary import END, Vocabulary
-from bnce.errors import UserError
+from bnce.errors import UserError, argument
 from bnce.scoring import word_by_word
 from bnce.scoring.batches import Check
 from bnce.scoring.generate import Sampling
@@ -41,12 +41,12 @@ State = Any
 class Reader:
     """Scores the sentences of a text in their order. With a model without memory, each sentence starts afresh."""
 
-    def __init__(self, model: Model, normalised: bool) -> None:
-        self.model, self.normalised = model, normalised
+    def __init__(self, model: Model, normalised: bool, spell: bool = False) -> None:
+        self.model, self.normalised, self.spell = model, normalised, spell
 
     def score(self, sentences: Sequence[Words]) -> list[WordScores]:
         """Score the next sentences."""
-        return self.model.score_words(sentences, normalised=self.normalised)
+        return self.model.score_words(sentences, normalised=self.normalised, spell=self.spell)
 
     def begin_document(self) -> None:
         """Start afresh: forget the earlier sentences."""
@@ -109,6 +109,13 @@ class Model(ABC):
         """Refuse unnormalised probabilities if the model was trained with the softmax."""
         return
 
+    def refuse_spelling(self) -> None:
+        """Refuse to spell unknown words if the model does not know how."""
+        raise UserError(
+            f"'{self.name}' is not a run, and only runs have a spelling model: leave out {argument('spell')}, or use "
+            "runs alone."
+        )
+
     @abstractmethod
     def score_words(
         self,
@@ -117,16 +124,20 @@ class Model(ABC):
         normalised: bool = False,
         share_prefixes: bool = False,
         after: Sequence[State] | None = None,
+        spell: bool = False,
     ) -> list[WordScores]:
         """Score sentences that are already cut into words, each afresh, or each `after` its own state.
 
         With `share_prefixes`, a prefix that neighbours share, as hypotheses of one utterance do, is computed only
-        once. With `after` this is always so. A model without memory between sentences starts each one afresh.
+        once. With `after` this is always so. A model without memory between sentences starts each one afresh. With
+        `spell` the probability of an unknown word is p(<unk>) · p(its spelling), and no word is OOV.
         """
 
-    def reader(self, *, normalised: bool = False, carry: bool = False) -> Reader:
+    def reader(self, *, normalised: bool = False, carry: bool = False, spell: bool = False) -> Reader:
         """Make a reader that scores a text by sentence; with `carry` runs continue from the sentence before."""
-        return Reader(self, normalised)
+        if spell:
+            self.refuse_spelling()
+        return Reader(self, normalised, spell)
 
     @abstractmethod
     def start(self) -> State:
@@ -179,14 +190,17 @@ class Model(ABC):
         numbers: list[int] = self.encode(words).tolist()
         return numbers
 
-    def score(self, sentences: Iterable[str], *, normalised: bool = False, carry: bool = False) -> list[ScoredSentence]:
+    def score(
+        self, sentences: Iterable[str], *, normalised: bool = False, carry: bool = False, spell: bool = False
+    ) -> list[ScoredSentence]:
         """Score sentences: log10 probabilities of every word and of `</s>`, in the order of the sentences.
 
         Each sentence starts from a fresh state; with `carry`, runs continue from where the previous sentence ended.
+        With `spell` an unknown word has a probability of its own: p(<unk>) · p(its spelling).
         """
         if isinstance(sentences, str):
             raise UserError("The sentences to score are one string: give a list of them, such as ['a sentence'].")
-        return list(self.reader(normalised=normalised, carry=carry).read(map(self.words, sentences)))
+        return list(self.reader(normalised=normalised, carry=carry, spell=spell).read(map(self.words, sentences)))
 
     def read(self, state: State, text: str) -> State:
         """Give the state after one more sentence and its `</s>`, for the next sentence of the same text."""

@@ -34,8 +34,11 @@ class NgramModel(Model):
         normalised: bool = False,
         share_prefixes: bool = False,
         after: Sequence[Any] | None = None,
+        spell: bool = False,
     ) -> list[WordScores]:
         """Score sentences whole: KenLM's words cost so little that sharing prefixes would gain nothing."""
+        if spell:
+            self.refuse_spelling()
         found = []
         for words in sentences:
             scores = list(self.model.full_scores(" ".join(words), bos=True, eos=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +23,14 @@ from bnce.scoring.model import Model, Reader, Words, check_num_next
 from bnce.scoring.prefixes import score_prefixes
 from bnce.scoring.scored import Floats, NextWord, WordScores
 from bnce.scoring.scorer import Scorer, State, gather, refuse_unnormalised
+from bnce.spelling.model import SpellingModel
 from bnce.text.normalise import UNKNOWN_WORD, Normaliser
 
 # Of so many words of the vocabulary one or more: then all of them are scored at once.
 MANY_WORDS = 16
+
+# ln share(word) of `<unk>`; None for a word without one.
+LogShare = Callable[[str], float | None]
 
 
 class RunReader(Reader):
@@ -34,14 +38,14 @@ class RunReader(Reader):
 
     model: RunModel
 
-    def __init__(self, model: RunModel, scorer: SentenceScorer) -> None:
-        super().__init__(model, scorer.normalised)
+    def __init__(self, model: RunModel, scorer: SentenceScorer, spell: bool) -> None:
+        super().__init__(model, scorer.normalised, spell)
         self._scorer = scorer
 
     def score(self, sentences: Sequence[Words]) -> list[WordScores]:
         """Score the next sentences, all of them at once."""
         ids = [self.model.encode(words) for words in sentences]
-        return self.model.with_shares(sentences, ids, self._scorer.score(ids))
+        return self.model.with_shares(sentences, ids, self._scorer.score(ids), self.spell)
 
     def begin_document(self) -> None:
         """Go back to the state at the start of a text."""
@@ -53,7 +57,7 @@ class RunReader(Reader):
 
 
 class RunModel(Model):
-    """A network with its words, and where there is one the list of those that share `<unk>`: a run directory's."""
+    """A network with its words, and what a run directory may have: words that share `<unk>`, and a spelling model."""
 
     kind = "run"
 
@@ -64,9 +68,10 @@ class RunModel(Model):
         normaliser: Normaliser,
         unknown_words: UnknownWords | None = None,
         name: str = "run",
+        spelling: SpellingModel | None = None,
     ) -> None:
         self.network, self.normaliser, self.name = network.eval(), normaliser, name
-        self.unknown_words = unknown_words
+        self.unknown_words, self.spelling = unknown_words, spelling
         self._vocabulary = vocabulary
 
     @property
@@ -103,6 +108,15 @@ class RunModel(Model):
         """Refuse unnormalised probabilities if the run was trained with the softmax."""
         refuse_unnormalised(self.network)
 
+    def refuse_spelling(self) -> None:
+        """Refuse to spell if the run has no spelling model."""
+        if self.spelling is None:
+            raise UserError(
+                f"'{self.name}' has no spelling model, because its corpus was prepared by an earlier version: prepare "
+                "the corpus again and train with it, or add a spelling model with 'bnce vocab RUN --out NEWRUN "
+                "--spelling WORDS'."
+            )
+
     def score_words(
         self,
         sentences: Sequence[Words],
@@ -110,25 +124,40 @@ class RunModel(Model):
         normalised: bool = False,
         share_prefixes: bool = False,
         after: Sequence[State] | None = None,
+        spell: bool = False,
     ) -> list[WordScores]:
         """Score sentences, in one tree where they begin alike and else side by side."""
         if not share_prefixes and after is None:
-            return self.reader(normalised=normalised).score(sentences)
+            return self.reader(normalised=normalised, spell=spell).score(sentences)
+        if spell:
+            self.refuse_spelling()
         ids = [self.encode(words) for words in sentences]
-        return self.with_shares(sentences, ids, score_prefixes(self.scorer(), ids, normalised, after))
+        return self.with_shares(sentences, ids, score_prefixes(self.scorer(), ids, normalised, after), spell)
 
-    def reader(self, *, normalised: bool = False, carry: bool = False, num_checked: int | None = None) -> RunReader:
+    def reader(
+        self, *, normalised: bool = False, carry: bool = False, spell: bool = False, num_checked: int | None = None
+    ) -> RunReader:
         """Make what scores a text sentence by sentence; `num_checked` positions are kept for its `check`."""
+        if spell:
+            self.refuse_spelling()
         scorer = SentenceScorer(self.network, normalised=normalised, carry=carry, num_checked=num_checked)
-        return RunReader(self, scorer)
+        return RunReader(self, scorer, spell)
 
     def with_shares(
-        self, sentences: Sequence[Words], ids: Sequence[NDArray[np.int64]], log_probs: Sequence[Floats]
+        self,
+        sentences: Sequence[Words],
+        ids: Sequence[NDArray[np.int64]],
+        log_probs: Sequence[Floats],
+        spell: bool = False,
     ) -> list[WordScores]:
-        """Put scores together; unknown words get their shares of `<unk>`, and those without one stay OOV."""
+        """Put scores together; unknown words get their shares of `<unk>`, and those without one stay OOV.
+
+        With `spell` the share of every word is the probability of its spelling.
+        """
+        log_share = self._spell(sentences, ids) if spell else self._log_share
         found = []
         for words, numbers, scores in zip(sentences, ids, log_probs, strict=True):
-            shared, oov = self._share(words, numbers, scores)
+            shared, oov = _share(words, numbers, scores, log_share)
             order = self.network.num_context + 2 if self.network.num_context else len(numbers) + 1
             found.append(WordScores(shared, oov, [min(place + 2, order) for place in range(len(numbers))]))
         return found
@@ -152,7 +181,7 @@ class RunModel(Model):
             found = scorer.score([state], torch.from_numpy(ids[None]), normalised)[0]
         else:
             found = scorer.score_all(state, normalised)[torch.from_numpy(ids)]
-        return self._share(words, ids, found.double().cpu().numpy())[0]
+        return _share(words, ids, found.double().cpu().numpy(), self._log_share)[0]
 
     def scorer(self) -> Scorer:
         """Make a scorer for beam searches: `start`, `advance` and `score`, with word ids and natural logarithms."""
@@ -187,18 +216,31 @@ class RunModel(Model):
         ids = self.vocabulary.encode(words).tolist()
         return generate(self.network, ids, num_texts, max_words, sampling, seed)
 
-    def _share(self, words: Words, ids: NDArray[np.int64], log_probs: Floats) -> tuple[Floats, NDArray[np.bool_]]:
-        """Give unknown words their shares of `<unk>`, and tell which of the words are OOV."""
-        oov = ids == UNK
-        if self.unknown_words is not None and oov.any():
-            log_probs = log_probs.copy()
-            for place in np.flatnonzero(oov).tolist():
-                log_share = self.unknown_words.log_share(words[place])
-                # <unk> in a text stands for any unknown word: it has the whole, and is none that is known.
-                if log_share is not None and words[place] != UNKNOWN_WORD:
-                    log_probs[place] += log_share
-                    oov[place] = False
-        return log_probs, oov
+    def _log_share(self, word: str) -> float | None:
+        return None if self.unknown_words is None else self.unknown_words.log_share(word)
+
+    def _spell(self, sentences: Sequence[Words], ids: Sequence[NDArray[np.int64]]) -> LogShare:
+        """Spell the unknown words of some sentences, all at once."""
+        assert self.spelling is not None
+        pairs = zip(sentences, ids, strict=True)
+        places = ((words, place) for words, numbers in pairs for place in np.flatnonzero(numbers == UNK).tolist())
+        unknown = list(dict.fromkeys(words[place] for words, place in places))
+        return dict(zip(unknown, self.spelling.log_probs(unknown).tolist(), strict=True)).get
+
+
+def _share(
+    words: Words, ids: NDArray[np.int64], log_probs: Floats, log_share: LogShare
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Give unknown words their shares of `<unk>`, and tell which of the words are OOV."""
+    oov = ids == UNK
+    log_probs = log_probs.copy() if oov.any() else log_probs
+    for place in np.flatnonzero(oov).tolist():
+        # <unk> in a text stands for any unknown word: it has the whole, and is none that is known.
+        found = None if words[place] == UNKNOWN_WORD else log_share(words[place])
+        if found is not None:
+            log_probs[place] += found
+            oov[place] = False
+    return log_probs, oov
 
 
 def load_run(run: str | Path, device: str = "cpu") -> RunModel:
@@ -207,4 +249,5 @@ def load_run(run: str | Path, device: str = "cpu") -> RunModel:
     if opened.vocabulary.unit != "word":
         raise UserError(f"'{run}' is a run over {opened.vocabulary.unit}s: only 'bnce evaluate' can use it.")
     network = load_model(opened, str(choose_device(device)))
-    return RunModel(network, opened.vocabulary, opened.normaliser, UnknownWords.of_run(opened.path), str(run))
+    unknown_words, spelling = UnknownWords.of_run(opened.path), SpellingModel.of_run(opened.path)
+    return RunModel(network, opened.vocabulary, opened.normaliser, unknown_words, str(run), spelling)

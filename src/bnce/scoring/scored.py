@@ -78,6 +78,7 @@ class Totals:
     num_zero_probs: int = 0  # words of the vocabulary with no probability at all
     log10_prob: float = 0.0  # of all words and sentence ends
     log10_prob_no_oov: float = 0.0  # less OOV words and those of no probability
+    num_bytes: int = 0  # of the text that the words are: UTF-8, a blank between words, a newline after a sentence
 
     @classmethod
     def of(cls, sentences: Iterable[ScoredSentence]) -> Totals:
@@ -92,6 +93,7 @@ class Totals:
         counted = ~sentence.oov & (sentence.log10_probs > -np.inf)
         self.num_sentences += 1
         self.num_words += len(sentence.words) - 1
+        self.num_bytes += count_bytes(sentence.words[:-1])
         self.num_oov += sentence.num_oov
         self.num_zero_probs += len(counted) - int(counted.sum()) - sentence.num_oov
         self.log10_prob += sentence.log10_prob
@@ -112,6 +114,13 @@ class Totals:
             "ppl1_no_oov": perplexity(self.log10_prob_no_oov, num_left - self.num_sentences, log10=True),
         }
 
+    @property
+    def bits_per_byte(self) -> float | None:
+        """The bits that a byte of the text takes; None where some word counts as `<unk>`, whose bytes nobody knows."""
+        if self.num_oov or not self.num_bytes:
+            return None
+        return -self.log10_prob / math.log10(2) / self.num_bytes
+
     def to_dict(self) -> dict[str, Any]:
         """Give sums and perplexities as JSON has them."""
         return {
@@ -121,8 +130,15 @@ class Totals:
             "num_zero_probs": self.num_zero_probs,
             "log10_prob": self.log10_prob,
             "log10_prob_no_oov": self.log10_prob_no_oov,
+            "num_bytes": self.num_bytes,
+            "bits_per_byte": self.bits_per_byte,
             **self.perplexities(),
         }
+
+
+def count_bytes(words: Sequence[str]) -> int:
+    """Count the bytes of a sentence: its words in UTF-8, a blank between two, a newline at the end."""
+    return len((" ".join(words) + "\n").encode("utf-8", "surrogatepass"))
 
 
 @dataclass(frozen=True)
