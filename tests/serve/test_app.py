@@ -22,6 +22,7 @@ from bnce.scoring.run_model import RunModel
 from bnce.serve.app import PAGE_FILES
 from bnce.serve.limits import Limits
 from bnce.serve.messages import HealthAnswer, NextAnswer, RescoreAnswer, ScoreAnswer
+from bnce.spelling.model import SpellingModel
 from bnce.text.normalise import Normaliser
 
 from .conftest import MakeClient, make_model
@@ -52,6 +53,30 @@ def test_scores_are_the_librarys(client: TestClient, model: RunModel, mode: str)
     assert answer["totals"]["num_oov"] == 3
     assert answer["totals"]["log10_prob"] == pytest.approx(sum(scored.log10_prob for scored in expected), abs=1e-5)
     assert answer["log_z"] == (9.0 if mode == "unnormalised" else None)
+
+
+def test_unknown_words_are_spelt_if_asked(make_client: MakeClient, model: RunModel) -> None:
+    spelling = SpellingModel.train(["zebras"]).leaving_out(model.vocabulary.words)
+    model = RunModel(model.network, model.vocabulary, model.normaliser, spelling=spelling)
+    client = make_client(model)
+    spelt = post(client, "/score", {"sentences": SENTENCES, "spell": True, "exact": True})
+    ScoreAnswer.model_validate(spelt)
+    for key, normalised in (("log10_prob", False), ("exact_log10_prob", True)):
+        expected = model.score(SENTENCES, normalised=normalised, spell=True)
+        for found, scored in zip(spelt["sentences"], expected, strict=True):
+            assert found[key] == pytest.approx(scored.log10_prob, abs=1e-5)
+    assert spelt["totals"]["num_oov"] == 0
+    assert spelt["totals"]["bits_per_byte"] == pytest.approx(
+        -spelt["totals"]["log10_prob"] / math.log10(2) / spelt["totals"]["num_bytes"]
+    )
+    plain = post(client, "/score", {"sentences": SENTENCES})
+    assert (plain["totals"]["num_oov"], plain["totals"]["bits_per_byte"]) == (3, None)
+
+
+def test_a_run_without_a_spelling_model_is_refused(client: TestClient) -> None:
+    response = client.post("/score", json={"sentences": ["w3"], "spell": True})
+    assert response.status_code == 422
+    assert "has no spelling model" in response.json()["detail"]
 
 
 def test_exact_values_beside_the_unnormalised(client: TestClient, model: RunModel) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from bnce.scoring.batches import SentenceScorer
 from bnce.scoring.prefixes import score_prefixes
+from bnce.scoring.run_model import RunModel
 from bnce.serve.questions import (
     EXACT_COST,
     Answerer,
@@ -15,6 +16,7 @@ from bnce.serve.questions import (
     Question,
     SentenceQuestion,
 )
+from bnce.spelling.model import SpellingModel
 from tests.scoring.plain import BODIES
 
 from .conftest import make_model
@@ -47,6 +49,16 @@ def test_together_as_alone(body: str) -> None:
             words = model.next_words(" ".join(question.words), question.num_next, normalised=question.normalised)
             assert [word.word for word in answer] == [word.word for word in words]
             assert [word.prob for word in answer] == pytest.approx([word.prob for word in words], rel=1e-5)
+
+
+def test_spelt_beside_others() -> None:
+    plain = make_model()
+    spelling = SpellingModel.train(["zebras"]).leaving_out(plain.vocabulary.words)
+    model = RunModel(plain.network, plain.vocabulary, plain.normaliser, spelling=spelling)
+    questions = [SentenceQuestion(["w3", "zebra"], True, spell=spell) for spell in (False, True, False)]
+    first, spelt, last = Answerer(model).answer(questions)
+    np.testing.assert_array_equal(first.log_probs, last.log_probs)
+    np.testing.assert_allclose(spelt.log_probs - first.log_probs, [0, *spelling.log_probs(["zebra"]), 0], atol=1e-6)
 
 
 def test_what_fails_leaves_the_rest_alone() -> None:

@@ -32,6 +32,9 @@ class ScoreRequest(_Strict):
     sentences: list[Text] | None = Field(None, description="Each string is one sentence.")
     texts: list[Text] | None = Field(None, description="Each string is cut into sentences like the training text.")
     mode: Mode = Field("unnormalised", description="With the constant Z, or with the softmax.")
+    spell: bool = Field(
+        False, description="Give unknown words a probability of their own: p(<unk>) times that of their spelling."
+    )
     exact: bool = Field(False, description="With mode unnormalised: also return the softmax's values and ln Z.")
 
 
@@ -85,6 +88,8 @@ class TotalsAnswer(BaseModel):
     num_zero_probs: int
     log10_prob: float
     log10_prob_no_oov: float
+    num_bytes: int = Field(description="UTF-8 bytes of the words, with a blank between two and a newline per sentence.")
+    bits_per_byte: float | None = Field(description="Null if a word counts as <unk>, which has no spelling.")
     ppl: float | None
     ppl1: float | None
     ppl_no_oov: float | None

@@ -6,7 +6,7 @@ Logarithms are natural.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bnce.scoring.model import Model
@@ -21,6 +21,7 @@ class SentenceQuestion:
 
     words: list[str]
     normalised: bool
+    spell: bool = field(default=False, kw_only=True)
 
     @property
     def cost(self) -> int:
@@ -99,7 +100,14 @@ class Answerer:
         return answers
 
     def _sentences(self, questions: list[SentenceQuestion], normalised: bool) -> Sequence[Any]:
-        return self.model.score_words([question.words for question in questions], normalised=normalised)
+        found: list[Any] = [None] * len(questions)
+        for spell in (False, True):
+            places = [place for place, question in enumerate(questions) if question.spell == spell]
+            words = [questions[place].words for place in places]
+            scores = self.model.score_words(words, normalised=normalised, spell=spell) if words else []
+            for place, one in zip(places, scores, strict=True):
+                found[place] = one
+        return found
 
     def _hypotheses(self, questions: list[HypothesesQuestion], normalised: bool) -> Sequence[Any]:
         together = [words for question in questions for words in question.hypotheses]

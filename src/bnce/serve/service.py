@@ -79,11 +79,13 @@ class Service:
         normalised = request.mode == "normalised"
         if not normalised:
             self.model.refuse_unnormalised()
+        if request.spell:
+            self.model.refuse_spelling()
         cut = await self._cut(given, split=request.texts is not None)
         refuse_many("sentences", len(cut.words), self.limits.max_sentences)
         modes = [False, True] if request.exact and not normalised else [normalised]
         num_words = self._count_words(cut.words, exact=modes[-1])
-        questions = [SentenceQuestion(words, mode) for mode in modes for words in cut.words]
+        questions = [SentenceQuestion(words, mode, spell=request.spell) for mode in modes for words in cut.words]
         scores = await self._ask(questions, num_words)
 
         def write() -> str:
