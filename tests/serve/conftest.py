@@ -23,7 +23,9 @@ MakeClient = Callable[..., TestClient]
 
 
 def make_model(body: str = "lstm", loss: str = "bnce") -> RunModel:
-    return RunModel(small_model(body, loss, order=4), Vocabulary(WORDS), Normaliser(True, "whitespace", "split"))
+    name, _, num_layers = body.partition(" ")
+    network = small_model(name, loss, order=4, num_layers=int(num_layers or 0), num_heads=2)
+    return RunModel(network, Vocabulary(WORDS), Normaliser(True, "whitespace", "split"))
 
 
 @pytest.fixture
