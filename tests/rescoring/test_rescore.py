@@ -34,7 +34,7 @@ def make_model(body: str = "lstm") -> RunModel:
 
 
 @pytest.mark.parametrize("normalised", [False, True])
-@pytest.mark.parametrize("body", ["ffnn", "lstm"])
+@pytest.mark.parametrize("body", ["ffnn", "lstm", "transformer"])
 def test_every_hypothesis_has_its_own_score(body: str, normalised: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model(body)
     done: list[int] = []

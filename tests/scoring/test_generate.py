@@ -87,7 +87,7 @@ def greedy(model: LanguageModel, prompt: list[int], max_words: int) -> list[int]
     return words
 
 
-@pytest.mark.parametrize("body", ["lstm", "rnn", "ffnn"])
+@pytest.mark.parametrize("body", ["lstm", "rnn", "ffnn", "transformer"])
 @pytest.mark.parametrize("prompt", [[], [5], [5, UNK, 7, 2, 9]])
 def test_goes_on_from_all_that_stands_before(body: str, prompt: list[int]) -> None:
     model = small_model(body, order=4).eval()

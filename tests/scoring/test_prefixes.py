@@ -74,6 +74,20 @@ def test_trees_are_cut_at_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
+def test_large_states_make_small_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("transformer 2")
+    scorer = Scorer(model)
+    whole = score_prefixes(scorer, HYPOTHESES)
+    widths: list[int] = []
+    branch = scorer.branch_states
+    monkeypatch.setattr(scorer, "branch_states", lambda *given: widths.append(len(given[2])) or branch(*given))
+    keys_and_values = 2 * 2 * model.body.context * 8
+    monkeypatch.setattr(prefixes, "TREE_NUMBERS", 2 * keys_and_values - 1)
+    for one, other in zip(score_prefixes(scorer, HYPOTHESES), whole, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    assert set(widths) == {1}, "two states have more numbers"
+
+
 @given(st.lists(st.lists(st.integers(0, 3), max_size=6), max_size=12))
 def test_prefixes_are_counted_as_a_set_counts_them(sequences: list[list[int]]) -> None:
     distinct = {tuple(sequence[: place + 1]) for sequence in sequences for place in range(len(sequence))}

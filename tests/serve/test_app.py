@@ -24,6 +24,7 @@ from bnce.serve.limits import Limits
 from bnce.serve.messages import HealthAnswer, NextAnswer, RescoreAnswer, ScoreAnswer
 from bnce.spelling.model import SpellingModel
 from bnce.text.normalise import Normaliser
+from tests.scoring.plain import plain_log_probs
 
 from .conftest import MakeClient, make_model
 
@@ -77,6 +78,26 @@ def test_a_run_without_a_spelling_model_is_refused(client: TestClient) -> None:
     response = client.post("/score", json={"sentences": ["w3"], "spell": True})
     assert response.status_code == 422
     assert "has no spelling model" in response.json()["detail"]
+
+
+def test_a_transformer_answers_as_the_library_does(make_client: MakeClient) -> None:
+    """Several requests of texts longer than its context, which go through the model together."""
+    model = make_model("transformer")
+    client, texts = make_client(model), [*SENTENCES, " ".join(f"w{number}" for number in range(2, 22))]
+    assert model.network.body.context < 20
+    for mode in ("unnormalised", "normalised"):
+        answer = post(client, "/score", {"sentences": texts, "mode": mode})
+        for found, scored in zip(answer["sentences"], model.score(texts, normalised=mode == "normalised"), strict=True):
+            np.testing.assert_allclose(found["log10_probs"], scored.log10_probs, atol=1e-5)
+            plain = plain_log_probs(model.network, scored.ids, mode == "normalised") / math.log(10)
+            np.testing.assert_allclose(found["log10_probs"], plain, atol=1e-5)
+    utterances = [{"hypotheses": [{"text": text} for text in texts]}]
+    (rescored,) = post(client, "/rescore", {"utterances": utterances})["utterances"]
+    expected = [scored.log10_prob * math.log(10) for scored in model.score(texts)]
+    assert [hypothesis["new_lm"] for hypothesis in rescored["hypotheses"]] == pytest.approx(expected, rel=1e-5)
+    likeliest = model.next_words(texts[-1], 3)
+    answer = post(client, "/next", {"prompt": texts[-1], "k": 3})
+    assert [word["word"] for word in answer["next"]] == [word.word for word in likeliest]
 
 
 def test_exact_values_beside_the_unnormalised(client: TestClient, model: RunModel) -> None:

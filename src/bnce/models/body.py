@@ -16,6 +16,7 @@ class Body(nn.Module):
     num_context = 0  # C: extra words that a chunk needs before its first position
     num_words: int | None = None  # that a position is predicted from; None: all before it
     context = 0  # words that a position attends to, itself among them
+    branches = False  # whether it has a `branch` of its own
     output_size: int  # D
 
     def initial_state(self, num_streams: int) -> State:
@@ -29,3 +30,10 @@ class Body(nn.Module):
     def products_per_word(self, num_steps: int) -> float:
         """Count the multiply-adds of the matrix products that a word's forward pass through T steps needs."""
         return sum(parameter.numel() for parameter in self.parameters() if parameter.ndim == 2)
+
+    def branch(self, embedded_WE: Tensor, word_B: Tensor, state: State, parent_B: Tensor) -> tuple[Tensor, State]:
+        """Run one step from W words and P states into B pairs of them: hidden (B, D) and the state after each pair.
+
+        That state may have other parts than `forward` gives: it is there to branch from.
+        """
+        raise NotImplementedError

@@ -34,6 +34,8 @@ def build(config: ModelConfig, *, cell: str, has_bottleneck: bool) -> Recurrent:
 class Recurrent(Body):
     """Recurrent layers over embedded words, then, if asked for, a narrower ReLu layer before the output."""
 
+    branches = True
+
     def __init__(
         self,
         cell: str,
@@ -92,10 +94,7 @@ class Recurrent(Body):
         return _run_fast(kernel, layer, input_TBE, before)
 
     def branch(self, embedded_WE: Tensor, word_B: Tensor, state: State, parent_B: Tensor) -> tuple[Tensor, State]:
-        """Run one step from W words and P states into B pairs of them: hidden (B, D) and the state after each pair.
-
-        Each word and each state is multiplied once, not once per pair as in `forward`.
-        """
+        """Run one step into pairs of words and states: each is multiplied once, not once per pair as in `forward`."""
         input_WG = _input_gates(self.cell, embedded_WE)
         hidden_BD, after = _branch(self.cell, input_WG.index_select(0, word_B), state, parent_B, 0)
         lasts = [after]

@@ -4,7 +4,8 @@ Pre-norm RMSNorm without learned scales, rotary positions, normalised queries an
 chunk is read by itself, so `training.num_steps` is the most words that a position sees. Otherwise the state has the
 keys and values of the last `context` words of every stream, and each layer sees as many, however a text is cut.
 
-Legend: T time steps, B streams, E embedding, D hidden, H heads, K = D / H, W words in the state, L layers.
+Legend: T time steps, B streams, E embedding, D hidden, H heads, K = D / H, W words in the state, S words with keys, L
+layers; in `branch`, P states and W words that come next.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ def build(config: ModelConfig) -> Transformer:
 class Transformer(Body):
     """Layers of attention and a wide squared ReLu, around a residual stream."""
 
+    branches = True
+
     def __init__(
         self, embedding_size: int, hidden_size: int, num_layers: int, num_heads: int, context: int, dropout: float
     ) -> None:
@@ -74,12 +77,13 @@ class Transformer(Body):
 
     def forward(self, embedded_TBE: Tensor, state: State) -> tuple[Tensor, State]:
         """Run T steps, alone or after the words of a state; the returned state is cut from the graph."""
-        stream_BTD = embedded_TBE.transpose(0, 1)
-        if self.enter is not None:
-            stream_BTD = self.enter(stream_BTD)
-        stream_BTD = self.dropout(_normed(stream_BTD))
+        stream_BTD = self._enter(embedded_TBE.transpose(0, 1))
         hidden_BTD, after = self._alone(stream_BTD) if not state else self._after(stream_BTD, state)
         return _normed(hidden_BTD).transpose(0, 1), after
+
+    def _enter(self, embedded_BTE: Tensor) -> Tensor:
+        entered: Tensor = embedded_BTE if self.enter is None else self.enter(embedded_BTE)
+        return self.dropout(_normed(entered))  # type: ignore[no-any-return]
 
     def _alone(self, stream_BTD: Tensor) -> tuple[Tensor, State]:
         turn = rotations(stream_BTD.shape[1], self.output_size // self.num_heads, stream_BTD)
@@ -97,22 +101,61 @@ class Transformer(Body):
     def _after(self, stream_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         keys_LBWD, values_LBWD, known_1B = state
         W, T = self.context, stream_BTD.shape[1]
-        turn = rotations(W + T, self.output_size // self.num_heads, stream_BTD)
-        place_S = torch.arange(W + T, device=known_1B.device)
-        place_T1 = place_S[W:].unsqueeze(1)
+        # Only words that are there are gone through: a text of ten words need not attend to a hundred.
+        first = W - int(known_1B.max())
+        num_before = W - first
+        turn = rotations(num_before + T, self.output_size // self.num_heads, stream_BTD)
+        place_S = torch.arange(num_before + T, device=known_1B.device)
+        place_T1 = place_S[num_before:].unsqueeze(1)
         is_seen_TS = (place_S <= place_T1) & (place_S > place_T1 - W)
-        is_known_BS = place_S >= W - known_1B[0].unsqueeze(1)
+        is_known_BS = place_S >= num_before - known_1B[0].unsqueeze(1)
         is_seen_B1TS = (is_seen_TS & is_known_BS.unsqueeze(1)).unsqueeze(1)
-        keys, values = [], []
+        after = torch.zeros_like(keys_LBWD), torch.zeros_like(values_LBWD)
         for number, layer in enumerate(self.blocks):
             assert isinstance(layer, Block)
-            stream_BTD, key_BWD, value_BWD = layer.run_after(
-                stream_BTD, keys_LBWD[number], values_LBWD[number], is_seen_B1TS, turn
+            stream_BTD, *found = layer.run_after(
+                stream_BTD, keys_LBWD[number, :, first:], values_LBWD[number, :, first:], is_seen_B1TS, turn
             )
-            keys.append(key_BWD)
-            values.append(value_BWD)
-        known_1B = (known_1B + T).clamp(max=W)
-        return stream_BTD, (torch.stack(keys).detach(), torch.stack(values).detach(), known_1B)
+            for kept_LBWD, part_BSD in zip(after, found, strict=True):
+                last_BSD = part_BSD[:, -W:].detach()
+                kept_LBWD[number, :, W - last_BSD.shape[1] :] = last_BSD
+        return stream_BTD, (*after, (known_1B + T).clamp(max=W))
+
+    def branch(self, embedded_WE: Tensor, word_B: Tensor, state: State, parent_B: Tensor) -> tuple[Tensor, State]:
+        """Run one step into pairs of words and states: of a state only the words that are there are copied.
+
+        The state after it has one place for each word of its history, whose key is turned once, by its place there.
+        """
+        is_opened = len(state) == 4
+        keys_LPSD, values_LPSD, known_1P, place_1P = state if is_opened else self._open(state)
+        W, (L, _, S, D) = self.context, keys_LPSD.shape
+        num_kept, B = min(S, W - 1), len(word_B)
+        keys, values = (part.new_empty(L, B, num_kept + 1, D) for part in (keys_LPSD, values_LPSD))
+        for after, before in ((keys, keys_LPSD), (values, values_LPSD)):
+            after[:, :, :num_kept] = before[:, :, S - num_kept :].index_select(1, parent_B)
+        known_1B = (known_1P.index_select(1, parent_B) + 1).clamp(max=W)
+        place_1B = place_1P.index_select(1, parent_B)
+        place_S = torch.arange(num_kept + 1, device=known_1B.device)
+        is_seen_B11S = (place_S > num_kept - known_1B[0].unsqueeze(1))[:, None, None]
+        stream_B1D = self._enter(embedded_WE.unsqueeze(1)).index_select(0, word_B)
+        turn = rotations_at(place_1B[0, :1], D // self.num_heads, stream_B1D)
+        for number, layer in enumerate(self.blocks):
+            assert isinstance(layer, Block)
+            query, key, value = layer.split(stream_B1D)
+            keys[number, :, num_kept:] = rotate(key, *turn).flatten(2)
+            values[number, :, num_kept:] = value.flatten(2)
+            found = layer.attend(rotate(query, *turn), keys[number], values[number], is_seen_B11S)
+            stream_B1D = layer.add(stream_B1D, found)
+        return _normed(stream_B1D).squeeze(1), (keys, values, known_1B, place_1B + 1)
+
+    def _open(self, state: State) -> State:
+        """Make of a state one that can be branched from: words that are there, with turned keys, and the next place."""
+        keys_LPWD, values_LPWD, known_1P = state
+        num_known = int(known_1P.max())
+        first = self.context - num_known
+        turn = rotations(num_known, self.output_size // self.num_heads, keys_LPWD)
+        turned = rotate(keys_LPWD[:, :, first:].unflatten(3, (self.num_heads, -1)), *turn).flatten(3)
+        return turned, values_LPWD[:, :, first:], known_1P, torch.full_like(known_1P, num_known)
 
 
 class Block(nn.Module):
@@ -152,23 +195,25 @@ class Block(nn.Module):
         is_seen_B1TS: Tensor,
         turn: tuple[Tensor, Tensor],
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Run the layer after words whose keys and values are known, and give those of the last ones."""
-        W = key_BWD.shape[1]
+        """Run the layer after words whose keys and values are known, and give those of all words."""
+        num_before = key_BWD.shape[1]
         query, key, value = self.split(stream_BTD)
         # Keys are kept as they are before they are turned: it is the distance between words that counts.
         key_BSD = torch.cat([key_BWD.to(key.dtype), key.flatten(2)], 1)
         value_BSD = torch.cat([value_BWD.to(value.dtype), value.flatten(2)], 1)
         cosine, sine = turn
-        turned = rotate(key_BSD.unflatten(2, (self.num_heads, -1)), cosine, sine)
-        query = rotate(query, cosine[W:], sine[W:])
-        found = F.scaled_dot_product_attention(
+        turned_BSD = rotate(key_BSD.unflatten(2, (self.num_heads, -1)), cosine, sine).flatten(2)
+        query = rotate(query, cosine[num_before:], sine[num_before:])
+        return self.add(stream_BTD, self.attend(query, turned_BSD, value_BSD, is_seen_B1TS)), key_BSD, value_BSD
+
+    def attend(self, query: Tensor, key_BSD: Tensor, value_BSD: Tensor, is_seen_B1TS: Tensor) -> Tensor:
+        """Find values by turned queries (B, T, H, K) and turned keys."""
+        return F.scaled_dot_product_attention(
             query.transpose(1, 2),
-            turned.transpose(1, 2),
+            key_BSD.unflatten(2, (self.num_heads, -1)).transpose(1, 2),
             value_BSD.unflatten(2, (self.num_heads, -1)).transpose(1, 2),
             attn_mask=is_seen_B1TS,
         )
-        kept = key_BSD[:, -W:].to(key_BWD.dtype), value_BSD[:, -W:].to(value_BWD.dtype)
-        return self.add(stream_BTD, found), *kept
 
 
 def run_block(block: Block, stream_BTD: Tensor, cosine_TK: Tensor, sine_TK: Tensor) -> Tensor:
@@ -209,10 +254,15 @@ def rotation_speeds(size: int, dtype: torch.dtype, device: torch.device) -> Tens
 
 
 def rotations(num_places: int, size: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Give cosine and sine (T, 1, K / 2) of the angles that places are turned by."""
+    """Give cosine and sine (T, 1, K / 2) of the angles that the first places are turned by."""
+    return rotations_at(torch.arange(num_places, dtype=sum_dtype(like.dtype), device=like.device), size, like)
+
+
+def rotations_at(place_T: Tensor, size: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Give cosine and sine (T, 1, K / 2) of the angles that some places are turned by."""
     dtype = sum_dtype(like.dtype)
     speed = rotation_speeds(size, dtype, like.device)
-    angle = torch.outer(torch.arange(num_places, dtype=dtype, device=like.device), speed).unsqueeze(1)
+    angle = torch.outer(place_T.to(dtype), speed).unsqueeze(1)
     return angle.cos().to(like.dtype), angle.sin().to(like.dtype)
 
 

@@ -19,6 +19,8 @@ from bnce.scoring.scorer import Scorer, State, check_ids, gather
 
 # Sequences in one tree: more keep wider states in memory, fewer share less and leave the network's steps small.
 TREE_SEQUENCES = 4096
+# Numbers in their states, of which a Transformer has some for every word of a history: 512 MiB.
+TREE_NUMBERS = 2**27
 
 Ids = Sequence[int] | NDArray[np.int64]
 IntArray = NDArray[np.int64]
@@ -42,8 +44,10 @@ def score_prefixes(
     `</s>` is a word like any other: give it where it is to be scored. Sequences of one list should be neighbours.
     """
     scores: list[NDArray[np.float64]] = []
-    for begin in range(0, len(sequences), TREE_SEQUENCES):
-        part = slice(begin, begin + TREE_SEQUENCES)
+    per_state = sum(part[:, 0].numel() for part in scorer.start_states().recurrent)
+    at_once = max(1, min(TREE_SEQUENCES, TREE_NUMBERS // max(1, per_state)))
+    for begin in range(0, len(sequences), at_once):
+        part = slice(begin, begin + at_once)
         scores += _score_tree(scorer, sequences[part], normalised, None if after is None else after[part])
     return scores
 

@@ -20,7 +20,6 @@ from bnce.errors import UserError, argument
 from bnce.language_model import LanguageModel
 from bnce.machine.precision import float32_products
 from bnce.models import State as RecurrentState
-from bnce.models.recurrent import Recurrent
 
 # A sequence with more words is read by itself; of a very long one, so many words at a time.
 LONG_WORDS = 64
@@ -142,7 +141,7 @@ class Scorer:
     def branch_states(self, states: States, parent_B: Tensor, word_B: Tensor) -> States:
         """Move the states at these places on by one word each, which is cheaper where states and words repeat."""
         body = self.model.body
-        if not isinstance(body, Recurrent):
+        if not body.branches:
             return self.advance_states(states.select(parent_B), word_B)
         word_W, word_B = torch.unique(word_B, return_inverse=True)
         parent_P, parent_B = torch.unique(parent_B, return_inverse=True)
