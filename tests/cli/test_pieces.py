@@ -7,6 +7,7 @@ import math
 import shutil
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -17,8 +18,11 @@ from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import END
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import load_model
+from bnce.scoring.loading import write_mixture
+from bnce.scoring.run_model import load_run
 
 from .conftest import Command, settings
+from .server_process import serving
 
 NUM_PIECES = 280
 
@@ -136,3 +140,80 @@ def test_a_corpus_of_words_is_refused(pieced: Path, corpus: Path, refused) -> No
     told = refused("evaluate", pieced, "--corpus", corpus)
     assert f"({VOCAB_SIZE} words)" in told
     assert f"--pieces {pieced / 'pieces.json'}" in told
+
+
+def test_every_word_of_a_text_is_scored(pieced: Path, texts: Path, piece_corpus: Path, bnce: Command) -> None:
+    (texts / "two.txt").write_text("ba be xyzzy\nbi\n", encoding="utf-8")
+    lines = bnce("score", pieced, texts / "two.txt", "--mode", "normalised", "--jsonl").stdout.splitlines()
+    first, _ = (json.loads(line) for line in lines)
+    assert first["words"] == ["ba", "be", "xyzzy", "</s>"]
+    assert first["oov"] == [False, False, True, False]
+    vocabulary = Corpus.open(piece_corpus).vocabulary
+    expected = log_probs(pieced, vocabulary.encode(["ba", "be", "xyzzy", "</s>"])).sum() / math.log(10)
+    assert first["log10_prob"] == pytest.approx(expected, abs=1e-4)
+    for layout in ("kenlm", "srilm"):
+        printed = bnce("score", pieced, texts / "two.txt", "--layout", layout, "--per-word", "--carry").stdout
+        assert "xyzzy" in printed
+    assert "pieces, unnormalised - exact" in bnce("score", pieced, texts / "two.txt", "--mode", "checked").stdout
+    assert bnce("score", pieced, texts / "two.txt", "--json").json["num_words"] == 4
+
+
+def test_lists_are_rescored(pieced: Path, place: Path, bnce: Command) -> None:
+    (place / "nbest").write_text("x-1 ba be bi\nx-2 ba be\ny-1 fu ba be\ny-2 fu ba\n", encoding="utf-8")
+    (place / "refs").write_text("x ba be\ny fu ba\n", encoding="utf-8")
+    plain = bnce("rescore", pieced, place / "nbest", "--json", "--refs", place / "refs").json
+    assert plain["num_utterances"] == 2
+    for options in (["--carry"], ["--mode", "normalised"], ["--carry", "--carry-from", "first"]):
+        assert bnce("rescore", pieced, place / "nbest", *options).status == 0
+
+
+def test_text_is_generated(pieced: Path, bnce: Command) -> None:
+    texts = bnce("generate", pieced, "--prompt", "ba be", "-n", 3, "--max-words", 4, "--json").json["texts"]
+    assert all(text.startswith("ba be") and "Ġ" not in text for text in texts)
+    found = bnce("generate", pieced, "--prompt", "ba be", "--next", 3, "--json").json["next"]
+    assert len(found) == 3
+    assert all("Ġ" not in one["word"] for one in found)
+
+
+def test_a_server_answers(pieced: Path) -> None:
+    model = load_run(pieced)
+    with serving(pieced) as server, httpx.Client(base_url=server.url) as client:
+        answer = client.post("/score", json={"sentences": ["ba be bi", "xyzzy"], "mode": "normalised"}).json()
+        expected = model.score(["ba be bi", "xyzzy"], normalised=True)
+        found = [sentence["log10_prob"] for sentence in answer["sentences"]]
+        assert found == pytest.approx([one.log10_prob for one in expected], abs=1e-4)
+        answer = client.post("/next", json={"prompt": "ba be", "k": 3}).json()
+        assert [one["word"] for one in answer["next"]] == [one.word for one in model.next_words("ba be", 3)]
+        lists = {"utterances": [{"id": "x", "hypotheses": [{"text": "ba be"}, {"text": "ba be bi"}]}]}
+        assert len(client.post("/rescore", json=lists).json()["utterances"][0]["hypotheses"]) == 2
+
+
+def test_words_and_pieces_stand_in_one_mixture(
+    pieced: Path, trained: Path, texts: Path, place: Path, bnce: Command
+) -> None:
+    write_mixture(place / "mix.toml", [pieced, trained], [0.5, 0.5])
+    record = bnce("evaluate", place / "mix.toml", "--text", texts / "test.txt", "--json").json
+    assert record["vocabularies_differ"] is False
+    assert record["ppl_f"] < max(part["ppl_f"] for part in record["components"])
+    of_split = bnce("evaluate", place / "mix.toml", "--json").json
+    assert of_split["ppl_f"] == pytest.approx(record["ppl_f"], rel=1e-5)
+    assert bnce("generate", place / "mix.toml", "--next", 3).status == 0
+
+
+def test_what_is_for_words_is_refused(pieced: Path, trained: Path, piece_corpus: Path, place: Path, refused) -> None:
+    (place / "words").write_text("zebra\n", encoding="utf-8")
+    told = refused("vocab", pieced, "--add", place / "words", "--out", place / "more")
+    assert "is a run over pieces" in told
+    for source in (piece_corpus, pieced):
+        options = ["--vocab", source] if source == pieced else []
+        told = refused("ngram", piece_corpus, *options, "--out", place / "a.arpa")
+        assert "n-gram models here are over words" in told
+    told = refused("train", "wiki", "--init", trained, "--corpus", piece_corpus, "--out", place / "run", *settings())
+    assert "can only start from one over the same pieces" in told
+
+
+def test_a_run_starts_from_one_over_the_same_pieces(
+    pieced: Path, piece_corpus: Path, place: Path, bnce: Command
+) -> None:
+    options = ["--init", pieced, "--corpus", piece_corpus, "--out", place / "run", "--device", "cpu", *settings()]
+    assert bnce("train", "wiki", *options).status == 0

@@ -39,7 +39,7 @@ def warn_of_tokenised(signs: TokenisedSigns, name: str) -> None:
         stderr.print(f"Warning: {told} Give --tokenised, or use the text from before tokenisation.", markup=False)
 
 
-def seen_by_score(context: str, num_words: int | None) -> str:
+def seen_by_score(context: str, num_words: int | None, unit: str = "word") -> str:
     """Say what a word is predicted from by `bnce score`."""
     seen = {
         "line": "the words before it in its line, not from earlier lines (use --carry for that)",
@@ -47,7 +47,7 @@ def seen_by_score(context: str, num_words: int | None) -> str:
         "text": "all words before it in the text, across sentences",
         "document": "all words before it in its document, across sentences; a blank line ends a document",
     }[context]
-    return f"Each word is predicted from {seen}{_at_most(num_words)}."
+    return f"Each word is predicted from {seen}{_at_most(num_words, unit)}."
 
 
 def seen_by_evaluate(min_context: int, max_context: int, unit: str = "word") -> str:
@@ -60,5 +60,5 @@ def seen_by_evaluate(min_context: int, max_context: int, unit: str = "word") -> 
     )
 
 
-def _at_most(num_words: int | None) -> str:
-    return "" if num_words is None else f"; from at most {num_words} of them"
+def _at_most(num_words: int | None, unit: str) -> str:
+    return "" if num_words is None else f"; from at most {num_words} {'of them' if unit == 'word' else f'{unit}s'}"

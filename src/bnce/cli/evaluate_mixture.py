@@ -102,13 +102,14 @@ def _sentences_of_corpus(model: Model, corpus: str | None, split: str) -> Iterat
         raise UserError(f"'{model.name}' is an n-gram model and has no corpus: give --text FILE or --corpus DIR.")
     source = open_corpus(corpus or RunDirectory.open(runs[0].name).config.corpus)
     for run in runs:
-        RunDirectory.open(run.name).check_vocabulary(source)
-    ids, words = source.split(split), source.vocabulary.words
+        if run.vocabulary.unit == source.vocabulary.unit:
+            RunDirectory.open(run.name).check_vocabulary(source)
+    ids = source.split(split)
 
     def spell() -> Iterator[list[str]]:
         begin = 0
         for end in np.flatnonzero(ids == END).tolist():
-            yield [words[number] for number in ids[begin:end].tolist()]
+            yield source.vocabulary.spell(ids[begin:end].tolist())
             begin = end + 1
 
     return spell()

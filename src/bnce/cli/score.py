@@ -169,12 +169,14 @@ def score(
         summary.write(f"Spelt words:\t{num_spelt}\nBits per byte:\t{bits}\nBytes:\t{totals.num_bytes}\n")
     if check is not None:
         summary.write(
-            f"Check:\t{check.num_positions} words, unnormalised - exact ln p: mean {check.mean_difference:.4f}, "
-            f"at most {check.max_difference:.4f}; ln Z(context) {check.log_z_mean:.4f} ± {check.log_z_std:.4f} "
-            "(mean ± standard deviation)\n"
+            f"Check:\t{check.num_positions} {model.vocabulary.unit}s, unnormalised - exact ln p: "
+            f"mean {check.mean_difference:.4f}, at most {check.max_difference:.4f}; "
+            f"ln Z(context) {check.log_z_mean:.4f} ± {check.log_z_std:.4f} (mean ± standard deviation)\n"
         )
     stderr.print(f"log10 probabilities, {_with_what(model, normalised, carry)}.", markup=False)
-    stderr.print(seen_by_score(context, model.max_context), markup=False)
+    # A mixture has no limit of its own; that of a run is in its units.
+    unit = "word" if model.max_context is None else model.vocabulary.unit
+    stderr.print(seen_by_score(context, model.max_context, unit), markup=False)
     stderr.print(f"Perplexities are {form.counted}.", markup=False)
     if spell:
         stderr.print(SPELT, markup=False)

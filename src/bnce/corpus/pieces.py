@@ -82,6 +82,11 @@ class PieceVocabulary(Vocabulary):
         rules = {PIECES_FILE: hashlib.sha256(self.rules.encode()).hexdigest()}
         return rules if self.known is None else {**rules, KNOWN_WORDS_FILE: self.known.digest}
 
+    @property
+    def listed_words(self) -> list[str] | None:
+        """The known words, if there is a list of them."""
+        return None if self.known is None else self.known.words
+
     @functools.cached_property
     def starts_word(self) -> NDArray[np.bool_]:
         """Which pieces begin a word."""
@@ -114,13 +119,11 @@ class PieceVocabulary(Vocabulary):
     def spell(self, ids: Iterable[int]) -> list[str]:
         """Put pieces together to words; bytes that are no UTF-8 become U+FFFD."""
         found: list[str] = []
-        goes_on = False
         for number in ids:
-            if goes_on and not self.starts_word[number]:
+            if found and not self.starts_word[number]:
                 found[-1] += self.words[number]
             else:
                 found.append(self.words[number])
-            goes_on = number not in (END, UNK)
         return [word if word in SPECIALS else _text(word) for word in found]
 
     def _cut_word(self, word: str) -> list[int]:

@@ -162,8 +162,9 @@ def prepare(
             max_words = None if vocab_size is None else vocab_size - len(SPECIALS)
             ranking, min_count = choose_words(tally, max_words, min_count, num_unknown)
             vocabulary, num_types = Vocabulary([*SPECIALS, *ranking.words]), ranking.num_types
-        if vocabulary.unit == "word":  # pieces spell every word
-            train_spelling(tally, vocabulary).write(directory / SPELLING_FILE)
+        lexicon = known if bpe else vocabulary
+        if lexicon is not None:  # pieces spell every other word
+            train_spelling(tally, lexicon).write(directory / SPELLING_FILE)
         encode_corpus(stored, directory, vocabulary, normaliser, num_types, min_count, workers, meter.encoded)
     if notice is not None and benchmark is None and (told := signs.notice("The text")) is not None:
         notice(

@@ -76,6 +76,11 @@ class Vocabulary:
     def _text(self) -> str:
         return "".join(f"{word}\n" for word in self.words)
 
+    @property
+    def listed_words(self) -> list[str] | None:
+        """All words that are known; None where pieces spell any word."""
+        return self.words
+
     def encode(self, words: Iterable[str]) -> NDArray[np.int64]:
         """Give the ids of words; one that is not here gets UNK."""
         ids = self._ids

@@ -32,7 +32,10 @@ _NUM_WORDS = 7
 
 
 def export_onnx(run: RunDirectory, out: str | Path) -> dict[str, Any]:
-    """Write the graphs, vocab.txt and model.json; give the largest difference from PyTorch and what is allowed."""
+    """Write the graphs, vocab.txt and model.json; give the largest difference from PyTorch and what is allowed.
+
+    Beside vocab.txt of a run over pieces stands pieces.json, which says how words are cut.
+    """
     refuse_unknown_body(run, "onnx")
     _need_packages()
     from bnce.export.onnx_graphs import state_names, write_graphs
@@ -47,6 +50,7 @@ def export_onnx(run: RunDirectory, out: str | Path) -> dict[str, Any]:
         record = {
             "bnce": __version__,
             "model": run.config.model.name,
+            "unit": run.vocabulary.unit,
             "vocab_size": len(run.vocabulary),
             "hidden_size": model.output.hidden_size,
             "num_context": model.num_context,

@@ -49,9 +49,11 @@ def read_vocabulary(path: Path) -> tuple[Vocabulary, Normaliser | None]:
     """Read the words of a run, a corpus or a vocabulary file; the first two know how text is cut into words, too."""
     if is_corpus(path):
         corpus = Corpus.open(path)
+        _refuse_pieces(corpus.vocabulary, path)
         return corpus.vocabulary, corpus.normaliser
     if path.is_dir():
         run = RunDirectory.open(path)
+        _refuse_pieces(run.vocabulary, path)
         return run.vocabulary, run.normaliser
     return Vocabulary.read(path), None
 
@@ -59,6 +61,7 @@ def read_vocabulary(path: Path) -> tuple[Vocabulary, Normaliser | None]:
 def read_corpus(path: Path, vocabulary: Vocabulary | None, max_tokens: int = 0) -> NgramText:
     """Take the training text of a corpus, which must have the vocabulary that is asked for."""
     corpus = Corpus.open(path)
+    _refuse_pieces(corpus.vocabulary, path)
     if vocabulary is not None and vocabulary.digest != corpus.vocabulary.digest:
         raise UserError(
             f"The corpus '{path}' has other words than {argument('vocab')}: give the text it was made from, or prepare "
@@ -138,6 +141,13 @@ def _blocks(documents: Iterator[list[str]], normaliser: Normaliser) -> Iterator[
         words = numbered.words.to_pylist()[len(MARKS) :]
         for part in numbered.splits.values():
             yield words, part.numbers
+
+
+def _refuse_pieces(vocabulary: Vocabulary, path: Path) -> None:
+    if vocabulary.unit == "piece":
+        raise UserError(
+            f"'{path}' is over pieces, and n-gram models here are over words: give the text, or a corpus of words."
+        )
 
 
 def _refuse_start(words: Container[str]) -> None:

@@ -53,7 +53,9 @@ class DecoderLanguageModel:
         self.alpha, self.beta = alpha, beta
         self.unk_score_offset, self.score_boundary = unk_score_offset, score_boundary
         self._scorer = model.scorer()
-        self._spellings = sorted(word for word in model.vocabulary.words if word not in SPECIALS)
+        words = model.vocabulary.listed_words
+        # Pieces spell any word.
+        self._spellings = None if words is None else sorted(word for word in words if word not in SPECIALS)
 
     @property
     def order(self) -> int:
@@ -68,6 +70,8 @@ class DecoderLanguageModel:
     def score_partial_token(self, partial_token: str) -> float:
         """Score the beginning of a word: nothing, or a penalty where no word of the vocabulary begins so."""
         # A decoder spells as its alphabet does; the vocabulary has words as the training text had.
+        if self._spellings is None:
+            return 0.0
         spelling = "".join(self.model.words(partial_token))
         place = bisect.bisect_left(self._spellings, spelling)
         if place < len(self._spellings) and self._spellings[place].startswith(spelling):
@@ -77,12 +81,14 @@ class DecoderLanguageModel:
     def score(self, prev_state: State, word: str, is_last_word: bool = False) -> tuple[float, State]:
         """Score a word after a state, and give the state after it; `</s>` is scored with the last word."""
         state, log_prob = prev_state, 0.0
-        words = self.model.words(word)
-        for spelling, number in zip(words, self.model.vocabulary.encode(words).tolist(), strict=True):
-            log_prob += self._log_prob(state, number)
-            if number == UNK:
+        for spelling in self.model.words(word):
+            # One id, or those of its pieces.
+            ids = self.model.vocabulary.encode([spelling]).tolist()
+            for number in ids:
+                log_prob += self._log_prob(state, number)
+                (state,) = self._scorer.advance([state], [number])
+            if ids == [UNK]:
                 log_prob += self._log_share(spelling)
-            (state,) = self._scorer.advance([state], [number])
         if is_last_word and self.score_boundary:
             log_prob += self._log_prob(state, END)
         return self.alpha * log_prob + self.beta, state

@@ -9,7 +9,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bnce.corpus.vocabulary import END, UNK
@@ -21,6 +23,8 @@ from bnce.output_layer import OutputLayer
 BLOCK_NUMBERS = 2**22
 # Where the search for the words that make up top-p begins: a trained model seldom spreads over more.
 NUCLEUS_WORDS = 1024
+# A word of more pieces is none: a text of so many for every word ends.
+MAX_PIECES = 32
 
 
 @dataclass(frozen=True)
@@ -45,9 +49,18 @@ class Sampling:
 
 @torch.inference_mode()
 def generate(
-    model: LanguageModel, prompt: Sequence[int], num_texts: int, max_words: int, sampling: Sampling, seed: int
+    model: LanguageModel,
+    prompt: Sequence[int],
+    num_texts: int,
+    max_words: int,
+    sampling: Sampling,
+    seed: int,
+    starts_word: NDArray[np.bool_] | None = None,
 ) -> list[list[int]]:
-    """Continue a prompt in `num_texts` ways, each up to `</s>` or `max_words` words; the prompt is not repeated."""
+    """Continue a prompt in `num_texts` ways, each up to `</s>` or `max_words` words; the prompt is not repeated.
+
+    Where ids are pieces, `starts_word` says which of them begin a word.
+    """
     check_texts(num_texts, max_words, seed)
     device = model.embedding.device
     generator = torch.Generator(device).manual_seed(seed)
@@ -56,13 +69,16 @@ def generate(
     state = model.initial_state(num_texts)
     texts: list[list[int]] = [[] for _ in range(num_texts)]
     open_texts = set(range(num_texts))
-    for _ in range(max_words):
+    num_words = [0] * num_texts
+    for _ in range(max_words if starts_word is None else max_words * MAX_PIECES):
         hidden_TBD, state = model(input_LB, state)
         word_B = _next_words(model.output, hidden_TBD[-1], sampling, generator)
         for place, word in enumerate(word_B.tolist()):
             if place in open_texts:
-                texts[place].append(word)
-                if word == END:
+                num_words[place] += starts_word is None or (word != END and bool(starts_word[word]))
+                if num_words[place] <= max_words:
+                    texts[place].append(word)
+                if word == END or num_words[place] > max_words:
                     open_texts.remove(place)
         if not open_texts:
             break

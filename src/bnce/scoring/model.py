@@ -253,9 +253,12 @@ class Model(ABC):
         texts = []
         for made in self.continue_words(words, num_texts, max_words, sampling or Sampling(), seed):
             ended = bool(made) and made[-1] == END
-            found = self.vocabulary.decode(made[:-1] if ended else made)
-            texts.append(" ".join([*words, *found]) + ("" if ended else " …"))
+            texts.append(self.join(words, made[:-1] if ended else made) + ("" if ended else " …"))
         return texts
+
+    def join(self, words: Words, made: Sequence[int]) -> str:
+        """Write the words of new ids behind those of a prompt."""
+        return " ".join([*words, *self.vocabulary.spell(made)])
 
 
 def check_num_next(k: int) -> None:

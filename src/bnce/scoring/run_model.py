@@ -154,13 +154,18 @@ class RunModel(Model):
 
         With `spell` the share of every word is the probability of its spelling.
         """
-        log_share = self._spell(sentences, ids) if spell else self._log_share
+        by_word = [self.sum_words(*pair) for pair in zip(ids, log_probs, strict=True)]
+        log_share = self._spell(sentences, [numbers for numbers, _ in by_word]) if spell else self.log_share
         found = []
-        for words, numbers, scores in zip(sentences, ids, log_probs, strict=True):
-            shared, oov = _share(words, numbers, scores, log_share)
+        for words, (numbers, scores) in zip(sentences, by_word, strict=True):
+            shared, oov = share(words, numbers, scores, log_share)
             order = self.network.num_context + 2 if self.network.num_context else len(numbers) + 1
             found.append(WordScores(shared, oov, [min(place + 2, order) for place in range(len(numbers))]))
         return found
+
+    def sum_words(self, ids: NDArray[np.int64], log_probs: Floats) -> tuple[NDArray[np.int64], Floats]:
+        """Give one id and ln p for every word: those that there are, where ids are words."""
+        return ids, log_probs
 
     def start(self) -> State:
         """Give the network's state at the start of a text."""
@@ -172,7 +177,7 @@ class RunModel(Model):
 
     def advance(self, state: State, word: str) -> State:
         """Give the state after one more word."""
-        return self.scorer().advance([state], self.vocabulary.encode([word]).tolist())[0]
+        return self.scorer().read([state], [self.vocabulary.encode([word]).tolist()])[0]
 
     def next_log_probs(self, state: State, words: Words, *, normalised: bool = False) -> Floats:
         """Compute ln p of words; where they are much of the vocabulary, in one pass over it."""
@@ -181,7 +186,7 @@ class RunModel(Model):
             found = scorer.score([state], torch.from_numpy(ids[None]), normalised)[0]
         else:
             found = scorer.score_all(state, normalised)[torch.from_numpy(ids)]
-        return _share(words, ids, found.double().cpu().numpy(), self._log_share)[0]
+        return share(words, ids, found.double().cpu().numpy(), self.log_share)[0]
 
     def scorer(self) -> Scorer:
         """Make a scorer for beam searches: `start`, `advance` and `score`, with word ids and natural logarithms."""
@@ -216,19 +221,21 @@ class RunModel(Model):
         ids = self.vocabulary.encode(words).tolist()
         return generate(self.network, ids, num_texts, max_words, sampling, seed)
 
-    def _log_share(self, word: str) -> float | None:
+    def log_share(self, word: str) -> float | None:
+        """Give ln of the share that an unknown word has of `<unk>`, if a list is attached that says so."""
         return None if self.unknown_words is None else self.unknown_words.log_share(word)
 
     def _spell(self, sentences: Sequence[Words], ids: Sequence[NDArray[np.int64]]) -> LogShare:
         """Spell the unknown words of some sentences, all at once."""
-        assert self.spelling is not None
+        if self.spelling is None:  # nothing is unknown but <unk> in the text
+            return self.log_share
         pairs = zip(sentences, ids, strict=True)
         places = ((words, place) for words, numbers in pairs for place in np.flatnonzero(numbers == UNK).tolist())
         unknown = list(dict.fromkeys(words[place] for words, place in places))
         return dict(zip(unknown, self.spelling.log_probs(unknown).tolist(), strict=True)).get
 
 
-def _share(
+def share(
     words: Words, ids: NDArray[np.int64], log_probs: Floats, log_share: LogShare
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """Give unknown words their shares of `<unk>`, and tell which of the words are OOV."""
@@ -246,8 +253,9 @@ def _share(
 def load_run(run: str | Path, device: str = "cpu") -> RunModel:
     """Load the best model of a run directory; the device is auto, cpu, cuda or cuda:N."""
     opened = RunDirectory.open(Path(run))
-    if opened.vocabulary.unit != "word":
-        raise UserError(f"'{run}' is a run over {opened.vocabulary.unit}s: only 'bnce evaluate' can use it.")
+    from bnce.scoring.piece_model import PieceModel  # which is made of what is above
+
     network = load_model(opened, str(choose_device(device)))
     unknown_words, spelling = UnknownWords.of_run(opened.path), SpellingModel.of_run(opened.path)
-    return RunModel(network, opened.vocabulary, opened.normaliser, unknown_words, str(run), spelling)
+    kind = PieceModel if opened.vocabulary.unit == "piece" else RunModel
+    return kind(network, opened.vocabulary, opened.normaliser, unknown_words, str(run), spelling)
