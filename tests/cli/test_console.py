@@ -10,12 +10,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from bnce import cli
 from bnce.cli.console import print_json, progress_bar
+from bnce.cli.help import HelpCommand
 from bnce.cli.train import Display
 from bnce.recipes.recipe import load_recipe
 from bnce.version import __version__
@@ -143,6 +145,22 @@ def test_a_wrong_command_line_is_one_sentence(refused: Refused, arguments: list[
     assert re.search(told, refused(*arguments))
 
 
+def test_only_the_command_that_was_typed_is_built(bnce: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To build all of them takes longer than some need to run."""
+    built: list[str] = []
+    plain = HelpCommand.__init__
+
+    def note(self: HelpCommand, *arguments: Any, **options: Any) -> None:
+        plain(self, *arguments, **options)
+        built.append(str(self.name))
+
+    monkeypatch.setattr(HelpCommand, "__init__", note)
+    assert bnce("info", "--help").status == 0
+    assert built == ["info"]
+    assert bnce("--help").status == 0
+    assert len(built) == 1 + len(cli.app.registered_commands)
+
+
 def test_without_a_command_there_is_help(bnce: Command) -> None:
     alone, asked = bnce(), bnce("--help")
     assert (alone.status, alone.stderr) == (0, "")
@@ -154,7 +172,7 @@ def test_a_reader_that_leaves_is_no_error_of_ours(bnce: Command, monkeypatch: py
     def gone(*arguments: object, **keywords: object) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr(cli, "app", gone)
+    monkeypatch.setattr(cli, "run_app", gone)
     outcome = bnce("doctor")
     assert (outcome.status, outcome.stderr) == (1, "")
 
