@@ -393,7 +393,7 @@ class TestRefusals:
             f"bnce: The disk is full: '{run / 'state-000000000040.safetensors'}' could not be written and was "
             f"not changed; free some space, then continue with  bnce train --out {run} --resume"
         )
-        assert list(run.glob("*.safetensors")) == []
+        assert [path.name for path in run.glob("*.safetensors")] == ["spelling.safetensors"]  # from the corpus
         assert list(run.glob(".*")) == []
         monkeypatch.undo()
         advice = outcome.stderr.splitlines()[-1].partition("continue with  bnce ")[2]
