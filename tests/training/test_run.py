@@ -78,7 +78,7 @@ def test_a_run_leaves_what_its_directory_promises(place: Path, corpus: Corpus) -
     assert {path.name for path in run.path.iterdir()} == {
         "config.toml", "vocab.txt", "counts.npy", "normaliser.json", "summary.json", "metrics.jsonl",
         "evaluation.json", "model.safetensors", "state-000000000050.safetensors", "state-000000000100.safetensors",
-        "tensorboard",
+        "spelling.safetensors", "tensorboard",
     }  # fmt: skip
     assert read_json(run.path / "summary.json") == summary
     assert summary["status"] == "finished"
