@@ -130,3 +130,13 @@ def test_forms(comparison):
     assert set(FORMATS) == {"table", *FILES}
     with pytest.raises(UserError, match="Did you mean 'latex'"):
         render(comparison, "latx")
+
+
+def test_pieces_have_columns_per_word(tmp_path, write_run):
+    figures = {"ppl_n_word": 91.0, "ppl_f_word": 90.0, "bits_per_byte": 1.2345, "num_words": 7}
+    path = write_run(tmp_path / "a", summary={"unit": "piece"}, evaluation=figures)
+    comparison = compare_runs([path])
+    assert "| model (loss) | PPLn/word | PPLf/word | bits/byte |" in to_markdown(comparison)
+    assert "| RNN (B-NCE), pieces | 91.0 | 90.0 | 1.234 |" in to_markdown(comparison)
+    assert "PPL$^n$/word & PPL$^f$/word & bits/byte" in to_latex(comparison)
+    assert "bits/byte" in render(comparison, "html")

@@ -41,7 +41,8 @@ def compare(
     """Compare runs in one table, as the paper does.
 
     Columns: PPLn, PPLf, training speed, number of parameters, ln Z. Runs that were measured on different texts are
-    marked, and a warning says so.
+    marked, and a warning says so. Where some runs are over pieces, perplexities are per word, and a column has bits
+    per byte.
 
     \b
     Examples:
@@ -91,13 +92,14 @@ def _print_table(comparison: Comparison) -> None:
     from rich.console import Console
     from rich.measure import Measurement
 
-    from bnce.report.table import COLUMNS, terminal_table
+    from bnce.report.table import columns_of, terminal_table
 
     def natural_width(num_columns: int) -> int:
         unbounded = stdout.options.update_width(10_000)
         return Measurement.get(stdout, unbounded, terminal_table(comparison, num_columns)).maximum
 
-    num_columns = len(COLUMNS)
+    columns = columns_of(comparison)
+    num_columns = len(columns)
     # A number cut in half misleads, a missing column does not. A pipe has no width to keep to.
     while stdout.is_terminal and num_columns > 3 and natural_width(num_columns) > stdout.width:
         num_columns -= 1
@@ -105,8 +107,8 @@ def _print_table(comparison: Comparison) -> None:
     fitting.print(terminal_table(comparison, num_columns))
     for statement in comparison.conditions.statements:
         stdout.print(statement, markup=False)
-    if num_columns < len(COLUMNS):
-        missing = ", ".join(column.heading for column in COLUMNS[num_columns:])
+    if num_columns < len(columns):
+        missing = ", ".join(column.heading for column in columns[num_columns:])
         stdout.print(
             f"Columns left out because the terminal is too narrow: {missing}; --format md shows all columns.",
             markup=False,

@@ -52,6 +52,11 @@ class Comparison:
         """The rows in the table's order."""
         return [entry.row for entry in self.entries]
 
+    @property
+    def has_pieces(self) -> bool:
+        """Whether tokens are pieces of words in some of the runs: then figures are shown per word."""
+        return any(row.unit == "piece" for row in self.rows)
+
     def as_record(self) -> dict[str, Any]:
         """Raw numbers for JSON; every condition is a list, with one value where all runs agree."""
         return {
@@ -104,6 +109,10 @@ def _make_entry(run: Run) -> Entry:
     oov_share, oov_share_of = _oov_share(run.evaluation or {})
     peaks = [peak for record in run.metrics if (peak := count(record, "peak_memory_bytes")) is not None]
     corpus = text(run.config, "corpus")
+    unit = text(summary, "unit") or "word"
+    # Runs over words have the same figures under both names, and those of earlier versions only the one.
+    per_word = {key: number(figures, f"{key}_word" if unit == "piece" else key) for key in ("ppl_n", "ppl_f")}
+    num_words = num_tokens if unit == "word" or run.evaluation is None else count(run.evaluation, "num_words")
 
     def reached(in_summary: str, in_metrics: str) -> float | None:
         """How far the run was when its perplexities were measured: at the last evaluation, or at its end."""
@@ -112,7 +121,7 @@ def _make_entry(run: Run) -> Entry:
 
     train_tokens = reached("tokens", "tokens")
     row = Row(
-        label=f"{model.shown} ({loss.shown})",
+        label=f"{model.shown} ({loss.shown}){', pieces' if unit == 'piece' else ''}",
         run=run.name,
         model=str(run.settings("model")["name"]),
         loss=str(run.settings("loss")["name"]),
@@ -120,6 +129,9 @@ def _make_entry(run: Run) -> Entry:
         ppl_n=number(figures, "ppl_n"),
         ppl_f=number(figures, "ppl_f"),
         ppl_f_no_unk=number(figures, "ppl_f_no_unk"),
+        ppl_n_word=per_word["ppl_n"],
+        ppl_f_word=per_word["ppl_f"],
+        bits_per_byte=number(figures, "bits_per_byte"),
         # A run that is still going has not summed up its speed yet.
         words_per_second=_first(number(ended, "words_per_second"), number(last, "words_per_second")),
         num_parameters=count(summary, "num_parameters"),
@@ -136,7 +148,9 @@ def _make_entry(run: Run) -> Entry:
         peak_memory_bytes=max(peaks, default=None),
         corpus=Path(corpus).name if corpus else None,
         split="valid" if run.evaluation is None else text(run.evaluation, "split") or "test",
+        unit=unit,
         num_tokens=num_tokens,
+        num_words=num_words,
         oov_share=oov_share,
         oov_share_of=oov_share_of,
         vocab_size=count(summary, "vocab_size"),
@@ -157,10 +171,10 @@ def _make_entry(run: Run) -> Entry:
 def _oov_share(evaluation: Mapping[str, Any]) -> tuple[float | None, str | None]:
     """Divide the unknown words by all words, or by tokens where nothing tells how many of them are sentence ends."""
     num_oov, num_tokens = count(evaluation, "num_oov"), count(evaluation, "num_tokens")
-    num_sentences = count(evaluation, "num_sentences")
-    if num_oov is None or not num_tokens:
+    num_sentences, num_words = count(evaluation, "num_sentences"), count(evaluation, "num_words") or num_tokens
+    if num_oov is None or not num_words:
         return None, None
-    return num_oov / max(1, num_tokens - (num_sentences or 0)), "tokens" if num_sentences is None else "words"
+    return num_oov / max(1, num_words - (num_sentences or 0)), "tokens" if num_sentences is None else "words"
 
 
 def _first(preferred: float | None, otherwise: float | None) -> float | None:

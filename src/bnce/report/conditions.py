@@ -41,18 +41,24 @@ class Conditions:
 
 def find_differences(rows: Sequence[Row]) -> list[str]:
     """Say of each row why its perplexities cannot be compared with those of most rows, empty if they can."""
-    digest = _most_common(row.vocabulary_digest for row in rows)
+    # Whatever the pieces are, they spell the same words.
+    digest = _most_common(row.vocabulary_digest for row in rows if row.unit == "word")
+    has_pieces = "piece" in _units(rows)
     split = _most_common(row.split for row in rows)
-    num_tokens = _most_common(row.num_tokens for row in rows if row.split == split)
+    num_words = _most_common(row.num_words for row in rows if row.split == split)
+    oov_share = _most_common(row.oov_share for row in rows if row.split == split)
     differences = []
     for row in rows:
         found = []
-        if row.vocabulary_digest is not None and row.vocabulary_digest != digest:
+        if row.unit == "word" and row.vocabulary_digest is not None and row.vocabulary_digest != digest:
             found.append(f"vocabulary {row.vocabulary_digest[:_DIGEST_LENGTH]}, not {str(digest)[:_DIGEST_LENGTH]}")
         if row.split != split:
             found.append(f"figures on {row.split}, not {split}")
-        elif row.num_tokens is not None and row.num_tokens != num_tokens:
-            found.append(f"{row.num_tokens:,} tokens of {split}, not {num_tokens:,}")
+        elif row.num_words is not None and row.num_words != num_words:
+            counted = "words" if has_pieces else "tokens"
+            found.append(f"{row.num_words:,} {counted} of {split}, not {num_words:,}")
+        elif has_pieces and row.oov_share != oov_share:
+            found.append(f"{share(row.oov_share)} of {split} is <unk>, not {share(oov_share)}")
         differences.append("; ".join(found))
     return differences
 
@@ -79,15 +85,22 @@ def _statements(conditions: Conditions, rows: Sequence[Row], runs: Sequence[Run]
     splits = _listed(conditions.splits)
     num_tokens = _listed(f"{value:,}" for value in conditions.num_tokens)
     vocab_size = _listed(f"{value:,}" for value in conditions.vocab_sizes)
+    has_pieces = "piece" in _units(rows)
     oov = _listed(_different(f"{share(row.oov_share)} of {row.oov_share_of}" for row in rows if row.oov_share_of))
     statements = [
         f"Corpus: {corpus}, split {splits}, {num_tokens} tokens, V = {vocab_size}, <unk> (OOV) {oov}.",
         f"Device: {_listed(conditions.devices)}; torch {_listed(conditions.torch_versions)}, "
         f"bnce {_listed(conditions.bnce_versions)}.",
-        "Perplexities are per token, </s> and <unk> included. PPLn uses the constant Z, PPLf the full "
-        "softmax. log Z is the natural logarithm, mean ± standard deviation over contexts.",
+        f"Perplexities are per {'word' if has_pieces else 'token'}, </s> and <unk> included. PPLn uses the constant Z, "
+        "PPLf the full softmax. log Z is the natural logarithm, mean ± standard deviation over contexts.",
         "TS is training words per second over the whole run, without evaluations, checkpoints and start-up on a GPU.",
     ]
+    if has_pieces:
+        statements.append(
+            "Rows with 'pieces' predict pieces of words: a word has the probability of all its pieces, and TS counts "
+            "words by the pieces per word of the evaluated text. Bits per byte use the full softmax and leave out what "
+            "spelling <unk> would cost. Perplexities of a validation curve are per piece."
+        )
     if "valid" in conditions.splits:
         statements.append("(valid): not evaluated on test yet; the figures are the last ones on validation.")
     if settings := _differing_settings(rows, runs):
@@ -119,6 +132,10 @@ def _differing_settings(rows: Sequence[Row], runs: Sequence[Run]) -> list[str]:
         for name, values in found.items()
         if len(values) > 1
     ]
+
+
+def _units(rows: Sequence[Row]) -> tuple[str, ...]:
+    return _different(row.unit for row in rows)
 
 
 def _counted(labels: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from bnce.report.detail import draw_detail_plots, sentence_section
 from bnce.report.plots import Plot, draw_plots, markers
 from bnce.report.runs import count, printable, text
 from bnce.report.style import style
-from bnce.report.table import COLUMNS, grouped
+from bnce.report.table import columns_of, grouped
 
 _GUIDE = (
     "Each row is one training run. PPLf is the perplexity with the full softmax: lower is better. PPLn uses a fixed "
@@ -85,12 +85,12 @@ def _warnings(warnings: Iterable[str]) -> list[str]:
 def _table(comparison: Comparison, legend: list[str]) -> list[str]:
     marks = iter(legend)
     lines = ['<div class="card scroll">', '<table class="results">', "<thead><tr>"]
-    lines += [f'<th scope="col">{_prose(column.heading)}</th>' for column in COLUMNS]
+    lines += [f'<th scope="col">{_prose(column.heading)}</th>' for column in columns_of(comparison)]
     lines.append("</tr></thead>")
     for group, begins_family in grouped(comparison.entries):
         lines.append('<tbody class="family">' if begins_family else "<tbody>")
         for entry in group:
-            label, *cells = (escape(column.cell(entry.row)) for column in COLUMNS)
+            label, *cells = (escape(column.cell(entry.row)) for column in columns_of(comparison))
             lines.append(f'<tr><th scope="row">{next(marks)}{label}</th>')
             # What LaTeX sets as a long dash, a page has a letter for.
             lines += [f"<td>{cell.replace('---', '—')}</td>" for cell in cells]

@@ -19,6 +19,10 @@ class Row:
     ppl_n: float | None
     ppl_f: float | None
     ppl_f_no_unk: float | None
+    # The same per word, </s> counted: of a run over words they are those above.
+    ppl_n_word: float | None
+    ppl_f_word: float | None
+    bits_per_byte: float | None
     words_per_second: float | None
     num_parameters: int | None
     speedup_over_softmax: float | None
@@ -34,7 +38,9 @@ class Row:
     peak_memory_bytes: int | None
     corpus: str | None
     split: str
+    unit: str  # what tokens are: word or piece
     num_tokens: int | None
+    num_words: int | None
     oov_share: float | None
     oov_share_of: str | None  # words, or tokens: sentence ends counted, too
     vocab_size: int | None
@@ -53,6 +59,13 @@ class Row:
     def shown(self) -> str:
         """The label with its marks: figures from validation, and not comparable with the other rows."""
         return f"{self.label}{' (valid)' if self.split == 'valid' else ''}{' †' if not self.comparable else ''}"
+
+    @property
+    def true_words_per_second(self) -> float | None:
+        """The training speed in words where tokens are pieces, too, by the pieces per word of the evaluated text."""
+        if self.words_per_second is None or not self.num_words or not self.num_tokens:
+            return self.words_per_second
+        return self.words_per_second * self.num_words / self.num_tokens
 
     def as_record(self) -> dict[str, Any]:
         """The fields by name, in the order they are declared."""

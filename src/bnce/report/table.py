@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import re
@@ -46,6 +47,22 @@ COLUMNS = (
 )
 
 
+# What can be compared between runs over words and runs over pieces.
+COLUMNS_PER_WORD = (
+    COLUMNS[0],
+    Column("PPLn/word", "PPL$^n$/word", lambda row: _ppl_n(dataclasses.replace(row, ppl_n=row.ppl_n_word))),
+    Column("PPLf/word", "PPL$^f$/word", lambda row: numbers.perplexity(row.ppl_f_word)),
+    Column("bits/byte", "bits/byte", lambda row: numbers.bits(row.bits_per_byte)),
+    Column("TS (w/s)", "TS (w/s)", lambda row: numbers.speed(row.true_words_per_second)),
+    *COLUMNS[4:],
+)
+
+
+def columns_of(comparison: Comparison) -> tuple[Column, ...]:
+    """Choose the columns: per word, where tokens are words in some runs and pieces in others, or pieces in all."""
+    return COLUMNS_PER_WORD if comparison.has_pieces else COLUMNS
+
+
 def grouped(entries: Sequence[Entry]) -> Iterator[tuple[list[Entry], bool]]:
     """Yield the entries model by model, and whether a new family of models begins with them."""
     group: list[Entry] = []
@@ -60,48 +77,51 @@ def grouped(entries: Sequence[Entry]) -> Iterator[tuple[list[Entry], bool]]:
         yield group, group[0].model.family != family
 
 
-def terminal_table(comparison: Comparison, num_columns: int = len(COLUMNS)) -> Table:
+def terminal_table(comparison: Comparison, num_columns: int | None = None) -> Table:
     """The table for a terminal, with its first `num_columns` columns."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, title=Text(comparison.title), title_justify="left", padding=(0, 1, 0, 0))
-    for index, column in enumerate(COLUMNS[:num_columns]):
+    columns = columns_of(comparison)[:num_columns]
+    for index, column in enumerate(columns):
         table.add_column(column.heading, justify="right" if index else "left", no_wrap=True)
     for group, _ in grouped(comparison.entries):
         for entry in group:
             # Text, since a string would be read for [markup], and directories may be called anything.
-            table.add_row(*(Text(column.cell(entry.row)) for column in COLUMNS[:num_columns]))
+            table.add_row(*(Text(column.cell(entry.row)) for column in columns))
         table.add_section()
     return table
 
 
 def to_markdown(comparison: Comparison) -> str:
     """The table as GitHub reads it, with the conditions as a list below."""
+    columns = columns_of(comparison)
     lines = [f"## {_escape_markdown(comparison.title)}", ""]
-    lines.append("| " + " | ".join(column.heading for column in COLUMNS) + " |")
-    lines.append("|---|" + "---:|" * (len(COLUMNS) - 1))
+    lines.append("| " + " | ".join(column.heading for column in columns) + " |")
+    lines.append("|---|" + "---:|" * (len(columns) - 1))
     for row in comparison.rows:
-        lines.append("| " + " | ".join(_escape_markdown(column.cell(row)) for column in COLUMNS) + " |")
+        lines.append("| " + " | ".join(_escape_markdown(column.cell(row)) for column in columns) + " |")
     lines += ["", *(f"- {_escape_markdown(statement)}" for statement in comparison.conditions.statements)]
     return "\n".join(lines) + "\n"
 
 
 def to_latex(comparison: Comparison) -> str:
     """A complete tabular in the form of the paper's Table 2, with the conditions in small print below."""
+    columns = columns_of(comparison)
     lines = [
         f"% {comparison.title}",
-        r"\begin{tabular}{| c ||" + " c |" * (len(COLUMNS) - 1) + "}",
+        r"\begin{tabular}{| c ||" + " c |" * (len(columns) - 1) + "}",
         r"  \hline",
-        "  " + " & ".join(column.latex for column in COLUMNS) + r" \\",
+        "  " + " & ".join(column.latex for column in columns) + r" \\",
         r"  \hline",
     ]
     for group, begins_family in grouped(comparison.entries):
         if begins_family:
             lines.append(r"  \hline")
         for entry in group:
-            cells = [_escape_latex(column.cell(entry.row)) for column in COLUMNS]
+            cells = [_escape_latex(column.cell(entry.row)) for column in columns]
             cells[0] = cells[0].replace("(softmax)", r"(\textit{softmax})", 1)
             lines.append("  " + " & ".join(cells) + r" \\")
         lines.append(r"  \hline")
