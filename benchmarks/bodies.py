@@ -273,6 +273,14 @@ def markdown(lines: Sequence[Line]) -> str:
                 f"| {mean(line['words_per_second'] / 1e6 for line in good)}M |"
             )
         parts.append("")
+    conditions = sorted(
+        {f"{line['device']}, torch {line['torch']}, bnce {line['bnce']}" for line in lines if "device" in line}
+    )
+    parts.append(
+        f"{'; '.join(conditions)}. Perplexities are per word, `</s>` counted: valid is its first {VALID_WORDS:,} "
+        f"words, test its first {TEST_WORDS:,}. Bits per byte are of the whole test; its `<unk>` are not spelled. ± is "
+        "the standard deviation over seeds. Seconds are of training alone, words/s count words and `</s>`, not pieces."
+    )
     return "\n".join(parts)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -186,6 +187,34 @@ def test_an_export_differs_from_pytorch_by_what_the_docs_say(figures_cpu: Module
         model = LanguageModel(demo_model(), LossConfig(name="bnce"), unigram(torch.arange(5000, 0, -1))).eval()
         figures_cpu.write_graphs(model, tmp_path)
         assert compare(model, tmp_path)["max_difference"] < 1e-4
+
+
+def test_words_and_pieces_are_quoted_as_they_were_measured() -> None:
+    lines = [json.loads(line) for line in (RESULTS / "h200" / "bodies.jsonl").read_text().splitlines()]
+    found = {}
+    for side in ("words chunk-bnce", "words softmax", "pieces softmax"):
+        runs = [line for line in lines if line["stage"] == "final" and line["side"] == side]
+        assert [run["seed"] for run in runs] == [2, 3, 4]
+        searched = [line for line in lines if line["stage"] == "search" and line["side"] == side]
+        best = min(searched, key=lambda line: line["valid"]["ppl_f"])
+        assert len(searched) == 5
+        assert all(run["settings"] == best["settings"] for run in runs), "validation text alone decides"
+        found[side] = runs
+    rows = table(page("docs/results.md"), "| PPLf | PPLn | bits per byte")
+    for row, (side, runs) in zip(rows, found.items(), strict=True):
+        for column, digits, values in (
+            ("PPLf", 2, [run["test"]["ppl_f"] for run in runs]),
+            ("PPLn", 2, [run["test"]["ppl_n"] for run in runs]),
+            ("bits per byte", 4, [run["whole"]["bits_per_byte"] for run in runs]),
+        ):
+            if values[0] is not None:
+                expected = f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
+                assert row[column] == expected, (side, column)
+        assert number(row["seconds of training"]) == pytest.approx(runs[0]["seconds"], abs=0.06)
+        assert number(row["words/s"]) == pytest.approx(runs[0]["words_per_second"] / 1e6, abs=0.006)
+    quoted = page("README.md"), page("docs/choosing.md")
+    ours, theirs = rows[0], rows[2]
+    assert all(f"{number(row['PPLf']):.1f}" in text for row in (ours, theirs) for text in quoted)
 
 
 def test_readme_quotes_the_layer_beside_a_linear_one() -> None:
