@@ -22,6 +22,8 @@ $(VENV)/.installed-test: $(VENV)/.installed
 demo: setup
 	BNCE=$(BIN)/bnce sh examples/demo.sh
 
+# Or every program that a test starts would compile bnce again.
+test: export PYTHONDONTWRITEBYTECODE :=
 # The server's page is tested in a real browser, where there is one or one can be installed. BNCE_CHROMIUM=none hides it.
 test: $(VENV)/.installed-test lint
 	$(BIN)/python tests/browser.py
