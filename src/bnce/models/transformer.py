@@ -131,8 +131,6 @@ class Transformer(Body):
         W, (L, _, S, D) = self.context, keys_LPSD.shape
         num_kept, B = min(S, W - 1), len(word_B)
         keys, values = (part.new_empty(L, B, num_kept + 1, D) for part in (keys_LPSD, values_LPSD))
-        for after, before in ((keys, keys_LPSD), (values, values_LPSD)):
-            after[:, :, :num_kept] = before[:, :, S - num_kept :].index_select(1, parent_B)
         known_1B = (known_1P.index_select(1, parent_B) + 1).clamp(max=W)
         place_1B = place_1P.index_select(1, parent_B)
         place_S = torch.arange(num_kept + 1, device=known_1B.device)
@@ -142,6 +140,9 @@ class Transformer(Body):
         for number, layer in enumerate(self.blocks):
             assert isinstance(layer, Block)
             query, key, value = layer.split(stream_B1D)
+            # Layer by layer: memory for what is copied of all layers at once would be asked for anew in every step.
+            for after, before in ((keys, keys_LPSD), (values, values_LPSD)):
+                after[number, :, :num_kept] = before[number, :, S - num_kept :].index_select(0, parent_B)
             keys[number, :, num_kept:] = rotate(key, *turn).flatten(2)
             values[number, :, num_kept:] = value.flatten(2)
             found = layer.attend(rotate(query, *turn), keys[number], values[number], is_seen_B11S)
