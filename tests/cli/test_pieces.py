@@ -217,3 +217,29 @@ def test_a_run_starts_from_one_over_the_same_pieces(
 ) -> None:
     options = ["--init", pieced, "--corpus", piece_corpus, "--out", place / "run", "--device", "cpu", *settings()]
     assert bnce("train", "wiki", *options).status == 0
+
+
+def test_a_run_is_exported(pieced: Path, place: Path, bnce: Command, refused) -> None:
+    assert bnce("export", pieced, "--to", "onnx", "--out", place / "onnx").status == 0
+    assert json.loads((place / "onnx" / "model.json").read_text(encoding="utf-8"))["unit"] == "piece"
+    assert (place / "onnx" / "pieces.json").read_bytes() == (pieced / "pieces.json").read_bytes()
+    assert bnce("export", pieced, "--to", "safetensors", "--out", place / "run").status == 0
+    of_copy, of_run = (bnce("evaluate", run, "--json").json for run in (place / "run", pieced))
+    assert of_copy["ppl_f_word"] == of_run["ppl_f_word"]
+    told = refused("export", pieced, "--to", "transformers", "--out", place / "transformers")
+    assert "words outside known_words.txt are <unk>" in told
+    assert not (place / "transformers").exists()
+
+
+def test_word_rules_and_pieces_are_combined(texts: Path, place: Path, bnce: Command) -> None:
+    options = ["--tokens", "whitespace", "--bpe", "--vocab-size", NUM_PIECES, "--workers", 1, "--out", place / "c"]
+    given = ["--valid", texts / "valid.txt", "--test", texts / "test.txt"]
+    outcome = bnce("prepare", texts / "train.txt", *given, *options)
+    assert "pieces of words" in outcome.stdout
+    corpus = Corpus.open(place / "c")
+    assert corpus.normaliser.tokens == "whitespace"
+    assert corpus.vocabulary.unit == "piece"
+    assert not (place / "c" / "known_words.txt").exists()
+    # Nothing is unknown, and nothing is left to spell.
+    assert corpus.statistics["test"].num_oov == 0
+    assert corpus.manifest.spelling_hash is None
