@@ -5,7 +5,7 @@
         --known-words words/vocab.txt --out pieces
     python benchmarks/bodies.py words pieces --search --final --out bodies.jsonl
     python benchmarks/bodies.py words pieces --frontier --out bodies.jsonl
-    python benchmarks/bodies.py --table bodies.jsonl
+    python benchmarks/bodies.py --table bodies.jsonl --plot docs/images/bodies.svg
 
 Three sides: words with chunk B-NCE, words with the softmax, pieces with the softmax. Both corpora have the same words,
 and the same words are <unk>. The context of pieces is longer by the number of pieces per word. Every side is searched
@@ -284,6 +284,52 @@ def markdown(lines: Sequence[Line]) -> str:
     return "\n".join(parts)
 
 
+def draw(lines: Sequence[Line], out: Path) -> None:
+    """Draw test perplexity per word by seconds of training: a line per body and side, a point per number of epochs."""
+    import matplotlib as mpl
+    import matplotlib.pyplot as plt
+    from matplotlib.ticker import NullLocator, ScalarFormatter
+
+    series: dict[tuple[str, str], dict[int, Line]] = {}
+    for line in lines:
+        if line["test"] is not None and line["stage"] in ("final", "frontier"):
+            series.setdefault((line["side"], line["size"]), {}).setdefault(line["epochs"], line)
+    names = {
+        ("words bnce", True): ("ReLu-LSTM, words, B-NCE", "#0072b2"),
+        ("words chunk-bnce", True): ("ReLu-LSTM, words, chunk B-NCE", "#009e73"),
+        ("words chunk-bnce", False): ("Transformer, words, chunk B-NCE", "#d55e00"),
+        ("words softmax", False): ("Transformer, words, softmax", "#57606a"),
+        ("pieces softmax", False): ("Transformer, BPE pieces, softmax", "#cc79a7"),
+    }
+    with mpl.rc_context({"font.size": 11, "svg.hashsalt": "bnce", "axes.grid": True, "grid.alpha": 0.3}):
+        figure, axes = plt.subplots(figsize=(8, 5.2), layout="constrained")
+        shown: set[str] = set()
+        best = [(line["seconds"], line["test"]["ppl_f"]) for runs in series.values() for line in runs.values()]
+        front = [pair for pair in sorted(best) if all(pair[1] < other[1] for other in best if other[0] < pair[0])]
+        axes.plot(
+            *zip(*front, strict=True), color="#24292f", linewidth=6, alpha=0.15, label="nothing better in less time"
+        )
+        for (side, size), runs in sorted(series.items()):
+            name, colour = names[side, size in LSTMS]
+            marker = "os^"[list(LSTMS if size in LSTMS else TRANSFORMERS).index(size)]
+            points = [(line["seconds"], line["test"]["ppl_f"]) for _, line in sorted(runs.items())]
+            label = None if name in shown else name
+            shown.add(name)
+            axes.plot(*zip(*points, strict=True), marker=marker, color=colour, label=label, markersize=5)
+            axes.annotate(size, points[-1], (4, 2), textcoords="offset points", color=colour, fontsize=9)
+        axes.set(xscale="log", yscale="log", xlabel="seconds of training (log scale)")
+        axes.set_ylabel("test perplexity per word (log scale)")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_minor_locator(NullLocator())
+            axis.set_major_formatter(ScalarFormatter())
+        axes.set_xticks([2, 5, 10, 20, 50, 100, 200])
+        axes.set_yticks([50, 55, 60, 65, 70, 80, 90])
+        axes.legend(frameon=False, fontsize=9)
+        for spine in ("top", "right"):
+            axes.spines[spine].set_visible(False)
+        figure.savefig(out, metadata={"Date": None})
+
+
 def mean(values: Iterable[float | None], digits: int = 2) -> str:
     """Write a mean with its deviation, where there are several values."""
     known = [value for value in values if value is not None]
@@ -305,6 +351,7 @@ def main() -> None:
     parser.add_argument("--frontier", action="store_true", help="train bodies of all sizes for 1, 2 and 4 epochs")
     parser.add_argument("--noise", action="store_true", help="train few long and many short streams with every noise")
     parser.add_argument("--table", type=Path, metavar="JSONL", help="print the tables of a file")
+    parser.add_argument("--plot", type=Path, metavar="SVG", help="--table: draw perplexity by seconds of training")
     parser.add_argument("--sides", default=",".join(SEARCHED), help="sides to search, divided by commas (all)")
     parser.add_argument("--seeds", default="2,3,4", help="seeds of the final runs (2,3,4)")
     parser.add_argument("--train-tokens", type=int, default=0, help="train on the first N tokens (all)")
@@ -314,7 +361,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("bodies.jsonl"), help="add a JSON line per run to this file")
     given = parser.parse_args()
     if given.table is not None:
-        print(markdown(read_lines(given.table)))
+        lines = read_lines(given.table)
+        print(markdown(lines))
+        if given.plot is not None:
+            draw(lines, given.plot)
         return
     if given.pieces is None:
         parser.error("give a corpus of words and a corpus of pieces (or --table)")
