@@ -32,7 +32,7 @@ def general(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     corpus = write_corpus(
         directory / "corpus", {"train": random_ids(12_000), "valid": random_ids(400, seed=2), "test": random_ids(9)}
     )
-    run = create_run(directory / "run", small_config(corpus, training={"epochs": 3}), corpus)
+    run = create_run(directory / "run", small_config(corpus, training={"epochs": 3, "batch_size": 24}), corpus)
     run_training(run, corpus, CPU, Watcher())
     return RunDirectory.open(run.path)
 
