@@ -103,7 +103,8 @@ def expected(form: str) -> dict[str, Tensor]:
 
 
 def test_two_processes_train_as_one(tmp_path: Path) -> None:
-    mp.spawn(train, args=(str(tmp_path),), nprocs=NUM_PROCESSES)  # type: ignore[no-untyped-call]
+    # A fork has PyTorch already, whose import takes seconds.
+    mp.start_processes(train, args=(str(tmp_path),), nprocs=NUM_PROCESSES, start_method="fork")
     for form in FORMS:
         wanted = expected(form)
         for rank in range(NUM_PROCESSES):
