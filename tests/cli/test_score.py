@@ -311,6 +311,7 @@ def test_says_what_spelling_counts(bnce: Command, trained: Path, text: Path, lay
     assert spelt.stdout.endswith(f"{expected}{totals['num_bytes']}\n")
     assert "OOV] " not in spelt.stdout
     assert "has the probability p(<unk>) times that of its spelling" in spelt.stderr
+    assert "OOVs" not in spelt.stderr
     assert "the UTF-8 bytes of all words, a blank between two words, and a newline after each sentence" in spelt.stderr
     plain = bnce("score", trained, text, "--layout", layout)
     assert "Spelt" not in plain.stdout + plain.stderr

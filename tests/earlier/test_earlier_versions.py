@@ -13,6 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from bnce.cli import app
+from bnce.errors import UserError
 from bnce.measure.integrity import examine_directory
 
 HERE = Path(__file__).parent
@@ -63,6 +64,12 @@ def test_sentences_are_scored_as_they_were(written: Path, model: str, name: str)
     assert now.keys() >= before.keys()
     for key in ("log10_prob", "ppl", "num_oov", "num_words"):
         assert now[key] == pytest.approx(before[key], **CLOSE), key
+
+
+def test_a_run_says_that_it_cannot_spell(written: Path) -> None:
+    result = CliRunner().invoke(app, ["score", str(written / "run-relu-lstm"), str(written / "score.txt"), "--spell"])
+    assert isinstance(result.exception, UserError)
+    assert "has no spelling model, because its corpus was prepared by an earlier version" in str(result.exception)
 
 
 def test_a_run_goes_on_as_it_did(written: Path, tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def score(
     # A mixture has no limit of its own; that of a run is in its units.
     unit = "word" if model.max_context is None else model.vocabulary.unit
     stderr.print(seen_by_score(context, model.max_context, unit), markup=False)
-    stderr.print(f"Perplexities are {form.counted}.", markup=False)
+    stderr.print(f"Perplexities are {form.counted_spelt if spell else form.counted}.", markup=False)
     if spell:
         stderr.print(SPELT, markup=False)
     if cutter.num_several:

@@ -19,8 +19,9 @@ START_WORD = "<s>"
 class Layout(ABC):
     """How sentences and totals are written; `per_word` asks for every word's probability."""
 
-    # What perplexities are of: people compare those of different tools.
+    # What perplexities are of: people compare those of different tools. Where words are spelt, there are no OOVs.
     counted: str
+    counted_spelt: str
 
     def __init__(self, per_word: bool = False) -> None:
         self.per_word = per_word
@@ -38,6 +39,7 @@ class KenlmLayout(Layout):
     """`word=id ngram_length log10_prob` and a tab for each word, then the line's total, which OOV words are part of."""
 
     counted = "per token: words and one </s> per sentence; including OOVs, each counts as <unk>"
+    counted_spelt = "per token: words and one </s> per sentence"
 
     def sentence(self, scored: ScoredSentence) -> str:
         """Write one line."""
@@ -62,6 +64,7 @@ class SrilmLayout(Layout):
     """The sentence, a line for each word, then the sentence's own totals; `per_word` is SRILM's -debug 2, else 1."""
 
     counted = "per token, OOVs left out: ppl counts words and one </s> per sentence, ppl1 only words"
+    counted_spelt = "per token: ppl counts words and one </s> per sentence, ppl1 only words"
 
     def sentence(self, scored: ScoredSentence) -> str:
         """Write a few lines and an empty one."""
