@@ -70,6 +70,8 @@ def test_a_spelling_model_leaves_out_the_new_words(
     assert after.log_outside != before.log_outside
     np.testing.assert_array_equal(after.ngram_N, before.ngram_N)
     assert bnce("doctor", place / "new").status == 0
+    again = bnce("vocab", place / "new", "--out", place / "again", "--drop", drop, "--json").json
+    assert again["has_spelling"] is True
     empty = place.parent / "empty"
     empty.write_text("\n", encoding="utf-8")
     assert "empty' has no words" in refused("vocab", trained, "--out", place / "none", "--spelling", empty)
@@ -88,6 +90,7 @@ def test_says_what_was_done(bnce: Command, trained: Path, place: Path, new_words
     assert "zobo (count " in outcome.stdout
     assert ") after be 0.70, bi 0.70" in outcome.stdout
     assert "<unk> is shared by 2 listed words, 25.00% of it for other words" in outcome.stdout
+    assert "'bnce score --spell' spells the words that are outside the new vocabulary" in outcome.stdout
     assert "not trained further" in outcome.stdout
 
 

@@ -107,7 +107,8 @@ def test_the_file_gives_back_the_same(tmp_path: Path) -> None:
 
 
 def test_more_than_the_file_holds(tmp_path: Path) -> None:
-    model = SpellingModel.train(["a"], np.array([2**40])).leaving_out(["b"])
+    model = SpellingModel.train(["a", "aa", "aaa"], np.array([2**40, 2**62, 2**62])).leaving_out(["b"])
+    assert model.count_N.min() > 0
     model.write(tmp_path / SPELLING_FILE)
     assert np.array_equal(SpellingModel.read(tmp_path / SPELLING_FILE).log_probs(ODD), model.log_probs(ODD))
 

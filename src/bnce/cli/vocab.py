@@ -136,4 +136,6 @@ def _print(change: LexiconChange, out: Path) -> None:
     if change.unknown_words is not None:
         rest = f", {change.unknown_words.rest:.2%} of it for other words" if change.unknown_words.rest else ""
         say(f"  <unk> is shared by {len(change.unknown_words):,} listed words{rest}")
+    if change.has_spelling:
+        say("  'bnce score --spell' spells the words that are outside the new vocabulary")
     say("  the new run can be used and evaluated, but not trained further")

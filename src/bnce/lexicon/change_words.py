@@ -55,6 +55,7 @@ class LexiconChange:
     unknown_words: UnknownWords | None
     num_words_before: int
     num_words_after: int
+    has_spelling: bool  # whether the new run can spell unknown words
 
     def to_dict(self) -> dict[str, Any]:
         """Give what was done as JSON has it."""
@@ -73,6 +74,7 @@ class LexiconChange:
             "dropped": self.dropped,
             "not_known": self.not_known,
             "num_unknown_words": 0 if self.unknown_words is None else len(self.unknown_words),
+            "has_spelling": self.has_spelling,
         }
 
 
@@ -105,6 +107,7 @@ def change_words(
     dropped = [word for word in drop if word in run.vocabulary]
     added, vocabulary, counts = change_tables(run, tensors, new_words, dropped)
     shared = unknown_words or UnknownWords.of_run(run.path)
+    spelling = spelling or SpellingModel.of_run(run.path)
     change = LexiconChange(
         added=added,
         already_known=[new.word for new in add if new.word in run.vocabulary],
@@ -113,8 +116,8 @@ def change_words(
         unknown_words=None if shared is None else _without(shared, vocabulary),
         num_words_before=len(run.vocabulary),
         num_words_after=len(vocabulary),
+        has_spelling=spelling is not None,
     )
-    spelling = spelling or SpellingModel.of_run(run.path)
     with files.atomic_directory(out) as partial:
         made = RunDirectory(partial, run.config, vocabulary, run.normaliser, counts)
         if spelling is not None:

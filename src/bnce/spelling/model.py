@@ -43,7 +43,7 @@ class SpellingModel:
     @classmethod
     def train(cls, words: Sequence[str], counts: Ints | None = None, order: int = ORDER) -> SpellingModel:
         """Count the n-grams of words, as often as `counts` says; no vocabulary is left out yet."""
-        times_W = np.ones(len(words), dtype=np.int64) if counts is None else np.asarray(counts, dtype=np.int64)
+        times_W = np.ones(len(words), dtype=np.int64) if counts is None else np.minimum(counts, _MAX_COUNT)
         sums = [(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))]
         for begin, end in _blocks(words):
             ngram_P, begin_W = find_ngrams(words[begin:end], order)
