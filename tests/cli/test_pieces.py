@@ -182,6 +182,10 @@ def test_a_server_answers(pieced: Path) -> None:
         expected = model.score(["ba be bi", "xyzzy"], normalised=True)
         found = [sentence["log10_prob"] for sentence in answer["sentences"]]
         assert found == pytest.approx([one.log10_prob for one in expected], abs=1e-4)
+        exact = client.post("/score", json={"sentences": ["ba be bi"], "exact": True}).json()
+        assert "log_z" not in exact["sentences"][0]
+        assert exact["sentences"][0]["exact_log10_prob"] == pytest.approx(found[0], abs=1e-4)
+        assert client.get("/healthz").json()["unit"] == "piece"
         answer = client.post("/next", json={"prompt": "ba be", "k": 3}).json()
         assert [one["word"] for one in answer["next"]] == [one.word for one in model.next_words("ba be", 3)]
         lists = {"utterances": [{"id": "x", "hypotheses": [{"text": "ba be"}, {"text": "ba be bi"}]}]}

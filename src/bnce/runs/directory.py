@@ -116,7 +116,8 @@ class RunDirectory:
     @property
     def word_counts(self) -> WordCounts:
         """The words and their counts, as an evaluation in detail wants them."""
-        return WordCounts(self.vocabulary.words, self.target_counts)
+        pieces = self.vocabulary if self.vocabulary.unit == "piece" else None
+        return WordCounts(self.vocabulary.words, self.target_counts, pieces)
 
     @property
     def identity(self) -> dict[str, str]:

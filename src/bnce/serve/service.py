@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from bnce import files
 from bnce.scoring.model import Model
+from bnce.scoring.piece_model import PieceModel
 from bnce.scoring.scored import ScoredSentence, Totals, WordScores
 from bnce.scoring.weights import NAMES, Weights, count_words
 from bnce.serve.batching import Batcher
@@ -51,6 +52,7 @@ class Service:
         self._side_thread = side_thread
         # Read once: a mixture looks its words up in a file.
         self._log_z, self._vocab_size = model.log_z, model.vocab_size
+        self._unit = "piece" if isinstance(model, PieceModel) else "word"
 
     def health(self) -> str:
         """Say what is served."""
@@ -58,6 +60,7 @@ class Service:
             "status": "ok",
             "run": self.run,
             "kind": self.model.kind,
+            "unit": self._unit,
             "vocab_size": self._vocab_size,
             "self_normalised": self.model.self_normalised,
             "log_z": self._log_z,
@@ -205,8 +208,8 @@ class Service:
             sentence["exact_log10_probs"] = truth.log10_probs.tolist()
             sentence["exact_log10_prob"] = truth.log10_prob
         answer["exact_totals"] = Totals.of(exact).to_dict()
-        # A mixture has several constants, and no one normaliser.
-        if self._log_z is None:
+        # A mixture has several constants, and no one normaliser; a word of pieces has one for each.
+        if self._log_z is None or self._unit == "piece":
             return {**answer, "log_z_mean": None}
         log_zs = [np.zeros(0)]
         for sentence, *both in zip(sentences, scored, exact, strict=True):
