@@ -254,10 +254,14 @@ def upgrade(tables: Mapping[str, Any]) -> dict[str, Any]:
     upgraded = {key: value for key, value in tables.items() if key != "format"}
     model = upgraded.get("model")
     if tables.get("format", 1) == 1 and isinstance(model, Mapping):
-        # Every run wrote num_layers = 6, whether it had six or one; and 0 for heads that were chosen for it.
-        layered = any(kind.attends for kind in BODIES if kind.name == model.get("name"))
-        left_out = [*([] if layered else ["num_layers"]), *([] if model.get("num_heads") else ["num_heads"])]
+        # Every run wrote num_layers = 6, whether it had six or one, or none; and 0 for heads that were chosen for it.
+        kinds = [kind for kind in BODIES if kind.name == model.get("name")]
+        left_out = [] if model.get("num_heads") else ["num_heads"]
+        if not any(kind.attends for kind in kinds):
+            left_out.append("num_layers")
         upgraded["model"] = {key: value for key, value in model.items() if key not in left_out}
+        if any("num_layers" in kind.sizes and not kind.attends for kind in kinds):
+            upgraded["model"]["num_layers"] = 1
     return upgraded
 
 

@@ -329,3 +329,21 @@ def test_pieces_of_another_text_are_marked(tmp_path, write_run, change, differen
     (marked,) = [row for row in compare_runs(paths).rows if row.difference]
     assert marked.run == "pieces"
     assert marked.difference.startswith(difference)
+
+
+def test_models_of_other_layers_than_usual_are_named_by_them(tmp_path, write_run):
+    """But not runs from before recurrent models had a number of layers, which wrote the Transformer's or none."""
+    marks = {"three": "format = 2\n", "new": "format = 2\n", "early": "", "first": ""}
+    layers = {
+        "three": "num_layers = 3\n",
+        "new": "num_layers = 1\ncontext = 0\n",
+        "early": "num_layers = 6\n",
+        "first": "",
+    }
+    for name, mark in marks.items():
+        path = write_run(tmp_path / name, "rnn", "softmax" if name == "first" else "bnce") / "config.toml"
+        path.write_text(mark + path.read_text().replace("dropout", f"{layers[name]}dropout"))
+    rows = compare_runs([tmp_path / name for name in marks]).rows
+    labels = ["RNN (softmax)", "RNN (B-NCE), new", "RNN (B-NCE), early", "3-layer RNN (B-NCE)"]
+    assert [row.label for row in rows] == labels
+    assert [row.speedup_over_softmax is None for row in rows] == [False, False, False, True]

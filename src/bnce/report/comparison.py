@@ -16,16 +16,7 @@ from bnce.report.quality import Point, seconds_to_reach, target_perplexity
 from bnce.report.row import Row
 from bnce.report.runs import Run, count, curve, number, printable, read_runs, text
 
-_ARCHITECTURE = (
-    "name",
-    "order",
-    "embedding_size",
-    "hidden_size",
-    "bottleneck_size",
-    "num_layers",
-    "num_heads",
-    "context",
-)
+_ARCHITECTURE = ("name", "order", "embedding_size", "hidden_size", "bottleneck_size", "num_layers", "context")
 _STEP = ("batch_size", "num_steps", "precision")
 
 
@@ -234,7 +225,7 @@ def _with_quality(row: Row, points: Sequence[Point], target: float | None) -> Ro
 def _step_setting(entry: Entry) -> tuple[object, ...]:
     """Name what runs must share for the speeds of their losses to be compared."""
     model, training = entry.run.settings("model"), entry.run.settings("training")
-    sizes = [*(model.get(key) for key in _ARCHITECTURE), *(training.get(key) for key in _STEP)]
+    sizes = [*(model.get(key) or 0 for key in _ARCHITECTURE), *(training.get(key) for key in _STEP)]
     return (*map(str, sizes), entry.row.vocab_size, entry.row.device)
 
 

@@ -36,7 +36,12 @@ def name_model(settings: Mapping[str, Any]) -> ModelName:
     body = BODIES.find(str(settings["name"]))
     ngram = (count(settings, "order") or 0) if "order" in body.sizes else 0
     shown = f"{ngram}-gram {body.shown}" if ngram else body.shown
-    return ModelName(shown, body.family, (BODIES.place(body.name), ngram))
+    num_layers = (count(settings, "num_layers") or 0) if "num_layers" in body.sizes else 0
+    if num_layers == body.num_layers:
+        num_layers = 0  # as it usually has
+    if num_layers:
+        shown = f"{num_layers}-layer {shown}"
+    return ModelName(shown, body.family, (BODIES.place(body.name), ngram or num_layers))
 
 
 def name_loss(settings: Mapping[str, Any]) -> LossName:
