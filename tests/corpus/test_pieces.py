@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,8 @@ TEXT = "".join(f"the lower newer lowest newest naïve wide{'r' * (n % 3)} 東京
 
 @pytest.fixture(scope="module")
 def vocabulary() -> PieceVocabulary:
-    counts = {"the": 90, "lower": 40, "lowest": 30, "newer": 30, "newest": 25, "x<unk>": 50, "東京": 20, "naïve": 9}
+    counts = {"the": 990, "lower": 40, "lowest": 30, "newer": 30, "newest": 25, "東京": 20, "naïve": 9}
+    counts |= {f"{letter}{special}": 9 for letter in "abcdefghxyz" for special in ("<unk>", "</s>")}
     return learn_pieces(list(counts), np.array(list(counts.values())), 300)
 
 
@@ -94,6 +96,18 @@ def test_the_number_of_workers_does_not_matter(tmp_path: Path, source: str) -> N
     for num_workers in (1, 2):
         prepare([source], tmp_path / f"{num_workers}", bpe=True, vocab_size=300, num_workers=num_workers)
     assert files_of(tmp_path / "1") == files_of(tmp_path / "2")
+
+
+def test_pieces_are_learned_from_the_training_text_alone(tmp_path: Path, source: str) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text("quite other words\n" * 99, encoding="utf-8")
+    texts = {"valid": str(other), "test": str(other)}
+    corpus = prepare([source], tmp_path / "corpus", bpe=True, vocab_size=280, normaliser=PLAIN, **texts)
+    counts = Counter(word for word in TEXT.split() if word != "<unk>")
+    words = sorted(counts, key=lambda word: (-counts[word], word))
+    expected = learn_pieces(words, np.array([counts[word] for word in words]), 280)
+    assert corpus.vocabulary == expected
+    assert (corpus.directory / "pieces.json").read_text(encoding="utf-8") == expected.rules
 
 
 def test_a_corpus_of_pieces_spells_the_text(tmp_path: Path, source: str) -> None:
