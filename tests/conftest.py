@@ -33,6 +33,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Let the interpreter clear all of it at its end, or libraries complain of what is left."""
+    gc.unfreeze()
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Name the tests that found no browser at the end of the run, where nobody overlooks it."""
     skipped = [report.nodeid for report in terminalreporter.getreports("skipped") if "browser" in report.keywords]
