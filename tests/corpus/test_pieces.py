@@ -6,6 +6,7 @@ import json
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import END, UNK, Vocabulary, WordIds
 from bnce.errors import UserError
 from bnce.machine.packages import MissingPackageError
+from bnce.text import blocks
 from bnce.text.normalise import Normaliser
 
 PLAIN = Normaliser(lowercase=False, tokens="whitespace", sentences="lines")
@@ -92,10 +94,14 @@ def test_a_large_text_is_learned_from_in_proportion(monkeypatch: pytest.MonkeyPa
     assert [fed.count(f"Ġ{word}") for word in "abc"] == [50, 30, 20]
 
 
-def test_the_number_of_workers_does_not_matter(tmp_path: Path, source: str) -> None:
+def test_blocks_and_workers_do_not_matter(tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = prepare([source], tmp_path / "words", vocab_size=8).directory / "vocab.txt"
+    settings: dict[str, Any] = {"bpe": True, "vocab_size": 300, "known_words": known}
+    prepare([source], tmp_path / "whole", **settings)
+    monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 500)
     for num_workers in (1, 2):
-        prepare([source], tmp_path / f"{num_workers}", bpe=True, vocab_size=300, num_workers=num_workers)
-    assert files_of(tmp_path / "1") == files_of(tmp_path / "2")
+        prepare([source], tmp_path / f"{num_workers}", num_workers=num_workers, **settings)
+        assert files_of(tmp_path / f"{num_workers}") == files_of(tmp_path / "whole")
 
 
 def test_pieces_are_learned_from_the_training_text_alone(tmp_path: Path, source: str) -> None:

@@ -123,7 +123,8 @@ def _run(path: Path) -> dict[str, Any]:
     from bnce.runs.metrics import read_metrics
 
     run = RunDirectory.open(path)
-    record: dict[str, Any] = {"run": str(path), **_network(run.config, len(run.vocabulary))}
+    record: dict[str, Any] = {"run": str(path), "unit": run.vocabulary.unit}
+    record |= _network(run.config, len(run.vocabulary))
     for name in ("summary", "evaluation"):
         file = path / f"{name}.json"
         if file.is_file():
