@@ -6,6 +6,7 @@ Legend: T time steps, B streams, E embedding, D hidden, W words of the context.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -195,3 +196,22 @@ def test_the_context_is_the_chunk_s_unless_set() -> None:
     assert RunConfig(model=dataclasses.replace(CONFIG, context=0), training=training).model.context == 17
     assert RunConfig(model=CONFIG, training=training).model.context == W
     assert RunConfig(training=training).model.context == 0, "others have none"
+
+
+def test_a_long_text_is_read_in_passes_that_need_little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    body_, text = body().eval(), embedded(50)
+    whole, after = body_(text, body_.initial_state(B))
+    longest = []
+    run_after = Block.run_after
+
+    def watched(block: Block, stream_BTD: Tensor, *others: Any) -> Any:
+        longest.append(stream_BTD.shape[1])
+        return run_after(block, stream_BTD, *others)
+
+    monkeypatch.setattr("bnce.models.transformer.LONGEST_PASS", 8)
+    monkeypatch.setattr(Block, "run_after", watched)
+    parts, after_parts = body_(text, body_.initial_state(B))
+    assert max(longest) == 8
+    torch.testing.assert_close(parts, whole)
+    for found, expected in zip(after_parts, after, strict=True):
+        torch.testing.assert_close(found, expected)

@@ -82,7 +82,7 @@ def test_large_states_make_small_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     branch = scorer.branch_states
     monkeypatch.setattr(scorer, "branch_states", lambda *given: widths.append(len(given[2])) or branch(*given))
     keys_and_values = 2 * 2 * model.body.context * 8
-    monkeypatch.setattr(prefixes, "TREE_NUMBERS", 2 * keys_and_values - 1)
+    monkeypatch.setattr("bnce.scoring.scorer.STATE_NUMBERS", 2 * keys_and_values - 1)
     for one, other in zip(score_prefixes(scorer, HYPOTHESES), whole, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
     assert set(widths) == {1}, "two states have more numbers"

@@ -116,3 +116,24 @@ def test_greedy_text_is_the_likeliest_word_by_word(model: LanguageModel) -> None
             if other != UNK
         }
         assert max(log_probs, key=lambda other: log_probs[other]) == word
+
+
+def test_no_more_sentences_side_by_side_than_their_states_have_room(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sentences = [random_ids(length) for length in (7, 7, 6, 5, 3)]
+    expected = SentenceScorer(model).score(sentences)
+    num_asked = []
+    initial_state = model.body.initial_state
+
+    def watched(num_streams: int) -> tuple[torch.Tensor, ...]:
+        num_asked.append(num_streams)
+        return initial_state(num_streams)
+
+    monkeypatch.setattr(model.body, "initial_state", watched)
+    per_state = sum(part.numel() for part in initial_state(1))
+    monkeypatch.setattr("bnce.scoring.scorer.STATE_NUMBERS", 3 * per_state - 1)
+    found = SentenceScorer(model).score(sentences)
+    assert max(num_asked) == 2
+    for some, others in zip(found, expected, strict=True):
+        np.testing.assert_allclose(some, others, rtol=1e-5)

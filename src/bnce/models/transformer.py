@@ -24,6 +24,7 @@ from bnce.config import ModelConfig
 from bnce.machine.precision import sum_dtype
 from bnce.models.body import Body, State
 
+LONGEST_PASS = 256  # words of a text in one pass, or as many as the context has
 WIDENING = 4  # of the layer between two residual streams
 SLOWEST = 10_000.0  # words of the slowest rotation, divided by 2π
 
@@ -77,6 +78,14 @@ class Transformer(Body):
 
     def forward(self, embedded_TBE: Tensor, state: State) -> tuple[Tensor, State]:
         """Run T steps, alone or after the words of a state; the returned state is cut from the graph."""
+        longest = max(self.context, LONGEST_PASS)
+        if state and len(embedded_TBE) > longest:
+            # Each word attends to few, but room is needed for all pairs of words.
+            parts = []
+            for part_TBE in embedded_TBE.split(longest):
+                hidden_TBD, state = self(part_TBE, state)
+                parts.append(hidden_TBD)
+            return torch.cat(parts), state
         stream_BTD = self._enter(embedded_TBE.transpose(0, 1))
         hidden_BTD, after = self._alone(stream_BTD) if not state else self._after(stream_BTD, state)
         return _normed(hidden_BTD).transpose(0, 1), after

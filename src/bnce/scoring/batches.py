@@ -20,7 +20,7 @@ from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
 from bnce.language_model import LanguageModel
 from bnce.machine.precision import float32_products
-from bnce.scoring.scorer import check_ids, refuse_unnormalised
+from bnce.scoring.scorer import check_ids, num_side_by_side, refuse_unnormalised
 
 # Sentences side by side and words in one pass through the network: wider is no faster on a CPU, and fills a GPU.
 PARALLEL = {"cpu": 128, "cuda": 2**12}
@@ -64,7 +64,7 @@ class SentenceScorer:
             refuse_unnormalised(model)
         self.model, self.normalised = model.eval(), normalised
         device = model.embedding.device.type
-        self._num_parallel, self._pass_words = PARALLEL[device], PASS_WORDS[device]
+        self._num_parallel, self._pass_words = num_side_by_side(self.model, PARALLEL[device]), PASS_WORDS[device]
         self._stream = _Stream(model) if carry else None
         self._sample = None if num_checked is None else _Sample(num_checked, seed)
 

@@ -15,12 +15,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bnce.scoring.scorer import Scorer, State, check_ids, gather
+from bnce.scoring.scorer import Scorer, State, check_ids, gather, num_side_by_side
 
 # Sequences in one tree: more keep wider states in memory, fewer share less and leave the network's steps small.
 TREE_SEQUENCES = 4096
-# Numbers in their states, of which a Transformer has some for every word of a history: 512 MiB.
-TREE_NUMBERS = 2**27
 
 Ids = Sequence[int] | NDArray[np.int64]
 IntArray = NDArray[np.int64]
@@ -44,8 +42,7 @@ def score_prefixes(
     `</s>` is a word like any other: give it where it is to be scored. Sequences of one list should be neighbours.
     """
     scores: list[NDArray[np.float64]] = []
-    per_state = sum(part[:, 0].numel() for part in scorer.start_states().recurrent)
-    at_once = max(1, min(TREE_SEQUENCES, TREE_NUMBERS // max(1, per_state)))
+    at_once = num_side_by_side(scorer.model, TREE_SEQUENCES)
     for begin in range(0, len(sequences), at_once):
         part = slice(begin, begin + at_once)
         scores += _score_tree(scorer, sequences[part], normalised, None if after is None else after[part])

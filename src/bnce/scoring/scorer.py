@@ -28,6 +28,16 @@ PASS_WORDS = 2**12
 Words = Tensor | Sequence[int] | Sequence[Sequence[int]]
 
 
+# Numbers in the states of texts side by side: a Transformer has some for every word of its context. 512 MiB.
+STATE_NUMBERS = 2**27
+
+
+def num_side_by_side(model: LanguageModel, most: int) -> int:
+    """Say how many texts may go through the network side by side, so that their states fit into memory."""
+    per_state = sum(part.numel() for part in model.initial_state(1))
+    return max(1, min(most, STATE_NUMBERS // max(1, per_state)))
+
+
 class States:
     """B histories side by side: what the network needs to go on from each, and the hidden layer it has come to."""
 
