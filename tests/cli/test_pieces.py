@@ -197,7 +197,10 @@ def test_words_and_pieces_stand_in_one_mixture(
 ) -> None:
     write_mixture(place / "mix.toml", [pieced, trained], [0.5, 0.5])
     record = bnce("evaluate", place / "mix.toml", "--text", texts / "test.txt", "--json").json
-    assert record["vocabularies_differ"] is False
+    assert (record["vocabularies_differ"], record["has_pieces"]) == (False, True)
+    printed = bnce("evaluate", place / "mix.toml", "--text", texts / "test.txt").stdout
+    assert "sum to more than 1" in printed
+    assert "all words sum to 1" not in printed
     assert record["ppl_f"] < max(part["ppl_f"] for part in record["components"])
     of_split = bnce("evaluate", place / "mix.toml", "--json").json
     assert of_split["ppl_f"] == pytest.approx(record["ppl_f"], rel=1e-5)

@@ -65,8 +65,13 @@ def describe_mixture(record: dict[str, Any], name: str) -> None:
             "  The models know different words. A word that one of them does not know gets the probability of its "
             "<unk>, which is too high: probabilities sum to more than 1."
         )
-    elif is_mixture:
+    elif is_mixture and not record["has_pieces"]:
         stdout.print("  PPLf: the probabilities of all words sum to 1")
+    if is_mixture and record["has_pieces"]:
+        stdout.print(
+            "  A run over pieces gives the end of a word its probability only with the first piece of the next word: "
+            "probabilities of all words sum to more than 1, and PPLf is a little too low."
+        )
     if record["ppl_n"] is not None:
         stdout.print(f"  PPLn is {MAY_EXCEED}")
 

@@ -24,6 +24,7 @@ from bnce.errors import UserError
 from bnce.evaluation.perplexity import perplexity
 from bnce.scoring.mixture import MixtureModel, mix
 from bnce.scoring.model import Model, Words, sentence_blocks
+from bnce.scoring.piece_model import PieceModel
 from bnce.scoring.scored import Floats, WordScores
 
 # EM goes on until no weights at all could gain more than this, in nats a word.
@@ -188,5 +189,6 @@ def evaluate_sentences(
         "num_sentences": num_sentences,
         "context": "sentence",
         "vocabularies_differ": vocabularies_differ,
+        "has_pieces": any(isinstance(part, PieceModel) for part in components_of(model)),
         "components": parts,
     }
