@@ -187,8 +187,7 @@ class Bodies:
 
     def chosen(self, side: str) -> Settings:
         """Give the settings that a search has found; the ReLu-LSTM has its recipe's, which were searched before."""
-        lines = [line for line in self.lines if line["side"] == side and line["size"] == SIZE and line["valid"]]
-        lines = [line for line in lines if line["seed"] == 1 and line["epochs"] == 1]
+        lines = [line for line in self.lines if line["stage"] == "search" and line["side"] == side and line["valid"]]
         if not lines:
             raise SystemExit(f"There is no search of {side} in {self.given.out}: add --search.")
         settings: Settings = min(lines, key=lambda line: line["valid"]["ppl_f"])["settings"]
