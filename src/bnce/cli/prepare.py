@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 BPE = "bpe"
-BPE_HELP = " bpe: the default, with --bpe."
+BPE_HELP = " bpe: find words as by default and cut them into pieces (--bpe)."
 
 
 def prepare(

@@ -220,8 +220,7 @@ def _summarise(
     total_f, total_n = float(log_prob_f_N.sum()), float(log_prob_n_N.sum())
     ppl_f, ppl_f_word = _perplexity(log_prob_f_N), perplexity(total_f, num_words)
     assert ppl_f is not None  # a text without tokens is refused
-    # Its first piece may be the last one of a word that began before it.
-    ppl_f_word = ppl_f if ppl_f_word is None else ppl_f_word
+    assert ppl_f_word is not None  # and every text begins with a word
     # A model that blew up still gets its perplexity, which is not finite either; a histogram needs numbers.
     counts, edges = np.histogram(normaliser_N[normaliser_N.isfinite()].numpy(), bins=HISTOGRAM_BINS)
     before, seen = num_read_before(model), num_words_seen(model) or sys.maxsize
