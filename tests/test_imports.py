@@ -75,6 +75,7 @@ ROOM_ORDERS = {
     "corpus": [
         "vocabulary",
         "pieces",
+        "piece_learning",
         "meter",
         "manifest",
         "store",

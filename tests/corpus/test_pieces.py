@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bnce.corpus import pieces as pieces_module
-from bnce.corpus.pieces import MIN_PIECES, PieceVocabulary, learn_pieces, read_pieces
+from bnce.corpus import piece_learning
+from bnce.corpus.piece_learning import MIN_PIECES, learn_pieces
+from bnce.corpus.pieces import PieceVocabulary, read_pieces
 from bnce.corpus.prepare import encode_text, prepare
 from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import END, UNK, Vocabulary, WordIds
@@ -89,8 +90,8 @@ def test_numbers_of_words_become_ids() -> None:
 
 
 def test_a_large_text_is_learned_from_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces_module, "MAX_LEARNED_WORDS", 100)
-    fed = "".join(pieces_module._feed(["a", "b", "c"], np.array([5000, 3000, 2000]))).split()
+    monkeypatch.setattr(piece_learning, "MAX_LEARNED_WORDS", 100)
+    fed = "".join(piece_learning._feed(["a", "b", "c"], np.array([5000, 3000, 2000]))).split()
     assert [fed.count(f"Ġ{word}") for word in "abc"] == [50, 30, 20]
 
 

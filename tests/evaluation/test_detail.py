@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from small_corpus import VOCAB_SIZE, random_ids, small_model
 
-from bnce.corpus.pieces import learn_pieces
+from bnce.corpus.piece_learning import learn_pieces
 from bnce.corpus.vocabulary import END, UNK
 from bnce.evaluation.detail import (
     MAX_SHOWN_WORDS,

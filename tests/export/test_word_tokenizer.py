@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from bnce.corpus.pieces import learn_pieces
+from bnce.corpus.piece_learning import learn_pieces
 from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
 from bnce.errors import UserError
 from bnce.export.word_tokenizer import build_tokenizer

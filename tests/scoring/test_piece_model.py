@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from small_corpus import small_model
 
-from bnce.corpus.pieces import PieceVocabulary, learn_pieces
+from bnce.corpus.piece_learning import learn_pieces
+from bnce.corpus.pieces import PieceVocabulary
 from bnce.corpus.vocabulary import END, UNK, Vocabulary
 from bnce.errors import UserError
 from bnce.rescoring.pyctcdecode import DecoderLanguageModel

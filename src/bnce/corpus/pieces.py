@@ -14,8 +14,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary, WordIds
-from bnce.errors import UserError, argument
+from bnce.errors import UserError
 from bnce.files import write_text
 from bnce.machine.packages import missing
 
 PIECES_FILE = "pieces.json"
 KNOWN_WORDS_FILE = "known_words.txt"
 PIECES_FILES = (PIECES_FILE, KNOWN_WORDS_FILE)
-DEFAULT_SIZE = 2**15
-# The specials, and a piece for every byte.
-MIN_PIECES = len(SPECIALS) + 256
 BLANK = "Ġ"
 
-# Words that pieces are learned from: of a larger text as many as are fair. To read these takes seconds.
-MAX_LEARNED_WORDS = 2**24
-# Different words among them: the rarest of more than a million decide nothing.
-MAX_LEARNED_TYPES = 2**20
-_FED_CHARACTERS = 2**16
 _CACHED_WORDS = 2**18
 
 
@@ -132,7 +123,7 @@ class PieceVocabulary(Vocabulary):
         if word.split() != [word] or (self.known is not None and word not in self.known):
             return [UNK]
         # The model alone: what the library does with a whole text before it takes four times as long.
-        return [token.id for token in self._model.tokenize(_letters(word))]
+        return [token.id for token in self._model.tokenize(letters(word))]
 
 
 def read_vocabulary(directory: Path) -> Vocabulary:
@@ -157,97 +148,8 @@ def read_rules(path: Path) -> str:
         raise UserError(f"'{path}' cannot be read ({error}): give a {PIECES_FILE} from 'bnce prepare'.") from error
 
 
-def check_size(size: int) -> None:
-    """Refuse too few pieces, and pieces without the package that cuts words into them, before any text is read."""
-    if size < MIN_PIECES:
-        raise UserError(
-            f"A vocabulary of {size} pieces is too small: give {argument('vocab_size')} {MIN_PIECES} or more, since "
-            f"each of the 256 bytes, {' and '.join(SPECIALS)} is a piece."
-        )
-    _need_tokenizers()
-
-
-def learn_pieces(
-    words: Sequence[str], counts: NDArray[np.int64], size: int, known: Vocabulary | None = None
-) -> PieceVocabulary:
-    """Learn `size` pieces, the specials included, from words and how often each occurs; the most frequent come first.
-
-    The same words and counts give the same bytes. A text that has fewer pieces gives fewer.
-    """
-    tokenizers = _need_tokenizers()
-    if known is not None:
-        kept = np.array([word in known for word in words], dtype=bool)
-        words, counts = list(itertools.compress(words, kept)), counts[kept]
-    learning = tokenizers.Tokenizer(tokenizers.models.BPE())
-    learning.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=size - len(SPECIALS), initial_alphabet=_alphabet(), show_progress=False
-    )
-    learning.train_from_iterator(_feed(words, counts), trainer)
-    merges = _without_specials(json.loads(learning.to_str())["model"]["merges"])
-    pieces = [*_alphabet(), *map("".join, merges)]
-    first = _assemble(pieces, merges, None)
-    found = first.encode_each(words)
-    weight_V = np.bincount(found.ids, weights=np.repeat(counts, found.lengths), minlength=len(first))[len(SPECIALS) :]
-    # Noise by Zipf's law takes ids for ranks.
-    by_count = np.argsort(-weight_V, kind="stable")
-    return _assemble([pieces[place] for place in by_count], merges, known)
-
-
-def _assemble(pieces: Sequence[str], merges: Sequence[tuple[str, str]], known: Vocabulary | None) -> PieceVocabulary:
-    every = [*SPECIALS, *pieces]
-    model = _need_tokenizers().models.BPE({piece: number for number, piece in enumerate(every)}, list(merges))
-    return PieceVocabulary(every, _tokenizer(model).to_str(pretty=True) + "\n", known)
-
-
-def _without_specials(merges: Iterable[Sequence[str]]) -> list[tuple[str, str]]:
-    """Leave out what would spell a special word, as text such as x</s> can, and what is made of that."""
-    known = set(_alphabet())
-    kept = []
-    for left, right in merges:
-        if left in known and right in known and left + right not in SPECIALS:
-            known.add(left + right)
-            kept.append((left, right))
-    return kept
-
-
-def _feed(words: Sequence[str], counts: NDArray[np.int64]) -> Iterator[str]:
-    """Yield words in letters, each as often as it occurs; of very many every n-th, so that none is favoured."""
-    total = int(counts.sum())
-    if total > MAX_LEARNED_WORDS:
-        counts = np.diff(np.cumsum(counts) * MAX_LEARNED_WORDS // total, prepend=0)
-    waiting: list[str] = []
-    num_characters = 0
-    for word, count in zip(words, counts.tolist(), strict=True):
-        spelt = f" {_letters(word)}"
-        while count:
-            num_repeats = min(count, 1 + _FED_CHARACTERS // len(spelt))
-            waiting.append(spelt * num_repeats)
-            num_characters += num_repeats * len(spelt)
-            count -= num_repeats
-            if num_characters >= _FED_CHARACTERS:
-                yield "".join(waiting)
-                waiting, num_characters = [], 0
-    yield "".join(waiting)
-
-
-def _tokenizer(model: Any) -> Any:
-    """Make a tokenizer of a text that is already words and single blanks, with a blank before the first word."""
-    tokenizers = _need_tokenizers()
-    made = tokenizers.Tokenizer(model)
-    # Words stay apart: a text is cut before every blank.
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
-        [
-            tokenizers.pre_tokenizers.Split(" ", "merged_with_next"),
-            tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    made.decoder = tokenizers.decoders.ByteLevel()
-    return made
-
-
 def _open_tokenizer(rules: str, source: str) -> Any:
-    library = _need_tokenizers()
+    library = need_tokenizers()
     try:
         return library.Tokenizer.from_str(rules)
     except Exception as error:  # the library has no other class for it
@@ -256,7 +158,8 @@ def _open_tokenizer(rules: str, source: str) -> Any:
         ) from error
 
 
-def _need_tokenizers() -> Any:
+def need_tokenizers() -> Any:
+    """Give the library that cuts words, or say which extra brings it."""
     try:
         import tokenizers
     except ModuleNotFoundError as error:
@@ -272,7 +175,8 @@ def _byte_of_letter() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
 
 
-def _alphabet() -> list[str]:
+def alphabet() -> list[str]:
+    """List the letters that stand for the 256 bytes."""
     return sorted(_byte_of_letter())
 
 
@@ -281,11 +185,11 @@ def _letter_of_byte() -> dict[int, str]:
     return {byte: letter for letter, byte in _byte_of_letter().items()}
 
 
-def _letters(word: str) -> str:
+def letters(word: str) -> str:
     """Write a word and the blank before it in letters that stand for bytes."""
     return BLANK + word.encode("utf-8", "replace").decode("latin-1").translate(_letter_of_byte())
 
 
 def _text(spelt: str) -> str:
-    letters = _byte_of_letter()
-    return bytes(letters[letter] for letter in spelt).decode("utf-8", "replace").removeprefix(" ")
+    byte_of = _byte_of_letter()
+    return bytes(byte_of[letter] for letter in spelt).decode("utf-8", "replace").removeprefix(" ")

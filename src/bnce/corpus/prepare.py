@@ -22,7 +22,8 @@ from bnce.corpus.encoding import NumberedWords, Numbering, StoredBlock, describe
 from bnce.corpus.manifest import SPLITS, SplitStatistics, sum_statistics
 from bnce.corpus.meter import Meter, Progress
 from bnce.corpus.numbering import MARKS, number_block
-from bnce.corpus.pieces import DEFAULT_SIZE, MAX_LEARNED_TYPES, check_size, learn_pieces, read_pieces
+from bnce.corpus.piece_learning import DEFAULT_SIZE, MAX_LEARNED_TYPES, check_size, learn_pieces
+from bnce.corpus.pieces import read_pieces
 from bnce.corpus.rare_words import train_spelling
 from bnce.corpus.sharing import check_shared, deal_out, see_files
 from bnce.corpus.store import Corpus, Ids
