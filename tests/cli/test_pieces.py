@@ -113,6 +113,8 @@ def test_a_stopped_run_goes_on(piece_corpus: Path, place: Path, bnce: Command) -
     whole = bnce("train", "wiki", *options, "--set", "training.epochs=2", "--out", place / "whole", "--json").json
     bnce("train", "wiki", *options, "--out", place / "parts")
     resumed = bnce("train", "--resume", "--out", place / "parts", "--set", "training.epochs=2", "--json").json
+    assert (resumed["status"], resumed["step"]) == (whole["status"], whole["step"]) == ("finished", whole["step"])
+    assert resumed["unit"] == "piece"
     assert resumed["test"]["num_words"] == whole["test"]["num_words"]
     assert (place / "parts" / "pieces.json").read_bytes() == (piece_corpus / "pieces.json").read_bytes()
 
@@ -134,6 +136,23 @@ def test_a_run_whose_pieces_changed_is_refused(pieced: Path, place: Path, bnce: 
     assert f"{name} changed after" in outcome.stdout
     (copy / name).unlink()
     assert f"{name} changed after model.safetensors was written" in refused("evaluate", copy)
+
+
+@pytest.mark.parametrize("name", ["pieces.json", "known_words.txt"])
+def test_a_corpus_whose_pieces_changed_is_refused(
+    piece_corpus: Path, place: Path, bnce: Command, refused, name: str
+) -> None:
+    copy = place / "corpus"
+    shutil.copytree(piece_corpus, copy)
+    assert bnce("doctor", copy).status == 0
+    with open(copy / name, "a", encoding="utf-8") as file:
+        file.write("\n")
+    outcome = bnce("doctor", copy)
+    assert outcome.status != 0
+    assert f"{name} has changed since it was written" in outcome.stdout
+    assert f"{name} has changed since it was written" in refused(
+        "train", "wiki", "--corpus", copy, "--out", place / "r"
+    )
 
 
 def test_a_corpus_of_words_is_refused(pieced: Path, corpus: Path, refused) -> None:
