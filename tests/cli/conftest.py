@@ -15,6 +15,7 @@ from small_corpus import VOCAB_SIZE
 
 from bnce.cli import app, main
 
+NUM_PIECES = 280
 SMALL = [
     "model.embedding_size=6",
     "model.hidden_size=8",
@@ -129,4 +130,25 @@ def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     # At the recipe's rate, 0.04, none of its seven units is active after frequent words such as "ba", so that context
     # makes no difference to the short texts of these tests; to longer ones it does.
     app(["train", "wiki", *options, *settings("optimiser.learning_rate=0.01")], standalone_mode=False)
+    return out
+
+
+@pytest.fixture(scope="session")
+def piece_corpus(texts: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give the corpus of pieces of the same texts, with the same words unknown."""
+    out = tmp_path_factory.mktemp("corpora") / "pieces"
+    valid, test = (str(texts / f"{name}.txt") for name in ("valid", "test"))
+    options = ["--out", str(out), "--tokens", "bpe", "--vocab-size", str(NUM_PIECES), "--valid", valid, "--test", test]
+    options += ["--known-words", str(corpus / "vocab.txt"), "--workers", "1"]
+    app(["prepare", str(texts / "train.txt"), *options], standalone_mode=False)
+    return out
+
+
+@pytest.fixture(scope="session")
+def pieced(piece_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a run over the pieces; nobody may change it."""
+    out = tmp_path_factory.mktemp("runs") / "pieces"
+    options = ["--corpus", str(piece_corpus), "--model", "relu-lstm", "--loss", "bnce", "--out", str(out)]
+    options += ["--device", "cpu", *settings("optimiser.learning_rate=0.01")]
+    app(["train", "wiki", *options], standalone_mode=False)
     return out

@@ -13,7 +13,6 @@ import pytest
 import torch
 from small_corpus import VOCAB_SIZE
 
-from bnce.cli import app
 from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import END
 from bnce.runs.directory import RunDirectory
@@ -21,31 +20,8 @@ from bnce.runs.model_file import load_model
 from bnce.scoring.loading import write_mixture
 from bnce.scoring.run_model import load_run
 
-from .conftest import Command, settings
+from .conftest import NUM_PIECES, Command, settings
 from .server_process import serving
-
-NUM_PIECES = 280
-
-
-@pytest.fixture(scope="session")
-def piece_corpus(texts: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the corpus of pieces of the same texts, with the same words unknown."""
-    out = tmp_path_factory.mktemp("corpora") / "pieces"
-    valid, test = (str(texts / f"{name}.txt") for name in ("valid", "test"))
-    options = ["--out", str(out), "--tokens", "bpe", "--vocab-size", str(NUM_PIECES), "--valid", valid, "--test", test]
-    options += ["--known-words", str(corpus / "vocab.txt"), "--workers", "1"]
-    app(["prepare", str(texts / "train.txt"), *options], standalone_mode=False)
-    return out
-
-
-@pytest.fixture(scope="session")
-def pieced(piece_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a run over the pieces; nobody may change it."""
-    out = tmp_path_factory.mktemp("runs") / "pieces"
-    options = ["--corpus", str(piece_corpus), "--model", "relu-lstm", "--loss", "bnce", "--out", str(out)]
-    options += ["--device", "cpu", *settings("optimiser.learning_rate=0.01")]
-    app(["train", "wiki", *options], standalone_mode=False)
-    return out
 
 
 def log_probs(run: Path, ids: np.ndarray) -> np.ndarray:
