@@ -18,8 +18,9 @@ QUICK = ["--rounds", "2", "--repeats", "1", "--chunks", "2", "--device", "cpu"]
 
 @pytest.mark.parametrize(("what", "num_rows"), [("calls", 2 * 4), ("linear", 2 * 3), ("tables", 2)])
 def test_every_table_is_written_as_it_is_printed(
-    what: str, num_rows: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    what: str, num_rows: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(layer, "ROUND_SECONDS", 0.002)
     layer.main([what, *SMALL, *QUICK, "--out", str(tmp_path)])
     written = (tmp_path / f"layer-{what}-cpu.md").read_text(encoding="utf-8")
     assert capsys.readouterr().out == written
