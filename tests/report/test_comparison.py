@@ -8,6 +8,8 @@ import pytest
 
 from bnce.errors import UserError
 from bnce.report.comparison import compare_runs
+from bnce.report.plots import curve_per_word
+from bnce.report.runs import curve
 
 
 def test_models_and_losses_in_the_papers_order(tmp_path, write_run):
@@ -315,6 +317,21 @@ def test_words_and_pieces_stand_in_one_table(tmp_path, write_run):
     # The unknown words are those of the words, not of the pieces.
     assert by_name["few"].oov_share == by_name["words"].oov_share
     assert any("Perplexities are per word" in statement for statement in comparison.conditions.statements)
+
+
+def test_curves_of_pieces_are_per_word(tmp_path, write_run):
+    path = write_run(tmp_path / "pieces", summary={"unit": "piece"}, evaluation=piece_figures())
+    (entry,) = compare_runs([path]).entries
+    points = curve(entry.run, "tokens", "ppl_f")
+    assert points
+    found = curve_per_word(entry, "tokens", "ppl_f")
+    assert [x for x, _ in found] == pytest.approx([x * 8 / 9 for x, _ in points])
+    assert [y for _, y in found] == pytest.approx([y ** (9 / 8) for _, y in points])
+    (entry,) = compare_runs([write_run(tmp_path / "words")]).entries
+    for found, point in zip(
+        curve_per_word(entry, "seconds", "ppl_f"), curve(entry.run, "seconds", "ppl_f"), strict=True
+    ):
+        assert found == pytest.approx(point)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 # Runs of one loss share its colour and differ by marker: matplotlib's name, and the sign in the legend.
 MARKERS = (("o", "●"), ("s", "■"), ("^", "▲"), ("D", "◆"), ("v", "▼"), ("P", "✚"), ("X", "✖"), ("*", "★"))
 
+MAX_LOG = 700.0  # of a perplexity: exp of more is no number
 _MAX_MARKERS = 12  # on a curve
 _MAX_LETTERS = 60  # of a name above its bar
 
@@ -130,11 +132,19 @@ def make_plot(
     return Plot(name, heading, caption, svg, tuple(entry for entry, _ in marked) if has_legend else ())
 
 
+def curve_per_word(entry: Entry, key: str, ppl: str) -> list[tuple[float, float]]:
+    """Read a curve; where tokens are pieces, count words and take the perplexity per word."""
+    ratio = entry.row.tokens_per_word
+    points = ((x / ratio if key == "tokens" else x, ratio * math.log(y)) for x, y in curve(entry.run, key, ppl))
+    return [(x, math.exp(log_y)) for x, log_y in points if log_y < MAX_LOG]
+
+
 def _draw_curves(marked: Sequence[Marked], key: str, label: str) -> Figure:
     figure, axes = new_axes()
+    unit = "word" if any(entry.row.unit == "piece" for entry, _ in marked) else "token"
     for entry, marker in marked:
         for ppl, style in (("ppl_f", "-"), ("ppl_n", "--")):
-            if points := curve(entry.run, key, ppl):
+            if points := curve_per_word(entry, key, ppl):
                 axes.plot(
                     *zip(*points, strict=True),
                     linestyle=style,
@@ -143,7 +153,7 @@ def _draw_curves(marked: Sequence[Marked], key: str, label: str) -> Figure:
                     markevery=max(1, len(points) // _MAX_MARKERS),
                 )
     axes.set_xlabel(label)
-    axes.set_ylabel("perplexity per token (log scale)")
+    axes.set_ylabel(f"perplexity per {unit} (log scale)")
     axes.xaxis.set_major_formatter(numbers.axis)
     make_logarithmic(axes, "y")
     if key == "seconds":

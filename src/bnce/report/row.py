@@ -61,11 +61,14 @@ class Row:
         return f"{self.label}{' (valid)' if self.split == 'valid' else ''}{' †' if not self.comparable else ''}"
 
     @property
+    def tokens_per_word(self) -> float:
+        """Pieces per word of the evaluated text, where tokens are pieces; else 1."""
+        return self.num_tokens / self.num_words if self.num_words and self.num_tokens else 1.0
+
+    @property
     def true_words_per_second(self) -> float | None:
         """The training speed in words where tokens are pieces, too, by the pieces per word of the evaluated text."""
-        if self.words_per_second is None or not self.num_words or not self.num_tokens:
-            return self.words_per_second
-        return self.words_per_second * self.num_words / self.num_tokens
+        return None if self.words_per_second is None else self.words_per_second / self.tokens_per_word
 
     def as_record(self) -> dict[str, Any]:
         """The fields by name, in the order they are declared."""
