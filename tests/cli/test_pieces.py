@@ -80,8 +80,19 @@ def test_training_says_that_validation_is_per_piece(piece_corpus: Path, place: P
     outcome = bnce("train", "wiki", *options, "--device", "cpu", *settings())
     assert outcome.status == 0
     assert " per piece, " in outcome.stderr
-    assert "pieces/s" in outcome.stderr
     assert "pieces in " in outcome.stdout
+    statistics = Corpus.open(piece_corpus).statistics["train"]
+    summary = json.loads((place / "run" / "summary.json").read_text())
+    assert summary["tokens_per_word"] == pytest.approx(statistics.num_tokens / statistics.num_words)
+    assert summary["tokens_per_word"] > 1
+    in_words = summary["tokens"] / summary["tokens_per_word"] / summary["train_seconds"]
+    assert summary["words_per_second"] == pytest.approx(in_words, rel=0.01)
+
+
+def test_a_text_whose_words_are_single_pieces_is_still_of_pieces(pieced: Path, bnce: Command) -> None:
+    outcome = bnce("evaluate", pieced, "--max-words", "1", "--device", "cpu")
+    assert "words in " in outcome.stdout
+    assert "per word or piece" in outcome.stdout
 
 
 def test_a_stopped_run_goes_on(piece_corpus: Path, place: Path, bnce: Command) -> None:

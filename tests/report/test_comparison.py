@@ -312,20 +312,19 @@ def test_words_and_pieces_stand_in_one_table(tmp_path, write_run):
     assert (by_name["words"].ppl_n_word, by_name["words"].ppl_f_word) == (87.6, 82.5)
     assert (by_name["few"].ppl_n_word, by_name["few"].ppl_f_word, by_name["few"].bits_per_byte) == (91.0, 90.0, 1.25)
     assert by_name["few"].label == "RNN (B-NCE), pieces, few"
-    assert by_name["few"].true_words_per_second == pytest.approx(43.7e3 * 8 / 9)
-    assert by_name["words"].true_words_per_second == by_name["words"].words_per_second
+    assert by_name["few"].words_per_second == by_name["words"].words_per_second == 43.7e3, "summaries count words"
     # The unknown words are those of the words, not of the pieces.
     assert by_name["few"].oov_share == by_name["words"].oov_share
     assert any("Perplexities are per word" in statement for statement in comparison.conditions.statements)
 
 
 def test_curves_of_pieces_are_per_word(tmp_path, write_run):
-    path = write_run(tmp_path / "pieces", summary={"unit": "piece"}, evaluation=piece_figures())
+    path = write_run(tmp_path / "pieces", summary={"unit": "piece", "tokens_per_word": 1.5}, evaluation=piece_figures())
     (entry,) = compare_runs([path]).entries
     points = curve(entry.run, "tokens", "ppl_f")
     assert points
     found = curve_per_word(entry, "tokens", "ppl_f")
-    assert [x for x, _ in found] == pytest.approx([x * 8 / 9 for x, _ in points])
+    assert [x for x, _ in found] == pytest.approx([x / 1.5 for x, _ in points])
     assert [y for _, y in found] == pytest.approx([y ** (9 / 8) for _, y in points])
     (entry,) = compare_runs([write_run(tmp_path / "words")]).entries
     for found, point in zip(

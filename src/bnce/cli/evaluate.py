@@ -122,16 +122,16 @@ def evaluate(
     if as_json:
         print_json(record if detail else without_detail(record))
     else:
-        describe(record, name)
+        describe(record, name, opened.vocabulary.unit)
         if detail:
             describe_detail(record["detail"])
 
 
-def describe(record: Mapping[str, Any], name: str) -> None:
+def describe(record: Mapping[str, Any], name: str, unit: str) -> None:
     """Print an evaluation with its units and conditions."""
     num_words = record.get("num_words", record["num_tokens"])
     rate = record["num_oov"] / max(1, num_words - record["num_sentences"])
-    of_pieces = num_words != record["num_tokens"]
+    of_pieces = unit == "piece"
     counted = f"{num_words:,} words in {record['num_tokens']:,} pieces" if of_pieces else f"{num_words:,} tokens"
     stdout.print(
         f"{escape(name)}: {counted}, {record['num_sentences']:,} of them </s>, "

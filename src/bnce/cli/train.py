@@ -179,7 +179,7 @@ def _print_results(record: dict[str, Any]) -> None:
     units = f"{record['unit']}s"
     stdout.print(
         f"{record['run']}: {record['tokens']:,} {units} in {record['train_seconds']:.1f} s of training{startup}, "
-        f"{record['words_per_second']:,.0f} {units}/s on {record['device']}; {record['num_parameters']:,} parameters",
+        f"{record['words_per_second']:,.0f} words/s on {record['device']}; {record['num_parameters']:,} parameters",
         markup=False,
     )
     if record["stopped_early"]:
@@ -187,4 +187,4 @@ def _print_results(record: dict[str, Any]) -> None:
     if "test" in record:
         from bnce.cli.evaluate import describe
 
-        describe(record["test"], "test")
+        describe(record["test"], "test", record["unit"])

@@ -97,9 +97,9 @@ def _statements(conditions: Conditions, rows: Sequence[Row], runs: Sequence[Run]
     ]
     if has_pieces:
         statements.append(
-            "Rows with 'pieces' predict pieces of words: a word has the probability of all its pieces. TS and plots of "
-            "validation are per word, by the pieces per word of the evaluated text. Bits per byte use the full softmax "
-            "and leave out what spelling <unk> would cost."
+            "Rows with 'pieces' predict pieces of words: a word has the probability of all its pieces. Validation "
+            "perplexities in plots are per word, by the pieces per word of the evaluated text. Bits per byte use the "
+            "full softmax and leave out what spelling <unk> would cost."
         )
     if "valid" in conditions.splits:
         statements.append("(valid): not evaluated on test yet; the figures are the last ones on validation.")

@@ -16,7 +16,7 @@ from bnce.report.comparison import Comparison, Entry
 from bnce.report.drawing import HEIGHT, INK, inline_svg, make_logarithmic, new_axes, page_style
 from bnce.report.names import ModelName
 from bnce.report.quality import MARGIN
-from bnce.report.runs import curve
+from bnce.report.runs import curve, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -134,8 +134,8 @@ def make_plot(
 
 def curve_per_word(entry: Entry, key: str, ppl: str) -> list[tuple[float, float]]:
     """Read a curve; where tokens are pieces, count words and take the perplexity per word."""
-    ratio = entry.row.tokens_per_word
-    points = ((x / ratio if key == "tokens" else x, ratio * math.log(y)) for x, y in curve(entry.run, key, ppl))
+    ratio, in_train = entry.row.tokens_per_word, number(entry.run.summary, "tokens_per_word") or 1.0
+    points = ((x / in_train if key == "tokens" else x, ratio * math.log(y)) for x, y in curve(entry.run, key, ppl))
     return [(x, math.exp(log_y)) for x, log_y in points if log_y < MAX_LOG]
 
 

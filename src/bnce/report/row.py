@@ -65,11 +65,6 @@ class Row:
         """Pieces per word of the evaluated text, where tokens are pieces; else 1."""
         return self.num_tokens / self.num_words if self.num_words and self.num_tokens else 1.0
 
-    @property
-    def true_words_per_second(self) -> float | None:
-        """The training speed in words where tokens are pieces, too, by the pieces per word of the evaluated text."""
-        return None if self.words_per_second is None else self.words_per_second / self.tokens_per_word
-
     def as_record(self) -> dict[str, Any]:
         """The fields by name, in the order they are declared."""
         return dataclasses.asdict(self)

@@ -78,6 +78,8 @@ class Trainer:
         self.loss = LOSSES.find(self.config.loss.name)
         if self.loss.merges_targets:
             self.model.output.set_form(max_distinct_targets=self.together.max_distinct_targets(self.streams))
+        train = corpus.statistics["train"]
+        self.tokens_per_word = train.num_tokens / train.num_words  # 1, unless tokens are pieces
         self.valid_ids = corpus.split("valid")[: training.max_valid_tokens or None]
         self.total_steps = training.epochs * len(self.streams)
         self.schedule = Schedule(self.config.optimiser, self.total_steps)
@@ -288,7 +290,7 @@ class Trainer:
             "epoch": self.progress.step / len(self.streams),
             "tokens": self.progress.tokens,
             "seconds": self.clock.seconds,
-            "words_per_second": self.clock.recent_words_per_second,
+            "words_per_second": self.clock.recent_words_per_second / self.tokens_per_word,
             "loss": self._mean_loss(),
             "ppl_n": result.ppl_n,
             "ppl_f": result.ppl_f,
