@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bnce.corpus import piece_learning
-from bnce.corpus.piece_learning import MIN_PIECES, learn_pieces
+from bnce.corpus.piece_learning import MAX_PIECE_LETTERS, MIN_PIECES, learn_pieces
 from bnce.corpus.pieces import PieceVocabulary, read_pieces
 from bnce.corpus.prepare import encode_text, prepare
 from bnce.corpus.store import Corpus
@@ -226,3 +226,10 @@ def test_a_missing_package_is_named(tmp_path: Path, source: str, monkeypatch: py
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(MissingPackageError, match=r"needs the package 'tokenizers'.*bnce\[train\]"):
         prepare([source], tmp_path / "corpus", bpe=True)
+
+
+def test_very_long_words_are_no_pieces() -> None:
+    words = ["x" * 30_000 + str(number) for number in range(5)]
+    pieces = learn_pieces([*words, "the"], np.array([3] * 5 + [9]), 300)
+    assert max(map(len, pieces.words)) <= MAX_PIECE_LETTERS
+    assert pieces.spell(pieces.encode([words[0], "the"]).tolist()) == [words[0], "the"]

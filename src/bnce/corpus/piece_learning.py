@@ -22,6 +22,9 @@ MIN_PIECES = len(SPECIALS) + 256
 MAX_LEARNED_WORDS = 2**24
 # Different words among them: the rarest of more than a million decide nothing.
 MAX_LEARNED_TYPES = 2**20
+# Of a word: what is longer is hardly one, and takes a long time to learn from.
+MAX_LEARNED_LETTERS = 2**10
+MAX_PIECE_LETTERS = 2**8
 _FED_CHARACTERS = 2**16
 
 
@@ -49,7 +52,10 @@ def learn_pieces(
     learning = tokenizers.Tokenizer(tokenizers.models.BPE())
     learning.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=size - len(SPECIALS), initial_alphabet=alphabet(), show_progress=False
+        vocab_size=size - len(SPECIALS),
+        initial_alphabet=alphabet(),
+        show_progress=False,
+        max_token_length=MAX_PIECE_LETTERS,
     )
     learning.train_from_iterator(_feed(words, counts), trainer)
     merges = _without_specials(json.loads(learning.to_str())["model"]["merges"])
@@ -87,7 +93,7 @@ def _feed(words: Sequence[str], counts: NDArray[np.int64]) -> Iterator[str]:
     waiting: list[str] = []
     num_characters = 0
     for word, count in zip(words, counts.tolist(), strict=True):
-        spelt = f" {letters(word)}"
+        spelt = f" {letters(word)[:MAX_LEARNED_LETTERS]}"
         while count:
             num_repeats = min(count, 1 + _FED_CHARACTERS // len(spelt))
             waiting.append(spelt * num_repeats)

@@ -182,7 +182,8 @@ def _check_config(path: Path) -> str:
 
 
 def _check_words(path: Path) -> str:
-    return f"{len(Vocabulary.read(path / VOCABULARY_FILE)):,} words"
+    unit = "pieces" if (path / PIECES_FILE).is_file() else "words"
+    return f"{len(Vocabulary.read(path / VOCABULARY_FILE)):,} {unit}"
 
 
 def _check_pieces(path: Path) -> str:
