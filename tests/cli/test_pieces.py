@@ -15,8 +15,9 @@ from small_corpus import VOCAB_SIZE
 
 from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import END
+from bnce.runs.checkpoint import MODEL_FILE, read_model
 from bnce.runs.directory import RunDirectory
-from bnce.runs.model_file import load_model
+from bnce.runs.model_file import load_model, save_weights
 from bnce.scoring.loading import write_mixture
 from bnce.scoring.run_model import load_run
 
@@ -122,7 +123,28 @@ def test_a_run_whose_pieces_changed_is_refused(pieced: Path, place: Path, bnce: 
     assert outcome.status != 0
     assert f"{name} changed after" in outcome.stdout
     (copy / name).unlink()
-    assert f"{name} changed after model.safetensors was written" in refused("evaluate", copy)
+    assert f"{name} is missing: restore the file with which model" in refused("evaluate", copy)
+    assert f"{name} is missing" in bnce("doctor", copy).stdout
+
+
+def test_known_words_that_came_later_are_refused(
+    pieced: Path, trained: Path, place: Path, texts: Path, bnce: Command, refused
+) -> None:
+    run = shutil.copytree(pieced, place / "run")
+    for name in ("known_words.txt", "spelling.safetensors"):
+        (run / name).unlink()
+    save_weights(RunDirectory.open(run), read_model(run / MODEL_FILE)[0], 1)
+    assert bnce("doctor", run).status == 0
+    shutil.copyfile(trained / "vocab.txt", run / "known_words.txt")
+    shutil.copyfile(trained / "spelling.safetensors", run / "spelling.safetensors")
+    outcome = bnce("doctor", run)
+    assert outcome.status != 0
+    for name in ("known_words.txt", "spelling.safetensors"):
+        told = f"{name} was not there when model.safetensors was written: remove it"
+        assert told in outcome.stdout
+        assert told in refused("score", run, texts / "test.txt")
+        (run / name).unlink()
+    assert bnce("doctor", run).status == 0
 
 
 @pytest.mark.parametrize("name", ["pieces.json", "known_words.txt"])

@@ -326,7 +326,7 @@ def test_an_old_run_says_how_to_spell(
     old = shutil.copytree(trained, tmp_path / "old")
     (old / "spelling.safetensors").unlink()
     # Its model file says what was there; one of an earlier version does not.
-    assert "spelling.safetensors changed after model.safetensors was written" in refused("score", old, text)
+    assert "spelling.safetensors is missing: restore the file" in refused("score", old, text)
     run = RunDirectory.open(old)
     tensors, _ = read_model(old / "model.safetensors")
     save_weights(run, tensors, 1)

@@ -115,7 +115,8 @@ def test_files_that_are_not_the_models_own(run: RunDirectory) -> None:
     (run.path / UNKNOWN_WORDS_FILE).unlink()
     found = wrong(run.path)
     assert set(found) == {"vocab.txt", UNKNOWN_WORDS_FILE, MODEL_FILE}
-    assert found["vocab.txt"] == "vocab.txt changed after model.safetensors was written"
+    assert found["vocab.txt"].startswith("vocab.txt changed after model.safetensors was written; restore")
+    assert found[UNKNOWN_WORDS_FILE].startswith("unknown_words.tsv is missing: restore")
 
 
 def test_a_file_that_is_gone_is_missed(run: RunDirectory) -> None:

@@ -12,10 +12,11 @@ from small_corpus import small_config, small_corpus
 
 from bnce.corpus.store import Corpus
 from bnce.errors import UserError
-from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, write_tensors
+from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, read_model, write_tensors
 from bnce.runs.directory import RunDirectory
 from bnce.runs.identity import UNKNOWN_WORDS_FILE
 from bnce.runs.model_file import build_model, load_model, save_weights
+from bnce.spelling.model import SPELLING_FILE
 
 
 @pytest.fixture
@@ -128,7 +129,6 @@ def change_text(path: Path, old: str, new: str) -> None:
             r"config.toml \(name was 'relu-lstm', is 'lstm'\) changed",
         ),
         (UNKNOWN_WORDS_FILE, lambda path: change_text(path, "zebra\t1", "zebra\t2"), "unknown_words.tsv changed"),
-        (UNKNOWN_WORDS_FILE, Path.unlink, "unknown_words.tsv changed"),
     ],
 )
 def test_files_that_are_not_those_of_the_model(
@@ -140,6 +140,32 @@ def test_files_that_are_not_those_of_the_model(
     change(run.path / name)
     with pytest.raises(UserError, match=f"is damaged: {match} after model.safetensors was written; restore"):
         load_model(RunDirectory.open(run.path))
+
+
+@pytest.mark.parametrize("name", ["known_words.txt", UNKNOWN_WORDS_FILE, SPELLING_FILE])
+def test_a_file_that_came_later_is_refused(run: RunDirectory, name: str) -> None:
+    file = run.path / name
+    content = file.read_bytes() if file.is_file() else b"</s>\n<unk>\na\n"
+    file.unlink(missing_ok=True)
+    save_weights(run, build_model(run).state_dict(), 1)
+    load_model(run)
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=f"{name} was not there when model.safetensors was written: remove it.$"):
+        load_model(run)
+    # Earlier versions wrote nothing of a file that was not there.
+    tensors, metadata = read_model(run.path / MODEL_FILE)
+    told = {key: value for key, value in metadata.items() if value and key not in ("format", "crc32")}
+    write_tensors(run.path / MODEL_FILE, tensors, MODEL_FORMAT, told)
+    load_model(run)
+
+
+@pytest.mark.parametrize("name", ["known_words.txt", UNKNOWN_WORDS_FILE, SPELLING_FILE])
+def test_a_file_that_is_gone_is_missing(run: RunDirectory, name: str) -> None:
+    (run.path / name).write_bytes(b"a file")
+    save_weights(run, build_model(run).state_dict(), 1)
+    (run.path / name).unlink()
+    with pytest.raises(UserError, match=f"is damaged: {name} is missing: restore the file with which model"):
+        load_model(run)
 
 
 def test_a_model_that_does_not_tell_of_the_other_files_opens(run: RunDirectory) -> None:

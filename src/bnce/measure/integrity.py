@@ -214,10 +214,7 @@ def _examine_model(path: Path) -> tuple[Finding, dict[str, Finding]]:
         return Finding(MODEL_FILE, False, str(error)), {}
     words, network = Vocabulary.read(path / VOCABULARY_FILE), read_config(path / "config.toml").model
     now = identify(path, words, read_counts(path), read_normaliser(path), network)
-    changes = {}
-    for change in find_changes(metadata, now):
-        name = change.partition(" ")[0]
-        changes[name] = Finding(name, False, f"{change} changed after {MODEL_FILE} was written")
+    changes = {name: Finding(name, False, told) for name, told in find_changes(metadata, now).items()}
     told = "checksum matches; vocabulary, counts and settings have not changed since"
     if "vocabulary" not in metadata:
         told = "written by another program: it has no checksum"

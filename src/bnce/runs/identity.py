@@ -14,6 +14,7 @@ from bnce.config import FORMAT, ModelConfig, upgrade
 from bnce.corpus.pieces import PIECES_FILES
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.reading import digest_file, parse_object
+from bnce.runs.checkpoint import MODEL_FILE
 from bnce.spelling.model import SPELLING_FILE
 from bnce.text.normalise import Normaliser
 
@@ -27,6 +28,8 @@ OPTIONAL_FILES = {
 
 # Digests of whole files; a model file of version 0.1.0 has the first of them alone.
 _DIGESTS = {"vocabulary": "vocab.txt", "counts": "counts.npy", **OPTIONAL_FILES}
+# In place of a digest: the file was not there. Model files of earlier versions have no entry for such a file.
+_ABSENT = ""
 # Settings, kept as they are and not as a digest, so that one that a later version adds makes no difference.
 _SETTINGS = {"normaliser": "normaliser.json", "network": "config.toml"}
 
@@ -41,18 +44,27 @@ def identify(
         "normaliser": json.dumps(normaliser.to_dict(), sort_keys=True),
         "network": json.dumps({"format": FORMAT, **asdict(network)}, sort_keys=True),
     }
-    return found | {key: digest_file(path / name) for key, name in OPTIONAL_FILES.items() if (path / name).is_file()}
+    optional = {key: path / name for key, name in OPTIONAL_FILES.items()}
+    return found | {key: digest_file(file) if file.is_file() else _ABSENT for key, file in optional.items()}
 
 
-def find_changes(written: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Name the files that are not those a model file was written with, as far as it tells."""
-    changes = [file for key, file in _DIGESTS.items() if key in written and written[key] != now.get(key)]
+def find_changes(written: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    """Say of files that are not those a model file was written with, as far as it tells, what happened to them."""
+    differing = {key: file for key, file in _DIGESTS.items() if key in written and written[key] != now[key]}
+    changes = {file: _tell_change(file, written[key], now[key]) for key, file in differing.items()}
     for key, file in _SETTINGS.items():
         before, after = parse_object(written.get(key, "{}")), parse_object(now[key])
         if key == "network":
             before = upgrade({"format": before.get("format", 1), "model": before})["model"]
         settings = (name for name in before if name in after and name != "format" and before[name] != after[name])
-        differing = [f"{name} was {before[name]!r}, is {after[name]!r}" for name in settings]
-        if differing:
-            changes.append(f"{file} ({'; '.join(differing)})")
+        if told := [f"{name} was {before[name]!r}, is {after[name]!r}" for name in settings]:
+            changes[file] = _tell_change(f"{file} ({'; '.join(told)})")
     return changes
+
+
+def _tell_change(file: str, before: str | None = None, after: str | None = None) -> str:
+    if before == _ABSENT:
+        return f"{file} was not there when {MODEL_FILE} was written: remove it"
+    if after == _ABSENT:
+        return f"{file} is missing: restore the file with which {MODEL_FILE} was written, or train the run again"
+    return f"{file} changed after {MODEL_FILE} was written; restore the old file, or train the run again"

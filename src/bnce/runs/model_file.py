@@ -51,10 +51,7 @@ def read_weights(run: RunDirectory) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise UserError(f"The run '{run.path}' has no model yet: train it up to its first evaluation.")
     tensors, metadata = read_model(path)
     if changes := find_changes(metadata, run.identity):
-        raise UserError(
-            f"The run directory '{run.path}' is damaged: {' and '.join(changes)} changed after {MODEL_FILE} was "
-            "written; restore the old files, or train the run again."
-        )
+        raise UserError(f"The run directory '{run.path}' is damaged: {'. '.join(changes.values())}.")
     return tensors, metadata
 
 
