@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+import tracemalloc
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bnce.corpus import piece_learning
+from bnce.corpus import piece_learning, pieces
 from bnce.corpus.piece_learning import MAX_PIECE_LETTERS, MIN_PIECES, learn_pieces
 from bnce.corpus.pieces import PieceVocabulary, read_pieces
 from bnce.corpus.prepare import encode_text, prepare
@@ -81,6 +83,32 @@ def test_others_open_the_same_rules(vocabulary: PieceVocabulary) -> None:
     tokenizer = Tokenizer.from_str(vocabulary.rules)
     assert tokenizer.encode(" the lowest naïve").ids == vocabulary.encode(["the", "lowest", "naïve"]).tolist()
     assert tokenizer.decode(tokenizer.encode(" the 東京").ids) == " the 東京"
+
+
+def test_long_words_are_not_kept_in_memory(vocabulary: PieceVocabulary) -> None:
+    tracemalloc.start()
+    try:
+        for letter in "xyz":
+            vocabulary.encode([letter * 50_000])
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 100_000
+
+
+def test_threads_cut_words_at_the_same_time(vocabulary: PieceVocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server's do, while the words that are kept are forgotten."""
+    monkeypatch.setattr(pieces, "_CACHED_WORDS", 1)
+    texts = [[f"{number}x{word}" for word in range(30)] for number in range(2)]
+    expected = [vocabulary.encode(text).tolist() for text in texts]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            found = list(threads.map(lambda text: vocabulary.encode(text).tolist(), texts * 100))
+    finally:
+        sys.setswitchinterval(interval)
+    assert found == expected * 100
 
 
 def test_numbers_of_words_become_ids() -> None:

@@ -32,6 +32,8 @@ PIECES_FILES = (PIECES_FILE, KNOWN_WORDS_FILE)
 BLANK = "Ġ"
 
 _CACHED_WORDS = 2**18
+# Longer ones are rare, and would fill the memory.
+_CACHED_LETTERS = 64
 
 
 class PieceVocabulary(Vocabulary):
@@ -98,11 +100,7 @@ class PieceVocabulary(Vocabulary):
 
     def encode_each(self, words: Sequence[str]) -> WordIds:
         """Give the ids of the pieces of every word; what is unknown, or has blanks and so is no word, gets UNK."""
-        if len(self._cut) > _CACHED_WORDS:
-            self._cut.clear()
-        if new := [word for word in dict.fromkeys(words) if word not in self._cut]:
-            self._cut.update((word, self._cut_word(word)) for word in new)
-        cut = [self._cut[word] for word in words]
+        cut = [self._cut.get(word) or self._cut_new(word) for word in words]
         length_W = np.fromiter(map(len, cut), dtype=np.int64, count=len(cut))
         ids = np.fromiter(itertools.chain.from_iterable(cut), dtype=np.int64, count=int(length_W.sum()))
         return WordIds(ids, length_W)
@@ -116,6 +114,15 @@ class PieceVocabulary(Vocabulary):
             else:
                 found.append(self.words[number])
         return [word if word in SPECIALS else _text(word) for word in found]
+
+    def _cut_new(self, word: str) -> list[int]:
+        # Several threads of a server come here, so nobody relies on what is kept.
+        pieces = self._cut_word(word)
+        if len(self._cut) > _CACHED_WORDS:
+            self._cut.clear()
+        if len(word) <= _CACHED_LETTERS:
+            self._cut[word] = pieces
+        return pieces
 
     def _cut_word(self, word: str) -> list[int]:
         if word in SPECIALS:
