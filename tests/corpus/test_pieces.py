@@ -111,6 +111,20 @@ def test_threads_cut_words_at_the_same_time(vocabulary: PieceVocabulary, monkeyp
     assert found == expected * 100
 
 
+def test_pieces_are_counted_up_to_a_number(vocabulary: PieceVocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["the", "xq", "東京", "<unk>", "lowest"]
+    number = len(vocabulary.encode(words))
+    for most in range(number + 2):
+        counted = vocabulary.count_ids(words, most)
+        assert counted == number if most >= number else most < counted <= number
+
+    def fail(word: str) -> str:
+        raise AssertionError(f"cut {len(word)} letters")
+
+    monkeypatch.setattr(pieces, "letters", fail)
+    assert 100 < vocabulary.count_ids(["x" * 10_000], 100) <= 10_001
+
+
 def test_numbers_of_words_become_ids() -> None:
     found = WordIds(np.array([10, 20, 21, 30, 31, 32]), np.array([1, 2, 3]))
     assert found.expand(np.array([2, 0, 1, 1])).tolist() == [30, 31, 32, 10, 20, 21, 20, 21]

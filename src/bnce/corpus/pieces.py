@@ -94,6 +94,10 @@ class PieceVocabulary(Vocabulary):
         num_bytes_V[END] = 0
         return num_bytes_V
 
+    @functools.cached_property
+    def _longest(self) -> int:
+        return max(map(len, self.words))
+
     def encode(self, words: Iterable[str]) -> NDArray[np.int64]:
         """Give the ids of the pieces of words, one word after the other."""
         return self.encode_each(list(words)).ids
@@ -104,6 +108,17 @@ class PieceVocabulary(Vocabulary):
         length_W = np.fromiter(map(len, cut), dtype=np.int64, count=len(cut))
         ids = np.fromiter(itertools.chain.from_iterable(cut), dtype=np.int64, count=int(length_W.sum()))
         return WordIds(ids, length_W)
+
+    def count_ids(self, words: Sequence[str], most: int) -> int:
+        """Count the pieces of words; above `most` the counting ends, and a word that must have so many is not cut."""
+        number = 0
+        for word in words:
+            # No piece is longer than the longest; an unknown word is not cut.
+            least = len(word) // self._longest if self.known is None else 1
+            number += least if number + least > most else len(self._cut.get(word) or self._cut_new(word))
+            if number > most:
+                break
+        return number
 
     def spell(self, ids: Iterable[int]) -> list[str]:
         """Put pieces together to words; bytes that are no UTF-8 become U+FFFD."""

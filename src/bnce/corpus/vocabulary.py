@@ -90,6 +90,10 @@ class Vocabulary:
         """Give the ids of words with their number for each word."""
         return WordIds(self.encode(words), np.ones(len(words), dtype=np.int64))
 
+    def count_ids(self, words: Sequence[str], most: int) -> int:
+        """Count the ids of words; above `most` the number may be too low, but is above it."""
+        return len(words)
+
     @functools.cached_property
     def starts_word(self) -> NDArray[np.bool_]:
         """Which ids begin a word, END and UNK among them: all, unless there are pieces."""

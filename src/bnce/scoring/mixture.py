@@ -62,6 +62,7 @@ class MixtureModel(Model):
         self.components, self.name = list(components), name
         self.weights_K = np.asarray(weights, dtype=np.float64) / sum(weights)
         self.normaliser = shared_normaliser(components)
+        self.step = "piece" if any(one.step == "piece" for one in components) else "word"
         of_words = [one for one in components if not isinstance(one, PieceModel)]
         self._first = next((one for one in of_words or components if one.has_constant), (of_words or components)[0])
 
@@ -104,6 +105,10 @@ class MixtureModel(Model):
         """Refuse to spell if one of its components does not know how."""
         for component in self.components:
             component.refuse_spelling()
+
+    def count_steps(self, words: Words, most: int) -> int:
+        """Count the steps of the component that takes the most."""
+        return max(component.count_steps(words, most) for component in self.components)
 
     def ids(self, words: Words) -> list[int]:
         """Give the ids of the first run."""

@@ -69,6 +69,7 @@ class Model(ABC):
     kind: str
     name: str
     normaliser: Normaliser
+    step = "word"  # what goes through the model one after the other
 
     @property
     @abstractmethod
@@ -184,6 +185,10 @@ class Model(ABC):
     def encode(self, words: Iterable[str]) -> NDArray[np.int64]:
         """Give the ids of a sentence's words, with `</s>` at the end."""
         return np.append(self.vocabulary.encode(words), END)
+
+    def count_steps(self, words: Words, most: int) -> int:
+        """Count the steps that words take, without `</s>`; above `most` the number may be too low, but is above it."""
+        return len(words)
 
     def ids(self, words: Words) -> list[int]:
         """Give the ids that a scored sentence shows: those of `encode`, or zeros where there are none."""

@@ -36,6 +36,12 @@ MAX_ROUNDS = 200
 class PieceModel(RunModel):
     """A network over pieces, and how words are cut into them."""
 
+    step = "piece"
+
+    def count_steps(self, words: Words, most: int) -> int:
+        """Count the pieces of words."""
+        return self.vocabulary.count_ids(words, most)
+
     def ids(self, words: Words) -> list[int]:
         """Give the id of the first piece of every word."""
         ids = self.encode(words)

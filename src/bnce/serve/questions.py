@@ -22,11 +22,12 @@ class SentenceQuestion:
     words: list[str]
     normalised: bool
     spell: bool = field(default=False, kw_only=True)
+    num_steps: int = field(kw_only=True)  # words, or their pieces
 
     @property
     def cost(self) -> int:
-        """How much of a batch it takes up, in words."""
-        return (len(self.words) + 1) * (EXACT_COST if self.normalised else 1)
+        """How much of a batch it takes up, in words or pieces."""
+        return (self.num_steps + 1) * (EXACT_COST if self.normalised else 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,22 +36,28 @@ class HypothesesQuestion:
 
     hypotheses: list[list[str]]
     normalised: bool
+    num_steps: list[int]  # words of each, or their pieces
+
+    @property
+    def costs(self) -> list[int]:
+        """How much of a batch each takes up, in words or pieces; what is shared is not known yet."""
+        return [(number + 1) * (EXACT_COST if self.normalised else 1) for number in self.num_steps]
 
     @property
     def cost(self) -> int:
-        """How much of a batch it takes up, in words; what is shared is not known yet."""
-        return sum(len(words) + 1 for words in self.hypotheses) * (EXACT_COST if self.normalised else 1)
+        """How much of a batch all take up."""
+        return sum(self.costs)
 
     def pieces(self, max_cost: int) -> list[HypothesesQuestion]:
         """Cut it between hypotheses, so that others get in between; a piece is larger only where one hypothesis is."""
         pieces: list[HypothesesQuestion] = []
         room = 0
-        for words in self.hypotheses:
-            cost = HypothesesQuestion([words], self.normalised).cost
+        for words, number, cost in zip(self.hypotheses, self.num_steps, self.costs, strict=True):
             if cost > room or not pieces:
-                pieces.append(HypothesesQuestion([], self.normalised))
+                pieces.append(HypothesesQuestion([], self.normalised, []))
                 room = max_cost
             pieces[-1].hypotheses.append(words)
+            pieces[-1].num_steps.append(number)
             room -= cost
         return pieces
 
@@ -62,11 +69,12 @@ class NextQuestion:
     words: list[str]
     num_next: int
     normalised: bool
+    num_steps: int = field(kw_only=True)  # words, or their pieces
 
     @property
     def cost(self) -> int:
-        """How much of a batch it takes up, in words."""
-        return len(self.words) + EXACT_COST
+        """How much of a batch it takes up, in words or pieces."""
+        return self.num_steps + EXACT_COST
 
 
 Question = SentenceQuestion | HypothesesQuestion | NextQuestion

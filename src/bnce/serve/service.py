@@ -7,6 +7,7 @@ waiting. What is too long is refused as soon as so much of it has been seen.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -40,6 +41,12 @@ class _Cut(NamedTuple):
 
     sources: list[int]
     words: list[list[str]]
+    num_steps: list[int]  # of each sentence: its words, or their pieces
+
+    @property
+    def num_words(self) -> int:
+        """Count words and sentence ends."""
+        return sum(map(len, self.words)) + len(self.words)
 
 
 class Service:
@@ -52,6 +59,8 @@ class Service:
         self._side_thread = side_thread
         # Read once: a mixture looks its words up in a file.
         self._log_z, self._vocab_size = model.log_z, model.vocab_size
+        if model.step == "piece":
+            metrics.num_pieces = 0
         self._unit = "piece" if isinstance(model, PieceModel) else "word"
 
     def health(self) -> str:
@@ -87,9 +96,13 @@ class Service:
         cut = await self._cut(given, split=request.texts is not None)
         refuse_many("sentences", len(cut.words), self.limits.max_sentences)
         modes = [False, True] if request.exact and not normalised else [normalised]
-        num_words = self._count_words(cut.words, exact=modes[-1])
-        questions = [SentenceQuestion(words, mode, spell=request.spell) for mode in modes for words in cut.words]
-        scores = await self._ask(questions, num_words)
+        num_steps = self._count_steps(cut, exact=modes[-1])
+        questions = [
+            SentenceQuestion(words, mode, spell=request.spell, num_steps=number)
+            for mode in modes
+            for words, number in zip(cut.words, cut.num_steps, strict=True)
+        ]
+        scores = await self._ask(questions, cut.num_words, num_steps)
 
         def write() -> str:
             num = len(cut.words)
@@ -97,7 +110,7 @@ class Service:
             scored = [list(map(ScoredSentence.of, cut.words, part)) for part in parts]
             return files.to_json(self._score_record(request.mode, cut.sources, *scored))
 
-        return await self._write(write, num_words)
+        return await self._write(write, num_steps)
 
     async def rescore(self, request: RescoreRequest) -> str:
         """Score the hypotheses of utterances anew, each shared prefix once, and find the best of each."""
@@ -106,11 +119,14 @@ class Service:
             self.model.refuse_unnormalised()
         texts = [hypothesis.text for utterance in request.utterances for hypothesis in utterance.hypotheses]
         cut = await self._cut(texts)
-        num_words = self._count_words(cut.words, exact=normalised)
-        words = iter(cut.words)
-        lists = [HypothesesQuestion([next(words) for _ in one.hypotheses], normalised) for one in request.utterances]
+        num_steps = self._count_steps(cut, exact=normalised)
+        sentences = zip(cut.words, cut.num_steps, strict=True)
+        lists = []
+        for utterance in request.utterances:
+            own = list(itertools.islice(sentences, len(utterance.hypotheses)))
+            lists.append(HypothesesQuestion([words for words, _ in own], normalised, [number for _, number in own]))
         questions = [piece for question in lists for piece in question.pieces(self.limits.max_batch)]
-        pieces = await self._ask(questions, num_words)
+        pieces = await self._ask(questions, cut.num_words, num_steps)
         weights = Weights(**{name: getattr(request, name) for name in NAMES})
 
         def write() -> str:
@@ -118,7 +134,7 @@ class Service:
             rescored = [_rescored(weights, utterance, scores) for utterance in request.utterances]
             return files.to_json({"mode": request.mode, "utterances": rescored})
 
-        return await self._write(write, num_words)
+        return await self._write(write, num_steps)
 
     async def next_words(self, request: NextRequest) -> str:
         """Find the likeliest next words."""
@@ -126,17 +142,21 @@ class Service:
             raise RefusedError(422, f"k is {request.k}: this server returns at most {self.limits.max_next} next words.")
         if not request.normalised:
             self.model.refuse_unnormalised()
-        (words,) = (await self._cut([request.prompt])).words
-        num_words = self._count_words([words], exact=False)
-        (found,) = await self._ask([NextQuestion(words, request.k, request.normalised)], num_words)
+        cut = await self._cut([request.prompt])
+        num_steps = self._count_steps(cut, exact=False)
+        (words,), (number,) = cut.words, cut.num_steps
+        question = NextQuestion(words, request.k, request.normalised, num_steps=number)
+        (found,) = await self._ask([question], cut.num_words, num_steps)
         next_words = [dataclasses.asdict(word) for word in found]
         return files.to_json({"words": words, "normalised": request.normalised, "next": next_words})
 
     async def _ask(
-        self, questions: Sequence[SentenceQuestion | HypothesesQuestion | NextQuestion], num_words: int
+        self, questions: Sequence[SentenceQuestion | HypothesesQuestion | NextQuestion], num_words: int, num_steps: int
     ) -> list[Any]:
-        answers = await self.batcher.ask(questions, num_words)
+        answers = await self.batcher.ask(questions, num_steps)
         self.metrics.num_words += num_words
+        if self.metrics.num_pieces is not None:
+            self.metrics.num_pieces += num_steps
         return answers
 
     async def _cut(self, texts: Sequence[str], split: bool = False) -> _Cut:
@@ -148,7 +168,7 @@ class Service:
     def _cut_long(self, texts: Sequence[str], split: bool) -> _Cut:
         # Between blanks there is a word at least.
         least = sum(len(text.split()) for text in texts)
-        refuse_many("words or more", least, self.limits.max_words)
+        refuse_many(f"{self.model.step}s or more", least, self.limits.max_words)
         self.batcher.refuse_if_full(least)
         for text in (text for text in texts if len(text) > SHORT_CHARACTERS):
             self._refuse_dense(text, self.limits.max_words if split else self.limits.max_sentence_words)
@@ -159,31 +179,34 @@ class Service:
         least = 0
         for begin in range(0, len(text), SHORT_CHARACTERS):
             least += sum(map(len, self.model.normaliser(text[begin : begin + SHORT_CHARACTERS]))) - 2 * WORDS_BY_CUT
-            refuse_many("words or more in one text", least, limit)
+            refuse_many(f"{self.model.step}s or more in one text", least, limit)
 
     def _cut_now(self, texts: Sequence[str], split: bool) -> _Cut:
-        cut = _Cut([], [])
-        num_words = 0
+        cut = _Cut([], [], [])
+        num_steps = 0
+        most = min(self.limits.max_words, self.limits.max_sentence_words)
         for number, text in enumerate(texts):
             lines = (self.model.normaliser(line) for line in text.splitlines()) if split else [[self.model.words(text)]]
             for words in (words for line in lines for words in line):
-                num_words += len(words)
-                refuse_many("words or more", num_words, self.limits.max_words)
+                steps = self.model.count_steps(words, most)
+                num_steps += steps
+                refuse_many(f"{self.model.step}s or more", num_steps, self.limits.max_words)
                 cut.sources.append(number)
                 cut.words.append(words)
+                cut.num_steps.append(steps)
         return cut
 
-    def _count_words(self, sentences: list[list[str]], exact: bool) -> int:
-        """Count words and sentence ends, refusing too many."""
-        longest = max(map(len, sentences), default=0)
-        refuse_many("words in one sentence", longest, self.limits.max_sentence_words)
-        num_words = sum(map(len, sentences))
+    def _count_steps(self, cut: _Cut, exact: bool) -> int:
+        """Count words, or their pieces, and sentence ends, refusing too many."""
+        what = "words" if self.model.step == "word" else "pieces or more"
+        refuse_many(f"{what} in one sentence", max(cut.num_steps, default=0), self.limits.max_sentence_words)
+        num_steps = sum(cut.num_steps)
         if exact:
-            refuse_many("words for normalised probabilities", num_words, self.limits.max_exact_words)
-        return num_words + len(sentences)
+            refuse_many(f"{self.model.step}s for normalised probabilities", num_steps, self.limits.max_exact_words)
+        return num_steps + len(cut.words)
 
-    async def _write(self, write: Callable[[], str], num_words: int) -> str:
-        return write() if num_words <= SHORT_WORDS else await self._side_thread.run(write)
+    async def _write(self, write: Callable[[], str], num_steps: int) -> str:
+        return write() if num_steps <= SHORT_WORDS else await self._side_thread.run(write)
 
     def _score_record(
         self,
