@@ -170,6 +170,62 @@ def test_a_corpus_of_words_is_refused(pieced: Path, corpus: Path, refused) -> No
     assert f"--pieces {pieced / 'pieces.json'}" in told
 
 
+def test_a_corpus_of_other_known_words_is_refused(
+    pieced: Path, texts: Path, place: Path, bnce: Command, refused
+) -> None:
+    splits = ["--valid", texts / "valid.txt", "--test", texts / "test.txt", "--workers", 1]
+    rules, known = pieced / "pieces.json", pieced / "known_words.txt"
+
+    def prepare(name: str, *options: object) -> Path:
+        bnce("prepare", texts / "train.txt", "--out", place / name, "--pieces", rules, *splits, *options)
+        return place / name
+
+    other, same = prepare("other"), prepare("same", "--known-words", known)
+    record = bnce("evaluate", pieced, "--corpus", same, "--json").json
+    assert record["ppl_f"] == bnce("evaluate", pieced, "--json").json["ppl_f"]
+    moved = shutil.copytree(pieced, place / "run")
+    config = (moved / "config.toml").read_text(encoding="utf-8")
+    corpus = RunDirectory.open(moved).config.corpus
+    assert corpus in config
+    (moved / "config.toml").write_text(config.replace(corpus, str(other)), encoding="utf-8")
+    for run, command in (
+        (pieced, ["evaluate", pieced, "--corpus", other]),
+        (pieced, ["train", "--init", pieced, "--corpus", other, "--out", place / "new"]),
+        (moved, ["train", "--resume", "--out", moved, "--set", "training.epochs=2"]),
+    ):
+        told = refused(*command)
+        assert f"has other known words (all words) than the run '{run}' ({VOCAB_SIZE} words)" in told
+        assert f"--pieces {run / 'pieces.json'} and --known-words {run / 'known_words.txt'}" in told
+    assert not (place / "new").exists()
+
+
+def test_a_run_that_knows_every_word_wants_such_a_corpus(
+    pieced: Path, piece_corpus: Path, place: Path, refused
+) -> None:
+    run = shutil.copytree(pieced, place / "run")
+    (run / "known_words.txt").unlink()
+    save_weights(RunDirectory.open(run), read_model(run / MODEL_FILE)[0], 1)
+    told = refused("evaluate", run, "--corpus", piece_corpus)
+    assert f"has other known words ({VOCAB_SIZE} words) than the run '{run}' (all words)" in told
+    assert f"--pieces {run / 'pieces.json'}, without --known-words" in told
+
+
+def test_other_rules_for_the_same_pieces_are_refused(pieced: Path, piece_corpus: Path, place: Path, refused) -> None:
+    run = shutil.copytree(pieced, place / "run")
+    rules = json.loads((run / "pieces.json").read_text(encoding="utf-8"))
+    rules["model"]["merges"] = rules["model"]["merges"][::-1]
+    (run / "pieces.json").write_text(json.dumps(rules), encoding="utf-8")
+    save_weights(RunDirectory.open(run), read_model(run / MODEL_FILE)[0], 1)
+    assert "has another pieces.json (the same pieces) than the run" in refused("evaluate", run)
+
+
+def test_a_file_that_came_later_is_not_resumed_with(trained: Path, place: Path, refused) -> None:
+    run = shutil.copytree(trained, place / "run")
+    (run / "unknown_words.tsv").write_text("<unk>\t0.0\t1\nzebra\t1.0\n", encoding="utf-8")
+    told = refused("train", "--resume", "--out", run, "--set", "training.epochs=2")
+    assert "unknown_words.tsv was not there when model.safetensors was written: remove it" in told
+
+
 def test_every_word_of_a_text_is_scored(pieced: Path, texts: Path, piece_corpus: Path, bnce: Command) -> None:
     (texts / "two.txt").write_text("ba be xyzzy\nbi\n", encoding="utf-8")
     lines = bnce("score", pieced, texts / "two.txt", "--mode", "normalised", "--jsonl").stdout.splitlines()

@@ -69,7 +69,7 @@ class PieceVocabulary(Vocabulary):
         if self.known is not None:
             self.known.write(Path(path).with_name(KNOWN_WORDS_FILE))
 
-    @functools.cached_property
+    @property
     def file_hashes(self) -> dict[str, str]:
         """The SHA-256 of the files that `write` puts beside vocab.txt."""
         rules = {PIECES_FILE: hashlib.sha256(self.rules.encode()).hexdigest()}

@@ -73,6 +73,11 @@ class Vocabulary:
         return hashlib.sha256(self._text.encode()).hexdigest()
 
     @property
+    def file_hashes(self) -> dict[str, str]:
+        """The SHA-256 of the files that say, beside the vocabulary file, which ids a text gets: none for words."""
+        return {}
+
+    @property
     def _text(self) -> str:
         return "".join(f"{word}\n" for word in self.words)
 

@@ -52,11 +52,9 @@ def start_from(source: RunDirectory, vocabulary: Vocabulary, counts: np.ndarray,
     """Take a run's best model as the start of another, with these words, target counts and loss."""
     tensors, metadata = read_weights(source)
     known = source.vocabulary
-    if "piece" in (known.unit, vocabulary.unit) and known.digest != vocabulary.digest:
-        raise UserError(
-            f"The run '{source.path}' is over {known.unit}s ({len(known):,}) and the corpus over other "
-            f"{vocabulary.unit}s ({len(vocabulary):,}): a run over pieces can only start from one over the same pieces."
-        )
+    differing = source.find_difference(vocabulary) if "piece" in (known.unit, vocabulary.unit) else None
+    if differing is not None:
+        raise UserError(f"A run over pieces can only start from one over the same pieces: the corpus {differing}")
     new_words = _new_words(source, vocabulary, counts)
     dropped = [word for word in known.words if word not in vocabulary]
     _, words, _ = change_tables(source, tensors, new_words, dropped)

@@ -61,7 +61,7 @@ def remove_lost_parts(directory: Path) -> None:
     named: set[str] = set()
     for path in state_files(directory):
         with contextlib.suppress(UserError):
-            named.update(_parts(_read_metadata(path)))
+            named.update(_parts(read_metadata(path)))
     for path in directory.glob("rows-*.safetensors"):
         if path.name not in named:
             path.unlink(missing_ok=True)
@@ -187,7 +187,8 @@ def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     return unpack_rows(tensors), metadata
 
 
-def _read_metadata(path: Path) -> dict[str, str]:
+def read_metadata(path: Path) -> dict[str, str]:
+    """Read what a file says beside its tensors, without these and so without its checksum."""
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             return dict(file.metadata() or {})

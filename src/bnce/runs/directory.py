@@ -22,7 +22,7 @@ import hashlib
 import io
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,14 +32,15 @@ import numpy as np
 
 from bnce import files
 from bnce.config import RunConfig, read_config, to_toml
-from bnce.corpus.pieces import PIECES_FILE, read_vocabulary
+from bnce.corpus.pieces import KNOWN_WORDS_FILE, PIECES_FILE, read_vocabulary
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import training_streams
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError, argument
 from bnce.evaluation.detail import WordCounts
 from bnce.reading import map_array, read_object
-from bnce.runs.identity import OPTIONAL_FILES, identify
+from bnce.runs.checkpoint import MODEL_FILE, read_metadata
+from bnce.runs.identity import OPTIONAL_FILES, find_changes, identify
 from bnce.spelling.model import SPELLING_FILE
 from bnce.text.normalise import Normaliser
 
@@ -131,16 +132,42 @@ class RunDirectory:
             shutil.copyfile(self.path / name, directory / name)
 
     def check_vocabulary(self, corpus: Corpus) -> None:
-        """Refuse a corpus whose ids mean other words."""
-        if corpus.vocabulary.digest != self.vocabulary.digest:
-            theirs, ours = (f"{len(one)} {one.unit}s" for one in (corpus.vocabulary, self.vocabulary))
-            same = argument("vocabulary_file", self.path / "vocab.txt")
-            if self.vocabulary.unit == "piece":
-                same = argument("pieces_file", self.path / PIECES_FILE)
-            raise UserError(
-                f"The corpus '{corpus.directory}' has another vocabulary ({theirs}) than the run "
-                f"'{self.path}' ({ours}): prepare it with {same}."
-            )
+        """Refuse a corpus whose ids mean other words, or whose words got other ids."""
+        self._check_optional_files()  # which say what the run's ids mean
+        if (differing := self.find_difference(corpus.vocabulary)) is not None:
+            raise UserError(f"The corpus '{corpus.directory}' {differing}")
+
+    def find_difference(self, other: Vocabulary) -> str | None:
+        """Say how the vocabulary of a corpus differs from the run's, and how to prepare one that does not."""
+        ours, known = self.vocabulary, KNOWN_WORDS_FILE
+        if other.digest != ours.digest:
+            differing = "another vocabulary", *(f"{len(one)} {one.unit}s" for one in (other, ours))
+        elif other.file_hashes.get(known) != ours.file_hashes.get(known):
+            numbers = ("all" if one.listed_words is None else len(one.listed_words) for one in (other, ours))
+            differing = "other known words", *(f"{number} words" for number in numbers)
+        elif other.file_hashes != ours.file_hashes:
+            differing = "another pieces.json", "the same pieces", "which cuts words in another way"
+        else:
+            return None
+        same = argument("vocabulary_file", self.path / "vocab.txt")
+        if ours.unit == "piece":
+            same = argument("pieces_file", self.path / PIECES_FILE)
+            if ours.listed_words is None:
+                same += f", without {argument('known_words')}"
+            else:
+                same += f" and {argument('known_words', self.path / known)}"
+        what, theirs, own = differing
+        return f"has {what} ({theirs}) than the run '{self.path}' ({own}): prepare it with {same}."
+
+    def _check_optional_files(self) -> None:
+        """Refuse files that came, went or changed after the model was written: the next model would accept them."""
+        try:
+            written = read_metadata(self.path / MODEL_FILE)
+        except UserError:  # not written yet, or torn: whoever needs it says so
+            return
+        # Of the others, a setting may change when a run is resumed.
+        if changes := find_changes({key: written[key] for key in OPTIONAL_FILES if key in written}, self.identity):
+            raise damaged_files(self.path, changes.values())
 
     def write_json(self, name: str, record: Mapping[str, Any]) -> None:
         """Write one of the run's JSON files."""
@@ -187,6 +214,11 @@ def read_counts(path: Path) -> np.ndarray:
     except ValueError as error:
         raise _damaged(path, "counts.npy", error) from error
     return counts
+
+
+def damaged_files(path: Path, changes: Iterable[str]) -> UserError:
+    """Say which files are not those that a run's model was written with."""
+    return UserError(f"The run directory '{path}' is damaged: {'. '.join(changes)}.")
 
 
 def _damaged(path: Path, file: str, error: ValueError) -> UserError:

@@ -11,7 +11,7 @@ from bnce.errors import UserError, argument
 from bnce.language_model import LanguageModel
 from bnce.noise import make_noise
 from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, read_model, write_tensors
-from bnce.runs.directory import RunDirectory
+from bnce.runs.directory import RunDirectory, damaged_files
 from bnce.runs.identity import find_changes
 from bnce.runs.metrics import read_metrics
 
@@ -51,7 +51,7 @@ def read_weights(run: RunDirectory) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise UserError(f"The run '{run.path}' has no model yet: train it up to its first evaluation.")
     tensors, metadata = read_model(path)
     if changes := find_changes(metadata, run.identity):
-        raise UserError(f"The run directory '{run.path}' is damaged: {'. '.join(changes.values())}.")
+        raise damaged_files(run.path, changes.values())
     return tensors, metadata
 
 
