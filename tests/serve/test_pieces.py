@@ -10,6 +10,7 @@ from bnce.scoring.mixture import MixtureModel
 from bnce.scoring.model import Model
 from bnce.serve.batching import Batcher
 from bnce.serve.limits import Limits
+from bnce.serve.questions import EXACT_COST
 from tests.scoring.test_piece_model import make_model
 from tests.scoring.unigram import Unigram
 
@@ -78,6 +79,24 @@ def test_a_word_that_is_not_listed_is_one_piece(make_client: MakeClient) -> None
     assert client.post("/score", json={"sentences": [LONG]}).status_code == 200
 
 
+def test_a_search_for_more_next_words_takes_up_more_of_a_batch(
+    make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each word that is found went through the network, with the scores of all pieces after it."""
+    costs: list[int] = []
+    ask = Batcher.ask
+
+    async def record(self: Batcher, questions: Any, num_words: int) -> list[Any]:
+        costs.extend(question.cost for question in questions)
+        return await ask(self, questions, num_words)
+
+    monkeypatch.setattr(Batcher, "ask", record)
+    client = make_client(make_model())
+    for k in (1, 9):
+        assert client.post("/next", json={"prompt": "xq", "k": k}).status_code == 200
+    assert costs == [3 + 2 * EXACT_COST, 3 + 10 * EXACT_COST]
+
+
 @pytest.mark.parametrize("make", [make_model, piece_mixture])
 def test_batches_and_the_queue_count_pieces(
     make_client: MakeClient, monkeypatch: pytest.MonkeyPatch, make: Any
@@ -95,7 +114,8 @@ def test_batches_and_the_queue_count_pieces(
     assert client.post("/score", json={"sentences": ["xq the", ""]}).status_code == 200
     assert client.post("/rescore", json=utterances("xq", "xq", "xq")).status_code == 200
     assert client.post("/next", json={"prompt": "xqx", "k": 1}).status_code == 200
-    assert asked == [([5, 1], 6), ([8, 4], 12), ([20], 5)]
+    num_scored = 1 if isinstance(model, MixtureModel) else 2
+    assert asked == [([5, 1], 6), ([8, 4], 12), ([4 + num_scored * EXACT_COST], 5)]
     words, pieces = ([f"bnce_{name}_total {number}"] for name, number in (("words", 12), ("pieces", 23)))
     lines = client.get("/metrics").text.splitlines()
     assert {*words, *pieces} <= {*lines}

@@ -70,11 +70,12 @@ class NextQuestion:
     num_next: int
     normalised: bool
     num_steps: int = field(kw_only=True)  # words, or their pieces
+    num_scored: int = field(default=1, kw_only=True)  # positions with a pass over the vocabulary
 
     @property
     def cost(self) -> int:
         """How much of a batch it takes up, in words or pieces."""
-        return self.num_steps + EXACT_COST
+        return self.num_steps + EXACT_COST * self.num_scored
 
 
 Question = SentenceQuestion | HypothesesQuestion | NextQuestion

@@ -145,7 +145,9 @@ class Service:
         cut = await self._cut([request.prompt])
         num_steps = self._count_steps(cut, exact=False)
         (words,), (number,) = cut.words, cut.num_steps
-        question = NextQuestion(words, request.k, request.normalised, num_steps=number)
+        # Words of pieces are searched for: each one that is found, and more, is read before it is known.
+        num_scored = 1 + request.k if self._unit == "piece" else 1
+        question = NextQuestion(words, request.k, request.normalised, num_steps=number, num_scored=num_scored)
         (found,) = await self._ask([question], cut.num_words, num_steps)
         next_words = [dataclasses.asdict(word) for word in found]
         return files.to_json({"words": words, "normalised": request.normalised, "next": next_words})
