@@ -74,6 +74,7 @@ def test_a_mixture_survives_its_file(run: Path, tmp_path: Path) -> None:
 def test_shares_of_unknown_words_count(run: Path) -> None:
     before = load(run).score_words(SENTENCES)
     UnknownWords({"zebra": 3.0, "gnu": 1.0}, 0.2, 10).write(run / UNKNOWN_WORDS_FILE)
+    save_weights(RunDirectory.open(run), small_model("relu-lstm").state_dict(), 1)
     for share_prefixes in (False, True):
         after = load(run).score_words(SENTENCES, share_prefixes=share_prefixes)
         assert after[0].oov.tolist() == [False] * 4

@@ -199,6 +199,7 @@ def test_a_run_has_its_shares(tmp_path: Path) -> None:
     save_weights(run, small_model("relu-lstm").state_dict(), 1)
     assert bnce.load(run.path).unknown_words is None
     UnknownWords({"zebra": 1.0}, 0.5, 2).write(run.path / UNKNOWN_WORDS_FILE)
+    save_weights(run, small_model("relu-lstm").state_dict(), 1)
     (scored,) = bnce.load(run.path).score(["zebra yak"])
     assert scored.num_oov == 0
 
