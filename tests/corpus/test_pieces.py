@@ -230,11 +230,27 @@ def test_damaged_files_are_refused(tmp_path: Path, source: str, name: str, damag
 def test_pieces_that_do_not_fit_are_refused(tmp_path: Path, vocabulary: PieceVocabulary) -> None:
     with pytest.raises(UserError, match=r"does not fit pieces\.json"):
         PieceVocabulary(vocabulary.words[:-1], vocabulary.rules)
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in vocabulary.words), encoding="utf-8")
     (tmp_path / "pieces.json").write_text(json.dumps({"model": 1}), encoding="utf-8")
-    with pytest.raises(UserError, match=r"pieces\.json cannot be read"):
-        read_pieces(tmp_path / "pieces.json", None)
+    with pytest.raises(UserError, match=r"pieces\.json cannot be read .*: restore the file"):
+        PieceVocabulary.read_from(tmp_path)
     with pytest.raises(UserError, match=r"gone\.json' cannot be read"):
         read_pieces(tmp_path / "gone.json", None)
+
+
+def test_a_file_that_is_no_pieces_json_is_named(tmp_path: Path, vocabulary: PieceVocabulary) -> None:
+    few = json.loads(vocabulary.rules)
+    few["model"] |= {"vocab": {"</s>": 0, "<unk>": 1, "a": 2, "b": 3, "ab": 4}, "merges": [["a", "b"]]}
+    unmarked = json.loads(vocabulary.rules)
+    unmarked["added_tokens"] = []
+    unmarked["model"]["vocab"] = {"[CLS]": 0, "[SEP]": 1, **dict(list(unmarked["model"]["vocab"].items())[2:])}
+    for content in ("the lower\n", '{"vocab": 3}', json.dumps(few), json.dumps(unmarked)):
+        (tmp_path / "other.json").write_text(content, encoding="utf-8")
+        told = (
+            r"other\.json' is not a pieces\.json from 'bnce prepare' \(.*\): give the pieces\.json of a corpus or run"
+        )
+        with pytest.raises(UserError, match=told):
+            read_pieces(tmp_path / "other.json", None)
 
 
 def test_a_corpus_of_words_ignores_pieces_beside_it(tmp_path: Path, source: str, vocabulary: PieceVocabulary) -> None:

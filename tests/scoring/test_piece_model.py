@@ -150,7 +150,7 @@ def test_words_that_are_not_known_are_unknown() -> None:
 
 def test_unknown_words_are_spelt_where_there_are_some() -> None:
     model = make_model(known=["the", "lower"])
-    with pytest.raises(UserError, match="has no spelling model"):
+    with pytest.raises(UserError, match=r"prepare the corpus again and train with it\.$"):
         model.score(["the newest"], spell=True)
     model.spelling = SpellingModel.train(["new", "newer", "newest"], np.array([3, 2, 1]))
     (plain,), (spelt,) = (model.score(["the newest"], spell=spell) for spell in (False, True))

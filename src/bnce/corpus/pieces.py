@@ -46,7 +46,9 @@ class PieceVocabulary(Vocabulary):
     ) -> None:
         super().__init__(pieces, source)
         self.rules, self.known = rules, known
-        tokenizer = _open_tokenizer(rules, source)
+        tokenizer = _open_tokenizer(
+            rules, f"{source}: {PIECES_FILE} cannot be read", "restore the file that was written with vocab.txt"
+        )
         if tokenizer.get_vocab() != self._ids:
             raise UserError(f"{source} does not fit {PIECES_FILE}: use the files that were written together.")
         self._model = tokenizer.model
@@ -158,8 +160,16 @@ def read_vocabulary(directory: Path) -> Vocabulary:
 def read_pieces(path: str | Path, known: Vocabulary | None) -> PieceVocabulary:
     """Read pieces from pieces.json alone: it lists them, too."""
     rules = read_rules(Path(path))
-    ids: dict[str, int] = _open_tokenizer(rules, f"'{path}'").get_vocab()
-    return PieceVocabulary(sorted(ids, key=lambda piece: ids[piece]), rules, known, f"'{path}'")
+    problem = f"'{path}' is not a {PIECES_FILE} from 'bnce prepare'"
+    remedy = f"give the {PIECES_FILE} of a corpus or run"
+    ids: dict[str, int] = _open_tokenizer(rules, problem, remedy).get_vocab()
+    pieces = sorted(ids, key=lambda piece: ids[piece])
+    if tuple(pieces[: len(SPECIALS)]) != tuple(SPECIALS) or not ids.keys() >= set(alphabet()):
+        raise UserError(
+            f"{problem} (its tokens do not begin with {' and '.join(SPECIALS)}, or some of the 256 bytes are missing): "
+            f"{remedy}."
+        )
+    return PieceVocabulary(pieces, rules, known, f"'{path}'")
 
 
 def read_rules(path: Path) -> str:
@@ -170,14 +180,12 @@ def read_rules(path: Path) -> str:
         raise UserError(f"'{path}' cannot be read ({error}): give a {PIECES_FILE} from 'bnce prepare'.") from error
 
 
-def _open_tokenizer(rules: str, source: str) -> Any:
+def _open_tokenizer(rules: str, problem: str, remedy: str) -> Any:
     library = need_tokenizers()
     try:
         return library.Tokenizer.from_str(rules)
     except Exception as error:  # the library has no other class for it
-        raise UserError(
-            f"{source}: {PIECES_FILE} cannot be read ({error}); restore the file that was written with vocab.txt."
-        ) from error
+        raise UserError(f"{problem} ({error}): {remedy}.") from error
 
 
 def need_tokenizers() -> Any:

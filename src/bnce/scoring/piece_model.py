@@ -37,6 +37,7 @@ class PieceModel(RunModel):
     """A network over pieces, and how words are cut into them."""
 
     step = "piece"
+    other_spelling = ""  # 'bnce vocab' is for runs over words
 
     def count_steps(self, words: Words, most: int) -> int:
         """Count the pieces of words."""

@@ -60,6 +60,8 @@ class RunModel(Model):
     """A network with its words, and what a run directory may have: words that share `<unk>`, and a spelling model."""
 
     kind = "run"
+    # What else gives a run a spelling model.
+    other_spelling = ", or add a spelling model with 'bnce vocab RUN --out NEWRUN --spelling WORDS'"
 
     def __init__(
         self,
@@ -113,8 +115,7 @@ class RunModel(Model):
         if self.spelling is None:
             raise UserError(
                 f"'{self.name}' has no spelling model, because its corpus was prepared by an earlier version: prepare "
-                "the corpus again and train with it, or add a spelling model with 'bnce vocab RUN --out NEWRUN "
-                "--spelling WORDS'."
+                f"the corpus again and train with it{self.other_spelling}."
             )
 
     def score_words(
