@@ -219,6 +219,18 @@ def test_other_rules_for_the_same_pieces_are_refused(pieced: Path, piece_corpus:
     assert "has another pieces.json (the same pieces) than the run" in refused("evaluate", run)
 
 
+def test_pieces_that_came_to_a_run_over_words_are_refused(
+    trained: Path, pieced: Path, place: Path, texts: Path, bnce: Command, refused
+) -> None:
+    run = shutil.copytree(trained, place / "run")
+    shutil.copyfile(pieced / "pieces.json", run / "pieces.json")
+    told = "does not fit pieces.json: use the files that were written together. If its lines are whole words, remove"
+    assert told in refused("score", run, texts / "test.txt")
+    outcome = bnce("doctor", run)
+    assert outcome.status != 0
+    assert told in outcome.stdout
+
+
 def test_a_file_that_came_later_is_not_resumed_with(trained: Path, place: Path, refused) -> None:
     run = shutil.copytree(trained, place / "run")
     (run / "unknown_words.tsv").write_text("<unk>\t0.0\t1\nzebra\t1.0\n", encoding="utf-8")

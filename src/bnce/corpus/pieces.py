@@ -50,7 +50,10 @@ class PieceVocabulary(Vocabulary):
             rules, f"{source}: {PIECES_FILE} cannot be read", "restore the file that was written with vocab.txt"
         )
         if tokenizer.get_vocab() != self._ids:
-            raise UserError(f"{source} does not fit {PIECES_FILE}: use the files that were written together.")
+            raise UserError(
+                f"{source} does not fit {PIECES_FILE}: use the files that were written together. If its lines are "
+                f"whole words, remove {PIECES_FILE}."
+            )
         self._model = tokenizer.model
         self._cut: dict[str, list[int]] = {}
 
