@@ -23,6 +23,7 @@ from bnce.evaluation.detail import without_detail
 from bnce.evaluation.evaluate import Evaluation
 from bnce.lexicon.start import check_same_network, inherited_settings, start_from
 from bnce.machine.devices import choose_device
+from bnce.machine.launch import leave_after_the_first
 from bnce.machine.world import (
     World,
     device_of_process,
@@ -157,7 +158,7 @@ def plan_training(
             raise
     shared = world.share(None if plan is None else (str(plan.run.path), plan.run.config, str(plan.corpus.directory)))
     if shared is None:
-        raise SystemExit(2)  # the first process has said why
+        leave_after_the_first()
     if plan is None:
         path, config, corpus = shared
         run = dataclasses.replace(RunDirectory.open(path), config=config)

@@ -263,6 +263,7 @@ def test_a_corpus_of_words_ignores_pieces_beside_it(tmp_path: Path, source: str,
     ("settings", "message"),
     [
         ({"bpe": True, "vocab_size": MIN_PIECES - 1}, f"A vocabulary of {MIN_PIECES - 1} pieces is too small"),
+        ({"bpe": True, "vocab_size": 2**40}, f"A vocabulary of {2**40} pieces is too large"),
         ({"bpe": True, "min_count": 2}, "leave out min_count"),
         ({"bpe": True, "vocabulary_file": "V"}, "leave out min_count and vocabulary_file"),
         ({"known_words": "V"}, "known_words is for pieces"),

@@ -17,6 +17,8 @@ from bnce.errors import UserError, argument
 DEFAULT_SIZE = 2**15
 # The specials, and a piece for every byte.
 MIN_PIECES = len(SPECIALS) + 256
+# Far more than anybody uses; room for as many as are asked for is taken before the first is learned.
+MAX_PIECES = 2**20
 
 # Words that pieces are learned from: of a larger text as many as are fair. To read these takes seconds.
 MAX_LEARNED_WORDS = 2**24
@@ -34,6 +36,10 @@ def check_size(size: int) -> None:
         raise UserError(
             f"A vocabulary of {size} pieces is too small: give {argument('vocab_size')} {MIN_PIECES} or more, since "
             f"each of the 256 bytes, {' and '.join(SPECIALS)} is a piece."
+        )
+    if size > MAX_PIECES:
+        raise UserError(
+            f"A vocabulary of {size} pieces is too large: give {argument('vocab_size')} {MAX_PIECES} or less."
         )
     need_tokenizers()
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import sys
+import time
 import uuid
 from collections.abc import Sequence
 from typing import NoReturn
+
+_BAD_INPUT = 2
+_LAST_WORDS_SECONDS = 2.0  # for the first process to say why it ends
 
 
 def started_many() -> bool:
@@ -22,6 +27,13 @@ def leave(end: SystemExit) -> NoReturn:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(end.code if isinstance(end.code, int) else 0 if end.code is None else 1)
+
+
+def leave_after_the_first() -> NoReturn:
+    """End a process that follows: the first one says why, and must not be stopped as the last before it has."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(_BAD_INPUT))  # what the first one's end brings the others
+    time.sleep(_LAST_WORDS_SECONDS)
+    raise SystemExit(_BAD_INPUT)
 
 
 def launch_processes(num_processes: int, arguments: Sequence[str]) -> int:

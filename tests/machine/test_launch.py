@@ -1,0 +1,31 @@
+"""One of many processes that must end lets the first one say why."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_process_that_follows_lets_the_first_one_speak(is_told: bool) -> None:
+    """It waits, and ends without a word when it is told to: its own end would stop the first one too soon."""
+    code = (
+        "from bnce.machine import launch\n"
+        f"launch._LAST_WORDS_SECONDS = {30.0 if is_told else 0.2}\n"
+        "print('waits', flush=True)\n"
+        "launch.leave_after_the_first()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waits\n"
+        if is_told:
+            time.sleep(0.3)
+            assert process.poll() is None
+            process.terminate()
+        _, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (2, "")
