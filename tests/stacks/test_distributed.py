@@ -103,8 +103,8 @@ def expected(form: str) -> dict[str, Tensor]:
 
 
 def test_two_processes_train_as_one(tmp_path: Path) -> None:
-    # A fork has PyTorch already, whose import takes seconds.
-    mp.start_processes(train, args=(str(tmp_path),), nprocs=NUM_PROCESSES, start_method="fork")
+    # Not forked: threads of PyTorch's that other tests have used are not there in a fork, which may wait for them.
+    mp.spawn(train, args=(str(tmp_path),), nprocs=NUM_PROCESSES)  # type: ignore[no-untyped-call]
     for form in FORMS:
         wanted = expected(form)
         for rank in range(NUM_PROCESSES):
