@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from small_corpus import Watcher, small_corpus
 
 import bnce
+from bnce.api import plan_training
 from bnce.config import toml_value
 from bnce.evaluation.detail import without_detail
 
@@ -110,3 +112,20 @@ def test_a_setting_may_be_without_bound(tmp_path: Path) -> None:
     assert toml_value(math.inf) == "inf"
     with pytest.raises(bnce.UserError, match="needs a corpus"):  # and not: it must be of type float
         bnce.train("wiki", out=tmp_path / "run", settings={"training.checkpoint_seconds": math.inf})
+
+
+def test_a_process_that_follows_waits_until_the_first_one_has_said_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ended at once, it would have the launcher stop the first one before its sentence."""
+
+    class LeftError(Exception):
+        pass
+
+    def leave() -> None:
+        raise LeftError
+
+    follower = SimpleNamespace(is_first=False, share=lambda given: None)
+    monkeypatch.setattr("bnce.api.in_many_processes", lambda: True)
+    monkeypatch.setattr("bnce.api.open_world", lambda *given: follower)
+    monkeypatch.setattr("bnce.api.leave_after_the_first", leave)
+    with pytest.raises(LeftError):
+        plan_training("demo", resume=False, out=None, device="cpu")
