@@ -95,6 +95,7 @@ class LossConfig:
     learn_log_z: bool = False
     noise: str = "unigram"
     noise_power: float = 1.0  # flattens the unigram when below 1
+    penalty: float = 0.1  # chunk-softmax only: λ, on how far ln Z(context), as the chunk estimates it, is from ln Z
     softmax: str = "fused"  # in which form the softmax is computed; auto measures those at hand when training starts
 
     def __post_init__(self) -> None:
@@ -104,6 +105,8 @@ class LossConfig:
         _at_least("loss.num_noise", self.num_noise, 0)
         if not abs(self.log_z) <= MAX_LOG_Z:
             raise UserError(f"loss.log_z is {self.log_z}: it must be from {-MAX_LOG_Z:g} to {MAX_LOG_Z:g}.")
+        if not 0 <= self.penalty <= MAX_RATE:
+            raise UserError(f"loss.penalty is {self.penalty}: it must be from 0 to {MAX_RATE:g}.")
         if not math.isfinite(self.noise_power):
             raise UserError(f"loss.noise_power is {self.noise_power}: it must be a finite number.")
         if kind.draws == "must":

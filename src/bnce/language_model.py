@@ -36,6 +36,7 @@ class LanguageModel(nn.Module):
             log_z=loss.log_z,
             num_noise=loss.num_noise,
             learn_log_z=loss.learn_log_z,
+            penalty=loss.penalty,
             sparse=True,
             # `auto` is measured where training starts.
             softmax=loss.softmax if loss.softmax != "auto" else "fused",

@@ -7,6 +7,7 @@ Legend: T time steps, B streams, N positions, D hidden, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -49,6 +50,7 @@ class OutputLayer(nn.Module):
         num_noise: int = 0,
         *,
         learn_log_z: bool = False,
+        penalty: float = 0.1,
         sparse: bool = False,
         ignore_index: int = IGNORE_INDEX,
         batch_first: bool = False,
@@ -62,6 +64,7 @@ class OutputLayer(nn.Module):
         `batch_first` takes hidden (B, T, D) with targets (B, T). `reduction` is "mean" over the positions that count,
         "sum", or "none": one loss per position, in the shape of targets and 0 where a position does not count. "none"
         computes plainly, with every score at once, so it takes more time and memory.
+        `penalty` is λ of `chunk-softmax`: how much it costs if Z, as the batch estimates it, is not the constant.
         `drawn` is the noise that `bnce` draws its `num_noise` words from, where that is not the targets' own.
         `softmax` and `max_distinct_targets` are explained at `set_form`.
         """
@@ -78,7 +81,12 @@ class OutputLayer(nn.Module):
         self._check_noise(num_noise)
         if isinstance(self.noise, Running) and num_noise:
             self.noise.prepare_to_draw()
-        self.normalises = LOSSES.find(loss).self_normalises  # whether the constant Z can replace the softmax sum
+        kind = LOSSES.find(loss)
+        if not 0 <= penalty < math.inf:
+            raise UserError(f"penalty is {penalty}: it must be 0 or more.")
+        self.penalty = float(penalty)
+        # Whether the constant Z can replace the softmax sum.
+        self.normalises = kind.self_normalises and (penalty > 0 or not kind.penalises)
         if LOSSES.find(loss).draws == "must" and num_noise < 1:
             raise UserError(
                 f"num_noise is {num_noise}: {loss} draws its noise words, so give 1 or more (the paper uses 100)."
@@ -315,6 +323,7 @@ class OutputLayer(nn.Module):
             noise=self.noise,
             num_noise=self.num_noise,
             drawn=self.drawn,
+            penalty=self.penalty,
             sparse=self.sparse,
             counted=counted,
             stream_TB=stream_TB,

@@ -14,6 +14,7 @@ from bnce.losses import OutputBatch, get_loss
 from bnce.noise import log_uniform
 
 T, B, D, V = 3, 6, 8, 30
+PENALTY = 0.2
 Check = Callable[[Tensor, Tensor, Tensor], None]
 
 
@@ -23,7 +24,17 @@ def loss_and_gradients(
     hidden, weight, bias, log_z = leaves
     noise = log_uniform(V).to(hidden.device)
     batch = OutputBatch(
-        hidden, target, None, weight, bias, log_z, noise, num_noise=0, sparse=False, max_distinct_targets=most
+        hidden,
+        target,
+        None,
+        weight,
+        bias,
+        log_z,
+        noise,
+        num_noise=0,
+        sparse=False,
+        max_distinct_targets=most,
+        penalty=PENALTY,
     )
     batch = dataclasses.replace(batch, **changes)
     loss = get_loss(name)(batch)
@@ -31,7 +42,7 @@ def loss_and_gradients(
     return [loss, *torch.autograd.grad(2 * loss, wanted)]
 
 
-@pytest.mark.parametrize("name", ["bnce", "chunk-bnce"])
+@pytest.mark.parametrize("name", ["bnce", "chunk-bnce", "chunk-softmax"])
 def test_loss_equals_its_plain_form(
     name: str, device: torch.device, no_worse: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,7 +61,7 @@ def test_loss_equals_its_plain_form(
 
 
 @pytest.mark.parametrize("most", [None, 10])
-@pytest.mark.parametrize("name", ["bnce", "chunk-bnce"])
+@pytest.mark.parametrize("name", ["bnce", "chunk-bnce", "chunk-softmax"])
 def test_masks_and_streams_are_those_of_the_plain_form(
     name: str, most: int | None, device: torch.device, no_worse: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,7 +72,7 @@ def test_masks_and_streams_are_those_of_the_plain_form(
     valid[0] = torch.tensor([True] + [False] * (B - 1), device=device)  # one alone in its step
     double = [leaf.detach().double().requires_grad_() for leaf in leaves]
     kinds = [{"valid_TB": valid}, {"valid_TB": torch.zeros_like(valid)}]
-    if name == "chunk-bnce":
+    if name != "bnce":
         kinds.append({"valid_TB": valid, "stream_TB": torch.randint(0, 4, (T, B), device=device) * 1000})
     for changes in kinds:
         with monkeypatch.context() as patch:
@@ -81,11 +92,15 @@ def all_scores_loss(name: str, leaves: list[Tensor], target: Tensor) -> Tensor:
         for b in range(B):
             own = target[t, b]
             columns = [(t, i) for i in range(B) if i != b]
-            if name == "chunk-bnce":
+            if name != "bnce":
                 columns = [(s, i) for s in range(T) for i in range(B) if i != b]
             words = torch.stack([own, *(target[place] for place in columns)])
             score = weight[words] @ hidden[t, b] + bias[words] - log_z - noise[words]
             score = score - torch.log(torch.tensor(float(len(columns)), dtype=torch.float64))
+            if name == "chunk-softmax":
+                estimate = score[1:].logsumexp(0)
+                total = total + torch.nn.functional.softplus(estimate - score[0]) + PENALTY * estimate.square()
+                continue
             total = total + torch.nn.functional.softplus(-score[0]) + torch.nn.functional.softplus(score[1:]).sum()
     return total
 
@@ -168,17 +183,18 @@ def test_a_target_that_is_no_word_gives_nan_and_writes_nowhere(device: torch.dev
     assert loss_and_gradients("chunk-bnce", leaves, target, most=20)[0].isnan()
 
 
+@pytest.mark.parametrize("name", ["chunk-bnce", "chunk-softmax"])
 def test_chunk_loss_with_words_merged_equals_its_plain_form(
-    device: torch.device, no_worse: Check, monkeypatch: pytest.MonkeyPatch
+    name: str, device: torch.device, no_worse: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leaves = [torch.randn(shape, device=device).requires_grad_() for shape in [(T, B, D), (V, D), (V,), ()]]
     target = torch.randint(0, 10, (T, B), device=device)
     target[:, 0] = target[0, 0]  # a stream that says one word only
-    fast = loss_and_gradients("chunk-bnce", leaves, target, most=len(target.unique()))
+    fast = loss_and_gradients(name, leaves, target, most=len(target.unique()))
     monkeypatch.setattr(kernels, "available", lambda device: False)
-    plain = loss_and_gradients("chunk-bnce", leaves, target)
+    plain = loss_and_gradients(name, leaves, target)
     double = [leaf.detach().double().requires_grad_() for leaf in leaves]
-    exact_loss = all_scores_loss("chunk-bnce", double, target)
+    exact_loss = all_scores_loss(name, double, target)
     for parts in zip(fast, plain, [exact_loss, *torch.autograd.grad(2 * exact_loss, double)], strict=True):
         no_worse(*parts)
 

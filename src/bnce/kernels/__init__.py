@@ -114,6 +114,7 @@ def _import_all() -> None:
         adam,
         batch_nce,
         chunk_nce,
+        chunk_softmax,
         dense,
         log_normaliser,
         merged_chunk_nce,

@@ -48,6 +48,7 @@ class Loss(Kind):
     whole_chunk: bool = False  # trains on all time steps of a chunk together, not on one at a time
     merges_targets: bool = False  # wants to know the most different targets of a chunk
     scores_all_words: bool = False  # so that its cost grows with the vocabulary
+    penalises: bool = False  # how far the batch's estimate of ln Z is from the constant, by `loss.penalty`
     has_forms: bool = False  # can be computed in several ways, among which `loss.softmax` chooses
     is_baseline: bool = False  # speeds and qualities are told relative to it
     tables: tuple[str, ...] = ()  # of the paper's, that it has rows in
@@ -132,5 +133,20 @@ LOSSES: Registry[Loss] = Registry(
         merges_targets=True,
         tables=TABLES,
         colour=Colour("chunk", "#7a4fbf", "#b79cf0"),
+    ),
+    Loss(
+        name="chunk-softmax",  # ours
+        shown="chunk softmax",
+        help="softmax over the target words of the other streams, at all time steps of the chunk",
+        built_by="bnce.losses.chunk_softmax:chunk_softmax",
+        each_by="bnce.losses.chunk_softmax:chunk_softmax_each",
+        checked_by="bnce.losses.by_equation:chunk_softmax",
+        self_normalises=True,
+        columns=lambda shape: shape.num_distinct,
+        batch_is_noise=True,
+        whole_chunk=True,
+        merges_targets=True,
+        penalises=True,
+        colour=Colour("chunk-softmax", "#a6761d", "#e0b05c"),
     ),
 )

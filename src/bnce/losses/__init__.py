@@ -23,6 +23,7 @@ FusedLoss = Callable[[OutputBatch, bool], Tensor | None]
 _FUSED: dict[str, FusedLoss] = {
     "bnce": fused_batch_nce.fused_batch_nce,
     "chunk-bnce": fused_chunk_nce.fused_chunk_nce,
+    "chunk-softmax": fused_chunk_nce.fused_chunk_softmax,
 }
 
 

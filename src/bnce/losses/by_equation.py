@@ -48,6 +48,13 @@ def chunk_nce(batch: OutputBatch) -> Tensor:
     return reference.chunk_nce_loss(hidden_TBD, weight_VD, bias_V, target_TB, _probs(batch), float(batch.log_z))
 
 
+def chunk_softmax(batch: OutputBatch) -> Tensor:
+    """A softmax over a position's own target and the targets of the other streams, with the penalty."""
+    hidden_TBD, target_TB, weight_VD, bias_V = _on_cpu(batch)
+    log_z, penalty = float(batch.log_z), batch.penalty
+    return reference.chunk_softmax_loss(hidden_TBD, weight_VD, bias_V, target_TB, _probs(batch), log_z, penalty)
+
+
 def _over_steps(batch: OutputBatch, loss: Callable[..., Tensor], drawn_T: Tensor) -> Tensor:
     hidden_TBD, target_TB, weight_VD, bias_V = _on_cpu(batch)
     log_z, probs_V = float(batch.log_z), _probs(batch)

@@ -18,7 +18,8 @@ Legend: T time steps, B streams, N = T·B positions in the order t·B + b, R pos
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,30 +28,22 @@ from torch import Tensor
 
 from bnce import kernels
 from bnce.errors import UserError
+from bnce.losses import merged_chunk_nce
 from bnce.losses.counted import Counted
 from bnce.losses.first_order import first_order_only
-from bnce.losses.merged_chunk_nce import MAX_SCORES, merged_chunk_nce
+from bnce.losses.merged_chunk_nce import MAX_SCORES, merged_chunk_loss
 from bnce.losses.output_batch import OutputBatch
 from bnce.machine.precision import at_least_float32, product_dtype, product_in_float32, sum_dtype, widen
 
 
 def chunk_nce(batch: OutputBatch) -> Tensor:
     """Sum the chunk B-NCE loss over the positions that count."""
-    check_streams(batch)
-    merges = batch.target_TB.device.type == "cpu" and not torch.compiler.is_compiling()
-    if merges:
-        batch = _without_holes(batch)
-    if batch.target_TB.numel() == 0:
-        return all_pairs_nce(batch)  # zero, of nothing, with gradients of zero
-    return merged_chunk_nce(batch) if merges else chunk_nce_by_position(batch)
+    return chunk_loss(batch, NCE)
 
 
 def chunk_nce_by_position(batch: OutputBatch) -> Tensor:
     """Compute it with a column for every position, at shapes that do not depend on the data."""
-    hidden_ND, weight_ND, offset_N = _flatten(batch)
-    stream_N, log_num_noise_N = streams_of(batch)
-    loss: Tensor = _ChunkNce.apply(hidden_ND, weight_ND, offset_N, stream_N, log_num_noise_N, product_dtype(hidden_ND))
-    return loss
+    return chunk_loss_by_position(batch, NCE)
 
 
 def all_pairs_nce(batch: OutputBatch) -> Tensor:
@@ -60,14 +53,40 @@ def all_pairs_nce(batch: OutputBatch) -> Tensor:
 
 def chunk_nce_each(batch: OutputBatch) -> Tensor:
     """Compute the loss of every position (T, B), with every score at once."""
+    score_NN, stream_N = all_scores(batch)
+    noise_NN = noise_pairs(stream_N, stream_N)
+    loss_N = F.softplus(-score_NN.diagonal()) + torch.where(noise_NN, F.softplus(score_NN), 0.0).sum(1)
+    return torch.where(stream_N >= 0, loss_N, 0.0).reshape(batch.target_TB.shape)
+
+
+def chunk_loss(batch: OutputBatch, rule: Rule) -> Tensor:
+    """Sum a loss over the columns of a chunk: equal words merged on a CPU, else one column per position."""
+    check_streams(batch)
+    merges = batch.target_TB.device.type == "cpu" and not torch.compiler.is_compiling()
+    if merges:
+        batch = _without_holes(batch)
+    if batch.target_TB.numel() == 0:
+        return all_pairs_nce(batch)  # zero, of nothing, with gradients of zero
+    return merged_chunk_loss(batch, rule.merged) if merges else chunk_loss_by_position(batch, rule)
+
+
+def chunk_loss_by_position(batch: OutputBatch, rule: Rule) -> Tensor:
+    """Compute a loss with a column for every position, at shapes that do not depend on the data."""
+    hidden_ND, weight_ND, offset_N = _flatten(batch)
+    stream_N, log_num_noise_N = streams_of(batch)
+    loss: Tensor = _ChunkLoss.apply(
+        hidden_ND, weight_ND, offset_N, stream_N, log_num_noise_N, rule, product_dtype(hidden_ND)
+    )
+    return loss
+
+
+def all_scores(batch: OutputBatch) -> tuple[Tensor, Tensor]:
+    """Compute every score s (N, N) at once, and give the stream of every position."""
     check_streams(batch)
     hidden_ND, weight_ND, offset_N = _flatten(batch)
     stream_N, log_num_noise_N = streams_of(batch)
     product_NN = torch.matmul(hidden_ND.to(weight_ND.dtype), weight_ND.t())
-    score_NN = at_least_float32(product_NN) + offset_N - log_num_noise_N.unsqueeze(1)
-    noise_NN = noise_pairs(stream_N, stream_N)
-    loss_N = F.softplus(-score_NN.diagonal()) + torch.where(noise_NN, F.softplus(score_NN), 0.0).sum(1)
-    return torch.where(stream_N >= 0, loss_N, 0.0).reshape(batch.target_TB.shape)
+    return at_least_float32(product_NN) + offset_N - log_num_noise_N.unsqueeze(1), stream_N
 
 
 def streams_of(batch: OutputBatch) -> tuple[Tensor, Tensor]:
@@ -125,7 +144,7 @@ def _flatten(batch: OutputBatch) -> tuple[Tensor, Tensor, Tensor]:
     return hidden_ND, weight_ND, offset_N
 
 
-class _ChunkNce(torch.autograd.Function):
+class _ChunkLoss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -134,6 +153,7 @@ class _ChunkNce(torch.autograd.Function):
         offset_N: Tensor,
         stream_N: Tensor,
         log_num_noise_N: Tensor,
+        rule: Rule,
         dtype: torch.dtype,
     ) -> Tensor:
         N, D = hidden_ND.shape
@@ -148,7 +168,7 @@ class _ChunkNce(torch.autograd.Function):
             for begin in range(0, N, num_rows):
                 block = slice(begin, min(begin + num_rows, N))
                 gradient_RN = torch.mm(hidden_NE[block], weight_NE.t())
-                loss += loss_and_gradient_(gradient_RN, offset_N, stream_N, log_num_noise_N, begin)
+                loss += rule.by_position(gradient_RN, offset_N, stream_N, log_num_noise_N, begin)
                 torch.mm(gradient_RN, weight_NE, out=hidden_grad_NE[block])
                 part_NE = product_in_float32(gradient_RN.t(), hidden_NE[block])
                 weight_grad_NE = part_NE if weight_grad_NE is None else weight_grad_NE.add_(part_NE)
@@ -166,6 +186,7 @@ class _ChunkNce(torch.autograd.Function):
             (hidden_grad_NE[:, :D] * grads[0]).to(hidden_dtype),
             (weight_grad_NE[:, :D] * grads[0]).to(weight_dtype),
             weight_grad_NE[:, D] * grads[0],
+            None,
             None,
             None,
             None,
@@ -187,3 +208,14 @@ def loss_and_gradient_(
     torch.mul(torch.sigmoid(score_RN), other_RN, out=product_RN)
     product_RN.diagonal(begin).copy_((torch.sigmoid(own_R) - 1.0) * (stream_R >= 0))
     return loss
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a block of products becomes, in place: the gradient of its scores, and the sum of its loss."""
+
+    by_position: Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]  # a column per position
+    merged: merged_chunk_nce.Merged  # a column per word
+
+
+NCE = Rule(loss_and_gradient_, merged_chunk_nce.loss_and_gradient_)

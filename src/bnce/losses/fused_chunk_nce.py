@@ -10,6 +10,8 @@ vocabulary.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,6 +30,21 @@ COLUMNS = 128  # what tensor cores like a number of columns to be a multiple of
 
 def fused_chunk_nce(batch: OutputBatch, mean: bool) -> Tensor | None:
     """Compute the sum or the mean of the loss over the positions that count; None: this batch takes the plain form."""
+    return _fused(batch, mean, lambda fast: fast.loss_and_gradient_)
+
+
+def fused_chunk_softmax(batch: OutputBatch, mean: bool) -> Tensor | None:
+    """Compute the same for chunk softmax."""
+
+    def find(fast: Any) -> Any:
+        softmax = kernels.choose("chunk_softmax", batch.weight_VD)
+        assert softmax is not None  # where there is one kernel, there are all
+        return functools.partial(softmax.merged_loss_and_gradient_, penalty=batch.penalty)
+
+    return _fused(batch, mean, find)
+
+
+def _fused(batch: OutputBatch, mean: bool, find_rule: Callable[[Any], Any]) -> Tensor | None:
     # With ids of streams, the longest stream would have to be known, too. A compiler fuses the plain form itself.
     if batch.stream_TB is not None or batch.target_TB.numel() == 0 or torch.compiler.is_compiling():
         return None
@@ -35,7 +52,8 @@ def fused_chunk_nce(batch: OutputBatch, mean: bool) -> Tensor | None:
     if fast is None or (batch.max_distinct_targets is None and batch.target_TB.numel() < MIN_POSITIONS):
         return None
     check_streams(batch)
-    loss: Tensor = _FusedChunkNce.apply(batch.hidden_TBD, batch.weight_VD, batch.bias_V, batch.log_z, batch, mean, fast)
+    tables = batch.weight_VD, batch.bias_V, batch.log_z
+    loss: Tensor = _FusedChunkLoss.apply(batch.hidden_TBD, *tables, batch, mean, fast, find_rule(fast))
     return loss
 
 
@@ -47,7 +65,7 @@ def _num_columns(batch: OutputBatch) -> int:
     return -(-most // COLUMNS) * COLUMNS
 
 
-class _FusedChunkNce(torch.autograd.Function):
+class _FusedChunkLoss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -58,6 +76,7 @@ class _FusedChunkNce(torch.autograd.Function):
         batch: OutputBatch,
         mean: bool,
         fast: Any,
+        rule: Any,
     ) -> Tensor:
         (T, B, D), V = hidden_TBD.shape, len(weight_VD)
         N, E, U, counted = T * B, -(-(D + 1) // 8) * 8, _num_columns(batch), batch.has_holes
@@ -90,7 +109,7 @@ class _FusedChunkNce(torch.autograd.Function):
         for begin in range(0, N, num_rows):
             block = slice(begin, begin + num_rows)
             gradient_RU = torch.mm(hidden_NE[block], weight_UE.t())
-            fast.loss_and_gradient_(gradient_RU, offset_1U, count_U, column_TB, sizes, loss_N, begin)
+            rule(gradient_RU, offset_1U, count_U, column_TB, sizes, loss_N, begin)
             torch.mm(gradient_RU, weight_UE, out=hidden_grad_NE[block])
             part_UE = product_in_float32(gradient_RU.t(), hidden_NE[block])
             weight_grad_UE = part_UE if weight_grad_UE is None else weight_grad_UE.add_(part_UE)
@@ -115,6 +134,7 @@ class _FusedChunkNce(torch.autograd.Function):
             rows.table_gradient((V, D), word_U, weight_UD, sparse=ctx.sparse) if wants_weight else None,
             rows.table_gradient((V,), word_U, bias_U.to(bias_dtype), sparse=ctx.sparse) if wants_bias else None,
             -bias_U.sum() if wants_log_z else None,
+            None,
             None,
             None,
             None,

@@ -14,6 +14,7 @@ Legend: T time steps, B streams, N = T·B positions, R positions of a block, U d
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,11 @@ MAX_SCORES = {"cpu": 2**20, "cuda": 2**25}
 
 def merged_chunk_nce(batch: OutputBatch) -> Tensor:
     """Sum the chunk B-NCE loss over the positions that count."""
+    return merged_chunk_loss(batch, loss_and_gradient_)
+
+
+def merged_chunk_loss(batch: OutputBatch, rule: Merged) -> Tensor:
+    """Sum a loss over the columns of a chunk, over the positions that count."""
     T, B = batch.target_TB.shape
     counted = batch.count_streams()
     word_U, column_TB, count_U = torch.unique(batch.target_TB, return_inverse=True, return_counts=True)
@@ -45,12 +51,13 @@ def merged_chunk_nce(batch: OutputBatch) -> Tensor:
         stream_N, log_num_noise_N = counted.stream_TB.reshape(-1), counted.log_num_noise.expand(T, B).reshape(-1)
         if batch.stream_TB is not None:
             stream_N, of_stream = _side_by_side(stream_N, column_TB.reshape(-1))
-    loss: Tensor = _MergedChunkNce.apply(
+    loss: Tensor = _MergedChunkLoss.apply(
         batch.hidden_TBD.flatten(0, 1),
         weight_UD,
         offset_U,
         count_U,
         Places(stream_N, column_TB.reshape(-1), of_stream, log_num_noise_N),
+        rule,
         product_dtype(batch.hidden_TBD),
     )
     return loss
@@ -66,6 +73,10 @@ class Places:
     log_num_noise_N: Tensor | None  # ln of the noise words that a position sees; None: it is in the offset
 
 
+# What a block of products becomes, in place: the gradient of its scores; it gives the sum of the block's loss.
+Merged = Callable[[Tensor, Tensor, Tensor, Places, int], Tensor]
+
+
 def _side_by_side(stream_N: Tensor, column_N: Tensor) -> tuple[Tensor, Tensor]:
     """Number the streams from 0, and lay the columns of each one's targets side by side (L, S)."""
     _, number_N, size_S = torch.unique(stream_N, return_inverse=True, return_counts=True)
@@ -78,7 +89,7 @@ def _side_by_side(stream_N: Tensor, column_N: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(stream_N >= 0, number_N, -1), of_stream
 
 
-class _MergedChunkNce(torch.autograd.Function):
+class _MergedChunkLoss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -87,6 +98,7 @@ class _MergedChunkNce(torch.autograd.Function):
         offset_U: Tensor,
         count_U: Tensor,
         places: Places,
+        rule: Merged,
         dtype: torch.dtype,
     ) -> Tensor:
         N, D = hidden_ND.shape
@@ -100,7 +112,7 @@ class _MergedChunkNce(torch.autograd.Function):
             for begin in range(0, N, num_rows):
                 block = slice(begin, min(begin + num_rows, N))
                 gradient_RU = torch.mm(hidden_NE[block], weight_UE.t())
-                loss += loss_and_gradient_(gradient_RU, offset_U, count_U, places, begin)
+                loss += rule(gradient_RU, offset_U, count_U, places, begin)
                 torch.mm(gradient_RU, weight_UE, out=hidden_grad_NE[block])
                 weight_grad_UE += product_in_float32(gradient_RU.t(), hidden_NE[block])
         ctx.save_for_backward(hidden_grad_NE, weight_grad_UE)
@@ -116,6 +128,7 @@ class _MergedChunkNce(torch.autograd.Function):
             (hidden_grad_NE[:, :D] * grads[0]).to(hidden_dtype),
             (weight_grad_UE[:, :D] * grads[0]).to(weight_dtype),
             weight_grad_UE[:, D] * grads[0],
+            None,
             None,
             None,
             None,

@@ -100,6 +100,31 @@ def chunk_nce_loss(
     return torch.stack(losses).sum()
 
 
+def chunk_softmax_loss(
+    hidden_TBD: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor,
+    target_TB: Tensor,
+    noise_probs_V: Tensor,
+    log_z: Tensor | float,
+    penalty: float,
+) -> Tensor:
+    """Sum −ln of the target's share of Σ exp(M) / p_n, over it and the targets of the other streams, and the penalty.
+
+    The mean of exp(M) / p_n over those of the other streams estimates Z(context).
+    """
+    weight_VD, bias_V, probs_V = weight_VD.double(), bias_V.double(), noise_probs_V.double()
+    losses = []
+    for b in range(target_TB.shape[1]):
+        others = torch.cat([target_TB[:, :b], target_TB[:, b + 1 :]], dim=1).reshape(-1)
+        for hidden_D, target in zip(hidden_TBD[:, b].double(), target_TB[:, b], strict=True):
+            noise = torch.exp(weight_VD[others] @ hidden_D + bias_V[others]) / probs_V[others]
+            own = torch.exp(weight_VD[target] @ hidden_D + bias_V[target]) / probs_V[target]
+            log_estimate = torch.log(noise.mean())
+            losses.append(-torch.log(own / (own + noise.sum())) + penalty * (log_estimate - log_z) ** 2)
+    return torch.stack(losses).sum()
+
+
 def batch_nce_gradient(
     hidden_BD: Tensor,
     weight_VD: Tensor,
