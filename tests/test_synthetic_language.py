@@ -107,7 +107,14 @@ def test_softmax_finds_the_language(language: MarkovLanguage, corpus: Corpus, tm
 
 @pytest.mark.parametrize(
     ("loss", "num_noise"),
-    [("nce", 20), ("snce", 50), ("bnce", 0), pytest.param("bnce", 50, id="bnce-adaptive")],
+    [
+        ("nce", 20),
+        ("snce", 50),
+        ("bnce", 0),
+        pytest.param("bnce", 50, id="bnce-adaptive"),
+        ("chunk-bnce", 0),
+        ("chunk-softmax", 0),
+    ],
 )
 def test_nce_finds_the_language(
     language: MarkovLanguage, corpus: Corpus, tmp_path: Path, loss: str, num_noise: int
