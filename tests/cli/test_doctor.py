@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from bnce.kinds.bodies import BODIES
+from bnce.kinds.losses import LOSSES
+from bnce.kinds.optimisers import OPTIMISERS
 from bnce.measure import doctor
 
 from .conftest import Command
@@ -26,9 +29,9 @@ def test_all_is_well(bnce: Command) -> None:
     record = bnce("doctor", "--device", "cpu", "--json").json
     assert record["well"] is True
     assert [finding["name"] for finding in record["findings"]] == [
-        "versions", "device", "disk", "loss softmax", "loss nce", "loss snce", "loss bnce", "loss chunk-bnce",
-        "loss adaptive bnce", "model ffnn", "model rnn", "model relu-rnn", "model lstm", "model relu-lstm",
-        "model transformer", "optimiser sgd", "optimiser rowwise", "optimiser rowwise-adam", "noise sampling",
+        "versions", "device", "disk", *(f"loss {name}" for name in LOSSES.names), "loss adaptive bnce",
+        *(f"model {name}" for name in BODIES.names), *(f"optimiser {name}" for name in OPTIMISERS.names),
+        "noise sampling",
     ]  # fmt: skip
     plain = bnce("doctor", "--device", "cpu")
     assert plain.status == 0
