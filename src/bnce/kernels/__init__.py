@@ -109,8 +109,8 @@ def with_twin(name: str) -> Callable[[Callable[Arguments, Result]], Callable[Arg
 
 
 def _import_all() -> None:
-    # Only now, because it takes Triton; and by statements, which torch.compile can follow.
-    from bnce.kernels import (
+    # Only now, because it takes Triton; and by a statement, which torch.compile can follow.
+    from bnce.kernels import (  # noqa: F401
         adam,
         batch_nce,
         chunk_nce,
@@ -125,17 +125,4 @@ def _import_all() -> None:
         working_rows,
     )
 
-    modules = (
-        adam,
-        batch_nce,
-        chunk_nce,
-        dense,
-        log_normaliser,
-        merged_chunk_nce,
-        recurrence,
-        rows,
-        softmax,
-        targets,
-        working_rows,
-    )
-    _MODULES.update({module.__name__.rpartition(".")[2]: module for module in modules})
+    _MODULES.update(locals())
