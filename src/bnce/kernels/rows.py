@@ -54,6 +54,25 @@ def _copy_rows(to_ND, to_stride, from_VD, from_stride, row_N, ANY: tl.constexpr,
 
 
 @triton.jit
+def _sum_of_squares(row_D, scale, D: tl.constexpr, BLOCK: tl.constexpr):
+    total = 0.0
+    for begin in range(0, D, BLOCK):
+        column = begin + tl.arange(0, BLOCK)
+        value = tl.load(row_D + column, mask=column < D, other=0.0).to(tl.float32) * scale
+        total += tl.sum(value * value)
+    return total
+
+
+@triton.jit
+def _add_multiple(to_D, from_D, factor, D: tl.constexpr, BLOCK: tl.constexpr):
+    for begin in range(0, D, BLOCK):
+        column = begin + tl.arange(0, BLOCK)
+        inside = column < D
+        value = tl.load(from_D + column, mask=inside, other=0.0)
+        tl.store(to_D + column, tl.load(to_D + column, mask=inside, other=0.0) + factor * value, mask=inside)
+
+
+@triton.jit
 def _adagrad(
     table_VD,
     accumulator_V,
@@ -69,23 +88,14 @@ def _adagrad(
 ):
     row = tl.program_id(0).to(tl.int64)
     scale = tl.load(clip)
-    total = 0.0
-    for begin in range(0, D, BLOCK):
-        column = begin + tl.arange(0, BLOCK)
-        value = tl.load(grad_ND + row * grad_stride + column, mask=column < D, other=0.0).to(tl.float32) * scale
-        total += tl.sum(value * value)
+    total = _sum_of_squares(grad_ND + row * grad_stride, scale, D, BLOCK)
     # A row that lost its word holds zeros and has nothing to do.
     if total > 0.0:
         word = row if EVERY else tl.load(words_N + row).to(tl.int64)
         accumulated = tl.load(accumulator_V + word) + total / D
         tl.store(accumulator_V + word, accumulated)
         factor = -tl.load(rate) * scale / (tl.sqrt(accumulated) + epsilon)
-        for begin in range(0, D, BLOCK):
-            column = begin + tl.arange(0, BLOCK)
-            inside = column < D
-            value = tl.load(grad_ND + row * grad_stride + column, mask=inside, other=0.0)
-            place = table_VD + word * D + column
-            tl.store(place, tl.load(place, mask=inside, other=0.0) + factor * value, mask=inside)
+        _add_multiple(table_VD + word * D, grad_ND + row * grad_stride, factor, D, BLOCK)
 
 
 @triton.jit
@@ -108,11 +118,7 @@ def _adam(
 ):
     row = tl.program_id(0).to(tl.int64)
     scale = tl.load(clip)
-    total = 0.0
-    for begin in range(0, D, BLOCK):
-        column = begin + tl.arange(0, BLOCK)
-        value = tl.load(grad_ND + row * grad_stride + column, mask=column < D, other=0.0).to(tl.float32) * scale
-        total += tl.sum(value * value)
+    total = _sum_of_squares(grad_ND + row * grad_stride, scale, D, BLOCK)
     # A row that lost its word holds zeros and has nothing to do.
     if total > 0.0:
         word = row if EVERY else tl.load(words_N + row).to(tl.int64)
@@ -122,12 +128,7 @@ def _adam(
         tl.store(square_V + word, square)
         tl.store(last_V + word, now.to(tl.int32))
         factor = -tl.load(rate) * scale / (tl.sqrt(square) + epsilon)
-        for begin in range(0, D, BLOCK):
-            column = begin + tl.arange(0, BLOCK)
-            inside = column < D
-            value = tl.load(grad_ND + row * grad_stride + column, mask=inside, other=0.0)
-            place = table_VD + word * D + column
-            tl.store(place, tl.load(place, mask=inside, other=0.0) + factor * value, mask=inside)
+        _add_multiple(table_VD + word * D, grad_ND + row * grad_stride, factor, D, BLOCK)
 
 
 def merge(words_N: Tensor, values_ND: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
