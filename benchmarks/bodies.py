@@ -9,8 +9,8 @@
 
 Three sides: words with chunk B-NCE, words with the softmax, pieces with the softmax. Both corpora have the same words,
 and the same words are <unk>. The context of pieces is longer by the number of pieces per word. Every side is searched
-alike: the tables' rate, the body's rate and eps are gone through once, each value is tried with the best of those
-before, and validation text alone decides. The final runs train the choice with other seeds.
+alike: the tables' rate, the body's rate, eps and the embedding's start are gone through once, each value is tried with
+the best of those before, and validation text alone decides. The final runs train the choice with other seeds.
 Perplexities are per word, `</s>` counted, with the full softmax (PPLf) and the constant Z (PPLn). Seconds are of
 training alone. The frontier trains bodies of three sizes for 1, 2 and 4 epochs with the rates that were chosen. A
 line is written as a run ends, and runs that are in the file are not repeated.
@@ -44,11 +44,12 @@ VALUES: dict[str, list[float]] = {
     "optimiser.learning_rate": [0.001, 0.004],
     "optimiser.body_learning_rate": [0.001],
     "optimiser.eps": [1e-6],
+    "model.embedding_range": [0.1, 0.01],  # 0.035 unless it is set
 }
 CONTEXT = 128  # words
 # Sizes of body: (hidden units, layers) of Transformers, (embedding, hidden, bottleneck) of the ReLu-LSTM.
-TRANSFORMERS = {"256 x 4": (256, 4), "512 x 6": (512, 6), "768 x 8": (768, 8)}
-LSTMS = {"200-600-400": (200, 600, 400), "400-1200-400": (400, 1200, 400), "512-2048-512": (512, 2048, 512)}
+TRANSFORMERS = {"256 x 4": (256, 4), "384 x 6": (384, 6), "512 x 6": (512, 6)}
+LSTMS = {"200-600-400": (200, 600, 400), "300-1000-400": (300, 1000, 400), "400-1600-400": (400, 1600, 400)}
 SIDES = {
     "words chunk-bnce": ("words", "chunk-bnce"),
     "words softmax": ("words", "softmax"),
@@ -89,7 +90,7 @@ class Bodies:
             "seed": seed,
             "epochs": epochs,
             "settings": settings,
-            "train_words": self.given.train_tokens or self.num_words[units]["train"],
+            "train_words": self.given.train_words or self.num_words[units]["train"],
         }
         whole = stage == "final"
         for line in self.lines:
@@ -105,7 +106,7 @@ class Bodies:
         asked = {
             **shape,
             **settings,
-            "training.max_train_tokens": self.given.train_tokens,
+            "training.max_train_tokens": self.first(corpus, "train", self.given.train_words),
             "training.seed": seed,
             "training.epochs": epochs,
             "training.evaluations_per_epoch": 1,
@@ -165,7 +166,9 @@ class Bodies:
 
     @staticmethod
     def first(corpus: Corpus, split: str, num_words: int) -> int:
-        """Count the tokens that the first words of a split have, so that both corpora are judged by one text."""
+        """Count the tokens that the first words of a split have, so that both corpora have one text; 0: all."""
+        if not num_words:
+            return 0
         begins = corpus.vocabulary.starts_word[np.asarray(corpus.split(split))]
         ends = np.flatnonzero(begins)
         return len(begins) if len(ends) <= num_words else int(ends[num_words])
@@ -187,9 +190,10 @@ class Bodies:
 
     def chosen(self, side: str) -> Settings:
         """Give the settings that a search has found; the ReLu-LSTM has its recipe's, which were searched before."""
-        lines = [line for line in self.lines if line["stage"] == "search" and line["side"] == side and line["valid"]]
+        searched = self.lines if self.given.searched is None else read_lines(self.given.searched)
+        lines = [line for line in searched if line["stage"] == "search" and line["side"] == side and line["valid"]]
         if not lines:
-            raise SystemExit(f"There is no search of {side} in {self.given.out}: add --search.")
+            raise SystemExit(f"There is no search of {side} in {self.given.searched or self.given.out}: add --search.")
         settings: Settings = min(lines, key=lambda line: line["valid"]["ppl_f"])["settings"]
         return settings
 
@@ -353,7 +357,8 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, metavar="SVG", help="--table: draw perplexity by seconds of training")
     parser.add_argument("--sides", default=",".join(SEARCHED), help="sides to search, divided by commas (all)")
     parser.add_argument("--seeds", default="2,3,4", help="seeds of the final runs (2,3,4)")
-    parser.add_argument("--train-tokens", type=int, default=0, help="train on the first N tokens (all)")
+    parser.add_argument("--train-words", type=int, default=0, help="train on the first N words (all)")
+    parser.add_argument("--searched", type=Path, metavar="JSONL", help="whose search has made the choice (--out)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no run after N seconds (never)")
     parser.add_argument("--work", type=Path, help="where runs are kept while they are trained (temporary)")
     parser.add_argument("--keep", type=Path, help="keep the final runs in this directory")

@@ -134,6 +134,8 @@ def test_bad_settings_are_told(setting: str, sentence: str) -> None:
         ("model.bottleneck_size=0", "model.bottleneck_size is 0: it must be at least 1."),
         ("model.order=1", "model.order is 1: it must be at least 2."),
         ("model.dropout=1.0", "model.dropout is 1.0: it must be at least 0 and below 1."),
+        ("model.embedding_range=-0.1", "model.embedding_range is -0.1: give 0 or more."),
+        ("model.embedding_range=inf", "model.embedding_range is inf: give 0 or more."),
         ("model.dropout=nan", "model.dropout is nan: it must be at least 0 and below 1."),
         ("loss.num_noise=-1", "loss.num_noise is -1: it must be at least 0."),
         ("loss.noise=zipf", "Unknown noise 'zipf': choose one of unigram, uniform, log-uniform."),

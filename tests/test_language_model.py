@@ -85,3 +85,13 @@ def test_it_starts_at_the_unigram_model() -> None:
     every_word = torch.arange(V).expand(T, B, V)
     log_probs = network.output.log_probs(hidden_TBD, every_word, normalised=False).detach()
     assert float((log_probs - network.output.noise.log_probs_V).abs().max()) < 0.05
+
+
+def test_an_embedding_starts_within_its_range() -> None:
+    def furthest(model: str, embedding_range: float = 0.0) -> float:
+        config = ModelConfig(model, 5, 7, 4, embedding_range=embedding_range)
+        return float(LanguageModel(config, LossConfig(), unigram(torch.arange(V, 0, -1))).embedding.abs().max())
+
+    assert 0.08 < furthest("lstm") <= 0.1
+    assert 0.028 < furthest("transformer") <= 0.035, "a row is normed before the first layer"
+    assert 0.4 < furthest("transformer", 0.5) <= 0.5

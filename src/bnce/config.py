@@ -51,6 +51,7 @@ class ModelConfig:
     num_heads: int = 0  # of Transformers, parts of a layer that attend each for itself; 0: one for about 64 units
     context: int = 0  # of Transformers, words that a layer attends to; 0: as many as a chunk has
     dropout: float = 0.0
+    embedding_range: float = 0.0  # an embedding's numbers start between minus this and this; 0: what suits the model
 
     def __post_init__(self) -> None:
         kind = BODIES.find(self.name)
@@ -66,6 +67,8 @@ class ModelConfig:
             )
         if not 0 <= self.dropout < 1:
             raise UserError(f"model.dropout is {self.dropout}: it must be at least 0 and below 1.")
+        if not 0 <= self.embedding_range < math.inf:
+            raise UserError(f"model.embedding_range is {self.embedding_range}: give 0 or more.")
         if self.num_layers > 1 and "num_layers" not in kind.sizes:
             raise UserError(
                 f"model.num_layers is {self.num_layers}, but {kind.shown} has no number of layers to choose: leave it "

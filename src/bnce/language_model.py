@@ -24,7 +24,7 @@ class LanguageModel(nn.Module):
     def __init__(self, model: ModelConfig, loss: LossConfig, noise: Noise) -> None:
         super().__init__()
         vocab_size = len(noise)
-        reach = BODIES.find(model.name).embedding_range
+        reach = model.embedding_range or BODIES.find(model.name).embedding_range
         self.embedding = nn.Parameter(torch.empty(vocab_size, model.embedding_size).uniform_(-reach, reach))
         self.sparse = True  # whether the embedding's gradient is row-wise
         self.body = build_body(model)
