@@ -53,21 +53,21 @@ class Commands:
 
     def __init__(self, work: Path) -> None:
         self.work = work
-        self.seconds: dict[str, float] = {}
+        self.lines: list[str] = []
 
     def run(self, *arguments: str, makes: str | None = None) -> str:
         """Run one, unless what it makes is there; give what it prints."""
+        line = shlex.join(("bnce", *arguments))
+        self.lines.append(line)
         if makes is not None and (self.work / makes).exists():
             return ""
         begin = time.monotonic()
         done = subprocess.run(
             [sys.executable, "-m", "bnce", *arguments], cwd=self.work, capture_output=True, text=True, check=False
         )
-        line = shlex.join(("bnce", *arguments))
         if done.returncode:
             raise SystemExit(f"{line}\n{done.stderr}")
-        self.seconds[line] = time.monotonic() - begin
-        print(f"{self.seconds[line]:7.1f} s  {line}", flush=True)
+        print(f"{time.monotonic() - begin:7.1f} s  {line}", flush=True)
         return done.stdout
 
 
@@ -114,14 +114,18 @@ def write_lists(lists: Path, work: Path) -> None:
                     references.write(f"{record['id']} {record['ref']}\n")
 
 
-def train(commands: Commands, device: str) -> dict[str, str]:
-    """Train the models and mix them; give the file or directory of each."""
+def count(commands: Commands) -> None:
+    """Prepare the corpus and count the trigram, which needs no GPU."""
     commands.run(
         *("prepare", "train.txt", "--valid", "valid.txt", "--test", "test.txt", "--vocab-size", str(VOCAB_SIZE)),
         *("--tokens", "whitespace", "--sentences", "lines", "--out", "corpus"),
         makes="corpus",
     )
     commands.run("ngram", "corpus", "--order", "3", "--prune", "0,0,1", "--out", "trigram.arpa", makes="trigram.arpa")
+
+
+def train(commands: Commands, device: str) -> dict[str, str]:
+    """Train the models and mix them; give the file or directory of each."""
     for name, arguments in RUNS.items():
         commands.run(
             *("train", *arguments, "--corpus", "corpus", "--out", name, "--device", device),
@@ -168,7 +172,7 @@ def markdown(results: dict[str, dict[str, Any]], commands: Commands) -> str:
                 f"| {100 * low:+.2f} to {100 * high:+.2f} |"
             )
         lines += [f"| oracle | {_rate(first['oracle'])} | | |", ""]
-    return "\n".join([*lines, "## Commands", "", *(f"    {line}" for line in commands.seconds), ""])
+    return "\n".join([*lines, "## Commands", "", *(f"    {line}" for line in commands.lines), ""])
 
 
 def _rate(errors: dict[str, Any]) -> str:
@@ -183,12 +187,16 @@ def main() -> None:
     parser.add_argument("--lists", type=Path, required=True, help="directory of the lists")
     parser.add_argument("--work", type=Path, required=True, help="directory for texts, models and results")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--count", action="store_true", help="stop after the corpus and the trigram, before training")
     parser.add_argument("--out", type=Path, help="write the table to this file")
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
     write_texts(given.books, given.work)
     write_lists(given.lists, given.work)
     commands = Commands(given.work)
+    count(commands)
+    if given.count:
+        return
     models = train(commands, given.device)
     results: dict[str, dict[str, Any]] = {}
     for part in PARTS:
