@@ -114,6 +114,6 @@ def test_the_shell_asks_and_is_answered(
 
 def test_completion_is_quick() -> None:
     code = "import sys, bnce.cli\ntry: bnce.cli.main()\nfinally: print('torch' in sys.modules, 'numpy' in sys.modules)"
-    asked = {"_BNCE_COMPLETE": "complete_bash", "COMP_WORDS": "bnce train --loss chunk", "COMP_CWORD": "3"}
+    asked = {"_BNCE_COMPLETE": "complete_bash", "COMP_WORDS": "bnce train --loss chunk-b", "COMP_CWORD": "3"}
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True)
     assert done.stdout.split() == ["chunk-bnce", "False", "False"]

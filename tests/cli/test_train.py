@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 
 from bnce.config import read_config
 from bnce.corpus.store import Corpus
+from bnce.kinds.losses import LOSSES
 from bnce.language_model import LanguageModel
 from bnce.runs import checkpoint
 from bnce.runs.checkpoint import state_files
@@ -263,7 +264,7 @@ class TestRefusals:
             (["wiki", "--model", "relu-lsm"], "Did you mean 'relu-lstm'?"),
             (
                 ["wiki", "--loss", "bcne"],
-                "Unknown loss 'bcne': choose one of softmax, nce, snce, bnce, chunk-bnce. Did you mean",
+                f"Unknown loss 'bcne': choose one of {', '.join(LOSSES.names)}. Did you mean",
             ),
             (["missing.toml"], "The recipe file 'missing.toml' does not exist"),
             (["wiki", "--set", "training.epoch=1"], "Did you mean 'epochs'?"),

@@ -53,7 +53,6 @@ def chunk_softmax_each(batch: OutputBatch) -> Tensor:
     return torch.where(counts_N, loss_N, 0.0).reshape(batch.target_TB.shape)
 
 
-@functools.cache
 def _rule(penalty: float) -> Rule:
     return Rule(
         functools.partial(loss_and_gradient_, penalty=penalty),
