@@ -114,6 +114,7 @@ def test_softmax_finds_the_language(language: MarkovLanguage, corpus: Corpus, tm
         pytest.param("bnce", 50, id="bnce-adaptive"),
         ("chunk-bnce", 0),
         ("chunk-softmax", 0),
+        ("self-normalised-softmax", 0),
     ],
 )
 def test_nce_finds_the_language(

@@ -98,7 +98,7 @@ class LossConfig:
     learn_log_z: bool = False
     noise: str = "unigram"
     noise_power: float = 1.0  # flattens the unigram when below 1
-    penalty: float = 0.1  # chunk-softmax only: λ, on how far ln Z(context), as the chunk estimates it, is from ln Z
+    penalty: float = 0.1  # chunk-softmax, self-normalised-softmax: λ, on how far ln Z(context) is from ln Z
     softmax: str = "fused"  # in which form the softmax is computed; auto measures those at hand when training starts
 
     def __post_init__(self) -> None:

@@ -64,7 +64,7 @@ class OutputLayer(nn.Module):
         `batch_first` takes hidden (B, T, D) with targets (B, T). `reduction` is "mean" over the positions that count,
         "sum", or "none": one loss per position, in the shape of targets and 0 where a position does not count. "none"
         computes plainly, with every score at once, so it takes more time and memory.
-        `penalty` is λ of `chunk-softmax`: how much it costs if Z, as the batch estimates it, is not the constant.
+        `penalty` is λ of `chunk-softmax` and `self-normalised-softmax`: the cost of a Z(context) off the constant.
         `drawn` is the noise that `bnce` draws its `num_noise` words from, where that is not the targets' own.
         `softmax` and `max_distinct_targets` are explained at `set_form`.
         """

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bnce import OutputLayer, UserError
+from bnce import LOSSES, OutputLayer, UserError
 from bnce.noise import unigram
 
 T, B, D, V = 20, 200, 16, 3000
@@ -19,7 +19,7 @@ GPU = torch.device("cuda")
 
 def make(loss: str, **settings: object) -> OutputLayer:
     torch.manual_seed(1)
-    num_noise = 5 if loss in ("nce", "snce") else 0
+    num_noise = 5 if LOSSES.find(loss).draws == "must" else 0
     noise = unigram(torch.arange(V, 0, -1) ** 2)
     return OutputLayer(D, V, noise, loss=loss, num_noise=num_noise, sparse=True, **settings).to(GPU)  # type: ignore[arg-type]
 
@@ -39,7 +39,7 @@ def no_waiting() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.parametrize("loss", ["bnce", "chunk-bnce", "snce", "nce", "softmax"])
+@pytest.mark.parametrize("loss", LOSSES.names)
 def test_a_call_makes_nobody_wait(loss: str) -> None:
     layer, (hidden, target) = make(loss), batch()
     for _ in range(2):
@@ -50,7 +50,7 @@ def test_a_call_makes_nobody_wait(loss: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1, V, 10**9])
-@pytest.mark.parametrize("loss", ["bnce", "chunk-bnce", "snce", "nce", "softmax"])
+@pytest.mark.parametrize("loss", LOSSES.names)
 def test_a_target_that_is_no_word_gives_nan_and_the_next_call_says_why(loss: str, wrong: int) -> None:
     layer, (hidden, target) = make(loss), batch()
     assert layer(hidden, target).isfinite()

@@ -19,6 +19,7 @@ CASES = [
         ("chunk-bnce", "rowwise-adam", False, False),
         ("softmax", "rowwise", True, False),
         ("softmax", "sgd", False, True),
+        ("self-normalised-softmax", "rowwise", True, False),
     )
 ]
 

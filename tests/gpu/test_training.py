@@ -25,6 +25,7 @@ CONDITIONS = [
     ("rnn", "chunk-bnce", "rowwise"),
     ("ffnn", "softmax", "rowwise"),
     ("lstm", "snce", "rowwise"),
+    ("ffnn", "self-normalised-softmax", "rowwise"),
     ("relu-lstm", "bnce", "rowwise-adam"),
     ("ffnn", "softmax", "rowwise-adam"),
     ("transformer", "chunk-bnce", "rowwise-adam"),

@@ -105,8 +105,11 @@ def all_scores_loss(name: str, leaves: list[Tensor], target: Tensor) -> Tensor:
     return total
 
 
+@pytest.mark.parametrize("penalty", [0.0, 0.3])
 @pytest.mark.parametrize("num_words", [50, 51, 5000])
-def test_softmax_kernel_puts_the_gradient_in_place(num_words: int, device: torch.device, no_worse: Check) -> None:
+def test_softmax_kernel_puts_the_gradient_in_place(
+    num_words: int, penalty: float, device: torch.device, no_worse: Check
+) -> None:
     from bnce.kernels.softmax import loss_and_gradient_
 
     N, padding = 7, -num_words % 8
@@ -116,15 +119,20 @@ def test_softmax_kernel_puts_the_gradient_in_place(num_words: int, device: torch
         torch.randint(0, num_words, (N,), device=device),
         torch.tensor([1, 1, 0, 1, 0, 1, 1], device=device).bool(),
     )
+    log_z = torch.tensor(2.5, device=device)
     results = []
     for dtype in (torch.float32, torch.float64):
         score = logit[:, :num_words].to(dtype) + bias.to(dtype)
-        loss = torch.nn.functional.cross_entropy(score, target, reduction="none") * valid
-        error = (torch.softmax(score, 1) - torch.nn.functional.one_hot(target, num_words)) * valid.unsqueeze(1)
-        results.append((loss, error))
-    loss = loss_and_gradient_(logit, bias, target, valid)
+        excess = score.logsumexp(1) - log_z
+        loss = torch.nn.functional.cross_entropy(score, target, reduction="none") + penalty * excess.square()
+        pull = torch.softmax(score, 1) * (1 + 2 * penalty * excess).unsqueeze(1)
+        error = (pull - torch.nn.functional.one_hot(target, num_words)) * valid.unsqueeze(1)
+        results.append((loss * valid, error, excess * valid))
+    loss, excess = loss_and_gradient_(logit, bias, target, valid, log_z if penalty else None, penalty)
     no_worse(loss, results[0][0], results[1][0])
     no_worse(logit[:, :num_words], results[0][1], results[1][1])
+    if penalty:
+        no_worse(excess, results[0][2], results[1][2])
     assert not logit[:, num_words:].any(), "padding has no gradient"
 
 
@@ -133,9 +141,8 @@ def test_softmax_of_a_target_that_is_no_word_is_not_a_number(target: int, device
     from bnce.kernels.softmax import loss_and_gradient_
 
     logit, bias = torch.randn(3, 56, device=device), torch.randn(51, device=device)
-    loss = loss_and_gradient_(
-        logit, bias, torch.tensor([5, target, target], device=device), torch.tensor([1, 1, 0], device=device).bool()
-    )
+    words, valid = torch.tensor([5, target, target], device=device), torch.tensor([1, 1, 0], device=device).bool()
+    loss, _ = loss_and_gradient_(logit, bias, words, valid, None, 0.0)
     assert loss.isnan().tolist() == [False, True, False], "the last one does not count"
 
 

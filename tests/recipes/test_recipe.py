@@ -235,7 +235,7 @@ def test_a_missing_file_is_told(name: str) -> None:
         ("[models.gpt]", "Unknown model in {name}: [models]: 'gpt': choose one of ffnn, rnn, "),
         (
             "[losses.bnc]",
-            "Unknown loss in {name}: [losses]: 'bnc': choose one of softmax, nce, snce, ",
+            "Unknown loss in {name}: [losses]: 'bnc': choose one of softmax, ",
         ),
         ("[model]\nwidth = 3", "Unknown setting in {name}: [model]: 'width': choose one of name, "),
         ("[model]\nname = 3", "Unknown model '3': choose one of ffnn, "),

@@ -14,7 +14,7 @@ import bnce
 
 T, B, D, V, K = 3, 4, 6, 23, 5
 COUNTS = torch.arange(1, V + 1)
-FUSED = ("bnce", "chunk-bnce", "softmax")  # losses with a backward pass of their own
+FUSED = ("bnce", "chunk-bnce", "softmax", "self-normalised-softmax")  # losses with a backward pass of their own
 
 
 def build(loss: str = "bnce", **options: Any) -> bnce.OutputLayer:

@@ -48,7 +48,7 @@ class Loss(Kind):
     whole_chunk: bool = False  # trains on all time steps of a chunk together, not on one at a time
     merges_targets: bool = False  # wants to know the most different targets of a chunk
     scores_all_words: bool = False  # so that its cost grows with the vocabulary
-    penalises: bool = False  # how far the batch's estimate of ln Z is from the constant, by `loss.penalty`
+    penalises: bool = False  # how far ln Z(context), or the batch's estimate, is from the constant: `loss.penalty`
     has_forms: bool = False  # can be computed in several ways, among which `loss.softmax` chooses
     is_baseline: bool = False  # speeds and qualities are told relative to it
     tables: tuple[str, ...] = ()  # of the paper's, that it has rows in
@@ -76,6 +76,19 @@ LOSSES: Registry[Loss] = Registry(
         is_baseline=True,
         tables=TABLES,
         colour=Colour("softmax", "#5b6472", "#b8c0cc"),
+    ),
+    Loss(
+        name="self-normalised-softmax",
+        shown="self-normalised softmax",
+        help="softmax that learns to be normalised by the constant Z; as slow as softmax",
+        built_by="bnce.losses.self_normalised_softmax:self_normalised_softmax",
+        each_by="bnce.losses.self_normalised_softmax:self_normalised_softmax_each",
+        checked_by="bnce.losses.by_equation:self_normalised_softmax",
+        self_normalises=True,
+        columns=lambda shape: shape.vocab_size,
+        scores_all_words=True,
+        penalises=True,
+        colour=Colour("self-normalised", "#8c96a3", "#d9dee5"),
     ),
     Loss(
         name="nce",

@@ -22,6 +22,13 @@ def softmax(batch: OutputBatch) -> Tensor:
     return reference.softmax_loss(hidden_TBD.flatten(0, 1), weight_VD, bias_V, target_TB.flatten())
 
 
+def self_normalised_softmax(batch: OutputBatch) -> Tensor:
+    """Eq. (1) with the penalty, summed over all positions."""
+    hidden_TBD, target_TB, weight_VD, bias_V = _on_cpu(batch)
+    hidden_ND, target_N, log_z = hidden_TBD.flatten(0, 1), target_TB.flatten(), float(batch.log_z)
+    return reference.self_normalised_softmax_loss(hidden_ND, weight_VD, bias_V, target_N, log_z, batch.penalty)
+
+
 def nce(batch: OutputBatch) -> Tensor:
     """Eq. (5) with K words of its own for each position."""
     drawn_TBK = batch.noise.sample((*batch.target_TB.shape, batch.num_noise)).cpu()

@@ -33,7 +33,7 @@ class OutputBatch:
     stream_TB: Tensor | None = None  # which stream a position is of; None: streams are the columns of a chunk
     wrong: WrongTargets | None = None  # where kernels say what is wrong with targets
     ignore_index: int = NO_INDEX  # the target of further positions that do not count
-    penalty: float = 0.0  # λ of chunk softmax: on how far the batch's own estimate of ln Z(context) is from ln Z
+    penalty: float = 0.0  # λ of the losses that penalise: on how far ln Z(context), or its estimate, is from ln Z
     softmax: str = "fused"  # in which form the softmax is computed, where that is the loss
     max_distinct_targets: int | None = None  # the most different targets a chunk of this text has, where that is known
 

@@ -44,6 +44,15 @@ def softmax_loss(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N:
     return torch.stack(losses).sum()
 
 
+def self_normalised_softmax_loss(
+    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N: Tensor, log_z: Tensor | float, penalty: float
+) -> Tensor:
+    """Sum −ln of Eq. (1) over positions, each with penalty · (ln Σ_v exp M(v, c) − ln Z)²."""
+    scores_NV = hidden_ND.double() @ weight_VD.double().t() + bias_V.double()
+    excess_N = torch.log(torch.exp(scores_NV).sum(1)) - log_z
+    return softmax_loss(hidden_ND, weight_VD, bias_V, target_N) + penalty * (excess_N**2).sum()
+
+
 def sampled_nce_loss(
     hidden_ND: Tensor,
     weight_VD: Tensor,

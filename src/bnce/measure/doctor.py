@@ -103,7 +103,7 @@ def loss_error(kind: Loss, num_noise: int, device: torch.device) -> float:
     target = torch.randint(0, 10, (T, B), generator=generator).to(device)
     log_z = torch.tensor(2.0, device=device)
     bias = noise.log_probs_V + log_z
-    batch = OutputBatch(hidden, target, None, weight, bias, log_z, noise, num_noise, sparse=False)
+    batch = OutputBatch(hidden, target, None, weight, bias, log_z, noise, num_noise, sparse=False, penalty=0.1)
     values = []
     for compute in (kind.load(), load(kind.checked_by)):
         torch.manual_seed(7)  # both must draw the same words

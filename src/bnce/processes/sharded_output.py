@@ -29,19 +29,22 @@ MAX_LOGITS = {"cpu": 2**22, "cuda": 2**30}  # in one block
 class ShardedOutput:
     """Normalises over rows that many processes keep."""
 
-    def __init__(self, world: World, placement: Placement) -> None:
-        self.world, self.placement = world, placement
+    def __init__(self, world: World, placement: Placement, *, penalises: bool = False) -> None:
+        """`penalises`: the loss adds penalty · (ln Z(context) − ln Z)² for each position."""
+        self.world, self.placement, self.penalises = world, placement, penalises
         begin, end = placement.range_of(world.rank)
         self.num_rows = end - begin  # those after it are there for equal sizes alone
 
     def loss_sum(self, batch: OutputBatch) -> Tensor:
-        """Sum −ln softmax of the targets of this process."""
+        """Sum −ln softmax of the targets of this process, with what the loss adds for ln Z(context)."""
         assert batch.valid_TB is None
         loss: Tensor = _ShardedSoftmax.apply(
             batch.hidden_TBD.flatten(0, 1),
             batch.weight_VD,
             batch.bias_V,
             batch.target_TB.flatten(),
+            batch.log_z if self.penalises else None,
+            batch.penalty,
             self,
             product_dtype(batch.weight_VD),
         )
@@ -102,6 +105,8 @@ class _ShardedSoftmax(torch.autograd.Function):
         weight_vD: Tensor,
         bias_v: Tensor,
         target_N: Tensor,
+        constant: Tensor | None,
+        penalty: float,
         output: ShardedOutput,
         dtype: torch.dtype,
     ) -> Tensor:
@@ -114,15 +119,16 @@ class _ShardedSoftmax(torch.autograd.Function):
             row_P = output.rows_of(world.gather(target_N, "targets").flatten())
             is_here_P1 = (row_P >= 0).unsqueeze(1)
             size = max(1, MAX_LOGITS.get(hidden_ND.device.type, 2**22) // max(1, num_rows))
-            losses, hidden_grads = [], []
+            losses, excesses, hidden_grads = [], [], []
             weight_grad_vE: Tensor | None = None
             for begin in range(0, len(hidden_PE), size):
                 block = slice(begin, begin + size)
                 share, log_total, own = _shares(hidden_PE[block], weight_vE, used_v, row_P[block])
                 log_total_R, own_R = world.gather(torch.stack([log_total, own]), "normalisers").unbind(1)
                 log_z = torch.logsumexp(log_total_R, 0)
-                losses.append(log_z - own_R.sum(0))
-                factor_1 = (log_total - log_z).exp().unsqueeze(1)
+                excesses.append(torch.zeros_like(log_z) if constant is None else log_z - constant)
+                losses.append(log_z - own_R.sum(0) + penalty * excesses[-1].square())
+                factor_1 = ((log_total - log_z).exp() * (1.0 + 2.0 * penalty * excesses[-1])).unsqueeze(1)
                 hidden_grads.append(product_in_float32(share, weight_vE) * factor_1)
                 scaled = (hidden_PE[block] * factor_1).to(dtype)
                 weight_grad = product_in_float32(share.t(), scaled)
@@ -133,21 +139,24 @@ class _ShardedSoftmax(torch.autograd.Function):
             own_weight_PE = weight_vE.index_select(0, place_P).to(bias_v.dtype)
             hidden_grad_PE = torch.cat(hidden_grads) - torch.where(is_here_P1, own_weight_PE, 0.0)
         parts_RND = world.exchange(hidden_grad_PE[:, :D].reshape(world.size, N, D), "hidden gradients")
-        ctx.save_for_backward(parts_RND.sum(0), weight_grad_vE)
+        here = slice(world.rank * N, (world.rank + 1) * N)
+        constant_grad = None if constant is None else -2 * penalty * torch.cat(excesses)[here].sum()
+        ctx.save_for_backward(parts_RND.sum(0), weight_grad_vE, constant_grad)
         ctx.num_rows, ctx.dtypes = num_rows, (hidden_ND.dtype, weight_vD.shape, weight_vD.dtype)
-        return torch.cat(losses)[world.rank * N : (world.rank + 1) * N].sum()
+        return torch.cat(losses)[here].sum()
 
     @staticmethod
     @first_order_only
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_grad_ND, weight_grad_vE = ctx.saved_tensors
+        hidden_grad_ND, weight_grad_vE, constant_grad = ctx.saved_tensors
         hidden_dtype, (v, D), weight_dtype = ctx.dtypes
         unused = v - ctx.num_rows
         weight_vD = (weight_grad_vE[: ctx.num_rows, :D] * grads[0]).to(weight_dtype)
         bias_v = (weight_grad_vE[: ctx.num_rows, D] * grads[0]).to(weight_dtype)
         if unused:
             weight_vD, bias_v = F.pad(weight_vD, (0, 0, 0, unused)), F.pad(bias_v, (0, unused))
-        return (hidden_grad_ND * grads[0]).to(hidden_dtype), weight_vD, bias_v, None, None, None
+        constant_grad = None if constant_grad is None else constant_grad * grads[0]
+        return (hidden_grad_ND * grads[0]).to(hidden_dtype), weight_vD, bias_v, None, constant_grad, None, None, None
 
 
 def _shares(hidden_NE: Tensor, weight_vE: Tensor, bias_v: Tensor, row_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -99,7 +99,7 @@ class WorkingTables:
         self.is_sharded = sharded
         self.own_words = self.placement.words_of(world.rank if sharded else 0).cpu()
         self.kept = {name: nn.Parameter(self.own(table.detach()).to(self.device)) for name, table in tables.items()}
-        self.output = ShardedOutput(world, self.placement) if sharded else None
+        self.output = ShardedOutput(world, self.placement, penalises=loss.penalises) if sharded else None
         if loss.scores_all_words:
             for name in tables:
                 if name not in self.travelling:
