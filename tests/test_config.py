@@ -186,6 +186,15 @@ def test_drawn_noise_needs_noise_words(loss: str) -> None:
     )
 
 
+@pytest.mark.parametrize("key", ["replacement", "remove_hits"])
+def test_samplers_are_for_sampled_softmax(key: str) -> None:
+    settings = (f"loss.{key}=false",)
+    assert refusal("ltcb", loss="snce", settings=settings) == (
+        f"loss.{key}=false is for sampled-softmax, but the loss is snce: leave it out."
+    )
+    assert not getattr(load_recipe("ltcb", loss="sampled-softmax", settings=settings).loss, key)
+
+
 def test_adaptive_bnce_is_bnce_with_noise_words() -> None:
     assert load_recipe("ltcb", loss="bnce", settings=["loss.num_noise=50"]).loss.num_noise == 50
 

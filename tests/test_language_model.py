@@ -17,7 +17,7 @@ EPS = torch.finfo(torch.float32).eps
 
 def build(model: str = "relu-lstm", loss: str = "bnce", *, learn_log_z: bool = False) -> LanguageModel:
     torch.manual_seed(1)
-    config = LossConfig(loss, num_noise=5 if loss in ("nce", "snce") else 0, learn_log_z=learn_log_z)
+    config = LossConfig(loss, num_noise=5 if LOSSES.find(loss).draws == "must" else 0, learn_log_z=learn_log_z)
     return LanguageModel(ModelConfig(model, 5, 7, 4), config, unigram(torch.arange(V, 0, -1)))
 
 

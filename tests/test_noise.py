@@ -159,6 +159,36 @@ def test_an_empty_vocabulary_is_refused(make: type) -> None:
         make(0)
 
 
+@pytest.mark.parametrize("noise", [log_uniform(300), uniform(300), unigram([300 - word for word in range(300)])])
+@pytest.mark.parametrize("num_distinct", [1, 2, 40, 150])
+def test_tries_give_so_many_different_words(noise: Noise, num_distinct: int) -> None:
+    tries = noise.tries(num_distinct)
+    probs_V = noise.log_probs_V.double().exp()
+    expected = [float((1 - (1 - probs_V) ** number).sum()) for number in (tries.num_draws - 1, tries.num_draws)]
+    assert expected[0] < num_distinct <= expected[1] + 1e-6
+    generator = torch.Generator().manual_seed(1)
+    found = [len(noise.sample((tries.num_draws,), generator).unique()) for _ in range(200)]
+    assert max(found) <= tries.max_distinct
+    assert sum(found) / 200 == pytest.approx(expected[1], rel=0.02)
+
+
+def test_at_most_half_of_the_words_are_drawn() -> None:
+    assert log_uniform(20).tries(8192) == log_uniform(20).tries(10)
+    with pytest.raises(UserError, match="Running noise draws with replacement only"):
+        Running(20).tries(3)
+
+
+def test_noise_that_is_bent_knows_the_targets() -> None:
+    counts_V = [50, 30, 0, 20]
+    expected_V = unigram(counts_V).log_probs_V
+    for noise in (unigram(counts_V, 0.75), make_noise("log-uniform", counts_V), make_noise("uniform", counts_V)):
+        assert not torch.allclose(noise.log_probs_V, expected_V, atol=0.05)
+        torch.testing.assert_close(noise.log_target_probs(), expected_V)
+        torch.testing.assert_close(noise.double().log_target_probs(), expected_V.double())
+    assert unigram(counts_V).log_target_probs() is not None
+    assert torch.equal(log_uniform(4).log_target_probs(), log_uniform(4).log_probs_V)
+
+
 def test_names_make_noise() -> None:
     counts_V = np.array([8, 1, 1])
     assert torch.equal(make_noise("unigram", counts_V, 0.5).log_probs_V, unigram(counts_V, 0.5).log_probs_V)

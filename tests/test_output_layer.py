@@ -32,7 +32,7 @@ WORDS = Noise(log_uniform(V).log_probs_V.exp())  # as it were counted
 def build(loss: str = "bnce", *, num_noise: int | None = None, spread: float = 0.5, **options: Any) -> OutputLayer:
     """Make a layer away from its start, so that its answers depend on the hidden row."""
     if num_noise is None:
-        num_noise = K if loss in ("nce", "snce") else 0
+        num_noise = K if LOSSES.find(loss).draws == "must" else 0
     layer = OutputLayer(D, V, WORDS, loss, 2.5, num_noise, **options)
     with torch.no_grad():
         generator = torch.Generator().manual_seed(1)
@@ -343,8 +343,8 @@ def test_log_probs_of_what_is_no_word_are_refused(word: int, normalised: bool) -
     assert refusal(build().log_probs, hidden_ND, word_N.unsqueeze(1).expand(6, 3), normalised) == told
 
 
-def test_only_the_softmax_does_not_learn_to_be_normalised_by_z() -> None:
-    assert [loss for loss in LOSSES.names if not build(loss).normalises] == ["softmax"]
+def test_some_losses_do_not_learn_to_be_normalised_by_z() -> None:
+    assert [loss for loss in LOSSES.names if not build(loss).normalises] == ["softmax", "sampled-softmax"]
 
 
 # Files and copies.
@@ -592,7 +592,8 @@ def test_where_all_count_the_layer_computes_what_the_trainer_does(loss: str, red
 
 @pytest.mark.parametrize("loss", LOSSES.names)
 def test_a_running_estimate_sees_the_targets_that_count(loss: str) -> None:
-    layer = OutputLayer(D, V, bnce.noise.Running(V, decay=1.0), loss, num_noise=K if loss in ("nce", "snce") else 0)
+    num_noise = K if LOSSES.find(loss).draws == "must" else 0
+    layer = OutputLayer(D, V, bnce.noise.Running(V, decay=1.0), loss, num_noise=num_noise)
     hidden_TBD, target_TB = hidden_and_targets(T, B)
     target_TB[0, 0] = IGNORE_INDEX
     mask_TB = torch.ones(T, B, dtype=torch.bool)

@@ -68,12 +68,14 @@ def corpus(language: MarkovLanguage, tmp_path_factory: pytest.TempPathFactory) -
     return write_corpus(tmp_path_factory.mktemp("language") / "corpus", splits, VOCAB_SIZE)
 
 
-def train_and_evaluate(corpus: Corpus, directory: Path, loss: str, num_noise: int = 0) -> Evaluation:
+def train_and_evaluate(
+    corpus: Corpus, directory: Path, loss: str, num_noise: int = 0, **settings: object
+) -> Evaluation:
     """Train a bigram network and measure it on text it has not seen."""
     config = small_config(
         corpus,
         model={"name": "ffnn", "order": 2, "embedding_size": 16, "hidden_size": 32, "bottleneck_size": 32},
-        loss={"name": loss, "num_noise": num_noise},
+        loss={"name": loss, "num_noise": num_noise, **settings},
         optimiser={"learning_rate": 0.4, "body_learning_rate": 0.01, "warmup_steps": 50},
         training={"batch_size": BATCH_SIZE, "num_steps": 10, "epochs": 3},
     )
@@ -103,6 +105,32 @@ def test_the_context_matters(language: MarkovLanguage, corpus: Corpus) -> None:
 def test_softmax_finds_the_language(language: MarkovLanguage, corpus: Corpus, tmp_path: Path) -> None:
     result = train_and_evaluate(corpus, tmp_path, "softmax")
     assert result.ppl_f == pytest.approx(language.perplexity(corpus.split("test")), rel=BAR)
+
+
+DISTINCT = {"noise": "log-uniform", "replacement": False}  # as it is used in the literature
+
+
+@pytest.mark.parametrize(
+    ("num_noise", "settings", "finds"),
+    [
+        pytest.param(30, DISTINCT, True, id="different words"),
+        pytest.param(30, DISTINCT | {"remove_hits": False}, True, id="different words with hits"),
+        pytest.param(50, {"remove_hits": False}, True, id="with replacement and hits"),
+        pytest.param(50, {"remove_hits": True}, False, id="with replacement"),
+    ],
+)
+def test_sampled_softmax_finds_the_language(
+    language: MarkovLanguage,
+    corpus: Corpus,
+    tmp_path: Path,
+    num_noise: int,
+    settings: dict[str, object],
+    finds: bool,
+) -> None:
+    """Without the hits, the target of words drawn with replacement stands in the sum too seldom."""
+    result = train_and_evaluate(corpus, tmp_path, "sampled-softmax", num_noise, **settings)
+    assert (abs(result.ppl_f / language.perplexity(corpus.split("test")) - 1) < BAR) == finds, result
+    assert result.ppl_n is None, "nothing holds Z"
 
 
 @pytest.mark.parametrize(

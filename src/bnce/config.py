@@ -98,6 +98,8 @@ class LossConfig:
     learn_log_z: bool = False
     noise: str = "unigram"
     noise_power: float = 1.0  # flattens the unigram when below 1
+    replacement: bool = True  # sampled-softmax only: whether a word may be drawn twice; false: K different words
+    remove_hits: bool = True  # sampled-softmax only: leave out drawn words that are a position's own target
     penalty: float = 0.1  # chunk-softmax, self-normalised-softmax: λ, on how far ln Z(context) is from ln Z
     softmax: str = "fused"  # in which form the softmax is computed; auto measures those at hand when training starts
 
@@ -114,6 +116,10 @@ class LossConfig:
             raise UserError(f"loss.noise_power is {self.noise_power}: it must be a finite number.")
         if kind.draws == "must":
             _at_least(f"loss.num_noise of {self.name}", self.num_noise, 1)
+        for key in ("replacement", "remove_hits"):
+            if not getattr(self, key) and not kind.has_samplers:
+                able = " and ".join(other.name for other in LOSSES if other.has_samplers)
+                raise UserError(f"loss.{key}=false is for {able}, but the loss is {self.name}: leave it out.")
 
 
 @dataclasses.dataclass(frozen=True)

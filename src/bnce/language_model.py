@@ -37,6 +37,8 @@ class LanguageModel(nn.Module):
             num_noise=loss.num_noise,
             learn_log_z=loss.learn_log_z,
             penalty=loss.penalty,
+            replacement=loss.replacement,
+            remove_hits=loss.remove_hits,
             sparse=True,
             # `auto` is measured where training starts.
             softmax=loss.softmax if loss.softmax != "auto" else "fused",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -16,6 +16,13 @@ from torch import Tensor, nn
 from bnce.errors import UserError, unknown_name
 
 IGNORE_INDEX = -100  # the target of a position that does not count, as PyTorch has it
+
+
+class Tries(NamedTuple):
+    """How different words are drawn: so many draws with replacement, of which equal ones count once."""
+
+    num_draws: int
+    max_distinct: int  # different words among them: six standard deviations above the mean
 
 
 class Noise(nn.Module):
@@ -29,6 +36,7 @@ class Noise(nn.Module):
         """`bent` says in words why the targets of a batch cannot follow this noise; None: they may."""
         super().__init__()
         self.bent = bent
+        self._targets_V: np.ndarray | None = None
         probs_V = _to_float64(probs)
         if probs_V.ndim != 1 or len(probs_V) == 0:
             raise UserError(f"Noise needs one probability per word, but the array has shape {probs_V.shape}.")
@@ -79,6 +87,31 @@ class Noise(nn.Module):
             bound = math.ceil(float(mean + 6 * variance.sqrt()))
             self._max_distinct[num_drawn] = min(bound, num_drawn, len(self))
         return self._max_distinct[num_drawn]
+
+    def tries(self, num_distinct: int) -> Tries:
+        """Find how many draws give so many different words on average, but at most half of all words."""
+        log_missing_V = np.log1p(-np.minimum(self.log_probs_V.double().exp().cpu().numpy(), 1 - 1e-12))
+        wanted = min(num_distinct, max(1, len(self) // 2))
+        least, most = wanted, wanted + 1
+        while -np.expm1(most * log_missing_V).sum() < wanted:
+            least, most = most, 2 * most
+        while most - least > 1:
+            middle = (least + most) // 2
+            enough = -np.expm1(middle * log_missing_V).sum() >= wanted
+            least, most = (least, middle) if enough else (middle, most)
+        num_draws = most if -np.expm1(least * log_missing_V).sum() < wanted else least
+        return Tries(num_draws, self.max_distinct(num_draws))
+
+    def for_targets(self, counts: np.ndarray | Tensor | Sequence[float]) -> Self:
+        """Keep how often each word is a target, where this noise is another distribution: models start from that."""
+        self._targets_V = _smooth(counts)
+        return self
+
+    def log_target_probs(self) -> Tensor:
+        """Give ln of how often each word is a target (V,): ln p_n, where nobody has said otherwise."""
+        if self._targets_V is None:
+            return self.log_probs_V
+        return torch.from_numpy(np.log(self._targets_V / self._targets_V.sum())).to(self.log_probs_V)
 
     def sample(self, shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
         """Draw words independently: a fair slot, then a coin between the slot's own word and its alias."""
@@ -156,6 +189,10 @@ class Running(Noise):
             self.prepare_to_draw()
         return super().sample(shape, generator)
 
+    def tries(self, num_distinct: int) -> Tries:
+        """Refuse: how many draws give so many different words changes while the layer trains."""
+        raise UserError("Running noise draws with replacement only: leave out replacement=False.")
+
     def prepare_to_draw(self) -> None:
         """Make the table that words are drawn from, now and whenever ln p_n is renewed; a compiled step cannot."""
         self._draws = True
@@ -194,13 +231,20 @@ class Running(Noise):
 
 def unigram(counts: np.ndarray | Tensor | Sequence[float], power: float = 1.0) -> Noise:
     """Make noise that follows the target counts, flattened by `power`; an unseen word counts like the rarest seen."""
+    smoothed_V, bent = _smooth(counts), bent_by("unigram", power)
+    noise = Noise((smoothed_V / smoothed_V.max()) ** power, bent=bent)
+    return noise if bent is None else noise.for_targets(smoothed_V)
+
+
+def _smooth(counts: np.ndarray | Tensor | Sequence[float]) -> np.ndarray:
+    """Let unseen words count like the rarest seen one."""
     counts_V = _to_float64(counts)
     if counts_V.ndim != 1 or len(counts_V) == 0 or not np.all(np.isfinite(counts_V)) or np.any(counts_V < 0):
         raise UserError("Counts must be finite numbers of at least zero, one per word.")
     if not np.any(counts_V > 0):
         raise UserError("Counts must not all be zero: count the targets of the training text.")
-    smoothed_V = np.maximum(counts_V, counts_V[counts_V > 0].min())
-    return Noise((smoothed_V / smoothed_V.max()) ** power, bent=bent_by("unigram", power))
+    smoothed_V: np.ndarray = np.maximum(counts_V, counts_V[counts_V > 0].min())
+    return smoothed_V
 
 
 def from_targets(
@@ -259,14 +303,13 @@ def without_values(vocab_size: int) -> Noise:
 
 
 def make_noise(name: str, counts: np.ndarray | Tensor, power: float = 1.0) -> Noise:
-    """Make noise by the name a recipe gives it."""
+    """Make noise by the name a recipe gives it, for targets with these counts."""
     if name == "unigram":
         return unigram(counts, power)
-    if name == "uniform":
-        return uniform(len(counts))
-    if name == "log-uniform":
-        return log_uniform(len(counts))
-    raise unknown_name("noise", name, ("unigram", "uniform", "log-uniform"))
+    by_name = {"uniform": uniform, "log-uniform": log_uniform}
+    if name not in by_name:
+        raise unknown_name("noise", name, ("unigram", *by_name))
+    return by_name[name](len(counts)).for_targets(counts)
 
 
 def alias_table(probs_V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -51,6 +51,8 @@ class OutputLayer(nn.Module):
         *,
         learn_log_z: bool = False,
         penalty: float = 0.1,
+        replacement: bool = True,
+        remove_hits: bool = True,
         sparse: bool = False,
         ignore_index: int = IGNORE_INDEX,
         batch_first: bool = False,
@@ -65,6 +67,8 @@ class OutputLayer(nn.Module):
         "sum", or "none": one loss per position, in the shape of targets and 0 where a position does not count. "none"
         computes plainly, with every score at once, so it takes more time and memory.
         `penalty` is λ of `chunk-softmax` and `self-normalised-softmax`: the cost of a Z(context) off the constant.
+        `sampled-softmax` draws its words with `replacement`, or different ones, and `remove_hits` leaves a drawn word
+        out where it is the position's own target.
         `drawn` is the noise that `bnce` draws its `num_noise` words from, where that is not the targets' own.
         `softmax` and `max_distinct_targets` are explained at `set_form`.
         """
@@ -87,10 +91,14 @@ class OutputLayer(nn.Module):
         self.penalty = float(penalty)
         # Whether the constant Z can replace the softmax sum.
         self.normalises = kind.self_normalises and (penalty > 0 or not kind.penalises)
-        if LOSSES.find(loss).draws == "must" and num_noise < 1:
+        if kind.draws == "must" and num_noise < 1:
             raise UserError(
-                f"num_noise is {num_noise}: {loss} draws its noise words, so give 1 or more (the paper uses 100)."
+                f"num_noise is {num_noise}: {loss} draws its noise words, so give 1 or more ({kind.usual_num_noise})."
             )
+        if not replacement and not kind.has_samplers:
+            raise UserError(f"The loss {loss} draws with replacement only: leave out replacement=False.")
+        self.tries = None if replacement else self.noise.tries(num_noise)
+        self.remove_hits = remove_hits
         self.num_noise, self.sparse, self.ignore_index = num_noise, sparse, ignore_index
         if reduction not in REDUCTIONS:
             raise unknown_name("reduction", reduction, REDUCTIONS)
@@ -113,7 +121,7 @@ class OutputLayer(nn.Module):
         """Refuse noise that cannot be what the loss sees: it would train a wrong model without a word."""
         kind = LOSSES.find(self.loss_name)
         if kind.batch_is_noise and self.noise.bent:
-            drawing = " or ".join(other.name for other in LOSSES if other.draws == "must")
+            drawing = " or ".join(other.name for other in LOSSES if other.draws == "must" and other.self_normalises)
             also = ", give this noise as drawn" if kind.draws == "may" and num_noise else ""
             raise UserError(
                 f"The loss {self.loss_name} takes the other targets of the batch as noise, so {self.noise.bent} would "
@@ -140,12 +148,12 @@ class OutputLayer(nn.Module):
         self._start()
 
     def _start(self) -> None:
-        """Start at the unigram model, self-normalised: bias = ln p_n + ln Z, and a small weight."""
+        """Start at the unigram model u, self-normalised: bias = ln u + ln Z, and a small weight."""
         if self.weight.is_meta:
             return  # no values to set; adding here would make PyTorch import SymPy, which takes a second
         with torch.no_grad():
             self.weight.uniform_(-0.05, 0.05)
-            self.bias.copy_(self.noise.log_probs_V).add_(self.log_z)
+            self.bias.copy_(self.noise.log_target_probs()).add_(self.log_z)
 
     def set_form(self, *, softmax: str | None = None, max_distinct_targets: int | None = None) -> None:
         """Change how the loss is computed, and so its speed, not its value. What is None stays as it is.
@@ -324,6 +332,8 @@ class OutputLayer(nn.Module):
             num_noise=self.num_noise,
             drawn=self.drawn,
             penalty=self.penalty,
+            tries=self.tries,
+            remove_hits=self.remove_hits,
             sparse=self.sparse,
             counted=counted,
             stream_TB=stream_TB,

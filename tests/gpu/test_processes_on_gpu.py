@@ -20,6 +20,7 @@ CASES = [
         ("softmax", "rowwise", True, False),
         ("softmax", "sgd", False, True),
         ("self-normalised-softmax", "rowwise", True, False),
+        ("sampled-softmax", "rowwise-adam", True, False),
     )
 ]
 

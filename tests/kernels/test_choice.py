@@ -8,7 +8,8 @@ import torch
 from bnce import kernels
 from bnce.losses.chunk_nce import loss_and_gradient_
 
-ALWAYS = {"adam", "batch_nce", "chunk_nce", "chunk_softmax", "merged_chunk_nce", "rows", "targets", "working_rows"}
+ALWAYS = {"adam", "batch_nce", "chunk_nce", "chunk_softmax", "drawn_columns", "merged_chunk_nce", "rows", "targets"}
+ALWAYS |= {"working_rows"}
 NAMES = sorted(ALWAYS | {"dense", "log_normaliser", "recurrence", "softmax"})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Callable
 
 import pytest
@@ -134,6 +135,31 @@ def test_softmax_kernel_puts_the_gradient_in_place(
     if penalty:
         no_worse(excess, results[0][2], results[1][2])
     assert not logit[:, num_words:].any(), "padding has no gradient"
+
+
+@pytest.mark.parametrize("num_columns", [1, 50, 3000])
+@pytest.mark.parametrize("options", [{"remove_hits": False}, {"remove_hits": True}])
+@pytest.mark.parametrize("name", ["sampled_softmax"])
+def test_rules_of_drawn_columns_put_the_gradient_in_place(
+    name: str, options: dict[str, bool], num_columns: int, device: torch.device, no_worse: Check
+) -> None:
+    rule = getattr(importlib.import_module(f"bnce.losses.{name}"), f"{name}_")
+    R, C = 7, num_columns
+    product, offset, own = (torch.randn(*shape, device=device) for shape in ((R, C), (C,), (R,)))
+    offset[C // 2] = -torch.inf  # a column without a word
+    words, targets = torch.randint(0, 40, (C,), device=device), torch.randint(0, 40, (R,), device=device)
+    valid = torch.tensor([1, 1, 0, 1, 0, 1, 1], device=device).bool()
+
+    def results(form: Callable[..., tuple[Tensor, Tensor]], dtype: torch.dtype) -> tuple[Tensor, ...]:
+        gradient = product.to(dtype, copy=True)
+        return *form(gradient, offset.to(dtype), own.to(dtype), words, targets, valid, **options), gradient
+
+    exact = results(rule.__wrapped__, torch.float64)
+    plain, fast = results(rule.__wrapped__, torch.float32), results(rule, torch.float32)
+    for parts in zip(fast, plain, exact, strict=True):
+        no_worse(*parts)
+    assert not fast[2][~valid].any()
+    assert torch.equal(fast[2][:, C // 2], torch.zeros(R, device=device))
 
 
 @pytest.mark.parametrize("target", [-1, 51, 55, 10**9])

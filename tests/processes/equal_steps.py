@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig
 from bnce.corpus.streams import Chunk
+from bnce.kinds.losses import LOSSES
 from bnce.language_model import LanguageModel
 from bnce.machine.world import World
 from bnce.noise import unigram
@@ -49,15 +50,16 @@ def train(
     device: str = "cpu",
     body: str = "relu-lstm",
     num_layers: int = 1,
+    replacement: bool = True,
 ) -> dict[str, Tensor]:
     """Train as one of the processes, in float64 on a CPU and in float32 on a GPU; give what all of them keep."""
     torch.manual_seed(7)
-    num_noise = 6 if loss in ("snce", "nce") else 0
+    num_noise = 6 if LOSSES.find(loss).draws == "must" else 0
     model = LanguageModel(
         ModelConfig(
             name=body, embedding_size=6, hidden_size=7, bottleneck_size=5, num_layers=num_layers, dropout=dropout
         ),
-        LossConfig(name=loss, num_noise=num_noise),
+        LossConfig(name=loss, num_noise=num_noise, replacement=replacement),
         unigram(counts()),
     ).to(device, torch.float64 if device == "cpu" else torch.float32)
     num_groups = G // world.size

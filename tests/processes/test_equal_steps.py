@@ -14,7 +14,7 @@ import bnce
 from bnce.machine.world import World
 from tests.processes.equal_steps import in_processes, train
 
-LOSSES = ("bnce", "chunk-bnce", "snce", "softmax", "self-normalised-softmax")
+LOSSES = ("bnce", "chunk-bnce", "snce", "softmax", "self-normalised-softmax", "sampled-softmax")
 OPTIMISERS = ("sgd", "rowwise", "rowwise-adam")
 EVERY = [
     {"loss": loss, "optimiser": optimiser, "sharded": sharded, "in_order": in_order}
@@ -41,7 +41,8 @@ OTHER_BODIES = [
     }
     for body in ("transformer", "relu-lstm")
 ]
-CASES = [*(EVERY if os.environ.get("BNCE_EVERY_CASE") else SOME), *OTHER_BODIES]
+DISTINCT = {"loss": "sampled-softmax", "optimiser": "sgd", "sharded": True, "in_order": True, "replacement": False}
+CASES = [*(EVERY if os.environ.get("BNCE_EVERY_CASE") else SOME), *OTHER_BODIES, DISTINCT]
 
 
 def scores_all_words(loss: str) -> bool:

@@ -116,6 +116,7 @@ def _import_all() -> None:
         chunk_nce,
         chunk_softmax,
         dense,
+        drawn_columns,
         log_normaliser,
         merged_chunk_nce,
         recurrence,

@@ -43,7 +43,9 @@ class Loss(Kind):
     self_normalises: bool  # whether the constant Z may replace the sum over the vocabulary
     columns: Callable[[BatchShape], int]  # the words that a position is scored against, its own among them
     draws: Literal["never", "may", "must"] = "never"  # noise words, K of them
-    draws_for_each: bool = False  # position, not for each time step
+    draws_for: Literal["position", "step", "chunk"] = "step"  # whose positions share the words
+    usual_num_noise: str = "the paper uses 100"  # K, for messages
+    has_samplers: bool = False  # `loss.replacement` and `loss.remove_hits` say how it draws
     batch_is_noise: bool = False  # the other targets of the batch are noise, which is then the unigram
     whole_chunk: bool = False  # trains on all time steps of a chunk together, not on one at a time
     merges_targets: bool = False  # wants to know the most different targets of a chunk
@@ -100,7 +102,7 @@ LOSSES: Registry[Loss] = Registry(
         self_normalises=True,
         columns=lambda shape: shape.num_noise + 1,
         draws="must",
-        draws_for_each=True,
+        draws_for="position",
         colour=Colour("nce", "#c98500", "#f2b63c"),
     ),
     Loss(
@@ -115,6 +117,21 @@ LOSSES: Registry[Loss] = Registry(
         draws="must",
         tables=TABLES,
         colour=Colour("snce", "#d55e00", "#ff8a45"),
+    ),
+    Loss(
+        name="sampled-softmax",
+        shown="sampled softmax",
+        help="softmax over drawn words that all positions of a chunk share",
+        built_by="bnce.losses.sampled_softmax:sampled_softmax",
+        each_by="bnce.losses.sampled_softmax:sampled_softmax_each",
+        checked_by="bnce.losses.by_equation:sampled_softmax",
+        self_normalises=False,
+        columns=lambda shape: min(shape.num_noise, shape.vocab_size) + 1,
+        draws="must",
+        draws_for="chunk",
+        usual_num_noise="8192 is usual",
+        has_samplers=True,
+        colour=Colour("sampled", "#b5485d", "#f08ba0"),
     ),
     Loss(
         name="bnce",

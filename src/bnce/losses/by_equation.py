@@ -42,6 +42,20 @@ def shared_nce(batch: OutputBatch) -> Tensor:
     return _over_steps(batch, reference.sampled_nce_loss, drawn_TK.unsqueeze(1).expand(T, B, -1))
 
 
+def sampled_softmax(batch: OutputBatch) -> Tensor:
+    """A softmax over a position's own target and the words that all positions share, corrected by ln Q."""
+    hidden_TBD, target_TB, weight_VD, bias_V = _on_cpu(batch)
+    probs_V = batch.noise.log_probs_V.cpu().double().exp()
+    if batch.tries is None:
+        drawn, expected_V = batch.noise.sample((batch.num_noise,)).cpu(), batch.num_noise * probs_V
+    else:
+        num_draws = batch.tries.num_draws
+        drawn, expected_V = batch.noise.sample((num_draws,)).cpu().unique(), 1 - (1 - probs_V) ** num_draws
+    return reference.sampled_softmax_loss(
+        hidden_TBD.flatten(0, 1), weight_VD, bias_V, target_TB.flatten(), drawn, expected_V, batch.remove_hits
+    )
+
+
 def batch_nce(batch: OutputBatch) -> Tensor:
     """Eqs. (7) to (12): the other targets of a time step, and K words that its positions share."""
     T, K = len(batch.target_TB), batch.num_noise

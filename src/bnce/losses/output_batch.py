@@ -12,7 +12,7 @@ from torch import Tensor
 from bnce import rows
 from bnce.losses.counted import NO_INDEX, Counted, count_ids, count_steps, count_streams
 from bnce.losses.wrong_targets import WrongTargets
-from bnce.noise import Noise
+from bnce.noise import Noise, Tries
 
 
 @dataclass  # not frozen: that would cost a call per field and batch
@@ -34,6 +34,8 @@ class OutputBatch:
     wrong: WrongTargets | None = None  # where kernels say what is wrong with targets
     ignore_index: int = NO_INDEX  # the target of further positions that do not count
     penalty: float = 0.0  # λ of the losses that penalise: on how far ln Z(context), or its estimate, is from ln Z
+    tries: Tries | None = None  # how different words are drawn; None: with replacement
+    remove_hits: bool = True  # whether sampled softmax leaves out drawn words that are a position's own target
     softmax: str = "fused"  # in which form the softmax is computed, where that is the loss
     max_distinct_targets: int | None = None  # the most different targets a chunk of this text has, where that is known
 

@@ -74,6 +74,26 @@ def sampled_nce_loss(
     return torch.stack(losses).sum()
 
 
+def sampled_softmax_loss(
+    hidden_ND: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor,
+    target_N: Tensor,
+    drawn_K: Tensor,
+    expected_V: Tensor,
+    remove_hits: bool,
+) -> Tensor:
+    """Sum −ln of the target's share of Σ exp(M) / Q, over it and the drawn words."""
+    weight_VD, bias_V, expected_V = weight_VD.double(), bias_V.double(), expected_V.double()
+    losses = []
+    for hidden_D, target in zip(hidden_ND.double(), target_N, strict=True):
+        noise_K = drawn_K[drawn_K != target] if remove_hits else drawn_K
+        words = torch.cat([target.reshape(1), noise_K])
+        shares = torch.exp(weight_VD[words] @ hidden_D + bias_V[words]) / expected_V[words]
+        losses.append(-torch.log(shares[0] / shares.sum()))
+    return torch.stack(losses).sum()
+
+
 def batch_nce_loss(
     hidden_BD: Tensor,
     weight_VD: Tensor,

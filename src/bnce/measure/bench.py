@@ -25,7 +25,7 @@ from bnce.losses import softmax_forms
 from bnce.machine.devices import describe_device, synchronize
 from bnce.machine.memory import held_gpu_memory_bytes, peak_memory_bytes, reset_peak_memory, total_memory_bytes
 from bnce.machine.world import World
-from bnce.noise import make_noise
+from bnce.noise import make_noise, unigram
 from bnce.training.network import Network
 from bnce.training.step import NUM_EAGER_STEPS
 from bnce.version import __version__
@@ -142,7 +142,8 @@ class _Runner:
         network, training = Network(self.model, config, device, world or World()), config.training
         self.step = network.step
         self.num_streams = num_streams = network.num_groups * training.batch_size
-        words = network.noise.sample((NUM_CHUNKS * training.num_steps * num_streams,)).cpu().numpy()
+        text = network.noise if network.noise.bent is None else unigram(weights).to(device)
+        words = text.sample((NUM_CHUNKS * training.num_steps * num_streams,)).cpu().numpy()
         streams = open_streams(words, num_streams, training.num_steps, self.model.num_context, device)
         loss = LOSSES.find(config.loss.name)
         if loss.merges_targets:

@@ -86,14 +86,15 @@ class WorkingTables:
         T, B = chunk_shape
         self.drawn_shape: tuple[int, ...] | None = None
         if model.output.num_noise and loss.draws != "never":
-            K = model.output.num_noise
-            self.drawn_shape = (T, B, K) if loss.draws_for_each else (T, K)
+            K, tries = model.output.num_noise, model.output.tries
+            num_draws = K if tries is None else tries.num_draws
+            self.drawn_shape = {"position": (T, B, K), "step": (T, K), "chunk": (num_draws,)}[loss.draws_for]
         if sharded:
             self.placement = Placement.of(len(self.noise), world.size, self.device)
         else:
             self.placement = Placement.unshuffled(len(self.noise), self.device)
-        num_words = num_groups * (B * (T + 1 + model.num_context) + math.prod(self.drawn_shape or (0,)))
-        room = capacity or bound_rows(self.noise, num_words, self.placement)
+        num_words, num_drawn = B * (T + 1 + model.num_context), math.prod(self.drawn_shape or (0,))
+        room = capacity or bound_rows(self.noise, num_groups * num_words, self.placement, num_groups * num_drawn)
         kind = Sharded if sharded else Replicated
         self.traffic: Traffic = kind(world, self.placement, room, wire, self.device, in_order=in_order)
         self.is_sharded = sharded
@@ -328,10 +329,13 @@ class ShardedModel:
         return self.tables.output.score(hidden_ND, weight, bias, target_N)
 
 
-def bound_rows(noise: Noise, num_words: int, placement: Placement) -> int:
-    """Bound the different words among so many that follow p_n, of those that one process keeps."""
-    share_V = noise.log_probs_V.double().exp()
-    missing_V = (num_words * torch.log1p(-share_V.clamp(max=1 - 1e-12))).exp()[placement.word_V]
+def bound_rows(noise: Noise, num_words: int, placement: Placement, num_drawn: int = 0) -> int:
+    """Bound the different words among so many of a text and so many drawn ones, of those that one process keeps."""
+    share_V, drawn_share_V = (
+        log_probs_V.double().exp().clamp(max=1 - 1e-12) for log_probs_V in (noise.log_target_probs(), noise.log_probs_V)
+    )
+    log_missing_V = num_words * torch.log1p(-share_V) + num_drawn * torch.log1p(-drawn_share_V)
+    missing_V, num_words = log_missing_V.exp()[placement.word_V], num_words + num_drawn
     bounds = []
     for begin, end in (placement.range_of(rank) for rank in range(placement.num_processes)):
         missing = missing_V[begin:end]

@@ -89,7 +89,7 @@ def check_trainable(config: RunConfig, corpus: Corpus, device: torch.device | No
             f"shows as many: set model.context={training.num_steps}, or raise training.num_steps."
         )
     if kind.batch_is_noise and bent_by(loss.noise, loss.noise_power):
-        drawing = " or ".join(other.name for other in LOSSES if other.draws == "must")
+        drawing = " or ".join(other.name for other in LOSSES if other.draws == "must" and other.self_normalises)
         raise UserError(
             f"The loss {loss.name} takes the other targets of the batch as noise, so its noise is the unigram "
             f"distribution of the text: loss.noise={loss.noise} with loss.noise_power={loss.noise_power:g} would train "

@@ -273,7 +273,7 @@ class Trainer:
         if self.progress.is_astray:
             return
         valid_N = torch.from_numpy(np.asarray(self.valid_ids, dtype=np.int64)).to(self.device)
-        start = math.exp(-float(self.network.noise.log_prob(valid_N).double().mean()))
+        start = math.exp(-float(self.network.noise.log_target_probs()[valid_N].double().mean()))
         if perplexity > ASTRAY * start:
             self.progress.is_astray = True
             optimiser = self.config.optimiser
