@@ -17,10 +17,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import bnce
-from bnce import output_layer
 from bnce.errors import UserError
 from bnce.kinds.losses import LOSSES
-from bnce.losses import reference
+from bnce.losses import reference, scores
 from bnce.noise import Noise, log_uniform, unigram
 from bnce.output_layer import IGNORE_INDEX, OutputLayer
 
@@ -273,8 +272,8 @@ def exact_log_probs(layer: OutputLayer, hidden_ND: Tensor) -> Tensor:
 @pytest.mark.parametrize("block_words", [1, 5, V - 1, V, 8192])
 @pytest.mark.parametrize("block_positions", [1, 4, 512])
 def test_normalised_log_probs(monkeypatch: pytest.MonkeyPatch, block_words: int, block_positions: int) -> None:
-    monkeypatch.setitem(output_layer.BLOCK_WORDS, "cpu", block_words)
-    monkeypatch.setattr(output_layer, "BLOCK_POSITIONS", block_positions)
+    monkeypatch.setitem(scores.BLOCK_WORDS, "cpu", block_words)
+    monkeypatch.setattr(scores, "BLOCK_POSITIONS", block_positions)
     layer = build(spread=1.0)
     hidden_ND, _ = hidden_and_targets(6)
     found_NV = layer.log_probs(hidden_ND, torch.arange(V).expand(6, V)).detach()

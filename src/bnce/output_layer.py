@@ -21,16 +21,12 @@ from bnce.kinds.losses import LOSSES
 from bnce.losses import Counted, count_targets, get_each, get_fused, get_loss
 from bnce.losses.counted import NO_INDEX
 from bnce.losses.output_batch import OutputBatch
+from bnce.losses.scores import log_normaliser, score_all, score_words
 from bnce.losses.softmax_forms import FORMS
 from bnce.losses.wrong_targets import WrongTargets
-from bnce.machine.precision import at_least_float32
 from bnce.noise import IGNORE_INDEX, Noise, Running, unigram
 
 REDUCTIONS = ("mean", "sum", "none")
-
-# The block of logits while normalising, for any V: 2^20 numbers fit into a CPU's cache, 2^22 keep a GPU busy.
-BLOCK_POSITIONS = 512
-BLOCK_WORDS = {"cpu": 2048, "cuda": 8192}
 
 
 class OutputLayer(nn.Module):
@@ -371,12 +367,7 @@ class OutputLayer(nn.Module):
 
     def scores(self, hidden_ND: Tensor, words_NK: Tensor) -> Tensor:
         """Compute the raw scores h·w + c of K words for each position, in float32."""
-        if words_NK.shape[1] == 1:
-            # With one word per position a batched matrix product takes four times as long on a CPU.
-            word_N = words_NK[:, 0]
-            return (at_least_float32(self.weight[word_N] * hidden_ND).sum(1) + self.bias[word_N]).unsqueeze(1)
-        product_NK = torch.matmul(self.weight[words_NK], hidden_ND.unsqueeze(2)).squeeze(2)
-        return at_least_float32(product_NK) + self.bias[words_NK]
+        return score_words(hidden_ND, self.weight, self.bias, words_NK)
 
     def all_scores(self, hidden_ND: Tensor) -> Tensor:
         """Compute the raw scores of every word for a few positions (N, V), in float32."""
@@ -393,24 +384,3 @@ class OutputLayer(nn.Module):
     def log_normaliser(self, hidden_ND: Tensor) -> Tensor:
         """Compute ln Σ_v exp(h·w_v + c_v) for each position (N,), in bounded memory."""
         return log_normaliser(hidden_ND, self.weight, self.bias)
-
-
-@kernels.with_twin("log_normaliser")
-def log_normaliser(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor) -> Tensor:
-    """Compute ln Σ_v exp(h·w_v + c_v) for each position (N,), block by block."""
-    num_words = BLOCK_WORDS.get(hidden_ND.device.type, BLOCK_WORDS["cuda"])
-    totals = []
-    for rows_ND in hidden_ND.split(BLOCK_POSITIONS):
-        total_N: Tensor | None = None
-        for begin in range(0, len(weight_VD), num_words):
-            block = slice(begin, begin + num_words)
-            part_N = torch.logsumexp(score_all(rows_ND, weight_VD[block], bias_V[block]), dim=1)
-            total_N = part_N if total_N is None else torch.logaddexp(total_N, part_N)
-        assert total_N is not None
-        totals.append(total_N)
-    return torch.cat(totals) if totals else hidden_ND.new_zeros(0)
-
-
-def score_all(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor) -> Tensor:
-    """Compute the raw scores h·w + c of every word (N, V), in float32."""
-    return at_least_float32(torch.matmul(hidden_ND, weight_VD.t())) + bias_V

@@ -19,7 +19,7 @@ from bnce.corpus.vocabulary import END, UNK
 from bnce.errors import UserError
 from bnce.evaluation.evaluate import CONTEXT, WINDOW, Evaluation, evaluate
 from bnce.language_model import LanguageModel
-from bnce.output_layer import BLOCK_POSITIONS, BLOCK_WORDS
+from bnce.losses.scores import BLOCK_POSITIONS, BLOCK_WORDS
 
 FIRST = CONTEXT + WINDOW  # tokens that the first window scores
 LENGTHS = [1, 2, CONTEXT - 1, CONTEXT, CONTEXT + 1, FIRST - 1, FIRST, FIRST + 1, 3 * WINDOW + 5]
@@ -231,6 +231,6 @@ def test_scores_are_those_of_the_whole_vocabulary_across_blocks(monkeypatch: pyt
     model, ids = small_model("lstm").eval(), random_ids(200)
     whole = numbers(evaluate(model, ids, num_bytes=99))
     monkeypatch.setitem(BLOCK_WORDS, "cpu", 7)
-    monkeypatch.setattr("bnce.output_layer.BLOCK_POSITIONS", 11)
+    monkeypatch.setattr("bnce.losses.scores.BLOCK_POSITIONS", 11)
     assert VOCAB_SIZE % 7 != 0
     assert numbers(evaluate(model, ids, num_bytes=99)) == pytest.approx(whole, rel=1e-6)
