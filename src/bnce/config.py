@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from bnce.errors import UserError, argument, shown, unknown_name
 from bnce.kinds.bodies import BODIES
-from bnce.kinds.losses import LOSSES
+from bnce.kinds.losses import LOSSES, Loss
 from bnce.kinds.optimisers import OPTIMISERS
 from bnce.reading import parse_toml
 
@@ -101,6 +101,8 @@ class LossConfig:
     replacement: bool = True  # sampled-softmax only: whether a word may be drawn twice; false: K different words
     remove_hits: bool = True  # sampled-softmax only: leave out drawn words that are a position's own target
     penalty: float = 0.1  # chunk-softmax, self-normalised-softmax: λ, on how far ln Z(context) is from ln Z
+    cutoffs: tuple[int, ...] = ()  # adaptive-softmax only: the frequency ranks at which its tails begin; (): by V
+    div_value: float = 4.0  # adaptive-softmax only: each tail's hidden layer is so many times smaller than the last
     softmax: str = "fused"  # in which form the softmax is computed; auto measures those at hand when training starts
 
     def __post_init__(self) -> None:
@@ -114,12 +116,38 @@ class LossConfig:
             raise UserError(f"loss.penalty is {self.penalty}: it must be from 0 to {MAX_RATE:g}.")
         if not math.isfinite(self.noise_power):
             raise UserError(f"loss.noise_power is {self.noise_power}: it must be a finite number.")
+        self._check_own(kind)
         if kind.draws == "must":
             _at_least(f"loss.num_noise of {self.name}", self.num_noise, 1)
         for key in ("replacement", "remove_hits"):
             if not getattr(self, key) and not kind.has_samplers:
                 able = " and ".join(other.name for other in LOSSES if other.has_samplers)
                 raise UserError(f"loss.{key}=false is for {able}, but the loss is {self.name}: leave it out.")
+
+    def _check_own(self, kind: Loss) -> None:
+        """Check the settings that not all losses have, and refuse those of others."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        for other in LOSSES:
+            for name in other.settings:
+                if name not in kind.settings and getattr(self, name) != defaults[name]:
+                    raise UserError(
+                        f"loss.{name} is {shown(getattr(self, name))}, but {self.name} has no use for it: leave it "
+                        f"out, or use {argument('loss', other.name)}."
+                    )
+        rising = [*dict.fromkeys(sorted(self.cutoffs))]
+        if rising != list(self.cutoffs) or any(cutoff < 1 for cutoff in rising):
+            raise UserError(f"loss.cutoffs is {list(self.cutoffs)}: give rising numbers from 1 on.")
+        if not 1 <= self.div_value <= MAX_RATE:
+            raise UserError(f"loss.div_value is {self.div_value}: it must be 1 or more.")
+        if kind.structure is None:
+            return
+        if self.learn_log_z:
+            raise UserError(f"loss.learn_log_z is on, but {self.name} is exactly normalised: leave it out.")
+        if self.noise != "unigram" or self.noise_power != 1:
+            raise UserError(
+                f"loss.noise is {self.noise} with loss.noise_power {self.noise_power:g}, but {self.name} has no noise "
+                "and takes the frequencies of words as they are: leave both out."
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,6 +246,7 @@ SECTIONS: dict[str, type] = {
 _TEXTS = ("recipe", "corpus", "init")
 
 Section = TypeVar("Section")
+_TYPES: dict[Any, str] = {tuple: "list, of whole numbers"}
 
 
 def from_tables(tables: Mapping[str, Any], origin: str) -> RunConfig:
@@ -297,6 +326,8 @@ def toml_value(value: Any) -> str:
             f"\\u{ord(c):04X}" if ord(c) < 32 or ord(c) == 127 else "\\" + c if c in '"\\' else c for c in value
         )
         return f'"{escaped}"'
+    if isinstance(value, tuple):
+        return repr(list(value))
     return repr(value)
 
 
@@ -347,8 +378,12 @@ def _section(kind: type[Section], table: Any, origin: str) -> Section:
         if wanted is float and isinstance(value, int) and not isinstance(value, bool):
             with contextlib.suppress(OverflowError):
                 value = float(value)
+        if wanted is tuple and isinstance(value, (list, tuple)) and all(type(item) is int for item in value):
+            value = tuple(value)
         if type(value) is not wanted:
-            raise UserError(f"{origin} {name} is {shown(value)}: it must be of type {wanted.__name__}.")
+            raise UserError(
+                f"{origin} {name} is {shown(value)}: it must be of type {_TYPES.get(wanted, wanted.__name__)}."
+            )
         values[name] = value
     return kind(**values)
 

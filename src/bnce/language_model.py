@@ -11,11 +11,13 @@ from torch import Tensor, nn
 from bnce import rows
 from bnce.config import LossConfig, ModelConfig
 from bnce.kinds.bodies import BODIES
+from bnce.kinds.losses import LOSSES
 from bnce.models import State, build_body
 from bnce.noise import Noise, without_values
 from bnce.output_layer import OutputLayer
 
 OUTPUT_PARTS = {"output.weight": "output_weight", "output.bias": "output_bias", "output.log_z": "log_z"}
+STRUCTURE = "output.structure."
 
 
 class LanguageModel(nn.Module):
@@ -39,6 +41,7 @@ class LanguageModel(nn.Module):
             penalty=loss.penalty,
             replacement=loss.replacement,
             remove_hits=loss.remove_hits,
+            **{name: getattr(loss, name) for name in LOSSES.find(loss.name).settings},
             sparse=True,
             # `auto` is measured where training starts.
             softmax=loss.softmax if loss.softmax != "auto" else "fused",
@@ -60,15 +63,16 @@ class LanguageModel(nn.Module):
         counts: dict[str, int] = {}
         for name, parameter in self.named_parameters():
             part = OUTPUT_PARTS.get(name) or name.partition(".")[0]
+            if name.startswith(STRUCTURE):
+                part = "output_tails"
             counts[part] = counts.get(part, 0) + parameter.numel()
         return counts
 
     def tables(self) -> dict[str, nn.Parameter]:
-        """Name the parameters with one row per word; all others belong to the body."""
+        """Name the parameters with one row per word, or per choice between words; all others belong to the body."""
         return {
             "embedding": self.embedding,
-            "output.weight": self.output.weight,
-            "output.bias": self.output.bias,
+            **{f"output.{name}": table for name, table in self.output.tables().items()},
         }
 
     def body_parameters(self) -> dict[str, nn.Parameter]:
@@ -91,8 +95,11 @@ class LanguageModel(nn.Module):
         return self.output.loss_sum(hidden_TBD, target_TB), state
 
 
-def count_parameters(model: ModelConfig, vocab_size: int, *, learn_log_z: bool = False) -> dict[str, int]:
+def count_parameters(model: ModelConfig, vocab_size: int, loss: LossConfig | None = None) -> dict[str, int]:
     """Count the parameters of each part without allocating any: 1.6 billion of them are 6.4 GB."""
+    loss = loss or LossConfig()
+    if LOSSES.find(loss.name).structure is None:  # noise without values cannot be drawn from, and has no parameters
+        loss = LossConfig(learn_log_z=loss.learn_log_z)
     with torch.device("meta"):
-        network = LanguageModel(model, LossConfig(learn_log_z=learn_log_z), without_values(vocab_size))
+        network = LanguageModel(model, loss, without_values(vocab_size))
     return network.num_parameters_by_part

@@ -8,7 +8,7 @@ Legend: T time steps, B streams, N positions, D hidden, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -17,13 +17,16 @@ from torch import Tensor, nn
 
 from bnce import kernels
 from bnce.errors import UserError, unknown_name
-from bnce.kinds.losses import LOSSES
+from bnce.kinds.kind import load
+from bnce.kinds.losses import LOSSES, Loss
 from bnce.losses import Counted, count_targets, get_each, get_fused, get_loss
 from bnce.losses.counted import NO_INDEX
 from bnce.losses.output_batch import OutputBatch
 from bnce.losses.scores import log_normaliser, score_all, score_words
 from bnce.losses.softmax_forms import FORMS
+from bnce.losses.structure import Structure
 from bnce.losses.wrong_targets import WrongTargets
+from bnce.machine.precision import at_least_float32
 from bnce.noise import IGNORE_INDEX, Noise, Running, unigram
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -56,6 +59,8 @@ class OutputLayer(nn.Module):
         drawn: Noise | None = None,
         softmax: str = "fused",
         max_distinct_targets: int | None = None,
+        cutoffs: Sequence[int] | None = None,
+        div_value: float | None = None,
     ) -> None:
         """`noise` is a `Noise` or the targets' counts; `sparse` gives weight and bias row-wise (sparse) gradients.
 
@@ -66,6 +71,8 @@ class OutputLayer(nn.Module):
         `sampled-softmax` draws its words with `replacement`, or different ones, and `remove_hits` leaves a drawn word
         out where it is the position's own target.
         `drawn` is the noise that `bnce` draws its `num_noise` words from, where that is not the targets' own.
+        `cutoffs` and `div_value` are those of `adaptive-softmax`: the places, in the order of frequency, at which its
+        tails begin, and by how much each tail's hidden layer is smaller than that before it.
         `softmax` and `max_distinct_targets` are explained at `set_form`.
         """
         super().__init__()
@@ -87,6 +94,12 @@ class OutputLayer(nn.Module):
         self.penalty = float(penalty)
         # Whether the constant Z can replace the softmax sum.
         self.normalises = kind.self_normalises and (penalty > 0 or not kind.penalises)
+        given = {"cutoffs": cutoffs, "div_value": div_value}
+        self.structure = build_structure(kind, hidden_size, self.noise, given)
+        if self.structure is not None:
+            if learn_log_z:
+                raise UserError(f"learn_log_z is on, but {loss} is exactly normalised and has no Z: leave it out.")
+            log_z = 0.0
         if kind.draws == "must" and num_noise < 1:
             raise UserError(
                 f"num_noise is {num_noise}: {loss} draws its noise words, so give 1 or more ({kind.usual_num_noise})."
@@ -102,8 +115,9 @@ class OutputLayer(nn.Module):
         self._each = get_each(loss) if reduction == "none" else None
         self.softmax, self.max_distinct_targets = "fused", max_distinct_targets
         self.set_form(softmax=softmax, max_distinct_targets=max_distinct_targets)
-        self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size))
-        self.bias = nn.Parameter(torch.empty(vocab_size))
+        num_rows = vocab_size if self.structure is None else self.structure.num_rows
+        self.weight = nn.Parameter(torch.empty(num_rows, hidden_size))
+        self.bias = nn.Parameter(torch.empty(num_rows))
         self.log_z: Tensor
         if learn_log_z:
             self.log_z = nn.Parameter(torch.tensor(float(log_z)))
@@ -149,14 +163,30 @@ class OutputLayer(nn.Module):
             return  # no values to set; adding here would make PyTorch import SymPy, which takes a second
         with torch.no_grad():
             self.weight.uniform_(-0.05, 0.05)
+            if self.structure is not None:
+                self.structure.start_(self.bias)
+                return
             self.bias.copy_(self.noise.log_target_probs()).add_(self.log_z)
 
-    def set_form(self, *, softmax: str | None = None, max_distinct_targets: int | None = None) -> None:
+    def tables(self) -> dict[str, nn.Parameter]:
+        """Name the parameters that have a row per word, or per choice between words."""
+        own = {} if self.structure is None else self.structure.tables()
+        return {"weight": self.weight, "bias": self.bias, **{f"structure.{name}": own[name] for name in own}}
+
+    def set_form(
+        self,
+        *,
+        softmax: str | None = None,
+        max_distinct_targets: int | None = None,
+        max_tail_targets: Sequence[int] | None = None,
+    ) -> None:
         """Change how the loss is computed, and so its speed, not its value. What is None stays as it is.
 
         `softmax` names the form of the softmax, where that is the loss. `max_distinct_targets` is the largest number
         of different targets in a chunk: with it `chunk-bnce` merges equal ones on a GPU. A chunk with more of them has
-        a loss of NaN, and the next call raises.
+        a loss of NaN, and the next call raises. `max_tail_targets` has for each tail of `adaptive-softmax` the largest
+        number of targets in a chunk: with it a step on a GPU needs no host. A chunk with more of them has a loss of
+        NaN, and `check()` raises.
         """
         if softmax is not None:
             if softmax not in FORMS:
@@ -166,6 +196,10 @@ class OutputLayer(nn.Module):
             if max_distinct_targets < 1:
                 raise UserError(f"max_distinct_targets is {max_distinct_targets}: give 1 or more.")
             self.max_distinct_targets = max_distinct_targets
+        if max_tail_targets is not None:
+            if self.structure is None:
+                raise UserError("max_tail_targets is for the loss adaptive-softmax: leave it out.")
+            self.structure.set_capacity(max_tail_targets)
 
     def forward(
         self, hidden: Tensor, targets: Tensor, mask: Tensor | None = None, *, streams: Tensor | None = None
@@ -277,6 +311,8 @@ class OutputLayer(nn.Module):
         if self.weight.is_cuda:
             torch.cuda.synchronize(self.weight.device)
         self._tell_of_wrong_targets()
+        if self.structure is not None:
+            self.structure.check()
 
     def _tell_of_wrong_targets(self) -> None:
         wrong = self._wrong_targets.take()
@@ -337,6 +373,7 @@ class OutputLayer(nn.Module):
             wrong=self._wrong_targets,
             softmax=self.softmax,
             max_distinct_targets=self.max_distinct_targets,
+            structure=self.structure,
         )
 
     def log_probs(self, hidden: Tensor, words: Tensor, normalised: bool = True) -> Tensor:
@@ -366,7 +403,9 @@ class OutputLayer(nn.Module):
         return score_NK.reshape(words.shape)
 
     def scores(self, hidden_ND: Tensor, words_NK: Tensor) -> Tensor:
-        """Compute the raw scores h·w + c of K words for each position, in float32."""
+        """Compute the raw scores h·w + c of K words for each position, in float32; ln p where that is exact."""
+        if self.structure is not None:
+            return self.structure.log_probs(hidden_ND, self.weight, self.bias, words_NK)
         return score_words(hidden_ND, self.weight, self.bias, words_NK)
 
     def all_scores(self, hidden_ND: Tensor) -> Tensor:
@@ -375,6 +414,8 @@ class OutputLayer(nn.Module):
 
     def scores_between(self, hidden_ND: Tensor, begin: int, end: int) -> Tensor:
         """Compute the raw scores of the words from `begin` up to, but not including, `end`, in float32."""
+        if self.structure is not None:
+            return self.structure.all_log_probs(hidden_ND, self.weight, self.bias)[:, begin:end]
         return score_all(hidden_ND, self.weight[begin:end], self.bias[begin:end])
 
     def normalise(self, hidden_ND: Tensor, target_N: Tensor) -> tuple[Tensor, Tensor]:
@@ -382,5 +423,19 @@ class OutputLayer(nn.Module):
         return self.log_normaliser(hidden_ND), self.scores(hidden_ND, target_N.unsqueeze(1)).squeeze(1)
 
     def log_normaliser(self, hidden_ND: Tensor) -> Tensor:
-        """Compute ln Σ_v exp(h·w_v + c_v) for each position (N,), in bounded memory."""
+        """Compute ln Σ_v exp(h·w_v + c_v) for each position (N,), in bounded memory; 0 where ln p is exact."""
+        if self.structure is not None:
+            return at_least_float32(hidden_ND.new_zeros(len(hidden_ND)))
         return log_normaliser(hidden_ND, self.weight, self.bias)
+
+
+def build_structure(kind: Loss, hidden_size: int, noise: Noise, given: Mapping[str, Any]) -> Structure | None:
+    """Build what finds the rows of words, where a loss has that; what is for other losses is refused."""
+    given = {name: value for name, value in given.items() if value is not None}
+    for name, value in given.items():
+        if name not in kind.settings:
+            raise UserError(f"{name} is {value}, but the loss {kind.name} has no use for it: leave it out.")
+    if kind.structure is None:
+        return None
+    built: Structure = load(kind.structure)(hidden_size, noise, **given)
+    return built

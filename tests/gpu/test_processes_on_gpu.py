@@ -21,6 +21,7 @@ CASES = [
         ("softmax", "sgd", False, True),
         ("self-normalised-softmax", "rowwise", True, False),
         ("sampled-softmax", "rowwise-adam", True, False),
+        ("adaptive-softmax", "rowwise", True, False),
     )
 ]
 

@@ -28,6 +28,7 @@ CONDITIONS = [
     ("lstm", "snce", "rowwise"),
     ("ffnn", "self-normalised-softmax", "rowwise"),
     ("relu-lstm", "sampled-softmax", "rowwise-adam"),
+    ("relu-lstm", "adaptive-softmax", "rowwise-adam"),
     ("relu-lstm", "bnce", "rowwise-adam"),
     ("ffnn", "softmax", "rowwise-adam"),
     ("transformer", "chunk-bnce", "rowwise-adam"),
@@ -75,6 +76,9 @@ class Training:
         self.optimiser = build_optimiser(self.model, config.optimiser, deterministic=deterministic)
         self.step = TrainingStep(self.model, self.optimiser, B, T, gradient="tokens", precision=precision)
         self.streams = open_streams(ids, B, T, self.model.num_context, device)
+        structure = self.model.output.structure
+        if structure is not None and (clusters_V := structure.cluster_of_words()) is not None:
+            self.model.output.set_form(max_tail_targets=self.streams.max_targets(clusters_V))
         if loss == "chunk-bnce":
             self.model.output.set_form(max_distinct_targets=self.streams.max_distinct_targets())
         self.num_steps = 0

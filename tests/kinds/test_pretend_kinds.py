@@ -133,7 +133,7 @@ def test_bench_times_it() -> None:
     model = build_body(ModelConfig("gru", 6, 8))
     products = sum(parameter.numel() for parameter in model.parameters() if parameter.ndim == 2)
     config = small_config(model={"name": "gru"}, loss={"name": "batch-softmax"})
-    output = SimpleNamespace(vocab_size=30, max_distinct_targets=None, hidden_size=8)
+    output = SimpleNamespace(vocab_size=30, max_distinct_targets=None, hidden_size=8, structure=None)
     network: Any = SimpleNamespace(body=model, output=output)
     assert flops_per_word(network, config) == 6.0 * (products + config.training.batch_size * 8)
 
@@ -159,7 +159,7 @@ def test_help_and_completion_name_it() -> None:
     for command in ("bench", "info"):
         page = in_one_line(bnce(command, "--help"))
         assert "relu-lstm, transformer, gru." in page
-        assert "chunk-softmax, batch-softmax." in page
+        assert "adaptive-softmax, batch-softmax." in page
     names = ("sgd", "rowwise", "rowwise-adam", "sign")
     assert complete_setting("optimiser.name=") == [f"optimiser.name={name}" for name in names]
 

@@ -140,30 +140,34 @@ def describe(record: Mapping[str, Any], name: str, unit: str) -> None:
     if of_pieces:
         constant = f"PPLn {_number(record['ppl_n_word'], 2)}, " if record["ppl_n"] is not None else ""
         stdout.print(f"  per word: {constant}PPLf {_number(record['ppl_f_word'], 2)}; per piece:")
-    if record["ppl_n"] is not None:
+    is_exact = record["ppl_n"] is not None and record["log_z"] == record["log_z_mean"] == record["log_z_std"] == 0
+    normalised = "exactly normalised by the output layer" if is_exact else "with the softmax"
+    if record["ppl_n"] is not None and not is_exact:
         stdout.print(
             f"  PPLn {_number(record['ppl_n'], 2)}  with the constant ln Z = {record['log_z']:.3f}; "
             f"without <unk> {_number(record['ppl_n_no_unk'], 2)}; log10 total {_number(record['log10_prob_n'], 1)}"
         )
     stdout.print(
-        f"  PPLf {_number(record['ppl_f'], 2)}  with the softmax; "
+        f"  {'PPLn = PPLf' if is_exact else 'PPLf'} {_number(record['ppl_f'], 2)}  "
+        f"{normalised}; "
         f"without <unk> {_number(record['ppl_f_no_unk'], 2)}; log10 total {_number(record['log10_prob_f'], 1)}"
     )
-    stdout.print(
-        f"  ln Z(context) {_number(record['log_z_mean'], 3)} ± {_number(record['log_z_std'], 3)} "
-        "(mean ± standard deviation)"
-    )
+    if not is_exact:
+        stdout.print(
+            f"  ln Z(context) {_number(record['log_z_mean'], 3)} ± {_number(record['log_z_std'], 3)} "
+            "(mean ± standard deviation)"
+        )
     if record.get("bits_per_byte") is not None:
         without = ", without what spelling <unk> would cost" if record["num_oov"] else ""
         stdout.print(
-            f"  {record['bits_per_byte']:.4f} bits per byte, with the softmax, over {record['num_bytes']:,} bytes of "
-            f"words and blanks{without}"
+            f"  {record['bits_per_byte']:.4f} bits per byte, {normalised}, over {record['num_bytes']:,} bytes of words "
+            f"and blanks{without}"
         )
     stdout.print(f"  perplexities are per {'word or piece' if of_pieces else 'token'} and count </s> and <unk>")
     if "max_context" in record:
         unit = "piece" if of_pieces else "word"
         stdout.print(f"  {seen_by_evaluate(record['min_context'], record['max_context'], unit)}")
-    if record["ppl_n"] is not None:
+    if record["ppl_n"] is not None and not is_exact:
         stdout.print(f"  PPLn is {MAY_EXCEED}")
 
 

@@ -102,7 +102,7 @@ def _network(config: RunConfig, vocab_size: int) -> dict[str, Any]:
     from bnce.language_model import count_parameters
     from bnce.models import architecture
 
-    counts = count_parameters(config.model, vocab_size, learn_log_z=config.loss.learn_log_z)
+    counts = count_parameters(config.model, vocab_size, config.loss)
     return {
         "recipe": config.recipe,
         "model": config.model.name,

@@ -245,10 +245,13 @@ def _open_reader(model: Model, normalised: bool, carry: bool, spell: bool, num_c
 def _with_what(model: Model, normalised: bool, carry: bool) -> str:
     """Say what probabilities are of."""
     from bnce.scoring.interpolation import components_of
+    from bnce.scoring.run_model import RunModel
 
     if model.kind == "n-gram":
         return "of an n-gram model"
     if model.kind == "run":
+        if isinstance(model, RunModel) and model.is_exact:
+            return "exactly normalised by the output layer"
         return "with the softmax" if normalised else f"with the constant ln Z = {model.log_z:.3f} ({MAY_EXCEED})"
     how = "the softmax" if normalised else f"the constant Z ({MAY_EXCEED})"
     afresh = "; n-gram models in it start every sentence afresh" if carry else ""

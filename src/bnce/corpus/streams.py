@@ -85,6 +85,25 @@ class Streams:
         """
         return None
 
+    def max_targets(self, cluster_V: NDArray[np.uint8], num_groups: int = 1) -> list[int]:
+        """Count the targets in each cluster of words, from cluster 1 on, of the chunk that has most of them.
+
+        Of several groups of streams side by side each is counted for itself.
+        """
+        columns = range(self.batch_size)[self.columns]
+        per_group = len(columns) // num_groups
+        begins = np.arange(0, self.stream_length, self.num_steps)
+        most_C = np.zeros(int(cluster_V.max()), dtype=np.int64)
+        for group in range(num_groups):
+            count_Cn = np.zeros((len(most_C), len(begins)), dtype=np.int64)
+            for column in columns[group * per_group : (group + 1) * per_group]:
+                begin = column * self.stream_length
+                cluster_n = cluster_V[self.ids[begin : begin + self.stream_length]]
+                for number, count_n in enumerate(count_Cn, start=1):
+                    count_n += np.add.reduceat(cluster_n == number, begins, dtype=np.int64)
+            np.maximum(most_C, count_Cn.max(axis=1), out=most_C)
+        return [int(most) for most in most_C]
+
     def chunks(self) -> Iterator[Chunk]:
         """Read the chunks of an epoch."""
         return map(self.chunk, range(len(self)))

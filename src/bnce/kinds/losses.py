@@ -51,6 +51,8 @@ class Loss(Kind):
     merges_targets: bool = False  # wants to know the most different targets of a chunk
     scores_all_words: bool = False  # so that its cost grows with the vocabulary
     penalises: bool = False  # how far ln Z(context), or the batch's estimate, is from the constant: `loss.penalty`
+    structure: str | None = None  # a class that finds the rows of a word; the layer is then exactly normalised
+    settings: tuple[str, ...] = ()  # of `[loss]`, that this loss has and not all
     has_forms: bool = False  # can be computed in several ways, among which `loss.softmax` chooses
     is_baseline: bool = False  # speeds and qualities are told relative to it
     tables: tuple[str, ...] = ()  # of the paper's, that it has rows in
@@ -58,6 +60,11 @@ class Loss(Kind):
     # What it is called, and its colour, where it may draw words and does.
     shown_with_drawn: str | None = None
     colour_with_drawn: Colour | None = None
+
+    @property
+    def needs_whole_output(self) -> bool:
+        """Whether a step needs more rows of the output layer than those of its words."""
+        return self.scores_all_words or self.structure is not None
 
 
 TABLES = ("ltcb", "obwb")
@@ -178,5 +185,18 @@ LOSSES: Registry[Loss] = Registry(
         merges_targets=True,
         penalises=True,
         colour=Colour("chunk-softmax", "#a6761d", "#e0b05c"),
+    ),
+    Loss(
+        name="adaptive-softmax",
+        shown="adaptive softmax",
+        help="exact; frequent words in one softmax, rare words in smaller ones behind it",
+        built_by="bnce.losses.adaptive_softmax:adaptive_softmax",
+        each_by="bnce.losses.adaptive_softmax:adaptive_softmax_each",
+        checked_by="bnce.losses.by_equation:adaptive_softmax",
+        structure="bnce.losses.adaptive_softmax:AdaptiveSoftmax",
+        settings=("cutoffs", "div_value"),
+        self_normalises=True,
+        columns=lambda shape: shape.vocab_size,
+        colour=Colour("adaptive-softmax", "#2f6f4f", "#7fc9a2"),
     ),
 )

@@ -22,6 +22,7 @@ from torch import Tensor
 from bnce import files
 from bnce.corpus.vocabulary import MIN_SIZE, SPECIALS, UNK, Vocabulary
 from bnce.errors import UserError
+from bnce.kinds.losses import LOSSES
 from bnce.lexicon.row_seeding import GIVEN_SIMILARITY, MIN_UNKNOWN, Neighbours, Rows, find_neighbours, seed_rows
 from bnce.lexicon.word_list import NewWord
 from bnce.reading import read_object
@@ -130,6 +131,13 @@ def change_tables(
     run: RunDirectory, tensors: dict[str, Tensor], new_words: Sequence[NewWord], dropped: Sequence[str]
 ) -> tuple[list[Added], Vocabulary, np.ndarray]:
     """Change the tables among a run's tensors: drop words it has and add some it has not; returns words and counts."""
+    if LOSSES.find(run.config.loss.name).structure is not None:
+        if new_words or dropped:
+            raise UserError(
+                f"'{run.path}' was trained with {run.config.loss.name}, which orders its words by their frequencies: "
+                "words cannot be added or dropped after training. Train with another loss, or list words as unknown."
+            )
+        return [], run.vocabulary, run.target_counts
     counts_V = run.target_counts.astype(np.float64)
     added, rows, new_counts_A = _seed(run, new_words)
     kept_V = np.ones(len(run.vocabulary), dtype=bool)

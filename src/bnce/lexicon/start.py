@@ -36,6 +36,12 @@ def inherited_settings(source: RunConfig, model: str) -> list[str]:
 def check_same_network(config: RunConfig, source: RunDirectory) -> None:
     """Refuse settings under which the weights of a run do not fit, naming all that differ."""
     before, now = source.config, config
+    for name in (before.loss.name, now.loss.name):
+        if LOSSES.find(name).structure is not None:
+            raise UserError(
+                f"A run with the loss {name} cannot start from another run, and no run from it: its output layer is "
+                f"made for the word frequencies of one text. Train without {argument('init')}."
+            )
     pairs = {argument("model"): (before.model.name, now.model.name)}
     sizes = BODIES.find(before.model.name).sizes
     pairs |= {f"model.{key}": (getattr(before.model, key), getattr(now.model, key)) for key in sizes}

@@ -12,7 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from bnce.losses import reference
+from bnce.losses import reference, reference_exact
+from bnce.losses.adaptive_softmax import AdaptiveSoftmax
 from bnce.losses.output_batch import OutputBatch
 
 
@@ -74,6 +75,20 @@ def chunk_softmax(batch: OutputBatch) -> Tensor:
     hidden_TBD, target_TB, weight_VD, bias_V = _on_cpu(batch)
     log_z, penalty = float(batch.log_z), batch.penalty
     return reference.chunk_softmax_loss(hidden_TBD, weight_VD, bias_V, target_TB, _probs(batch), log_z, penalty)
+
+
+def adaptive_softmax(batch: OutputBatch) -> Tensor:
+    """The head's softmax, and behind its last entries those of the tails."""
+    structure = batch.structure
+    assert isinstance(structure, AdaptiveSoftmax)
+    hidden_TBD, target_TB, weight_VD, bias_V = _on_cpu(batch)
+    tails = [(tail.projection.cpu(), tail.weight.cpu(), tail.bias.cpu()) for tail in structure.all_tails()]
+    place_N = structure.place_V.cpu()[target_TB.flatten()]
+    return reference_exact.loss(
+        hidden_TBD.flatten(0, 1),
+        place_N,
+        lambda hidden_D: reference_exact.adaptive_softmax(hidden_D, weight_VD, bias_V, tails),
+    )
 
 
 def _over_steps(batch: OutputBatch, loss: Callable[..., Tensor], drawn_T: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bnce import rows
 from bnce.losses.counted import NO_INDEX, Counted, count_ids, count_steps, count_streams
+from bnce.losses.structure import Structure
 from bnce.losses.wrong_targets import WrongTargets
 from bnce.noise import Noise, Tries
 
@@ -38,11 +39,17 @@ class OutputBatch:
     remove_hits: bool = True  # whether sampled softmax leaves out drawn words that are a position's own target
     softmax: str = "fused"  # in which form the softmax is computed, where that is the loss
     max_distinct_targets: int | None = None  # the most different targets a chunk of this text has, where that is known
+    structure: Structure | None = None  # of an exactly normalised layer, whose weight and bias have rows of their own
 
     @property
     def has_holes(self) -> bool:
         """Whether there may be positions that do not count."""
         return self.valid_TB is not None or self.ignore_index != NO_INDEX
+
+    def flat(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Give hidden rows (N, D), targets (N,), and which of them count; None: all do."""
+        valid_N = None if self.valid_TB is None else self.valid_TB.reshape(-1)
+        return self.hidden_TBD.reshape(-1, self.hidden_TBD.shape[2]), self.target_TB.reshape(-1), valid_N
 
     def output_rows(self, words: Tensor) -> tuple[Tensor, Tensor]:
         """Read the output rows and biases of some words only."""

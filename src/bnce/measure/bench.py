@@ -89,7 +89,9 @@ def _check_memory(configs: Sequence[tuple[RunConfig, int]], device: torch.device
     for config, vocab_size in configs:
         words = config.training.groups * config.training.batch_size * config.training.num_steps
         sizes = config.model.embedding_size + config.model.hidden_size
-        num_numbers += sum(count_parameters(config.model, vocab_size).values()) + words * (sizes + NUM_CHUNKS)
+        num_numbers += sum(count_parameters(config.model, vocab_size, config.loss).values()) + words * (
+            sizes + NUM_CHUNKS
+        )
     num_bytes = 4 * num_numbers
     place, total_bytes = "the GPU" if device.type == "cuda" else "this machine", total_memory_bytes(device)
     if num_bytes > total_bytes:
@@ -148,6 +150,10 @@ class _Runner:
         loss = LOSSES.find(config.loss.name)
         if loss.merges_targets:
             self.model.output.set_form(max_distinct_targets=streams.max_distinct_targets(network.num_groups))
+        structure = self.model.output.structure
+        clusters_V = None if structure is None else structure.cluster_of_words()
+        if clusters_V is not None and on_gpu:
+            self.model.output.set_form(max_tail_targets=streams.max_targets(clusters_V, network.num_groups))
         self.softmax = self._choose_softmax() if loss.has_forms else None
         self.chunks = itertools.cycle([*streams.chunks()])
         self.run(0.0)  # the first steps allocate, compile and settle
@@ -206,6 +212,8 @@ def flops_per_word(model: LanguageModel, config: RunConfig) -> float:
         num_noise=config.loss.num_noise,
         num_distinct=model.output.max_distinct_targets or training.batch_size * training.num_steps,
     )
+    if (structure := model.output.structure) is not None:
+        return 6.0 * (body + structure.products_per_word)
     columns = LOSSES.find(config.loss.name).columns(shape)
     # Two operations a multiply-add; forward once, backward twice.
     return 6.0 * (body + columns * model.output.hidden_size)

@@ -26,6 +26,7 @@ from bnce.machine.precision import float32_products
 from bnce.models import build_body
 from bnce.noise import log_uniform, unigram
 from bnce.optimisers import build_optimiser
+from bnce.output_layer import build_structure
 
 # Float32 sums of a few hundred terms agree with float64 to a few units of its seventh digit.
 TOLERANCE = 1e-5
@@ -100,14 +101,24 @@ def loss_error(kind: Loss, num_noise: int, device: torch.device) -> float:
     noise = log_uniform(V).to(device)
     hidden = torch.randn(T, B, D, generator=generator).to(device)
     weight = (torch.randn(V, D, generator=generator) * 0.3).to(device)
-    target = torch.randint(0, 10, (T, B), generator=generator).to(device)
+    target = torch.randint(0, 30 if kind.structure else 10, (T, B), generator=generator).to(device)
     log_z = torch.tensor(2.0, device=device)
     bias = noise.log_probs_V + log_z
-    batch = OutputBatch(hidden, target, None, weight, bias, log_z, noise, num_noise, sparse=False, penalty=0.1)
+    structure = build_structure(kind, D, noise, {})
+    if structure is not None:
+        structure = structure.to(device)
+        weight = (torch.randn(structure.num_rows, D, generator=generator) * 0.3).to(device)
+        bias = torch.zeros(structure.num_rows, device=device)
+        with torch.no_grad():
+            structure.start_(bias)
+    batch = OutputBatch(
+        hidden, target, None, weight, bias, log_z, noise, num_noise, sparse=False, penalty=0.1, structure=structure
+    )
     values = []
     for compute in (kind.load(), load(kind.checked_by)):
         torch.manual_seed(7)  # both must draw the same words
-        values.append(float(compute(batch)))
+        with torch.no_grad():
+            values.append(float(compute(batch)))
     value, expected = values
     return abs(value - expected) / abs(expected)
 

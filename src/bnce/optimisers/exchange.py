@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bnce import rows
 from bnce.errors import UserError
+from bnce.losses.structure import Structure
 from bnce.noise import Noise
 
 _DENSE = -1  # in place of a number of rows
@@ -39,7 +40,7 @@ class RowExchange:
             if getattr(module, "sparse", False):
                 named = module.named_parameters(recurse=False, remove_duplicate=False)
                 tables.update({prefix + name: parameter for name, parameter in named if parameter.ndim})
-            if isinstance(module, Noise):
+            if isinstance(module, Noise | Structure):
                 # The tables that every process makes from the same counts; what is counted on the way is DDP's.
                 ignored += [prefix + name for name in module._non_persistent_buffers_set]
         if not tables:

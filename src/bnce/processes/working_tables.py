@@ -81,8 +81,8 @@ class WorkingTables:
         self.noise = model.output.noise.to(self.device)
         loss = LOSSES.find(model.output.loss_name)
         tables = model.tables()
-        # A loss that scores all words needs the whole output layer.
-        self.travelling = [name for name in tables if name == "embedding" or not loss.scores_all_words]
+        # A loss that scores more than the words of a step needs the whole output layer.
+        self.travelling = [name for name in tables if name == "embedding" or not loss.needs_whole_output]
         T, B = chunk_shape
         self.drawn_shape: tuple[int, ...] | None = None
         if model.output.num_noise and loss.draws != "never":
@@ -98,23 +98,28 @@ class WorkingTables:
         kind = Sharded if sharded else Replicated
         self.traffic: Traffic = kind(world, self.placement, room, wire, self.device, in_order=in_order)
         self.is_sharded = sharded
+        # The rows of choices that lead to words are not words', and every process has them all.
+        has_choices = loss.structure is not None
+        self.divided = {name for name in tables if sharded and (name == "embedding" or not has_choices)}
         self.own_words = self.placement.words_of(world.rank if sharded else 0).cpu()
-        self.kept = {name: nn.Parameter(self.own(table.detach()).to(self.device)) for name, table in tables.items()}
+        self.kept = {
+            name: nn.Parameter(self._share(name, table.detach()).to(self.device)) for name, table in tables.items()
+        }
         self.output = ShardedOutput(world, self.placement, penalises=loss.penalises) if sharded else None
-        if loss.scores_all_words:
+        if loss.needs_whole_output:
             for name in tables:
                 if name not in self.travelling:
                     _replace(model, name, self.kept[name])
-            if self.output is not None:
+            if self.output is not None and not has_choices:
                 model.output._loss = self.output.loss_sum
         for name in self.travelling:
             like = self.kept[name]
             _replace(model, name, nn.Parameter(like.new_zeros(self.traffic.num_rows, *like.shape[1:])))
-        if not loss.scores_all_words:
+        if not loss.needs_whole_output:
             model.output.noise = WorkingNoise(self.noise, self.traffic.num_rows)
             model.output.vocab_size = self.traffic.num_rows
         model.to(self.device)
-        self._staying = [name for name in tables if name not in self.travelling]
+        self._staying = [name for name in tables if name not in self.travelling and name not in self.divided]
         self.forget()
 
     def _travelling_of(self, tables: Mapping[str, nn.Parameter]) -> list[Tensor]:
@@ -181,8 +186,7 @@ class WorkingTables:
                 rows.add_rows_(part, *merged_rows(grad, deterministic=self.in_order))
         if self.in_order:
             self._bodies.append(body.take_gradients())
-            if not self.is_sharded:
-                self._whole.append([_take(self.kept[name]) for name in self._staying])
+            self._whole.append([_take(self.kept[name]) for name in self._staying])
 
     def forget(self) -> None:
         """Drop the gradients of a step that was broken off."""
@@ -203,11 +207,10 @@ class WorkingTables:
         parts = split_columns(self._grad_KF, self._travelling_of(self.kept))
         for name, part in zip(self.travelling, parts, strict=True):
             self.kept[name].grad = mark_merged(rows.table_gradient(self.kept[name].shape, row_K, part))
-        if not self.is_sharded:
-            for place, name in enumerate(self._staying):
-                self.kept[name].grad = self._add_up(
-                    [grads[place] for grads in self._whole] if self.in_order else [_take(self.kept[name])], name
-                )
+        for place, name in enumerate(self._staying):
+            self.kept[name].grad = self._add_up(
+                [grads[place] for grads in self._whole] if self.in_order else [_take(self.kept[name])], name
+            )
         total = self._add_up(self._bodies if self.in_order else [body.take_gradients()], "body")
         self.forget()
         return total
@@ -230,10 +233,13 @@ class WorkingTables:
         own[: len(self.own_words)] = whole_V.index_select(0, self.own_words.to(whole_V.device))
         return own
 
+    def _share(self, name: str, whole_V: Tensor) -> Tensor:
+        return self.own(whole_V) if name in self.divided else whole_V
+
     def whole(self, name: str) -> Tensor:
         """Give a whole table in the order of words, gathered from all processes; on the CPU, where there is room."""
         kept = self.kept[name].detach()
-        if not self.is_sharded:
+        if name not in self.divided:
             return kept.clone()
         shuffled = torch.cat(list(self.world.gather(kept, "tables"))).cpu()
         return shuffled.index_select(0, self.placement.position_V.cpu())
@@ -242,7 +248,7 @@ class WorkingTables:
         """Take back whole tables."""
         with torch.no_grad():
             for name, kept in self.kept.items():
-                kept.copy_(self.own(tensors[name]))
+                kept.copy_(self._share(name, tensors[name]))
 
     @contextlib.contextmanager
     def as_whole(self) -> Iterator[LanguageModel]:
@@ -264,11 +270,12 @@ class WorkingTables:
 
     def norm(self, touched: dict[str, tuple[Tensor, Tensor]], dense: dict[str, Tensor], body: Tensor) -> Tensor:
         """Compute the norm over the rows of all processes, merged, and the body, which all have alike."""
-        here = [*dense.values()] if self.in_order else [self._grad_KF, *dense.values()]
-        norms = [torch.linalg.vector_norm(grad) for grad in here]
-        square = torch.stack(norms).square().sum() if norms else body.new_zeros(())
+        alike = [grad for name, grad in dense.items() if name not in self.divided]
+        here = [grad for name, grad in dense.items() if name in self.divided]
+        square = _sum_of_squares(here if self.in_order else [self._grad_KF, *here], body)
         if self.is_sharded:
             square = self.world.sum_(square.reshape(1), "control").squeeze(0)
+        square = square + _sum_of_squares(alike, body)
         if self.in_order:
             square = square + torch.stack([self._square_in_order(*rows) for rows in touched.values()]).sum()
         total: Tensor = square + torch.linalg.vector_norm(body).square()
@@ -324,6 +331,8 @@ class ShardedModel:
 
     def normalise(self, hidden_ND: Tensor, target_N: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the log normaliser and the raw score of a target for each position (N,)."""
+        if self.model.output.structure is not None:
+            return self.model.output.normalise(hidden_ND, target_N)
         assert self.tables.output is not None
         weight, bias = self.tables.kept["output.weight"], self.tables.kept["output.bias"]
         return self.tables.output.score(hidden_ND, weight, bias, target_N)
@@ -342,6 +351,11 @@ def bound_rows(noise: Noise, num_words: int, placement: Placement, num_drawn: in
         mean, variance = (1 - missing).sum(), (missing * (1 - missing)).sum()
         bounds.append(min(math.ceil(float(mean + DEVIATIONS * variance.sqrt())) + 1, num_words, max(1, end - begin)))
     return max(bounds)
+
+
+def _sum_of_squares(grads: Sequence[Tensor], like: Tensor) -> Tensor:
+    norms = [torch.linalg.vector_norm(grad) for grad in grads]
+    return torch.stack(norms).square().sum() if norms else like.new_zeros(())
 
 
 def _take(parameter: nn.Parameter) -> Tensor:

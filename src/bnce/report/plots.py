@@ -47,7 +47,8 @@ def draw_plots(comparison: Comparison) -> list[Plot]:
     marked = mark_entries(comparison.entries)
     curves = [pair for pair in marked if curve(pair[0].run, "tokens", "ppl_f")]
     timed = [pair for pair in marked if curve(pair[0].run, "seconds", "ppl_f")]
-    normalised = [pair for pair in marked if _histogram(pair[0])]
+    # The log Z of an exactly normalised model is 0 and would only stretch the axis.
+    normalised = [pair for pair in marked if _histogram(pair[0]) and pair[0].loss.kind.structure is None]
     styles = "Solid: PPLf, with the full softmax. Dashed: PPLn, with the constant Z."
     speeds = [pair for pair in marked if pair[0].row.words_per_second is not None]
     sought = [pair for pair in marked if pair[0].row.softmax_quality_ppl_f is not None]

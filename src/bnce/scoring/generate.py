@@ -96,10 +96,15 @@ def top_words(
     `without` is a word that must not be among them; it has its part in Z all the same.
     """
     num_rows = len(hidden_BD)
+    if output.structure is not None and num_rows > (most := max(1, BLOCK_NUMBERS // output.vocab_size)):
+        # Words cannot be taken block by block there: each needs the choices that lead to it.
+        parts = [top_words(output, part_BD, num_words, without) for part_BD in hidden_BD.split(most)]
+        best, word, log_normaliser = zip(*parts, strict=True)
+        return torch.cat(best), torch.cat(word), torch.cat(log_normaliser)
     best_BK = hidden_BD.new_zeros(num_rows, 0, dtype=torch.float32)
     word_BK = torch.zeros(num_rows, 0, dtype=torch.int64, device=hidden_BD.device)
     log_normaliser_B = hidden_BD.new_full((num_rows,), -torch.inf, dtype=torch.float32)
-    block_words = max(1024, BLOCK_NUMBERS // max(1, num_rows))
+    block_words = output.vocab_size if output.structure is not None else max(1024, BLOCK_NUMBERS // max(1, num_rows))
     for begin in range(0, output.vocab_size, block_words):
         end = min(begin + block_words, output.vocab_size)
         score_BV = output.scores_between(hidden_BD, begin, end)

@@ -92,6 +92,11 @@ class RunModel(Model):
         return self.log_z is not None
 
     @property
+    def is_exact(self) -> bool:
+        """Whether unnormalised probabilities are exact, because of the output layer."""
+        return self.network.output.structure is not None
+
+    @property
     def log_z(self) -> float | None:
         """The constant ln Z of unnormalised probabilities; None for a model that was trained with the softmax."""
         return float(self.network.output.log_z) if self.network.output.normalises else None

@@ -133,9 +133,9 @@ class Network:
         """Say whether a tensor of a state has a row per word: tables, and what an optimiser keeps of their rows."""
         assert self.tables is not None
         if name.removeprefix(TABLES) in self.tables.kept:
-            return name.startswith(TABLES)
+            return name.startswith(TABLES) and name.removeprefix(TABLES) in self.tables.divided
         known = self.optimiser.state_tensors().get(name.removeprefix(OPTIMISER))
-        of_table = any(name.endswith(f".{table}") for table in self.tables.kept)
+        of_table = any(name.endswith(f".{table}") for table in self.tables.divided)
         return name.startswith(OPTIMISER) and of_table and known is not None and known.ndim > 0
 
 

@@ -1,0 +1,258 @@
+"""Adaptive softmax (Grave et al., 2017): the frequent words in one softmax, the rare ones in smaller ones behind it.
+
+The head is a softmax over the S most frequent words and one entry per tail. A tail is a softmax over its own words, of
+a hidden layer that is projected to D / div_value^i units. With k(w) the tail of a rare word:
+
+    p(w) = head(w)                                     for frequent words
+    p(w) = head(tail k) · softmax_k(W_k·(P_k·h) + b_k)(w)   for rare ones
+
+Only positions whose target is in a tail compute it. PyTorch's module looks for them with `nonzero`, for which a GPU's
+host has to wait. Here every tail has room for as many positions as a chunk of the text has at most, which is counted
+beforehand; so shapes do not depend on the data and a step can be captured. What has no room makes the loss NaN: it is
+never left out in silence. Unlike PyTorch's module, tails have biases, so that training starts at the unigram model.
+
+Legend: N positions, D hidden, V vocabulary, S words of the head, C tails, R = S + C rows of the head, v words and
+d units of a tail, Q positions that a tail has room for.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bnce.errors import UserError
+from bnce.losses.output_batch import OutputBatch
+from bnce.losses.scores import log_normaliser, score_all, score_words
+from bnce.losses.softmax import chunked_cross_entropy, cross_entropies
+from bnce.losses.structure import Structure, by_frequency
+from bnce.noise import Noise
+
+# The shares of the vocabulary after which the tails begin. At V = 800K these are the cutoffs 60,000 and 160,000 of
+# Baevski and Auli (2019), at WikiText-103's V = 267K about fairseq's 20,000 and 60,000.
+CUTOFF_SHARES = (3 / 40, 1 / 5)
+
+
+def adaptive_softmax(batch: OutputBatch) -> Tensor:
+    """Sum −ln p(target) over the positions that count."""
+    hidden_ND, target_N, valid_N = batch.flat()
+    structure = _structure(batch)
+    place_N, tail_N = structure.find(target_N, valid_N)
+    head_N = structure.head_rows(place_N, tail_N)
+    total = chunked_cross_entropy(hidden_ND, batch.weight_VD, batch.bias_V, head_N, valid_N)
+    for tail, position_Q, is_there_Q, excess in structure.positions(tail_N):
+        small_Qd = tail.project(hidden_ND.index_select(0, position_Q))
+        word_Q = torch.where(is_there_Q, place_N.index_select(0, position_Q) - tail.begin, 0)
+        total = total + chunked_cross_entropy(small_Qd, tail.weight, tail.bias, word_Q, is_there_Q) + excess
+    return total
+
+
+def adaptive_softmax_each(batch: OutputBatch) -> Tensor:
+    """Compute −ln p(target) of every position (T, B), with all logits at once."""
+    hidden_ND, target_N, valid_N = batch.flat()
+    structure = _structure(batch)
+    hidden_ND = hidden_ND.to(batch.weight_VD.dtype)
+    place_N, tail_N = structure.find(target_N, valid_N)
+    loss_N = cross_entropies(hidden_ND, batch.weight_VD, batch.bias_V, structure.head_rows(place_N, tail_N))
+    for tail, position_Q, is_there_Q, excess in structure.positions(tail_N):
+        small_Qd = tail.project(hidden_ND.index_select(0, position_Q))
+        word_Q = torch.where(is_there_Q, place_N.index_select(0, position_Q) - tail.begin, 0)
+        loss_Q = torch.where(is_there_Q, cross_entropies(small_Qd, tail.weight, tail.bias, word_Q), 0.0)
+        loss_N = loss_N.index_add(0, position_Q, loss_Q) + excess
+    loss_TB = loss_N.reshape(batch.target_TB.shape)
+    return loss_TB if batch.valid_TB is None else torch.where(batch.valid_TB, loss_TB, 0.0)
+
+
+def _structure(batch: OutputBatch) -> AdaptiveSoftmax:
+    assert isinstance(batch.structure, AdaptiveSoftmax)
+    return batch.structure
+
+
+class Tail(nn.Module):
+    """A softmax over words of about the same frequency, of a smaller hidden layer."""
+
+    def __init__(self, hidden_size: int, size: int, begin: int, end: int) -> None:
+        super().__init__()
+        self.begin, self.end = begin, end  # places of its words in the order of frequency
+        self.projection = nn.Parameter(torch.empty(size, hidden_size))
+        self.weight = nn.Parameter(torch.empty(end - begin, size))
+        self.bias = nn.Parameter(torch.empty(end - begin))
+
+    def project(self, hidden_ND: Tensor) -> Tensor:
+        """Make the smaller hidden layer."""
+        return F.linear(hidden_ND.to(self.projection.dtype), self.projection)
+
+
+class AdaptiveSoftmax(Structure):
+    """The tails, and how many targets of a chunk each has room for."""
+
+    place_V: Tensor  # by frequency
+    most_C: Tensor  # targets of a chunk in each tail that had no room for them
+
+    def __init__(self, hidden_size: int, noise: Noise, *, cutoffs: Sequence[int] = (), div_value: float = 4.0) -> None:
+        """`cutoffs` are the places, in the order of frequency, at which the tails begin; none: by V."""
+        super().__init__(noise)
+        V = self.vocab_size
+        cutoffs = list(cutoffs) or default_cutoffs(V)
+        if sorted(set(cutoffs)) != cutoffs or cutoffs[0] < 1 or cutoffs[-1] >= V:
+            raise UserError(
+                f"cutoffs are {cutoffs}: give rising numbers from 1 to {V - 1}, below the size of the vocabulary ({V})."
+            )
+        if not 1 <= div_value < math.inf:
+            raise UserError(f"div_value is {div_value}: it must be 1 or more.")
+        self.cutoffs, self.num_frequent = cutoffs, cutoffs[0]
+        self.num_rows = self.num_frequent + len(cutoffs)
+        ends = [*cutoffs[1:], V]
+        self.tails = nn.ModuleList(
+            Tail(hidden_size, max(1, int(hidden_size // div_value**number)), begin, end)
+            for number, (begin, end) in enumerate(zip(cutoffs, ends, strict=True), start=1)
+        )
+        self.capacity: list[int] | None = None
+        self.probs_V = self.probs_of(noise)
+        sorted_V = np.zeros(V) if self.probs_V is None else -np.sort(-self.probs_V)
+        self.shares = [float(sorted_V[begin:end].sum()) for begin, end in zip(cutoffs, ends, strict=True)]
+        self.keep("place_V", by_frequency(self.probs_V), V)
+        self.keep("most_C", np.zeros(len(cutoffs), dtype=np.int64), len(cutoffs))
+
+    def start_(self, bias_R: Tensor) -> None:
+        """Start at the unigram model; projections keep the size of what they project (Glorot and Bengio, 2010)."""
+        assert self.probs_V is not None
+        sorted_V = torch.from_numpy(-np.sort(-self.probs_V))
+        shares = []
+        for tail in self.all_tails():
+            share_v = sorted_V[tail.begin : tail.end]
+            shares.append(share_v.sum())
+            nn.init.xavier_uniform_(tail.projection)
+            tail.weight.uniform_(-0.05, 0.05)
+            tail.bias.copy_((share_v / shares[-1]).log())
+        bias_R.copy_(torch.cat([sorted_V[: self.num_frequent], torch.stack(shares)]).log())
+
+    def all_tails(self) -> list[Tail]:
+        """Give the tails in the order of their words."""
+        return [tail for tail in self.tails if isinstance(tail, Tail)]
+
+    def tables(self) -> dict[str, nn.Parameter]:
+        """Name the rows of the tails; projections do not grow with the vocabulary."""
+        named = dict(self.named_parameters())
+        return {name: parameter for name, parameter in named.items() if not name.endswith(".projection")}
+
+    def find(self, target_N: Tensor, valid_N: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Give each target's place by frequency, and its tail, counted from 1; 0: it is in the head or does not count.
+
+        The last places of the head and the tails are few, so they are compared with one after the other.
+        """
+        place_N = self.place_V[target_N]
+        tail_N = torch.zeros_like(place_N)
+        for cutoff in self.cutoffs:
+            tail_N = tail_N + (place_N >= cutoff)
+        return place_N, tail_N if valid_N is None else torch.where(valid_N, tail_N, 0)
+
+    def head_rows(self, place_N: Tensor, tail_N: Tensor) -> Tensor:
+        """Give the row of the head that leads to a word: its own, or that of its tail."""
+        head_N = torch.where(tail_N > 0, self.num_frequent - 1 + tail_N, place_N)
+        return head_N.clamp(max=self.num_rows - 1)  # of positions that do not count
+
+    def positions(self, tail_N: Tensor) -> Iterator[tuple[Tail, Tensor, Tensor, Tensor]]:
+        """Give for each tail the positions of its targets (Q,), which places hold one, and 0, or NaN for lack of room.
+
+        Where nobody has counted the text, a tail has room for as many targets as follow the frequencies, with a margin.
+        On a CPU the targets of the chunk itself are counted.
+        """
+        tails = self.all_tails()
+        number_C = torch.arange(1, len(tails) + 1, device=tail_N.device)
+        count_C = (tail_N.unsqueeze(1) == number_C).sum(0)
+        room, N = self._room(count_C, len(tail_N)), len(tail_N)
+        order_N = torch.sort(tail_N, stable=True).indices
+        first_C = N - count_C.flip(0).cumsum(0).flip(0)  # the tails are the last ones in this order
+        for number, (tail, size) in enumerate(zip(tails, room, strict=True)):
+            place_Q = torch.arange(size, device=tail_N.device)
+            position_Q = order_N.index_select(0, (first_C[number] + place_Q).clamp(max=max(0, N - 1)))
+            excess = torch.where(count_C[number] > size, torch.nan, 0.0)
+            yield tail, position_Q, place_Q < count_C[number], excess
+
+    def _room(self, count_C: Tensor, num_positions: int) -> list[int]:
+        if self.capacity is None and count_C.device.type == "cpu" and not torch.compiler.is_compiling():
+            # One position at least, so that the parameters of every tail have a gradient.
+            return [min(max(1, count), num_positions) for count in count_C.tolist()]
+        wanted = self.capacity or [bound_targets(share, num_positions) for share in self.shares]
+        room = [min(max(1, size), num_positions) for size in wanted]
+        without_room = [torch.where(count_C[number] > size, count_C[number], 0) for number, size in enumerate(room)]
+        self.most_C.copy_(torch.maximum(self.most_C, torch.stack(without_room)))
+        return room
+
+    def cluster_of_words(self) -> np.ndarray:
+        """Number the tail of every word from 1; 0: the head."""
+        place_V = by_frequency(self.probs_V)
+        assert place_V is not None
+        return np.searchsorted(np.array(self.cutoffs), place_V, side="right").astype(np.uint8)
+
+    def set_capacity(self, capacity: Sequence[int]) -> None:
+        """Take how many targets of a chunk each tail has at most."""
+        if len(capacity) != len(self.tails) or min(capacity) < 0:
+            raise UserError(f"max_tail_targets is {list(capacity)}: give one number per tail ({len(self.tails)}).")
+        self.capacity = [int(size) for size in capacity]
+
+    def check(self) -> None:
+        """Raise where a chunk had more targets in a tail than there was room for."""
+        for number, most in enumerate(self.most_C.tolist()):
+            if most:
+                self.most_C.zero_()
+                bound = "targets that follow the noise have"
+                if self.capacity is not None:
+                    bound = f"max_tail_targets says ({self.capacity[number]})"
+                raise UserError(
+                    f"A chunk of an earlier step had {most} targets in tail {number + 1}, more than {bound}, so its "
+                    "loss was NaN. Give the layer more max_tail_targets, one number per tail (the number of positions "
+                    "of a chunk is always enough), or noise with the counts of these targets."
+                )
+
+    def log_probs(self, hidden_ND: Tensor, weight_RD: Tensor, bias_R: Tensor, words_NK: Tensor) -> Tensor:
+        """Compute ln p of K words for each position; only the tails that these words are in are normalised."""
+        place_NK, tail_NK = self.find(words_NK)
+        log_prob_NK = score_words(hidden_ND, weight_RD, bias_R, self.head_rows(place_NK, tail_NK))
+        log_prob_NK = log_prob_NK - log_normaliser(hidden_ND, weight_RD, bias_R).unsqueeze(1)
+        for number, tail in enumerate(self.all_tails(), start=1):
+            is_there_NK = tail_NK == number
+            (position_Q,) = torch.nonzero(is_there_NK.any(1), as_tuple=True)
+            is_there_QK = is_there_NK[position_Q]
+            small_Qd = tail.project(hidden_ND[position_Q])
+            word_QK = torch.where(is_there_QK, place_NK[position_Q] - tail.begin, 0)
+            score_QK = score_words(small_Qd, tail.weight, tail.bias, word_QK)
+            score_QK = score_QK - log_normaliser(small_Qd, tail.weight, tail.bias).unsqueeze(1)
+            log_prob_NK = log_prob_NK.index_add(0, position_Q, torch.where(is_there_QK, score_QK, 0.0))
+        return log_prob_NK
+
+    def all_log_probs(self, hidden_ND: Tensor, weight_RD: Tensor, bias_R: Tensor) -> Tensor:
+        """Compute ln p of every word for a few positions (N, V)."""
+        head_NR = score_all(hidden_ND, weight_RD, bias_R).log_softmax(1)
+        parts = [head_NR[:, : self.num_frequent]]
+        for number, tail in enumerate(self.all_tails()):
+            own_Nv = score_all(tail.project(hidden_ND), tail.weight, tail.bias).log_softmax(1)
+            parts.append(own_Nv + head_NR[:, self.num_frequent + number, None])
+        return torch.cat(parts, 1).index_select(1, self.place_V)
+
+    @property
+    def products_per_word(self) -> float:
+        """The head for every position, and a tail for the share of words that are in it."""
+        D = self.all_tails()[0].projection.shape[1]
+        products = float(self.num_rows * D)
+        for tail, share in zip(self.all_tails(), self.shares, strict=True):
+            products += share * len(tail.projection) * (D + tail.end - tail.begin)
+        return products
+
+
+def bound_targets(share: float, num_positions: int) -> int:
+    """Bound the targets of a chunk that are in a tail: a quarter and six standard deviations above their mean."""
+    mean = share * num_positions
+    return min(num_positions, math.ceil(1.25 * mean + 6 * math.sqrt(mean) + 1))
+
+
+def default_cutoffs(vocab_size: int) -> list[int]:
+    """Choose where the tails begin by the size of the vocabulary."""
+    chosen = sorted({max(1, round(share * vocab_size)) for share in CUTOFF_SHARES})
+    return chosen[: bisect.bisect_left(chosen, vocab_size)] or [1]

@@ -1,0 +1,35 @@
+"""Exactly normalised layers in float64: the probabilities of all words, in the order of frequency, for one position.
+
+Written to be read and not to be fast; the losses that train are tested against these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+
+def loss(hidden_ND: Tensor, place_N: Tensor, probabilities: Callable[[Tensor], Tensor]) -> Tensor:
+    """Sum −ln p over positions, whose targets are at these places."""
+    pairs = zip(hidden_ND.double(), place_N.tolist(), strict=True)
+    return torch.stack([-torch.log(probabilities(hidden_D)[place]) for hidden_D, place in pairs]).sum()
+
+
+def softmax(scores_V: Tensor) -> Tensor:
+    """Give exp s / Σ exp s."""
+    exp_V = torch.exp(scores_V)
+    return exp_V / exp_V.sum()
+
+
+def adaptive_softmax(
+    hidden_D: Tensor, weight_RD: Tensor, bias_R: Tensor, tails: Sequence[tuple[Tensor, Tensor, Tensor]]
+) -> Tensor:
+    """Give the frequent words by the head, and those of each tail by the head's entry times the tail's softmax."""
+    head_R = softmax(weight_RD.double() @ hidden_D + bias_R.double())
+    num_frequent = len(head_R) - len(tails)
+    parts = [head_R[:num_frequent]]
+    for share, (projection_dD, weight_vd, bias_v) in zip(head_R[num_frequent:], tails, strict=True):
+        parts.append(share * softmax(weight_vd.double() @ (projection_dD.double() @ hidden_D) + bias_v.double()))
+    return torch.cat(parts)
