@@ -20,6 +20,7 @@ from torch import Tensor
 from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import END
 from bnce.evaluation.evaluate import Evaluation, evaluate
+from bnce.language_model import LanguageModel
 from bnce.losses import OutputBatch, batch_nce
 from bnce.losses.batch_nce import column_offset
 from bnce.noise import Noise, Running, uniform
@@ -72,6 +73,11 @@ def train_and_evaluate(
     corpus: Corpus, directory: Path, loss: str, num_noise: int = 0, **settings: object
 ) -> Evaluation:
     """Train a bigram network and measure it on text it has not seen."""
+    return evaluate(train(corpus, directory, loss, num_noise, **settings), corpus.split("test"))
+
+
+def train(corpus: Corpus, directory: Path, loss: str, num_noise: int = 0, **settings: object) -> LanguageModel:
+    """Train a bigram network."""
     config = small_config(
         corpus,
         model={"name": "ffnn", "order": 2, "embedding_size": 16, "hidden_size": 32, "bottleneck_size": 32},
@@ -81,7 +87,7 @@ def train_and_evaluate(
     )
     trainer = Trainer(RunDirectory.create(directory / "run", config, corpus), corpus, torch.device("cpu"), Watcher())
     assert trainer.train()
-    return evaluate(trainer.model, corpus.split("test"))
+    return trainer.model
 
 
 def meets_the_bar(result: Evaluation, true_perplexity: float) -> bool:
@@ -153,6 +159,24 @@ def test_nce_finds_the_language(
     assert meets_the_bar(result, language.perplexity(corpus.split("test"))), result
     # Not only on average: the normaliser is the constant in every context.
     assert result.log_z_std < 0.05
+
+
+@pytest.mark.parametrize("noise_power", [0.75, 1.0])
+def test_negative_sampling_learns_no_probabilities(
+    language: MarkovLanguage, corpus: Corpus, tmp_path: Path, noise_power: float
+) -> None:
+    """Its scores are ln p − ln(K · p_n). With ln(K · p_n) added they are ln p: with the softmax, and with Z = 1."""
+    K, true_perplexity = 50, language.perplexity(corpus.split("test"))
+    model = train(corpus, tmp_path, "negative-sampling", K, noise_power=noise_power)
+    raw = evaluate(model, corpus.split("test"))
+    assert raw.ppl_f > 1.2 * true_perplexity, "nowhere near it"
+    assert raw.ppl_n is None
+    with torch.no_grad():
+        model.output.bias += model.output.noise.log_probs_V + math.log(K)
+        model.output.log_z.zero_()
+    model.output.normalises = True
+    corrected = evaluate(model, corpus.split("test"))
+    assert meets_the_bar(corrected, true_perplexity), corrected
 
 
 def test_without_ln_m_the_constant_is_off_by_m(

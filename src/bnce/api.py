@@ -21,6 +21,7 @@ from bnce.errors import DiskFullError, UserError, argument
 from bnce.evaluation import evaluate as measuring
 from bnce.evaluation.detail import without_detail
 from bnce.evaluation.evaluate import Evaluation
+from bnce.kinds.losses import LOSSES
 from bnce.lexicon.start import check_same_network, inherited_settings, start_from
 from bnce.machine.devices import choose_device
 from bnce.machine.launch import leave_after_the_first
@@ -325,6 +326,8 @@ def evaluate(
             corpus = opening.open_corpus(str(corpus or opened.config.corpus))
         opened.check_vocabulary(corpus)
         part = corpus.part(split or "test", max_tokens, max_words)
+    if (caveat := LOSSES.find(opened.config.loss.name).caveat) is not None:
+        notice(caveat)
     network = load_model(opened, str(chosen))
     return measuring.evaluate(
         network,

@@ -158,7 +158,10 @@ class OutputLayer(nn.Module):
         self._start()
 
     def _start(self) -> None:
-        """Start at the unigram model u, self-normalised: bias = ln u + ln Z, and a small weight."""
+        """Start at the unigram model u, self-normalised: bias = ln u + ln Z, and a small weight.
+
+        Where scores are odds, that is ln u − ln(K · p_n).
+        """
         if self.weight.is_meta:
             return  # no values to set; adding here would make PyTorch import SymPy, which takes a second
         with torch.no_grad():
@@ -166,7 +169,11 @@ class OutputLayer(nn.Module):
             if self.structure is not None:
                 self.structure.start_(self.bias)
                 return
-            self.bias.copy_(self.noise.log_target_probs()).add_(self.log_z)
+            self.bias.copy_(self.noise.log_target_probs())
+            if LOSSES.find(self.loss_name).scores_odds:
+                self.bias.sub_(self.noise.log_probs_V).sub_(math.log(self.num_noise))
+            else:
+                self.bias.add_(self.log_z)
 
     def tables(self) -> dict[str, nn.Parameter]:
         """Name the parameters that have a row per word, or per choice between words."""

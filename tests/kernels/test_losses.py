@@ -138,8 +138,14 @@ def test_softmax_kernel_puts_the_gradient_in_place(
 
 
 @pytest.mark.parametrize("num_columns", [1, 50, 3000])
-@pytest.mark.parametrize("options", [{"remove_hits": False}, {"remove_hits": True}])
-@pytest.mark.parametrize("name", ["sampled_softmax"])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("sampled_softmax", {"remove_hits": False}),
+        ("sampled_softmax", {"remove_hits": True}),
+        ("negative_sampling", {}),
+    ],
+)
 def test_rules_of_drawn_columns_put_the_gradient_in_place(
     name: str, options: dict[str, bool], num_columns: int, device: torch.device, no_worse: Check
 ) -> None:

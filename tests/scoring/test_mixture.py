@@ -146,7 +146,7 @@ def test_refusals(mixture: MixtureModel, parts: tuple[Path, Path], tmp_path: Pat
     softmax = bnce.load(tmp_path / "mix.toml")
     assert softmax.score(TEXTS, normalised=True)
     for ask in (softmax.refuse_unnormalised, lambda: softmax.score(TEXTS)):
-        with pytest.raises(UserError, match="was trained with the softmax"):
+        with pytest.raises(UserError, match="was trained with the loss softmax"):
             ask()
 
 

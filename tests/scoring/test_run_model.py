@@ -229,7 +229,7 @@ def test_what_cannot_be_rescored() -> None:
         make_model().rescore([("w3", math.nan)])
     with pytest.raises(UserError, match="The weight lm_weight is inf"):
         make_model().rescore(["w3"], lm_weight=math.inf)
-    with pytest.raises(UserError, match="trained with the softmax"):
+    with pytest.raises(UserError, match="trained with the loss softmax"):
         make_model(loss="softmax").rescore(["w3"])
 
 
@@ -251,9 +251,9 @@ def test_what_cannot_be_is_refused() -> None:
         with pytest.raises(UserError, match=f"The seed is {seed}: it must be from 0"):
             model.generate("w3", seed=seed)
     softmax = make_model(loss="softmax")
-    with pytest.raises(UserError, match="trained with the softmax"):
+    with pytest.raises(UserError, match="trained with the loss softmax"):
         softmax.score(["w3"])
-    with pytest.raises(UserError, match="trained with the softmax"):
+    with pytest.raises(UserError, match="trained with the loss softmax"):
         softmax.next_words("w3", normalised=False)
     assert len(softmax.next_words("w3")) == 10
     assert softmax.score(["w3"], normalised=True)[0].log10_prob < 0

@@ -145,7 +145,7 @@ def test_what_cannot_be_is_refused() -> None:
 
 def test_a_softmax_model_has_no_constant() -> None:
     scorer = Scorer(small_model("lstm", loss="softmax"))
-    with pytest.raises(UserError, match="trained with the softmax and has no constant Z"):
+    with pytest.raises(UserError, match="trained with the loss softmax and has no constant Z"):
         scorer.score([scorer.start()], [3])
     assert scorer.score([scorer.start()], [3], normalised=True) < 0
 

@@ -61,9 +61,9 @@ def evaluate(
     """Measure the perplexity of a run, or of a mixture.
 
     PPLf is the perplexity with the full softmax. PPLn is the perplexity with the constant Z in place of the softmax
-    sum; a model that was trained with the softmax has no PPLn. The command also prints ln Z(context) and the number
-    of unknown words. A run over pieces has perplexities per word first; these and bits per byte can be compared with
-    those of a run over words on the same text.
+    sum; a model trained with softmax, or another loss without a constant, has no PPLn. The command also prints
+    ln Z(context) and the number of unknown words. A run over pieces has perplexities per word first; these and bits per
+    byte can be compared with those of a run over words on the same text.
 
     \b
     Examples:

@@ -94,6 +94,39 @@ def sampled_softmax_(
     return _start(_sampled_softmax, tensors, REMOVES=remove_hits)
 
 
+@triton.jit
+def _negative_sampling(
+    product_RC,
+    offset_C,
+    own_R,
+    word_C,
+    target_R,
+    valid_R,
+    loss_R,
+    own_grad_R,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    position = tl.program_id(0).to(tl.int64)
+    row, own = product_RC + position * C, tl.load(own_R + position)
+    counts = tl.load(valid_R + position).to(tl.float32)
+    loss = tl.zeros((BLOCK,), tl.float32)
+    for first in range(0, C, BLOCK):
+        column = first + tl.arange(0, BLOCK)
+        score = _scores(row, offset_C, word_C, column, 0, False, C)
+        loss += _softplus(score)
+        tl.store(row + column, (_sigmoid(score) * counts).to(product_RC.dtype.element_ty), mask=column < C)
+    tl.store(loss_R + position, (tl.sum(loss) + _softplus(-own)) * counts)
+    tl.store(own_grad_R + position, -_sigmoid(-own) * counts)
+
+
+def negative_sampling_(
+    product_RC: Tensor, offset_C: Tensor, own_R: Tensor, word_C: Tensor, target_R: Tensor, valid_R: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Compute the loss of some positions (R,) and the gradient of their own scores; the products become gradients."""
+    return _start(_negative_sampling, (product_RC, offset_C, own_R, word_C, target_R, valid_R))
+
+
 def _start(kernel: object, tensors: tuple[Tensor, ...], **options: bool) -> tuple[Tensor, Tensor]:
     R, C = tensors[0].shape
     loss_R, own_grad_R = torch.empty(2, R, dtype=torch.float32, device=tensors[0].device)

@@ -45,6 +45,8 @@ class Loss(Kind):
     draws: Literal["never", "may", "must"] = "never"  # noise words, K of them
     draws_for: Literal["position", "step", "chunk"] = "step"  # whose positions share the words
     usual_num_noise: str = "the paper uses 100"  # K, for messages
+    scores_odds: bool = False  # its scores are ln p − ln(K · p_n), no log-probabilities less a constant
+    caveat: str | None = None  # what must be said beside its perplexity
     has_samplers: bool = False  # `loss.replacement` and `loss.remove_hits` say how it draws
     batch_is_noise: bool = False  # the other targets of the batch are noise, which is then the unigram
     whole_chunk: bool = False  # trains on all time steps of a chunk together, not on one at a time
@@ -139,6 +141,25 @@ LOSSES: Registry[Loss] = Registry(
         usual_num_noise="8192 is usual",
         has_samplers=True,
         colour=Colour("sampled", "#b5485d", "#f08ba0"),
+    ),
+    Loss(
+        name="negative-sampling",
+        shown="negative sampling",
+        help="as in word2vec; learns no probabilities",
+        built_by="bnce.losses.negative_sampling:negative_sampling",
+        each_by="bnce.losses.negative_sampling:negative_sampling_each",
+        checked_by="bnce.losses.by_equation:negative_sampling",
+        self_normalises=False,
+        columns=lambda shape: shape.num_noise + 1,
+        draws="must",
+        draws_for="chunk",
+        usual_num_noise="500 is usual",
+        scores_odds=True,
+        caveat=(
+            "Negative sampling learns no probabilities: its scores are ln p(word | context) − ln(K · p_n(word)). PPLf "
+            "is the perplexity of the softmax over these scores, which gives words that are rare in the noise too much."
+        ),
+        colour=Colour("negative", "#8a7a00", "#cdbd3a"),
     ),
     Loss(
         name="bnce",

@@ -57,6 +57,13 @@ def sampled_softmax(batch: OutputBatch) -> Tensor:
     )
 
 
+def negative_sampling(batch: OutputBatch) -> Tensor:
+    """A position's own target told from the words that all positions share, by raw scores."""
+    hidden_TBD, target_TB, weight_VD, bias_V = _on_cpu(batch)
+    drawn_K = batch.noise.sample((batch.num_noise,)).cpu()
+    return reference.negative_sampling_loss(hidden_TBD.flatten(0, 1), weight_VD, bias_V, target_TB.flatten(), drawn_K)
+
+
 def batch_nce(batch: OutputBatch) -> Tensor:
     """Eqs. (7) to (12): the other targets of a time step, and K words that its positions share."""
     T, K = len(batch.target_TB), batch.num_noise

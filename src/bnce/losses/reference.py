@@ -94,6 +94,18 @@ def sampled_softmax_loss(
     return torch.stack(losses).sum()
 
 
+def negative_sampling_loss(
+    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N: Tensor, drawn_K: Tensor
+) -> Tensor:
+    """Sum −ln σ(M) of the targets and −ln σ(−M) of the drawn words over positions."""
+    weight_VD, bias_V = weight_VD.double(), bias_V.double()
+    losses = []
+    for hidden_D, target in zip(hidden_ND.double(), target_N, strict=True):
+        own, noise = (1 / (1 + torch.exp(-(weight_VD[w] @ hidden_D + bias_V[w]))) for w in (target, drawn_K))
+        losses.append(-torch.log(own) - torch.log1p(-noise).sum())
+    return torch.stack(losses).sum()
+
+
 def batch_nce_loss(
     hidden_BD: Tensor,
     weight_VD: Tensor,

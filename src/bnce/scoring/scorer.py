@@ -255,10 +255,10 @@ def check_ids(model: LanguageModel, smallest: int, largest: int) -> None:
 
 
 def refuse_unnormalised(model: LanguageModel) -> None:
-    """Refuse unnormalised probabilities if the model was trained with the softmax."""
+    """Refuse unnormalised probabilities if the model was trained with a loss without a constant, as the softmax is."""
     if not model.output.normalises:
         raise UserError(
-            "This model was trained with the softmax and has no constant Z: "
+            f"This model was trained with the loss {model.output.loss_name} and has no constant Z: "
             f"use normalised probabilities ({argument('normalised', True)}), or train with "
             f"{argument('loss', 'bnce')}."
         )

@@ -139,6 +139,8 @@ class Trainer:
             self.model.output.set_form(softmax=self.progress.softmax)
         reset_peak_memory(self.device)
         self._warn_of_few_steps()
+        if self.loss.caveat is not None:
+            self._warn(self.loss.caveat)
         check_every = CHECK_EVERY_STEPS.get(self.device.type, 1)
         if self._evaluation_due():  # the one that this run was stopped in, or that of the model it starts from
             if math.isfinite(self.config.training.checkpoint_seconds):
@@ -272,7 +274,7 @@ class Trainer:
 
     def _warn_if_astray(self, perplexity: float) -> None:
         """Say once that the model has become worse than what it started as: the frequencies of the words."""
-        if self.progress.is_astray:
+        if self.progress.is_astray or self.loss.scores_odds:  # a softmax over odds is worse than that from the start
             return
         valid_N = torch.from_numpy(np.asarray(self.valid_ids, dtype=np.int64)).to(self.device)
         start = math.exp(-float(self.network.noise.log_target_probs()[valid_N].double().mean()))
