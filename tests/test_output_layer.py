@@ -347,6 +347,7 @@ def test_some_losses_do_not_learn_to_be_normalised_by_z() -> None:
     assert [loss for loss in LOSSES.names if not build(loss).normalises] == [
         "softmax",
         "sampled-softmax",
+        "blackout",
         "negative-sampling",
     ]
 

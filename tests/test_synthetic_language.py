@@ -161,6 +161,13 @@ def test_nce_finds_the_language(
     assert result.log_z_std < 0.05
 
 
+def test_blackout_nearly_finds_the_language(language: MarkovLanguage, corpus: Corpus, tmp_path: Path) -> None:
+    """It is right only where few of many words are drawn: here the target is among them, and left out, too often."""
+    result = train_and_evaluate(corpus, tmp_path, "blackout", 50, noise_power=0.4)
+    assert 1.0 < result.ppl_f / language.perplexity(corpus.split("test")) < 1.04
+    assert result.ppl_n is None, "nothing holds Z"
+
+
 @pytest.mark.parametrize("noise_power", [0.75, 1.0])
 def test_negative_sampling_learns_no_probabilities(
     language: MarkovLanguage, corpus: Corpus, tmp_path: Path, noise_power: float

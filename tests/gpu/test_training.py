@@ -28,6 +28,8 @@ CONDITIONS = [
     ("lstm", "snce", "rowwise"),
     ("ffnn", "self-normalised-softmax", "rowwise"),
     ("relu-lstm", "sampled-softmax", "rowwise-adam"),
+    ("lstm", "blackout", "rowwise"),
+    ("lstm", "negative-sampling", "rowwise"),
     ("relu-lstm", "adaptive-softmax", "rowwise-adam"),
     ("relu-lstm", "bnce", "rowwise-adam"),
     ("ffnn", "softmax", "rowwise-adam"),

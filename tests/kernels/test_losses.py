@@ -144,6 +144,7 @@ def test_softmax_kernel_puts_the_gradient_in_place(
         ("sampled_softmax", {"remove_hits": False}),
         ("sampled_softmax", {"remove_hits": True}),
         ("negative_sampling", {}),
+        ("blackout", {}),
     ],
 )
 def test_rules_of_drawn_columns_put_the_gradient_in_place(

@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 2048
+MOST = tl.constexpr(1 - 1e-6)  # that a drawn word's p can be in BlackOut, so that ln(1 − p) stays finite
 LEAST = tl.constexpr(-1e30)  # stands for ln 0 where two of them would be subtracted
 
 
@@ -125,6 +126,50 @@ def negative_sampling_(
 ) -> tuple[Tensor, Tensor]:
     """Compute the loss of some positions (R,) and the gradient of their own scores; the products become gradients."""
     return _start(_negative_sampling, (product_RC, offset_C, own_R, word_C, target_R, valid_R))
+
+
+@triton.jit
+def _blackout(
+    product_RC,
+    offset_C,
+    own_R,
+    word_C,
+    target_R,
+    valid_R,
+    loss_R,
+    own_grad_R,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    position = tl.program_id(0).to(tl.int64)
+    row, target, own = product_RC + position * C, tl.load(target_R + position), tl.load(own_R + position)
+    counts = tl.load(valid_R + position).to(tl.float32)
+    lead = _log_total(row, offset_C, word_C, target, True, C, BLOCK) - own
+    total = own + _softplus(lead)
+    loss = tl.zeros((BLOCK,), tl.float32)
+    odds_sum = tl.zeros((BLOCK,), tl.float32)
+    for first in range(0, C, BLOCK):
+        score = _scores(row, offset_C, word_C, first + tl.arange(0, BLOCK), target, True, C)
+        prob = tl.minimum(tl.exp(score - total), MOST)
+        loss -= tl.log(1.0 - prob)
+        odds_sum += prob / (1.0 - prob)
+    sum_of_odds = tl.sum(odds_sum)
+    own_prob = tl.exp(own - total)
+    tl.store(loss_R + position, (tl.sum(loss) + total - own) * counts)
+    tl.store(own_grad_R + position, (own_prob - 1.0 - own_prob * sum_of_odds) * counts)
+    for first in range(0, C, BLOCK):
+        column = first + tl.arange(0, BLOCK)
+        score = _scores(row, offset_C, word_C, column, target, True, C)
+        prob = tl.minimum(tl.exp(score - total), MOST)
+        gradient = (prob * (1.0 - sum_of_odds) + prob / (1.0 - prob)) * counts
+        tl.store(row + column, gradient.to(product_RC.dtype.element_ty), mask=column < C)
+
+
+def blackout_(
+    product_RC: Tensor, offset_C: Tensor, own_R: Tensor, word_C: Tensor, target_R: Tensor, valid_R: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Compute the loss of some positions (R,) and the gradient of their own scores; the products become gradients."""
+    return _start(_blackout, (product_RC, offset_C, own_R, word_C, target_R, valid_R))
 
 
 def _start(kernel: object, tensors: tuple[Tensor, ...], **options: bool) -> tuple[Tensor, Tensor]:

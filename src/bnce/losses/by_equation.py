@@ -64,6 +64,13 @@ def negative_sampling(batch: OutputBatch) -> Tensor:
     return reference.negative_sampling_loss(hidden_TBD.flatten(0, 1), weight_VD, bias_V, target_TB.flatten(), drawn_K)
 
 
+def blackout(batch: OutputBatch) -> Tensor:
+    """A weighted softmax over a position's own target and the words that all positions share, told apart one by one."""
+    hidden_TBD, target_TB, weight_VD, bias_V = _on_cpu(batch)
+    drawn_K, probs_V = batch.noise.sample((batch.num_noise,)).cpu(), batch.noise.log_probs_V.cpu().double().exp()
+    return reference.blackout_loss(hidden_TBD.flatten(0, 1), weight_VD, bias_V, target_TB.flatten(), drawn_K, probs_V)
+
+
 def batch_nce(batch: OutputBatch) -> Tensor:
     """Eqs. (7) to (12): the other targets of a time step, and K words that its positions share."""
     T, K = len(batch.target_TB), batch.num_noise

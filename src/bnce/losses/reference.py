@@ -106,6 +106,20 @@ def negative_sampling_loss(
     return torch.stack(losses).sum()
 
 
+def blackout_loss(
+    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N: Tensor, drawn_K: Tensor, probs_V: Tensor
+) -> Tensor:
+    """Sum BlackOut's Eq. (6) over positions, with weights 1 / Q, over the drawn words that are not the target."""
+    weight_VD, bias_V, probs_V = weight_VD.double(), bias_V.double(), probs_V.double()
+    losses = []
+    for hidden_D, target in zip(hidden_ND.double(), target_N, strict=True):
+        words = torch.cat([target.reshape(1), drawn_K[drawn_K != target]])
+        shares = torch.exp(weight_VD[words] @ hidden_D + bias_V[words]) / probs_V[words]
+        shares = shares / shares.sum()
+        losses.append(-torch.log(shares[0]) - torch.log1p(-shares[1:]).sum())
+    return torch.stack(losses).sum()
+
+
 def batch_nce_loss(
     hidden_BD: Tensor,
     weight_VD: Tensor,

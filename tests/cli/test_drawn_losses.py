@@ -1,0 +1,80 @@
+"""Losses whose words are drawn once for a chunk, and the softmax with a penalty, from one command to the next."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from small_corpus import Watcher, small_config, small_corpus
+from typer.testing import CliRunner
+
+from bnce.cli import app
+from bnce.corpus.store import Corpus
+from bnce.errors import UserError
+from bnce.kinds.bodies import BODIES
+from bnce.kinds.losses import LOSSES
+from bnce.training.plan import create_run
+from bnce.training.run import run_training
+from tests.training.test_resume import assert_the_same_to_the_bit, train_in_pieces
+
+NAMES = [*(kind.name for kind in LOSSES if kind.draws_for == "chunk"), "self-normalised-softmax"]
+SIZES = ("model.embedding_size=6", "model.hidden_size=8", "model.bottleneck_size=6", "model.order=3")
+SETTINGS = (*SIZES, "model.num_heads=0", "training.batch_size=8", "training.num_steps=5", "training.epochs=1")
+
+
+def bnce(*arguments: object) -> str:
+    """Run a command that must succeed, and give what it printed."""
+    outcome = CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False, env={"COLUMNS": "80"})
+    assert outcome.exit_code == 0, outcome.output
+    return outcome.stdout
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return small_corpus(tmp_path_factory.mktemp("corpora") / "small")
+
+
+@pytest.mark.parametrize(("loss", "body"), [(loss, body) for loss in NAMES for body in BODIES.names])
+def test_every_body_is_trained_evaluated_and_scores(tmp_path: Path, corpus: Corpus, loss: str, body: str) -> None:
+    run, text = tmp_path / "run", tmp_path / "text"
+    options = [word for setting in SETTINGS for word in ("--set", setting)]
+    kinds = ("--model", body, "--loss", loss, "--corpus", corpus.directory, "--out", run)
+    bnce("train", "wiki", *kinds, *options, "--device", "cpu", "--json")
+    record = json.loads(bnce("evaluate", run, "--corpus", corpus.directory, "--device", "cpu", "--json"))
+    assert 1 < record["ppl_f"] < 2 * len(corpus.vocabulary)
+    text.write_text("w3 w4 w29\n", encoding="utf-8")
+    assert "OOV: 0" in bnce("score", run, text, "--mode", "normalised", "--device", "cpu")
+    if LOSSES.find(loss).self_normalises:
+        assert record["ppl_n"] > 1
+        assert bnce("score", run, text, "--device", "cpu")
+        return
+    assert record["ppl_n"] is None
+    with pytest.raises(UserError, match=f"was trained with the loss {loss} and has no constant Z"):
+        bnce("score", run, text, "--device", "cpu")
+
+
+@pytest.mark.parametrize("loss", NAMES)
+def test_stopped_and_resumed(tmp_path: Path, corpus: Corpus, loss: str) -> None:
+    settings: dict[str, object] = {"name": loss, "num_noise": 5 if LOSSES.find(loss).draws == "must" else 0}
+    if LOSSES.find(loss).has_samplers:
+        settings |= {"noise": "log-uniform", "replacement": False}
+    config = small_config(corpus, loss=settings, training={"evaluations_per_epoch": 3})
+    unbroken = create_run(tmp_path / "unbroken", config, corpus)
+    run_training(unbroken, corpus, torch.device("cpu"), Watcher())
+    broken = create_run(tmp_path / "broken", config, corpus)
+    train_in_pieces(broken, corpus, [3, 20, 51])
+    assert_the_same_to_the_bit(broken, unbroken)
+
+
+@pytest.mark.parametrize("loss", NAMES)
+def test_onnx_says_whether_scores_are_probabilities(tmp_path: Path, corpus: Corpus, loss: str) -> None:
+    pytest.importorskip("onnx")
+    num_noise = 5 if LOSSES.find(loss).draws == "must" else 0
+    config = small_config(corpus, loss={"name": loss, "num_noise": num_noise}, training={"epochs": 1})
+    run_training(create_run(tmp_path / "run", config, corpus), corpus, torch.device("cpu"), Watcher())
+    bnce("export", tmp_path / "run", "--to", "onnx", "--out", tmp_path / "out")
+    described = [json.loads(path.read_text(encoding="utf-8")) for path in (tmp_path / "out").glob("*.json")]
+    told = [record["self_normalised"] for record in described if "self_normalised" in record]
+    assert told == [LOSSES.find(loss).self_normalises]
