@@ -190,7 +190,7 @@ def test_drawn_noise_needs_noise_words(loss: str) -> None:
 def test_samplers_are_for_sampled_softmax(key: str) -> None:
     settings = (f"loss.{key}=false",)
     assert refusal("ltcb", loss="snce", settings=settings) == (
-        f"loss.{key}=false is for sampled-softmax, but the loss is snce: leave it out."
+        f"loss.{key} is False, but snce has no use for it: leave it out, or use loss='sampled-softmax'."
     )
     assert not getattr(load_recipe("ltcb", loss="sampled-softmax", settings=settings).loss, key)
 

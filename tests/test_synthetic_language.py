@@ -161,6 +161,18 @@ def test_nce_finds_the_language(
     assert result.log_z_std < 0.05
 
 
+@pytest.mark.parametrize(
+    ("loss", "num_noise"),
+    [("nce", 20), ("snce", 50), ("bnce", 0), ("chunk-bnce", 0), ("chunk-softmax", 0), ("self-normalised-softmax", 0)],
+)
+def test_a_learned_z_finds_the_language(
+    language: MarkovLanguage, corpus: Corpus, tmp_path: Path, loss: str, num_noise: int
+) -> None:
+    result = train_and_evaluate(corpus, tmp_path, loss, num_noise, learn_log_z=True)
+    assert meets_the_bar(result, language.perplexity(corpus.split("test"))), result
+    assert abs(result.log_z - 9.0) > 1e-3, "it has moved"
+
+
 def test_blackout_nearly_finds_the_language(language: MarkovLanguage, corpus: Corpus, tmp_path: Path) -> None:
     """It is right only where few of many words are drawn: here the target is among them, and left out, too often."""
     result = train_and_evaluate(corpus, tmp_path, "blackout", 50, noise_power=0.4)

@@ -119,10 +119,6 @@ class LossConfig:
         self._check_own(kind)
         if kind.draws == "must":
             _at_least(f"loss.num_noise of {self.name}", self.num_noise, 1)
-        for key in ("replacement", "remove_hits"):
-            if not getattr(self, key) and not kind.has_samplers:
-                able = " and ".join(other.name for other in LOSSES if other.has_samplers)
-                raise UserError(f"loss.{key}=false is for {able}, but the loss is {self.name}: leave it out.")
 
     def _check_own(self, kind: Loss) -> None:
         """Check the settings that not all losses have, and refuse those of others."""

@@ -39,8 +39,6 @@ class LanguageModel(nn.Module):
             num_noise=loss.num_noise,
             learn_log_z=loss.learn_log_z,
             penalty=loss.penalty,
-            replacement=loss.replacement,
-            remove_hits=loss.remove_hits,
             **{name: getattr(loss, name) for name in LOSSES.find(loss.name).settings},
             sparse=True,
             # `auto` is measured where training starts.

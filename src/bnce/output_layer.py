@@ -104,7 +104,7 @@ class OutputLayer(nn.Module):
             raise UserError(
                 f"num_noise is {num_noise}: {loss} draws its noise words, so give 1 or more ({kind.usual_num_noise})."
             )
-        if not replacement and not kind.has_samplers:
+        if not replacement and "replacement" not in kind.settings:
             raise UserError(f"The loss {loss} draws with replacement only: leave out replacement=False.")
         self.tries = None if replacement else self.noise.tries(num_noise)
         self.remove_hits = remove_hits

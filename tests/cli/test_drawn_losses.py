@@ -58,7 +58,7 @@ def test_every_body_is_trained_evaluated_and_scores(tmp_path: Path, corpus: Corp
 @pytest.mark.parametrize("loss", NAMES)
 def test_stopped_and_resumed(tmp_path: Path, corpus: Corpus, loss: str) -> None:
     settings: dict[str, object] = {"name": loss, "num_noise": 5 if LOSSES.find(loss).draws == "must" else 0}
-    if LOSSES.find(loss).has_samplers:
+    if "replacement" in LOSSES.find(loss).settings:
         settings |= {"noise": "log-uniform", "replacement": False}
     config = small_config(corpus, loss=settings, training={"evaluations_per_epoch": 3})
     unbroken = create_run(tmp_path / "unbroken", config, corpus)

@@ -45,6 +45,13 @@ def test_noise_that_the_batch_does_not_have_is_refused(
 
 
 class TestRefusals:
+    @pytest.mark.parametrize("loss", ["softmax", "sampled-softmax", "blackout", "negative-sampling"])
+    def test_a_learned_z_that_nothing_uses(self, place: Path, corpus: Corpus, loss: str) -> None:
+        config = small_config(corpus, loss={"name": loss, "num_noise": 5, "learn_log_z": True})
+        with pytest.raises(UserError, match=f"learn_log_z is on, but the loss {loss} has no constant Z: leave it out"):
+            create_run(place / "run", config, corpus)
+        assert list(place.iterdir()) == []
+
     def test_too_little_text(self, place: Path, corpus: Corpus) -> None:
         config = small_config(corpus, training={"batch_size": 100, "num_steps": 21})
         with pytest.raises(UserError, match="The text has 2003 tokens, but one batch of 100 streams and 21 steps"):

@@ -47,7 +47,6 @@ class Loss(Kind):
     usual_num_noise: str = "the paper uses 100"  # K, for messages
     scores_odds: bool = False  # its scores are ln p − ln(K · p_n), no log-probabilities less a constant
     caveat: str | None = None  # what must be said beside its perplexity
-    has_samplers: bool = False  # `loss.replacement` and `loss.remove_hits` say how it draws
     batch_is_noise: bool = False  # the other targets of the batch are noise, which is then the unigram
     whole_chunk: bool = False  # trains on all time steps of a chunk together, not on one at a time
     merges_targets: bool = False  # wants to know the most different targets of a chunk
@@ -139,7 +138,7 @@ LOSSES: Registry[Loss] = Registry(
         draws="must",
         draws_for="chunk",
         usual_num_noise="8192 is usual",
-        has_samplers=True,
+        settings=("replacement", "remove_hits"),
         colour=Colour("sampled", "#b5485d", "#f08ba0"),
     ),
     Loss(

@@ -88,6 +88,8 @@ def check_trainable(config: RunConfig, corpus: Corpus, device: torch.device | No
             f"model.context is {model.context}, but a chunk of training.num_steps={training.num_steps} words never "
             f"shows as many: set model.context={training.num_steps}, or raise training.num_steps."
         )
+    if loss.learn_log_z and not kind.self_normalises:
+        raise UserError(f"loss.learn_log_z is on, but the loss {loss.name} has no constant Z: leave it out.")
     if kind.batch_is_noise and bent_by(loss.noise, loss.noise_power):
         drawing = " or ".join(other.name for other in LOSSES if other.draws == "must" and other.self_normalises)
         raise UserError(
