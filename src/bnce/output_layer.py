@@ -185,15 +185,16 @@ class OutputLayer(nn.Module):
         *,
         softmax: str | None = None,
         max_distinct_targets: int | None = None,
-        max_tail_targets: Sequence[int] | None = None,
+        room: Sequence[int] | None = None,
     ) -> None:
         """Change how the loss is computed, and so its speed, not its value. What is None stays as it is.
 
         `softmax` names the form of the softmax, where that is the loss. `max_distinct_targets` is the largest number
         of different targets in a chunk: with it `chunk-bnce` merges equal ones on a GPU. A chunk with more of them has
-        a loss of NaN, and the next call raises. `max_tail_targets` has for each tail of `adaptive-softmax` the largest
-        number of targets in a chunk: with it a step on a GPU needs no host. A chunk with more of them has a loss of
-        NaN, and `check()` raises.
+        a loss of NaN, and the next call raises. `room` has for each tail of `adaptive-softmax` the largest number
+        of targets that a chunk has there, and for `hierarchical-softmax` the largest number of rare choices of a chunk
+        (`structure.places_CV` has the places that a word takes). On a GPU a chunk that needs more has a loss of NaN,
+        and `check()` raises.
         """
         if softmax is not None:
             if softmax not in FORMS:
@@ -203,10 +204,10 @@ class OutputLayer(nn.Module):
             if max_distinct_targets < 1:
                 raise UserError(f"max_distinct_targets is {max_distinct_targets}: give 1 or more.")
             self.max_distinct_targets = max_distinct_targets
-        if max_tail_targets is not None:
-            if self.structure is None:
-                raise UserError("max_tail_targets is for the loss adaptive-softmax: leave it out.")
-            self.structure.set_capacity(max_tail_targets)
+        if room is not None:
+            if self.structure is None or self.structure.places_CV is None:
+                raise UserError(f"The loss {self.loss_name} has no parts to make room in: leave out room.")
+            self.structure.set_room(room)
 
     def forward(
         self, hidden: Tensor, targets: Tensor, mask: Tensor | None = None, *, streams: Tensor | None = None

@@ -79,8 +79,8 @@ class Training:
         self.step = TrainingStep(self.model, self.optimiser, B, T, gradient="tokens", precision=precision)
         self.streams = open_streams(ids, B, T, self.model.num_context, device)
         structure = self.model.output.structure
-        if structure is not None and (clusters_V := structure.cluster_of_words()) is not None:
-            self.model.output.set_form(max_tail_targets=self.streams.max_targets(clusters_V))
+        if structure is not None and structure.places_CV is not None:
+            self.model.output.set_form(room=self.streams.max_places(structure.places_CV))
         if loss == "chunk-bnce":
             self.model.output.set_form(max_distinct_targets=self.streams.max_distinct_targets())
         self.num_steps = 0

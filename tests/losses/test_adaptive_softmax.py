@@ -44,7 +44,7 @@ def structure_of(layer: bnce.OutputLayer) -> AdaptiveSoftmax:
 @pytest.mark.parametrize("where", ["everywhere", "head", "last tail"])
 def test_equals_pytorchs_module_with_its_gradients(where: str, room: list[int] | None) -> None:
     layer, theirs = twins()
-    layer.set_form(max_tail_targets=room)
+    layer.set_form(room=room)
     begin, end = {"everywhere": (0, V), "head": (0, 8), "last tail": (20, V)}[where]
     hidden_ND = torch.randn(60, D, generator=torch.Generator().manual_seed(2)).requires_grad_()
     target_N = torch.randint(begin, end, (60,), generator=torch.Generator().manual_seed(3))
@@ -66,13 +66,13 @@ def test_equals_pytorchs_module_with_its_gradients(where: str, room: list[int] |
 
 def test_targets_without_room_are_told_of() -> None:
     layer, _ = twins()
-    layer.set_form(max_tail_targets=[2, 2])
+    layer.set_form(room=[2, 2])
     hidden_ND, target_N = torch.randn(6, D), torch.tensor([0, 9, 10, 30, 40, 41])
     assert layer(hidden_ND, target_N).isnan()
-    with pytest.raises(UserError, match=r"had 3 targets in tail 2, more than max_tail_targets says \(2\)"):
+    with pytest.raises(UserError, match=r"needed 3 places in tail 2, more than room says \(2\)"):
         layer.check()
     layer.check()  # told once
-    layer.set_form(max_tail_targets=[2, 3])
+    layer.set_form(room=[2, 3])
     assert layer(hidden_ND, target_N).isfinite()
     layer.check()
 
@@ -80,14 +80,16 @@ def test_targets_without_room_are_told_of() -> None:
 def test_room_is_counted_in_the_text() -> None:
     ids = torch.randint(V, (210,), generator=torch.Generator().manual_seed(2)).numpy()
     layer, _ = twins()
-    clusters_V = structure_of(layer).cluster_of_words()
+    places_CV = structure_of(layer).places_CV
+    assert places_CV is not None
+    clusters_V = places_CV[0] + 2 * places_CV[1]
     assert clusters_V.tolist() == [0] * 8 + [1] * 12 + [2] * 30
     streams = Streams(ids, 6, 4)
     expected = [
         max(int((clusters_V[chunk.target_TB.numpy()] == number).sum()) for chunk in streams.chunks())
         for number in (1, 2)
     ]
-    assert streams.max_targets(clusters_V) == expected
+    assert streams.max_places(places_CV) == expected
     by_group = [
         max(
             int((clusters_V[part.numpy()] == number).sum())
@@ -96,8 +98,8 @@ def test_room_is_counted_in_the_text() -> None:
         )
         for number in (1, 2)
     ]
-    assert streams.max_targets(clusters_V, 3) == by_group
-    halves = [Streams(ids, 6, 4, columns=slice(begin, begin + 3)).max_targets(clusters_V) for begin in (0, 3)]
+    assert streams.max_places(places_CV, 3) == by_group
+    halves = [Streams(ids, 6, 4, columns=slice(begin, begin + 3)).max_places(places_CV) for begin in (0, 3)]
     assert [max(pair) for pair in zip(*halves, strict=True)] <= expected
 
 
@@ -139,8 +141,8 @@ def test_settings_are_for_it_alone() -> None:
         LossConfig("adaptive-softmax", cutoffs=(9, 3))
     with pytest.raises(UserError, match=r"loss.div_value is 0.5: it must be 1 or more"):
         LossConfig("adaptive-softmax", div_value=0.5)
-    with pytest.raises(UserError, match="max_tail_targets is for the loss adaptive-softmax"):
-        bnce.OutputLayer(D, V, COUNTS).set_form(max_tail_targets=[3])
+    with pytest.raises(UserError, match="The loss bnce has no parts to make room in"):
+        bnce.OutputLayer(D, V, COUNTS).set_form(room=[3])
 
 
 def test_cutoffs_are_a_list_in_settings_and_in_files(tmp_path: Path) -> None:

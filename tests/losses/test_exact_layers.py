@@ -148,9 +148,10 @@ def test_a_state_fits_a_layer_of_the_same_counts(loss: str) -> None:
 def test_a_step_makes_no_shape_of_the_data(loss: str) -> None:
     """As in a captured step, where a GPU's host must not have to wait."""
     layer = build(loss, sparse=True)
-    if loss == "adaptive-softmax":
-        layer.set_form(max_tail_targets=[T * B] * 2)
     hidden_TBD, target_TB = hidden_and_targets(T, B)
+    assert layer.structure is not None
+    if (places_CV := layer.structure.places_CV) is not None:
+        layer.set_form(room=places_CV[:, target_TB.flatten()].sum(1).tolist())
     batch = layer._batch(hidden_TBD.requires_grad_(), target_TB)
     with WithoutHost():
         LOSSES.find(loss).load()(batch).backward()

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -85,23 +86,23 @@ class Streams:
         """
         return None
 
-    def max_targets(self, cluster_V: NDArray[np.uint8], num_groups: int = 1) -> list[int]:
-        """Count the targets in each cluster of words, from cluster 1 on, of the chunk that has most of them.
+    def max_places(self, places_CV: NDArray[Any], num_groups: int = 1) -> list[int]:
+        """Add up numbers that words have, over the targets of the chunk where the sum is largest; C such sums.
 
         Of several groups of streams side by side each is counted for itself.
         """
         columns = range(self.batch_size)[self.columns]
         per_group = len(columns) // num_groups
         begins = np.arange(0, self.stream_length, self.num_steps)
-        most_C = np.zeros(int(cluster_V.max()), dtype=np.int64)
+        most_C = np.zeros(len(places_CV), dtype=np.int64)
         for group in range(num_groups):
-            count_Cn = np.zeros((len(most_C), len(begins)), dtype=np.int64)
+            sum_Cn = np.zeros((len(most_C), len(begins)), dtype=np.int64)
             for column in columns[group * per_group : (group + 1) * per_group]:
                 begin = column * self.stream_length
-                cluster_n = cluster_V[self.ids[begin : begin + self.stream_length]]
-                for number, count_n in enumerate(count_Cn, start=1):
-                    count_n += np.add.reduceat(cluster_n == number, begins, dtype=np.int64)
-            np.maximum(most_C, count_Cn.max(axis=1), out=most_C)
+                words_n = self.ids[begin : begin + self.stream_length]
+                for sum_n, places_V in zip(sum_Cn, places_CV, strict=True):
+                    sum_n += np.add.reduceat(places_V[words_n], begins, dtype=np.int64)
+            np.maximum(most_C, sum_Cn.max(axis=1), out=most_C)
         return [int(most) for most in most_C]
 
     def chunks(self) -> Iterator[Chunk]:

@@ -89,10 +89,10 @@ class Tail(nn.Module):
 
 
 class AdaptiveSoftmax(Structure):
-    """The tails, and how many targets of a chunk each has room for."""
+    """The tails, each with room for so many targets of a chunk."""
 
+    parts = "tail"
     place_V: Tensor  # by frequency
-    most_C: Tensor  # targets of a chunk in each tail that had no room for them
 
     def __init__(self, hidden_size: int, noise: Noise, *, cutoffs: Sequence[int] = (), div_value: float = 4.0) -> None:
         """`cutoffs` are the places, in the order of frequency, at which the tails begin; none: by V."""
@@ -112,12 +112,14 @@ class AdaptiveSoftmax(Structure):
             Tail(hidden_size, max(1, int(hidden_size // div_value**number)), begin, end)
             for number, (begin, end) in enumerate(zip(cutoffs, ends, strict=True), start=1)
         )
-        self.capacity: list[int] | None = None
-        self.probs_V = self.probs_of(noise)
         sorted_V = np.zeros(V) if self.probs_V is None else -np.sort(-self.probs_V)
         self.shares = [float(sorted_V[begin:end].sum()) for begin, end in zip(cutoffs, ends, strict=True)]
-        self.keep("place_V", by_frequency(self.probs_V), V)
-        self.keep("most_C", np.zeros(len(cutoffs), dtype=np.int64), len(cutoffs))
+        place_V = by_frequency(self.probs_V)
+        self.keep("place_V", place_V, V)
+        tails_C1 = np.arange(1, len(cutoffs) + 1)[:, None]
+        self.make_room(
+            None if place_V is None else np.searchsorted(cutoffs, place_V, side="right") == tails_C1, len(cutoffs)
+        )
 
     def start_(self, bias_R: Tensor) -> None:
         """Start at the unigram model; projections keep the size of what they project (Glorot and Bengio, 2010)."""
@@ -158,15 +160,12 @@ class AdaptiveSoftmax(Structure):
         return head_N.clamp(max=self.num_rows - 1)  # of positions that do not count
 
     def positions(self, tail_N: Tensor) -> Iterator[tuple[Tail, Tensor, Tensor, Tensor]]:
-        """Give for each tail the positions of its targets (Q,), which places hold one, and 0, or NaN for lack of room.
-
-        Where nobody has counted the text, a tail has room for as many targets as follow the frequencies, with a margin.
-        On a CPU the targets of the chunk itself are counted.
-        """
+        """Give for each tail the positions of its targets (Q,), which places hold one, and 0, or NaN without room."""
         tails = self.all_tails()
         number_C = torch.arange(1, len(tails) + 1, device=tail_N.device)
         count_C = (tail_N.unsqueeze(1) == number_C).sum(0)
-        room, N = self._room(count_C, len(tail_N)), len(tail_N)
+        N = len(tail_N)
+        room = self.find_room(count_C, N)
         order_N = torch.sort(tail_N, stable=True).indices
         first_C = N - count_C.flip(0).cumsum(0).flip(0)  # the tails are the last ones in this order
         for number, (tail, size) in enumerate(zip(tails, room, strict=True)):
@@ -174,42 +173,6 @@ class AdaptiveSoftmax(Structure):
             position_Q = order_N.index_select(0, (first_C[number] + place_Q).clamp(max=max(0, N - 1)))
             excess = torch.where(count_C[number] > size, torch.nan, 0.0)
             yield tail, position_Q, place_Q < count_C[number], excess
-
-    def _room(self, count_C: Tensor, num_positions: int) -> list[int]:
-        if self.capacity is None and count_C.device.type == "cpu" and not torch.compiler.is_compiling():
-            # One position at least, so that the parameters of every tail have a gradient.
-            return [min(max(1, count), num_positions) for count in count_C.tolist()]
-        wanted = self.capacity or [bound_targets(share, num_positions) for share in self.shares]
-        room = [min(max(1, size), num_positions) for size in wanted]
-        without_room = [torch.where(count_C[number] > size, count_C[number], 0) for number, size in enumerate(room)]
-        self.most_C.copy_(torch.maximum(self.most_C, torch.stack(without_room)))
-        return room
-
-    def cluster_of_words(self) -> np.ndarray:
-        """Number the tail of every word from 1; 0: the head."""
-        place_V = by_frequency(self.probs_V)
-        assert place_V is not None
-        return np.searchsorted(np.array(self.cutoffs), place_V, side="right").astype(np.uint8)
-
-    def set_capacity(self, capacity: Sequence[int]) -> None:
-        """Take how many targets of a chunk each tail has at most."""
-        if len(capacity) != len(self.tails) or min(capacity) < 0:
-            raise UserError(f"max_tail_targets is {list(capacity)}: give one number per tail ({len(self.tails)}).")
-        self.capacity = [int(size) for size in capacity]
-
-    def check(self) -> None:
-        """Raise where a chunk had more targets in a tail than there was room for."""
-        for number, most in enumerate(self.most_C.tolist()):
-            if most:
-                self.most_C.zero_()
-                bound = "targets that follow the noise have"
-                if self.capacity is not None:
-                    bound = f"max_tail_targets says ({self.capacity[number]})"
-                raise UserError(
-                    f"A chunk of an earlier step had {most} targets in tail {number + 1}, more than {bound}, so its "
-                    "loss was NaN. Give the layer more max_tail_targets, one number per tail (the number of positions "
-                    "of a chunk is always enough), or noise with the counts of these targets."
-                )
 
     def log_probs(self, hidden_ND: Tensor, weight_RD: Tensor, bias_R: Tensor, words_NK: Tensor) -> Tensor:
         """Compute ln p of K words for each position; only the tails that these words are in are normalised."""
@@ -244,12 +207,6 @@ class AdaptiveSoftmax(Structure):
         for tail, share in zip(self.all_tails(), self.shares, strict=True):
             products += share * len(tail.projection) * (D + tail.end - tail.begin)
         return products
-
-
-def bound_targets(share: float, num_positions: int) -> int:
-    """Bound the targets of a chunk that are in a tail: a quarter and six standard deviations above their mean."""
-    mean = share * num_positions
-    return min(num_positions, math.ceil(1.25 * mean + 6 * math.sqrt(mean) + 1))
 
 
 def default_cutoffs(vocab_size: int) -> list[int]:

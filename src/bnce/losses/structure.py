@@ -4,11 +4,12 @@ Such a layer gives each word a way of a few choices; the probability of the word
 the vocabulary is 1 as it stands, so ln Z is 0 and no constant takes its place. Weight and bias of the layer hold the
 rows of the choices, in whatever number the structure says.
 
-Legend: N positions, K words per position, D hidden, V vocabulary, R rows of weight and bias.
+Legend: N positions, K words per position, D hidden, V vocabulary, R rows of weight and bias, C parts of a step.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Self
@@ -25,6 +26,8 @@ class Structure(nn.Module, ABC):
     """Finds the rows of a word's choices. Made of the counts of words, which are not part of a state_dict."""
 
     num_rows: int  # R
+    parts = "part"  # what room is given to
+    most_C: Tensor  # places that a step needed in each part that had no room for them
 
     def __init__(self, noise: Noise) -> None:
         super().__init__()
@@ -34,6 +37,9 @@ class Structure(nn.Module, ABC):
                 "while it trains: give the counts of the targets (bnce.noise.from_targets counts them)."
             )
         self.vocab_size = len(noise)
+        self.probs_V = self.probs_of(noise)
+        self.places_CV: np.ndarray | None = None
+        self._given: list[int] | None = None
         self._kept: dict[str, np.ndarray] = {}
 
     @staticmethod
@@ -83,16 +89,60 @@ class Structure(nn.Module, ABC):
     def products_per_word(self) -> float:
         """The mean number of multiply-adds that the score of a target needs, by the words' frequencies."""
 
-    def cluster_of_words(self) -> np.ndarray | None:
-        """Number the clusters that want to know how many targets of a chunk they have at most; 0: none of them."""
-        return None
+    def make_room(self, places_CV: np.ndarray | None, num_parts: int) -> None:
+        """Say how many places a word takes, as a target, in each part whose size in a step must not depend on the data.
 
-    def set_capacity(self, capacity: Sequence[int]) -> None:
-        """Take how many targets of a chunk each cluster has at most."""
-        raise UserError("max_tail_targets is for the loss adaptive-softmax: leave it out.")
+        None: the noise has no values.
+        """
+        self.places_CV, self._given = places_CV, None
+        self._means, self._squares, self._largest = [0.0] * num_parts, [0.0] * num_parts, [0] * num_parts
+        if places_CV is not None:
+            assert self.probs_V is not None
+            self._means = [float(self.probs_V @ places_V) for places_V in places_CV]
+            self._squares = [float(self.probs_V @ places_V.astype(np.float64) ** 2) for places_V in places_CV]
+            self._largest = [int(places_V.max()) for places_V in places_CV]
+        self.keep("most_C", np.zeros(num_parts, dtype=np.int64), num_parts)
+
+    def set_room(self, room: Sequence[int]) -> None:
+        """Take how many places the targets of a chunk take in each part at most."""
+        if len(room) != len(self._means) or min(room) < 0:
+            raise UserError(f"room is {list(room)}: give one number of 0 or more per part ({len(self._means)}).")
+        self._given = [int(size) for size in room]
+
+    def find_room(self, needed_C: Tensor, num_positions: int) -> list[int]:
+        """Give the size of each part in this step, of which so many places are needed.
+
+        Where nobody has counted the text, it is as many as targets that follow the frequencies need, with a margin. On
+        a CPU it is what this chunk needs.
+        """
+        most = [num_positions * largest for largest in self._largest]
+        if self._given is None and needed_C.device.type == "cpu" and not torch.compiler.is_compiling():
+            # One place at least, so that the parameters of every part have a gradient.
+            return [min(max(1, needed), size) for needed, size in zip(needed_C.tolist(), most, strict=True)]
+        wanted = self._given or [
+            math.ceil(1.25 * num_positions * mean + 6 * math.sqrt(num_positions * square) + largest)
+            for mean, square, largest in zip(self._means, self._squares, self._largest, strict=True)
+        ]
+        room = [min(max(1, size), limit) for size, limit in zip(wanted, most, strict=True)]
+        without_room = [torch.where(needed_C[part] > size, needed_C[part], 0) for part, size in enumerate(room)]
+        self.most_C.copy_(torch.maximum(self.most_C, torch.stack(without_room)))
+        return room
 
     def check(self) -> None:
-        """Raise where a step so far had targets for which the loss is NaN."""
+        """Raise where the targets of a step so far had too little room, so that its loss was NaN."""
+        if "most_C" not in self._buffers:
+            return
+        for part, most in enumerate(self.most_C.tolist()):
+            if most:
+                self.most_C.zero_()
+                given = "targets that follow the noise need"
+                if self._given is not None:
+                    given = f"room says ({self._given[part]})"
+                raise UserError(
+                    f"The targets of an earlier step needed {most} places in {self.parts} {part + 1}, more than "
+                    f"{given}, so its loss was NaN. Give the layer more room, one number per {self.parts} (set_form), "
+                    "or noise with the counts of these targets."
+                )
 
 
 def by_frequency(probs_V: np.ndarray | None) -> np.ndarray | None:

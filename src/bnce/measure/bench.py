@@ -151,9 +151,8 @@ class _Runner:
         if loss.merges_targets:
             self.model.output.set_form(max_distinct_targets=streams.max_distinct_targets(network.num_groups))
         structure = self.model.output.structure
-        clusters_V = None if structure is None else structure.cluster_of_words()
-        if clusters_V is not None and on_gpu:
-            self.model.output.set_form(max_tail_targets=streams.max_targets(clusters_V, network.num_groups))
+        if structure is not None and structure.places_CV is not None and on_gpu:
+            self.model.output.set_form(room=streams.max_places(structure.places_CV, network.num_groups))
         self.softmax = self._choose_softmax() if loss.has_forms else None
         self.chunks = itertools.cycle([*streams.chunks()])
         self.run(0.0)  # the first steps allocate, compile and settle

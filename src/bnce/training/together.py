@@ -52,13 +52,12 @@ class Together:
         most = streams.max_distinct_targets(self.network.num_groups)
         return None if most is None else int(self.world.gather(torch.tensor([most]), "control").max())
 
-    def max_targets(self, streams: Streams) -> list[int] | None:
-        """Count the targets that any group's chunk has in each cluster of words, where the output layer asks for it."""
+    def max_places(self, streams: Streams) -> list[int] | None:
+        """Count the places that any group's chunk takes in each part of a step, where the output layer has such."""
         structure = self.network.model.output.structure
-        clusters_V = None if structure is None else structure.cluster_of_words()
-        if clusters_V is None:
+        if structure is None or structure.places_CV is None:
             return None
-        most_C = torch.tensor([streams.max_targets(clusters_V, self.network.num_groups)])
+        most_C = torch.tensor([streams.max_places(structure.places_CV, self.network.num_groups)])
         most: list[int] = self.world.gather(most_C, "control").flatten(0, 1).amax(0).tolist()
         return most
 

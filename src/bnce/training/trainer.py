@@ -79,7 +79,7 @@ class Trainer:
         if self.loss.merges_targets:
             self.model.output.set_form(max_distinct_targets=self.together.max_distinct_targets(self.streams))
         if device.type != "cpu":  # where the host would have to wait to know
-            self.model.output.set_form(max_tail_targets=self.together.max_targets(self.streams))
+            self.model.output.set_form(room=self.together.max_places(self.streams))
         train = corpus.statistics["train"]
         self.tokens_per_word = train.num_tokens / train.num_words  # 1, unless tokens are pieces
         self.valid_ids = corpus.split("valid")[: training.max_valid_tokens or None]
