@@ -150,6 +150,7 @@ def test_sampled_softmax_finds_the_language(
         ("chunk-softmax", 0),
         ("self-normalised-softmax", 0),
         ("adaptive-softmax", 0),
+        ("hierarchical-softmax", 0),
     ],
 )
 def test_nce_finds_the_language(

@@ -16,6 +16,7 @@ import bnce as package
 from bnce.cli import app
 from bnce.corpus.store import Corpus
 from bnce.errors import UserError
+from bnce.evaluation.evaluate import evaluate
 from bnce.kinds.losses import LOSSES
 from bnce.lexicon.change_words import change_words
 from bnce.lexicon.word_list import NewWord
@@ -152,10 +153,7 @@ def test_bench_times_it(run: Path) -> None:
 def test_safetensors_are_a_run(run: Path, rows: str, corpus: Corpus, tmp_path: Path) -> None:
     bnce("export", run, "--to", "safetensors", "--rows", rows, "--out", tmp_path / "out")
     ids = corpus.split("test")
-    before, after = (
-        package.evaluation.evaluate.evaluate(load_model(RunDirectory.open(path)), ids).ppl_f
-        for path in (run, tmp_path / "out")
-    )
+    before, after = (evaluate(load_model(RunDirectory.open(path)), ids).ppl_f for path in (run, tmp_path / "out"))
     assert after == pytest.approx(before, rel=0 if rows == "float32" else 0.01)
 
 

@@ -22,6 +22,7 @@ CASES = [
         ("self-normalised-softmax", "rowwise", True, False),
         ("sampled-softmax", "rowwise-adam", True, False),
         ("adaptive-softmax", "rowwise", True, False),
+        ("hierarchical-softmax", "rowwise", True, False),
     )
 ]
 

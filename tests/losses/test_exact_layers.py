@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import bnce
+from bnce.config import LossConfig
 from bnce.errors import UserError
 from bnce.kinds.kind import load
 from bnce.kinds.losses import LOSSES
@@ -21,6 +22,13 @@ EXACT = [kind.name for kind in LOSSES if kind.structure is not None]
 COUNTS = (500 / torch.arange(1, V + 1)).ceil()[torch.randperm(V, generator=torch.Generator().manual_seed(4))]
 
 every_exact = pytest.mark.parametrize("loss", EXACT)
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few words are too few for parts of a usual size."""
+    monkeypatch.setattr("bnce.losses.hierarchical_softmax.NUM_TOP", 5)
+    monkeypatch.setattr("bnce.losses.hierarchical_softmax.BLOCK_NUMBERS", 300)
 
 
 def build(loss: str, **options: Any) -> bnce.OutputLayer:
@@ -131,9 +139,9 @@ def test_what_it_has_no_use_for_is_refused(loss: str) -> None:
     with pytest.raises(UserError, match=r"bnce\.noise\.Running counts them while it trains: give the counts"):
         bnce.OutputLayer(D, V, bnce.noise.Running(V), loss)
     with pytest.raises(UserError, match=r"loss\.learn_log_z is on"):
-        bnce.config.LossConfig(loss, learn_log_z=True)
+        LossConfig(loss, learn_log_z=True)
     with pytest.raises(UserError, match=f"loss.noise is uniform with loss.noise_power 1, but {loss} has no noise"):
-        bnce.config.LossConfig(loss, noise="uniform")
+        LossConfig(loss, noise="uniform")
 
 
 @every_exact

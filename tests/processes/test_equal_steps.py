@@ -14,8 +14,18 @@ import bnce
 from bnce.machine.world import World
 from tests.processes.equal_steps import in_processes, train
 
-LOSSES = ("bnce", "chunk-bnce", "snce", "softmax", "self-normalised-softmax", "sampled-softmax", "adaptive-softmax")
-LOSSES += ("negative-sampling", "blackout")
+LOSSES = (
+    "bnce",
+    "chunk-bnce",
+    "snce",
+    "softmax",
+    "self-normalised-softmax",
+    "sampled-softmax",
+    "adaptive-softmax",
+    "hierarchical-softmax",
+    "negative-sampling",
+    "blackout",
+)
 OPTIMISERS = ("sgd", "rowwise", "rowwise-adam")
 EVERY = [
     {"loss": loss, "optimiser": optimiser, "sharded": sharded, "in_order": in_order}

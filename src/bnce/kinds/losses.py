@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -232,5 +233,17 @@ LOSSES: Registry[Loss] = Registry(
         self_normalises=True,
         columns=lambda shape: shape.vocab_size,
         colour=Colour("adaptive-softmax", "#2f6f4f", "#7fc9a2"),
+    ),
+    Loss(
+        name="hierarchical-softmax",
+        shown="hierarchical softmax",
+        help="exact; a few binary choices per word, on a path of a Huffman tree",
+        built_by="bnce.losses.hierarchical_softmax:hierarchical_softmax",
+        each_by="bnce.losses.hierarchical_softmax:hierarchical_softmax_each",
+        checked_by="bnce.losses.by_equation:hierarchical_softmax",
+        structure="bnce.losses.hierarchical_softmax:HierarchicalSoftmax",
+        self_normalises=True,
+        columns=lambda shape: math.ceil(math.log2(shape.vocab_size)),
+        colour=Colour("hierarchical-softmax", "#8c564b", "#d4a59a"),
     ),
 )

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bnce.losses import reference, reference_exact
 from bnce.losses.adaptive_softmax import AdaptiveSoftmax
+from bnce.losses.hierarchical_softmax import HierarchicalSoftmax
 from bnce.losses.output_batch import OutputBatch
 
 
@@ -102,6 +103,19 @@ def adaptive_softmax(batch: OutputBatch) -> Tensor:
         hidden_TBD.flatten(0, 1),
         place_N,
         lambda hidden_D: reference_exact.adaptive_softmax(hidden_D, weight_VD, bias_V, tails),
+    )
+
+
+def hierarchical_softmax(batch: OutputBatch) -> Tensor:
+    """The product of the choices on the path to a word."""
+    structure = batch.structure
+    assert isinstance(structure, HierarchicalSoftmax)
+    hidden_TBD, target_TB, weight_VD, bias_V = _on_cpu(batch)
+    choices = structure.tree.choice_V.tolist(), structure.tree.choice_R.tolist()
+    return reference_exact.loss(
+        hidden_TBD.flatten(0, 1),
+        target_TB.flatten(),
+        lambda hidden_D: reference_exact.hierarchical_softmax(hidden_D, weight_VD, bias_V, *choices),
     )
 
 

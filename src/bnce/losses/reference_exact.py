@@ -1,4 +1,4 @@
-"""Exactly normalised layers in float64: the probabilities of all words, in the order of frequency, for one position.
+"""Exactly normalised layers in float64: the probabilities of all words for one position.
 
 Written to be read and not to be fast; the losses that train are tested against these.
 """
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def loss(hidden_ND: Tensor, place_N: Tensor, probabilities: Callable[[Tensor], Tensor]) -> Tensor:
-    """Sum −ln p over positions, whose targets are at these places."""
+    """Sum −ln p over positions, whose targets are at these places among the probabilities."""
     pairs = zip(hidden_ND.double(), place_N.tolist(), strict=True)
     return torch.stack([-torch.log(probabilities(hidden_D)[place]) for hidden_D, place in pairs]).sum()
 
@@ -33,3 +33,22 @@ def adaptive_softmax(
     for share, (projection_dD, weight_vd, bias_v) in zip(head_R[num_frequent:], tails, strict=True):
         parts.append(share * softmax(weight_vd.double() @ (projection_dD.double() @ hidden_D) + bias_v.double()))
     return torch.cat(parts)
+
+
+def hierarchical_softmax(
+    hidden_D: Tensor, weight_RD: Tensor, bias_R: Tensor, choice_V: Sequence[int], choice_R: Sequence[int]
+) -> Tensor:
+    """Give every word, in the order of ids, the product of its choices, 2·node + bit each, up to the root.
+
+    A choice has the probability σ(s) where its bit is 1 and 1 − σ(s) where it is 0.
+    """
+    yes_R = 1 / (1 + torch.exp(-(weight_RD.double() @ hidden_D + bias_R.double())))
+    words = []
+    for last in choice_V:
+        probability, choice = torch.ones((), dtype=torch.float64), last
+        while choice >= 0:
+            node, bit = divmod(choice, 2)
+            probability = probability * (yes_R[node] if bit else 1 - yes_R[node])
+            choice = choice_R[node]
+        words.append(probability)
+    return torch.stack(words)

@@ -208,9 +208,9 @@ class WorkingTables:
         for name, part in zip(self.travelling, parts, strict=True):
             self.kept[name].grad = mark_merged(rows.table_gradient(self.kept[name].shape, row_K, part))
         for place, name in enumerate(self._staying):
-            self.kept[name].grad = self._add_up(
-                [grads[place] for grads in self._whole] if self.in_order else [_take(self.kept[name])], name
-            )
+            of_groups = [grads[place] for grads in self._whole] if self.in_order else [_take(self.kept[name])]
+            put_together = self._put_together if of_groups[0].is_sparse else self._add_up
+            self.kept[name].grad = put_together(of_groups, name)
         total = self._add_up(self._bodies if self.in_order else [body.take_gradients()], "body")
         self.forget()
         return total
@@ -224,6 +224,18 @@ class WorkingTables:
         for other in of_all[1:]:
             total += other
         return total
+
+    def _put_together(self, of_groups: list[Tensor], what: str) -> Tensor:
+        """Lay the row gradients of all groups of all processes end to end; equal rows are added up later."""
+        parts = [rows.row_gradients(grad) for grad in of_groups]
+        row_K, grad_KD = (torch.cat(part) for part in zip(*parts, strict=True))
+        if not self.world.is_alone:
+            # On a CPU the number of rows depends on the words of a step.
+            if row_K.is_cuda:
+                row_K, grad_KD = (self.world.gather(part, what).flatten(0, 1) for part in (row_K, grad_KD))
+            else:
+                row_K, grad_KD = (torch.cat(self.world.gather_uneven(part, what)) for part in (row_K, grad_KD))
+        return rows.table_gradient(of_groups[0].shape, row_K, grad_KD)
 
     def own(self, whole_V: Tensor) -> Tensor:
         """Take the rows that this process keeps out of something with a row per word, in the order of words."""
@@ -271,21 +283,24 @@ class WorkingTables:
     def norm(self, touched: dict[str, tuple[Tensor, Tensor]], dense: dict[str, Tensor], body: Tensor) -> Tensor:
         """Compute the norm over the rows of all processes, merged, and the body, which all have alike."""
         alike = [grad for name, grad in dense.items() if name not in self.divided]
+        if not self.in_order:
+            alike += [touched[name][1] for name in self._staying if name in touched]
         here = [grad for name, grad in dense.items() if name in self.divided]
         square = _sum_of_squares(here if self.in_order else [self._grad_KF, *here], body)
         if self.is_sharded:
             square = self.world.sum_(square.reshape(1), "control").squeeze(0)
         square = square + _sum_of_squares(alike, body)
         if self.in_order:
-            square = square + torch.stack([self._square_in_order(*rows) for rows in touched.values()]).sum()
+            squares = [self._square_in_order(*rows, name in self.divided) for name, rows in touched.items()]
+            square = square + torch.stack(squares).sum()
         total: Tensor = square + torch.linalg.vector_norm(body).square()
         return total.sqrt()
 
-    def _square_in_order(self, row_N: Tensor, grad_ND: Tensor) -> Tensor:
+    def _square_in_order(self, row_N: Tensor, grad_ND: Tensor, is_divided: bool) -> Tensor:
         """Add up the squares of all rows in the order of their words, whoever keeps them."""
         square_N = grad_ND.square() if grad_ND.ndim == 1 else grad_ND.square().sum(1)
         word_N = row_N
-        if self.is_sharded:
+        if is_divided:
             word_N = self.placement.words_of(self.world.rank).index_select(0, row_N)
             word_N = self.world.gather(word_N, "control").flatten()
             square_N = self.world.gather(square_N, "control").flatten()
