@@ -79,8 +79,10 @@ def test_masked_positions_are_neither_noise_nor_data(make_batch: Callable[..., O
         gradient = torch.autograd.grad(form(masked), batch.hidden_TBD)[0]
         assert gradient.isfinite().all()
         assert not gradient[:, 3].any()
-    alone = dataclasses.replace(batch, valid_TB=torch.tensor([[True, False, False, False]] * 2))
-    assert float(chunk_softmax(alone).detach()) == 0.0
+        for few in ([True, False, False, False], [False] * 4):  # nothing has noise
+            alone = dataclasses.replace(batch, valid_TB=torch.tensor([few, few]))
+            assert float(form(alone).detach()) == 0.0
+            assert not torch.autograd.grad(form(alone), batch.hidden_TBD)[0].any()
 
 
 def test_without_a_penalty_nothing_promises_the_constant() -> None:

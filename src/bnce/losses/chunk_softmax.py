@@ -46,8 +46,9 @@ def chunk_softmax_each(batch: OutputBatch) -> Tensor:
     """Compute the loss of every position (T, B), with every score at once."""
     score_NN, stream_N = all_scores(batch)
     counts_N = stream_N >= 0
-    # A position that does not count finds everything to be noise: a sum over nothing would have no gradient.
+    # A position that does not count finds everything to be noise, of score 0: a sum over nothing has no gradient.
     noise_NN = noise_pairs(stream_N, stream_N) | ~counts_N.unsqueeze(1)
+    score_NN = score_NN.masked_fill(~counts_N.unsqueeze(1), 0.0)
     estimate_N = score_NN.masked_fill(~noise_NN, -torch.inf).logsumexp(1)
     loss_N = F.softplus(estimate_N - score_NN.diagonal()) + batch.penalty * estimate_N.square()
     return torch.where(counts_N, loss_N, 0.0).reshape(batch.target_TB.shape)
@@ -72,7 +73,7 @@ def loss_and_gradient_(
     loss_R, share_RN, pull_R, push_R = _softmax(score_RN, score_RN.diagonal(begin), noise_RN.log(), penalty)
     product_RN.copy_(share_RN.mul_(pull_R.unsqueeze(1)))
     product_RN.diagonal(begin).copy_(-push_R)  # a position is no noise to itself
-    product_RN.mul_((stream_R >= 0).unsqueeze(1))
+    product_RN.masked_fill_((stream_R < 0).unsqueeze(1), 0.0)  # where nothing counts, shares of the noise are NaN
     return torch.where(stream_R >= 0, loss_R, 0.0).sum()
 
 
