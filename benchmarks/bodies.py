@@ -38,13 +38,18 @@ from bnce.machine.memory import release_memory
 Line = dict[str, Any]
 Settings = dict[str, Any]
 
-RATES: Settings = {"optimiser.learning_rate": 0.002, "optimiser.body_learning_rate": 0.002, "optimiser.eps": 1e-8}
+RATES: Settings = {
+    "optimiser.learning_rate": 0.002,
+    "optimiser.body_learning_rate": 0.002,
+    "optimiser.eps": 1e-8,
+    "model.embedding_range": 0.035,
+}
 # In the order in which they are searched; each value is tried with the best of what was searched before.
 VALUES: dict[str, list[float]] = {
     "optimiser.learning_rate": [0.001, 0.004],
     "optimiser.body_learning_rate": [0.001],
     "optimiser.eps": [1e-6],
-    "model.embedding_range": [0.1, 0.01],  # 0.035 unless it is set
+    "model.embedding_range": [0.1, 0.01],  # after 0.035
 }
 CONTEXT = 128  # words
 # Sizes of body: (hidden units, layers) of Transformers, (embedding, hidden, bottleneck) of the ReLu-LSTM.
@@ -190,11 +195,9 @@ class Bodies:
 
     def chosen(self, side: str) -> Settings:
         """Give the settings that a search has found; the ReLu-LSTM has its recipe's, which were searched before."""
-        searched = self.lines if self.given.searched is None else read_lines(self.given.searched)
-        lines = [line for line in searched if line["stage"] == "search" and line["side"] == side and line["valid"]]
-        if not lines:
+        settings = choice(self.lines if self.given.searched is None else read_lines(self.given.searched), side)
+        if settings is None:
             raise SystemExit(f"There is no search of {side} in {self.given.searched or self.given.out}: add --search.")
-        settings: Settings = min(lines, key=lambda line: line["valid"]["ppl_f"])["settings"]
         return settings
 
     def frontier(self) -> None:
@@ -215,6 +218,12 @@ class Bodies:
                 shape = {"training.batch_size": num_streams, "training.num_steps": num_steps}
                 drawn = {"loss.num_noise": num_noise} if num_noise else {}
                 self.train("noise", f"words {loss}", SIZE, {**settings, **shape, **drawn}, seed=1)
+
+
+def choice(lines: Iterable[Line], side: str) -> Settings | None:
+    """Give the settings of the trial with the lowest validation perplexity, if there was a search."""
+    tried = [line for line in lines if line["stage"] == "search" and line["side"] == side and line["valid"]]
+    return min(tried, key=lambda line: line["valid"]["ppl_f"])["settings"] if tried else None
 
 
 def figures(evaluation: Any) -> Line:
@@ -295,7 +304,8 @@ def draw(lines: Sequence[Line], out: Path) -> None:
 
     series: dict[tuple[str, str], dict[int, Line]] = {}
     for line in lines:
-        if line["test"] is not None and line["stage"] in ("final", "frontier"):
+        chosen = {} if line["size"] in LSTMS else choice(lines, line["side"])
+        if line["test"] is not None and line["stage"] in ("final", "frontier") and line["settings"] == chosen:
             series.setdefault((line["side"], line["size"]), {}).setdefault(line["epochs"], line)
     names = {
         ("words bnce", True): ("ReLu-LSTM, words, B-NCE", "#0072b2"),
