@@ -104,7 +104,8 @@ def test_the_last_setting_wins() -> None:
         (
             "model.hiden_size=3",
             "Unknown setting in ltcb: [model]: 'hiden_size': choose one of name, embedding_size, hidden_size, "
-            "bottleneck_size, order, num_layers, num_heads, context, dropout. Did you mean 'hidden_size'?",
+            "bottleneck_size, order, num_layers, num_heads, context, dropout, embedding_range. "
+            "Did you mean 'hidden_size'?",
         ),
         ("training.epochs=three", "ltcb: [training] epochs is 'three': it must be of type int."),
         ("training.epochs=3.0", "ltcb: [training] epochs is 3.0: it must be of type int."),

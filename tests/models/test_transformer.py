@@ -8,18 +8,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bnce.config import LossConfig, ModelConfig, RunConfig, TrainingConfig
+from bnce.config import ModelConfig, RunConfig, TrainingConfig
 from bnce.errors import UserError
-from bnce.language_model import LanguageModel
 from bnce.models import build_body
 from bnce.models.transformer import Block, Transformer, rotate, rotations
-from bnce.noise import make_noise
 
 B, E, D, W = 3, 10, 12, 6
 CONFIG = ModelConfig("transformer", E, D, num_layers=2, num_heads=2, context=W)
@@ -152,14 +149,6 @@ def test_products_are_those_of_the_weights_and_of_attention() -> None:
     weights = E * D + num_layers * (3 + 1 + 4 + 4) * D * D
     scores = sum(place + 1 for place in range(num_steps)) / num_steps  # a position sees itself and those before it
     assert body().products_per_word(num_steps) == weights + num_layers * 2 * scores * D
-
-
-def test_rows_of_an_embedding_start_short_where_they_are_normed() -> None:
-    noise = make_noise("unigram", np.ones(500))
-    long = LanguageModel(ModelConfig("lstm", E, D), LossConfig(), noise).embedding.detach().abs().max()
-    short = LanguageModel(CONFIG, LossConfig(), noise).embedding.detach().abs().max()
-    assert float(long) == pytest.approx(0.1, rel=0.01)
-    assert float(short) == pytest.approx(0.035, rel=0.01)
 
 
 def test_products_of_turned_rows_depend_on_their_distance() -> None:
