@@ -151,6 +151,7 @@ def test_sampled_softmax_finds_the_language(
         ("self-normalised-softmax", 0),
         ("adaptive-softmax", 0),
         ("hierarchical-softmax", 0),
+        ("class-softmax", 0),
     ],
 )
 def test_nce_finds_the_language(

@@ -103,6 +103,7 @@ class LossConfig:
     penalty: float = 0.1  # chunk-softmax, self-normalised-softmax: λ, on how far ln Z(context) is from ln Z
     cutoffs: tuple[int, ...] = ()  # adaptive-softmax only: the frequency ranks at which its tails begin; (): by V
     div_value: float = 4.0  # adaptive-softmax only: each tail's hidden layer is so many times smaller than the last
+    num_classes: int = 0  # class-softmax only: about how many classes of words; 0: the root of V
     softmax: str = "fused"  # in which form the softmax is computed; auto measures those at hand when training starts
 
     def __post_init__(self) -> None:
@@ -133,6 +134,7 @@ class LossConfig:
         rising = [*dict.fromkeys(sorted(self.cutoffs))]
         if rising != list(self.cutoffs) or any(cutoff < 1 for cutoff in rising):
             raise UserError(f"loss.cutoffs is {list(self.cutoffs)}: give rising numbers from 1 on.")
+        _at_least("loss.num_classes", self.num_classes, 0)
         if not 1 <= self.div_value <= MAX_RATE:
             raise UserError(f"loss.div_value is {self.div_value}: it must be 1 or more.")
         if kind.structure is None:

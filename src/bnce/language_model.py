@@ -62,7 +62,7 @@ class LanguageModel(nn.Module):
         for name, parameter in self.named_parameters():
             part = OUTPUT_PARTS.get(name) or name.partition(".")[0]
             if name.startswith(STRUCTURE):
-                part = "output_tails"
+                part = "output_structure"
             counts[part] = counts.get(part, 0) + parameter.numel()
         return counts
 

@@ -61,6 +61,7 @@ class OutputLayer(nn.Module):
         max_distinct_targets: int | None = None,
         cutoffs: Sequence[int] | None = None,
         div_value: float | None = None,
+        num_classes: int | None = None,
     ) -> None:
         """`noise` is a `Noise` or the targets' counts; `sparse` gives weight and bias row-wise (sparse) gradients.
 
@@ -72,7 +73,8 @@ class OutputLayer(nn.Module):
         out where it is the position's own target.
         `drawn` is the noise that `bnce` draws its `num_noise` words from, where that is not the targets' own.
         `cutoffs` and `div_value` are those of `adaptive-softmax`: the places, in the order of frequency, at which its
-        tails begin, and by how much each tail's hidden layer is smaller than that before it.
+        tails begin, and by how much each tail's hidden layer is smaller than that before it. `num_classes` is about how
+        many classes `class-softmax` has: √V.
         `softmax` and `max_distinct_targets` are explained at `set_form`.
         """
         super().__init__()
@@ -94,7 +96,7 @@ class OutputLayer(nn.Module):
         self.penalty = float(penalty)
         # Whether the constant Z can replace the softmax sum.
         self.normalises = kind.self_normalises and (penalty > 0 or not kind.penalises)
-        given = {"cutoffs": cutoffs, "div_value": div_value}
+        given = {"cutoffs": cutoffs, "div_value": div_value, "num_classes": num_classes}
         self.structure = build_structure(kind, hidden_size, self.noise, given)
         if self.structure is not None:
             if learn_log_z:

@@ -23,6 +23,7 @@ CASES = [
         ("sampled-softmax", "rowwise-adam", True, False),
         ("adaptive-softmax", "rowwise", True, False),
         ("hierarchical-softmax", "rowwise", True, False),
+        ("class-softmax", "rowwise", True, False),
     )
 ]
 

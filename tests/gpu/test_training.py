@@ -32,6 +32,7 @@ CONDITIONS = [
     ("lstm", "negative-sampling", "rowwise"),
     ("relu-lstm", "adaptive-softmax", "rowwise-adam"),
     ("relu-lstm", "hierarchical-softmax", "rowwise-adam"),
+    ("relu-lstm", "class-softmax", "rowwise-adam"),
     ("relu-lstm", "bnce", "rowwise-adam"),
     ("ffnn", "softmax", "rowwise-adam"),
     ("transformer", "chunk-bnce", "rowwise-adam"),

@@ -159,7 +159,7 @@ def test_help_and_completion_name_it() -> None:
     for command in ("bench", "info"):
         page = in_one_line(bnce(command, "--help"))
         assert "relu-lstm, transformer, gru." in page
-        assert "hierarchical-softmax, batch-softmax." in page
+        assert "class-softmax, batch-softmax." in page
     names = ("sgd", "rowwise", "rowwise-adam", "sign")
     assert complete_setting("optimiser.name=") == [f"optimiser.name={name}" for name in names]
 

@@ -15,6 +15,7 @@ from bnce.config import LossConfig
 from bnce.errors import UserError
 from bnce.kinds.kind import load
 from bnce.kinds.losses import LOSSES
+from bnce.losses import class_softmax
 
 T, B, D, V = 3, 7, 12, 40
 EPS = torch.finfo(torch.float32).eps
@@ -29,6 +30,8 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few words are too few for parts of a usual size."""
     monkeypatch.setattr("bnce.losses.hierarchical_softmax.NUM_TOP", 5)
     monkeypatch.setattr("bnce.losses.hierarchical_softmax.BLOCK_NUMBERS", 300)
+    monkeypatch.setattr("bnce.losses.class_softmax.TILE_SIZES", (2, 4))
+    monkeypatch.setitem(class_softmax.MAX_NUMBERS, "cpu", 300)
 
 
 def build(loss: str, **options: Any) -> bnce.OutputLayer:

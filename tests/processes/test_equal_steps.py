@@ -23,6 +23,7 @@ LOSSES = (
     "sampled-softmax",
     "adaptive-softmax",
     "hierarchical-softmax",
+    "class-softmax",
     "negative-sampling",
     "blackout",
 )

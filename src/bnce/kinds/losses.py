@@ -246,4 +246,17 @@ LOSSES: Registry[Loss] = Registry(
         columns=lambda shape: math.ceil(math.log2(shape.vocab_size)),
         colour=Colour("hierarchical-softmax", "#8c564b", "#d4a59a"),
     ),
+    Loss(
+        name="class-softmax",
+        shown="class softmax",
+        help="exact; first the class of a word, about √V frequency classes, then the word in its class",
+        built_by="bnce.losses.class_softmax:class_softmax",
+        each_by="bnce.losses.class_softmax:class_softmax_each",
+        checked_by="bnce.losses.by_equation:class_softmax",
+        structure="bnce.losses.class_softmax:ClassSoftmax",
+        settings=("num_classes",),
+        self_normalises=True,
+        columns=lambda shape: 2 * math.ceil(math.sqrt(shape.vocab_size)),
+        colour=Colour("class-softmax", "#556b2f", "#b5cc88"),
+    ),
 )

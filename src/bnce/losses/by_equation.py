@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bnce.losses import reference, reference_exact
 from bnce.losses.adaptive_softmax import AdaptiveSoftmax
+from bnce.losses.class_softmax import ClassSoftmax
 from bnce.losses.hierarchical_softmax import HierarchicalSoftmax
 from bnce.losses.output_batch import OutputBatch
 
@@ -116,6 +117,19 @@ def hierarchical_softmax(batch: OutputBatch) -> Tensor:
         hidden_TBD.flatten(0, 1),
         target_TB.flatten(),
         lambda hidden_D: reference_exact.hierarchical_softmax(hidden_D, weight_VD, bias_V, *choices),
+    )
+
+
+def class_softmax(batch: OutputBatch) -> Tensor:
+    """The softmax over classes times that over the words of a class."""
+    structure = batch.structure
+    assert isinstance(structure, ClassSoftmax)
+    hidden_TBD, target_TB, weight_VD, bias_V = _on_cpu(batch)
+    words = structure.words_weight.cpu()[: structure.vocab_size], structure.words_bias.cpu()[: structure.vocab_size]
+    return reference_exact.loss(
+        hidden_TBD.flatten(0, 1),
+        structure.place_V.cpu()[target_TB.flatten()],
+        lambda hidden_D: reference_exact.class_softmax(hidden_D, weight_VD, bias_V, *words, structure.class_size),
     )
 
 

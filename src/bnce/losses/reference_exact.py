@@ -52,3 +52,15 @@ def hierarchical_softmax(
             choice = choice_R[node]
         words.append(probability)
     return torch.stack(words)
+
+
+def class_softmax(
+    hidden_D: Tensor, weight_CD: Tensor, bias_C: Tensor, words_VD: Tensor, bias_V: Tensor, class_size: int
+) -> Tensor:
+    """Give every word, in the order of frequency, the probability of its class times its own among the class's."""
+    class_C = softmax(weight_CD.double() @ hidden_D + bias_C.double())
+    parts = []
+    for number, share in enumerate(class_C):
+        of_class = slice(number * class_size, (number + 1) * class_size)
+        parts.append(share * softmax(words_VD[of_class].double() @ hidden_D + bias_V[of_class].double()))
+    return torch.cat(parts)
