@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bnce.cli.alternatives import NAME, SEEDS, TRIAL_TOKENS, compare_alternatives
 from bnce.cli.compare import publish
 from bnce.cli.completion import complete, complete_list, complete_recipe
 from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, stderr
@@ -39,9 +40,9 @@ def experiment(
     table: Annotated[
         str,
         typer.Argument(
-            metavar="ltcb|obwb",
-            help="ltcb: the paper's Table 2. obwb: Table 4.",
-            autocompletion=complete("ltcb", "obwb"),
+            metavar="ltcb|obwb|alternatives",
+            help="ltcb: the paper's Table 2. obwb: Table 4. alternatives: every loss with the same search.",
+            autocompletion=complete("ltcb", "obwb", NAME),
         ),
     ],
     corpus: Annotated[str, typer.Option(metavar="DIR", help="Corpus directory from 'bnce prepare'.")],
@@ -59,7 +60,7 @@ def experiment(
         typer.Option(
             metavar="RECIPE",
             help="Recipe to train the rows with.",
-            show_default="wiki for ltcb, news for obwb",
+            show_default="wiki for ltcb, news for obwb; for alternatives wiki, or transformer for that model",
             autocompletion=complete_recipe,
         ),
     ] = None,
@@ -94,6 +95,23 @@ def experiment(
             help="Train N rows at once, each on its own GPU if there are enough.",
         ),
     ] = 1,
+    trial_tokens: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="With alternatives: training tokens of a trial; 0 for all.",
+            show_default=f"{TRIAL_TOKENS:,}",
+        ),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,...",
+            help="With alternatives: seeds of the final runs.",
+            show_default=",".join(map(str, SEEDS)),
+        ),
+    ] = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
@@ -104,6 +122,9 @@ def experiment(
     Each row is evaluated on the test split; table, plots and report are written at the end. The same command continues
     an experiment: finished rows are skipped, stopped rows are resumed. Rows that diverge are named at the end.
 
+    'alternatives' compares all losses with a ReLu-LSTM and a Transformer. Each gets the same number of trials on part
+    of the text, judged on validation; then its choice is trained with every seed.
+
     \b
     Examples:
       bnce experiment ltcb --corpus corpora/wiki --out experiments/ltcb
@@ -111,7 +132,32 @@ def experiment(
           --models rnn,relu-lstm --out experiments/sgd --budget 60
       bnce experiment ltcb --corpus corpora/wiki --out experiments/ltcb \\
           --processes 4
+      bnce experiment alternatives --corpus corpora/wiki \\
+          --out experiments/alternatives --models relu-lstm --budget 60
     """
+    if table == NAME:
+        if processes > 1:
+            raise UserError("alternatives trains one run at a time: leave --processes out.")
+        complete = compare_alternatives(
+            corpus,
+            out,
+            recipe=recipe,
+            models=models,
+            losses=losses,
+            settings=settings or [],
+            budget=budget,
+            keep_models=keep_models,
+            device=device,
+            num_threads=threads,
+            as_json=as_json,
+            trial_tokens=TRIAL_TOKENS if trial_tokens is None else trial_tokens,
+            seeds=",".join(map(str, SEEDS)) if seeds is None else seeds,
+        )
+        if not complete:
+            raise typer.Exit(FAILED)
+        return
+    if trial_tokens is not None or seeds is not None:
+        raise UserError(f"The table {table} has no trials: leave --trial-tokens and --seeds out.")
     if rows_from is not None:
         stop_with_starter(rows_from)
     from bnce.corpus.opening import corpus_setting

@@ -32,15 +32,17 @@ RECIPES = {"ltcb": "wiki", "obwb": "news"}
 
 @dataclass(frozen=True)
 class PlannedRow:
-    """One row of a table to be filled: a model and a loss."""
+    """One row of a table to be filled: a model and a loss, and where it is not the only one, its settings and place."""
 
     model: str
     loss: str
+    settings: tuple[str, ...] = ()
+    place: str = ""
 
     @property
     def name(self) -> str:
         """Name its run directory."""
-        return f"{self.model}-{self.loss}"
+        return self.place or f"{self.model}-{self.loss}"
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def train_rows(
     for row in rows:
         if is_finished(out / row.name):
             with contextlib.suppress(BusyError), hold_run(out / row.name):
-                _tidy_up(out / row.name, keep_models)
+                tidy_up(out / row.name, keep_models)
     deadline = None if budget_seconds is None else time.monotonic() + budget_seconds
     for place in range(len(rows)) if turns is None else turns:
         if should_stop():
@@ -207,10 +209,10 @@ def _train_row(
                 command=command,
                 num_threads=num_threads,
             )
-        _tidy_up(path, keep_models)
+        tidy_up(path, keep_models)
 
 
-def _tidy_up(path: Path, keep_models: bool) -> None:
+def tidy_up(path: Path, keep_models: bool) -> None:
     """Drop what a finished row does not keep, also where a process was killed before it could."""
     if is_finished(path):
         remove_states(path)

@@ -1,0 +1,132 @@
+"""`bnce experiment alternatives`: every loss with the same search, the final runs, the tables and the plots."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from bnce.cli.console import open_corpus, print_json, stderr, stdout
+from bnce.cli.display import Display
+from bnce.errors import UserError, unknown_name
+from bnce.kinds.alternatives import ALTERNATIVES
+from bnce.kinds.bodies import BODIES
+from bnce.machine.stopping import Stopped
+
+if TYPE_CHECKING:
+    from bnce.config import RunConfig
+    from bnce.training.experiment import PlannedRow
+    from bnce.training.observer import Observer
+
+NAME = "alternatives"
+MODELS = ("relu-lstm", "transformer")
+RECIPES = {"transformer": "transformer"}  # of models whose recipe is not this one:
+RECIPE = "wiki"
+TRIAL_TOKENS = 5_000_000
+SEEDS = (1, 2)
+
+
+def compare_alternatives(
+    corpus: str,
+    out: Path,
+    *,
+    recipe: str | None,
+    models: str,
+    losses: str,
+    settings: Sequence[str],
+    budget: float | None,
+    keep_models: bool,
+    device: str,
+    num_threads: int,
+    as_json: bool,
+    trial_tokens: int,
+    seeds: str,
+) -> bool:
+    """Train and report; say whether every run is done."""
+    from bnce.corpus.opening import corpus_setting
+    from bnce.machine.devices import choose_device
+    from bnce.recipes.recipe import load_recipe
+    from bnce.report.alternatives import read_alternatives, write_alternatives
+    from bnce.scoring.speed import measure_scoring
+    from bnce.training.alternatives import Comparing
+
+    wanted_models = list(MODELS) if models == "all" else _names(models, "model", BODIES.names)
+    by_name = {alternative.name: alternative for alternative in ALTERNATIVES}
+    wanted = list(by_name) if losses == "all" else _names(losses, "alternative", list(by_name))
+    opened, chosen = open_corpus(corpus), choose_device(device)
+    failed: dict[str, str] = {}
+
+    def make_config(row: PlannedRow) -> RunConfig:
+        config = load_recipe(
+            recipe or RECIPES.get(row.model, RECIPE),
+            model=row.model,
+            loss=row.loss,
+            corpus=corpus,
+            settings=[*settings, *row.settings],
+        )
+        return dataclasses.replace(config, corpus=corpus_setting(corpus))
+
+    @contextlib.contextmanager
+    def watch(config: RunConfig) -> Iterator[Observer]:
+        display = Display(config, len(opened.split("train")), opened.vocabulary.unit)
+        with display.bar:
+            yield display
+
+    comparing = Comparing(
+        out=out,
+        corpus=opened,
+        device=chosen,
+        make_config=make_config,
+        watch=watch,
+        note_failure=failed.__setitem__,
+        measure=lambda path: measure_scoring(path, opened, chosen),
+        trial_tokens=trial_tokens,
+        seeds=_numbers(seeds),
+        command=shlex.join(["bnce", *sys.argv[1:]]),
+        keep_models=keep_models,
+        num_threads=num_threads,
+        deadline=math.inf if budget is None else time.monotonic() + 60.0 * budget,
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        complete = comparing.compare(wanted_models, [by_name[name] for name in wanted])
+    except Stopped as stop:
+        stderr.print("Stopped; the same command goes on.", markup=False)
+        raise typer.Exit(stop.status) from None
+    written = write_alternatives(out)
+    if as_json:
+        print_json({"rows": [dataclasses.asdict(line) for line in read_alternatives(out)], "failed": failed})
+    else:
+        stdout.print(written[0].read_text(encoding="utf-8"), markup=False, highlight=False, soft_wrap=True)
+    stderr.print(f"Wrote {', '.join(path.name for path in written)} to {out}.", markup=False)
+    for name, why in failed.items():
+        stderr.print(f"{name} failed: {why}", markup=False)
+    if not complete:
+        stderr.print("Some runs are not finished; the same command goes on.", markup=False)
+    return complete and not failed
+
+
+def _names(text: str, kind: str, allowed: Sequence[str]) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in allowed:
+            raise unknown_name(kind, name, allowed)
+    return names
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UserError(f"--seeds is '{text}': give whole numbers, separated by commas, such as 1,2.") from None
+    if min(numbers) < 0:
+        raise UserError(f"--seeds has {min(numbers)}: give numbers from 0 on.")
+    return numbers

@@ -1,0 +1,251 @@
+"""The table of alternatives to the softmax: quality, normalisation, and what training and scoring cost."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bnce import files
+from bnce.kinds.alternatives import ALTERNATIVES, Alternative
+from bnce.kinds.bodies import BODIES
+from bnce.kinds.losses import LOSSES
+from bnce.report import numbers
+from bnce.report.comparison import compare_runs
+from bnce.report.drawing import make_logarithmic, new_axes, page_style
+from bnce.report.names import name_loss
+from bnce.report.runs import has_figures, number
+from bnce.runs.metrics import read_metrics
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAME = "alternatives"
+CHOICE_FILE, SCORING_FILE, TRIALS = "choices.json", "scoring.json", "trials"
+BASELINE = next(alternative.name for alternative in ALTERNATIVES if LOSSES.find(alternative.loss).is_baseline)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One alternative with one model: means over seeds, and deviations where there are several."""
+
+    model: str
+    alternative: str
+    shown: str
+    ppl_f: float | None
+    ppl_f_deviation: float | None
+    ppl_n: float | None  # None where dividing by the constant gives no probabilities
+    ppl_n_deviation: float | None
+    log_z_mean_nats: float | None
+    log_z_std_nats: float | None
+    words_per_second: float | None
+    speedup_over_softmax: float | None
+    peak_memory_bytes: float | None
+    cpu_scoring_words_per_second: float | None  # one thread
+    gpu_scoring_words_per_second: float | None
+    seeds: tuple[int, ...]
+    chosen: Mapping[str, Any]
+    trials: tuple[float | None, ...]  # validation PPLf, in the order they were made; None: not finite
+    runs: tuple[str, ...]
+    conditions: Mapping[str, Any]
+
+
+def read_alternatives(out: Path) -> list[Line]:
+    """Read what is there of a comparison, in the order of the table."""
+    choices = _read_json(out / CHOICE_FILE)
+    lines = []
+    for body in BODIES:
+        found = [_read(out, body.name, alternative, choices) for alternative in ALTERNATIVES]
+        of_model = [line for line in found if line is not None]
+        speeds = [line.words_per_second for line in of_model if line.alternative == BASELINE]
+        lines += [_with_speedup(line, speeds[0] if speeds else None) for line in of_model]
+    return lines
+
+
+def _read(out: Path, model: str, alternative: Alternative, choices: Mapping[str, Any]) -> Line | None:
+    name = f"{model}-{alternative.name}"
+    paths = sorted(path for path in out.glob(f"{name}-seed*") if has_figures(path) and _is_seed(path, name))
+    if not paths:
+        return None
+    rows = [entry.row for entry in compare_runs(paths).entries]
+    scoring = [_read_json(path / SCORING_FILE) for path in paths]
+    kind = LOSSES.find(alternative.loss)
+    free = kind.penalises and choices.get(name, {}).get("loss.penalty", alternative.settings.get("loss.penalty")) == 0
+    normalises = kind.self_normalises and not free
+    ppl_f, ppl_n = ([getattr(row, key) for row in rows] for key in ("ppl_f", "ppl_n"))
+    return Line(
+        model=model,
+        alternative=alternative.name,
+        shown=alternative.shown,
+        ppl_f=_mean(ppl_f),
+        ppl_f_deviation=_deviation(ppl_f),
+        ppl_n=_mean(ppl_n) if normalises else None,
+        ppl_n_deviation=_deviation(ppl_n) if normalises else None,
+        log_z_mean_nats=_mean(row.log_z_mean_nats for row in rows),
+        log_z_std_nats=_mean(row.log_z_std_nats for row in rows),
+        words_per_second=_mean(row.words_per_second for row in rows),
+        speedup_over_softmax=None,
+        peak_memory_bytes=_mean(row.peak_memory_bytes for row in rows),
+        cpu_scoring_words_per_second=_mean(number(record, "cpu_words_per_second") for record in scoring),
+        gpu_scoring_words_per_second=_mean(number(record, "cuda_words_per_second") for record in scoring),
+        seeds=tuple(row.seed for row in rows if row.seed is not None),
+        chosen=choices.get(name, {}),
+        trials=tuple(_valid(path) for path in _trials(out, name)),
+        runs=tuple(path.name for path in paths),
+        conditions={
+            key: getattr(rows[0], key)
+            for key in ("device", "torch", "bnce", "corpus", "vocab_size", "train_tokens", "epochs", "num_tokens")
+        },
+    )
+
+
+def _is_seed(path: Path, name: str) -> bool:
+    return re.fullmatch(r"-seed\d+", path.name.removeprefix(name)) is not None
+
+
+def _trials(out: Path, name: str) -> list[Path]:
+    found = (path for path in (out / TRIALS).glob(f"{name}-*") if path.name.removeprefix(f"{name}-").isdigit())
+    return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
+
+
+def _valid(path: Path) -> float | None:
+    perplexities = [record["ppl_f"] for record in read_metrics(path).records if record.get("ppl_f") is not None]
+    return min(perplexities, default=None)
+
+
+def _with_speedup(line: Line, softmax: float | None) -> Line:
+    if softmax is None or line.words_per_second is None:
+        return line
+    return dataclasses.replace(line, speedup_over_softmax=line.words_per_second / softmax)
+
+
+def write_alternatives(out: Path) -> list[Path]:
+    """Write the tables, the figures as JSON, and a plot per model; give the files."""
+    lines = read_alternatives(out)
+    written = {
+        out / f"{NAME}.md": markdown(lines),
+        out / f"{NAME}.json": files.to_json({"rows": [dataclasses.asdict(line) for line in lines]}, indent=2) + "\n",
+    }
+    for path, text in written.items():
+        files.write_text(path, text)
+    plots = []
+    for model in dict.fromkeys(line.model for line in lines):
+        path = out / f"{NAME}-{model}.svg"
+        with page_style():
+            draw([line for line in lines if line.model == model]).savefig(path, metadata={"Date": None})
+        plots.append(path)
+    return [*written, *plots]
+
+
+def markdown(lines: Sequence[Line]) -> str:
+    """Write a table per model, what was tried, and the conditions."""
+    parts = ["# Alternatives to the softmax", ""]
+    for model in dict.fromkeys(line.model for line in lines):
+        of_model = [line for line in lines if line.model == model]
+        parts += [
+            f"## {BODIES.find(model).shown}",
+            "",
+            "| loss | PPLf | PPLn | log Z | training words/s | × softmax | peak memory "
+            "| scoring words/s, one CPU thread | scoring words/s, GPU | seeds |",
+            "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+            *(_cells(line) for line in of_model),
+            "",
+            "| loss | chosen beside the recipe | validation PPLf of the trials |",
+            "|---|---|---|",
+            *(_search_cells(line) for line in of_model),
+            "",
+        ]
+    return "\n".join([*parts, *_notes(lines), ""])
+
+
+def _cells(line: Line) -> str:
+    cells = (
+        line.shown,
+        _with_deviation(line.ppl_f, line.ppl_f_deviation),
+        "–" if line.ppl_n is None else _with_deviation(line.ppl_n, line.ppl_n_deviation),
+        numbers.spread(line.log_z_mean_nats, line.log_z_std_nats),
+        numbers.speed(line.words_per_second),
+        numbers.ratio(line.speedup_over_softmax),
+        numbers.memory(line.peak_memory_bytes),
+        numbers.speed(line.cpu_scoring_words_per_second),
+        numbers.speed(line.gpu_scoring_words_per_second),
+        str(len(line.seeds)),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _search_cells(line: Line) -> str:
+    chosen = ", ".join(
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in line.chosen.items()
+    )
+    tried = ", ".join("not finite" if trial is None else numbers.perplexity(trial) for trial in line.trials)
+    return f"| {line.shown} | {chosen or 'as it is'} | {tried or '–'} |"
+
+
+def _notes(lines: Sequence[Line]) -> list[str]:
+    conditions = list(dict.fromkeys(json.dumps(dict(line.conditions)) for line in lines))
+    shown = []
+    for found in map(json.loads, conditions):
+        shown.append(
+            f"{found['device']}, torch {found['torch']}, bnce {found['bnce']}; corpus {found['corpus']}, V = "
+            f"{found['vocab_size']:,}, {found['train_tokens']:,} training tokens, {found['num_tokens']:,} test tokens."
+        )
+    return [
+        *shown,
+        "",
+        "PPLf is normalised by the sum over the vocabulary, PPLn by the constant Z. PPLn is left out where a loss "
+        "does not hold Z. ± is the standard deviation over seeds; that of log Z is over test contexts. Every loss "
+        "had the same number of trials on part of the text: both rates as the recipe has them, halved and "
+        "doubled, then two values of a setting of its own, or of the body's rate. Validation text alone decided. "
+        "Scoring is of given words: a loss that holds Z divides by the constant, a structured one reads its own "
+        "parts, the others sum over the vocabulary. The scores of negative sampling are no probabilities: its "
+        "PPLf is that of a softmax over them.",
+    ]
+
+
+def draw(lines: Sequence[Line]) -> Figure:
+    """Draw PPLf by training speed: lower and further right is better."""
+    figure, axes = new_axes()
+    for line in lines:
+        if line.ppl_f is None or line.words_per_second is None:
+            continue
+        settings = {"name": next(kind.loss for kind in ALTERNATIVES if kind.name == line.alternative)}
+        colour = name_loss({**settings, "num_noise": line.chosen.get("loss.num_noise", 0)}).colour.light
+        axes.plot(line.words_per_second, line.ppl_f, "o", color=colour)
+        axes.annotate(
+            line.shown,
+            (line.words_per_second, line.ppl_f),
+            (4, 3),
+            textcoords="offset points",
+            fontsize=8,
+            color=colour,
+        )
+    axes.set_xlabel("training words per second (log scale)")
+    axes.set_ylabel("test PPLf (log scale)")
+    make_logarithmic(axes, "x")
+    make_logarithmic(axes, "y")
+    return figure
+
+
+def _with_deviation(mean: float | None, deviation: float | None) -> str:
+    return numbers.perplexity(mean) if mean is None or deviation is None else f"{mean:.2f} ± {deviation:.2f}"
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.mean(known) if known else None
+
+
+def _deviation(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.stdev(known) if len(known) > 1 else None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return found

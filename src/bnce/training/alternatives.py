@@ -1,0 +1,169 @@
+"""The table of alternatives to the softmax: the same search for each on validation text, then its final runs.
+
+A trial trains on part of the text and is judged on validation alone. The learning rates are tried at half and at twice
+their values, then two values of a setting of the loss's own (where it has none, the body's rate alone), each with the
+best of what came before. Trials and final runs are rows of an experiment: finished ones are kept and not repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bnce import files
+from bnce.config import RunConfig
+from bnce.corpus.store import Corpus
+from bnce.kinds.alternatives import Alternative, Setting
+from bnce.runs.directory import is_finished, read_status
+from bnce.runs.metrics import read_metrics
+from bnce.training.experiment import PlannedRow, tidy_up, train_rows
+from bnce.training.observer import Observer
+
+FACTORS = (0.5, 2.0)  # of both learning rates
+NUM_TRIALS = 1 + len(FACTORS) + 2
+TRIALS = "trials"  # their directory
+SCORING_FILE = "scoring.json"
+CHOICE_FILE = "choices.json"
+UNREAD_TEST = 1000  # tokens of test that every run reads; trials are not judged by them
+RATE, BODY_RATE = "optimiser.learning_rate", "optimiser.body_learning_rate"
+
+Settings = Mapping[str, Setting]
+
+
+@dataclass(frozen=True)
+class Comparing:
+    """Everything that the runs of one comparison share."""
+
+    out: Path
+    corpus: Corpus
+    device: torch.device
+    make_config: Callable[[PlannedRow], RunConfig]
+    watch: Callable[[RunConfig], AbstractContextManager[Observer]]
+    note_failure: Callable[[str, str], None]
+    measure: Callable[[Path], Mapping[str, Any]]  # how fast a final run scores, before its model is dropped
+    trial_tokens: int  # 0: all of them
+    seeds: Sequence[int]
+    command: str = ""
+    keep_models: bool = False
+    num_threads: int = 0
+    deadline: float = math.inf  # on the monotonic clock: no run starts after it
+
+    def compare(self, models: Sequence[str], alternatives: Sequence[Alternative]) -> bool:
+        """Search and train all of them; say whether there was time for everything."""
+        choices: dict[str, dict[str, Setting]] = {}
+        complete = True
+        for alternative in alternatives:
+            for model in models:
+                chosen = self.search(model, alternative)
+                if chosen is None:
+                    complete = False
+                    continue
+                choices[f"{model}-{alternative.name}"] = chosen
+                for seed in self.seeds:
+                    complete &= self._train(final_row(model, alternative, chosen, seed), measured=True)
+        known = _read_choices(self.out)
+        files.write_text(self.out / CHOICE_FILE, files.to_json({**known, **choices}, indent=2) + "\n")
+        return complete
+
+    def search(self, model: str, alternative: Alternative) -> dict[str, Setting] | None:
+        """Find the settings with the lowest validation PPLf; None where time ran out or no trial stayed finite."""
+        start = self.make_config(PlannedRow(model, alternative.loss, written(alternative.settings)))
+        best, lowest = dict(alternative.settings), math.inf
+        number = 0
+        for changes in _changes(start, alternative):
+            found = dict(best)
+            for change in changes:
+                number += 1
+                tried = {**best, **change}
+                row = trial_row(model, alternative, tried, number, self.trial_tokens)
+                if not self._train(row, measured=False):
+                    return None
+                perplexity = valid_perplexity(self.out / row.name)
+                if perplexity < lowest:
+                    lowest, found = perplexity, tried
+            best = found
+        return best if math.isfinite(lowest) else None
+
+    def _train(self, row: PlannedRow, *, measured: bool) -> bool:
+        """Train a row, unless it is done; say whether it is, or has failed for good."""
+        path, failed = self.out / row.name, list[str]()
+
+        def note(name: str, why: str) -> None:
+            failed.append(name)
+            self.note_failure(name, why)
+
+        if not _is_done(path) and time.monotonic() > self.deadline:
+            return False
+        train_rows(
+            [row],
+            self.out,
+            self.make_config,
+            self.corpus,
+            self.device,
+            self.watch,
+            note,
+            command=self.command,
+            keep_models=measured,
+            num_threads=self.num_threads,
+        )
+        if measured and is_finished(path) and not (path / SCORING_FILE).exists():
+            files.write_text(path / SCORING_FILE, files.to_json(self.measure(path), indent=2) + "\n")
+        if not self.keep_models and is_finished(path):
+            tidy_up(path, keep_models=False)
+        return bool(failed) or _is_done(path)
+
+
+def _changes(start: RunConfig, alternative: Alternative) -> Iterator[list[dict[str, Setting]]]:
+    """Give what is tried, in turns: as it is, then the rates, then what the loss has of its own."""
+    rate, body_rate = start.optimiser.learning_rate, start.optimiser.body_learning_rate
+    yield [{}]
+    yield [{RATE: rate * factor, BODY_RATE: body_rate * factor} for factor in FACTORS]
+    if alternative.knob is not None:
+        yield [{alternative.knob: value} for value in alternative.values]
+    else:
+        yield [{BODY_RATE: body_rate * float(factor)} for factor in alternative.values]
+
+
+def trial_row(model: str, alternative: Alternative, settings: Settings, number: int, num_tokens: int) -> PlannedRow:
+    """Name a trial."""
+    shared = {"training.max_train_tokens": num_tokens, "training.max_test_tokens": UNREAD_TEST, "training.epochs": 1}
+    place = f"{TRIALS}/{model}-{alternative.name}-{number}"
+    return PlannedRow(model, alternative.loss, written({**shared, **settings}), place)
+
+
+def final_row(model: str, alternative: Alternative, settings: Settings, seed: int) -> PlannedRow:
+    """Name a final run."""
+    place = f"{model}-{alternative.name}-seed{seed}"
+    return PlannedRow(model, alternative.loss, written({**settings, "training.seed": seed}), place)
+
+
+def written(settings: Settings) -> tuple[str, ...]:
+    """Write settings as `--set` takes them."""
+    return tuple(f"{name}={json.dumps(value)}" for name, value in settings.items())
+
+
+def valid_perplexity(path: Path) -> float:
+    """Read the lowest validation PPLf of a run; infinite where it diverged or failed."""
+    if not is_finished(path):
+        return math.inf
+    return min(
+        (record["ppl_f"] for record in read_metrics(path).records if record.get("ppl_f") is not None), default=math.inf
+    )
+
+
+def _is_done(path: Path) -> bool:
+    return read_status(path) in ("finished", "diverged")
+
+
+def _read_choices(out: Path) -> dict[str, Any]:
+    path = out / CHOICE_FILE
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return found

@@ -1,0 +1,122 @@
+"""`bnce experiment alternatives`: the same search for every loss, then the final runs and the tables."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from bnce.config import read_config
+from bnce.kinds.alternatives import ALTERNATIVES
+from bnce.kinds.losses import LOSSES
+from bnce.runs.checkpoint import MODEL_FILE
+from bnce.training import alternatives
+
+from .conftest import Command, settings
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def _no_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let scoring be timed at once."""
+    from bnce.scoring import speed
+
+    whole = speed.measure_scoring
+    monkeypatch.setattr(speed, "measure_scoring", lambda *given: whole(*given, seconds=0.01))
+
+
+def test_search_runs_and_tables(bnce: Command, corpus: Path, place: Path) -> None:
+    out = place / "grid"
+    words = ["experiment", "alternatives", "--corpus", corpus, "--out", out, "--models", "rnn", *settings()]
+    words += ["--losses", "softmax,bnce-200", "--trial-tokens", 400, "--seeds", "1,3", "--no-keep-models"]
+    outcome = bnce(*words, "--json")
+    assert outcome.status == 0, outcome.stderr
+    rows = json.loads(outcome.stdout)["rows"]
+    assert [row["alternative"] for row in rows] == ["softmax", "bnce-200"]
+    for row in rows:
+        assert row["seeds"] == [1, 3]
+        assert len(row["trials"]) == alternatives.NUM_TRIALS, "the same for every loss"
+        assert row["cpu_scoring_words_per_second"] > 0
+        assert row["ppl_f"] > 1
+        assert (row["ppl_n"] is None) == (row["alternative"] == "softmax")
+    assert rows[0]["speedup_over_softmax"] == 1
+    config = read_config(out / "rnn-bnce-200-seed3" / "config.toml")
+    assert (config.loss.num_noise, config.training.seed) == (200, 3)
+    trial = read_config(out / "trials" / "rnn-softmax-1" / "config.toml")
+    assert (trial.training.max_train_tokens, trial.training.max_test_tokens) == (400, alternatives.UNREAD_TEST)
+    assert not list(out.glob(f"**/{MODEL_FILE}")), "models are dropped"
+    table = (out / "alternatives.md").read_text(encoding="utf-8")
+    assert "| adaptive B-NCE, K = 200 |" in table
+    assert (out / "alternatives-rnn.svg").stat().st_size > 1000
+    again = bnce(*words, "--json")
+    assert json.loads(again.stdout)["rows"] == rows, "nothing is trained or timed again"
+
+
+def test_validation_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rates are tried first, then the loss's own setting with the best of them."""
+    tried: list[dict[str, float]] = []
+
+    def train(self: alternatives.Comparing, row: alternatives.PlannedRow, *, measured: bool) -> bool:
+        pairs = (setting.split("=") for setting in row.settings)
+        tried.append({name: float(value) for name, value in pairs if not name.startswith("training.")})
+        return True
+
+    def perplexity(path: Path) -> float:
+        settings = tried[-1]
+        far = abs(settings.get("optimiser.learning_rate", 0.04) - 0.08)
+        return 100 + 100 * far + abs(settings.get("loss.penalty", 0.1) - 0.02)
+
+    monkeypatch.setattr(alternatives.Comparing, "_train", train)
+    monkeypatch.setattr(alternatives, "valid_perplexity", perplexity)
+    from bnce.recipes.recipe import load_recipe
+
+    comparing = alternatives.Comparing(
+        out=tmp_path,
+        corpus=None,  # type: ignore[arg-type]
+        device=None,  # type: ignore[arg-type]
+        make_config=lambda row: load_recipe("wiki", model=row.model, loss=row.loss, settings=list(row.settings)),
+        watch=None,  # type: ignore[arg-type]
+        note_failure=lambda name, why: None,
+        measure=lambda path: {},
+        trial_tokens=0,
+        seeds=[1],
+    )
+    softmax = next(kind for kind in ALTERNATIVES if kind.name == "chunk-softmax")
+    chosen = comparing.search("relu-lstm", softmax)
+    assert chosen == {
+        "optimiser.learning_rate": 0.08,
+        "optimiser.body_learning_rate": 0.008,
+        "loss.penalty": 0.02,
+    }
+    assert len(tried) == alternatives.NUM_TRIALS
+    assert all(settings["optimiser.learning_rate"] == 0.08 for settings in tried[3:])
+
+
+def test_every_loss_has_its_row() -> None:
+    assert {kind.loss for kind in ALTERNATIVES} == set(LOSSES.names)
+    assert len({kind.name for kind in ALTERNATIVES}) == len(ALTERNATIVES)
+    assert len({kind.shown for kind in ALTERNATIVES}) == len(ALTERNATIVES)
+
+
+def test_what_does_not_belong_together_is_refused(refused: Refused, corpus: Path, place: Path) -> None:
+    words = ["--corpus", corpus, "--out", place / "grid"]
+    assert "leave --processes out" in refused("experiment", "alternatives", *words, "--processes", 2)
+    assert "Unknown alternative 'bnec'" in refused("experiment", "alternatives", *words, "--losses", "bnec")
+    assert "--seeds is 'one'" in refused("experiment", "alternatives", *words, "--losses", "bnce", "--seeds", "one")
+    assert "has no trials" in refused("experiment", "ltcb", *words, "--seeds", "1")
+
+
+def test_no_run_starts_after_its_time(
+    bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alternatives, "time", SimpleNamespace(monotonic=lambda: math.inf))
+    words = ["--corpus", corpus, "--out", place / "grid", "--models", "rnn", "--losses", "bnce", "--budget", 1]
+    outcome = bnce("experiment", "alternatives", *words, *settings())
+    assert outcome.status == 1
+    assert "the same command goes on" in outcome.stderr
+    assert not (place / "grid" / "trials").exists()
