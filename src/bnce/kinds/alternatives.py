@@ -35,6 +35,7 @@ ALTERNATIVES = (
         values=(0.02, 0.5),
     ),
     Alternative("adaptive-softmax", "adaptive-softmax", "adaptive softmax", knob="loss.div_value", values=(2.0, 8.0)),
+    Alternative("class-softmax", "class-softmax", "class-factored softmax"),
     Alternative("hierarchical-softmax", "hierarchical-softmax", "hierarchical softmax"),
     Alternative("sampled-softmax", "sampled-softmax", "sampled softmax, log-uniform"),
     Alternative(
