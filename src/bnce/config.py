@@ -18,7 +18,7 @@ from bnce.kinds.losses import LOSSES, Loss
 from bnce.kinds.optimisers import OPTIMISERS
 from bnce.reading import parse_toml
 
-NOISE_NAMES = ("unigram", "uniform", "log-uniform")
+NOISE_NAMES = ("unigram", "uniform", "log-uniform", "bigram")
 SOFTMAX_NAMES = ("auto", "fused", "plain", "compiled", "linear", "cce", "liger")
 SCHEDULE_NAMES = ("halve", "linear", "cosine")
 PRECISION_NAMES = ("auto", "float32", "tf32", "bf16")
@@ -118,8 +118,20 @@ class LossConfig:
         if not math.isfinite(self.noise_power):
             raise UserError(f"loss.noise_power is {self.noise_power}: it must be a finite number.")
         self._check_own(kind)
+        if self.noise == "bigram":
+            self._check_bigrams(kind)
         if kind.draws == "must":
             _at_least(f"loss.num_noise of {self.name}", self.num_noise, 1)
+
+    def _check_bigrams(self, kind: Loss) -> None:
+        """Refuse noise that depends on the word before where positions share their words."""
+        if kind.draws_for != "position":
+            able = " or ".join(other.name for other in LOSSES if other.draws_for == "position")
+            raise UserError(f"loss.noise is bigram, which is for {able}, but the loss is {self.name}: leave it out.")
+        if self.noise_power != 1:
+            raise UserError(
+                f"loss.noise_power is {self.noise_power:g}, but bigram noise cannot be flattened: leave it out."
+            )
 
     def _check_own(self, kind: Loss) -> None:
         """Check the settings that not all losses have, and refuse those of others."""

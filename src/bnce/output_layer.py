@@ -140,6 +140,11 @@ class OutputLayer(nn.Module):
                 "train a wrong model. Give how often each class is a target (bnce.noise.from_targets counts them)"
                 f"{also}, or use the losses {drawing}, which draw their noise."
             )
+        if self.noise.follows and kind.draws_for != "position":
+            able = " or ".join(other.name for other in LOSSES if other.draws_for == "position")
+            raise UserError(
+                f"Bigram noise is for {able}, which draws words for each position: {self.loss_name} does not."
+            )
         if self.drawn is None:
             return
         if not (kind.batch_is_noise and kind.draws == "may" and num_noise):
@@ -347,11 +352,16 @@ class OutputLayer(nn.Module):
         self._tell_of_wrong_targets()
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
-    def loss_sum(self, hidden_TBD: Tensor, target_TB: Tensor, valid_TB: Tensor | None = None) -> Tensor:
-        """Sum the loss over positions; without `valid_TB` every position counts, which is a little faster."""
+    def loss_sum(
+        self, hidden_TBD: Tensor, target_TB: Tensor, valid_TB: Tensor | None = None, *, before: Tensor | None = None
+    ) -> Tensor:
+        """Sum the loss over positions; without `valid_TB` every position counts, which is a little faster.
+
+        `before` are the words before the targets (T, B), for noise that depends on them.
+        """
         if not torch.compiler.is_compiling():
             self._tell_of_wrong_targets()
-        return self._loss(self._batch(hidden_TBD, self._in_range(target_TB), valid_TB))
+        return self._loss(self._batch(hidden_TBD, self._in_range(target_TB), valid_TB, before_TB=before))
 
     def _batch(
         self,
@@ -360,6 +370,7 @@ class OutputLayer(nn.Module):
         valid_TB: Tensor | None = None,
         stream_TB: Tensor | None = None,
         *,
+        before_TB: Tensor | None = None,
         counted: Counted | None = None,
         ignore_index: int = NO_INDEX,
     ) -> OutputBatch:
@@ -374,6 +385,7 @@ class OutputLayer(nn.Module):
             num_noise=self.num_noise,
             drawn=self.drawn,
             penalty=self.penalty,
+            before_TB=before_TB,
             tries=self.tries,
             remove_hits=self.remove_hits,
             sparse=self.sparse,

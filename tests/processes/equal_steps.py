@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import astuple
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,7 @@ from bnce.corpus.streams import Chunk
 from bnce.kinds.losses import LOSSES
 from bnce.language_model import LanguageModel
 from bnce.losses import hierarchical_softmax
+from bnce.losses.bigram_noise import BigramNoise
 from bnce.machine.world import World
 from bnce.noise import unigram
 from bnce.optimisers import build_optimiser
@@ -38,6 +40,15 @@ def chunk_of(step: int) -> Chunk:
     return Chunk(words[:-1], words[1:])
 
 
+def bigram_noise() -> BigramNoise:
+    """Count the bigrams of some steps."""
+    chunks = [chunk_of(step) for step in range(3)]
+    before, target = (
+        torch.cat([part.flatten() for part in parts]) for parts in zip(*map(astuple, chunks), strict=True)
+    )
+    return BigramNoise(counts(), before.numpy(), target.numpy())
+
+
 def train(
     world: World,
     *,
@@ -52,6 +63,7 @@ def train(
     body: str = "relu-lstm",
     num_layers: int = 1,
     replacement: bool = True,
+    bigrams: bool = False,
 ) -> dict[str, Tensor]:
     """Train as one of the processes, in float64 on a CPU and in float32 on a GPU; give what all of them keep."""
     torch.manual_seed(7)
@@ -62,7 +74,7 @@ def train(
             name=body, embedding_size=6, hidden_size=7, bottleneck_size=5, num_layers=num_layers, dropout=dropout
         ),
         LossConfig(name=loss, num_noise=num_noise, replacement=replacement),
-        unigram(counts()),
+        bigram_noise() if bigrams else unigram(counts()),
     ).to(device, torch.float64 if device == "cpu" else torch.float32)
     num_groups = G // world.size
     tables = WorkingTables(

@@ -54,7 +54,8 @@ OTHER_BODIES = [
     for body in ("transformer", "relu-lstm")
 ]
 DISTINCT = {"loss": "sampled-softmax", "optimiser": "sgd", "sharded": True, "in_order": True, "replacement": False}
-CASES = [*(EVERY if os.environ.get("BNCE_EVERY_CASE") else SOME), *OTHER_BODIES, DISTINCT]
+BIGRAMS = {"loss": "nce", "optimiser": "rowwise", "sharded": True, "in_order": True, "bigrams": True}
+CASES = [*(EVERY if os.environ.get("BNCE_EVERY_CASE") else SOME), *OTHER_BODIES, DISTINCT, BIGRAMS]
 
 
 def scores_all_words(loss: str) -> bool:

@@ -253,7 +253,7 @@ def test_what_broke_a_run_off_is_in_its_summary(
 def test_what_fails_at_its_start_leaves_its_place_free(
     place: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
     for broken in ("bnce.training.trainer.build_model", "bnce.runs.directory.RunDirectory.write_json"):

@@ -34,8 +34,15 @@ def self_normalised_softmax(batch: OutputBatch) -> Tensor:
 
 def nce(batch: OutputBatch) -> Tensor:
     """Eq. (5) with K words of its own for each position."""
-    drawn_TBK = batch.noise.sample((*batch.target_TB.shape, batch.num_noise)).cpu()
-    return _over_steps(batch, reference.sampled_nce_loss, drawn_TBK)
+    if not batch.noise.follows:
+        drawn_TBK = batch.noise.sample((*batch.target_TB.shape, batch.num_noise)).cpu()
+        return _over_steps(batch, reference.sampled_nce_loss, drawn_TBK)
+    assert batch.before_TB is not None
+    hidden_TBD, target_TB, weight_VD, bias_V = _on_cpu(batch)
+    drawn_TBK = batch.noise.sample_after(batch.before_TB, batch.num_noise).cpu()
+    all_TBV = torch.arange(len(bias_V), device=batch.before_TB.device).expand(*target_TB.shape, -1)
+    probs_TBV = batch.noise.log_prob_after(batch.before_TB, all_TBV).cpu().double().exp()
+    return _over_positions(hidden_TBD, target_TB, weight_VD, bias_V, drawn_TBK, probs_TBV, batch.log_z)
 
 
 def shared_nce(batch: OutputBatch) -> Tensor:
@@ -139,6 +146,31 @@ def _over_steps(batch: OutputBatch, loss: Callable[..., Tensor], drawn_T: Tensor
     losses = [
         loss(hidden_BD, weight_VD, bias_V, target_B, drawn, probs_V, log_z)
         for hidden_BD, target_B, drawn in zip(hidden_TBD, target_TB, drawn_T, strict=True)
+    ]
+    return torch.stack(losses).sum()
+
+
+def _over_positions(
+    hidden_TBD: Tensor,
+    target_TB: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor,
+    drawn_TBK: Tensor,
+    probs_TBV: Tensor,
+    log_z: Tensor,
+) -> Tensor:
+    losses = [
+        reference.sampled_nce_loss(
+            hidden_TBD[t, b, None],
+            weight_VD,
+            bias_V,
+            target_TB[t, b, None],
+            drawn_TBK[t, b, None],
+            probs_TBV[t, b],
+            log_z,
+        )
+        for t in range(len(target_TB))
+        for b in range(target_TB.shape[1])
     ]
     return torch.stack(losses).sum()
 

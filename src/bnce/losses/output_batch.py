@@ -35,6 +35,7 @@ class OutputBatch:
     wrong: WrongTargets | None = None  # where kernels say what is wrong with targets
     ignore_index: int = NO_INDEX  # the target of further positions that do not count
     penalty: float = 0.0  # λ of the losses that penalise: on how far ln Z(context), or its estimate, is from ln Z
+    before_TB: Tensor | None = None  # the word before each target, where the noise depends on it
     tries: Tries | None = None  # how different words are drawn; None: with replacement
     remove_hits: bool = True  # whether sampled softmax leaves out drawn words that are a position's own target
     softmax: str = "fused"  # in which form the softmax is computed, where that is the loss

@@ -2,7 +2,7 @@
 
 Both classify a position's own target against K words drawn from p_n (Eqs. (3) to (5) of Oualil & Klakow, 2017):
 
-    s    = h·w + c − ln Z − ln(K · p_n(w))
+    s    = h·w + c − ln Z − ln(K · p_n(w))                    NCE may draw from p_n(w | word before) (`bigram_noise.py`)
     J    = softplus(−s_target) + Σ_k softplus(s_k)
 
 Legend: T time steps, B streams, K noise words, D hidden.
@@ -28,13 +28,14 @@ def nce(batch: OutputBatch) -> Tensor:
 
 def nce_each(batch: OutputBatch) -> Tensor:
     """Compute the NCE loss of every position (T, B)."""
-    T, B = batch.target_TB.shape
-    noise_TBK = batch.noise.sample((T, B, _num_noise(batch, "NCE")))
+    before_TB = _words_before(batch)
+    noise_TBK = batch.noise.sample_after(before_TB, _num_noise(batch, "NCE"))
     # Target and noise are read together: one gather from a table gives one gradient.
     word_TBM = torch.cat([batch.target_TB.unsqueeze(2), noise_TBK], dim=2)
     weight_TBMD, bias_TBM = batch.output_rows(word_TBM)
     product_TBM = torch.matmul(weight_TBMD, batch.hidden_TBD.unsqueeze(3)).squeeze(3)
-    score_TBM = at_least_float32(product_TBM) + at_least_float32(bias_TBM) - _log_expected(batch, word_TBM)
+    log_expected_TBM = _log_expected(batch, batch.noise.log_prob_after(before_TB, word_TBM))
+    score_TBM = at_least_float32(product_TBM) + at_least_float32(bias_TBM) - log_expected_TBM
     return _loss(batch, score_TBM[:, :, 0], score_TBM[:, :, 1:])
 
 
@@ -49,7 +50,7 @@ def shared_nce_each(batch: OutputBatch) -> Tensor:
     noise_TK = batch.noise.sample((T, _num_noise(batch, "S-NCE")))
     word_TM = torch.cat([batch.target_TB, noise_TK], dim=1)
     weight_TMD, bias_TM = batch.output_rows(word_TM)
-    offset_TM = at_least_float32(bias_TM) - _log_expected(batch, word_TM)
+    offset_TM = at_least_float32(bias_TM) - _log_expected(batch, batch.noise.log_prob(word_TM))
     target_product_TB = (batch.hidden_TBD.to(weight_TMD.dtype) * weight_TMD[:, :B]).sum(2)
     noise_product_TBK = torch.matmul(batch.hidden_TBD, weight_TMD[:, B:].transpose(1, 2))
     return _loss(
@@ -64,9 +65,21 @@ def _loss(batch: OutputBatch, target_score_TB: Tensor, noise_score_TBK: Tensor) 
     return loss_TB if batch.valid_TB is None else torch.where(batch.valid_TB, loss_TB, 0.0)
 
 
-def _log_expected(batch: OutputBatch, words: Tensor) -> Tensor:
+def _log_expected(batch: OutputBatch, log_noise: Tensor) -> Tensor:
     """Compute ln(Z · K · p_n(w)): a word whose raw score is above it looks more like data than noise."""
-    return batch.noise.log_prob(words) + math.log(batch.num_noise) + batch.log_z
+    return log_noise + math.log(batch.num_noise) + batch.log_z
+
+
+def _words_before(batch: OutputBatch) -> Tensor:
+    """Give the word before each target (T, B), or anything of that shape where the noise does not depend on it."""
+    if not batch.noise.follows:
+        return batch.target_TB
+    if batch.before_TB is None:
+        raise UserError(
+            "Bigram noise depends on the word before each target, but these words were not given: use "
+            "layer.loss_sum(hidden, targets, before=words)."
+        )
+    return batch.before_TB
 
 
 def _num_noise(batch: OutputBatch, name: str) -> int:

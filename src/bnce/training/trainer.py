@@ -63,12 +63,13 @@ class Trainer:
         self.config = run.config
         training = self.config.training
         torch.manual_seed(training.seed)
-        self.network = Network(build_model(run), self.config, device, self.world)
+        text = training_streams(training, corpus)
+        model = build_model(run, text=text.ids[: text.num_tokens])
+        self.network = Network(model, self.config, device, self.world)
         self.model, self.optimiser, self.training_step = self.network.model, self.network.optimiser, self.network.step
         self.together = Together(self.network, device, self.world)
-        train_ids = training_streams(training, corpus).ids
         self.streams = open_streams(
-            train_ids,
+            text.ids,
             training.groups * training.batch_size,
             training.num_steps,
             self.model.num_context,
