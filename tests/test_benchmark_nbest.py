@@ -18,7 +18,8 @@ from benchmarks.nbest_lists import (
     write_lists,
 )
 from bnce.corpus.vocabulary import SPECIALS, Vocabulary
-from bnce.rescoring.nbest import read_nbest, read_references
+from bnce.rescoring.nbest import read_nbest
+from bnce.rescoring.references import read_references
 from bnce.scoring.ngram import open_ngram
 
 WORDS = [
@@ -100,5 +101,5 @@ def test_lists_are_read_back(tmp_path: Path) -> None:
     nbest = read_nbest(names["nbest"], am_scores=names["am"], lm_scores=names["lm"], costs=True)
     assert [utterance.name for utterance in nbest.utterances] == ["dev-001", "dev-002", "dev-003"]
     assert nbest.utterances[2].texts == [" ".join(one.words) for one in lists[2]]
-    assert nbest.utterances[2].am == pytest.approx([-one.am_cost for one in lists[2]], abs=1e-3)
+    assert nbest.utterances[2].scores["am"] == pytest.approx([-one.am_cost for one in lists[2]], abs=1e-3)
     assert read_references(names["ref"], nbest.utterances) == [" ".join(sentence)] * 3

@@ -17,7 +17,8 @@ from bnce.export.to_safetensors import export_rows
 from bnce.lexicon.change_words import change_words
 from bnce.report.comparison import compare_runs
 from bnce.report.formats import write_files
-from bnce.rescoring.nbest import read_nbest, read_references
+from bnce.rescoring.nbest import read_nbest
+from bnce.rescoring.references import read_references
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import save_weights
 from bnce.runs.unknown_words import UnknownWords

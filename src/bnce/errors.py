@@ -84,6 +84,7 @@ _OPTIONS = {
     "num_threads": "--threads",
     "num_workers": "--workers",
     "pieces_file": "--pieces",
+    "score_files": "--scores",
     "settings": "--set",
     "source": "--from",
     "vocabulary_file": "--vocab",

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from bnce.kinds.nbest_formats import NBEST_FORMATS
 from bnce.scoring.run_model import load_run
+from tests.rescoring.made_lists import LISTS, NO_REFERENCES, WRITERS
 
 from .conftest import Command
 
@@ -265,3 +267,29 @@ def test_carried_over_in_order(bnce: Command, refused: Refused, trained: Path, t
     for option in (["--documents", "blank"], ["--carry-from", "first"]):
         assert "give --carry, too" in refused("rescore", trained, nbest, *option)
     assert "not a regular expression" in refused("rescore", trained, nbest, "--carry", "--documents", "(")
+
+
+@pytest.mark.parametrize("form", ["kaldi", "jsonl", "tsv", "nemo", "espnet", "trn", "k2"])
+def test_every_format_is_recognised_and_told(bnce: Command, trained: Path, tmp_path: Path, form: str) -> None:
+    arguments = WRITERS[form](tmp_path, LISTS)
+    nbest = arguments.pop("path")
+    options = [part for name, value in arguments.items() for part in (f"--{name.replace('_', '-')}", value)]
+    outcome = bnce("rescore", trained, nbest, *options, "--lm-weight", 0)
+    assert outcome.stdout == "spk-a the cat sat\nb ünïcode 日本\nc_3 o'clock\n"
+    assert f"was read as {NBEST_FORMATS.find(form).shown}: 3 utterances, 7 hypotheses, with" in outcome.stderr
+    found = bnce("rescore", trained, nbest, *options, "--lm-weight", 0, "--json").json
+    assert found["format"] == form
+    # References that a list has are used, though nobody asked.
+    assert ("before" in found) is (form not in NO_REFERENCES)
+    if "before" in found:
+        assert found["before"]["wer"] == pytest.approx(3 / 6)
+
+
+def test_output_in_other_formats(bnce: Command, refused: Refused, trained: Path, lists: Path) -> None:
+    options = [trained, lists / "nbest", "--lm-weight", 0]
+    assert bnce("rescore", *options, "--out-format", "trn").stdout == "ba be bi (x)\nxyzzy fu (y)\n"
+    bnce("rescore", *options, "--out", lists / "out.jsonl")
+    assert bnce("rescore", trained, lists / "out.jsonl", "--lm-weight", 0).stdout == "x ba be bi\ny xyzzy fu\n"
+    assert "Unknown value of --out-format 'ctm'" in refused("rescore", *options, "--out-format", "ctm")
+    assert "--scores is 'dec': give NAME=FILE" in refused("rescore", *options, "--scores", "dec")
+    assert "--manifest is for NeMo beams" in refused("rescore", *options, "--manifest", lists / "am")

@@ -18,7 +18,7 @@ def make_judge(num_wrong: int, num_utterances: int = U) -> Judge:
     """Make two hypotheses of ten words for each utterance: the first has an error in some utterances."""
     right, wrong = " ".join("abcdefghij"), " ".join("abcdefghix")
     lists = [Utterance(str(one), [wrong if one < num_wrong else right, right]) for one in range(num_utterances)]
-    return Judge(NBest(lists, False, False), [right] * num_utterances)
+    return Judge(NBest(lists), [right] * num_utterances)
 
 
 def test_intervals_are_those_of_the_binomial() -> None:
@@ -51,9 +51,7 @@ def test_the_difference_is_paired() -> None:
 
 @pytest.mark.parametrize("references", [["", ""], ["a", ""], ["a"]])
 def test_without_two_utterances_there_is_no_interval(references: list[str]) -> None:
-    judge = Judge(
-        NBest([Utterance(str(one), ["a b", "a"]) for one in range(len(references))], False, False), references
-    )
+    judge = Judge(NBest([Utterance(str(one), ["a b", "a"]) for one in range(len(references))]), references)
     compared = compare(judge, judge.first_U)
     assert compared.intervals == {}
     assert compared.to_dict()["before"]["interval"] is None
@@ -62,5 +60,5 @@ def test_without_two_utterances_there_is_no_interval(references: list[str]) -> N
 
 
 def test_draws_without_words_are_left_out() -> None:
-    judge = Judge(NBest([Utterance(str(one), ["a"]) for one in range(4)], False, False), ["a", "b", "", ""])
+    judge = Judge(NBest([Utterance(str(one), ["a"]) for one in range(4)]), ["a", "b", "", ""])
     assert compare(judge, judge.first_U).intervals["after"].high > 1

@@ -34,11 +34,10 @@ TEXTS = [
 AM = [[0.0, 1.0, -1.0], [0.0, 0.5], [0.0], [0.0, 0.0, 0.0], [1.0, 2.0]]
 LISTS = NBest(
     [
-        Utterance(name, texts, am, after_blank=name == "t-9-01")
+        Utterance(name, texts, {"am": am}, after_blank=name == "t-9-01")
         for name, texts, am in zip(NAMES, TEXTS, AM, strict=True)
     ],
-    True,
-    False,
+    ("am",),
 )
 WEIGHTS = Weights(lm_weight=0.3)
 
@@ -145,7 +144,9 @@ def test_from_python_an_utterance_at_a_time() -> None:
     expected = score_in_order(model, LISTS, Weights(lm_weight=0.3))
     state, found = model.start(), []
     for utterance in LISTS.utterances:
-        rescored = model.rescore(list(zip(utterance.texts, utterance.am, strict=True)), lm_weight=0.3, after=state)
+        rescored = model.rescore(
+            list(zip(utterance.texts, utterance.scores["am"], strict=True)), lm_weight=0.3, after=state
+        )
         found += [one.log_prob for one in sorted(rescored, key=lambda one: one.place)]
         state = model.read(state, rescored[0].text)
     np.testing.assert_allclose(found, expected.lm_N, atol=1e-5)

@@ -19,13 +19,14 @@ WORDS = [*SPECIALS, *(f"w{number}" for number in range(2, VOCAB_SIZE))]
 LISTS = NBest(
     [
         Utterance(
-            "a", ["w3 w4 w5", "w3 w4", "w3 zebra w5 yak", ""], [-1.0, -2.0, -3.0, -4.0], [-5.0, -6.0, -7.0, -8.0]
+            "a",
+            ["w3 w4 w5", "w3 w4", "w3 zebra w5 yak", ""],
+            {"am": [-1.0, -2.0, -3.0, -4.0], "old_lm": [-5.0, -6.0, -7.0, -8.0]},
         ),
-        Utterance("b", ["w9"], [-1.0], [-1.0]),
-        Utterance("c", ["w3 w4 w6", "w3 w4 w6"], [0.0, 0.0], [0.0, 0.0]),
+        Utterance("b", ["w9"], {"am": [-1.0], "old_lm": [-1.0]}),
+        Utterance("c", ["w3 w4 w6", "w3 w4 w6"], {"am": [0.0, 0.0], "old_lm": [0.0, 0.0]}),
     ],
-    True,
-    True,
+    ("am", "old_lm"),
 )
 
 
@@ -76,7 +77,7 @@ def test_rows_have_all_scores_the_best_first() -> None:
         "utt": "a", "place": 3, "total": 3.0, "am": -3.0, "old_lm": -7.0, "ln_prob": 0, "num_words": 4, "num_oov": 2,
         "hypothesis": "w3 zebra w5 yak",
     }  # fmt: skip
-    bare = score_nbest(make_model(), NBest([Utterance("a", ["w3"])], False, False))
+    bare = score_nbest(make_model(), NBest([Utterance("a", ["w3"])]))
     (row,) = bare.rows(Weights())
     assert (row["am"], row["old_lm"]) == (None, None)
     assert row["total"] == row["ln_prob"]

@@ -21,7 +21,8 @@ def made_up(truth: Weights, seed: int = 1, has_am: bool = True, has_old_lm: bool
     am_N, old_lm_N, lm_N = (generator.normal(size=U * H) * scale for scale in (10.0, 5.0, 5.0))
     num_words_N = generator.integers(3, 12, U * H).astype(float)
     num_oov_N = generator.integers(0, 3, U * H).astype(float)
-    nbest = NBest([Utterance(str(number), ["x"] * H) for number in range(U)], has_am, has_old_lm)
+    names = tuple(name for name, has in (("am", has_am), ("old_lm", has_old_lm)) if has)
+    nbest = NBest([Utterance(str(number), ["x"] * H) for number in range(U)], names)
     none = np.zeros(U * H)
     scores = Scores(nbest, am_N if has_am else none, old_lm_N if has_old_lm else none, lm_N, num_words_N, num_oov_N)
     rank_UH = np.argsort(np.argsort(-scores.total(truth).reshape(U, H), axis=1), axis=1)
@@ -75,7 +76,7 @@ def test_where_nothing_helps_the_first_best_stays() -> None:
 
 def listed(num_better: int, num_worse: int) -> tuple[Scores, np.ndarray]:
     """Let the second of each list be the model's choice: right in some utterances, wrong in others, else the same."""
-    pairs = NBest([Utterance(str(number), ["x", "y"]) for number in range(U)], True, False)
+    pairs = NBest([Utterance(str(number), ["x", "y"]) for number in range(U)], ("am",))
     none = np.zeros(2 * U)
     errors_UH = np.ones((U, 2), dtype=np.int64)
     errors_UH[:num_better, 1] = 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from bnce.cli.conditions import TokenisedOption, read_as, warn_of_tokenised
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr
 from bnce.cli.options import DeviceOption, ModelArgument, ModeOption, is_normalised
 from bnce.errors import UserError
+from bnce.kinds.nbest_formats import NBEST_FORMATS
 
 if TYPE_CHECKING:
     from bnce.rescoring.rescore import Scores
@@ -31,11 +33,16 @@ def _weight(text: str, default: str = "0") -> Any:
 
 def rescore(
     run: ModelArgument,
-    nbest: Annotated[str, typer.Argument(metavar="NBEST", help="N-best lists; - for standard input.")],
+    nbest: Annotated[
+        str,
+        typer.Argument(metavar="NBEST", help="N-best lists: a file, a directory (ESPnet), or - for standard input."),
+    ],
     form: Annotated[
         str,
         typer.Option(
-            "--format", metavar="NAME", help="Format of NBEST: kaldi, jsonl or tsv; auto decides by the file extension."
+            "--format",
+            metavar="NAME",
+            help=f"Format of NBEST: {', '.join(NBEST_FORMATS.names)}; auto decides by the name and the first lines.",
         ),
     ] = "auto",
     keys: Annotated[
@@ -51,6 +58,19 @@ def rescore(
     lm_scores: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Scores of the old language model for Kaldi text: 'key score' lines."),
+    ] = None,
+    score_files: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--scores", metavar="NAME=FILE", help="Any other score for Kaldi text: 'key score' lines. Can be repeated."
+        ),
+    ] = None,
+    manifest: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Manifest of NeMo beams, with the names and references of the utterances."),
+    ] = None,
+    beam_size: Annotated[
+        int | None, typer.Option(metavar="N", help="Hypotheses per utterance of NeMo beams, if all have as many.")
     ] = None,
     costs: Annotated[bool, typer.Option("--costs", help="Scores are costs, as in Kaldi: lower is better.")] = (False),
     am_weight: Annotated[float | None, _weight("Weight of the acoustic score.", "1")] = None,
@@ -89,12 +109,25 @@ def rescore(
     ] = None,
     refs: Annotated[
         str | None,
-        typer.Option(metavar="REFS", help="Print word error rates against these references: 'utt words…' lines."),
+        typer.Option(
+            metavar="REFS",
+            help="Print word error rates against these references: 'utt words…' lines, a .trn file or JSON lines.",
+            show_default="those in NBEST, if it has some",
+        ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write the best hypotheses to FILE.", show_default="standard output"),
     ] = None,
+    out_form: Annotated[
+        str,
+        typer.Option(
+            "--out-format",
+            metavar="NAME",
+            help="Format of the output: kaldi, trn, or jsonl (all hypotheses with all scores); auto decides by the "
+            "file extension of --out.",
+        ),
+    ] = "auto",
     full: Annotated[
         Path | None,
         typer.Option(
@@ -162,9 +195,11 @@ def rescore(
     from bnce.rescoring.comparison import compare
     from bnce.rescoring.error_rate import import_jiwer
     from bnce.rescoring.in_order import check_carry_from, find_documents, score_in_order, tune_in_order
-    from bnce.rescoring.nbest import read_nbest, read_references
+    from bnce.rescoring.nbest import read_nbest
+    from bnce.rescoring.references import read_references
     from bnce.rescoring.rescore import Judge, score_nbest
     from bnce.rescoring.tuning import free_weights, tune
+    from bnce.rescoring.writing import check_writable, out_format, written
     from bnce.scoring.loading import load
     from bnce.scoring.weights import FIRST_BEST, NAMES, RANK_WEIGHT, Weights
     from bnce.text.sources import named
@@ -191,8 +226,25 @@ def rescore(
     references = tune_on if refs is None else refs
     if references is not None:
         import_jiwer()
-    lists = read_nbest(nbest, form, keys=keys, am_scores=am_scores, lm_scores=lm_scores, costs=costs)
-    spoken = None if references is None else read_references(references, lists.utterances)
+    lists = read_nbest(
+        nbest,
+        form,
+        keys=keys,
+        am_scores=am_scores,
+        lm_scores=lm_scores,
+        score_files=_named(score_files or [], "--scores", "NAME=FILE"),
+        manifest=manifest,
+        beam_size=beam_size,
+        costs=costs,
+    )
+    written_as = out_format(None if out is None else str(out), out_form)
+    check_writable(lists, written_as)
+    if references is not None:
+        spoken = read_references(references, lists.utterances)
+    elif lists.has_references and find_spec("jiwer") is not None:
+        spoken = [str(utterance.reference) for utterance in lists.utterances]
+    else:
+        spoken = None
     for name, has in (("am_weight", lists.has_am), ("old_lm_weight", lists.has_old_lm)):
         if given.get(name) and not has:
             kind = name.removesuffix("_weight").replace("am", "acoustic").replace("_lm", " language model")
@@ -240,7 +292,7 @@ def rescore(
         weights.write(save_weights)
     if full is not None:
         files.write_text(full, "".join(_full_lines(scores, weights, full.suffix)))
-    best = "".join(f"{name} {text}".rstrip() + "\n" for name, text in scores.best_texts(weights))
+    best = "".join(written(scores, weights, written_as))
     if out is not None:
         files.write_text(out, best)
     elif not as_json:
@@ -261,6 +313,7 @@ def rescore(
             {
                 "run": str(run),
                 "nbest": nbest,
+                "format": lists.form,
                 "mode": mode,
                 "carry": rule if carry else None,
                 "num_documents": num_documents,
@@ -275,6 +328,9 @@ def rescore(
             }
         )
         return
+    stderr.print(f"{named(nbest)} was read as {NBEST_FORMATS.find(lists.form).shown}: {lists.told()}.", markup=False)
+    for sentence in lists.left_out:
+        stderr.print(sentence, markup=False)
     stderr.print(
         f"{len(lists.utterances)} utterances, {lists.num_hypotheses} hypotheses; {_shown(weights)}", markup=False
     )
@@ -304,6 +360,17 @@ def rescore(
         stderr.print("The weights were tuned on these references: measure word error rates on others.", markup=False)
     elif weights_file is not None:
         stderr.print(f"The weights are those of '{weights_file}'.", markup=False)
+
+
+def _named(given: Sequence[str], option: str, metavar: str) -> dict[str, str]:
+    """Read the values of an option that is repeated, each a name and what belongs to it."""
+    found: dict[str, str] = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals or not name.strip() or not value.strip() or name in found:
+            raise UserError(f"{option} is '{one}': give {metavar}, each name once.")
+        found[name] = value
+    return found
 
 
 def _full_lines(scores: Scores, weights: Weights, ending: str) -> Iterator[str]:

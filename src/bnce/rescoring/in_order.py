@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from bnce.errors import UserError, argument, unknown_name
+from bnce.rescoring.formats.source import AM, OLD_LM
 from bnce.rescoring.nbest import NBest, Utterance
 from bnce.rescoring.rescore import BLOCK_HYPOTHESES, Scores, put_together
 from bnce.scoring.model import Model
@@ -125,7 +126,7 @@ def _choose(utterance: Utterance, lm: Sequence[float], num_oov: Sequence[int], w
     if weights is None:
         return 0
     num_words = np.array([count_words(text) for text in utterance.texts])
-    am, old_lm = (np.array(scores) if scores else 0.0 for scores in (utterance.am, utterance.old_lm))
+    am, old_lm = (np.array(utterance.scores.get(name, 0.0)) for name in (AM, OLD_LM))
     log_place = np.log(np.arange(1, len(utterance.texts) + 1))
     return int(np.argmax(weights.total(am, old_lm, np.array(lm), num_words, np.array(num_oov), log_place)))
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce.rescoring.error_rate import Errors, count_errors, sum_errors
+from bnce.rescoring.formats.source import AM, OLD_LM
 from bnce.rescoring.nbest import NBest, Utterance
 from bnce.scoring.model import Model
 from bnce.scoring.prefixes import TREE_SEQUENCES
@@ -116,8 +117,8 @@ def put_together(nbest: NBest, log_probs: Sequence[float], num_oov: Sequence[int
     none = np.zeros(len(log_probs))
     return Scores(
         nbest,
-        am_N=_flat(utterance.am for utterance in utterances) if nbest.has_am else none,
-        old_lm_N=_flat(utterance.old_lm for utterance in utterances) if nbest.has_old_lm else none,
+        am_N=_flat(utterance.scores[AM] for utterance in utterances) if nbest.has_am else none,
+        old_lm_N=_flat(utterance.scores[OLD_LM] for utterance in utterances) if nbest.has_old_lm else none,
         lm_N=np.array(log_probs),
         num_words_N=_flat([count_words(text) for text in utterance.texts] for utterance in utterances),
         num_oov_N=np.array(num_oov, dtype=np.float64),

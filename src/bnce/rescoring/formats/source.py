@@ -1,0 +1,108 @@
+"""What all readers of n-best lists share: a file's lines, numbers that must be finite, and scores by name."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bnce.errors import UserError, shown
+from bnce.text.sources import named, read_lines
+from bnce.text.unpack import PACKED
+
+# The two scores that have options of their own, and the names under which lists have them: the first one counts.
+AM, OLD_LM = "am", "old_lm"
+ROLES: Mapping[str, tuple[str, ...]] = {
+    AM: ("am_score", "ac_score", "acoustic_score", "asr_score", "am", "score"),
+    OLD_LM: ("lm_score", "old_lm_score", "old_lm", "lm"),
+}
+UTTERANCE_NAMES = ("utt", "utt_id", "uttid", "id", "key", "audio_filepath")
+TEXT_NAMES = ("text", "hyp", "hypothesis", "pred_text", "rec_text")
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What a list needs beside its own file; each format takes some."""
+
+    keys: str = "auto"
+    am_scores: str | None = None
+    lm_scores: str | None = None
+    score_files: Mapping[str, str] = field(default_factory=dict)
+    manifest: str | None = None
+    beam_size: int | None = None
+
+
+class Source:
+    """A list before it is read: a file, standard input, or a directory. Its lines are read once."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = os.fspath(path)
+
+    def __str__(self) -> str:
+        return named(self.path)
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether it is a directory."""
+        return os.path.isdir(self.path)
+
+    @functools.cached_property
+    def lines(self) -> list[str]:
+        """All lines."""
+        return list(read_lines(self.path))
+
+    @property
+    def ending(self) -> str:
+        """The ending of the file's name, that of packing aside, in small letters."""
+        stem, ending = os.path.splitext(self.path.lower())
+        return os.path.splitext(stem)[1] if ending in PACKED else ending
+
+    def first_lines(self, most: int = 100) -> list[str]:
+        """Give the first lines that are not blank, by which a format is recognised."""
+        found = []
+        for line in self.lines:
+            if not line.isspace() and line:
+                found.append(line)
+                if len(found) == most:
+                    break
+        return found
+
+    def at(self, line: int) -> str:
+        """Name a line in a message."""
+        return f"{self}, line {line}"
+
+
+def keyed_lines(source: Source) -> Iterator[tuple[int, str, str]]:
+    """Read `key words…` lines with their numbers; blank ones are left out, and a key may stand alone."""
+    for line, text in enumerate(source.lines, 1):
+        if words := text.split():
+            yield line, words[0], " ".join(words[1:])
+
+
+def number(value: Any, where: str) -> float:
+    """Read a score, which must be a finite number."""
+    try:
+        # Python reads 1_000 as a number; no recogniser writes that.
+        odd = isinstance(value, bool) or (isinstance(value, str) and "_" in value)
+        found = math.nan if odd else float(value)
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise UserError(f"{where} has the score {shown(value)}: it must be a finite number.")
+    return found
+
+
+def role_names(names: Sequence[str]) -> dict[str, str]:
+    """Name the scores of a hypothesis: the first of a role's names becomes the role, others keep their own."""
+    found = {}
+    for role, known in ROLES.items():
+        first = next((name for name in known if name in names), None)
+        if first is not None:
+            found[first] = role
+    for name in names:
+        found.setdefault(name, name)
+    return found

@@ -1,0 +1,52 @@
+"""What was said: Kaldi text, SCTK's transcripts, or a manifest of JSON lines; one reference per utterance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bnce.errors import UserError
+from bnce.reading import parse_object
+from bnce.rescoring.formats import json_lines, trn
+from bnce.rescoring.formats.source import UTTERANCE_NAMES, Source, keyed_lines
+from bnce.rescoring.nbest import Utterance
+
+_TEXT_NAMES = (*json_lines.REFERENCE_NAMES, "text")
+
+
+def read_references(path: str | Path, utterances: Sequence[Utterance]) -> list[str]:
+    """Read references and give the utterances' own, in their order; others in the file are left alone."""
+    source = Source(path)
+    references: dict[str, str] = {}
+    for line, key, text in _lines(source):
+        if key in references:
+            raise UserError(f"{source} has '{key}' again on line {line}: give one reference per utterance.")
+        references[key] = text
+    for utterance in utterances:
+        if utterance.name not in references:
+            raise UserError(
+                f"{source} has no reference for '{utterance.name}': give one for every utterance of the list, "
+                "as 'utterance words…' lines."
+            )
+    return [references[utterance.name] for utterance in utterances]
+
+
+def _lines(source: Source) -> Iterator[tuple[int, str, str]]:
+    if source.ending == ".trn" or (not source.ending and trn.recognise(source)):
+        return trn.lines_of(source)
+    return _manifest(source) if json_lines.recognise(source) else keyed_lines(source)
+
+
+def _manifest(source: Source) -> Iterator[tuple[int, str, str]]:
+    for line, text in enumerate(source.lines, 1):
+        if not text.strip():
+            continue
+        try:
+            record = parse_object(text)
+        except ValueError as error:
+            raise UserError(f"{source.at(line)} is not a JSON object ({error}): give one per utterance.") from error
+        name = next((record[name] for name in UTTERANCE_NAMES if name in record), None)
+        reference = next((record[name] for name in _TEXT_NAMES if name in record), None)
+        if not isinstance(name, str | int) or isinstance(name, bool) or not isinstance(reference, str):
+            raise UserError(f"{source.at(line)} has no utterance and reference: give them as 'utt' and 'ref'.")
+        yield line, str(name), " ".join(reference.split())
