@@ -102,6 +102,7 @@ class OutputLayer(nn.Module):
             if learn_log_z:
                 raise UserError(f"learn_log_z is on, but {loss} is exactly normalised and has no Z: leave it out.")
             log_z = 0.0
+            self.structure.sparse = sparse
         if kind.draws == "must" and num_noise < 1:
             raise UserError(
                 f"num_noise is {num_noise}: {loss} draws its noise words, so give 1 or more ({kind.usual_num_noise})."

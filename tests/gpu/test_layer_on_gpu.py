@@ -85,7 +85,41 @@ def test_more_different_targets_than_the_noise_has_are_told() -> None:
     assert layer(hidden, target).isfinite()
 
 
-@pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])
+@pytest.mark.parametrize("loss", ["adaptive-softmax", "hierarchical-softmax"])
+def test_targets_without_room_are_told(loss: str) -> None:
+    layer, (hidden, _) = make(loss), batch()
+    target = V - 1 - torch.arange(T * B, device=GPU).reshape(T, B) % 200  # rare words alone
+    layer.set_form(room=[1] * (2 if loss == "adaptive-softmax" else 1))
+    assert layer(hidden, target).isnan()
+    with pytest.raises(UserError, match=r"more than room says \(1\), so its loss was NaN"):
+        layer.check()
+    assert layer.structure is not None
+    assert layer.structure.places_CV is not None
+    layer.set_form(room=layer.structure.places_CV[:, target.cpu().flatten()].sum(1).tolist())
+    assert layer(hidden, target).isfinite()
+    layer.check()
+
+
+@pytest.mark.parametrize("loss", [kind.name for kind in LOSSES if kind.structure is not None])
+def test_an_exact_layer_agrees_with_the_cpu(loss: str) -> None:
+    layer, (hidden, target) = make(loss), batch()
+    target = target * 13 % V
+    found = []
+    for device in (torch.device("cpu"), GPU):
+        layer.to(device).zero_grad(set_to_none=True)
+        if layer.structure is not None and layer.structure.places_CV is not None:
+            layer.set_form(room=layer.structure.places_CV[:, target.cpu().flatten()].sum(1).tolist())
+        own = hidden.detach().to(device).requires_grad_()
+        loss_value = layer(own, target.to(device))
+        loss_value.backward()
+        grads = [parameter.grad.to_dense().cpu() for parameter in layer.parameters() if parameter.grad is not None]
+        scores = layer.log_probs(own, target.to(device)).detach().cpu(), layer.all_scores(own[0, :5]).detach().cpu()
+        found.append([loss_value.detach().cpu(), own.grad.cpu(), *grads, *scores])  # type: ignore[union-attr]
+    for here, there in zip(*found, strict=True):
+        torch.testing.assert_close(there, here, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["bnce", "chunk-bnce", "adaptive-softmax", "hierarchical-softmax", "class-softmax"])
 def test_a_captured_call_tells_when_it_is_asked(loss: str) -> None:
     layer, (hidden, target) = make(loss), batch()
 

@@ -138,40 +138,30 @@ class HierarchicalSoftmax(Structure):
         host has to wait.
         """
         hidden_ND = hidden_ND.to(weight_RD.dtype)
-        loss_M = self._at_top(hidden_ND, weight_RD, bias_R, word_M, position_M, sparse)
-        loss_M = loss_M if valid_M is None else torch.where(valid_M, loss_M, 0.0)
-        # Below the top: choices of all words end to end, in P places.
+        # Below the top: the choices of all words end to end, in P places.
         length_M = self.length_V[word_M].long()
         length_M = length_M if valid_M is None else torch.where(valid_M, length_M, 0)
-        end_M = length_M.cumsum(0)
-        needed = length_M.sum()
+        end_M, needed = length_M.cumsum(0), length_M.sum()
         size = int(needed) if is_exact else self.find_room(needed.reshape(1), len(word_M))[0]
         place_P = torch.arange(size, device=word_M.device)
         is_there_P = place_P < needed
         owner_P = torch.searchsorted(end_M, place_P, right=True).clamp(max=max(0, len(word_M) - 1))
         begin_M = self.begin_V[word_M] - end_M + length_M
         choice_P = self.below_F[torch.where(is_there_P, begin_M[owner_P] + place_P, len(self.below_F) - 1)].long()
-        position_P = owner_P if position_M is None else position_M[owner_P]
-        row_PD = rows.gather(weight_RD, choice_P >> 1, sparse=sparse)
-        score_P = at_least_float32(hidden_ND.index_select(0, position_P) * row_PD).sum(1)
-        score_P = score_P + rows.gather(bias_R, choice_P >> 1, sparse=sparse)
+        # All rows of the step are read at once, so that a table has one gradient.
+        row_U = torch.cat([torch.arange(self.num_top, device=word_M.device), choice_P >> 1])
+        (weight_HD, weight_PD), (bias_H, bias_P) = (
+            rows.gather(table, row_U, sparse=sparse).split([self.num_top, size]) for table in (weight_RD, bias_R)
+        )
+        loss_M = self._at_top(score_all(hidden_ND, weight_HD, bias_H), word_M, position_M)
+        loss_M = loss_M if valid_M is None else torch.where(valid_M, loss_M, 0.0)
+        hidden_PD = hidden_ND.index_select(0, owner_P if position_M is None else position_M[owner_P])
+        score_P = at_least_float32(hidden_PD * weight_PD).sum(1) + bias_P
         loss_P = torch.where(is_there_P, F.softplus(_against(score_P, choice_P)), 0.0)
-        if is_exact:
-            return loss_M.index_add(0, owner_P, loss_P)
-        return loss_M.index_add(0, owner_P, loss_P) + torch.where(needed > size, torch.nan, 0.0)
+        loss_M = loss_M.index_add(0, owner_P, loss_P)
+        return loss_M if is_exact else loss_M + torch.where(needed > size, torch.nan, 0.0)
 
-    def _at_top(
-        self,
-        hidden_ND: Tensor,
-        weight_RD: Tensor,
-        bias_R: Tensor,
-        word_M: Tensor,
-        position_M: Tensor | None,
-        sparse: bool,
-    ) -> Tensor:
-        top_H = torch.arange(self.num_top, device=word_M.device)
-        weight_HD, bias_H = (rows.gather(table, top_H, sparse=sparse) for table in (weight_RD, bias_R))
-        score_NH = score_all(hidden_ND, weight_HD, bias_H)
+    def _at_top(self, score_NH: Tensor, word_M: Tensor, position_M: Tensor | None) -> Tensor:
         choice_ML = self.top_EL[self.exit_V[word_M].long()].long()
         node_ML = choice_ML.clamp(min=0) >> 1
         score_ML = score_NH.gather(1, node_ML) if position_M is None else score_NH[position_M.unsqueeze(1), node_ML]

@@ -26,6 +26,7 @@ class Structure(nn.Module, ABC):
     """Finds the rows of a word's choices. Made of the counts of words, which are not part of a state_dict."""
 
     num_rows: int  # R
+    sparse = False  # whether gradients of its own tables may be by row
     parts = "part"  # what room is given to
     most_C: Tensor  # places that a step needed in each part that had no room for them
 
