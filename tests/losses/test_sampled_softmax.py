@@ -10,8 +10,8 @@ import torch
 
 from bnce.errors import UserError
 from bnce.losses import OutputBatch, by_equation, drawn_columns
-from bnce.losses.drawn_columns import first_of_each, log_expected
-from bnce.losses.sampled_softmax import sampled_softmax, sampled_softmax_each
+from bnce.losses.drawn_columns import draw_columns, drawn_loss, first_of_each, log_expected
+from bnce.losses.sampled_softmax import sampled_softmax, sampled_softmax_, sampled_softmax_each
 from bnce.noise import log_uniform
 from bnce.output_layer import OutputLayer
 
@@ -118,6 +118,28 @@ def test_samplers_are_for_sampled_softmax() -> None:
         OutputLayer(4, 30, counts, "snce", num_noise=8, replacement=False)
     with pytest.raises(UserError, match=r"sampled-softmax draws its noise words, so give 1 or more \(8192 is usual\)"):
         OutputLayer(4, 30, counts, "sampled-softmax")
+
+
+def test_narrow_products_have_columns_that_tensor_cores_like(make_batch: MakeBatch) -> None:
+    """Five drawn words become eight columns, of which three are no words and have no part in anything."""
+    widths: list[int] = []
+
+    def watched(product_RC: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        widths.append(product_RC.shape[1])
+        return sampled_softmax_(product_RC, *rest, remove_hits=True)
+
+    def results() -> list[torch.Tensor]:
+        batch = make_batch(2, 3, 5)
+        torch.manual_seed(7)
+        loss = drawn_loss(draw_columns(batch, "sampled-softmax", corrects=True), watched)
+        return [loss, *torch.autograd.grad(loss, [batch.hidden_TBD, batch.weight_VD, batch.bias_V])]
+
+    exact = results()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = results()
+    assert widths == [5, 8]
+    for found, expected in zip(rounded, exact, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=2**-7 * float(expected.detach().abs().max()))
 
 
 def test_no_words_are_refused(make_batch: MakeBatch) -> None:

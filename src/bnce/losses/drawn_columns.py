@@ -20,12 +20,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from bnce.errors import UserError
 from bnce.kinds.losses import LOSSES
 from bnce.losses.first_order import first_order_only
 from bnce.losses.output_batch import OutputBatch
+from bnce.losses.softmax import pad_rows
 from bnce.machine.precision import at_least_float32, product_dtype, product_in_float32, sum_dtype, widen
 from bnce.noise import Noise, Tries
 
@@ -138,9 +140,13 @@ class _DrawnLoss(torch.autograd.Function):
         rule: Rule,
         dtype: torch.dtype,
     ) -> Tensor:
-        (N, D), C = hidden_ND.shape, len(word_C)
-        num_rows = max(1, MAX_SCORES.get(hidden_ND.device.type, 2**25) // C)
-        hidden_NE, weight_CE = widen(hidden_ND, 1.0, dtype), widen(weight_CD, 0.0, dtype)
+        (N, D), num_words = hidden_ND.shape, len(word_C)
+        # Of equal size, so that the last is not a small one.
+        num_blocks = max(1, -(-N * num_words // MAX_SCORES.get(hidden_ND.device.type, 2**25)))
+        num_rows = max(1, -(-N // num_blocks))
+        hidden_NE, weight_CE = widen(hidden_ND, 1.0, dtype), widen(pad_rows(weight_CD, dtype), 0.0, dtype)
+        padding = 0, len(weight_CE) - num_words
+        offset_C, word_C = F.pad(offset_C, padding, value=-torch.inf), F.pad(word_C, padding, value=-1)
         loss = torch.zeros((), dtype=sum_dtype(dtype), device=hidden_ND.device)
         hidden_grad_NE, own_grad_N = torch.empty_like(hidden_NE), torch.empty_like(own_N)
         weight_grad_CE = torch.zeros(weight_CE.shape, dtype=sum_dtype(dtype), device=hidden_ND.device)
@@ -155,18 +161,18 @@ class _DrawnLoss(torch.autograd.Function):
                 torch.mm(gradient_RC, weight_CE, out=hidden_grad_NE[block])
                 weight_grad_CE += product_in_float32(gradient_RC.t(), hidden_NE[block])
         ctx.save_for_backward(hidden_grad_NE, weight_grad_CE, own_grad_N)
-        ctx.num_columns, ctx.dtypes = D, (hidden_ND.dtype, weight_CD.dtype)
+        ctx.sizes, ctx.dtypes = (num_words, D), (hidden_ND.dtype, weight_CD.dtype)
         return loss
 
     @staticmethod
     @first_order_only
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         hidden_grad_NE, weight_grad_CE, own_grad_N = ctx.saved_tensors
-        D, (hidden_dtype, weight_dtype) = ctx.num_columns, ctx.dtypes
+        (num_words, D), (hidden_dtype, weight_dtype) = ctx.sizes, ctx.dtypes
         return (
             (hidden_grad_NE[:, :D] * grads[0]).to(hidden_dtype),
-            (weight_grad_CE[:, :D] * grads[0]).to(weight_dtype),
-            weight_grad_CE[:, D] * grads[0],
+            (weight_grad_CE[:num_words, :D] * grads[0]).to(weight_dtype),
+            weight_grad_CE[:num_words, D] * grads[0],
             own_grad_N * grads[0],
             None,
             None,
