@@ -173,6 +173,7 @@ def test_bad_settings_are_told(setting: str, sentence: str) -> None:
         ("training.max_train_tokens=-1", "training.max_train_tokens is -1: it must be at least 0."),
         ("training.max_valid_tokens=-1", "training.max_valid_tokens is -1: it must be at least 0."),
         ("training.seed=-1", "training.seed is -1: it must be at least 0."),
+        ("training.reset_rate=1.5", "training.reset_rate is 1.5: it must be from 0 to 1."),
         ("training.checkpoint_seconds=0", "training.checkpoint_seconds is 0.0: it must be above 0."),
     ],
 )

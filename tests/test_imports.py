@@ -88,6 +88,7 @@ ROOM_ORDERS = {
         "prepare",
         "opening",
         "streams",
+        "resets",
         "audit",
     ],
 }

@@ -206,6 +206,7 @@ class TrainingConfig:
     num_steps: int = 20  # T, time steps of truncated back-propagation
     epochs: int = 20
     max_train_tokens: int = 0  # 0: all of them
+    reset_rate: float = 0.0  # share of sentence ends that a model starts afresh after, as it scores a sentence
     evaluations_per_epoch: int = 1
     max_valid_tokens: int = 0  # 0: all of them
     max_test_tokens: int = 0  # 0: all of them
@@ -227,6 +228,8 @@ class TrainingConfig:
         _among("training.precision", self.precision, PRECISION_NAMES)
         _among("training.tables", self.tables, TABLES_NAMES)
         _among("training.wire", self.wire, WIRE_NAMES)
+        if not 0 <= self.reset_rate <= 1:
+            raise UserError(f"training.reset_rate is {self.reset_rate}: it must be from 0 to 1.")
         if not self.checkpoint_seconds > 0:
             raise UserError(f"training.checkpoint_seconds is {self.checkpoint_seconds}: it must be above 0.")
 

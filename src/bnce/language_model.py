@@ -82,14 +82,17 @@ class LanguageModel(nn.Module):
         """Make the state that a text starts from."""
         return self.body.initial_state(num_streams)
 
-    def forward(self, input_LB: Tensor, state: State) -> tuple[Tensor, State]:
-        """Compute the last hidden layer (T, B, D) and the state after it."""
-        hidden_TBD, state = self.body(rows.gather(self.embedding, input_LB, sparse=self.sparse), state)
+    def forward(self, input_LB: Tensor, state: State, reset_LB: Tensor | None = None) -> tuple[Tensor, State]:
+        """Compute the last hidden layer (T, B, D) and the state after it; at resets a stream's text begins anew."""
+        resets = () if reset_LB is None else (reset_LB,)
+        hidden_TBD, state = self.body(rows.gather(self.embedding, input_LB, sparse=self.sparse), state, *resets)
         return hidden_TBD, state
 
-    def loss_sum(self, input_LB: Tensor, target_TB: Tensor, state: State) -> tuple[Tensor, State]:
+    def loss_sum(
+        self, input_LB: Tensor, target_TB: Tensor, state: State, reset_LB: Tensor | None = None
+    ) -> tuple[Tensor, State]:
         """Sum the training loss over a chunk."""
-        hidden_TBD, state = self(input_LB, state)
+        hidden_TBD, state = self(input_LB, state, reset_LB)
         # A target follows the last of the words that the body sees.
         before_TB = input_LB[self.num_context :] if self.output.noise.follows else None
         return self.output.loss_sum(hidden_TBD, target_TB, before=before_TB), state

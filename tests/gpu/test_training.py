@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from bnce.corpus.resets import Resets
 from bnce.corpus.streams import PrefetchedStreams, Streams, open_streams
 from bnce.kinds.losses import LOSSES
 from bnce.language_model import LanguageModel
@@ -63,6 +64,7 @@ class Training:
         precision: str,
         deterministic: bool = False,
         optimiser: str = "rowwise",
+        reset_rate: float = 0.0,
     ) -> None:
         sizes = ["model.embedding_size=24", "model.hidden_size=40", "model.bottleneck_size=32"]
         rates = [f"optimiser.learning_rate={RATES[optimiser]}", "optimiser.body_learning_rate=0.001"]
@@ -80,6 +82,7 @@ class Training:
         self.optimiser = build_optimiser(self.model, config.optimiser, deterministic=deterministic)
         self.step = TrainingStep(self.model, self.optimiser, B, T, gradient="tokens", precision=precision)
         self.streams = open_streams(ids, B, T, self.model.num_context, device)
+        self.resets = Resets(self.streams, reset_rate, seed=1) if reset_rate else None
         structure = self.model.output.structure
         if structure is not None and structure.places_CV is not None:
             self.model.output.set_form(room=self.streams.max_places(structure.places_CV))
@@ -95,7 +98,10 @@ class Training:
             index = self.num_steps % len(self.streams)
             if index == 0:
                 self.step.reset_state()
-            self.step(self.streams.chunk(index), 1.0)
+            chunk = self.streams.chunk(index)
+            if self.resets is not None:
+                chunk = self.resets.choose(chunk, index, self.num_steps // len(self.streams))
+            self.step(chunk, 1.0)
             self.num_steps += 1
         return float(self.step.loss_total) / (self.num_steps * B * T)
 
@@ -118,6 +124,37 @@ def test_agrees_with_the_cpu_within_the_error_of_bf16(model: str, loss: str, opt
         assert distance(fast.parameters(), exact.parameters()) / path <= allowed
     tolerance = 2 * abs(rounded_loss - exact_loss) + (0.02 if draws else 2e-3)
     assert abs(fast_loss - exact_loss) <= tolerance
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("model", ["relu-lstm", "rnn", "ffnn", "transformer"])
+def test_resets_agree_with_the_cpu(model: str, precision: str) -> None:
+    """In the captured step, with the kernels (bf16) and without: the same model but for rounding."""
+    exact = Training(model, "chunk-bnce", CPU, "float32", reset_rate=0.5)
+    exact_loss = exact.run(100)
+    path = distance(exact.parameters(), exact.start)
+    rounded, fast = (Training(model, "chunk-bnce", device, precision, reset_rate=0.5) for device in (CPU, GPU))
+    rounded_loss, fast_loss = rounded.run(100), fast.run(100)
+    assert fast.step._graph is not None
+    allowed = 2 * distance(rounded.parameters(), exact.parameters()) / path + 0.01
+    assert distance(fast.parameters(), exact.parameters()) / path <= allowed
+    assert abs(fast_loss - exact_loss) <= 2 * abs(rounded_loss - exact_loss) + 2e-3
+    without = Training(model, "chunk-bnce", CPU, "float32")
+    without.run(100)
+    assert distance(without.parameters(), exact.parameters()) / path > allowed, "resets do matter"
+
+
+@pytest.mark.parametrize("num_context", [0, 3])
+def test_resets_are_the_same_on_every_device(num_context: int) -> None:
+    ids = markov_text()
+    read = [Streams(ids, B, T, num_context), open_streams(ids, B, T, num_context, GPU)]
+    read.append(PrefetchedStreams(ids, B, T, num_context))
+    resets = [Resets(streams, 0.3, seed=2) for streams in read]
+    for index in range(NUM_CHUNKS):
+        chunks = [one.choose(streams.chunk(index), index, 1) for one, streams in zip(resets, read, strict=True)]
+        found = [chunk.reset_LB.cpu() for chunk in chunks if chunk.reset_LB is not None]
+        assert torch.equal(found[0], found[1])
+        assert torch.equal(found[0], found[2])
 
 
 @pytest.mark.parametrize(("model", "loss", "optimiser"), CONDITIONS)

@@ -57,20 +57,24 @@ def test_last_state_carries_no_gradient(device: torch.device) -> None:
     assert not after.requires_grad
 
 
+@pytest.mark.parametrize("has_resets", [False, True])
 @pytest.mark.parametrize("name", ["rnn", "lstm", "relu-lstm"])
 def test_two_layers_equal_the_plain_ones(
-    name: str, device: torch.device, no_worse: Check, monkeypatch: pytest.MonkeyPatch
+    name: str, has_resets: bool, device: torch.device, no_worse: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Columns of zeros that one layer leaves behind are none of the next one's input."""
     body = build_body(ModelConfig(name, E, H, 5, num_layers=2)).to(device)
     inputs, state = torch.randn(T, B, E, device=device), body.initial_state(B)
     state = tuple(torch.randn_like(part) for part in state)
     grad = torch.randn(T, B, body.output_size, device=device)
+    # By step: the chunk's first, two neighbours, the last; one stream has none.
+    reset_TB = torch.tensor([[1, 0, 0, 1, 0], [0, 1, 0, 1, 0], [0, 1, 0, 0, 0], [0, 0, 0, 1, 1]], device=device).bool()
+    resets = (reset_TB,) if has_resets else ()
 
     def run(dtype: torch.dtype) -> list[Tensor]:
         body.to(dtype)
         given = inputs.to(dtype).requires_grad_()
-        output, after = body(given, tuple(part.to(dtype) for part in state))
+        output, after = body(given, tuple(part.to(dtype) for part in state), *resets)
         return [output, *after, *torch.autograd.grad(output, [given, *body.parameters()], grad.to(dtype))]
 
     plain, exact = run(torch.float32), run(torch.float64)
@@ -79,3 +83,22 @@ def test_two_layers_equal_the_plain_ones(
     for fast_part, plain_part, exact_part in zip(run(torch.float32), plain, exact, strict=True):
         assert fast_part.shape == plain_part.shape
         no_worse(fast_part, plain_part, exact_part)
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM])
+def test_resets_in_bf16_forget_all_before_them(kind: type[nn.RNN] | type[nn.LSTM], device: torch.device) -> None:
+    """To the bit: a stream that is reset goes on as one that begins there, and has its gradients."""
+    cell, dtype = kind(E, H).to(device), torch.bfloat16
+    run = recurrence.lstm if isinstance(cell, nn.LSTM) else recurrence.rnn
+    inputs = torch.randn(T, B, E, device=device, requires_grad=True)
+    num_parts = 2 if isinstance(cell, nn.LSTM) else 1
+    before, zeros = ([make(B, H, device=device) for _ in range(num_parts)] for make in (torch.randn, torch.zeros))
+    reset_TB = torch.zeros(T, B, dtype=torch.bool, device=device)
+    reset_TB[2] = True
+    wide, *last = run(inputs, *before, cell.all_weights[0], dtype, reset_TB)
+    fresh, *fresh_last = run(inputs[2:], *zeros, cell.all_weights[0], dtype, torch.zeros_like(reset_TB[2:]))
+    assert torch.equal(wide[2:], fresh)
+    assert all(torch.equal(part, expected) for part, expected in zip(last, fresh_last, strict=True))
+    (found,) = torch.autograd.grad(wide[2:].float().square().sum(), inputs)
+    (expected,) = torch.autograd.grad(fresh.float().square().sum(), inputs)
+    assert torch.equal(found, expected)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import astuple
 
 import torch
 import torch.distributed as dist
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig
 from bnce.corpus.streams import Chunk
+from bnce.corpus.vocabulary import END
 from bnce.kinds.losses import LOSSES
 from bnce.language_model import LanguageModel
 from bnce.losses import hierarchical_softmax
@@ -43,10 +43,16 @@ def chunk_of(step: int) -> Chunk:
 def bigram_noise() -> BigramNoise:
     """Count the bigrams of some steps."""
     chunks = [chunk_of(step) for step in range(3)]
-    before, target = (
-        torch.cat([part.flatten() for part in parts]) for parts in zip(*map(astuple, chunks), strict=True)
-    )
+    before = torch.cat([chunk.input_LB.flatten() for chunk in chunks])
+    target = torch.cat([chunk.target_TB.flatten() for chunk in chunks])
     return BigramNoise(counts(), before.numpy(), target.numpy())
+
+
+def with_resets(chunk: Chunk) -> Chunk:
+    """Begin a text anew at every other `</s>` or so."""
+    num_rows, num_streams = chunk.input_LB.shape
+    is_odd = (torch.arange(num_rows).unsqueeze(1) + torch.arange(num_streams)) % 2 == 1
+    return Chunk(chunk.input_LB, chunk.target_TB, is_odd & (chunk.input_LB == END))
 
 
 def train(
@@ -64,6 +70,7 @@ def train(
     num_layers: int = 1,
     replacement: bool = True,
     bigrams: bool = False,
+    resets: bool = False,
 ) -> dict[str, Tensor]:
     """Train as one of the processes, in float64 on a CPU and in float32 on a GPU; give what all of them keep."""
     torch.manual_seed(7)
@@ -86,9 +93,8 @@ def train(
     stepper = build_optimiser(model, config, tables=tables)
     step = TrainingStep(model, stepper, B, T, gradient="tokens", precision="float32", tables=tables, total_groups=G)
     for number in range(num_steps):
-        whole = chunk_of(number)
-        columns = slice(world.rank * num_groups * B, (world.rank + 1) * num_groups * B)
-        step(Chunk(whole.input_LB[:, columns], whole.target_TB[:, columns]), 1.0, number=number)
+        whole = with_resets(chunk_of(number)) if resets else chunk_of(number)
+        step(whole.divide(world.size)[world.rank], 1.0, number=number)
         assert step.starts_up or (step._graph is not None) == (device != "cpu" and world.can_be_captured)
         assert int(tables.traffic.most_rows) <= tables.traffic.capacity
     return result_of(tables, stepper.body.flat, step, world)

@@ -53,13 +53,23 @@ OTHER_BODIES = [
     }
     for body in ("transformer", "relu-lstm")
 ]
+RESETS = [
+    {"loss": loss, "optimiser": "rowwise", "sharded": sharded, "in_order": True, "body": body, "resets": True}
+    for loss, body, sharded in (("bnce", "lstm", True), ("softmax", "ffnn", False), ("chunk-bnce", "transformer", True))
+]
 DISTINCT = {"loss": "sampled-softmax", "optimiser": "sgd", "sharded": True, "in_order": True, "replacement": False}
 BIGRAMS = {"loss": "nce", "optimiser": "rowwise", "sharded": True, "in_order": True, "bigrams": True}
-CASES = [*(EVERY if os.environ.get("BNCE_EVERY_CASE") else SOME), *OTHER_BODIES, DISTINCT, BIGRAMS]
+CASES = [*(EVERY if os.environ.get("BNCE_EVERY_CASE") else SOME), *OTHER_BODIES, *RESETS, DISTINCT, BIGRAMS]
 
 
 def scores_all_words(loss: str) -> bool:
     return bnce.LOSSES.find(loss).scores_all_words
+
+
+def test_resets_do_matter() -> None:
+    case = RESETS[0] | {"sharded": False}
+    with_them, without = train(World(), **case), train(World(), **(case | {"resets": False}))
+    assert not torch.equal(with_them["body"], without["body"])
 
 
 @pytest.fixture(scope="module")

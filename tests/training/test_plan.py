@@ -7,13 +7,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from small_corpus import Watcher, small_config, small_corpus
+from small_corpus import Watcher, small_config, small_corpus, write_corpus
 
 from bnce.api import train
 from bnce.corpus.store import Corpus
 from bnce.errors import UserError
+from bnce.kinds.bodies import BODIES
 from bnce.training.plan import advise_noise, choose_recipe, create_run
 from bnce.training.run import run_training
 
@@ -51,6 +53,21 @@ class TestRefusals:
         with pytest.raises(UserError, match=f"learn_log_z is on, but the loss {loss} has no constant Z: leave it out"):
             create_run(place / "run", config, corpus)
         assert list(place.iterdir()) == []
+
+    def test_resets_in_a_text_without_sentence_ends(self, place: Path, tmp_path: Path) -> None:
+        splits = {name: np.full(300, 5) for name in ("train", "valid")}
+        endless = write_corpus(tmp_path / "endless", splits)
+        config = small_config(endless, training={"reset_rate": 0.25})
+        with pytest.raises(UserError, match=r"reset_rate is 0.25, but the training text has no sentence ends: leave"):
+            create_run(place / "run", config, endless)
+        assert list(place.iterdir()) == []
+
+    def test_resets_in_a_body_that_has_none(self, place: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+        plain = dataclasses.replace(BODIES.find("lstm"), resets=False)
+        monkeypatch.setattr(BODIES, "find", lambda name: plain)
+        config = small_config(corpus, model={"name": "lstm"}, training={"reset_rate": 0.25})
+        with pytest.raises(UserError, match=r"reset_rate is 0.25, but LSTM cannot start afresh inside a chunk: leave"):
+            create_run(place / "run", config, corpus)
 
     def test_too_little_text(self, place: Path, corpus: Corpus) -> None:
         config = small_config(corpus, training={"batch_size": 100, "num_steps": 21})

@@ -117,13 +117,15 @@ def train_in_pieces(
             id="halving sgd",
         ),
         pytest.param({**RANDOM, "model": {"name": "relu-lstm", "num_layers": 2, "dropout": 0.2}}, id="two layers"),
+        pytest.param({**RANDOM, "training": {"reset_rate": 0.5}}, id="resets"),
         pytest.param({**RANDOM, "model": {"name": "transformer", "num_layers": 2, "dropout": 0.2}}, id="transformer"),
         pytest.param({"loss": {"learn_log_z": True, "num_noise": 3}}, id="learned log Z"),
         pytest.param({**RANDOM, "optimiser": {"name": "rowwise-adam", "beta2": 0.9}}, id="row-wise Adam"),
     ],
 )
 def test_stopped_and_resumed(tmp_path: Path, corpus: Corpus, sections: dict[str, Any]) -> None:
-    config = small_config(corpus, **sections, training={"evaluations_per_epoch": 3})
+    training = {"evaluations_per_epoch": 3, **sections.get("training", {})}
+    config = small_config(corpus, **{**sections, "training": training})
     unbroken = create_run(tmp_path / "unbroken", config, corpus)
     run_training(unbroken, corpus, CPU, Watcher())
     broken = create_run(tmp_path / "broken", config, corpus)

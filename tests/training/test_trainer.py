@@ -16,6 +16,7 @@ import torch
 from small_corpus import Watcher, random_ids, small_config, small_corpus, small_model, write_corpus
 from torch import Tensor
 
+from bnce.corpus.resets import Resets
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import Chunk, Streams
 from bnce.errors import UserError
@@ -593,6 +594,36 @@ def test_few_steps_of_a_large_batch_are_told(
     resumed.resume()
     assert resumed.train()
     assert resumed.progress.warnings == trainer.progress.warnings
+
+
+def test_resets_are_those_of_the_epoch_and_the_chunk(
+    corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Chunk] = []
+
+    def watch(step: TrainingStep, chunk: Chunk, *rest: Any) -> None:
+        seen.append(chunk)
+        step_itself(step, chunk, *rest)
+
+    step_itself = TrainingStep.__call__
+    monkeypatch.setattr(TrainingStep, "__call__", watch)
+    trainer = make_trainer(names, corpus, training={"reset_rate": 0.5})
+    trainer.train()
+    resets = Resets(trainer.streams, 0.5, trainer.config.training.seed)
+    for step, chunk in enumerate(seen):
+        epoch, index = divmod(step, STEPS_AN_EPOCH)
+        expected = resets.choose(trainer.streams.chunk(index), index, epoch).reset_LB
+        assert expected is not None
+        assert chunk.reset_LB is not None
+        assert torch.equal(chunk.reset_LB, expected)
+    assert len(seen) == 2 * STEPS_AN_EPOCH
+    with_resets = trainer.network.weights()["embedding"]
+
+    seen.clear()
+    trainer = make_trainer(names, corpus)
+    trainer.train()
+    assert all(chunk.reset_LB is None for chunk in seen), "without them nothing is computed"
+    assert not torch.equal(trainer.network.weights()["embedding"], with_resets)
 
 
 def test_stops_when_asked_to_and_saves(corpus: Corpus, names: Iterator[Path]) -> None:

@@ -34,6 +34,13 @@ class Chunk:
 
     input_LB: Tensor
     target_TB: Tensor
+    reset_LB: Tensor | None = None  # input words before which a stream's text begins anew
+
+    def divide(self, num_groups: int) -> list[Chunk]:
+        """Give each of several groups of streams side by side its own chunk."""
+        parts = [part.chunk(num_groups, 1) for part in (self.input_LB, self.target_TB)]
+        resets = [None] * num_groups if self.reset_LB is None else self.reset_LB.chunk(num_groups, 1)
+        return [Chunk(*group) for group in zip(*parts, resets, strict=True)]
 
 
 class Streams:

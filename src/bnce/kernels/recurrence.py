@@ -3,7 +3,11 @@
 A step is one matrix product and one small kernel. The products with the input and those for the weights' gradients do
 not depend on the step before, so they are done for all steps at once. Sizes are padded inside as tensor cores like it.
 
-Legend: T time steps, B streams, E input, H hidden, G = 4·H gates in PyTorch's order (input, forget, cell, output).
+A stream whose state is reset before a step multiplies it by zero there: `keep` is 0 at resets and 1 elsewhere. Without
+resets nothing of this is computed.
+
+Legend: T time steps, S = T + 1, B streams, E input, H hidden, G = 4·H gates in PyTorch's order (input, forget, cell,
+output).
 """
 
 from __future__ import annotations
@@ -34,8 +38,13 @@ def _tanh(x):
 
 
 @triton.jit
-def _lstm_forward(gate_BG, cell_before_BH, cell_BH, hidden_BH, H, size, BLOCK: tl.constexpr):
-    """Turn the gates' sums into their values, in place, and into the next cell and hidden state."""
+def _lstm_forward(
+    gate_BG, cell_before_BH, cell_BH, hidden_BH, kept_BH, keep_2B, B, H, size, RESETS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Turn the gates' sums into their values, in place, and into the next cell and hidden state.
+
+    With resets, `kept_BH` gets what the next step is to see of the hidden state.
+    """
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = place < size
     stream, unit = place // H, place % H
@@ -44,18 +53,41 @@ def _lstm_forward(gate_BG, cell_before_BH, cell_BH, hidden_BH, H, size, BLOCK: t
     keep = _sigmoid(tl.load(gates + H, mask=inside, other=0.0).to(tl.float32))
     new = _tanh(tl.load(gates + 2 * H, mask=inside, other=0.0).to(tl.float32))
     leave = _sigmoid(tl.load(gates + 3 * H, mask=inside, other=0.0).to(tl.float32))
-    cell = keep * tl.load(cell_before_BH + place, mask=inside, other=0.0) + enter * new
+    cell_before = tl.load(cell_before_BH + place, mask=inside, other=0.0)
+    if RESETS:
+        cell_before *= tl.load(keep_2B + stream, mask=inside, other=0.0).to(tl.float32)
+    cell = keep * cell_before + enter * new
     tl.store(gates, enter.to(gate_BG.dtype.element_ty), mask=inside)
     tl.store(gates + H, keep.to(gate_BG.dtype.element_ty), mask=inside)
     tl.store(gates + 2 * H, new.to(gate_BG.dtype.element_ty), mask=inside)
     tl.store(gates + 3 * H, leave.to(gate_BG.dtype.element_ty), mask=inside)
     tl.store(cell_BH + place, cell, mask=inside)
-    tl.store(hidden_BH + place, (leave * _tanh(cell)).to(hidden_BH.dtype.element_ty), mask=inside)
+    hidden = leave * _tanh(cell)
+    tl.store(hidden_BH + place, hidden.to(hidden_BH.dtype.element_ty), mask=inside)
+    if RESETS:
+        hidden *= tl.load(keep_2B + B + stream, mask=inside, other=0.0).to(tl.float32)
+        tl.store(kept_BH + place, hidden.to(kept_BH.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _lstm_backward(gate_BG, cell_before_BH, cell_BH, hidden_grad_BH, cell_grad_BH, H, size, BLOCK: tl.constexpr):
-    """Turn the gates' values into the gradients of their sums, in place; carry the cell's gradient one step back."""
+def _lstm_backward(
+    gate_BG,
+    cell_before_BH,
+    cell_BH,
+    hidden_grad_BH,
+    cell_grad_BH,
+    next_grad_BH,
+    keep_2B,
+    B,
+    H,
+    size,
+    RESETS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Turn the gates' values into the gradients of their sums, in place; carry the cell's gradient one step back.
+
+    With resets, `next_grad_BH` is what the step after this one has for the hidden state; without, it is added already.
+    """
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = place < size
     stream, unit = place // H, place % H
@@ -68,6 +100,11 @@ def _lstm_backward(gate_BG, cell_before_BH, cell_BH, hidden_grad_BH, cell_grad_B
     squashed = _tanh(tl.load(cell_BH + place, mask=inside, other=0.0))
     hidden_grad = tl.load(hidden_grad_BH + place, mask=inside, other=0.0).to(tl.float32)
     cell_grad = tl.load(cell_grad_BH + place, mask=inside, other=0.0)
+    if RESETS:
+        kept = tl.load(keep_2B + stream, mask=inside, other=0.0).to(tl.float32)
+        kept_next = tl.load(keep_2B + B + stream, mask=inside, other=0.0).to(tl.float32)
+        cell_before *= kept
+        hidden_grad += kept_next * tl.load(next_grad_BH + place, mask=inside, other=0.0).to(tl.float32)
     cell_grad += hidden_grad * leave * (1.0 - squashed * squashed)
     enter_grad = cell_grad * new * enter * (1.0 - enter)
     keep_grad = cell_grad * cell_before * keep * (1.0 - keep)
@@ -77,7 +114,10 @@ def _lstm_backward(gate_BG, cell_before_BH, cell_BH, hidden_grad_BH, cell_grad_B
     tl.store(gates + H, keep_grad.to(gate_BG.dtype.element_ty), mask=inside)
     tl.store(gates + 2 * H, new_grad.to(gate_BG.dtype.element_ty), mask=inside)
     tl.store(gates + 3 * H, leave_grad.to(gate_BG.dtype.element_ty), mask=inside)
-    tl.store(cell_grad_BH + place, cell_grad * keep, mask=inside)
+    cell_before_grad = cell_grad * keep
+    if RESETS:
+        cell_before_grad *= kept
+    tl.store(cell_grad_BH + place, cell_before_grad, mask=inside)
 
 
 class _Lstm(torch.autograd.Function):
@@ -91,6 +131,7 @@ class _Lstm(torch.autograd.Function):
         weight_GH: Tensor,
         in_bias_G: Tensor,
         bias_G: Tensor,
+        reset_TB: Tensor | None,
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
         T, B, E = input_TBE.shape
@@ -105,14 +146,25 @@ class _Lstm(torch.autograd.Function):
         cell_SBH = torch.empty(T + 1, B, sizes.wide_H, dtype=torch.float32, device=input_TBE.device)
         sizes.put_state(hidden_BH, hidden_SBH[0])
         sizes.put_state(cell_BH, cell_SBH[0])
+        keep_SB, before_SBH = sizes.keep(reset_TB, hidden_SBH)
         num = B * sizes.wide_H
         grid = (triton.cdiv(num, BLOCK),)
         for t in range(T):
-            gate_TBG[t].addmm_(hidden_SBH[t], weight_GH.t())
+            gate_TBG[t].addmm_(before_SBH[t], weight_GH.t())
             _lstm_forward[grid](
-                gate_TBG[t], cell_SBH[t], cell_SBH[t + 1], hidden_SBH[t + 1], sizes.wide_H, num, BLOCK=BLOCK
+                gate_TBG[t],
+                cell_SBH[t],
+                cell_SBH[t + 1],
+                hidden_SBH[t + 1],
+                before_SBH[t + 1],
+                cell_SBH if keep_SB is None else keep_SB[t : t + 2],
+                B,
+                sizes.wide_H,
+                num,
+                RESETS=keep_SB is not None,
+                BLOCK=BLOCK,
             )
-        ctx.save_for_backward(input_NE, in_weight_GE, weight_GH, gate_TBG, hidden_SBH, cell_SBH)
+        ctx.save_for_backward(input_NE, in_weight_GE, weight_GH, gate_TBG, before_SBH, cell_SBH, keep_SB)
         cell_after_BH = cell_SBH[T, :, :H]
         ctx.mark_non_differentiable(cell_after_BH)
         return hidden_SBH[1:], cell_after_BH
@@ -120,10 +172,11 @@ class _Lstm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        input_NE, in_weight_GE, weight_GH, gate_TBG, hidden_SBH, cell_SBH = ctx.saved_tensors
+        input_NE, in_weight_GE, weight_GH, gate_TBG, before_SBH, cell_SBH, keep_SB = ctx.saved_tensors
         sizes = ctx.sizes
         hidden_grad_TBH = grads[0].to(gate_TBG.dtype, copy=True)
         cell_grad_BH = torch.zeros_like(cell_SBH[0])
+        next_grad_BH = torch.zeros_like(before_SBH[0])
         num = sizes.B * sizes.wide_H
         grid = (triton.cdiv(num, BLOCK),)
         for t in range(sizes.T - 1, -1, -1):
@@ -133,16 +186,22 @@ class _Lstm(torch.autograd.Function):
                 cell_SBH[t + 1],
                 hidden_grad_TBH[t],
                 cell_grad_BH,
+                next_grad_BH,
+                cell_SBH if keep_SB is None else keep_SB[t : t + 2],
+                sizes.B,
                 sizes.wide_H,
                 num,
+                RESETS=keep_SB is not None,
                 BLOCK=BLOCK,
             )
-            if t:
+            if t and keep_SB is None:
                 hidden_grad_TBH[t - 1].addmm_(gate_TBG[t], weight_GH)
+            elif t:
+                torch.mm(gate_TBG[t], weight_GH, out=next_grad_BH)
         input_grad, in_weight_grad, weight_grad, bias_grad = sizes.gradients(
-            gate_TBG, input_NE, hidden_SBH, in_weight_GE
+            gate_TBG, input_NE, before_SBH, in_weight_GE
         )
-        return input_grad, None, None, in_weight_grad, weight_grad, bias_grad, bias_grad, None
+        return input_grad, None, None, in_weight_grad, weight_grad, bias_grad, bias_grad, None, None
 
 
 class _Rnn(torch.autograd.Function):
@@ -155,6 +214,7 @@ class _Rnn(torch.autograd.Function):
         weight_HH: Tensor,
         in_bias_H: Tensor,
         bias_H: Tensor,
+        reset_TB: Tensor | None,
         dtype: torch.dtype,
     ) -> Tensor:
         T, B, E = input_TBE.shape
@@ -166,43 +226,60 @@ class _Rnn(torch.autograd.Function):
         sum_TBH = torch.mm(input_NE, in_weight_HE.t()).view(T, B, -1)
         hidden_SBH = torch.empty(T + 1, B, sizes.wide_H, dtype=dtype, device=input_TBE.device)
         sizes.put_state(hidden_BH, hidden_SBH[0])
+        keep_SB, before_SBH = sizes.keep(reset_TB, hidden_SBH)
         for t in range(T):
-            sum_TBH[t].addmm_(hidden_SBH[t], weight_HH.t())
+            sum_TBH[t].addmm_(before_SBH[t], weight_HH.t())
             torch.tanh(sum_TBH[t], out=hidden_SBH[t + 1])
-        ctx.save_for_backward(input_NE, in_weight_HE, weight_HH, hidden_SBH)
+            if keep_SB is not None:
+                torch.mul(hidden_SBH[t + 1], keep_SB[t + 1].unsqueeze(1), out=before_SBH[t + 1])
+        ctx.save_for_backward(input_NE, in_weight_HE, weight_HH, hidden_SBH, before_SBH, keep_SB)
         return hidden_SBH[1:]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        input_NE, in_weight_HE, weight_HH, hidden_SBH = ctx.saved_tensors
+        input_NE, in_weight_HE, weight_HH, hidden_SBH, before_SBH, keep_SB = ctx.saved_tensors
         sizes = ctx.sizes
         sum_grad_TBH = grads[0].to(hidden_SBH.dtype, copy=True)
         for t in range(sizes.T - 1, -1, -1):
             torch.ops.aten.tanh_backward.grad_input(sum_grad_TBH[t], hidden_SBH[t + 1], grad_input=sum_grad_TBH[t])
-            if t:
+            if t and keep_SB is None:
                 sum_grad_TBH[t - 1].addmm_(sum_grad_TBH[t], weight_HH)
+            elif t:
+                sum_grad_TBH[t - 1].addmm_(sum_grad_TBH[t] * keep_SB[t].unsqueeze(1), weight_HH)
         input_grad, in_weight_grad, weight_grad, bias_grad = sizes.gradients(
-            sum_grad_TBH, input_NE, hidden_SBH, in_weight_HE
+            sum_grad_TBH, input_NE, before_SBH, in_weight_HE
         )
-        return input_grad, None, in_weight_grad, weight_grad, bias_grad, bias_grad, None
+        return input_grad, None, in_weight_grad, weight_grad, bias_grad, bias_grad, None, None
 
 
 def lstm(
-    input_TBE: Tensor, hidden_BH: Tensor, cell_BH: Tensor, weights: Sequence[Tensor], dtype: torch.dtype
+    input_TBE: Tensor,
+    hidden_BH: Tensor,
+    cell_BH: Tensor,
+    weights: Sequence[Tensor],
+    dtype: torch.dtype,
+    reset_TB: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run an LSTM over T steps; returns all hidden states, and the last hidden and cell state, which carry no gradient.
 
     `weights` are those of `torch.nn.LSTM`, in its order; products are done in `dtype`. All hidden states come with the
-    padding they were computed with, columns of zeros on the right.
+    padding they were computed with, columns of zeros on the right. Where `reset_TB` is true, the state is zero before
+    the step.
     """
-    wide_TBH, cell_BH = _Lstm.apply(input_TBE, hidden_BH, cell_BH, *weights, dtype)
+    wide_TBH, cell_BH = _Lstm.apply(input_TBE, hidden_BH, cell_BH, *weights, reset_TB, dtype)
     return wide_TBH, wide_TBH[-1, :, : hidden_BH.shape[1]].detach(), cell_BH
 
 
-def rnn(input_TBE: Tensor, hidden_BH: Tensor, weights: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def rnn(
+    input_TBE: Tensor,
+    hidden_BH: Tensor,
+    weights: Sequence[Tensor],
+    dtype: torch.dtype,
+    reset_TB: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """Run a tanh RNN over T steps; returns all hidden states, padded, and the last one, which carries no gradient."""
-    wide_TBH: Tensor = _Rnn.apply(input_TBE, hidden_BH, *weights, dtype)
+    wide_TBH: Tensor = _Rnn.apply(input_TBE, hidden_BH, *weights, reset_TB, dtype)
     return wide_TBH, wide_TBH[-1, :, : hidden_BH.shape[1]].detach()
 
 
@@ -236,12 +313,25 @@ class _Sizes:
         place_BH[:, : self.H].copy_(state_BH)
         place_BH[:, self.H :].zero_()
 
+    def keep(self, reset_TB: Tensor | None, hidden_SBH: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Give what each step multiplies its state by, none after the last, and room for the hidden states after that.
+
+        The first of these is filled. Without resets they are the hidden states themselves.
+        """
+        if reset_TB is None:
+            return None, hidden_SBH
+        keep_SB = torch.ones(self.T + 1, self.B, dtype=hidden_SBH.dtype, device=hidden_SBH.device)
+        keep_SB[: self.T].masked_fill_(reset_TB, 0.0)
+        before_SBH = torch.empty_like(hidden_SBH)
+        torch.mul(hidden_SBH[0], keep_SB[0].unsqueeze(1), out=before_SBH[0])
+        return keep_SB, before_SBH
+
     def gradients(
-        self, gate_grad_TBG: Tensor, input_NE: Tensor, hidden_SBH: Tensor, in_weight_GE: Tensor
+        self, gate_grad_TBG: Tensor, input_NE: Tensor, before_SBH: Tensor, in_weight_GE: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Compute the gradients of input, input weight, recurrent weight and bias, for all steps at once."""
         gate_grad_NG = gate_grad_TBG.view(self.T * self.B, -1)
-        before_NH = hidden_SBH[: self.T].view(self.T * self.B, self.wide_H)
+        before_NH = before_SBH[: self.T].view(self.T * self.B, self.wide_H)
         input_grad_NE = product_in_float32(gate_grad_NG, in_weight_GE)[:, : self.E]
         in_weight_grad = product_in_float32(gate_grad_NG.t(), input_NE).view(self.num_gates, self.wide_H, self.wide_E)
         weight_grad = product_in_float32(gate_grad_NG.t(), before_NH).view(self.num_gates, self.wide_H, self.wide_H)

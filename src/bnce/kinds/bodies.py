@@ -19,6 +19,7 @@ class Body(Kind):
     carries_state: bool  # from chunk to chunk in training, so that it reads on where the stream left off
     embedding_range: float = 0.1  # an embedding's numbers start between minus this and this
     num_layers: int = 1  # if it can have more, how many it has unless they are set
+    resets: bool = False  # whether its `forward` takes the places where texts begin anew
     attends: bool = False  # to `context` words before a position, of which a chunk must have as many
     options: Mapping[str, Any] = field(default_factory=dict)
     tables: tuple[str, ...] = ()  # of the paper's, that it has rows in
@@ -39,6 +40,7 @@ BODIES: Registry[Body] = Registry(
         layers="{num_words}×{embedding_size}–{hidden_size}–{bottleneck_size}(B)–V",
         sizes=("embedding_size", "hidden_size", "bottleneck_size", "order"),
         carries_state=False,
+        resets=True,
         tables=("ltcb", "obwb"),
         tables_with_softmax=("ltcb",),
         exports=_EXPORTS,
@@ -53,6 +55,7 @@ BODIES: Registry[Body] = Registry(
         layers="{embedding_size}–{repeated}{hidden_size}(R)–V",
         sizes=("embedding_size", "hidden_size", "num_layers"),
         carries_state=True,
+        resets=True,
         tables=("ltcb", "obwb"),
         tables_with_softmax=("ltcb",),
         exports=_EXPORTS,
@@ -67,6 +70,7 @@ BODIES: Registry[Body] = Registry(
         layers="{embedding_size}–{repeated}{hidden_size}(R)–{bottleneck_size}(B)–V",
         sizes=("embedding_size", "hidden_size", "bottleneck_size", "num_layers"),
         carries_state=True,
+        resets=True,
         tables=("ltcb", "obwb"),
         tables_with_softmax=("ltcb",),
         exports=_EXPORTS,
@@ -81,6 +85,7 @@ BODIES: Registry[Body] = Registry(
         layers="{embedding_size}–{repeated}{hidden_size}(R)–V",
         sizes=("embedding_size", "hidden_size", "num_layers"),
         carries_state=True,
+        resets=True,
         tables=("ltcb", "obwb"),
         tables_with_softmax=("ltcb",),
         exports=_EXPORTS,
@@ -95,6 +100,7 @@ BODIES: Registry[Body] = Registry(
         layers="{embedding_size}–{repeated}{hidden_size}(R)–{bottleneck_size}(B)–V",
         sizes=("embedding_size", "hidden_size", "bottleneck_size", "num_layers"),
         carries_state=True,
+        resets=True,
         tables=("ltcb", "obwb"),
         # The paper could not run the softmax over 0.8M words; this one shows what it costs.
         tables_with_softmax=("ltcb", "obwb"),
@@ -109,6 +115,7 @@ BODIES: Registry[Body] = Registry(
         layers="{embedding_size}–{num_layers}×{hidden_size}(T)–V",
         sizes=("embedding_size", "hidden_size", "num_layers", "num_heads"),
         carries_state=False,
+        resets=True,
         # A row is normed before the first layer, so its length only decides how far a step turns it: from 0.1 a run on
         # 25.6M words ended at a validation perplexity of 62.3, from 0.035 at 60.5, from 0.01 at 59.9.
         embedding_range=0.01,

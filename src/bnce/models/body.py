@@ -23,8 +23,12 @@ class Body(nn.Module):
         """Make the state that a text starts from; each part has the streams as its second dimension."""
         raise NotImplementedError
 
-    def forward(self, embedded_LBE: Tensor, state: State) -> tuple[Tensor, State]:
-        """Map C + T embedded words to T hidden rows, and give the state after them, cut from the graph."""
+    def forward(self, embedded_LBE: Tensor, state: State, reset_LB: Tensor | None = None) -> tuple[Tensor, State]:
+        """Map C + T embedded words to T hidden rows, and give the state after them, cut from the graph.
+
+        Where `reset_LB` is true, a stream's text begins anew with that word, which is `</s>`: what follows is computed
+        as if the initial state, and nothing else, came before it.
+        """
         raise NotImplementedError
 
     def products_per_word(self, num_steps: int) -> float:

@@ -39,11 +39,24 @@ class FeedForward(Body):
         """Make the empty state: chunks bring their context along."""
         return ()
 
-    def forward(self, embedded_LBE: Tensor, state: State) -> tuple[Tensor, State]:
+    def forward(self, embedded_LBE: Tensor, state: State, reset_LB: Tensor | None = None) -> tuple[Tensor, State]:
         """Map C + T embedded words to T hidden rows."""
         num_steps = embedded_LBE.shape[0] - self.num_context
-        windows = [embedded_LBE[offset : offset + num_steps] for offset in range(self.num_words)]
+        if reset_LB is None:
+            windows = [embedded_LBE[offset : offset + num_steps] for offset in range(self.num_words)]
+        else:
+            windows = self._windows(embedded_LBE, reset_LB)
         hidden = self.dropout(torch.cat(windows, dim=2))
         for layer in (self.hidden, self.bottleneck):
             hidden = self.dropout(dense_relu(hidden, layer.weight, layer.bias))
         return hidden, state
+
+    def _windows(self, embedded_LBE: Tensor, reset_LB: Tensor) -> list[Tensor]:
+        """Give each position its words, the oldest first; `</s>` at a reset takes the place of those before it."""
+        L, C = len(embedded_LBE), self.num_context
+        windows, is_begun_TB = [embedded_LBE[C:]], reset_LB[C:]
+        for back in range(1, self.num_words):
+            here = slice(C - back, L - back)
+            windows.append(torch.where(is_begun_TB.unsqueeze(2), windows[-1], embedded_LBE[here]))
+            is_begun_TB = is_begun_TB | reset_LB[here]
+        return windows[::-1]

@@ -69,13 +69,13 @@ class Recurrent(Body):
         zeros = torch.zeros(N, num_streams, self.cell.hidden_size, dtype=like.dtype, device=like.device)
         return (zeros, zeros.clone()) if isinstance(self.cell, nn.LSTM) else (zeros,)
 
-    def forward(self, embedded_TBE: Tensor, state: State) -> tuple[Tensor, State]:
+    def forward(self, embedded_TBE: Tensor, state: State, reset_TB: Tensor | None = None) -> tuple[Tensor, State]:
         """Run T steps from a state; the returned state is cut from the graph, which truncates back-propagation."""
         fast = kernels.choose("recurrence", embedded_TBE)
-        hidden_TBD, after = self._run(fast, self.cell, self.dropout(embedded_TBE), state, 0)
+        hidden_TBD, after = self._run(fast, self.cell, self.dropout(embedded_TBE), state, 0, reset_TB)
         lasts = [after]
         for number, layer in enumerate(self.layers[1:], start=1):
-            found_TBD, after = self._run(fast, layer, self.dropout(hidden_TBD), state, number)
+            found_TBD, after = self._run(fast, layer, self.dropout(hidden_TBD), state, number, reset_TB)
             hidden_TBD = hidden_TBD + found_TBD
             lasts.append(after)
         if self.bottleneck is not None:
@@ -85,13 +85,20 @@ class Recurrent(Body):
         return self.dropout(hidden_TBD), _join(lasts)
 
     def _run(
-        self, kernel: ModuleType | None, layer: nn.RNN | nn.LSTM, input_TBE: Tensor, state: State, number: int
+        self,
+        kernel: ModuleType | None,
+        layer: nn.RNN | nn.LSTM,
+        input_TBE: Tensor,
+        state: State,
+        number: int,
+        reset_TB: Tensor | None,
     ) -> tuple[Tensor, State]:
         """Run one layer from its part of the state (N, B, D), and give its own part after it (1, B, D)."""
         before = tuple(part[number : number + 1] for part in state)
-        if kernel is None:
-            return _run_cell(layer, input_TBE, before)
-        return _run_fast(kernel, layer, input_TBE, before)
+        if kernel is not None:
+            return _run_fast(kernel, layer, input_TBE, before, reset_TB)
+        hidden_TBD, after = _run_cell(layer, input_TBE, before, reset_TB)
+        return hidden_TBD, tuple(part.detach() for part in after)
 
     def branch(self, embedded_WE: Tensor, word_B: Tensor, state: State, parent_B: Tensor) -> tuple[Tensor, State]:
         """Run one step into pairs of words and states: each is multiplied once, not once per pair as in `forward`."""
@@ -110,23 +117,34 @@ def _join(lasts: list[State]) -> State:
     return lasts[0] if len(lasts) == 1 else tuple(torch.cat(parts) for parts in zip(*lasts, strict=True))
 
 
-def _run_cell(layer: nn.RNN | nn.LSTM, input_TBE: Tensor, state: State) -> tuple[Tensor, State]:
-    after: State
+def _run_cell(
+    layer: nn.RNN | nn.LSTM, input_TBE: Tensor, state: State, reset_TB: Tensor | None
+) -> tuple[Tensor, State]:
+    if reset_TB is not None:
+        # Step by step, whether or not a stream is reset there: a captured step must not depend on its data.
+        steps = []
+        for input_BE, reset_B in zip(input_TBE, reset_TB, strict=True):
+            state = tuple(part.masked_fill(reset_B.unsqueeze(1), 0.0) for part in state)
+            hidden_1BD, state = _run_cell(layer, input_BE.unsqueeze(0), state, None)
+            steps.append(hidden_1BD)
+        return torch.cat(steps), state
     if isinstance(layer, nn.LSTM):
         hidden_TBD, after = layer(input_TBE, (state[0], state[1]))
-    else:
-        hidden_TBD, last = layer(input_TBE, state[0])
-        after = (last,)
-    return hidden_TBD, tuple(part.detach() for part in after)
+        return hidden_TBD, after
+    hidden_TBD, last = layer(input_TBE, state[0])
+    return hidden_TBD, (last,)
 
 
-def _run_fast(kernel: ModuleType, layer: nn.RNN | nn.LSTM, input_TBE: Tensor, state: State) -> tuple[Tensor, State]:
+def _run_fast(
+    kernel: ModuleType, layer: nn.RNN | nn.LSTM, input_TBE: Tensor, state: State, reset_TB: Tensor | None
+) -> tuple[Tensor, State]:
     """Compute the same in autocast's type; hidden rows get columns of zeros on the right."""
     weights, dtype = layer.all_weights[0], product_dtype(input_TBE)
     run = kernel.lstm if isinstance(layer, nn.LSTM) else kernel.rnn
     with torch.autocast(input_TBE.device.type, enabled=False):
         # A layer below has left columns of zeros, which are put there anew.
-        wide_TBD, *last = run(input_TBE[..., : layer.input_size], *(part[0] for part in state), weights, dtype)
+        input_TBE = input_TBE[..., : layer.input_size]
+        wide_TBD, *last = run(input_TBE, *(part[0] for part in state), weights, dtype, reset_TB)
     return wide_TBD, tuple(part.unsqueeze(0) for part in last)
 
 

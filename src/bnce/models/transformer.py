@@ -76,8 +76,12 @@ class Transformer(Body):
         weight: Tensor = self.blocks[0].query_key_value.weight  # type: ignore[union-attr, assignment]
         return weight
 
-    def forward(self, embedded_TBE: Tensor, state: State) -> tuple[Tensor, State]:
-        """Run T steps, alone or after the words of a state; the returned state is cut from the graph."""
+    def forward(self, embedded_TBE: Tensor, state: State, reset_TB: Tensor | None = None) -> tuple[Tensor, State]:
+        """Run T steps, alone or after the words of a state; the returned state is cut from the graph.
+
+        Only a chunk that is read by itself can have resets.
+        """
+        assert not state or reset_TB is None
         longest = max(self.context, LONGEST_PASS)
         if state and len(embedded_TBE) > longest:
             # Each word attends to few, but room is needed for all pairs of words.
@@ -87,14 +91,14 @@ class Transformer(Body):
                 parts.append(hidden_TBD)
             return torch.cat(parts), state
         stream_BTD = self._enter(embedded_TBE.transpose(0, 1))
-        hidden_BTD, after = self._alone(stream_BTD) if not state else self._after(stream_BTD, state)
+        hidden_BTD, after = self._alone(stream_BTD, reset_TB) if not state else self._after(stream_BTD, state)
         return _normed(hidden_BTD).transpose(0, 1), after
 
     def _enter(self, embedded_BTE: Tensor) -> Tensor:
         entered: Tensor = embedded_BTE if self.enter is None else self.enter(embedded_BTE)
         return self.dropout(_normed(entered))  # type: ignore[no-any-return]
 
-    def _alone(self, stream_BTD: Tensor) -> tuple[Tensor, State]:
+    def _alone(self, stream_BTD: Tensor, reset_TB: Tensor | None) -> tuple[Tensor, State]:
         turn = rotations(stream_BTD.shape[1], self.output_size // self.num_heads, stream_BTD)
         T = stream_BTD.shape[1]
         # One length is compiled, that of almost all chunks; the one at the end of an epoch is not worth the wait.
@@ -102,9 +106,10 @@ class Transformer(Body):
         if is_compiled and self._compiled_steps is None:
             self._compiled_steps = T
         block = _fast_block() if is_compiled and self._compiled_steps == T else run_block
+        is_seen_B1TT = None if reset_TB is None else _seen_since_reset(reset_TB)
         for layer in self.blocks:
             assert isinstance(layer, Block)
-            stream_BTD = block(layer, stream_BTD, *turn)
+            stream_BTD = block(layer, stream_BTD, *turn, is_seen_B1TT)
         return stream_BTD, ()
 
     def _after(self, stream_BTD: Tensor, state: State) -> tuple[Tensor, State]:
@@ -226,25 +231,43 @@ class Block(nn.Module):
         )
 
 
-def run_block(block: Block, stream_BTD: Tensor, cosine_TK: Tensor, sine_TK: Tensor) -> Tensor:
-    """Run a layer on a chunk by itself."""
+def run_block(
+    block: Block, stream_BTD: Tensor, cosine_TK: Tensor, sine_TK: Tensor, is_seen_B1TT: Tensor | None = None
+) -> Tensor:
+    """Run a layer on a chunk by itself; a position attends to all before it, or to those that are seen."""
     query, key, value = block.split(stream_BTD)
     query, key = rotate(query, cosine_TK, sine_TK), rotate(key, cosine_TK, sine_TK)
     found = F.scaled_dot_product_attention(
-        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), is_causal=True
+        query.transpose(1, 2),
+        key.transpose(1, 2),
+        value.transpose(1, 2),
+        attn_mask=is_seen_B1TT,
+        is_causal=is_seen_B1TT is None,
     )
     return block.add(stream_BTD, found)
 
 
+def _seen_since_reset(reset_TB: Tensor) -> Tensor:
+    """Tell which words (B, 1, T, T) a position attends to: those up to it since its stream was last reset.
+
+    Places need not be counted anew after a reset, since only distances count.
+    """
+    text_BT = reset_TB.t().cumsum(1)
+    is_same_BTT = text_BT.unsqueeze(2) == text_BT.unsqueeze(1)
+    return is_same_BTT.tril().unsqueeze(1)
+
+
 @functools.cache
-def _fast_block() -> Callable[[Block, Tensor, Tensor, Tensor], Tensor]:
+def _fast_block() -> Callable[[Block, Tensor, Tensor, Tensor, Tensor | None], Tensor]:
     """Let PyTorch compile a layer: what is between its products becomes a few kernels."""
     with _compiler_warnings_ignored():
         compiled = torch.compile(run_block, dynamic=False)
 
-    def run(block: Block, stream_BTD: Tensor, cosine_TK: Tensor, sine_TK: Tensor) -> Tensor:
+    def run(
+        block: Block, stream_BTD: Tensor, cosine_TK: Tensor, sine_TK: Tensor, is_seen_B1TT: Tensor | None
+    ) -> Tensor:
         with _compiler_warnings_ignored():
-            hidden_BTD: Tensor = compiled(block, stream_BTD, cosine_TK, sine_TK)
+            hidden_BTD: Tensor = compiled(block, stream_BTD, cosine_TK, sine_TK, is_seen_B1TT)
         return hidden_BTD
 
     return run

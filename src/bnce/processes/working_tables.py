@@ -149,7 +149,7 @@ class WorkingTables:
             for place, part in zip(place_M.split([part.numel() for part in parts]), parts, strict=True)
         ]
         if not self._output_travels:
-            return [Chunk(place, chunk.target_TB) for place, chunk in zip(places, chunks, strict=True)]
+            return [Chunk(place, chunk.target_TB, chunk.reset_LB) for place, chunk in zip(places, chunks, strict=True)]
         noise = self.model.output.noise
         assert isinstance(noise, WorkingNoise)
         torch.index_select(self.noise.log_probs_V, 0, self.traffic.word_N, out=noise.log_probs_V)
@@ -160,7 +160,7 @@ class WorkingTables:
                 for chunk, words in zip(chunks, drawn, strict=True)
                 if words is not None
             ]
-        return [Chunk(places[2 * group], places[2 * group + 1]) for group in range(len(chunks))]
+        return [Chunk(places[2 * group], places[2 * group + 1], chunk.reset_LB) for group, chunk in enumerate(chunks)]
 
     @property
     def _output_travels(self) -> bool:

@@ -83,6 +83,17 @@ def check_trainable(config: RunConfig, corpus: Corpus, device: torch.device | No
         softmax_forms.get_form(loss.softmax, device)
     training_streams(training, corpus)
     model = config.model
+    if training.reset_rate:
+        if not BODIES.find(model.name).resets:
+            raise UserError(
+                f"training.reset_rate is {training.reset_rate:g}, but {BODIES.find(model.name).shown} cannot start "
+                "afresh inside a chunk: leave it out, or use another model."
+            )
+        if not corpus.statistics["train"].num_sentences:
+            raise UserError(
+                f"training.reset_rate is {training.reset_rate:g}, but the training text has no sentence ends: leave "
+                "it out, or prepare the text with sentence ends."
+            )
     if BODIES.find(model.name).attends and model.context > training.num_steps:
         raise UserError(
             f"model.context is {model.context}, but a chunk of training.num_steps={training.num_steps} words never "

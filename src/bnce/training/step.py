@@ -91,6 +91,8 @@ class TrainingStep:
         ):
             self._chunk.input_LB.copy_(chunk.input_LB, non_blocking=True)
             self._chunk.target_TB.copy_(chunk.target_TB, non_blocking=True)
+            if self._chunk.reset_LB is not None and chunk.reset_LB is not None:
+                self._chunk.reset_LB.copy_(chunk.reset_LB, non_blocking=True)
             self._graph.replay()
             if self.tables is not None:
                 self.tables.world.bytes_sent.update(self._sent_by_graph)
@@ -98,6 +100,7 @@ class TrainingStep:
             on_device = Chunk(
                 chunk.input_LB.to(self.device, torch.int64, copy=True),
                 chunk.target_TB.to(self.device, torch.int64, copy=True),
+                None if chunk.reset_LB is None else chunk.reset_LB.to(self.device, copy=True),
             )
             self._run_on_side_stream(on_device)
             self._num_eager += 1
@@ -123,12 +126,7 @@ class TrainingStep:
         """Compute a chunk's loss, the state after it, and the gradients, which stay with the parameters."""
         if self.tables is None:
             return self._compute_group(chunk, self.state)
-        groups = [
-            Chunk(input_LB, target_TB)
-            for input_LB, target_TB in zip(
-                chunk.input_LB.chunk(self.num_groups, 1), chunk.target_TB.chunk(self.num_groups, 1), strict=True
-            )
-        ]
+        groups = chunk.divide(self.num_groups)
         losses, states = [], []
         for group, part in enumerate(self.tables.begin(groups, number)):
             self.tables.seed_group(number, group)
@@ -145,7 +143,7 @@ class TrainingStep:
         # Inside a captured step a cache of casted weights would outlive its memory.
         casts = self.autocast_dtype is not None
         with torch.autocast(self.device.type, dtype=self.autocast_dtype, enabled=casts, cache_enabled=False):
-            loss_sum, state = self.model.loss_sum(chunk.input_LB, chunk.target_TB, before)
+            loss_sum, state = self.model.loss_sum(chunk.input_LB, chunk.target_TB, before, chunk.reset_LB)
         # The paper's rates fit a gradient averaged over streams and summed over time.
         num_steps, num_streams = chunk.target_TB.shape[0], chunk.target_TB.shape[1] * self.total_groups
         (loss_sum / (num_streams if self.gradient == "streams" else num_streams * num_steps)).backward()

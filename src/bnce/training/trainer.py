@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bnce.config import RunConfig, read_config
+from bnce.corpus.resets import Resets
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import open_streams, training_streams
 from bnce.errors import NotFiniteError
@@ -76,6 +77,7 @@ class Trainer:
             device,
             self.network.columns,
         )
+        self.resets = Resets(self.streams, training.reset_rate, training.seed) if training.reset_rate else None
         self.loss = LOSSES.find(self.config.loss.name)
         if self.loss.merges_targets:
             self.model.output.set_form(max_distinct_targets=self.together.max_distinct_targets(self.streams))
@@ -153,6 +155,8 @@ class Trainer:
             if index == 0:
                 self.training_step.reset_state()
             chunk = self.streams.chunk(index)
+            if self.resets is not None:
+                chunk = self.resets.choose(chunk, index, self.progress.step // len(self.streams))
             is_startup = self.training_step.starts_up
             self.training_step(
                 chunk, self.schedule.factor(self.progress.step), self.together.breakable(signals), self.progress.step
