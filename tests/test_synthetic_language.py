@@ -197,7 +197,12 @@ def test_negative_sampling_learns_no_probabilities(
     K, true_perplexity = 50, language.perplexity(corpus.split("test"))
     model = train(corpus, tmp_path, "negative-sampling", K, noise_power=noise_power)
     raw = evaluate(model, corpus.split("test"))
-    assert raw.ppl_f > 1.2 * true_perplexity, "nowhere near it"
+    # A softmax over ln p − ln(K · p_n) of the language itself: what the best model of this kind has.
+    ratio_VV = language.prob_VV / model.output.noise.log_probs_V.double().exp().numpy()
+    test, before = corpus.split("test"), np.concatenate([[END], corpus.split("test")[:-1]])
+    best = math.exp(-float(np.mean(np.log((ratio_VV / ratio_VV.sum(1, keepdims=True))[before, test]))))
+    assert best > 1.5 * true_perplexity, "nowhere near it"
+    assert raw.ppl_f == pytest.approx(best, rel=0.05)
     assert raw.ppl_n is None
     with torch.no_grad():
         model.output.bias += model.output.noise.log_probs_V + math.log(K)

@@ -116,7 +116,9 @@ def test_samplers_are_for_sampled_softmax() -> None:
     assert OutputLayer(4, 30, counts, "sampled-softmax", num_noise=8).tries is None
     with pytest.raises(UserError, match="The loss snce draws with replacement only: leave out replacement=False"):
         OutputLayer(4, 30, counts, "snce", num_noise=8, replacement=False)
-    with pytest.raises(UserError, match=r"sampled-softmax draws its noise words, so give 1 or more \(8192 is usual\)"):
+    with pytest.raises(
+        UserError, match=r"sampled-softmax draws its noise words, so give 1 or more \(the recipes use 8192\)"
+    ):
         OutputLayer(4, 30, counts, "sampled-softmax")
 
 

@@ -138,7 +138,7 @@ LOSSES: Registry[Loss] = Registry(
         columns=lambda shape: min(shape.num_noise, shape.vocab_size) + 1,
         draws="must",
         draws_for="chunk",
-        usual_num_noise="8192 is usual",
+        usual_num_noise="the recipes use 8192",
         settings=("replacement", "remove_hits"),
         colour=Colour("sampled", "#b5485d", "#f08ba0"),
     ),
@@ -153,7 +153,7 @@ LOSSES: Registry[Loss] = Registry(
         columns=lambda shape: shape.num_noise + 1,
         draws="must",
         draws_for="chunk",
-        usual_num_noise="500 to 2000 are usual",
+        usual_num_noise="the recipes use 500 to 2000",
         colour=Colour("blackout", "#3d3d3d", "#9d9d9d"),
     ),
     Loss(
@@ -167,7 +167,7 @@ LOSSES: Registry[Loss] = Registry(
         columns=lambda shape: shape.num_noise + 1,
         draws="must",
         draws_for="chunk",
-        usual_num_noise="500 is usual",
+        usual_num_noise="the recipes use 500 to 2000",
         scores_odds=True,
         caveat=(
             "Negative sampling learns no probabilities: its scores are ln p(word | context) − ln(K · p_n(word)). PPLf "

@@ -1,7 +1,7 @@
 """BlackOut: a weighted softmax over the target and drawn words, of which each must also be told apart from the target.
 
 Shihao Ji et al., "BlackOut: Speeding up Recurrent Neural Network Language Models With Very Large Vocabularies", ICLR
-2016, Eqs. (5) and (6). K words are drawn once for the chunk from Q, the unigram to the power α (`noise_power`); a
+2016. K words are drawn once for the chunk from Q, the unigram to the power α (`noise_power`); a
 word weighs 1 / Q. For the drawn words k that are not the position's own target:
 
     s_ij  = h_i·w_j + c_j − ln Q(w_j)

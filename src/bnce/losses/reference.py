@@ -109,7 +109,7 @@ def negative_sampling_loss(
 def blackout_loss(
     hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N: Tensor, drawn_K: Tensor, probs_V: Tensor
 ) -> Tensor:
-    """Sum BlackOut's Eq. (6) over positions, with weights 1 / Q, over the drawn words that are not the target."""
+    """Sum BlackOut's loss over positions, with weights 1 / Q, over the drawn words that are not the target."""
     weight_VD, bias_V, probs_V = weight_VD.double(), bias_V.double(), probs_V.double()
     losses = []
     for hidden_D, target in zip(hidden_ND.double(), target_N, strict=True):

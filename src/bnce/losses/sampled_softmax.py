@@ -8,7 +8,7 @@ by how often its word is expected among the drawn ones (`drawn_columns.py` has Q
     a_i   = ln Σ_j exp s_ij                                   over the drawn words, or those that are not the target
     J     = Σ_i [ ln(exp a_i + exp s_ii) − s_ii ]
 
-Nothing holds Z(context), so probabilities need the sum over the vocabulary. With `remove_hits`, as in both papers,
+Nothing holds Z(context), so probabilities need the sum over the vocabulary. With `remove_hits`, as in Jozefowicz,
 drawn words that equal a position's own target have no part in it. Of different words the model is then right in the
 limit of many. Of words drawn with replacement it never is: the target stands in the sum once, with weight 1 / Q, though
 it was drawn Q times on average. If hits stay there, the model is right for any K (Ma and Collins, EMNLP 2018).
