@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from bnce.corpus.store import Corpus
+from bnce.kinds.losses import LOSSES
 from bnce.machine.world import World
 from bnce.measure.integrity import examine_directory
 from bnce.runs.checkpoint import MODEL_FILE, read_model, state_files
@@ -83,3 +85,22 @@ def test_one_process_opens_what_many_made(corpus: Corpus, unbroken: Path) -> Non
     """The best model is one file with all rows in the order of words."""
     run = RunDirectory.open(unbroken)
     assert model_of(unbroken)["embedding"].shape[0] == len(run.vocabulary)
+
+
+@pytest.mark.parametrize("loss", [kind.name for kind in LOSSES if kind.structure is not None])
+def test_rows_of_choices_are_with_all_processes(
+    loss: str, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the embedding is divided; a run that two processes began ends with one process as if that had been alone."""
+    monkeypatch.setattr("bnce.losses.hierarchical_softmax.NUM_TOP", 5)
+    settings, text = config(loss), str(corpus.directory)
+    assert train(World(), text, str(tmp_path / "alone"), settings=settings) == "finished"
+    run = tmp_path / "run"
+    said = in_processes(2, tmp_path / "meeting", text, str(run), stop_at=8, settings=settings)
+    assert said == ["stopped"] * 2
+    for part in run.glob("rows-*.safetensors"):
+        with safe_open(part, "pt") as opened:
+            assert all("embedding" in name for name in opened.keys())  # noqa: SIM118
+    assert all(finding.well for finding in examine_directory(run)[1])
+    assert train(World(), text, str(run)) == "finished"
+    assert_equal(run, tmp_path / "alone")

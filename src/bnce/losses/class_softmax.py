@@ -26,6 +26,7 @@ from bnce.errors import UserError
 from bnce.losses.first_order import first_order_only
 from bnce.losses.output_batch import OutputBatch
 from bnce.losses.scores import log_normaliser, score_all, score_words
+from bnce.losses.segments import sum_segments
 from bnce.losses.softmax import chunked_cross_entropy, cross_entropies
 from bnce.losses.structure import Structure, by_frequency
 from bnce.machine.precision import product_dtype, product_in_float32, sum_dtype
@@ -230,10 +231,10 @@ class _WordsOfClasses(torch.autograd.Function):
             narrow_ND = hidden_ND.to(dtype)
             loss = torch.zeros((), dtype=wide, device=hidden_ND.device)
             hidden_grad_ND = torch.zeros(hidden_ND.shape, dtype=wide, device=hidden_ND.device)
-            weight_grads, bias_grads = [], []
-            if needs_grad and not by_row:
-                weight_grads.append(torch.zeros(weight_CSD.shape, dtype=wide, device=hidden_ND.device))
-                bias_grads.append(torch.zeros(bias_CS.shape, dtype=wide, device=hidden_ND.device))
+            weight_grads: list[Tensor] = []
+            bias_grads: list[Tensor] = []
+            weight_grad: Tensor | None = None
+            bias_grad: Tensor | None = None
             for part in _blocks(Tiles(class_G, position_GQ, word_GQ, is_there_GQ), class_size * D):
                 tile_GQD = narrow_ND[part.position_GQ]
                 weight_GSD = narrow_CSD.index_select(0, part.class_G).to(dtype)
@@ -256,11 +257,13 @@ class _WordsOfClasses(torch.autograd.Function):
                     weight_grads.append(weight_grad_GSD)
                     bias_grads.append(bias_grad_GS)
                 else:
-                    weight_grads[0].index_add_(0, part.class_G, weight_grad_GSD)
-                    bias_grads[0].index_add_(0, part.class_G, bias_grad_GS)
+                    # The tiles of a class stand together.
+                    edge_E = torch.searchsorted(part.class_G, torch.arange(C + 1, device=class_G.device))
+                    weight_grad = sum_segments(weight_grad_GSD, part.class_G, edge_E, weight_grad)
+                    bias_grad = sum_segments(bias_grad_GS, part.class_G, edge_E, bias_grad)
         if needs_grad:
-            weight_grad = torch.cat(weight_grads) if by_row else weight_grads[0]
-            bias_grad = torch.cat(bias_grads) if by_row else bias_grads[0]
+            if by_row:
+                weight_grad, bias_grad = torch.cat(weight_grads), torch.cat(bias_grads)
             ctx.save_for_backward(hidden_grad_ND, weight_grad, bias_grad, class_G)
             ctx.by_row, ctx.shapes, ctx.dtypes = (
                 by_row,

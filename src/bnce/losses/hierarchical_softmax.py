@@ -24,6 +24,7 @@ from torch import Tensor
 
 from bnce import rows
 from bnce.errors import UserError
+from bnce.losses import segments
 from bnce.losses.huffman import Tree, build_tree
 from bnce.losses.output_batch import OutputBatch
 from bnce.losses.scores import score_all
@@ -155,10 +156,15 @@ class HierarchicalSoftmax(Structure):
         )
         loss_M = self._at_top(score_all(hidden_ND, weight_HD, bias_H), word_M, position_M)
         loss_M = loss_M if valid_M is None else torch.where(valid_M, loss_M, 0.0)
-        hidden_PD = hidden_ND.index_select(0, owner_P if position_M is None else position_M[owner_P])
+        # Those of one word stand together, so that they can be added up in a fixed order.
+        edge_E = F.pad(end_M, (1, 0)).clamp(max=size)
+        if position_M is None:
+            hidden_PD = segments.repeat(hidden_ND, owner_P, edge_E)
+        else:
+            hidden_PD = hidden_ND.index_select(0, position_M[owner_P])
         score_P = at_least_float32(hidden_PD * weight_PD).sum(1) + bias_P
         loss_P = torch.where(is_there_P, F.softplus(_against(score_P, choice_P)), 0.0)
-        loss_M = loss_M.index_add(0, owner_P, loss_P)
+        loss_M = loss_M + segments.add_up(loss_P, owner_P, edge_E)
         return loss_M if is_exact else loss_M + torch.where(needed > size, torch.nan, 0.0)
 
     def _at_top(self, score_NH: Tensor, word_M: Tensor, position_M: Tensor | None) -> Tensor:
