@@ -86,8 +86,11 @@ def test_validation_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         trial_tokens=0,
         seeds=[1],
     )
-    softmax = next(kind for kind in ALTERNATIVES if kind.name == "chunk-softmax")
-    chosen = comparing.search("relu-lstm", softmax)
+    by_name = {kind.name: kind for kind in ALTERNATIVES}
+    comparing.search("relu-lstm", by_name["bnce"])
+    assert [settings.get("optimiser.body_learning_rate") for settings in tried] == [None, 0.002, 0.008, 0.004, 0.016]
+    tried.clear()
+    chosen = comparing.search("relu-lstm", by_name["chunk-softmax"])
     assert chosen == {
         "optimiser.learning_rate": 0.08,
         "optimiser.body_learning_rate": 0.008,

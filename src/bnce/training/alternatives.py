@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,9 +78,9 @@ class Comparing:
         start = self.make_config(PlannedRow(model, alternative.loss, written(alternative.settings)))
         best, lowest = dict(alternative.settings), math.inf
         number = 0
-        for changes in _changes(start, alternative):
+        for list_changes in (_as_it_is, _rates, _own_setting):
             found = dict(best)
-            for change in changes:
+            for change in list_changes(start, alternative, best):
                 number += 1
                 tried = {**best, **change}
                 row = trial_row(model, alternative, tried, number, self.trial_tokens)
@@ -121,15 +121,25 @@ class Comparing:
         return bool(failed) or _is_done(path)
 
 
-def _changes(start: RunConfig, alternative: Alternative) -> Iterator[list[dict[str, Setting]]]:
-    """Give what is tried, in turns: as it is, then the rates, then what the loss has of its own."""
-    rate, body_rate = start.optimiser.learning_rate, start.optimiser.body_learning_rate
-    yield [{}]
-    yield [{RATE: rate * factor, BODY_RATE: body_rate * factor} for factor in FACTORS]
+Changes = list[dict[str, Setting]]
+
+
+def _as_it_is(start: RunConfig, alternative: Alternative, best: Settings) -> Changes:
+    return [{}]
+
+
+def _rates(start: RunConfig, alternative: Alternative, best: Settings) -> Changes:
+    optimiser = start.optimiser
+    return [
+        {RATE: optimiser.learning_rate * factor, BODY_RATE: optimiser.body_learning_rate * factor} for factor in FACTORS
+    ]
+
+
+def _own_setting(start: RunConfig, alternative: Alternative, best: Settings) -> Changes:
     if alternative.knob is not None:
-        yield [{alternative.knob: value} for value in alternative.values]
-    else:
-        yield [{BODY_RATE: body_rate * float(factor)} for factor in alternative.values]
+        return [{alternative.knob: value} for value in alternative.values]
+    body_rate = float(best.get(BODY_RATE, start.optimiser.body_learning_rate))
+    return [{BODY_RATE: body_rate * float(factor)} for factor in alternative.values]
 
 
 def trial_row(model: str, alternative: Alternative, settings: Settings, number: int, num_tokens: int) -> PlannedRow:
