@@ -154,7 +154,8 @@ def test_files_out(bnce: Command, trained: Path, lists: Path) -> None:
     best = [f"{rows[0][0]} {rows[0][-1]}".rstrip(), f"{rows[3][0]} {rows[3][-1]}"]
     assert (lists / "best").read_text(encoding="utf-8").splitlines() == best
     for row in rows:
-        assert float(row[2]) == pytest.approx(float(row[3]) + float(row[5]))
+        # Nothing was tuned: the model has a cautious weight, and a word that it does not know costs something.
+        assert float(row[2]) == pytest.approx(float(row[3]) + 0.25 * float(row[5]) - 4 * float(row[7]))
         assert row[4] == ""
     bnce("rescore", *options, "--out", lists / "best", "--full", lists / "full.jsonl")
     records = [json.loads(line) for line in (lists / "full.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -293,3 +294,91 @@ def test_output_in_other_formats(bnce: Command, refused: Refused, trained: Path,
     assert "Unknown value of --out-format 'ctm'" in refused("rescore", *options, "--out-format", "ctm")
     assert "--scores is 'dec': give NAME=FILE" in refused("rescore", *options, "--scores", "dec")
     assert "--manifest is for NeMo beams" in refused("rescore", *options, "--manifest", lists / "am")
+
+
+def make_lists(place: Path, name: str, count: int = 6) -> Path:
+    """Make lists with references in which the score 'ctc' is right and the others mislead."""
+    records = []
+    for number in range(count):
+        hypotheses = [
+            {"text": "ba be bi", "score": -1, "ctc": -9.0, "dec": 0.5},
+            {"text": "ba be", "score": -2, "ctc": -1.0, "dec": 0.5},
+        ]
+        records.append({"id": f"{name}-{number}", "ref": "ba be", "hyps": hypotheses})
+    path = place / f"{name}.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return path
+
+
+def test_tuned_on_one_and_tested_on_another(bnce: Command, trained: Path, tmp_path: Path) -> None:
+    dev, more, test = (make_lists(tmp_path, name) for name in ("dev", "more", "test"))
+    saved, cache = tmp_path / "w.json", tmp_path / "scores.db"
+    options = ["--tune", dev, "--tune", more, "--test", test, "--save-weights", saved, "--cache", cache]
+    outcome = bnce("rescore", trained, *options, "--lm-weight", 0, "--word-penalty", 0)
+    assert outcome.stdout == "".join(f"test-{number} ba be\n" for number in range(6))
+    assert (
+        f"'{test}' was read as JSON lines: 6 utterances, 12 hypotheses, with references; scores: am ('score'), ctc"
+        in outcome.stderr
+    )
+    assert f"Tuned on 12 utterances of '{dev}' and '{more}' with the references inside: ctc and dec." in outcome.stderr
+    assert "WER there: 50.00% before, 0.00% after." in outcome.stderr
+    assert "measure word error rates on others" not in outcome.stderr
+    assert "(24 hypotheses, " in outcome.stderr
+    assert "per second), 12 scores from the cache, tuning " in outcome.stderr
+    found = bnce("rescore", trained, *options, "--lm-weight", 0, "--word-penalty", 0, "--json").json
+    assert (found["nbest"], found["before"]["wer"], found["after"]["wer"]) == (str(test), 0.5, 0.0)
+    assert (found["tuning"]["nbest"], found["tuning"]["after"]["wer"]) == ([str(dev), str(more)], 0.0)
+    assert found["weights"]["scores"]["ctc"] > 0.125
+    assert (found["num_scored"], found["hypotheses_per_second"]) == (0, None)
+    assert set(found["seconds"]) == {"load", "score", "tune"}
+    assert json.loads(saved.read_text(encoding="utf-8")) == found["weights"]
+    used = bnce("rescore", trained, test, "--weights", saved, "--json").json
+    assert used["after"] == found["after"]
+    assert used["num_scored"] == 12
+    assert used["hypotheses_per_second"] > 0
+
+
+def test_weights_by_name(bnce: Command, refused: Refused, trained: Path, tmp_path: Path) -> None:
+    nbest = make_lists(tmp_path, "x", 1)
+    options = [trained, nbest, "--lm-weight", 0]
+    assert bnce("rescore", *options).stdout == "x-0 ba be bi\n"
+    assert bnce("rescore", *options, "--weight", "ctc=1").stdout == "x-0 ba be\n"
+    assert bnce("rescore", *options, "--weight", "score=-1").stdout == "x-0 ba be\n"
+    full = tmp_path / "full.tsv"
+    bnce("rescore", *options, "--full", full)
+    head = full.read_text(encoding="utf-8").splitlines()[0]
+    assert head == "utt\tplace\ttotal\tam\told_lm\tctc\tdec\tln_prob\tnum_words\tnum_oov\thypothesis"
+    assert "Unknown score in --weight 'ctx'" in refused("rescore", *options, "--weight", "ctx=1")
+    assert "--weight is 'ctc': give NAME=W" in refused("rescore", *options, "--weight", "ctc")
+    (tmp_path / "w.json").write_text('{"scores": {"nn": 1}}', encoding="utf-8")
+    assert "'nn' has the weight 1, but" in refused("rescore", *options, "--weights", tmp_path / "w.json")
+
+
+def test_untuned_weights_are_told(bnce: Command, trained: Path, lists: Path) -> None:
+    scored = [trained, lists / "nbest", "--am-scores", lists / "am"]
+    told = "No weights were tuned: these are cautious defaults"
+    for options in (scored, scored[:2]):
+        assert told in bnce("rescore", *options).stderr
+        assert bnce("rescore", *options, "--json").json["untuned"] is True
+    assert told not in bnce("rescore", *scored, "--lm-weight", 0.5).stderr
+    assert told not in bnce("rescore", *scored, "--tune", lists / "refs").stderr
+    found = bnce("rescore", *scored, "--json").json["weights"]
+    assert (found["lm_weight"], found["oov_penalty"], found["am_weight"]) == (0.25, 4.0, 1.0)
+
+
+def test_refused_lists_to_tune_on(refused: Refused, trained: Path, lists: Path, tmp_path: Path) -> None:
+    dev, test = make_lists(tmp_path, "dev"), make_lists(tmp_path, "test")
+    nbest = lists / "nbest"
+    assert "give NBEST, or lists with references" in refused("rescore", trained)
+    assert "--test needs weights from --tune DEV" in refused("rescore", trained, "--test", test)
+    assert "NBEST and --test cannot be used together" in refused("rescore", trained, dev, "--test", test)
+    assert "--tune is given 2 times" in refused("rescore", trained, dev, "--tune", dev, "--tune", test)
+    assert "has no references to tune on: give them with --refs" in refused("rescore", trained, "--tune", nbest)
+    twice = ["--tune", dev, "--tune", test, "--carry"]
+    assert "--carry works with one --tune list" in refused("rescore", trained, *twice)
+    assert "give lists with the same scores" in refused(
+        "rescore", trained, "--tune", dev, "--test", nbest, "--refs", dev, "--refs", lists / "refs"
+    )
+    three = [part for _ in range(3) for part in ("--refs", lists / "refs")]
+    assert "--refs is given 3 times for 2 lists" in refused("rescore", trained, "--tune", dev, "--test", test, *three)
+    assert "use one" in refused("rescore", trained, dev, "--carry", "--cache", tmp_path / "c.db")

@@ -116,3 +116,23 @@ def test_without_scores_the_rank_is_the_measure() -> None:
     assert found.lm_weight == pytest.approx(0.25, rel=0.2)
     assert found.word_penalty == pytest.approx(0.5, rel=0.2)
     assert free_weights(scores, start, ("word_penalty",)) == ["lm_weight", "oov_penalty"]
+
+
+def test_named_scores_are_tuned_together() -> None:
+    scores, _ = made_up(Weights())
+    generator = np.random.default_rng(7)
+    others = {
+        "dec": generator.normal(size=U * H) * 10,
+        "ctc": generator.normal(size=U * H) * 10,
+        "none": np.zeros(U * H),
+    }
+    scores = replace(scores, others=others)
+    truth = Weights(1, 0.3, 2.0, 0.0, 0.0, scores=(("ctc", 0.5), ("dec", -2.0)))
+    rank_UH = np.argsort(np.argsort(-scores.total(truth).reshape(U, H), axis=1), axis=1)
+    errors_N = rank_UH.reshape(-1)
+    assert free_weights(scores, Weights())[2:4] == ["scores.dec", "scores.ctc"]
+    found = tune(scores, errors_N, Weights())
+    assert num_errors(scores, errors_N, found) < 0.05 * num_errors(scores, errors_N, Weights()) + 5
+    assert found.value("scores.dec") == pytest.approx(-2.0, rel=0.2)
+    held = tune(scores, errors_N, Weights(scores=(("dec", -2.0),)), fixed=("scores.dec",))
+    assert held.value("scores.dec") == -2.0

@@ -47,3 +47,20 @@ def test_refused_files(tmp_path: Path, content: str, told: str) -> None:
         Weights.read(tmp_path / "w.json")
     with pytest.raises(UserError, match="is not a weights file"):
         Weights.read(tmp_path / "none.json")
+
+
+def test_other_scores_by_name(tmp_path: Path) -> None:
+    weights = Weights(lm_weight=2.0, scores=(("dec", 0.5), ("ctc", -3.0)))
+    assert weights == Weights(lm_weight=2.0, scores=(("ctc", -3.0), ("dec", 0.5)))
+    assert weights.total(1.0, lm=10.0, others={"dec": 4.0, "ctc": 1.0, "more": 99.0}) == 1 + 20 + 2 - 3
+    changed = weights.changed({"scores.dec": 7.0, "scores.new": 1.0, "am_weight": 0.0})
+    assert changed == Weights(am_weight=0.0, lm_weight=2.0, scores=(("ctc", -3.0), ("dec", 7.0), ("new", 1.0)))
+    assert (changed.value("scores.dec"), changed.value("scores.none"), changed.value("lm_weight")) == (7.0, 0.0, 2.0)
+    changed.write(tmp_path / "w.json")
+    assert Weights.read(tmp_path / "w.json") == changed
+    assert "rank_weight 0, ctc -3, dec 7, new 1" in str(changed)
+    with pytest.raises(UserError, match="The weight dec is nan"):
+        Weights(scores=(("dec", float("nan")),))
+    (tmp_path / "w.json").write_text('{"scores": 3}', encoding="utf-8")
+    with pytest.raises(UserError, match="has the scores 3: give a weight for each name"):
+        Weights.read(tmp_path / "w.json")

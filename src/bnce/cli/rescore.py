@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
-from importlib.util import find_spec
+import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +14,7 @@ from bnce import files
 from bnce.cli.conditions import TokenisedOption, read_as, warn_of_tokenised
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr
 from bnce.cli.options import DeviceOption, ModelArgument, ModeOption, is_normalised
+from bnce.cli.rescored import Lists, Outcome, full_lines, pairs, read_lists, which_lists
 from bnce.errors import UserError
 from bnce.kinds.nbest_formats import NBEST_FORMATS
 
@@ -34,9 +34,14 @@ def _weight(text: str, default: str = "0") -> Any:
 def rescore(
     run: ModelArgument,
     nbest: Annotated[
-        str,
-        typer.Argument(metavar="NBEST", help="N-best lists: a file, a directory (ESPnet), or - for standard input."),
-    ],
+        str | None,
+        typer.Argument(
+            metavar="[NBEST]",
+            help="N-best lists: a file, a directory (ESPnet), or - for standard input. Leave it out if --tune gives "
+            "the lists.",
+            show_default=False,
+        ),
+    ] = None,
     form: Annotated[
         str,
         typer.Option(
@@ -53,10 +58,10 @@ def rescore(
         ),
     ] = "auto",
     am_scores: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Acoustic scores for Kaldi text: 'key score' lines.")
+        list[str] | None, typer.Option(metavar="FILE", help="Acoustic scores for Kaldi text: 'key score' lines.")
     ] = None,
     lm_scores: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(metavar="FILE", help="Scores of the old language model for Kaldi text: 'key score' lines."),
     ] = None,
     score_files: Annotated[
@@ -66,7 +71,7 @@ def rescore(
         ),
     ] = None,
     manifest: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(metavar="FILE", help="Manifest of NeMo beams, with the names and references of the utterances."),
     ] = None,
     beam_size: Annotated[
@@ -75,14 +80,28 @@ def rescore(
     costs: Annotated[bool, typer.Option("--costs", help="Scores are costs, as in Kaldi: lower is better.")] = (False),
     am_weight: Annotated[float | None, _weight("Weight of the acoustic score.", "1")] = None,
     old_lm_weight: Annotated[float | None, _weight("Weight of the old language model's score.")] = None,
-    lm_weight: Annotated[float | None, _weight("Weight of RUN's ln p (natural logarithm).", "1")] = None,
+    lm_weight: Annotated[
+        float | None, _weight("Weight of RUN's ln p (natural logarithm).", "0.25, or 1 without acoustic scores")
+    ] = None,
     word_penalty: Annotated[float | None, _weight("Subtract W per word.")] = None,
-    oov_penalty: Annotated[float | None, _weight("Subtract W per word that RUN does not know.")] = None,
+    oov_penalty: Annotated[
+        float | None,
+        _weight("Subtract W per word that RUN does not know.", "16 times the lm_weight, or 0 without acoustic scores"),
+    ] = None,
     rank_weight: Annotated[
         float | None,
         _weight(
             "Subtract W times ln(place). The first hypothesis of a list has place 1.",
             "0, or 16 without acoustic scores",
+        ),
+    ] = None,
+    weight: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=W",
+            help="Weight of a score by its name in NBEST, such as ctc=0.3. Can be repeated.",
+            show_default="0 for each",
+            rich_help_panel=PANEL,
         ),
     ] = None,
     weights_file: Annotated[
@@ -95,12 +114,21 @@ def rescore(
         ),
     ] = None,
     tune_on: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--tune",
-            metavar="REFS",
-            help="Find weights with few word errors against these references: of those within chance of the fewest "
-            "errors, the ones that change the fewest first hypotheses. Weights given as options stay fixed.",
+            metavar="DEV",
+            help="Find weights with few word errors: of those within chance of the fewest errors, the ones that change "
+            "the fewest first hypotheses. DEV is the file of NBEST's references or, without NBEST, n-best lists with "
+            "references; then it can be repeated. Weights given as options stay fixed.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None,
+    test: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEST",
+            help="Rescore these n-best lists with the weights that were tuned on DEV.",
             rich_help_panel=PANEL,
         ),
     ] = None,
@@ -108,12 +136,17 @@ def rescore(
         Path | None, typer.Option(metavar="FILE", help="Write the weights to a JSON file.", rich_help_panel=PANEL)
     ] = None,
     refs: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="REFS",
-            help="Print word error rates against these references: 'utt words…' lines, a .trn file or JSON lines.",
-            show_default="those in NBEST, if it has some",
+            help="References: 'utt words…' lines, a .trn file or JSON lines. For several lists, give one file for all, "
+            "or one for each, those of --tune first.",
+            show_default="those in the lists",
         ),
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Keep RUN's scores in FILE and do not compute again what is in it."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -174,7 +207,7 @@ def rescore(
     \b
       am_weight · am + old_lm_weight · old_lm + lm_weight · ln p
           − word_penalty · words − oov_penalty · unknown words
-          − rank_weight · ln place
+          − rank_weight · ln place + W · score for every --weight
 
     If NBEST has no acoustic scores, the order of the hypotheses counts instead (rank_weight).
 
@@ -182,219 +215,170 @@ def rescore(
 
     \b
     Examples:
+      bnce rescore runs/relu-lstm --tune dev.jsonl --test test.jsonl \\
+          --cache scores.db --save-weights w.json
       bnce rescore runs/relu-lstm dev.nbest --am-scores dev.am \\
           --lm-scores dev.lm --tune dev.ref --save-weights w.json
-      bnce rescore runs/relu-lstm test.nbest --am-scores test.am \\
-          --lm-scores test.lm --weights w.json --refs test.ref
       bnce rescore mixture.toml hypotheses.jsonl --lm-weight 0.5 \\
-          --full scores.tsv
+          --weight ctc=0.3 --full scores.tsv
       bnce rescore runs/relu-lstm librispeech.jsonl --weights w.json --carry \\
           --documents '[^-]+-[^-]+'
     """
     from bnce.machine.threads import use_threads
+    from bnce.rescoring.cache import ScoreCache, describe
+    from bnce.rescoring.choice import check_scores, complete, resolve
     from bnce.rescoring.comparison import compare
-    from bnce.rescoring.error_rate import import_jiwer
     from bnce.rescoring.in_order import check_carry_from, find_documents, score_in_order, tune_in_order
-    from bnce.rescoring.nbest import read_nbest
-    from bnce.rescoring.references import read_references
-    from bnce.rescoring.rescore import Judge, score_nbest
+    from bnce.rescoring.rescore import score_nbest
     from bnce.rescoring.tuning import free_weights, tune
     from bnce.rescoring.writing import check_writable, out_format, written
+    from bnce.scoring.fingerprint import fingerprint
     from bnce.scoring.loading import load
-    from bnce.scoring.weights import FIRST_BEST, NAMES, RANK_WEIGHT, Weights
+    from bnce.scoring.weights import FIRST_BEST, NAMES, Weights
     from bnce.text.sources import named
     from bnce.text.tokenised import TokenisedSigns
 
     normalised = is_normalised(mode, "rescoring")
-    if tune_on is not None and refs is not None:
-        raise UserError(
-            "--tune and --refs cannot be used together: tune with --tune first, then use --weights and --refs."
-        )
     rule = carry_from or "best"
     check_carry_from(rule)
     if not carry and (carry_from is not None or documents is not None):
         what = "--documents" if carry_from is None else "--carry-from"
         raise UserError(f"{what} works only with --carry: give --carry, too.")
+    if carry and cache is not None:
+        raise UserError(
+            "--cache keeps scores of utterances by themselves, and --carry scores them in context: use one."
+        )
+    if carry and tune_on is not None and len(tune_on) > 1:
+        raise UserError("--carry works with one --tune list, because lists do not know each other's order.")
     if full is not None and full.suffix not in (".tsv", ".jsonl"):
         raise UserError(f"--full is '{full}': give a file name that ends in .tsv or .jsonl.")
-    for path in (save_weights, out, full):
+    for path in (save_weights, cache, out, full):
         if path is not None:
             files.check_place(path)
     options = (am_weight, old_lm_weight, lm_weight, word_penalty, oov_penalty, rank_weight)
     given = {name: value for name, value in zip(NAMES, options, strict=True) if value is not None}
-    weights = replace(Weights() if weights_file is None else Weights.read(weights_file), **given)
-    references = tune_on if refs is None else refs
-    if references is not None:
-        import_jiwer()
-    lists = read_nbest(
-        nbest,
+    kept = None if weights_file is None else Weights.read(weights_file)
+    chosen = which_lists(nbest, tune_on or [], test, refs or [])
+    dev, last = read_lists(
+        chosen,
         form,
         keys=keys,
-        am_scores=am_scores,
-        lm_scores=lm_scores,
-        score_files=_named(score_files or [], "--scores", "NAME=FILE"),
-        manifest=manifest,
+        am_scores=am_scores or [],
+        lm_scores=lm_scores or [],
+        score_files=pairs(score_files or [], "--scores", "NAME=FILE"),
+        manifest=manifest or [],
         beam_size=beam_size,
         costs=costs,
     )
     written_as = out_format(None if out is None else str(out), out_form)
-    check_writable(lists, written_as)
-    if references is not None:
-        spoken = read_references(references, lists.utterances)
-    elif lists.has_references and find_spec("jiwer") is not None:
-        spoken = [str(utterance.reference) for utterance in lists.utterances]
-    else:
-        spoken = None
-    for name, has in (("am_weight", lists.has_am), ("old_lm_weight", lists.has_old_lm)):
-        if given.get(name) and not has:
-            kind = name.removesuffix("_weight").replace("am", "acoustic").replace("_lm", " language model")
-            raise UserError(f"--{name.replace('_', '-')} is {given[name]:g}, but '{nbest}' has no {kind} scores.")
-    if not lists.has_am:
-        weights = replace(weights, am_weight=0.0)
-        if not weights.rank_weight and rank_weight is None:
-            # Tuning measures the other weights by this one, so that it is 1 there, as the acoustic weight is elsewhere.
-            weights = replace(weights, rank_weight=RANK_WEIGHT if tune_on is None else 1.0)
-    start = weights
+    check_writable(last.nbest, written_as)
+    given |= resolve(pairs(weight or [], "--weight", "NAME=W"), last.nbest)
+    start = weights = complete(kept, given, last.nbest, tunes=dev is not None)
+    check_scores(weights, last.nbest, last.path, given)
     use_threads(threads)
+    begun = time.perf_counter()
     model = load(run, device)
     if not normalised:
         model.refuse_unnormalised()
     model.normaliser = read_as(model.normaliser, tokenised)
-    signs = TokenisedSigns(model.normaliser)
-    for utterance in lists.utterances:
-        signs.look(" ".join(utterance.texts))
-    warn_of_tokenised(signs, named(nbest))
-    judge = None if spoken is None else Judge(lists, spoken)
-    with progress_bar() as bar:
-        task = bar.add_task("rescoring", total=lists.num_hypotheses)
+    seconds = {"load": time.perf_counter() - begun, "score": 0.0, "tune": 0.0}
+    every = [last] if dev is None or dev is last else [dev, last]
+    for lists in every:
+        signs = TokenisedSigns(model.normaliser)
+        for utterance in lists.nbest.utterances:
+            signs.look(" ".join(utterance.texts))
+        warn_of_tokenised(signs, named(lists.path))
+        lists.count_errors()
+    num_scored = 0
+    with ExitStack() as stack:
+        opened = None
+        if cache is not None:
+            key = describe(fingerprint(run), mode, model.normaliser)
+            opened = stack.enter_context(ScoreCache(cache, key))
+        bar = stack.enter_context(progress_bar())
+        task = bar.add_task("rescoring", total=sum(lists.nbest.num_hypotheses for lists in every))
 
-        def advance(num: int) -> None:
-            bar.update(task, advance=num)
+        def score(lists: Lists, by: Weights | None) -> Scores:
+            nonlocal num_scored
+            begun = time.perf_counter()
+            num_known = 0 if opened is None else opened.num_found
 
-        def score(by: Weights | None) -> Scores:
-            bar.update(task, completed=0)
-            carried_by = None if rule == "first" else by
-            return score_in_order(model, lists, carried_by, documents, advance, normalised=normalised)
+            def advance(num: int) -> None:
+                bar.update(task, advance=num)
+
+            if carry:
+                carried_by = None if rule == "first" else by
+                found = score_in_order(model, lists.nbest, carried_by, documents, advance, normalised=normalised)
+            else:
+                found = score_nbest(model, lists.nbest, advance, normalised=normalised, cache=opened)
+            num_scored += lists.nbest.num_hypotheses - (0 if opened is None else opened.num_found - num_known)
+            seconds["score"] += time.perf_counter() - begun
+            return found
 
         def find(found: Scores) -> Weights:
-            return start if judge is None else tune(found, judge.num_errors_N, start, fixed=given)
+            begun = time.perf_counter()
+            assert dev is not None
+            tuned = tune(found, dev.judged.num_errors_N, start, fixed=given)
+            seconds["tune"] += time.perf_counter() - begun
+            return tuned
 
-        def loses(found: Scores, by: Weights) -> bool:
-            return judge is not None and judge.judge(found.best(by)).total > judge.first().total
+        tuning: dict[str, Any] | None = None
+        if dev is not None:
+            if carry and rule == "best":
 
-        if carry and rule == "best" and tune_on is not None:
-            scores, weights = tune_in_order(score, find, loses)
-        else:
-            scores = score(weights) if carry else score_nbest(model, lists, advance, normalised=normalised)
-            if tune_on is not None:
+                def score_again(by: Weights | None) -> Scores:
+                    assert dev is not None
+                    bar.update(task, completed=0)
+                    return score(dev, by)
+
+                def loses(found: Scores, by: Weights) -> bool:
+                    assert dev is not None
+                    return dev.judged.judge(found.best(by)).total > dev.judged.first().total
+
+                scores, weights = tune_in_order(score_again, find, loses)
+            else:
+                scores = score(dev, weights)
                 weights = find(scores)
+            tuning = {
+                "refs": chosen.tuned_with,
+                "num_utterances": len(dev.nbest.utterances),
+                "weights": [name.removeprefix("scores.") for name in free_weights(scores, start, given)],
+                "kept_first_best": weights == FIRST_BEST,
+            }
+            if last is not dev:
+                tuning |= {"nbest": list(chosen.tuned_on), **compare(dev.judged, scores.best(weights)).to_dict()}
+        if dev is None or last is not dev:
+            scores = score(last, weights)
     if save_weights is not None:
         weights.write(save_weights)
     if full is not None:
-        files.write_text(full, "".join(_full_lines(scores, weights, full.suffix)))
+        files.write_text(full, "".join(full_lines(scores, weights, full.suffix)))
     best = "".join(written(scores, weights, written_as))
     if out is not None:
         files.write_text(out, best)
     elif not as_json:
         sys.stdout.write(best)
-    compared = None if judge is None else compare(judge, scores.best(weights))
-    tuning = None
-    if tune_on is not None:
-        tuning = {
-            "refs": tune_on,
-            "num_utterances": len(lists.utterances),
-            "weights": free_weights(scores, start, given),
-            "kept_first_best": weights == FIRST_BEST,
-        }
-    num_documents = len(find_documents(lists, documents)) if carry else None
-    by_rank = not lists.has_am and weights.rank_weight != 0
-    if as_json:
-        print_json(
-            {
-                "run": str(run),
-                "nbest": nbest,
-                "format": lists.form,
-                "mode": mode,
-                "carry": rule if carry else None,
-                "num_documents": num_documents,
-                "num_utterances": len(lists.utterances),
-                "num_hypotheses": lists.num_hypotheses,
-                "by_rank": by_rank,
-                "weights": asdict(weights),
-                "weights_file": None if weights_file is None else str(weights_file),
-                "tuned": tune_on is not None,
-                "tuning": tuning,
-                **({} if compared is None else compared.to_dict()),
-            }
-        )
-        return
-    stderr.print(f"{named(nbest)} was read as {NBEST_FORMATS.find(lists.form).shown}: {lists.told()}.", markup=False)
-    for sentence in lists.left_out:
-        stderr.print(sentence, markup=False)
-    stderr.print(
-        f"{len(lists.utterances)} utterances, {lists.num_hypotheses} hypotheses; {_shown(weights)}", markup=False
+    outcome = Outcome(
+        run=str(run),
+        lists=last,
+        mode=mode,
+        carry=rule if carry else None,
+        num_documents=len(find_documents(last.nbest, documents)) if carry else None,
+        weights=weights,
+        weights_file=None if weights_file is None else str(weights_file),
+        untuned=dev is None and weights_file is None and "lm_weight" not in given,
+        tuning=tuning,
+        tests=last is not dev,
+        compared=None if last.judge is None else compare(last.judge, scores.best(weights)),
+        seconds=seconds,
+        num_scored=num_scored,
+        num_cached=None if opened is None else opened.num_found,
     )
-    if by_rank:
-        stderr.print(
-            f"{named(nbest)} has no acoustic scores, so the order of the hypotheses counts: the first one of a list is "
-            "taken to be the recogniser's best, and so on.",
-            markup=False,
-        )
-    elif not lists.has_am:
-        stderr.print(
-            f"{named(nbest)} has no acoustic scores, and rank_weight is 0: what the recogniser preferred does not "
-            "count.",
-            markup=False,
-        )
-    if num_documents is not None:
-        stderr.print(
-            f"Each utterance was scored with the {rule} hypotheses of earlier utterances as context, in "
-            f"{num_documents} document{'' if num_documents == 1 else 's'}.",
-            markup=False,
-        )
-    if tuning is not None:
-        stderr.print(_told(tuning, named(nbest)), markup=False)
-    for line in () if compared is None else compared.lines():
-        stderr.print(line, markup=False)
-    if tuning is not None:
-        stderr.print("The weights were tuned on these references: measure word error rates on others.", markup=False)
-    elif weights_file is not None:
-        stderr.print(f"The weights are those of '{weights_file}'.", markup=False)
-
-
-def _named(given: Sequence[str], option: str, metavar: str) -> dict[str, str]:
-    """Read the values of an option that is repeated, each a name and what belongs to it."""
-    found: dict[str, str] = {}
-    for one in given:
-        name, equals, value = one.partition("=")
-        if not equals or not name.strip() or not value.strip() or name in found:
-            raise UserError(f"{option} is '{one}': give {metavar}, each name once.")
-        found[name] = value
-    return found
-
-
-def _full_lines(scores: Scores, weights: Weights, ending: str) -> Iterator[str]:
-    from bnce.rescoring.rescore import FULL_COLUMNS
-
-    if ending == ".jsonl":
-        yield from (files.to_json(row) + "\n" for row in scores.rows(weights))
+    if as_json:
+        print_json(outcome.to_dict())
         return
-    yield "\t".join(FULL_COLUMNS) + "\n"
-    for row in scores.rows(weights):
-        yield "\t".join("" if value is None else str(value) for value in row.values()) + "\n"
-
-
-def _told(tuning: dict[str, Any], nbest: str) -> str:
-    """Say which weights were tuned on what, or that no weights were good enough."""
-    names = " and ".join(", ".join(tuning["weights"]).rsplit(", ", 1)) or "No weight"
-    told = f"Tuned on {tuning['num_utterances']} utterances of {nbest} with the references '{tuning['refs']}': {names}."
-    if tuning["kept_first_best"]:
-        told += (
-            " No weights made fewer errors than the first hypotheses by more than chance, so the first hypotheses are "
-            "kept."
-        )
-    return told
-
-
-def _shown(weights: Weights) -> str:
-    return ", ".join(f"{name} {value:g}" for name, value in asdict(weights).items())
+    for lists in every:
+        for line in lists.lines():
+            stderr.print(line, markup=False)
+    for line in outcome.lines():
+        stderr.print(line, markup=False)

@@ -128,7 +128,9 @@ def _choose(utterance: Utterance, lm: Sequence[float], num_oov: Sequence[int], w
     num_words = np.array([count_words(text) for text in utterance.texts])
     am, old_lm = (np.array(utterance.scores.get(name, 0.0)) for name in (AM, OLD_LM))
     log_place = np.log(np.arange(1, len(utterance.texts) + 1))
-    return int(np.argmax(weights.total(am, old_lm, np.array(lm), num_words, np.array(num_oov), log_place)))
+    others = {name: np.array(scores) for name, scores in utterance.scores.items() if name not in (AM, OLD_LM)}
+    total = weights.total(am, old_lm, np.array(lm), num_words, np.array(num_oov), log_place, others)
+    return int(np.argmax(total))
 
 
 def _blocks(numbers: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:

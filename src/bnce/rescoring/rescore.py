@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bnce.rescoring.cache import ScoreCache
 from bnce.rescoring.error_rate import Errors, count_errors, sum_errors
 from bnce.rescoring.formats.source import AM, OLD_LM
-from bnce.rescoring.nbest import NBest, Utterance
+from bnce.rescoring.nbest import NBest
 from bnce.scoring.model import Model
 from bnce.scoring.prefixes import TREE_SEQUENCES
 from bnce.scoring.scored import Floats
@@ -41,6 +42,7 @@ class Scores:
     lm_N: Floats  # ln p of the new language model
     num_words_N: Floats
     num_oov_N: Floats
+    others: Mapping[str, Floats] = field(default_factory=dict)  # by name, in the order of the list
 
     @functools.cached_property
     def begins(self) -> NDArray[np.int64]:
@@ -58,7 +60,7 @@ class Scores:
     def total(self, weights: Weights) -> Floats:
         """Combine the scores (N,)."""
         scores_N = (self.am_N, self.old_lm_N, self.lm_N, self.num_words_N, self.num_oov_N, self.log_places)
-        total_N: Floats = weights.total(*scores_N)
+        total_N: Floats = weights.total(*scores_N, others=self.others)
         return total_N
 
     def best(self, weights: Weights) -> NDArray[np.int64]:
@@ -70,6 +72,12 @@ class Scores:
         place_U: NDArray[np.int64] = place_N[np.searchsorted(place_N, self.begins)]
         return place_U
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of what `rows` gives: a score of the list that is called like one of ours gives way."""
+        others = [name for name in self.others if name not in FULL_COLUMNS]
+        return (*FULL_COLUMNS[:5], *others, *FULL_COLUMNS[5:])
+
     def best_texts(self, weights: Weights) -> Iterator[tuple[str, str]]:
         """Give every utterance's name and best hypothesis."""
         places = (self.best(weights) - self.begins).tolist()
@@ -77,7 +85,7 @@ class Scores:
             yield utterance.name, utterance.texts[place]
 
     def rows(self, weights: Weights) -> Iterator[dict[str, Any]]:
-        """Give every hypothesis with all its scores under the names of FULL_COLUMNS, the best of an utterance first."""
+        """Give every hypothesis with all its scores under the names of `columns`, the best of an utterance first."""
         total_N = self.total(weights)
         for begin, utterance in zip(self.begins.tolist(), self.nbest.utterances, strict=True):
             for place in np.argsort(-total_N[begin : begin + len(utterance.texts)], kind="stable").tolist():
@@ -88,6 +96,7 @@ class Scores:
                     "total": float(total_N[where]),
                     "am": float(self.am_N[where]) if self.nbest.has_am else None,
                     "old_lm": float(self.old_lm_N[where]) if self.nbest.has_old_lm else None,
+                    **{name: float(own_N[where]) for name, own_N in self.others.items() if name not in FULL_COLUMNS},
                     "ln_prob": float(self.lm_N[where]),
                     "num_words": int(self.num_words_N[where]),
                     "num_oov": int(self.num_oov_N[where]),
@@ -96,18 +105,36 @@ class Scores:
 
 
 def score_nbest(
-    model: Model, nbest: NBest, advance: Callable[[int], object] | None = None, *, normalised: bool = False
+    model: Model,
+    nbest: NBest,
+    advance: Callable[[int], object] | None = None,
+    *,
+    normalised: bool = False,
+    cache: ScoreCache | None = None,
 ) -> Scores:
-    """Score every hypothesis with the new language model; `advance` is told how many more are done."""
-    log_probs, num_oov = [], []
-    for block in _blocks(nbest.utterances):
-        texts = [text for utterance in block for text in utterance.texts]
+    """Score every hypothesis with the new language model, but for those in the cache; `advance` is told how many."""
+    every = [text for utterance in nbest.utterances for text in utterance.texts]
+    known = {} if cache is None else cache.find(every)
+    if cache is not None and known:
+        num_known = sum(text in known for text in every)
+        cache.num_found += num_known
+        if advance is not None:
+            advance(num_known)
+    rest = [[text for text in utterance.texts if text not in known] for utterance in nbest.utterances]
+    for block in _blocks([texts for texts in rest if texts]):
+        texts = [text for own in block for text in own]
         words = [model.words(text) for text in texts]
-        for scores in model.score_words(words, normalised=normalised, share_prefixes=True):
-            log_probs.append(float(scores.log_probs.sum()))
-            num_oov.append(int(scores.oov.sum()))
+        scored = {}
+        for text, scores in zip(
+            texts, model.score_words(words, normalised=normalised, share_prefixes=True), strict=True
+        ):
+            scored[text] = float(scores.log_probs.sum()), int(scores.oov.sum())
+        if cache is not None:
+            cache.add(scored)
+        known |= scored
         if advance is not None:
             advance(len(texts))
+    log_probs, num_oov = zip(*(known[text] for text in every), strict=True)
     return put_together(nbest, log_probs, num_oov)
 
 
@@ -122,6 +149,11 @@ def put_together(nbest: NBest, log_probs: Sequence[float], num_oov: Sequence[int
         lm_N=np.array(log_probs),
         num_words_N=_flat([count_words(text) for text in utterance.texts] for utterance in utterances),
         num_oov_N=np.array(num_oov, dtype=np.float64),
+        others={
+            name: _flat(utterance.scores[name] for utterance in utterances)
+            for name in nbest.score_names
+            if name not in (AM, OLD_LM)
+        },
     )
 
 
@@ -156,14 +188,14 @@ def _flat(parts: Iterable[Sequence[float]]) -> Floats:
     return np.fromiter(itertools.chain.from_iterable(parts), dtype=np.float64)
 
 
-def _blocks(utterances: Sequence[Utterance]) -> Iterator[list[Utterance]]:
-    block: list[Utterance] = []
+def _blocks(lists: Sequence[list[str]]) -> Iterator[list[list[str]]]:
+    block: list[list[str]] = []
     num_hypotheses = 0
-    for utterance in utterances:
-        if block and num_hypotheses + len(utterance.texts) > BLOCK_HYPOTHESES:
+    for texts in lists:
+        if block and num_hypotheses + len(texts) > BLOCK_HYPOTHESES:
             yield block
             block, num_hypotheses = [], 0
-        block.append(utterance)
-        num_hypotheses += len(utterance.texts)
+        block.append(texts)
+        num_hypotheses += len(texts)
     if block:
         yield block

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import astuple, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bnce.rescoring.rescore import Scores
-from bnce.scoring.weights import FIRST_BEST, Weights
+from bnce.scoring.weights import FIRST_BEST, NAMES, OTHER, Weights
 
 # Doublings: acoustic scores may come at any scale, so that a language model's weight may be 0.02 or 30.
 _COARSE = 2.0 ** np.arange(-8, 8)
@@ -53,6 +53,7 @@ def free_weights(scores: Scores, start: Weights, fixed: Collection[str] = ()) ->
         free.append("lm_weight")
     if scores.nbest.has_old_lm:
         free.append("old_lm_weight")
+    free += [f"{OTHER}{name}" for name, own_N in scores.others.items() if own_N.any()]
     free.append("word_penalty")
     if scores.num_oov_N.any():
         free.append("oov_penalty")
@@ -85,7 +86,8 @@ class _Trials:
             return float(more_U.sum()) <= math.sqrt(float(np.square(more_U).sum()))
 
         def size(weights: Weights) -> tuple[int, float]:
-            return self._found[weights][1], sum(map(abs, astuple(weights)))
+            sizes = [*(weights.value(name) for name in NAMES), *dict(weights.scores).values()]
+            return self._found[weights][1], sum(map(abs, sizes))
 
         trials = [FIRST_BEST, *sorted(self._found, key=size)]
         return next(weights for weights in trials if within_chance(weights))
@@ -98,13 +100,13 @@ def _descend(trials: _Trials, weights: Weights, free: list[str]) -> Weights:
         before = fewest
         for name in free:
             for number in range(1 + len(_FINE)):
-                value = getattr(weights, name)
+                value = weights.value(name)
                 grid = _grid(name, value, number)
-                errors = [trials.num_errors(replace(weights, **{name: one})) for one in grid]
+                errors = [trials.num_errors(weights.changed({name: one})) for one in grid]
                 # The whole range is searched for something better; near a good value its neighbours have a say, too.
                 if min(errors) < fewest or (number > 0 and min(errors) == fewest):
                     fewest = min(errors)
-                    weights = replace(weights, **{name: grid[_middle(errors)]})
+                    weights = weights.changed({name: grid[_middle(errors)]})
         if fewest == before:
             break
     return weights
@@ -113,7 +115,7 @@ def _descend(trials: _Trials, weights: Weights, free: list[str]) -> Weights:
 def _grid(name: str, value: float, number: int) -> list[float]:
     """Lay a grid, the first over all values and the others around the one that was found; it is in rising order."""
     if number == 0:
-        values = [0.0, *_COARSE, *(-_COARSE if name in _SIGNED else [])]
+        values = [0.0, *_COARSE, *(-_COARSE if name in _SIGNED or name.startswith(OTHER) else [])]
     else:
         values = [value * factor for factor in _FINE[number - 1]]
     return sorted({float(one) for one in values})

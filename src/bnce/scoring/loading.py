@@ -48,14 +48,19 @@ def write_mixture(path: str | Path, components: Sequence[str | Path], weights: S
     files.write_text(path, "".join(lines))
 
 
-def _load_mixture(path: Path, device: str) -> MixtureModel:
+def mixture_components(path: Path) -> list[tuple[Path, float]]:
+    """Read the components of a mixture with their weights."""
     try:
         found = parse_toml(path.read_bytes())["components"]
-        pairs = [(path.parent / str(one["path"]), float(one["weight"])) for one in found]
+        return [(path.parent / str(one["path"]), float(one["weight"])) for one in found]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"'{path}' is not a mixture from 'bnce interpolate' ({error}): give [[components]] with path and weight."
         ) from error
+
+
+def _load_mixture(path: Path, device: str) -> MixtureModel:
+    pairs = mixture_components(path)
     for component, _ in pairs:
         if component.suffix == MIXTURE_ENDING:
             raise UserError(f"The mixture '{path}' contains the mixture '{component}': give its components instead.")

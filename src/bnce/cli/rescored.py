@@ -1,0 +1,294 @@
+"""What `bnce rescore` reads and what it tells: which lists are tuned on and judged, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bnce import files
+from bnce.errors import UserError
+from bnce.kinds.nbest_formats import NBEST_FORMATS
+
+if TYPE_CHECKING:
+    from bnce.rescoring.comparison import Comparison
+    from bnce.rescoring.nbest import NBest
+    from bnce.rescoring.rescore import Judge, Scores
+    from bnce.scoring.weights import Weights
+
+
+class Chosen(NamedTuple):
+    """Which lists are tuned on, which are rescored in the end, and the files of references, one for each or for all."""
+
+    tuned_on: tuple[str, ...]
+    rescored: str | None  # None: those that are tuned on
+    references: tuple[str, ...]
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All lists, those that are tuned on first."""
+        return self.tuned_on if self.rescored is None else (*self.tuned_on, self.rescored)
+
+    @property
+    def tuned_with(self) -> str | None:
+        """The references that were tuned on, if they are in a file."""
+        return self.references[0] if self.references else None
+
+
+@dataclass
+class Lists:
+    """N-best lists with what was said, if it is known."""
+
+    path: str
+    nbest: NBest
+    spoken: list[str] | None
+    parts: Sequence[tuple[str, NBest]]  # the files that they came from
+    judge: Judge | None = None
+
+    def count_errors(self) -> None:
+        """Count the errors of all hypotheses, once."""
+        from bnce.rescoring.rescore import Judge
+
+        if self.spoken is not None and self.judge is None:
+            self.judge = Judge(self.nbest, self.spoken)
+
+    @property
+    def judged(self) -> Judge:
+        """The errors of all hypotheses."""
+        assert self.judge is not None
+        return self.judge
+
+    def lines(self) -> Iterator[str]:
+        """Say how each file was read, and what was left out of it."""
+        from bnce.text.sources import named
+
+        for path, nbest in self.parts:
+            yield f"{named(path)} was read as {NBEST_FORMATS.find(nbest.form).shown}: {nbest.told()}."
+            yield from nbest.left_out
+
+
+def which_lists(nbest: str | None, tuned_on: Sequence[str], test: str | None, refs: Sequence[str]) -> Chosen:
+    """Tell lists from references: with NBEST, --tune is the file of its references; without it, it has the lists."""
+    if nbest is None:
+        if not tuned_on:
+            what = "--test needs weights from --tune DEV" if test is not None else "There are no n-best lists"
+            raise UserError(f"{what}: give NBEST, or lists with references as --tune DEV.")
+        return Chosen(tuple(tuned_on), test, tuple(refs))
+    if test is not None:
+        raise UserError("NBEST and --test cannot be used together: give the lists to tune on as --tune DEV, no NBEST.")
+    if len(tuned_on) > 1:
+        raise UserError(
+            f"--tune is given {len(tuned_on)} times: with NBEST it is the file of its references; leave out NBEST to "
+            "tune on several lists."
+        )
+    if tuned_on and refs:
+        raise UserError(
+            "--tune and --refs cannot be used together: tune with --tune first, then use --weights and --refs."
+        )
+    return Chosen((nbest,), None, tuple(tuned_on)) if tuned_on else Chosen((), nbest, tuple(refs))
+
+
+def read_lists(
+    chosen: Chosen,
+    form: str,
+    *,
+    keys: str,
+    am_scores: Sequence[str],
+    lm_scores: Sequence[str],
+    score_files: Mapping[str, str],
+    manifest: Sequence[str],
+    beam_size: int | None,
+    costs: bool,
+) -> tuple[Lists | None, Lists]:
+    """Read the lists to tune on, if there are some, and those to rescore in the end, which may be the same."""
+    from bnce.rescoring.error_rate import import_jiwer
+    from bnce.rescoring.nbest import read_nbest
+    from bnce.rescoring.pool import check_same_scores, pool
+    from bnce.rescoring.references import read_references
+
+    if chosen.tuned_on or chosen.references:
+        import_jiwer()
+    has_jiwer = find_spec("jiwer") is not None
+
+    def take(values: Sequence[str], place: int, option: str) -> str | None:
+        if len(values) not in (0, 1, len(chosen.paths)):
+            raise UserError(
+                f"{option} is given {len(values)} times for {len(chosen.paths)} lists: give it once, or once for each "
+                "list, those of --tune first."
+            )
+        return values[place if len(values) > 1 else 0] if values else None
+
+    found: list[tuple[str, NBest, list[str] | None]] = []
+    for place, path in enumerate(chosen.paths):
+        nbest = read_nbest(
+            path,
+            form,
+            keys=keys,
+            am_scores=take(am_scores, place, "--am-scores"),
+            lm_scores=take(lm_scores, place, "--lm-scores"),
+            score_files=score_files,
+            manifest=take(manifest, place, "--manifest"),
+            beam_size=beam_size,
+            costs=costs,
+        )
+        references = take(chosen.references, place, "--refs")
+        spoken = None
+        if references is not None:
+            spoken = read_references(references, nbest.utterances)
+        elif nbest.has_references and has_jiwer:
+            spoken = [str(utterance.reference) for utterance in nbest.utterances]
+        elif place < len(chosen.tuned_on):
+            raise UserError(f"'{path}' has no references to tune on: give them with --refs.")
+        found.append((path, nbest, spoken))
+    num_tuned = len(chosen.tuned_on)
+    parts = [(path, nbest) for path, nbest, _ in found]
+    dev = None
+    if num_tuned:
+        together = [text for _, _, spoken in found[:num_tuned] for text in spoken or []]
+        dev = Lists(parts[0][0], pool(parts[:num_tuned]), together, parts[:num_tuned])
+    if chosen.rescored is None:
+        assert dev is not None
+        return dev, dev
+    if dev is not None:
+        check_same_scores(parts[0], parts[-1])
+    path, nbest, spoken = found[-1]
+    return dev, Lists(path, nbest, spoken, parts[-1:])
+
+
+def pairs(given: Sequence[str], option: str, metavar: str) -> dict[str, str]:
+    """Read the values of an option that is repeated, each a name and what belongs to it."""
+    found: dict[str, str] = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals or not name.strip() or not value.strip() or name in found:
+            raise UserError(f"{option} is '{one}': give {metavar}, each name once.")
+        found[name] = value
+    return found
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of rescoring."""
+
+    run: str
+    lists: Lists
+    mode: str
+    carry: str | None
+    num_documents: int | None
+    weights: Weights
+    weights_file: str | None
+    untuned: bool  # nobody said how much the new model counts
+    tuning: dict[str, Any] | None
+    tests: bool  # whether the lists are others than those that were tuned on
+    compared: Comparison | None
+    seconds: dict[str, float]
+    num_scored: int
+    num_cached: int | None
+
+    @property
+    def by_rank(self) -> bool:
+        """Whether the order of the hypotheses took the place of scores."""
+        return not self.lists.nbest.has_am and self.weights.rank_weight != 0
+
+    @property
+    def hypotheses_per_second(self) -> float | None:
+        """How fast hypotheses were scored; None where none were."""
+        return self.num_scored / self.seconds["score"] if self.num_scored and self.seconds["score"] else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything as JSON has it."""
+        nbest = self.lists.nbest
+        return {
+            "run": self.run,
+            "nbest": self.lists.path,
+            "format": nbest.form,
+            "scores": list(nbest.score_names),
+            "mode": self.mode,
+            "carry": self.carry,
+            "num_documents": self.num_documents,
+            "num_utterances": len(nbest.utterances),
+            "num_hypotheses": nbest.num_hypotheses,
+            "by_rank": self.by_rank,
+            "weights": self.weights.to_dict(),
+            "weights_file": self.weights_file,
+            "tuned": self.tuning is not None,
+            "untuned": self.untuned,
+            "tuning": self.tuning,
+            "seconds": self.seconds,
+            "num_scored": self.num_scored,
+            "num_cached": self.num_cached,
+            "hypotheses_per_second": self.hypotheses_per_second,
+            **({} if self.compared is None else self.compared.to_dict()),
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Say it in sentences."""
+        from bnce.text.sources import named
+
+        nbest, name = self.lists.nbest, named(self.lists.path)
+        yield f"{len(nbest.utterances)} utterances, {nbest.num_hypotheses} hypotheses; {self.weights}"
+        yield self._speed()
+        if self.by_rank:
+            yield (
+                f"{name} has no acoustic scores, so the order of the hypotheses counts: the first one of a list is "
+                "taken to be the recogniser's best, and so on."
+            )
+        elif not nbest.has_am and not any(weight for _, weight in self.weights.scores):
+            yield (
+                f"{name} has no acoustic scores, and rank_weight is 0: what the recogniser preferred does not count."
+            )
+        if self.num_documents is not None:
+            yield (
+                f"Each utterance was scored with the {self.carry} hypotheses of earlier utterances as context, in "
+                f"{self.num_documents} document{'' if self.num_documents == 1 else 's'}."
+            )
+        if self.untuned:
+            yield (
+                "No weights were tuned: these are cautious defaults, which fit no recogniser well. Give --tune with "
+                "references to find weights, or --lm-weight."
+            )
+        if self.tuning is not None:
+            yield _told(self.tuning, name)
+        if self.compared is not None:
+            yield from self.compared.lines()
+        if self.tuning is not None and not self.tests:
+            yield "The weights were tuned on these references: measure word error rates on others."
+        elif self.weights_file is not None and self.tuning is None:
+            yield f"The weights are those of '{self.weights_file}'."
+
+    def _speed(self) -> str:
+        parts = [f"loading {self.seconds['load']:.1f} s", f"scoring {self.seconds['score']:.1f} s"]
+        if self.hypotheses_per_second is not None:
+            parts[1] += f" ({self.num_scored} hypotheses, {self.hypotheses_per_second:,.0f} per second)"
+        if self.num_cached:
+            parts.append(f"{self.num_cached} scores from the cache")
+        if self.tuning is not None:
+            parts.append(f"tuning {self.seconds['tune']:.1f} s")
+        return f"Time: {', '.join(parts)}."
+
+
+def full_lines(scores: Scores, weights: Weights, ending: str) -> Iterator[str]:
+    """Write every hypothesis with all scores."""
+    if ending == ".jsonl":
+        yield from (files.to_json(row) + "\n" for row in scores.rows(weights))
+        return
+    yield "\t".join(scores.columns) + "\n"
+    for row in scores.rows(weights):
+        yield "\t".join("" if value is None else str(value) for value in row.values()) + "\n"
+
+
+def _told(tuning: Mapping[str, Any], nbest: str) -> str:
+    """Say which weights were tuned on what, or that no weights were good enough."""
+    names = " and ".join(", ".join(tuning["weights"]).rsplit(", ", 1)) or "No weight"
+    where = " and ".join(f"'{path}'" for path in tuning["nbest"]) if "nbest" in tuning else nbest
+    references = "the references inside" if tuning["refs"] is None else f"the references '{tuning['refs']}'"
+    told = f"Tuned on {tuning['num_utterances']} utterances of {where} with {references}: {names}."
+    if "nbest" in tuning and tuning["before"]["wer"] is not None:
+        told += f" WER there: {100 * tuning['before']['wer']:.2f}% before, {100 * tuning['after']['wer']:.2f}% after."
+    if tuning["kept_first_best"]:
+        told += (
+            " No weights made fewer errors than the first hypotheses by more than chance, so the first hypotheses are "
+            "kept."
+        )
+    return told
