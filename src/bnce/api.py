@@ -300,11 +300,15 @@ def evaluate(
     max_words: int = 0,
     errors: str = "strict",
     tokenised: bool = False,
+    by_sentence: bool = True,
     device: str = "auto",
     progress: Callable[[int, int], None] | None = None,
     notice: Callable[[str], object] = lambda sentence: None,
 ) -> Evaluation:
-    """Measure the perplexity of a run's best model: PPLf with the softmax, PPLn with the constant Z.
+    """Measure the perplexity of a run's best model: PPLf with the softmax, PPLn with the constant Z; in context.
+
+    `by_sentence` of the result has the same where each sentence is scored for itself, which doubles the time; with
+    `by_sentence=False` it is left out.
 
     On a split of its corpus ("test" by default) or of another `corpus` with the same words, or on a `text` file. Only
     the first `max_tokens` or `max_words` count, if they are not 0. With `tokenised`, <unk> in the text is the unknown
@@ -336,6 +340,7 @@ def evaluate(
         known=opened.word_counts,
         num_words=part.num_words,
         num_bytes=part.num_bytes,
+        by_sentence=by_sentence,
     )
 
 

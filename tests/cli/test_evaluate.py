@@ -45,6 +45,21 @@ def test_json_fits_on_a_screen_unless_detail_is_asked_for(bnce: Command, trained
     assert set(whole.json) <= {"run", *json.loads((copy / "evaluation.json").read_text(encoding="utf-8"))}
 
 
+def test_both_figures_by_default(bnce: Command, trained: Path, texts: Path) -> None:
+    record, plain = bnce("evaluate", trained, "--json").json, bnce("evaluate", trained).stdout
+    found = record["by_sentence"]
+    assert set(found) == {"ppl_n", "ppl_f", "ppl_n_word", "ppl_f_word", "log_z_mean", "log_z_std"}
+    assert found["ppl_f"] != record["ppl_f"]
+    told = f"sentence by sentence: PPLn {found['ppl_n']:.2f}, PPLf {found['ppl_f']:.2f}, ln Z(context)"
+    assert told in plain
+    assert "every sentence starts afresh, all other figures are in context" in " ".join(plain.split())
+    scored = bnce("score", trained, texts / "test.txt", "--split", "--mode", "normalised", "--json").json
+    assert scored["ppl"] == pytest.approx(found["ppl_f"], rel=1e-5)
+    once = bnce("evaluate", trained, "--in-context-only", "--json").json
+    assert once == {key: value for key, value in record.items() if key != "by_sentence"}
+    assert "sentence by sentence" not in bnce("evaluate", trained, "--in-context-only").stdout
+
+
 def test_another_split_and_its_first_tokens(bnce: Command, trained: Path, corpus: Path) -> None:
     model, ids = load_model(RunDirectory.open(trained)), Corpus.open(corpus).split("valid")
     record = bnce("evaluate", trained, "--split", "valid", "--json").json

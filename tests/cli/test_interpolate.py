@@ -136,7 +136,8 @@ def test_a_mixture_is_evaluated(
     assert "PPLf: the probabilities of all words sum to 1" in printed
     assert "an n-gram model is normalised by itself" in bnce("evaluate", arpa, "--text", test).stdout
     assert "give --text FILE or --corpus DIR" in refused("evaluate", arpa)
-    assert "--detail and --save are for a run" in refused("evaluate", out, "--save")
+    for option in ("--save", "--in-context-only"):
+        assert "--detail, --save and --in-context-only are for a run" in refused("evaluate", out, option)
     (tmp_path / "other.txt").write_text("ba be\n", encoding="utf-8")
     other = tmp_path / "other.arpa"
     bnce("ngram", tmp_path / "other.txt", "--order", 2, "--out", other)

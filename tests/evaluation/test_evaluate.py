@@ -5,6 +5,7 @@ Legend: L context and steps, B windows, D hidden, N tokens.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bnce.corpus.vocabulary import END, UNK
 from bnce.errors import UserError
-from bnce.evaluation.evaluate import CONTEXT, WINDOW, Evaluation, evaluate
+from bnce.evaluation.evaluate import CONTEXT, STEPS, WINDOW, Evaluation, evaluate
 from bnce.language_model import LanguageModel
 from bnce.losses.scores import BLOCK_POSITIONS, BLOCK_WORDS
 
@@ -109,6 +110,58 @@ def test_every_token_is_scored_once(
     assert result.num_tokens == num_tokens
     assert told[-1] == (num_tokens, num_tokens)
     assert told == sorted(told)
+
+
+every_body_of_all = pytest.mark.parametrize("body", ["lstm", "ffnn", "transformer"])
+
+
+@every_body_of_all
+@pytest.mark.parametrize("ends", ["within", "at the end"])
+def test_by_sentence_every_sentence_is_a_text_of_its_own(body: str, ends: str) -> None:
+    """The first one, one of a single `</s>`, one longer than a pass, and a last one that may have no end."""
+    model = small_model(body).eval()
+    generator = np.random.default_rng(4)
+    lengths = [5, 0, 3, STEPS + 9, 8]
+    sentences = [np.append(generator.integers(2, VOCAB_SIZE, length), END) for length in lengths]
+    if ends == "within":
+        sentences[-1] = sentences[-1][:-1]
+    ids = np.concatenate(sentences)
+    log_prob_N, normaliser_N = (
+        torch.cat(parts) for parts in zip(*(one_stream(model, s) for s in sentences), strict=True)
+    )
+    told: list[tuple[int, int]] = []
+    for num_parallel in (1, 100):
+        result = evaluate(
+            model, ids, num_parallel=num_parallel, by_sentence=True, progress=lambda *done: told.append(done)
+        )
+        found = result.by_sentence
+        assert found is not None
+        assert found.ppl_f == pytest.approx(math.exp(-float(log_prob_N.mean())), rel=1e-5)
+        assert found.ppl_n == pytest.approx(math.exp(-float((log_prob_N + normaliser_N - 9.0).mean())), rel=1e-5)
+        assert (found.ppl_n_word, found.ppl_f_word) == (found.ppl_n, found.ppl_f)
+        assert found.log_z_mean == pytest.approx(float(normaliser_N.mean()), rel=1e-5)
+        assert found.log_z_std == pytest.approx(float(normaliser_N.std(correction=0)), abs=1e-5)
+        assert found.ppl_f != pytest.approx(result.ppl_f, rel=1e-4), "context does matter"
+        assert told[-1] == (2 * len(ids), 2 * len(ids))
+        alone = evaluate(model, ids, num_parallel=num_parallel)
+        assert dataclasses.replace(result, by_sentence=None) == alone, "figures in context stay as they are"
+        assert "by_sentence" not in alone.to_dict()
+
+
+def test_by_sentence_of_pieces_is_per_word_too() -> None:
+    ids = np.array([5, 6, END, 7, 8, 9, END])
+    found = evaluate(small_model().eval(), ids, num_words=5, by_sentence=True).by_sentence
+    assert found is not None
+    assert found.ppl_f_word == pytest.approx(found.ppl_f ** (7 / 5))
+    assert found.ppl_n is not None
+    assert found.ppl_n_word == pytest.approx(found.ppl_n ** (7 / 5))
+
+
+def test_by_sentence_there_must_be_sentences_and_a_constant() -> None:
+    assert evaluate(small_model(), np.arange(2, 9), by_sentence=True).by_sentence is None
+    found = evaluate(small_model(loss="softmax"), np.array([5, END, 6, END]), by_sentence=True).by_sentence
+    assert found is not None
+    assert found.ppl_n is found.ppl_n_word is None
 
 
 def test_counts_and_perplexities_without_unknown_words() -> None:

@@ -38,6 +38,7 @@ def config(loss: str = "bnce", tables: str = "auto", optimiser: str = "rowwise-a
                 "groups": G,
                 "num_steps": 5,
                 "epochs": 2,
+                "reset_rate": 0.3,
                 "evaluations_per_epoch": 2,
                 "deterministic": True,
                 "tables": tables,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -48,6 +49,8 @@ def assert_equal(path: Path, other: Path) -> None:
     assert figures[0] == figures[1]
     for one, expected in zip(read_metrics(path).records, read_metrics(other).records, strict=True):
         assert one["ppl_f"] == pytest.approx(expected["ppl_f"], rel=1e-6)  # scores are float32
+    sentences = [json.loads((run / "evaluation.json").read_text())["by_sentence"] for run in (path, other)]
+    assert sentences[0] == pytest.approx(sentences[1], rel=1e-5)
 
 
 def test_saved_by_two_and_continued_by_others(corpus: Corpus, unbroken: Path, tmp_path: Path) -> None:

@@ -170,6 +170,17 @@ def long_memory_model() -> LanguageModel:
     return model
 
 
+@pytest.mark.parametrize("body", ["ffnn", "lstm", "transformer"])
+def test_sentence_by_sentence_equals_evaluate(body: str) -> None:
+    model, ids = small_model(body).eval(), np.append(random_ids(900), END)
+    sentences = np.split(ids, np.flatnonzero(ids == END)[:-1] + 1)
+    found = evaluate(model, ids, by_sentence=True).by_sentence
+    assert found is not None
+    for normalised, expected in ((False, found.ppl_n), (True, found.ppl_f)):
+        scored = np.concatenate(SentenceScorer(model, normalised=normalised).score(sentences))
+        assert np.exp(-scored.mean()) == pytest.approx(expected, rel=1e-5)
+
+
 @pytest.mark.parametrize("body", ["ffnn", "lstm"])
 def test_carried_over_equals_evaluate_up_to_its_first_window(body: str) -> None:
     """Of a text of several thousand tokens evaluate reads windows: equal for an n-gram, less context for a state."""

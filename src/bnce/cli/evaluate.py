@@ -47,6 +47,10 @@ def evaluate(
     ] = 0,
     errors: ErrorsOption = "strict",
     tokenised: TokenisedOption = False,
+    in_context_only: Annotated[
+        bool,
+        typer.Option("--in-context-only", help="Skip the sentence-by-sentence figures, which double the time."),
+    ] = False,
     detail: Annotated[
         bool,
         typer.Option("--detail", help="Also print perplexity by word frequency and position, and the worst sentences."),
@@ -59,6 +63,10 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Measure the perplexity of a run, or of a mixture.
+
+    A run is measured twice: in context, where a word is predicted from the words before it across sentences, and
+    sentence by sentence, where every sentence starts afresh as in 'bnce score' and 'bnce rescore'. Do not compare one
+    with the other. A mixture is measured sentence by sentence only.
 
     PPLf is the perplexity with the full softmax. PPLn is the perplexity with the constant Z in place of the softmax
     sum; a model trained with softmax, or another loss without a constant, has no PPLn. The command also prints
@@ -81,8 +89,10 @@ def evaluate(
     check_one_text(split=split, text=text, corpus=corpus, tokenised=tokenised)
     use_threads(threads)
     if run.is_file():
-        if detail or save:
-            raise UserError(f"--detail and --save are for a run, and '{run}' is a file: leave them out.")
+        if detail or save or in_context_only:
+            raise UserError(
+                f"--detail, --save and --in-context-only are for a run, and '{run}' is a file: leave them out."
+            )
         described = evaluate_mixture(
             run,
             split=split,
@@ -110,6 +120,7 @@ def evaluate(
             max_words=max_words,
             errors=errors,
             tokenised=tokenised,
+            by_sentence=not in_context_only,
             device=device,
             progress=progress,
             notice=lambda sentence: stderr.print(f"Warning: {sentence}", markup=False),
@@ -167,8 +178,22 @@ def describe(record: Mapping[str, Any], name: str, unit: str) -> None:
     if "max_context" in record:
         unit = "piece" if of_pieces else "word"
         stdout.print(f"  {seen_by_evaluate(record['min_context'], record['max_context'], unit)}")
+    if (sentences := record.get("by_sentence")) is not None:
+        stdout.print(f"  {_describe_sentences(sentences, of_pieces, is_exact)}")
     if record["ppl_n"] is not None and not is_exact:
         stdout.print(f"  PPLn is {MAY_EXCEED}")
+
+
+def _describe_sentences(record: Mapping[str, Any], of_pieces: bool, is_exact: bool) -> str:
+    """Write the second figures so that they are not taken for the first."""
+    told = [f"PPLf {_number(record['ppl_f_word'], 2)}{' per word' if of_pieces else ''}"]
+    if is_exact:
+        told[0] = f"PPLn = {told[0]}"
+    elif record["ppl_n_word"] is not None:
+        told.insert(0, f"PPLn {_number(record['ppl_n_word'], 2)}")
+    if not is_exact:
+        told.append(f"ln Z(context) {_number(record['log_z_mean'], 3)} ± {_number(record['log_z_std'], 3)}")
+    return f"sentence by sentence: {', '.join(told)}; every sentence starts afresh, all other figures are in context"
 
 
 def _number(value: float | None, num_digits: int) -> str:

@@ -1,12 +1,11 @@
 """Perplexity of a model on a text: PPLf (softmax) and PPLn (the constant Z) in one pass, with the spread of log Z.
 
-The text is read in windows that start every WINDOW words. Each window also reads the CONTEXT words before it without
-scoring them, so every word has at least that much context; the first window scores all of its words. The result depends
-on these two numbers only: how many windows run side by side affects the speed, not the result. A text of up to
-CONTEXT + WINDOW tokens is one window, read as one stream. In a longer text every later word sees CONTEXT + 1 to
-CONTEXT + WINDOW words before it; a feed-forward model sees only its last few words.
+In context, the result depends on WINDOW and CONTEXT only: how many windows run side by side affects the speed, not the
+result. A text of up to CONTEXT + WINDOW tokens is one window, read as one stream. In a longer text every later word
+sees CONTEXT + 1 to CONTEXT + WINDOW words before it; a feed-forward model sees only its last few words. By sentence, a
+second pass, a word sees those before it in its sentence.
 
-Legend: T time steps, B windows side by side, C context words of an n-gram body, L = C + T, D hidden,
+Legend: T time steps, B windows or sentences side by side, C context words of an n-gram body, L = C + T, D hidden,
 N scored positions.
 """
 
@@ -15,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,15 +23,17 @@ from torch import Tensor
 
 from bnce.corpus.vocabulary import END, UNK
 from bnce.errors import UserError
+from bnce.evaluation import windows
 from bnce.evaluation.detail import Detail, WordCounts, find_detail
 from bnce.evaluation.perplexity import perplexity
+from bnce.evaluation.windows import WINDOW, Window
 from bnce.language_model import LanguageModel
 from bnce.machine.precision import float32_products
 from bnce.machine.world import World
 
-WINDOW = 512
 CONTEXT = 64
 STEPS = 64  # time steps run at once, to bound memory
+MIN_SENTENCES = 64  # side by side: they are shorter than windows
 HISTOGRAM_BINS = 60
 
 
@@ -45,8 +46,20 @@ class Histogram:
 
 
 @dataclass(frozen=True)
+class BySentence:
+    """What a model makes of a text whose sentences it meets one by one; the fields are those of an evaluation."""
+
+    ppl_n: float | None
+    ppl_f: float
+    ppl_n_word: float | None
+    ppl_f_word: float
+    log_z_mean: float
+    log_z_std: float
+
+
+@dataclass(frozen=True)
 class Evaluation:
-    """What a model makes of a text: perplexities per token, `</s>` and `<unk>` counted, and natural logarithms of Z.
+    """What a model makes of a text, in context: perplexities per token, `</s>` and `<unk>` counted, and ln Z.
 
     Where tokens are pieces of words, `ppl_f_word` and `ppl_n_word` are per word; else they equal `ppl_f` and `ppl_n`.
     Bits per byte are −log2 of the softmax's probability of the whole text over its size. Both can be compared between
@@ -74,35 +87,17 @@ class Evaluation:
     ppl_f_word: float
     num_bytes: int | None  # of the text before words became <unk>; None where nobody knows
     bits_per_byte: float | None
+    # Each sentence for itself, from </s> on, as it is scored and rescored; None where it was not measured.
+    by_sentence: BySentence | None = None
     detail: Detail | None = None  # where the text is hard, if it was asked for
 
     def to_dict(self) -> dict[str, object]:
-        """Give the fields as JSON has them; no detail is no field."""
+        """Give the fields as JSON has them; what was not asked for is no field."""
         record = dataclasses.asdict(self)
-        if self.detail is None:
-            del record["detail"]
+        for key in ("by_sentence", "detail"):
+            if record[key] is None:
+                del record[key]
         return record
-
-
-@dataclass(frozen=True)
-class _Window:
-    input_LB: Tensor
-    target_TB: Tensor
-    scored_TB: Tensor
-    position_TB: Tensor  # of the targets in the text
-
-    def share_of(self, world: World) -> _Window:
-        """Take out the windows that a process reads; where there is none, it reads one and scores nothing."""
-        if world.size == 1:
-            return self
-        has_some = world.rank < self.target_TB.shape[1]
-        share = slice(world.rank, None, world.size) if has_some else slice(0, 1)
-        return _Window(
-            self.input_LB[:, share],
-            self.target_TB[:, share],
-            self.scored_TB[:, share] & has_some,
-            self.position_TB[:, share],
-        )
 
 
 @torch.no_grad()
@@ -116,6 +111,7 @@ def evaluate(
     world: World | None = None,
     num_words: int | None = None,
     num_bytes: int | None = None,
+    by_sentence: bool = False,
 ) -> Evaluation:
     """Evaluate on a text of ids; `progress` is told of tokens done and tokens in all.
 
@@ -123,20 +119,36 @@ def evaluate(
 
     The processes of a `world` share the windows, and all get the result.
 
-    With `known`, the words and their counts, the result says where the text is hard, too.
+    With `known`, the words and their counts, the result says where the text is hard, too. With `by_sentence`, the text
+    is read a second time, each sentence for itself; a text without sentence ends has no such figures.
     """
     if len(ids) == 0:
         raise UserError("There is nothing to evaluate: the text has no tokens.")
-    device = model.embedding.device
+    device, world = model.embedding.device, world or World()
     num_parallel = num_parallel or (16 if device.type == "cpu" else 512)
+    num_words = len(ids) if num_words is None else num_words
+    by_sentence = by_sentence and bool((ids == END).any())
+    num_passes = 2 if by_sentence else 1
+
+    def tell(num_before: int) -> Callable[[int], None] | None:
+        if progress is None:
+            return None
+        return lambda num_done: progress(num_before + num_done, num_passes * len(ids))
+
     was_training = model.training
     model.eval()
     try:
         with float32_products(tf32=False):
-            score_N, normaliser_N, target_N, position_N = _score(model, ids, num_parallel, progress, world or World())
+            parts = windows.in_context(ids, num_parallel, model.num_context, num_read_before(model))
+            score_N, normaliser_N, target_N, position_N = _score(model, parts, tell(0), world)
+            result = _summarise(score_N, normaliser_N, target_N, model, num_words, num_bytes)
+            if by_sentence:
+                parts = windows.by_sentence(ids, max(num_parallel, MIN_SENTENCES), model.num_context)
+                sentence_score_N, sentence_normaliser_N, *_ = _score(model, parts, tell(len(ids)), world)
+                found = _summarise_sentences(sentence_score_N, sentence_normaliser_N, model, num_words)
+                result = dataclasses.replace(result, by_sentence=found)
     finally:
         model.train(was_training)
-    result = _summarise(score_N, normaliser_N, target_N, model, len(ids) if num_words is None else num_words, num_bytes)
     if known is None:
         return result
     order_N = torch.empty_like(position_N)
@@ -148,13 +160,13 @@ def evaluate(
 
 
 def _score(
-    model: LanguageModel, ids: np.ndarray, num_parallel: int, progress: Callable[[int, int], None] | None, world: World
+    model: LanguageModel, parts: Iterable[Window], progress: Callable[[int], None] | None, world: World
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute, for every token in some order, the target's score, the context's log normaliser, target and position."""
     device = model.embedding.device
     target_scores, normalisers, targets, positions = [], [], [], []
     num_done = 0
-    for window in _windows(ids, num_parallel, model.num_context, num_read_before(model)):
+    for window in parts:
         own = window.share_of(world)
         state = model.initial_state(own.target_TB.shape[1])
         for begin in range(0, len(window.target_TB), STEPS):
@@ -172,36 +184,13 @@ def _score(
             positions.append(own.position_TB[begin:end][own.scored_TB[begin:end]])
             num_done += int(window.scored_TB[begin:end].sum())
             if progress is not None:
-                progress(num_done, len(ids))
-    assert num_done == len(ids)
+                progress(num_done)
     found = torch.cat(target_scores), torch.cat(normalisers), torch.cat(targets), torch.cat(positions)
     if world.size == 1:
         return found
     score_N, normaliser_N, target_N, position_N = (torch.cat(world.gather_uneven(part, "scores")) for part in found)
     order_N = torch.argsort(position_N)
     return score_N[order_N], normaliser_N[order_N], target_N[order_N], position_N[order_N]
-
-
-def _windows(ids: np.ndarray, num_parallel: int, num_context: int, before: int) -> Iterator[_Window]:
-    """Cut the text into windows, `num_parallel` at a time; places beyond the end hold `</s>` and are not scored."""
-    num_windows = max(1, -(-(len(ids) - before) // WINDOW))
-    for first in range(0, num_windows, num_parallel):
-        start_B = np.arange(first, min(first + num_parallel, num_windows)) * WINDOW
-        position_LB = np.arange(-1 - num_context, before + WINDOW)[:, None] + start_B
-        # An n-gram's context at a window's start lies before it, and is there to be read; before the text stands </s>.
-        inside_LB = (position_LB >= 0) & (position_LB < len(ids))
-        word_LB = np.where(inside_LB, ids[np.clip(position_LB, 0, len(ids) - 1)], END).astype(np.int64)
-        target_position_TB = position_LB[1 + num_context :]
-        fresh_TB = (np.arange(len(target_position_TB)) >= before)[:, None] | (start_B == 0)
-        scored_TB = fresh_TB & (target_position_TB < len(ids))
-        longest = int(np.max(np.nonzero(scored_TB.any(axis=1))[0])) + 1  # the last windows may end early
-        words = torch.from_numpy(word_LB)
-        yield _Window(
-            input_LB=words[: longest + num_context],
-            target_TB=words[1 + num_context :][:longest],
-            scored_TB=torch.from_numpy(scored_TB[:longest]),
-            position_TB=torch.from_numpy(target_position_TB[:longest]),
-        )
 
 
 def _summarise(
@@ -245,6 +234,22 @@ def _summarise(
         ppl_f_word=ppl_f_word,
         num_bytes=num_bytes,
         bits_per_byte=-total_f / math.log(2) / num_bytes if num_bytes else None,
+    )
+
+
+def _summarise_sentences(score_N: Tensor, normaliser_N: Tensor, model: LanguageModel, num_words: int) -> BySentence:
+    log_prob_f_N, log_prob_n_N = score_N - normaliser_N, score_N - float(model.output.log_z)
+    ppl_f, ppl_f_word = _perplexity(log_prob_f_N), perplexity(float(log_prob_f_N.sum()), num_words)
+    assert ppl_f is not None
+    assert ppl_f_word is not None
+    constant = model.output.normalises
+    return BySentence(
+        ppl_n=_perplexity(log_prob_n_N) if constant else None,
+        ppl_f=ppl_f,
+        ppl_n_word=perplexity(float(log_prob_n_N.sum()), num_words) if constant else None,
+        ppl_f_word=ppl_f_word,
+        log_z_mean=float(normaliser_N.mean()),
+        log_z_std=float(normaliser_N.std(correction=0)),
     )
 
 

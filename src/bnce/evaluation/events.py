@@ -34,7 +34,10 @@ def write_test_events(directory: Path, step: int, result: Evaluation) -> None:
     writer = open_events(directory)
     try:
         detail = result.detail or Detail([], [], [])
-        for tag, value in (("test/ppl_n", result.ppl_n), ("test/ppl_f", result.ppl_f)):
+        figures = [("test/ppl_n", result.ppl_n), ("test/ppl_f", result.ppl_f)]
+        if (sentences := result.by_sentence) is not None:
+            figures += [("test/ppl_n_by_sentence", sentences.ppl_n), ("test/ppl_f_by_sentence", sentences.ppl_f)]
+        for tag, value in figures:
             if value is not None:
                 writer.add_scalar(tag, value, step)
         for group in detail.by_frequency:

@@ -103,6 +103,9 @@ def _make_entry(run: Run) -> Entry:
     unit = text(summary, "unit") or "word"
     # Runs over words have the same figures under both names, and those of earlier versions only the one.
     per_word = {key: number(figures, f"{key}_word" if unit == "piece" else key) for key in ("ppl_n", "ppl_f")}
+    sentences = figures.get("by_sentence")
+    if not isinstance(sentences, Mapping):  # of an earlier version, or left out
+        sentences = {}
     num_words = num_tokens if unit == "word" or run.evaluation is None else count(run.evaluation, "num_words")
 
     def reached(in_summary: str, in_metrics: str) -> float | None:
@@ -122,6 +125,8 @@ def _make_entry(run: Run) -> Entry:
         ppl_f_no_unk=number(figures, "ppl_f_no_unk"),
         ppl_n_word=per_word["ppl_n"],
         ppl_f_word=per_word["ppl_f"],
+        ppl_n_word_by_sentence=number(sentences, "ppl_n_word"),
+        ppl_f_word_by_sentence=number(sentences, "ppl_f_word"),
         bits_per_byte=number(figures, "bits_per_byte"),
         # A run that is still going has not summed up its speed yet.
         words_per_second=_first(number(ended, "words_per_second"), number(last, "words_per_second")),

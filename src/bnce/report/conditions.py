@@ -95,6 +95,11 @@ def _statements(conditions: Conditions, rows: Sequence[Row], runs: Sequence[Run]
         "PPLf the full softmax. log Z is the natural logarithm, mean ± standard deviation over contexts.",
         "TS is training words per second over the whole run, without evaluations, checkpoints and start-up on a GPU.",
     ]
+    if any(row.ppl_f_word_by_sentence is not None for row in rows):
+        statements.append(
+            "PPLn and PPLf are in context: a word is predicted from those before it across sentences. PPLf by sentence "
+            "is measured with every sentence starting afresh, as in rescoring. Do not compare one with the other."
+        )
     if has_pieces:
         statements.append(
             "Rows with 'pieces' predict pieces of words: a word has the probability of all its pieces. Validation "

@@ -22,6 +22,9 @@ class Row:
     # The same per word, </s> counted: of a run over words they are those above.
     ppl_n_word: float | None
     ppl_f_word: float | None
+    # And where each sentence is scored for itself; all others are in context.
+    ppl_n_word_by_sentence: float | None
+    ppl_f_word_by_sentence: float | None
     bits_per_byte: float | None
     words_per_second: float | None
     num_parameters: int | None

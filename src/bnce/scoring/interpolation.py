@@ -188,6 +188,7 @@ def evaluate_sentences(
         "num_oov": num_oov,
         "num_sentences": num_sentences,
         "context": "sentence",
+        "by_sentence": {"ppl_n": ppl_n, "ppl_f": ppl_f},  # where a run has them
         "vocabularies_differ": vocabularies_differ,
         "has_pieces": any(isinstance(part, PieceModel) for part in components_of(model)),
         "components": parts,

@@ -168,6 +168,7 @@ def _test(trainer: Trainer, run: RunDirectory, corpus: Corpus) -> Evaluation:
             world=trainer.world,
             num_words=part.num_words,
             num_bytes=part.num_bytes,
+            by_sentence=True,
         )
     if trainer.world.is_first:
         run.write_json("evaluation.json", {"split": "test", **result.to_dict()})
