@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,9 @@ from bnce.errors import UserError
 from bnce.kinds.nbest_formats import NBEST_FORMATS
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from bnce.rescoring.rescore import Scores
     from bnce.scoring.weights import Weights
 
@@ -132,6 +136,31 @@ def rescore(
             rich_help_panel=PANEL,
         ),
     ] = None,
+    folds: Annotated[
+        int | None,
+        typer.Option(
+            metavar="K",
+            help="Also cross-validate --tune: cut DEV into K parts, and judge each with weights of the others.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None,
+    mbr: Annotated[
+        bool,
+        typer.Option(
+            "--mbr",
+            help="Choose the hypothesis with the fewest expected errors (minimum Bayes risk), not the highest total.",
+            rich_help_panel=PANEL,
+        ),
+    ] = False,
+    mbr_scale: Annotated[
+        float | None,
+        typer.Option(
+            metavar="S",
+            help="Scale of the totals for --mbr: the larger, the more the highest total counts.",
+            show_default="tuned by --tune, else 2",
+            rich_help_panel=PANEL,
+        ),
+    ] = None,
     save_weights: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the weights to a JSON file.", rich_help_panel=PANEL)
     ] = None,
@@ -165,6 +194,13 @@ def rescore(
         Path | None,
         typer.Option(
             metavar="FILE", help="Write all hypotheses with all scores to FILE, which ends in .tsv or .jsonl."
+        ),
+    ] = None,
+    changes: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write an HTML page of the words that were corrected or broken, and the best and worst utterances.",
         ),
     ] = None,
     mode: ModeOption = "unnormalised",
@@ -226,15 +262,18 @@ def rescore(
     """
     from bnce.machine.threads import use_threads
     from bnce.rescoring.cache import ScoreCache, describe
+    from bnce.rescoring.changes import find_changes
+    from bnce.rescoring.changes_page import changes_page
     from bnce.rescoring.choice import check_scores, complete, resolve
     from bnce.rescoring.comparison import compare
+    from bnce.rescoring.cross_validation import check_folds, cross_validate
     from bnce.rescoring.in_order import check_carry_from, find_documents, score_in_order, tune_in_order
     from bnce.rescoring.rescore import score_nbest
-    from bnce.rescoring.tuning import free_weights, tune
+    from bnce.rescoring.tuning import free_weights, tune, tune_mbr
     from bnce.rescoring.writing import check_writable, out_format, written
     from bnce.scoring.fingerprint import fingerprint
     from bnce.scoring.loading import load
-    from bnce.scoring.weights import FIRST_BEST, NAMES, Weights
+    from bnce.scoring.weights import FIRST_BEST, MBR_SCALE, NAMES, Weights
     from bnce.text.sources import named
     from bnce.text.tokenised import TokenisedSigns
 
@@ -252,7 +291,17 @@ def rescore(
         raise UserError("--carry works with one --tune list, because lists do not know each other's order.")
     if full is not None and full.suffix not in (".tsv", ".jsonl"):
         raise UserError(f"--full is '{full}': give a file name that ends in .tsv or .jsonl.")
-    for path in (save_weights, cache, out, full):
+    if carry and mbr:
+        raise UserError(
+            "--mbr and --carry cannot be used together: the context of the next utterance is the best by --carry."
+        )
+    if mbr_scale is not None and not mbr:
+        raise UserError("--mbr-scale works only with --mbr: give --mbr, too.")
+    if mbr_scale is not None and not mbr_scale > 0:
+        raise UserError(f"--mbr-scale is {mbr_scale:g}: give a number above 0.")
+    if folds is not None and (tune_on is None or carry):
+        raise UserError("--folds works only with --tune and without --carry.")
+    for path in (save_weights, cache, out, full, changes):
         if path is not None:
             files.check_place(path)
     options = (am_weight, old_lm_weight, lm_weight, word_penalty, oov_penalty, rank_weight)
@@ -274,7 +323,17 @@ def rescore(
     check_writable(last.nbest, written_as)
     given |= resolve(pairs(weight or [], "--weight", "NAME=W"), last.nbest)
     start = weights = complete(kept, given, last.nbest, tunes=dev is not None)
+    if mbr and (not weights.mbr_scale or mbr_scale is not None):
+        weights = replace(weights, mbr_scale=mbr_scale or MBR_SCALE)
+    if carry and weights.mbr_scale:
+        raise UserError(
+            f"The weights of '{weights_file}' choose by expected errors, which --carry cannot: tune without --mbr."
+        )
     check_scores(weights, last.nbest, last.path, given)
+    if folds is not None and dev is not None:
+        check_folds(folds, len(dev.nbest.utterances))
+    if changes is not None and last.spoken is None:
+        raise UserError(f"--changes needs references for '{last.path}': give them with --refs.")
     use_threads(threads)
     begun = time.perf_counter()
     model = load(run, device)
@@ -318,9 +377,15 @@ def rescore(
         def find(found: Scores) -> Weights:
             begun = time.perf_counter()
             assert dev is not None
-            tuned = tune(found, dev.judged.num_errors_N, start, fixed=given)
+            tuned = find_weights(found, dev.judged.num_errors_N)
             seconds["tune"] += time.perf_counter() - begun
             return tuned
+
+        def find_weights(found: Scores, num_errors_N: NDArray[np.int64]) -> Weights:
+            tuned = tune(found, num_errors_N, start, fixed=given)
+            if not mbr:
+                return tuned
+            return tune_mbr(found, num_errors_N, tuned) if mbr_scale is None else replace(tuned, mbr_scale=mbr_scale)
 
         tuning: dict[str, Any] | None = None
         if dev is not None:
@@ -343,8 +408,19 @@ def rescore(
                 "refs": chosen.tuned_with,
                 "num_utterances": len(dev.nbest.utterances),
                 "weights": [name.removeprefix("scores.") for name in free_weights(scores, start, given)],
-                "kept_first_best": weights == FIRST_BEST,
+                "kept_first_best": replace(weights, mbr_scale=0.0) == FIRST_BEST,
             }
+            if folds is not None:
+                begun = time.perf_counter()
+                chosen_U, found_weights = cross_validate(scores, dev.judged.num_errors_N, folds, find_weights)
+                validated = compare(dev.judged, chosen_U).to_dict()
+                tuning["cross_validation"] = {
+                    "num_folds": folds,
+                    "weights": [one.to_dict() for one in found_weights],
+                    "after": validated["after"],
+                    "difference": validated["difference"],
+                }
+                seconds["tune"] += time.perf_counter() - begun
             if last is not dev:
                 tuning |= {"nbest": list(chosen.tuned_on), **compare(dev.judged, scores.best(weights)).to_dict()}
         if dev is None or last is not dev:
@@ -358,6 +434,15 @@ def rescore(
         files.write_text(out, best)
     elif not as_json:
         sys.stdout.write(best)
+    best_U = scores.best(weights)
+    compared = None if last.judge is None else compare(last.judge, best_U)
+    changed = None
+    if last.spoken is not None:
+        changed = find_changes(last.nbest, last.spoken, (best_U - scores.begins).tolist())
+    if changes is not None and compared is not None and changed is not None:
+        title = f"Rescored with {run.name}"
+        facts = [line for lists in every for line in lists.lines()]
+        files.write_text(changes, changes_page(title, compared, changed, facts))
     outcome = Outcome(
         run=str(run),
         lists=last,
@@ -369,7 +454,9 @@ def rescore(
         untuned=dev is None and weights_file is None and "lm_weight" not in given,
         tuning=tuning,
         tests=last is not dev,
-        compared=None if last.judge is None else compare(last.judge, scores.best(weights)),
+        compared=compared,
+        changes=changed,
+        asked_mbr=mbr,
         seconds=seconds,
         num_scored=num_scored,
         num_cached=None if opened is None else opened.num_found,

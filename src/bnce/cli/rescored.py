@@ -12,6 +12,7 @@ from bnce.errors import UserError
 from bnce.kinds.nbest_formats import NBEST_FORMATS
 
 if TYPE_CHECKING:
+    from bnce.rescoring.changes import Changes
     from bnce.rescoring.comparison import Comparison
     from bnce.rescoring.nbest import NBest
     from bnce.rescoring.rescore import Judge, Scores
@@ -182,6 +183,8 @@ class Outcome:
     tuning: dict[str, Any] | None
     tests: bool  # whether the lists are others than those that were tuned on
     compared: Comparison | None
+    changes: Changes | None
+    asked_mbr: bool
     seconds: dict[str, float]
     num_scored: int
     num_cached: int | None
@@ -220,6 +223,7 @@ class Outcome:
             "num_cached": self.num_cached,
             "hypotheses_per_second": self.hypotheses_per_second,
             **({} if self.compared is None else self.compared.to_dict()),
+            **({} if self.changes is None else {"changes": self.changes.to_dict()}),
         }
 
     def lines(self) -> Iterator[str]:
@@ -250,8 +254,17 @@ class Outcome:
             )
         if self.tuning is not None:
             yield _told(self.tuning, name)
+            if "cross_validation" in self.tuning:
+                yield _validated(self.tuning["cross_validation"])
+        if self.asked_mbr and not self.weights.mbr_scale:
+            yield (
+                "Choosing by expected errors gained no more than chance over the highest total, so the highest total "
+                "decides."
+            )
         if self.compared is not None:
             yield from self.compared.lines()
+        if self.changes is not None:
+            yield str(self.changes)
         if self.tuning is not None and not self.tests:
             yield "The weights were tuned on these references: measure word error rates on others."
         elif self.weights_file is not None and self.tuning is None:
@@ -276,6 +289,18 @@ def full_lines(scores: Scores, weights: Weights, ending: str) -> Iterator[str]:
     yield "\t".join(scores.columns) + "\n"
     for row in scores.rows(weights):
         yield "\t".join("" if value is None else str(value) for value in row.values()) + "\n"
+
+
+def _validated(found: Mapping[str, Any]) -> str:
+    """Say what cross-validation found."""
+    if found["after"]["wer"] is None or found["difference"]["interval"] is None:
+        return f"Cross-validation ({found['num_folds']} folds): too few words to tell."
+    low, high = (100 * bound for bound in found["difference"]["interval"])
+    return (
+        f"Cross-validation ({found['num_folds']} folds): WER {100 * found['after']['wer']:.2f}% on utterances that the "
+        f"weights were not tuned on, {100 * found['difference']['wer']:+.2f} points against before (95% interval "
+        f"{low:.2f} to {high:.2f})."
+    )
 
 
 def _told(tuning: Mapping[str, Any], nbest: str) -> str:

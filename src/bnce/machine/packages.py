@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 BASE = ("numpy", "safetensors", "typer", "rich")
 EXTRAS = {
     "layer": ("torch",),
-    "train": ("torch", "pyarrow", "tensorboard", "matplotlib", "pooch", "jiwer", "tokenizers"),
+    "train": ("torch", "pyarrow", "tensorboard", "matplotlib", "pooch", "jiwer", "rapidfuzz", "tokenizers"),
     "score": ("onnxruntime",),
     "ngram": ("kenlm",),
     "export": ("torch", "onnx", "onnxruntime", "transformers", "tokenizers"),

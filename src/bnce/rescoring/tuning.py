@@ -31,6 +31,7 @@ _COARSE = 2.0 ** np.arange(-8, 8)
 _FINE = (2.0 ** (np.arange(-8, 9) / 8), 2.0 ** (np.arange(-8, 9) / 64))
 _STARTS = (0.25, 1.0, 4.0, 16.0)
 _MAX_ROUNDS = 10
+MBR_SCALES = tuple((2.0 ** np.arange(-6, 5)).tolist())
 _SIGNED = ("word_penalty", "oov_penalty")
 
 
@@ -43,6 +44,17 @@ def tune(scores: Scores, num_errors_N: NDArray[np.int64], start: Weights, fixed:
         starts += [replace(start, lm_weight=value) for value in _STARTS]
     best = min((_descend(trials, weights, free) for weights in starts), key=trials.num_errors)
     return trials.plainest(min(start, best, key=trials.num_errors))
+
+
+def tune_mbr(scores: Scores, num_errors_N: NDArray[np.int64], weights: Weights) -> Weights:
+    """Find the scale for choosing by expected errors; 0, the highest total, where none gains more than chance."""
+    highest_U = num_errors_N[scores.best(replace(weights, mbr_scale=0.0))]
+    errors_SU = [num_errors_N[scores.best(replace(weights, mbr_scale=scale))] for scale in MBR_SCALES]
+    totals = [int(errors_U.sum()) for errors_U in errors_SU]
+    place = _middle(totals)
+    fewer_U = highest_U - errors_SU[place]
+    gains = float(fewer_U.sum()) > math.sqrt(float(np.square(fewer_U).sum()))
+    return replace(weights, mbr_scale=MBR_SCALES[place] if gains else 0.0)
 
 
 def free_weights(scores: Scores, start: Weights, fixed: Collection[str] = ()) -> list[str]:
