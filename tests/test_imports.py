@@ -43,6 +43,7 @@ ORDER = [
     "report",
     "ngrams",
     "scoring",
+    "tables",
     "rescoring",
     "lexicon",
     "export",

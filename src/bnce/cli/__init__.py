@@ -29,6 +29,7 @@ from bnce.cli.run_app import run_app
 from bnce.cli.score import score
 from bnce.cli.serve import serve
 from bnce.cli.streams import drop_stdout, open_streams
+from bnce.cli.surprisal import surprisal
 from bnce.cli.train import train
 from bnce.cli.vocab import vocab
 from bnce.errors import naming_options
@@ -71,6 +72,7 @@ for _command in (
     experiment,
     info,
     score,
+    surprisal,
     rescore,
     ngram,
     interpolate,

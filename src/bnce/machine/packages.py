@@ -35,6 +35,7 @@ COMMANDS = {
     "experiment": ("torch", "pyarrow", "tensorboard", "matplotlib"),
     "info": ("torch",),
     "score": ("torch",),
+    "surprisal": ("torch",),
     "rescore": ("torch",),
     "ngram": ("torch", "pyarrow"),
     "interpolate": ("torch",),

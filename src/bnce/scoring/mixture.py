@@ -114,6 +114,14 @@ class MixtureModel(Model):
         """Give the ids of the first run."""
         return self._first.ids(words)
 
+    def is_known(self, word: str) -> bool:
+        """Whether every component knows a word: of one that does not, the mixture has its `<unk>`."""
+        return all(component.is_known(word) for component in self.components)
+
+    def log10_frequency(self, word: str) -> float | None:
+        """Give that of the first run."""
+        return self._first.log10_frequency(word)
+
     def score_words(
         self,
         sentences: Sequence[Words],

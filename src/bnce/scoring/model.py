@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnce.corpus.vocabulary import END, Vocabulary
+from bnce.corpus.vocabulary import END, SPECIALS, Vocabulary
 from bnce.errors import UserError, argument
 from bnce.scoring import word_by_word
 from bnce.scoring.batches import Check
@@ -194,6 +194,14 @@ class Model(ABC):
         """Give the ids that a scored sentence shows: those of `encode`, or zeros where there are none."""
         numbers: list[int] = self.encode(words).tolist()
         return numbers
+
+    def is_known(self, word: str) -> bool:
+        """Whether a word has a probability of its own, not only as a `<unk>`; in a mixture, one of every component."""
+        return word in self.vocabulary and word not in SPECIALS
+
+    def log10_frequency(self, word: str) -> float | None:
+        """Give log10 of a word's share of the training text; None if the model does not tell or never saw it."""
+        return None
 
     def score(
         self, sentences: Iterable[str], *, normalised: bool = False, carry: bool = False, spell: bool = False

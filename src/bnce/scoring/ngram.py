@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bnce.corpus.vocabulary import Vocabulary
+from bnce.corpus.vocabulary import SPECIALS, Vocabulary
 from bnce.errors import UserError
 from bnce.machine.packages import missing
 from bnce.ngrams.arpa import AS_IT_STANDS, read_words, stored_normaliser
@@ -62,6 +62,10 @@ class NgramModel(Model):
     def ids(self, words: Words) -> list[int]:
         """KenLM does not tell the numbers of words."""
         return [0] * (len(words) + 1)
+
+    def is_known(self, word: str) -> bool:
+        """Whether the model lists a word."""
+        return word in self.model and word not in SPECIALS
 
     def start(self) -> Any:
         """Give KenLM's state at the start of a sentence."""

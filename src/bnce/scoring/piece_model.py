@@ -54,6 +54,10 @@ class PieceModel(RunModel):
         if self.vocabulary.listed_words is not None:
             super().refuse_spelling()
 
+    def log10_frequency(self, word: str) -> float | None:
+        """Give nothing: a run over pieces has counted pieces."""
+        return None
+
     def next_log_probs(self, state: State, words: Words, *, normalised: bool = False) -> Floats:
         """Compute ln p of all pieces of each of these words; what words have in common is computed once."""
         cut = [self.vocabulary.encode([word]) for word in words]

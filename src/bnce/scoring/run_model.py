@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -71,10 +73,11 @@ class RunModel(Model):
         unknown_words: UnknownWords | None = None,
         name: str = "run",
         spelling: SpellingModel | None = None,
+        target_counts: NDArray[np.int64] | None = None,
     ) -> None:
         self.network, self.normaliser, self.name = network.eval(), normaliser, name
         self.unknown_words, self.spelling = unknown_words, spelling
-        self._vocabulary = vocabulary
+        self._vocabulary, self._target_counts = vocabulary, target_counts
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -231,6 +234,23 @@ class RunModel(Model):
         """Give ln of the share that an unknown word has of `<unk>`, if a list is attached that says so."""
         return None if self.unknown_words is None else self.unknown_words.log_share(word)
 
+    def is_known(self, word: str) -> bool:
+        """Whether a word is in the vocabulary, or in the list of those that share `<unk>`."""
+        if word == UNKNOWN_WORD:
+            return False
+        return int(self.vocabulary.encode([word])[0]) != UNK or self.log_share(word) is not None
+
+    def log10_frequency(self, word: str) -> float | None:
+        """Give log10 of a word's share of the training text, in which `</s>` counts."""
+        number = int(self.vocabulary.encode([word])[0])
+        if self._target_counts is None or number == UNK or not self._target_counts[number]:
+            return None
+        return math.log10(self._target_counts[number] / self._num_targets)
+
+    @functools.cached_property
+    def _num_targets(self) -> int:
+        return 0 if self._target_counts is None else int(self._target_counts.sum())
+
     def _spell(self, sentences: Sequence[Words], ids: Sequence[NDArray[np.int64]]) -> LogShare:
         """Spell the unknown words of some sentences, all at once."""
         if self.spelling is None:  # nothing is unknown but <unk> in the text
@@ -264,4 +284,4 @@ def load_run(run: str | Path, device: str = "cpu") -> RunModel:
     network = load_model(opened, str(choose_device(device)))
     unknown_words, spelling = UnknownWords.of_run(opened.path), SpellingModel.of_run(opened.path)
     kind = PieceModel if opened.vocabulary.unit == "piece" else RunModel
-    return kind(network, opened.vocabulary, opened.normaliser, unknown_words, str(run), spelling)
+    return kind(network, opened.vocabulary, opened.normaliser, unknown_words, str(run), spelling, opened.target_counts)

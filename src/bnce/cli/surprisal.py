@@ -1,0 +1,182 @@
+"""`bnce surprisal`: a model and a table of words in, the same table with the surprisal of every word out."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bnce.cli.completion import complete
+from bnce.cli.conditions import MAY_EXCEED
+from bnce.cli.console import JsonOption, ThreadsOption, print_json, shown_progress, stderr
+from bnce.cli.options import DeviceOption, ModelArgument
+
+if TYPE_CHECKING:
+    from bnce.scoring.model import Model
+    from bnce.tables.measure import Measuring
+    from bnce.tables.surprisal import Columns, Result
+
+
+def surprisal(
+    run: ModelArgument,
+    table: Annotated[
+        str,
+        typer.Argument(metavar="TABLE", help="Table with a header and one word per row: TSV or CSV, may be packed."),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Output table, in the format of TABLE.")],
+    word: Annotated[
+        str, typer.Option(metavar="COLUMN", help="Column with the words as they are shown, marks included.")
+    ] = "word",
+    text: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Column that tells texts apart. May be given several times.",
+            show_default="one text",
+        ),
+    ] = None,
+    sentence: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Column that tells the sentences of a text apart.",
+            show_default="where they end in the training text",
+        ),
+    ] = None,
+    context: Annotated[
+        str,
+        typer.Option(
+            metavar="text|sentence",
+            help="text: a word is predicted from all words before it in its text. sentence: only from those of its "
+            "sentence.",
+            autocompletion=complete("text", "sentence"),
+        ),
+    ] = "text",
+    unnormalised: Annotated[
+        bool,
+        typer.Option(
+            "--unnormalised",
+            help="Use the constant Z instead of the softmax (fast), and print how far off it is at a sample of words.",
+        ),
+    ] = False,
+    spell: Annotated[
+        bool,
+        typer.Option(
+            "--spell",
+            help="Give unknown words the surprisal of <unk> plus that of their spelling. Without it their cells are "
+            "empty.",
+        ),
+    ] = False,
+    base: Annotated[
+        str,
+        typer.Option(
+            metavar="2|e|10",
+            help="Base of the logarithms: columns end in _bits (2), _nats (e) or _base10 (10).",
+            autocompletion=complete("2", "e", "10"),
+        ),
+    ] = "2",
+    ends: Annotated[
+        bool,
+        typer.Option("--ends", help="Add a column with the surprisal of </s> at the last word of every sentence."),
+    ] = False,
+    prefix: Annotated[
+        str, typer.Option(metavar="TEXT", help="Begin the names of all new columns with this.", show_default="none")
+    ] = "",
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help="Format of TABLE: tsv, csv, or auto, which decides by the name.",
+            autocompletion=complete("auto", "tsv", "csv"),
+        ),
+    ] = "auto",
+    quotes: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|csv|none",
+            help="csv: cells may be in quotes. none: a quote is part of a word. auto: csv for CSV, none for TSV.",
+            autocompletion=complete("auto", "csv", "none"),
+        ),
+    ] = "auto",
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Add the surprisal of every word to a table.
+
+    Rows keep their order, and all other columns stay as they are. Words are
+    cut as the training text was: the surprisal of "England," is that of the
+    word and of its comma.
+
+    \b
+    Examples:
+      bnce surprisal runs/relu-lstm words.tsv --text story --out surprisal.tsv
+      bnce surprisal runs/relu-lstm eyes.csv --word token --out eyes2.csv
+      bnce surprisal mixture.toml words.tsv --sentence item --out surprisal.tsv
+    """
+    from bnce.machine.threads import use_threads
+    from bnce.scoring.loading import load
+    from bnce.tables.measure import Measuring
+    from bnce.tables.surprisal import Columns, add_surprisal
+
+    measuring = Measuring(context, not unnormalised, spell, base, ends, prefix)
+    columns = Columns(word, text or [], sentence)
+    use_threads(threads)
+    model = load(run, device)
+    with shown_progress(f"measuring {table}") as progress:
+        result = add_surprisal(
+            model,
+            table,
+            out,
+            columns,
+            measuring,
+            form=form,
+            quotes=quotes,
+            progress=lambda num_rows: progress(num_rows, 0),
+        )
+    if as_json:
+        print_json({"run": str(run), "table": table, "out": str(out), **_record(model, columns, measuring, result)})
+        return
+    for line in _report(model, columns, measuring, result):
+        stderr.print(line, markup=False)
+
+
+def _record(model: Model, columns: Columns, measuring: Measuring, result: Result) -> dict[str, Any]:
+    check = {} if result.check is None else {"check": dataclasses.asdict(result.check)}
+    described = dataclasses.asdict(measuring) | {"columns": measuring.columns, "max_context": model.max_context}
+    return described | dataclasses.asdict(columns) | dataclasses.asdict(result.totals) | check
+
+
+def _report(model: Model, columns: Columns, measuring: Measuring, result: Result) -> list[str]:
+    """Say what was measured and how, so that numbers can be compared."""
+    totals, unit = result.totals, measuring.unit
+    lines = [
+        f"{totals.num_rows:,} rows, {totals.num_texts:,} texts, {totals.num_sentences:,} sentences; "
+        f"{totals.num_unknown:,} rows with unknown words, {totals.num_empty:,} rows without a surprisal.",
+        f"Sum of all surprisals: {totals.surprisal:.7g} {unit}; of all sentence ends (</s>): {totals.end:.7g} {unit}.",
+    ]
+    if model.kind == "n-gram":
+        how = "of an n-gram model, which starts every sentence afresh"
+    else:
+        how = "with the softmax" if measuring.normalised else f"with the constant Z ({MAY_EXCEED})"
+        how += f"; context: the words before in the same {measuring.context}"
+    lines.append(f"Probabilities are {how}.")
+    if result.check is not None:
+        # The check is in nats, and of ln p: a surprisal is its negative.
+        factor = {"2": 1 / math.log(2), "e": 1.0, "10": 1 / math.log(10)}[measuring.base]
+        check = result.check
+        lines.append(
+            f"Check of {check.num_positions:,} {model.vocabulary.unit}s: the surprisal with the constant Z differs "
+            f"from the exact one by at most {factor * check.max_difference:.4f} {unit}, on average by "
+            f"{-factor * check.mean_difference:+.4f} {unit}."
+        )
+    if columns.sentence is None and model.normaliser.sentences == "lines":
+        lines.append(
+            "This model ends sentences only at line ends, and a table has none: every text was one sentence. Name a "
+            "column with --sentence to change that."
+        )
+    return lines

@@ -1,0 +1,1 @@
+"""Tables in, the same tables out with columns added: surprisal and what belongs to it, one word per row."""

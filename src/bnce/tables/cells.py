@@ -1,0 +1,46 @@
+"""From the cells of a table to the words of a model: each cell is cut as the training text was, and keeps its words.
+
+Cells stand in the text with a blank between them, and no word of a model spans a blank. So a cell that is cut by itself
+has the words that it has in the text, whatever a table calls a word: "England," is a word and a mark, "New York" two.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from bnce.text.normalise import Normaliser
+
+# A word without marks, put behind a cell to see whether the sentence goes on there.
+_PROBE = "x"
+# Cells are words, and words repeat. Long cells are rare, and would fill the memory.
+_KEPT_CELLS = 2**16
+_KEPT_LETTERS = 64
+
+
+class Cell(NamedTuple):
+    """The words of a cell by sentence, of which the first goes on with the one that is open; whether the last ends."""
+
+    sentences: tuple[tuple[str, ...], ...]
+    ends: bool
+
+
+def cell_cutter(normaliser: Normaliser, split: bool) -> Callable[[str], Cell]:
+    """Make what cuts cells; with `split` sentences end where they do in the training text, else nowhere."""
+    if not split:
+        normaliser = replace(normaliser, sentences="lines")
+
+    def cut(cell: str) -> Cell:
+        *whole, last = normaliser(f"{cell} {_PROBE}")
+        ends = bool(whole) and len(last) == 1
+        return Cell(tuple(map(tuple, whole if ends else (*whole, last[:-1]))), ends)
+
+    kept = functools.lru_cache(_KEPT_CELLS)(cut)
+    return lambda cell: kept(cell) if len(cell) <= _KEPT_LETTERS else cut(cell)
+
+
+def is_word(token: str) -> bool:
+    """Tell a word from a mark: a word has a letter or a digit."""
+    return any(map(str.isalnum, token))

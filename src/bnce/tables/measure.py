@@ -1,0 +1,258 @@
+"""The surprisal of every row of a table, in the order of the rows and in bounded memory.
+
+Rows are read in blocks that end where a sentence does. A block goes through the model at once, and every row gets the
+sums over its own words. `</s>` closes every sentence for the model; its surprisal is no part of any word's.
+
+Legend: R rows of a block, S its sentences, N their words. NaN is an empty cell.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnce.errors import UserError, argument, unknown_name
+from bnce.scoring.model import Model, Reader
+from bnce.scoring.piece_model import PieceModel
+from bnce.scoring.scored import Floats, WordScores
+from bnce.tables.cells import cell_cutter, is_word
+
+BLOCK_ROWS = 2**13
+MAX_SENTENCE_WORDS = 2**18
+_KEPT_WORDS = 2**16
+CONTEXTS = ("text", "sentence")
+# What the base is called in the name of a column, and its natural logarithm.
+BASES = {"2": ("bits", math.log(2)), "e": ("nats", 1.0), "10": ("base10", math.log(10))}
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """What is measured and how; `base` is 2, e or 10."""
+
+    context: str = "text"
+    normalised: bool = True
+    spell: bool = False
+    base: str = "2"
+    ends: bool = False
+    prefix: str = ""
+
+    def __post_init__(self) -> None:
+        if self.context not in CONTEXTS:
+            raise unknown_name(f"value of {argument('context')}", self.context, CONTEXTS)
+        if self.base not in BASES:
+            raise unknown_name(f"value of {argument('base')}", self.base, BASES)
+
+    @property
+    def unit(self) -> str:
+        """What a number is in, as names of columns say it."""
+        return BASES[self.base][0]
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns, in their order."""
+        unit = self.unit
+        names = [f"surprisal_{unit}", f"word_surprisal_{unit}", "log10_frequency", "is_unknown", "num_tokens"]
+        names += [f"end_{unit}"] if self.ends else []
+        return [f"{self.prefix}{name}" for name in names]
+
+
+class Row(NamedTuple):
+    """A word as it is shown, and what it belongs to: rows of one text, or sentence, are neighbours of equal values."""
+
+    word: str
+    text: Hashable = None
+    sentence: Hashable = None
+
+
+@dataclass
+class Totals:
+    """Sums over all rows so far; surprisals are in the base that was asked for."""
+
+    num_rows: int = 0
+    num_texts: int = 0
+    num_sentences: int = 0
+    num_unknown: int = 0
+    num_empty: int = 0  # rows without a surprisal
+    surprisal: float = 0.0  # of all rows that have one
+    end: float = 0.0  # of the sentence ends
+
+
+@dataclass
+class _Segment:
+    """Sentences of one text, and the rows that their words are in."""
+
+    begins_text: bool
+    sentences: list[list[str]] = field(default_factory=list)
+    rows: list[list[int]] = field(default_factory=list)
+
+
+class Measurer:
+    """Measures the rows of a table with a model; `totals` grows meanwhile."""
+
+    def __init__(self, model: Model, measuring: Measuring, reader: Reader, split: bool = True) -> None:
+        self.model, self.measuring, self.totals = model, measuring, Totals()
+        self.reader, self._cut = reader, cell_cutter(model.normaliser, split)
+        self._factor = 1 / BASES[measuring.base][1]
+        self._about = functools.lru_cache(_KEPT_WORDS)(functools.partial(_About.of, model))
+
+    def measure(self, rows: Iterable[Row]) -> Iterator[list[NDArray[np.generic]]]:
+        """Give the columns of the rows, a block at a time; a block may come after later rows were read."""
+        open_words: list[str] = []
+        open_rows: list[int] = []
+        segments: list[_Segment] = []
+        seen: dict[Hashable, int] = {}  # the last row of every text
+        before: Row | None = None
+        begin = 0  # the first row of the block
+
+        def close() -> None:
+            nonlocal open_words, open_rows
+            if open_words:
+                segments[-1].sentences.append(open_words)
+                segments[-1].rows.append(open_rows)
+                open_words, open_rows = [], []
+
+        for number, row in enumerate(rows):
+            if before is None or row.text != before.text:
+                close()
+                if row.text in seen:
+                    raise _returns(number + 1, row.text, seen[row.text])
+                self.totals.num_texts += 1
+                segments.append(_Segment(begins_text=True))
+            elif row.sentence != before.sentence:
+                close()
+            if number - begin >= BLOCK_ROWS and not open_words:
+                # What has just begun belongs to the next block.
+                yield self._score(segments, number - begin)
+                segments, begin = (
+                    [_Segment(begins_text=not segments[-1].sentences and segments[-1].begins_text)],
+                    number,
+                )
+            seen[row.text] = number + 1
+            before = row
+            cell = self._cut(_whole(row.word, number + 1))
+            for place, words in enumerate(cell.sentences):
+                if place:
+                    close()
+                open_words += words
+                open_rows += [number - begin] * len(words)
+            if cell.ends:
+                close()
+            if max(len(open_words), number - begin - BLOCK_ROWS) > MAX_SENTENCE_WORDS:
+                raise UserError(
+                    f"The sentence at row {number + 1} has more than {MAX_SENTENCE_WORDS:,} words or rows: name a "
+                    f"column that tells sentences apart with {argument('sentence')}, or one that tells texts apart "
+                    f"with {argument('text')}."
+                )
+        close()
+        if before is not None:
+            yield self._score(segments, seen[before.text] - begin)
+
+    def _score(self, segments: Sequence[_Segment], num_rows: int) -> list[NDArray[np.generic]]:
+        sentences = [sentence for segment in segments for sentence in segment.sentences]
+        scores: list[WordScores] = []
+        if self.measuring.context == "text":
+            for segment in segments:
+                if segment.begins_text:
+                    self.reader.begin_document()
+                scores += self.reader.score(segment.sentences)
+        else:
+            scores = self.reader.score(sentences)
+        rows = [np.array(one, dtype=np.int64) for segment in segments for one in segment.rows]
+        return self._columns(sentences, rows, scores, num_rows)
+
+    def _columns(
+        self,
+        sentences: Sequence[list[str]],
+        rows: Sequence[NDArray[np.int64]],
+        scores: Sequence[WordScores],
+        num_rows: int,
+    ) -> list[NDArray[np.generic]]:
+        """Sum up the words of every row."""
+        word_N = [word for sentence in sentences for word in sentence]
+        row_N = np.concatenate([np.zeros(0, dtype=np.int64), *rows])
+        surprisal_N = -self._factor * np.concatenate([np.zeros(0), *(one.log_probs[:-1] for one in scores)])
+        oov_N = np.concatenate([np.zeros(0, dtype=bool), *(one.oov[:-1] for one in scores)])
+        of_word = {word: self._about(word) for word in set(word_N)}
+        known_N = np.fromiter((of_word[word].is_known for word in word_N), bool, len(word_N))
+        is_word_N = np.fromiter((of_word[word].is_word for word in word_N), bool, len(word_N))
+        log10_N = np.fromiter((of_word[word].log10_frequency for word in word_N), float, len(word_N))
+        tokens_N = np.fromiter((of_word[word].num_tokens for word in word_N), np.int64, len(word_N))
+        surprisal_N[~known_N & (oov_N | (not self.measuring.spell))] = np.nan
+
+        surprisal_R = _sum_up(surprisal_N, row_N, num_rows)
+        unknown_R = np.bincount(row_N[~known_N], minlength=num_rows) > 0
+        end_S = -self._factor * np.array([one.log_probs[-1] for one in scores])
+        self._count(surprisal_R, unknown_R, end_S)
+        columns: list[NDArray[np.generic]] = [
+            surprisal_R,
+            _sum_up(surprisal_N[is_word_N], row_N[is_word_N], num_rows),
+            _sum_up(log10_N[is_word_N], row_N[is_word_N], num_rows),
+            unknown_R,
+            np.bincount(row_N, tokens_N, num_rows).astype(np.int64),
+        ]
+        if self.measuring.ends:
+            last_S = np.array([one[-1] for one in rows], dtype=np.int64)
+            columns.append(_sum_up(end_S, last_S, num_rows))
+        return columns
+
+    def _count(self, surprisal_R: Floats, unknown_R: NDArray[np.bool_], end_S: Floats) -> None:
+        empty_R = np.isnan(surprisal_R)
+        self.totals.num_rows += len(surprisal_R)
+        self.totals.num_sentences += len(end_S)
+        self.totals.num_unknown += int(unknown_R.sum())
+        self.totals.num_empty += int(empty_R.sum())
+        self.totals.surprisal += float(surprisal_R[~empty_R].sum())
+        self.totals.end += float(end_S.sum())
+
+
+class _About(NamedTuple):
+    """What a word is, wherever it stands."""
+
+    is_known: bool
+    is_word: bool
+    log10_frequency: float  # NaN if nobody knows
+    num_tokens: int
+
+    @classmethod
+    def of(cls, model: Model, word: str) -> _About:
+        log10_frequency = model.log10_frequency(word)
+        return cls(
+            model.is_known(word),
+            is_word(word),
+            math.nan if log10_frequency is None else log10_frequency,
+            len(model.vocabulary.encode([word])) if isinstance(model, PieceModel) else 1,
+        )
+
+
+def _sum_up(value_N: Floats, row_N: NDArray[np.int64], num_rows: int) -> Floats:
+    """Sum values by row; a row with nothing to sum up is empty."""
+    sum_R: Floats = np.bincount(row_N, value_N, num_rows).astype(np.float64)
+    sum_R[np.bincount(row_N, minlength=num_rows) == 0] = np.nan
+    return sum_R
+
+
+def _whole(word: str, number: int) -> str:
+    """Refuse what is no text: half of a character, which no model can read."""
+    if not word.isascii():
+        try:
+            word.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"Row {number} has half of a character (a lone surrogate) in its word: fix the text, or leave the row "
+                "empty."
+            ) from error
+    return word
+
+
+def _returns(number: int, text: Hashable, last: int) -> UserError:
+    shown = ", ".join(map(str, text)) if isinstance(text, tuple) else str(text)
+    return UserError(
+        f"Row {number} goes back to the text '{shown:.60}', whose rows ended at row {last}: put the rows of a text "
+        f"next to each other in reading order, or name one more column that tells texts apart with {argument('text')}."
+    )

@@ -1,0 +1,61 @@
+"""`bnce surprisal`: a table in, the same table out, what it says of it, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import Command
+
+Refused = Callable[..., str]
+
+TABLE = "story\tword\tms\n1\tBa\t300\n1\tbe.\t310\n1\txyzzy\t\n2\tbi\t290\n2\tbo\t280\n"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "words.tsv"
+    path.write_text(TABLE, encoding="utf-8")
+    return path
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    header, *lines = path.read_text(encoding="utf-8").splitlines()
+    return [dict(zip(header.split("\t"), line.split("\t"), strict=True)) for line in lines]
+
+
+def test_the_sum_is_what_score_prints(bnce: Command, trained: Path, table: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.tsv"
+    record = bnce(
+        "surprisal", trained, table, "--text", "story", "--spell", "--base", "10", "--out", out, "--json"
+    ).json
+    text = tmp_path / "text.txt"
+    text.write_text("Ba be. xyzzy\n\nbi bo\n", encoding="utf-8")
+    options = ["--split", "--carry", "--documents", "blank", "--spell", "--mode", "normalised", "--json"]
+    scored = bnce("score", trained, text, *options).json
+    assert record["surprisal"] + record["end"] == pytest.approx(-scored["log10_prob"], rel=1e-6)
+    assert sum(float(row["surprisal_base10"]) for row in read(out)) == pytest.approx(record["surprisal"], rel=1e-6)
+    assert (record["num_rows"], record["num_texts"], record["num_sentences"]) == (5, 2, 3)
+    assert [row["is_unknown"] for row in read(out)] == ["false", "false", "true", "false", "false"]
+
+
+def test_what_is_said_of_it(bnce: Command, trained: Path, table: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.tsv"
+    told = bnce("surprisal", trained, table, "--text", "story", "--out", out).stderr
+    assert "5 rows, 2 texts, 3 sentences; 1 rows with unknown words, 1 rows without a surprisal." in told
+    assert "Probabilities are with the softmax; context: the words before in the same text." in told
+    told = bnce("surprisal", trained, table, "--context", "sentence", "--unnormalised", "--out", out).stderr
+    assert "with the constant Z (unnormalised" in told
+    assert "Check of 8 words: the surprisal with the constant Z differs from the exact one by at most " in told
+    assert [row["word"] for row in read(out)] == ["Ba", "be.", "xyzzy", "bi", "bo"]
+
+
+def test_what_is_refused(refused: Refused, trained: Path, table: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.tsv"
+    assert "has no column 'words'" in refused("surprisal", trained, table, "--word", "words", "--out", out)
+    assert "choose one of 2, e, 10" in refused("surprisal", trained, table, "--base", "3", "--out", out)
+    assert "choose one of text, sentence" in refused("surprisal", trained, table, "--context", "all", "--out", out)
+    assert "give an output of the same format" in refused("surprisal", trained, table, "--out", tmp_path / "o.csv")
+    assert not out.exists()
