@@ -18,7 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bnce.corpus.vocabulary import END, UNK
 from bnce.errors import UserError
-from bnce.evaluation.evaluate import CONTEXT, STEPS, WINDOW, Evaluation, evaluate
+from bnce.evaluation.evaluate import CONTEXT, WINDOW, Evaluation, evaluate
+from bnce.evaluation.windows import STEPS
 from bnce.language_model import LanguageModel
 from bnce.losses.scores import BLOCK_POSITIONS, BLOCK_WORDS
 

@@ -26,13 +26,12 @@ from bnce.errors import UserError
 from bnce.evaluation import windows
 from bnce.evaluation.detail import Detail, WordCounts, find_detail
 from bnce.evaluation.perplexity import perplexity
-from bnce.evaluation.windows import WINDOW, Window
+from bnce.evaluation.windows import WINDOW, Window, read_windows
 from bnce.language_model import LanguageModel
 from bnce.machine.precision import float32_products
 from bnce.machine.world import World
 
 CONTEXT = 64
-STEPS = 64  # time steps run at once, to bound memory
 MIN_SENTENCES = 64  # side by side: they are shorter than windows
 HISTOGRAM_BINS = 60
 
@@ -163,28 +162,18 @@ def _score(
     model: LanguageModel, parts: Iterable[Window], progress: Callable[[int], None] | None, world: World
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute, for every token in some order, the target's score, the context's log normaliser, target and position."""
-    device = model.embedding.device
     target_scores, normalisers, targets, positions = [], [], [], []
     num_done = 0
-    for window in parts:
-        own = window.share_of(world)
-        state = model.initial_state(own.target_TB.shape[1])
-        for begin in range(0, len(window.target_TB), STEPS):
-            end = min(begin + STEPS, len(window.target_TB))
-            input_LB = own.input_LB[begin : end + model.num_context].to(device)
-            target_TB = own.target_TB[begin:end].to(device)
-            scored_TB = own.scored_TB[begin:end].to(device)
-            hidden_TBD, state = model(input_LB, state)
-            hidden_ND, target_N = hidden_TBD[scored_TB], target_TB[scored_TB]
-            normaliser_N, score_N = model.output.normalise(hidden_ND, target_N)
-            # Sums over a large text want more digits than one probability has.
-            normalisers.append(normaliser_N.double().cpu())
-            target_scores.append(score_N.double().cpu())
-            targets.append(target_N.cpu())
-            positions.append(own.position_TB[begin:end][own.scored_TB[begin:end]])
-            num_done += int(window.scored_TB[begin:end].sum())
-            if progress is not None:
-                progress(num_done)
+    for read in read_windows(model, parts, world):
+        normaliser_N, score_N = model.output.normalise(read.hidden_ND, read.target_N)
+        # Sums over a large text want more digits than one probability has.
+        normalisers.append(normaliser_N.double().cpu())
+        target_scores.append(score_N.double().cpu())
+        targets.append(read.target_N.cpu())
+        positions.append(read.position_N)
+        num_done += read.num_scored
+        if progress is not None:
+            progress(num_done)
     found = torch.cat(target_scores), torch.cat(normalisers), torch.cat(targets), torch.cat(positions)
     if world.size == 1:
         return found

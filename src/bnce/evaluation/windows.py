@@ -4,22 +4,26 @@
 word has at least that much context; the first window scores all of its words. **By sentence**, nothing stands before a
 sentence but `</s>`, as where `bnce score` and `bnce rescore` meet it.
 
-Legend: T time steps, B windows side by side, C context words of an n-gram body, L = C + T.
+Legend: T time steps, B windows side by side, C context words of an n-gram body, L = C + T, D hidden,
+N scored positions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bnce.corpus.vocabulary import END
+from bnce.language_model import LanguageModel
 from bnce.machine.world import World
 
 WINDOW = 512
+STEPS = 64  # time steps run at once, to bound memory
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,18 @@ def in_context(ids: np.ndarray, num_parallel: int, num_context: int, before: int
         yield _window(ids, position_LB, inside_LB, fresh_TB & inside_LB[1 + num_context :])
 
 
+def in_passages(
+    ids: np.ndarray, num_passages: int, num_words: int, num_parallel: int, num_context: int, before: int
+) -> Iterator[Window]:
+    """Cut passages of `num_words` out of a text that is longer, evenly spread; each reads the words before it, too."""
+    start_W = np.linspace(0, len(ids) - before - num_words, num_passages).astype(np.int64)
+    for first in range(0, num_passages, num_parallel):
+        start_B = start_W[first : first + num_parallel]
+        position_LB = np.arange(-1 - num_context, before + num_words)[:, None] + start_B
+        fresh_TB = (np.arange(before + num_words)[:, None] >= before) & (start_B >= 0)
+        yield _window(ids, position_LB, position_LB >= 0, fresh_TB)
+
+
 def by_sentence(ids: np.ndarray, num_parallel: int, num_context: int) -> Iterator[Window]:
     """Cut the text into its sentences, the longest first: in a group of neighbours little is padding."""
     end_S = np.flatnonzero(ids == END) + 1
@@ -71,6 +87,34 @@ def by_sentence(ids: np.ndarray, num_parallel: int, num_context: int) -> Iterato
         place_L1 = np.arange(-1 - num_context, length_B[0])[:, None]
         inside_LB = (place_L1 >= 0) & (place_L1 < length_B)
         yield _window(ids, place_L1 + start_B, inside_LB, inside_LB[1 + num_context :])
+
+
+class Positions(NamedTuple):
+    """Some positions of a text: the hidden layer at each, the word that comes there, and its place in the text."""
+
+    hidden_ND: Tensor
+    target_N: Tensor
+    position_N: Tensor  # on the CPU
+    num_scored: int  # by all processes together
+
+
+def read_windows(model: LanguageModel, parts: Iterable[Window], world: World) -> Iterator[Positions]:
+    """Let parts of a text go through the network, and give the positions that are scored, some at a time."""
+    device = model.embedding.device
+    for window in parts:
+        own = window.share_of(world)
+        state = model.initial_state(own.target_TB.shape[1])
+        for begin in range(0, len(window.target_TB), STEPS):
+            end = min(begin + STEPS, len(window.target_TB))
+            scored_TB = own.scored_TB[begin:end]
+            hidden_TBD, state = model(own.input_LB[begin : end + model.num_context].to(device), state)
+            scored_there_TB = scored_TB.to(device)
+            yield Positions(
+                hidden_TBD[scored_there_TB],
+                own.target_TB[begin:end].to(device)[scored_there_TB],
+                own.position_TB[begin:end][scored_TB],
+                int(window.scored_TB[begin:end].sum()),
+            )
 
 
 def _window(ids: np.ndarray, position_LB: np.ndarray, inside_LB: np.ndarray, scored_TB: np.ndarray) -> Window:
