@@ -46,6 +46,7 @@ ORDER = [
     "tables",
     "rescoring",
     "lexicon",
+    "calibration",
     "export",
     "serve",
     "api",

@@ -1,8 +1,8 @@
 """Word language models over huge vocabularies at the speed of small ones.
 
 `bnce.load(PATH)` opens a trained run, a mixture or an n-gram model for use. `bnce.OutputLayer` is the drop-in for any
-PyTorch model; `bnce.noise` makes its noise. `bnce.prepare`, `bnce.train` and `bnce.evaluate` do what the commands of
-the same names do. `__all__` is everything there is to import; docs/api.md has an example of each.
+PyTorch model; `bnce.noise` makes its noise. `bnce.prepare`, `bnce.train`, `bnce.evaluate` and `bnce.calibrate` do
+what the commands of the same names do. `__all__` is everything there is to import; docs/api.md has an example of each.
 
 PyTorch and other packages are loaded when a name first needs them, so that the command line answers at once.
 """
@@ -18,6 +18,7 @@ from bnce.version import __version__
 if TYPE_CHECKING:
     from bnce import noise
     from bnce.api import evaluate, train
+    from bnce.calibration.run import calibrate
     from bnce.corpus.prepare import prepare
     from bnce.corpus.store import Corpus
     from bnce.kinds.bodies import BODIES
@@ -52,6 +53,7 @@ __all__ = [
     "Scorer",
     "UserError",
     "__version__",
+    "calibrate",
     "clip_grad_norm_",
     "evaluate",
     "load",
@@ -76,6 +78,7 @@ _HOMES = {
     "RowwiseAdam": ("bnce.optimisers.row_optimizers", "layer"),
     "Sampling": ("bnce.scoring.generate", "layer"),
     "Scorer": ("bnce.scoring.scorer", "layer"),
+    "calibrate": ("bnce.calibration.run", "train"),
     "clip_grad_norm_": ("bnce.optimisers.clip", "layer"),
     "evaluate": ("bnce.api", "train"),
     "load": ("bnce.scoring.loading", "layer"),

@@ -14,8 +14,7 @@ import torch
 from bnce.config import TIMEOUT_SECONDS, RunConfig, toml_value
 from bnce.corpus import opening
 from bnce.corpus.opening import corpus_setting
-from bnce.corpus.prepare import encode_text
-from bnce.corpus.store import Corpus, first_part
+from bnce.corpus.store import Corpus
 from bnce.corpus.streams import training_streams
 from bnce.errors import DiskFullError, UserError, argument
 from bnce.evaluation import evaluate as measuring
@@ -38,8 +37,7 @@ from bnce.runs.checkpoint import state_files
 from bnce.runs.directory import RunDirectory, hold_run
 from bnce.runs.model_file import load_model
 from bnce.runs.resuming import refuse_begun, remove_unbegun, resume_command, resume_config
-from bnce.text.sources import named
-from bnce.text.tokenised import TokenisedSigns, for_tokenised
+from bnce.runs.texts import check_one_text, open_part
 from bnce.training.observer import Observer
 from bnce.training.plan import advise_noise, check_groups, choose_recipe, create_run
 from bnce.training.run import Start, run_training
@@ -318,18 +316,17 @@ def evaluate(
     check_one_text(split=split, text=text, corpus=corpus, tokenised=tokenised)
     opened = run if isinstance(run, RunDirectory) else RunDirectory.open(run)
     chosen = choose_device(device)
-    if text is not None:
-        normaliser = for_tokenised(opened.normaliser) if tokenised else opened.normaliser
-        signs = TokenisedSigns(normaliser)
-        ids, statistics = encode_text(text, opened.vocabulary, normaliser, errors, signs)
-        part = first_part(ids, opened.vocabulary, statistics.num_bytes, max_tokens, max_words)
-        if (told := signs.notice(named(str(text)))) is not None:
-            notice(f"{told} Give {argument('tokenised', True)}, or use the text from before tokenisation.")
-    else:
-        if not isinstance(corpus, Corpus):
-            corpus = opening.open_corpus(str(corpus or opened.config.corpus))
-        opened.check_vocabulary(corpus)
-        part = corpus.part(split or "test", max_tokens, max_words)
+    part = open_part(
+        opened,
+        split=split or "test",
+        text=text,
+        corpus=corpus,
+        max_tokens=max_tokens,
+        max_words=max_words,
+        errors=errors,
+        tokenised=tokenised,
+        notice=notice,
+    )
     if (caveat := LOSSES.find(opened.config.loss.name).caveat) is not None:
         notice(caveat)
     network = load_model(opened, str(chosen))
@@ -342,16 +339,3 @@ def evaluate(
         num_bytes=part.num_bytes,
         by_sentence=by_sentence,
     )
-
-
-def check_one_text(*, split: object, text: object, corpus: object, tokenised: bool) -> None:
-    """Refuse to measure two texts at once."""
-    if text is not None and (split or corpus):
-        raise UserError(
-            f"{argument('text')} replaces the corpus: leave out {argument('split')} and {argument('corpus')}."
-        )
-    if tokenised and text is None:
-        raise UserError(
-            f"{argument('tokenised', True)} works only with {argument('text')}: give {argument('text')}, or leave out "
-            f"{argument('tokenised')}."
-        )

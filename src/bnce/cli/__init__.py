@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from bnce.cli.bench import bench
+from bnce.cli.calibrate import calibrate
 from bnce.cli.compare import compare
 from bnce.cli.console import stdout
 from bnce.cli.doctor import doctor
@@ -68,6 +69,7 @@ for _command in (
     prepare,
     train,
     evaluate,
+    calibrate,
     compare,
     experiment,
     info,

@@ -80,11 +80,11 @@ def evaluate(
       bnce evaluate runs/relu-lstm --text news.txt.gz --detail
       bnce evaluate mixture.toml --text news.txt.gz
     """
-    from bnce.api import check_one_text
     from bnce.api import evaluate as measure
     from bnce.evaluation.detail import without_detail
     from bnce.machine.threads import use_threads
     from bnce.runs.directory import RunDirectory
+    from bnce.runs.texts import check_one_text
 
     check_one_text(split=split, text=text, corpus=corpus, tokenised=tokenised)
     use_threads(threads)

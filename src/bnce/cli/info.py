@@ -121,10 +121,13 @@ def _run(path: Path) -> dict[str, Any]:
     from bnce.reading import read_object
     from bnce.runs.directory import RunDirectory
     from bnce.runs.metrics import read_metrics
+    from bnce.runs.model_file import read_calibration
 
     run = RunDirectory.open(path)
     record: dict[str, Any] = {"run": str(path), "unit": run.vocabulary.unit}
     record |= _network(run.config, len(run.vocabulary))
+    if (calibration := read_calibration(run)) is not None:
+        record["calibration"] = calibration
     for name in ("summary", "evaluation"):
         file = path / f"{name}.json"
         if file.is_file():

@@ -123,8 +123,7 @@ def evaluate(
     """
     if len(ids) == 0:
         raise UserError("There is nothing to evaluate: the text has no tokens.")
-    device, world = model.embedding.device, world or World()
-    num_parallel = num_parallel or (16 if device.type == "cpu" else 512)
+    world, num_parallel = world or World(), num_parallel or num_side_by_side(model)
     num_words = len(ids) if num_words is None else num_words
     by_sentence = by_sentence and bool((ids == END).any())
     num_passes = 2 if by_sentence else 1
@@ -240,6 +239,11 @@ def _summarise_sentences(score_N: Tensor, normaliser_N: Tensor, model: LanguageM
         log_z_mean=float(normaliser_N.mean()),
         log_z_std=float(normaliser_N.std(correction=0)),
     )
+
+
+def num_side_by_side(model: LanguageModel) -> int:
+    """Say how many windows go through the network together: more are no faster."""
+    return 16 if model.embedding.device.type == "cpu" else 512
 
 
 def num_read_before(model: LanguageModel) -> int:

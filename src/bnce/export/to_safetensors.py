@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from bnce import files
-from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, write_tensors
+from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, read_metadata, write_tensors
 from bnce.runs.directory import RunDirectory
-from bnce.runs.model_file import load_model
+from bnce.runs.model_file import calibration_of, load_model
 from bnce.runs.packed_rows import SCALE_SUFFIX, pack_rows, unpack_rows
 from bnce.version import __version__
 
@@ -26,6 +26,7 @@ def export_rows(run: RunDirectory, out: str | Path, row_format: str = "float32")
     header = {
         "owner": run.owner,
         **run.identity,
+        **calibration_of(read_metadata(run.path / MODEL_FILE)),
         "rows": row_format,
         "model": run.config.model.name,
         "log_z": repr(float(model.output.log_z)),

@@ -21,9 +21,9 @@ from bnce.export.bodies import refuse_unknown_body
 from bnce.export.word_tokenizer import TOKENIZER_CLASS, TOKENIZER_FILE, build_tokenizer, tokenizer_config
 from bnce.language_model import LanguageModel
 from bnce.machine.packages import missing
-from bnce.runs.checkpoint import MODEL_FILE, TRANSFORMERS_FORMAT, write_tensors
+from bnce.runs.checkpoint import MODEL_FILE, TRANSFORMERS_FORMAT, read_metadata, write_tensors
 from bnce.runs.directory import RunDirectory
-from bnce.runs.model_file import load_model
+from bnce.runs.model_file import calibration_of, load_model
 from bnce.version import __version__
 
 CODE_FILE = "modeling_bnce.py"
@@ -40,9 +40,8 @@ def export_transformers(run: RunDirectory, out: str | Path) -> dict[str, Any]:
     with files.atomic_directory(out) as partial:
         run.copy_description(partial)
         # The library reads only files that carry its own mark; names and tensors are those of a run's model.
-        write_tensors(
-            partial / MODEL_FILE, model.state_dict(), TRANSFORMERS_FORMAT, {"bnce": __version__, **run.identity}
-        )
+        metadata = {"bnce": __version__, **run.identity, **calibration_of(read_metadata(run.path / MODEL_FILE))}
+        write_tensors(partial / MODEL_FILE, model.state_dict(), TRANSFORMERS_FORMAT, metadata)
         shutil.copyfile(Path(__file__).with_name(CODE_FILE), partial / CODE_FILE)
         _write_json(partial / "config.json", _config(run, model))
         # As `bnce generate` does, <unk> is not made up.

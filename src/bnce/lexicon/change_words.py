@@ -10,7 +10,7 @@ Legend: V vocabulary, A words added.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from bnce.lexicon.word_list import NewWord
 from bnce.reading import read_object
 from bnce.runs.directory import LEXICON_FILE, RunDirectory
 from bnce.runs.identity import UNKNOWN_WORDS_FILE
-from bnce.runs.model_file import load_model, read_weights, save_weights
+from bnce.runs.model_file import calibration_of, load_model, read_weights, save_weights
 from bnce.runs.unknown_words import UnknownWords
 from bnce.spelling.model import SPELLING_FILE, SpellingModel
 
@@ -123,7 +123,7 @@ def change_words(
         made = RunDirectory(partial, run.config, vocabulary, run.normaliser, counts)
         if spelling is not None:
             spelling.leaving_out(vocabulary.words).write(partial / SPELLING_FILE)
-        _write(run, made, tensors, int(metadata.get("step", 0)), change)
+        _write(run, made, tensors, metadata, change)
     return change
 
 
@@ -228,7 +228,13 @@ def _without(shared: UnknownWords, vocabulary: Vocabulary) -> UnknownWords:
     return UnknownWords(weights, shared.rest, shared.num_rest)
 
 
-def _write(run: RunDirectory, made: RunDirectory, tensors: dict[str, Tensor], step: int, change: LexiconChange) -> None:
+def _write(
+    run: RunDirectory,
+    made: RunDirectory,
+    tensors: dict[str, Tensor],
+    metadata: Mapping[str, str],
+    change: LexiconChange,
+) -> None:
     """Lay out the new run, without the figures of the old one's words."""
     tables = sum(tensors[name].numel() for name in TABLES)
     summary, before = _read_object(run.path / "summary.json"), _read_object(run.path / LEXICON_FILE)
@@ -245,7 +251,7 @@ def _write(run: RunDirectory, made: RunDirectory, tensors: dict[str, Tensor], st
     if change.unknown_words is not None:
         change.unknown_words.write(made.path / UNKNOWN_WORDS_FILE)
     # After the files whose digests the model file holds.
-    save_weights(made, tensors, step)
+    save_weights(made, tensors, int(metadata.get("step", 0)), calibration_of(metadata))
     made.write_json("summary.json", summary)
     made.write_json(LEXICON_FILE, {"changes": [*changes, done]})
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from bnce.config import RunConfig
 from bnce.corpus.vocabulary import Vocabulary
@@ -67,10 +68,7 @@ def start_from(source: RunDirectory, vocabulary: Vocabulary, counts: np.ndarray,
     order = torch.from_numpy(np.asarray(words.encode(vocabulary.words), dtype=np.int64))
     for name in TABLES:
         tensors[name] = tensors[name][order].contiguous()
-    if LOSSES.find(loss).self_normalises and not LOSSES.find(source.config.loss.name).self_normalises:
-        # A softmax leaves ln Z where it likes; a loss with the constant begins where that is ln Z.
-        log_z = float(make_up_contexts(load_model(source)).log_z_M.mean())
-        tensors["output.bias"] += float(tensors["output.log_z"]) - log_z
+    _keep_constant(source, tensors, loss)
     record = {
         "run": str(source.path.resolve()),
         "step": int(metadata.get("step", 0)),
@@ -80,6 +78,20 @@ def start_from(source: RunDirectory, vocabulary: Vocabulary, counts: np.ndarray,
         "num_words_dropped": len(dropped),
     }
     return Start(tensors, record)
+
+
+def _keep_constant(source: RunDirectory, tensors: dict[str, Tensor], loss: str) -> None:
+    """Shift the biases so that scores are normalised by the constant of the settings, not by another one."""
+    log_z, before = tensors["output.log_z"].clone(), source.config.loss
+    if not before.learn_log_z:
+        log_z.fill_(before.log_z)
+    if LOSSES.find(loss).self_normalises and not LOSSES.find(before.name).self_normalises:
+        # A softmax leaves ln Z where it likes; a loss with the constant begins where that is ln Z.
+        normalised_by = float(make_up_contexts(load_model(source)).log_z_M.mean())
+        tensors["output.bias"] += float(log_z) - normalised_by
+    elif not torch.equal(log_z, tensors["output.log_z"]):  # the run was calibrated
+        tensors["output.bias"] += log_z - tensors["output.log_z"]
+    tensors["output.log_z"] = log_z
 
 
 def _new_words(source: RunDirectory, vocabulary: Vocabulary, counts: np.ndarray) -> Sequence[NewWord]:

@@ -31,6 +31,7 @@ COMMANDS = {
     "prepare": ("pyarrow",),
     "train": ("torch", "pyarrow", "tensorboard"),
     "evaluate": ("torch", "pyarrow"),
+    "calibrate": ("torch", "pyarrow"),
     "compare": (),
     "experiment": ("torch", "pyarrow", "tensorboard", "matplotlib"),
     "info": ("torch",),

@@ -30,7 +30,9 @@ class Column:
 
 
 def _ppl_n(row: Row) -> str:
-    return numbers.perplexity(row.ppl_n) if LOSSES.find(row.loss).self_normalises else "---"
+    # A softmax has none, unless it was calibrated.
+    has_one = LOSSES.find(row.loss).self_normalises or row.ppl_n is not None
+    return numbers.perplexity(row.ppl_n) if has_one else "---"
 
 
 # Most telling first: a narrow terminal leaves out the last ones.

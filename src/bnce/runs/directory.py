@@ -8,7 +8,7 @@ RUN/normaliser.json    how text becomes words, so that new text can be read the 
 RUN/summary.json       size, speed, machine, command, and whether the run has finished
 RUN/metrics.jsonl      one line per evaluation on validation
 RUN/evaluation.json    the model on the test split, once the run has finished
-RUN/model.safetensors  the model with the best validation perplexity so far
+RUN/model.safetensors  the model with the best validation perplexity so far; its metadata tell of a calibration
 RUN/state-*            the newest states a run can be resumed from
 RUN/tensorboard/       the same figures as TensorBoard events
 RUN/lexicon.json       how the vocabulary was changed after training, if it was: such a run is not trained further

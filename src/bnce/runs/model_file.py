@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,10 +14,13 @@ from bnce.errors import UserError, argument
 from bnce.language_model import LanguageModel
 from bnce.losses.bigram_noise import count_bigrams
 from bnce.noise import Noise, make_noise
-from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, read_model, write_tensors
+from bnce.reading import parse_object
+from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, read_metadata, read_model, write_tensors
 from bnce.runs.directory import RunDirectory, damaged_files
 from bnce.runs.identity import find_changes
 from bnce.runs.metrics import read_metrics
+
+CALIBRATION = "calibration"  # in a model file's metadata: what scores are divided by was fitted after training
 
 
 def build_model(run: RunDirectory, device: str = "cpu", text: np.ndarray | None = None) -> LanguageModel:
@@ -36,7 +40,7 @@ def build_model(run: RunDirectory, device: str = "cpu", text: np.ndarray | None 
 
 def load_model(run: RunDirectory, device: str = "cpu") -> LanguageModel:
     """Load a run's best model so far, ready for use."""
-    tensors, _ = read_weights(run)
+    tensors, metadata = read_weights(run)
     model = build_model(run, "meta")  # to draw 10⁹ numbers and to copy as many over them takes longer than reading
     try:
         model.load_state_dict(tensors, assign=True)
@@ -45,6 +49,8 @@ def load_model(run: RunDirectory, device: str = "cpu") -> LanguageModel:
         raise UserError(
             f"'{run.path / MODEL_FILE}' does not fit the run's config.toml and vocab.txt: {reason}"
         ) from error
+    if CALIBRATION in metadata:  # also a softmax has something then that scores are divided by
+        model.output.normalises = True
     return model.to(device).eval()
 
 
@@ -64,7 +70,21 @@ def read_weights(run: RunDirectory) -> tuple[dict[str, Tensor], dict[str, str]]:
     return tensors, metadata
 
 
-def save_weights(run: RunDirectory, tensors: Mapping[str, Tensor], step: int) -> None:
-    """Keep a model, known by its `state_dict`, as the run's best so far."""
-    metadata = {"owner": run.owner, "step": str(step), **run.identity}
+def save_weights(
+    run: RunDirectory, tensors: Mapping[str, Tensor], step: int, calibration: Mapping[str, str] | None = None
+) -> None:
+    """Keep a model, known by its `state_dict`, as the run's best so far; `calibration` is that of another file."""
+    metadata = {"owner": run.owner, "step": str(step), **run.identity, **(calibration or {})}
     write_tensors(run.path / MODEL_FILE, tensors, MODEL_FORMAT, metadata)
+
+
+def calibration_of(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Take out what a model file says of its calibration, for another file of the same model; empty without one."""
+    return {CALIBRATION: metadata[CALIBRATION]} if CALIBRATION in metadata else {}
+
+
+def read_calibration(run: RunDirectory) -> dict[str, Any] | None:
+    """Read how a run's model was calibrated; None where it was not, or has no model."""
+    path = run.path / MODEL_FILE
+    found = calibration_of(read_metadata(path)) if path.is_file() else {}
+    return parse_object(found[CALIBRATION]) if found else None

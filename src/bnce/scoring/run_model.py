@@ -91,7 +91,7 @@ class RunModel(Model):
 
     @property
     def self_normalised(self) -> bool:
-        """Whether the run was trained with a loss that makes it self-normalised."""
+        """Whether the run was trained with a loss that makes it self-normalised, or calibrated."""
         return self.log_z is not None
 
     @property
@@ -101,7 +101,7 @@ class RunModel(Model):
 
     @property
     def log_z(self) -> float | None:
-        """The constant ln Z of unnormalised probabilities; None for a model that was trained with the softmax."""
+        """The constant ln Z of unnormalised probabilities; None for a softmax that was not calibrated."""
         return float(self.network.output.log_z) if self.network.output.normalises else None
 
     @property

@@ -255,12 +255,12 @@ def check_ids(model: LanguageModel, smallest: int, largest: int) -> None:
 
 
 def refuse_unnormalised(model: LanguageModel) -> None:
-    """Refuse unnormalised probabilities if the model was trained with a loss without a constant, as the softmax is."""
+    """Refuse unnormalised probabilities where nothing was learned or fitted that may replace the softmax sum."""
     if not model.output.normalises:
         raise UserError(
             f"This model was trained with the loss {model.output.loss_name} and has no constant Z: "
-            f"use normalised probabilities ({argument('normalised', True)}), or train with "
-            f"{argument('loss', 'bnce')}."
+            f"use normalised probabilities ({argument('normalised', True)}), calibrate the run ('bnce calibrate'), or "
+            f"train with {argument('loss', 'bnce')}."
         )
 
 

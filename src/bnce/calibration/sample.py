@@ -1,0 +1,123 @@
+"""Positions of texts with the exact ln Z(context) at each: what a constant or a head is fitted to, and judged by.
+
+Legend: N positions, D hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bnce.errors import UserError
+from bnce.evaluation.evaluate import num_read_before, num_side_by_side
+from bnce.evaluation.windows import in_context, in_passages, read_windows
+from bnce.language_model import LanguageModel
+from bnce.machine.precision import float32_products
+from bnce.machine.world import World
+
+Floats = NDArray[np.float64]
+
+MIN_POSITIONS = 100
+PASSAGE = 64  # words that are read one after the other; shorter ones would be mostly the words before them
+MIN_BLOCKS = 16
+HELD_OUT = 4  # one block of so many is not fitted to
+
+
+@dataclass(frozen=True)
+class Sample:
+    """N positions in blocks of neighbours: one position says much about the next one, and nothing of another block."""
+
+    hidden_ND: Floats | None  # None where nobody wants it: it is all of the memory
+    score_N: Floats  # of the word that comes there
+    log_z_N: Floats  # ln Z(context)
+    block_N: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.log_z_N)
+
+    def where(self, chosen_N: NDArray[np.bool_]) -> Sample:
+        """Take some of the positions."""
+        hidden_ND = None if self.hidden_ND is None else self.hidden_ND[chosen_N]
+        return Sample(hidden_ND, self.score_N[chosen_N], self.log_z_N[chosen_N], self.block_N[chosen_N])
+
+    def halves(self) -> tuple[Sample, Sample]:
+        """Give the part to fit to, and the part that is held out: every fourth block."""
+        held_out_N = self.block_N % HELD_OUT == HELD_OUT - 1
+        return self.where(~held_out_N), self.where(held_out_N)
+
+
+@torch.no_grad()
+def draw_sample(
+    model: LanguageModel,
+    texts: Sequence[np.ndarray],
+    max_positions: int,
+    *,
+    with_hidden: bool,
+    progress: Callable[[int, int], None] | None = None,
+) -> Sample:
+    """Compute the exact ln Z(context) at all positions of texts, or at `max_positions` that are spread over them.
+
+    The texts, as ids, share these by their lengths. `progress` is told of positions done and positions in all.
+    """
+    lengths = [len(ids) for ids in texts]
+    num_wanted = min(max_positions, sum(lengths))
+    if num_wanted < MIN_POSITIONS:
+        raise UserError(
+            f"There are {num_wanted} positions to calibrate on: give a text of {MIN_POSITIONS} words or more, and as "
+            "many of them to use."
+        )
+    num_done = 0
+
+    def tell(number: int) -> None:
+        nonlocal num_done
+        num_done = min(num_done + number, num_wanted)
+        if progress is not None:
+            progress(num_done, num_wanted)
+
+    with float32_products(tf32=False):
+        shares = _share_out(num_wanted, lengths)
+        parts = [_draw(model.eval(), *pair, with_hidden, tell) for pair in zip(texts, shares, strict=True)]
+    score_N, log_z_N = (np.concatenate([part[place] for part in parts]) for place in (1, 2))
+    if not np.isfinite(log_z_N).all():
+        raise UserError("ln Z(context) of this model is not finite at some positions: its training failed.")
+    block_size = min(PASSAGE, len(log_z_N) // MIN_BLOCKS)
+    hidden_ND = np.concatenate([part[0] for part in parts if part[0] is not None]) if with_hidden else None
+    return Sample(hidden_ND, score_N, log_z_N, np.arange(len(log_z_N)) // block_size)
+
+
+def _share_out(num_wanted: int, lengths: Sequence[int]) -> list[int]:
+    """Give every text its share of the positions, by its length; the shares add up."""
+    ends = np.cumsum(lengths) * num_wanted // sum(lengths)
+    return [int(share) for share in np.diff(ends, prepend=0)]
+
+
+def _draw(
+    model: LanguageModel, ids: np.ndarray, num_wanted: int, with_hidden: bool, tell: Callable[[int], None]
+) -> tuple[Floats | None, Floats, Floats]:
+    """Read a text, or passages of it: hidden layers, scores of what comes and ln Z, in the order of the text."""
+    if not num_wanted:
+        hidden_ND = np.zeros((0, model.output.hidden_size)) if with_hidden else None
+        return hidden_ND, np.zeros(0), np.zeros(0)
+    num_passages = -(-num_wanted // PASSAGE)
+    is_whole = num_wanted == len(ids) or len(ids) < num_read_before(model) + num_passages * PASSAGE
+    hidden, scores, log_zs, positions = [], [], [], []
+    how = num_side_by_side(model), model.num_context, num_read_before(model)
+    parts = in_context(ids, *how) if is_whole else in_passages(ids, num_passages, PASSAGE, *how)
+    for read in read_windows(model, parts, World()):
+        log_z_N, score_N = model.output.normalise(read.hidden_ND, read.target_N)
+        if with_hidden:
+            hidden.append(read.hidden_ND.double().cpu().numpy())
+        scores.append(score_N.double().cpu().numpy())
+        log_zs.append(log_z_N.double().cpu().numpy())
+        positions.append(read.position_N.numpy())
+        tell(read.num_scored)
+    order_N = np.argsort(np.concatenate(positions))
+    # All but a few words of the last passage, or of a text that is too short for passages, some here and there.
+    kept_N = np.linspace(0, len(order_N) - 1, num_wanted).astype(np.int64) if is_whole else np.arange(num_wanted)
+    order_N = order_N[kept_N]
+    hidden_ND = np.concatenate(hidden)[order_N] if with_hidden else None
+    return hidden_ND, np.concatenate(scores)[order_N], np.concatenate(log_zs)[order_N]

@@ -1,0 +1,125 @@
+"""`bnce calibrate`: a run and a text in, the run with its constant Z fitted to that text out."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bnce.calibration import KINDS, MAX_WORDS
+from bnce.cli.completion import complete
+from bnce.cli.conditions import TokenisedOption
+from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, shown_progress, stderr, stdout
+from bnce.cli.options import DeviceOption, ErrorsOption, RunArgument
+
+if TYPE_CHECKING:
+    from bnce.calibration.fit import Quality
+    from bnce.calibration.run import Calibration
+
+
+def calibrate(
+    run: RunArgument,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="Calibrate on this text file. May be given several times."),
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            metavar="train|valid|test",
+            help="Without --text: calibrate on this split of the corpus.",
+            show_default="valid",
+            autocompletion=complete("train", "valid", "test"),
+        ),
+    ] = None,
+    corpus: Annotated[str | None, typer.Option(metavar="DIR", help="Another corpus with the same vocabulary.")] = None,
+    kind: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(KINDS),
+            help="constant: one ln Z for all contexts. head: ln Z as a linear function of the last hidden layer.",
+            autocompletion=complete(*KINDS),
+        ),
+    ] = "constant",
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Run directory to create.", show_default=False)
+    ] = None,
+    in_place: Annotated[bool, typer.Option("--in-place", help="Change the run itself instead.")] = False,
+    max_words: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Compute the exact ln Z at N words, spread over the text.")
+    ] = MAX_WORDS,
+    errors: ErrorsOption = "strict",
+    tokenised: TokenisedOption = False,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Fit the constant Z of a run to a text, after training.
+
+    Unnormalised scores (PPLn) are divided by a constant Z, which may be wrong for text of another kind. This command
+    computes the exact ln Z at a sample of words and refits the constant, or a head that predicts ln Z from the context.
+    Normalised scores (PPLf) stay the same. It prints PPLn and PPLf before and after, on a quarter of the sample that
+    the fit has not seen. A run that was trained with softmax can be scored unnormalised afterwards.
+
+    \b
+    Examples:
+      bnce calibrate runs/relu-lstm --text books.txt --out runs/books
+      bnce calibrate runs/relu-lstm --text books.txt --text mail.txt \\
+          --kind head --out runs/head
+      bnce calibrate runs/relu-lstm --in-place --json
+    """
+    from bnce.calibration.run import calibrate as fit
+    from bnce.machine.threads import use_threads
+    from bnce.runs.directory import RunDirectory
+
+    use_threads(threads)
+    opened = RunDirectory.open(run)
+    with shown_progress("computing ln Z") as progress:
+        result = fit(
+            opened,
+            text=text or None,
+            split=split,
+            corpus=corpus if text else open_corpus(corpus or opened.config.corpus),
+            kind=kind,
+            out=out,
+            in_place=in_place,
+            max_words=max_words,
+            errors=errors,
+            tokenised=tokenised,
+            device=device,
+            progress=progress,
+            notice=lambda sentence: stderr.print(f"Warning: {sentence}", markup=False),
+        )
+    if as_json:
+        print_json({"run": str(run), "out": str(out or run), **result.to_dict()})
+        return
+    _print(result, out or run, opened.vocabulary.unit)
+    if out is None:
+        stdout.print("  evaluation.json was removed from the run, because its PPLn was of the old Z:")
+        stdout.print(f"  run 'bnce evaluate {run} --save' to measure it again", markup=False)
+
+
+def _print(result: Calibration, out: Path, unit: str) -> None:
+    def say(line: str) -> None:
+        stdout.print(line, markup=False)
+
+    fitted = "a head and a constant" if result.kind == "head" else "the constant"
+    say(f"{out}: {fitted}, fitted to {result.num_positions:,} {unit}s of {', '.join(result.texts)}")
+    before = "none" if result.log_z_before is None else f"{result.log_z_before:.3f}"
+    left = ", of ln Z(context) less what the head predicts" if result.kind == "head" else ""
+    say(f"  ln Z = {result.log_z:.3f}{left} (before: {before})")
+    say(f"  on {result.num_held_out:,} {unit}s that were not fitted to:")
+    for name, quality in (("before", result.before), ("after", result.after)):
+        say(f"    {name:7}{_describe(quality)}")
+    factor = math.exp(min(result.after.difference_std, 700.0))
+    say(f"  unnormalised probabilities are typically off by a factor of {factor:.2f}, e to that standard deviation")
+
+
+def _describe(quality: Quality) -> str:
+    ppl_n = "none" if quality.ppl_n is None else f"{quality.ppl_n:.2f}"
+    return (
+        f"PPLf {quality.ppl_f:.2f}  PPLn {ppl_n}  ln Z(context) − what replaces it: "
+        f"{quality.difference_mean:+.3f} ± {quality.difference_std:.3f} (mean ± standard deviation)"
+    )

@@ -1,0 +1,87 @@
+"""Positions of texts: as many as asked for, from all of every text, with the exact ln Z at each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_corpus import VOCAB_SIZE, random_ids, small_model
+
+from bnce.calibration.sample import Sample, draw_sample
+from bnce.errors import UserError
+from bnce.evaluation.evaluate import evaluate
+
+
+def draw(model: Any, *texts: np.ndarray, size: int = 10_000, with_hidden: bool = True) -> Sample:
+    return draw_sample(model, texts, size, with_hidden=with_hidden)
+
+
+@pytest.mark.parametrize("body", ["lstm", "ffnn", "transformer"])
+def test_of_a_short_text_every_position_counts(body: str) -> None:
+    model, ids = small_model(body), random_ids(1500)
+    sample, whole = draw(model, ids), evaluate(model, ids)
+    assert len(sample) == whole.num_tokens == 1500
+    assert sample.log_z_N.mean() == pytest.approx(whole.log_z_mean, rel=1e-9)
+    assert sample.log_z_N.std() == pytest.approx(whole.log_z_std, rel=1e-6)
+    assert np.exp(-(sample.score_N - sample.log_z_N).mean()) == pytest.approx(whole.ppl_f, rel=1e-9)
+    assert sample.hidden_ND is not None
+    with torch.no_grad():
+        again_N = model.output.log_normaliser(torch.from_numpy(sample.hidden_ND).float())
+    np.testing.assert_allclose(again_N.numpy(), sample.log_z_N, rtol=1e-5)
+
+
+def test_of_a_long_text_passages_from_everywhere() -> None:
+    # A text whose second half has other words: ln Z differs, and a sample from its beginning would not know.
+    model = small_model("lstm")
+    with torch.no_grad():
+        model.output.weight.mul_(8)
+    ids = np.concatenate([random_ids(8000) % 5, 20 + random_ids(8000) % 10])
+    whole, sample = evaluate(model, ids), draw(model, ids, size=2000)
+    assert len(sample) == 2000
+    first, second = (evaluate(model, half).log_z_mean for half in np.split(ids, 2))
+    assert abs(first - second) > 0.3
+    assert sample.log_z_N.mean() == pytest.approx(whole.log_z_mean, abs=0.25 * abs(first - second))
+    assert len(np.unique(sample.block_N)) == 32
+
+
+@pytest.mark.parametrize("lengths", [(4000, 400), (130, 90), (3000,), (200, 2, 5000)])
+@pytest.mark.parametrize("size", [100, 150, 1000])
+def test_texts_share_the_positions_by_their_lengths(lengths: tuple[int, ...], size: int) -> None:
+    model = small_model("transformer", context=600)
+    texts = [np.full(length, 3 + number) for number, length in enumerate(lengths)]
+    sample = draw(model, *texts, size=size)
+    assert len(sample) == min(size, sum(lengths))
+    assert sample.hidden_ND is not None
+    assert len(sample.hidden_ND) == len(sample.score_N) == len(sample)
+    without = draw(model, *texts, size=size, with_hidden=False)
+    assert without.hidden_ND is None
+    np.testing.assert_array_equal(without.log_z_N, sample.log_z_N)
+    # Every fourth block of at least sixteen can be held out.
+    assert sample.block_N.max() >= 15
+
+
+def test_too_little_and_broken_are_refused() -> None:
+    model = small_model("lstm")
+    with pytest.raises(UserError, match="There are 99 positions to calibrate on: give a text of 100 words or more"):
+        draw(model, random_ids(99))
+    with pytest.raises(UserError, match="There are 10 positions"):
+        draw(model, random_ids(500), size=10)
+    with torch.no_grad():
+        model.output.bias[VOCAB_SIZE - 1] = torch.nan
+    with pytest.raises(UserError, match="is not finite at some positions"):
+        draw(model, random_ids(500))
+
+
+def test_progress_goes_up_to_the_end() -> None:
+    told: list[tuple[int, int]] = []
+    draw_sample(
+        small_model("lstm"),
+        [random_ids(5000)],
+        700,
+        with_hidden=False,
+        progress=lambda done, total: told.append((done, total)),
+    )
+    assert told[-1] == (700, 700)
+    assert told == sorted(told)

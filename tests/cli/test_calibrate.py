@@ -1,0 +1,86 @@
+"""`bnce calibrate`: what it prints, what `bnce info` shows afterwards, and what is refused."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import Command
+
+Refused = Callable[..., str]
+
+
+def test_the_new_run_is_used_as_any(bnce: Command, trained: Path, texts: Path, place: Path) -> None:
+    out, text = place / "new", texts / "train.txt"
+    record = bnce("calibrate", trained, "--text", text, "--out", out, "--json").json
+    assert (record["run"], record["out"], record["texts"]) == (str(trained), str(out), [str(text)])
+    assert [path.name for path in place.iterdir()] == ["new"]
+    assert record["after"]["ppl_n"] == pytest.approx(record["after"]["ppl_f"], rel=0.02)
+    info = bnce("info", out, "--json").json
+    assert {key: record[key] for key in info["calibration"]} == info["calibration"]
+    assert "calibration" not in bnce("info", trained, "--json").json
+    printed = bnce("info", out).stdout
+    assert f"texts: {text}" in printed
+    assert re.search(r"date: \d{4}-\d\d-\d\dT", printed)
+
+    evaluated = bnce("evaluate", out, "--text", text, "--json").json
+    assert evaluated["ppl_n"] == pytest.approx(evaluated["ppl_f"], rel=0.01)
+    scored = bnce("score", out, text, "--mode", "checked", "--json").json
+    assert scored["log_z"] == pytest.approx(record["log_z"], abs=1e-6)
+    assert bnce("doctor", out).status == 0
+    assert bnce("evaluate", out, "--save").status == 0
+    assert bnce("compare", out).status == 0
+
+
+def test_says_what_was_done(bnce: Command, trained: Path, texts: Path, place: Path) -> None:
+    outcome = bnce(
+        "calibrate", trained, "--text", texts / "valid.txt", "--text", texts / "test.txt", "--out", place / "a"
+    )
+    lines = outcome.stdout.splitlines()
+    assert (
+        lines[0] == f"{place / 'a'}: the constant, fitted to 880 words of {texts / 'valid.txt'}, {texts / 'test.txt'}"
+    )
+    assert re.fullmatch(r"  ln Z = \d\.\d{3} \(before: 9\.000\)", lines[1])
+    assert re.fullmatch(r"  on \d+ words that were not fitted to:", lines[2])
+    quality = r"PPLf [\d.]+  PPLn [\d.]+  ln Z\(context\) − what replaces it: [+-]\d\.\d{3} ± \d\.\d{3} \(mean ± .*\)"
+    assert re.fullmatch(f"    before {quality}", lines[3])
+    assert re.fullmatch(f"    after  {quality}", lines[4])
+    assert "typically off by a factor of 1." in lines[5]
+    assert len(lines) == 6
+    head = bnce("calibrate", trained, "--kind", "head", "--out", place / "b").stdout.splitlines()
+    assert head[0].startswith(f"{place / 'b'}: a head and a constant, fitted to 480 words of valid of ")
+    assert "less what the head predicts" in head[1]
+
+
+def test_in_place_is_told(bnce: Command, trained: Path, texts: Path, place: Path) -> None:
+    run = place / "run"
+    shutil.copytree(trained, run)
+    outcome = bnce("calibrate", run, "--in-place", "--text", texts / "test.txt")
+    assert outcome.stdout.splitlines()[-1] == f"  run 'bnce evaluate {run} --save' to measure it again"
+    assert "evaluation" not in bnce("info", run, "--json").json
+    assert bnce("evaluate", run, "--save").status == 0
+    assert bnce("doctor", run).status == 0
+    # It can be trained further, from where training left it.
+    before = bnce("info", run, "--json").json
+    assert "calibration" in before
+    options = ["--set", "training.epochs=2", "--device", "cpu"]
+    assert bnce("train", "--out", run, "--resume", *options).status == 0
+    after = bnce("info", run, "--json").json
+    assert after["metrics"][-1]["epoch"] == 2
+    assert bnce("evaluate", run).status == 0
+
+
+def test_refused(refused: Refused, trained: Path, texts: Path, place: Path) -> None:
+    text = ["--text", texts / "test.txt"]
+    assert "give either --out DIR, a new run, or --in-place, which changes" in refused("calibrate", trained, *text)
+    assert "Unknown kind of calibration 'lines'" in refused(
+        "calibrate", trained, *text, "--kind", "lines", "--in-place"
+    )
+    assert "There are 50 positions" in refused("calibrate", trained, *text, "--max-words", 50, "--out", place / "a")
+    assert "--text replaces the corpus" in refused("calibrate", trained, *text, "--split", "test", "--in-place")
+    assert "is not a run directory" in refused("calibrate", texts, *text, "--in-place")
+    assert list(place.iterdir()) == []
