@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_corpus import VOCAB_SIZE, Watcher, random_ids, small_config, write_corpus
+from small_corpus import VOCAB_SIZE, Watcher, random_ids, small_config, small_model, write_corpus
 
 import bnce
-from bnce.calibration.run import calibrate
+from bnce.calibration.fit import Fit, fit_constant, fit_head, judge
+from bnce.calibration.run import calibrate, fold
+from bnce.calibration.sample import draw_sample
 from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import END
 from bnce.errors import BusyError, UserError
@@ -28,10 +30,18 @@ from bnce.lexicon.change_words import change_words
 from bnce.lexicon.start import start_from
 from bnce.lexicon.word_list import NewWord
 from bnce.reading import read_object
-from bnce.runs.checkpoint import MODEL_FILE, TRANSFORMERS_FORMAT, read_metadata, state_files
+from bnce.runs.checkpoint import (
+    MODEL_FILE,
+    MODEL_FORMAT,
+    TRANSFORMERS_FORMAT,
+    read_metadata,
+    read_tensors,
+    state_files,
+)
 from bnce.runs.directory import RunDirectory, hold_run
 from bnce.runs.model_file import load_model, read_calibration, read_weights
 from bnce.runs.resuming import check_resumable
+from bnce.runs.texts import open_part
 from bnce.training.plan import create_run
 from bnce.training.run import run_training
 from tests.export.exported_runs import make_run
@@ -138,6 +148,29 @@ def test_a_head_narrows_the_spread(
     assert constant.before == head.before
 
 
+@pytest.mark.parametrize("kind", ["constant", "head"])
+def test_what_is_told_is_of_positions_that_were_held_out(
+    trained: RunDirectory, text: Path, tmp_path: Path, kind: str
+) -> None:
+    result = calibrate(trained, text=text, kind=kind, max_words=400, out=tmp_path / "new")
+    ids = open_part(trained, split="", text=text).ids
+    fitted, held_out = draw_sample(load_model(trained), [ids], 400, with_hidden=True).halves()
+    fit = fit_head if kind == "head" else fit_constant
+    assert result.num_held_out == len(held_out)
+    assert result.after == judge(held_out, fit(fitted))
+    assert result.before == judge(held_out, Fit(9.0))
+
+
+def test_a_network_in_memory_is_given_what_was_fitted() -> None:
+    model, ids = small_model("lstm", "softmax"), other_ids(500)
+    before = evaluate(model, ids)
+    sample = draw_sample(model, [ids], 500, with_hidden=True)
+    fold(model, fit_head(sample))
+    after = evaluate(model, ids)
+    assert before.ppl_n is None
+    assert after.ppl_n == pytest.approx(before.ppl_f, rel=1e-5)
+
+
 def test_a_softmax_can_be_used_unnormalised_afterwards(softmax: RunDirectory, text: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no constant Z: .* calibrate the run \('bnce calibrate'\)"):
         bnce.load(softmax.path).next_words("w3", normalised=False)
@@ -226,9 +259,9 @@ def test_without_a_text_the_validation_split_is_taken(trained: RunDirectory, tmp
 def test_packed_rows_stay_packed(trained: RunDirectory, text: Path, tmp_path: Path, kind: str, rows: str) -> None:
     export_rows(trained, tmp_path / "packed", rows)
     packed = RunDirectory.open(tmp_path / "packed")
-    size = (packed.path / MODEL_FILE).stat().st_size
     result = calibrate(packed, text=text, kind=kind, max_words=6000, in_place=True)
-    assert (packed.path / MODEL_FILE).stat().st_size < size + 2000
+    dtype = {"float32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}[rows]
+    assert read_tensors(packed.path / MODEL_FILE, MODEL_FORMAT)[0]["output.weight"].dtype == dtype
     assert float(read_metadata(packed.path / MODEL_FILE)["log_z"]) == pytest.approx(result.log_z, abs=1e-6)
     after = bnce.evaluate(packed, text=text)
     assert after.ppl_n == pytest.approx(after.ppl_f, rel=0.01 if kind == "head" else 1e-5)

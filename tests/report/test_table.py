@@ -58,6 +58,11 @@ def test_json_has_no_word_for_what_is_not_finite(tmp_path, write_run):
     assert record["rows"][0]["ppl_f"] is None
 
 
+def test_a_calibrated_softmax_has_a_ppl_n(tmp_path, write_run):
+    comparison = compare_runs([write_run(tmp_path / "a", "ffnn", "softmax", evaluation={"ppl_n": 111.3})])
+    assert "| 111.3 | 110.2 |" in to_markdown(comparison)
+
+
 def test_markdown(comparison):
     lines = to_markdown(comparison).splitlines()
     table = [line for line in lines if line.startswith("|")]
