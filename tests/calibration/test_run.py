@@ -333,7 +333,7 @@ def test_refused(trained: RunDirectory, text: Path, tmp_path: Path) -> None:
         calibrate(trained, text=text, split="valid", out=out)
     with pytest.raises(UserError, match="There is no text to calibrate on: give text"):
         calibrate(trained, text=[], out=out)
-    for loss in ("adaptive-softmax", "hierarchical-softmax"):
+    for loss in (kind.name for kind in bnce.LOSSES if kind.structure is not None):
         exact = make_run(tmp_path / loss, "lstm", loss)
         with pytest.raises(UserError, match=f"was trained with {loss}, whose scores are exactly normalised: there is"):
             calibrate(exact, text=text, out=out)
