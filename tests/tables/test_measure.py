@@ -139,3 +139,13 @@ def test_what_is_refused_names_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
         measured(model, [Row("a")] * 6)
     with pytest.raises(UserError, match=r"leave out unnormalised"):
         measured(make_run(loss="softmax"), ROWS, Measuring(normalised=False))
+
+
+def test_the_entropy_before_a_row(tmp_path: Path) -> None:
+    model = make_run()
+    found = measured(model, [Row("a"), Row("England,"), Row(""), Row("b")], Measuring(entropy=True, base="e"))
+    assert list(found)[2] == "entropy_nats"
+    log_prob_V = model.next_log_probs(model.advance(model.start(), "a"), model.vocabulary.words, normalised=True)
+    expected = -float(np.exp(log_prob_V) @ log_prob_V)
+    assert found["entropy_nats"][1] == pytest.approx(expected, abs=1e-5)
+    assert np.isnan(found["entropy_nats"]).tolist() == [False, False, True, False]

@@ -78,6 +78,14 @@ def surprisal(
             autocompletion=complete("2", "e", "10"),
         ),
     ] = "2",
+    entropy: Annotated[
+        bool,
+        typer.Option(
+            "--entropy",
+            help="Add a column with the entropy of the next word before each word. It is exact: n-gram models and "
+            "mixtures are slow.",
+        ),
+    ] = False,
     ends: Annotated[
         bool,
         typer.Option("--ends", help="Add a column with the surprisal of </s> at the last word of every sentence."),
@@ -123,7 +131,7 @@ def surprisal(
     from bnce.tables.measure import Measuring
     from bnce.tables.surprisal import Columns, add_surprisal
 
-    measuring = Measuring(context, not unnormalised, spell, base, ends, prefix)
+    measuring = Measuring(context, not unnormalised, spell, base, entropy, ends, prefix)
     columns = Columns(word, text or [], sentence)
     use_threads(threads)
     model = load(run, device)

@@ -142,7 +142,7 @@ class SentenceScorer:
             hidden_TBD, state = self.model(input_LB, state)
             inside_TB = torch.arange(begin, end).unsqueeze(1) < length_B[:num_active]
             target_TB = word_LB[1 + num_context :][begin:end, :num_active]
-            log_prob_N = self._log_probs(hidden_TBD[inside_TB.to(device)], target_TB[inside_TB])
+            log_prob_N = self._values(hidden_TBD[inside_TB.to(device)], target_TB[inside_TB])
             log_prob_TB[begin:end, :num_active][inside_TB.numpy()] = log_prob_N
             begin = end
         return log_prob_TB
@@ -157,11 +157,12 @@ class SentenceScorer:
             target_N = word_L[1 + num_context :][begin : begin + self._pass_words]
             input_LB = word_L[begin : begin + len(target_N) + num_context].unsqueeze(1).to(device)
             hidden_TBD, stream.state = self.model(input_LB, stream.state)
-            parts.append(self._log_probs(hidden_TBD[:, 0], target_N))
+            parts.append(self._values(hidden_TBD[:, 0], target_N))
         stream.last_words = word_L[len(word_L) - 1 - num_context :].clone()
         return np.concatenate(parts)
 
-    def _log_probs(self, hidden_ND: Tensor, target_N: Tensor) -> Floats:
+    def _values(self, hidden_ND: Tensor, target_N: Tensor) -> Floats:
+        """Compute ln p of the targets."""
         output = self.model.output
         score_N = output.scores(hidden_ND, target_N.to(hidden_ND.device).unsqueeze(1)).squeeze(1)
         constant = output.log_normaliser(hidden_ND) if self.normalised else output.log_z

@@ -12,12 +12,13 @@ import functools
 import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bnce.errors import UserError, argument, unknown_name
+from bnce.scoring.entropy import EntropyReader
 from bnce.scoring.model import Model, Reader
 from bnce.scoring.piece_model import PieceModel
 from bnce.scoring.scored import Floats, WordScores
@@ -39,6 +40,7 @@ class Measuring:
     normalised: bool = True
     spell: bool = False
     base: str = "2"
+    entropy: bool = False
     ends: bool = False
     prefix: str = ""
 
@@ -57,7 +59,9 @@ class Measuring:
     def columns(self) -> list[str]:
         """The names of the columns, in their order."""
         unit = self.unit
-        names = [f"surprisal_{unit}", f"word_surprisal_{unit}", "log10_frequency", "is_unknown", "num_tokens"]
+        names = [f"surprisal_{unit}", f"word_surprisal_{unit}"]
+        names += [f"entropy_{unit}"] if self.entropy else []
+        names += ["log10_frequency", "is_unknown", "num_tokens"]
         names += [f"end_{unit}"] if self.ends else []
         return [f"{self.prefix}{name}" for name in names]
 
@@ -98,6 +102,7 @@ class Measurer:
     def __init__(self, model: Model, measuring: Measuring, reader: Reader, split: bool = True) -> None:
         self.model, self.measuring, self.totals = model, measuring, Totals()
         self.reader, self._cut = reader, cell_cutter(model.normaliser, split)
+        self._entropies = EntropyReader(model, measuring.context == "text") if measuring.entropy else None
         self._factor = 1 / BASES[measuring.base][1]
         self._about = functools.lru_cache(_KEPT_WORDS)(functools.partial(_About.of, model))
 
@@ -155,22 +160,28 @@ class Measurer:
 
     def _score(self, segments: Sequence[_Segment], num_rows: int) -> list[NDArray[np.generic]]:
         sentences = [sentence for segment in segments for sentence in segment.sentences]
-        scores: list[WordScores] = []
-        if self.measuring.context == "text":
-            for segment in segments:
-                if segment.begins_text:
-                    self.reader.begin_document()
-                scores += self.reader.score(segment.sentences)
-        else:
-            scores = self.reader.score(sentences)
+        scores: list[WordScores] = self._of_each(self.reader, segments)
+        entropies = [] if self._entropies is None else self._of_each(self._entropies, segments)
         rows = [np.array(one, dtype=np.int64) for segment in segments for one in segment.rows]
-        return self._columns(sentences, rows, scores, num_rows)
+        return self._columns(sentences, rows, scores, entropies, num_rows)
+
+    def _of_each(self, reader: Any, segments: Sequence[_Segment]) -> list[Any]:
+        """Let a reader read sentences: text by text, or where texts make no difference all at once."""
+        if self.measuring.context == "sentence":
+            return list(reader.score([sentence for segment in segments for sentence in segment.sentences]))
+        found: list[Any] = []
+        for segment in segments:
+            if segment.begins_text:
+                reader.begin_document()
+            found += reader.score(segment.sentences)
+        return found
 
     def _columns(
         self,
         sentences: Sequence[list[str]],
         rows: Sequence[NDArray[np.int64]],
         scores: Sequence[WordScores],
+        entropies: Sequence[Floats],
         num_rows: int,
     ) -> list[NDArray[np.generic]]:
         """Sum up the words of every row."""
@@ -192,6 +203,7 @@ class Measurer:
         columns: list[NDArray[np.generic]] = [
             surprisal_R,
             _sum_up(surprisal_N[is_word_N], row_N[is_word_N], num_rows),
+            *([self._entropy(row_N, entropies, num_rows)] if self.measuring.entropy else []),
             _sum_up(log10_N[is_word_N], row_N[is_word_N], num_rows),
             unknown_R,
             np.bincount(row_N, tokens_N, num_rows).astype(np.int64),
@@ -200,6 +212,14 @@ class Measurer:
             last_S = np.array([one[-1] for one in rows], dtype=np.int64)
             columns.append(_sum_up(end_S, last_S, num_rows))
         return columns
+
+    def _entropy(self, row_N: NDArray[np.int64], entropies: Sequence[Floats], num_rows: int) -> Floats:
+        """Give every row the entropy before its first word."""
+        entropy_N = self._factor * np.concatenate([np.zeros(0), *(one[:-1] for one in entropies)])
+        entropy_R = np.full(num_rows, np.nan)
+        # Rows come in their order, and of several values for one place the last one stays.
+        entropy_R[row_N[::-1]] = entropy_N[::-1]
+        return entropy_R
 
     def _count(self, surprisal_R: Floats, unknown_R: NDArray[np.bool_], end_S: Floats) -> None:
         empty_R = np.isnan(surprisal_R)
