@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -180,3 +183,64 @@ def test_damaged_references(tmp_path: Path, content: str) -> None:
             told.append(str(error))
     assert told
     assert not any("\n" in one for one in told)
+
+
+RECORD = {
+    "id": "u",
+    "ref": "a b",
+    "hyps": [{"text": "a b", "score": -1, "ctc": -2}, {"text": "a", "score": -2.5, "ctc": -1}],
+}
+ODD = [
+    None, True, [], {}, "", 0, -1, 1.5, math.nan, math.inf, 10**400, "nan", [[]], [{}], {"text": "a"}, ["a", 1], [None],
+    "two\nlines\tand\u2028more", "\ud800",
+]  # fmt: skip
+
+
+def places_in(value: object, path: tuple[object, ...] = ()) -> Iterator[tuple[object, ...]]:
+    yield path
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in inner:
+        yield from places_in(one, (*path, key))
+
+
+@pytest.mark.parametrize("in_array", [True, False])
+def test_json_of_other_shapes(tmp_path: Path, in_array: bool) -> None:
+    path = tmp_path / "lists.jsonl"
+    told = []
+    for place in places_in(RECORD):
+        for odd in ODD:
+            holder = {"": copy.deepcopy(RECORD)}
+            inner: Any = holder
+            for key in ("", *place)[:-1]:
+                inner = inner[key]
+            inner[("", *place)[-1]] = odd
+            changed = holder[""]
+            path.write_text(json.dumps([changed] if in_array else changed), encoding="utf-8")
+            try:
+                found = read({"path": path})
+            except UserError as error:
+                told.append(str(error))
+            else:
+                check_whole(found)
+                for utterance in found.utterances:
+                    " ".join([utterance.name, *utterance.texts, str(utterance.reference)]).encode()
+    assert len(told) > 100
+    assert all("line 1" in one or "has no hypothesis" in one for one in told)
+    assert not any("\n" in one for one in told)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("n.jsonl", r'{"utt": "u", "hyps": ["\ud800"]}'),
+        ("n.jsonl", r'{"utt": "u", "ref": "\ud800", "hyps": ["a"]}'),
+        ("recogs", "u:\thyp=['\\ud800']"),
+    ],
+)
+def test_half_letters(tmp_path: Path, name: str, line: str) -> None:
+    (tmp_path / name).write_text(f"{line}\n", encoding="utf-8")
+    assert "line 1 has the text '\\ud800', in which half of a letter is missing" in refused(
+        {"path": tmp_path / name}, "auto"
+    )
+    (tmp_path / name).write_text('{"utt": "u", "hyps": [{"text": "a", "x\\ty": 1}]}\n', encoding="utf-8")
+    assert "line 1 has a score with the name 'x\\ty'" in refused({"path": tmp_path / name}, "jsonl")

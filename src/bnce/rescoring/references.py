@@ -8,7 +8,7 @@ from pathlib import Path
 from bnce.errors import UserError
 from bnce.reading import parse_object
 from bnce.rescoring.formats import json_lines, trn
-from bnce.rescoring.formats.source import UTTERANCE_NAMES, Source, keyed_lines
+from bnce.rescoring.formats.source import UTTERANCE_NAMES, Source, keyed_lines, whole
 from bnce.rescoring.nbest import Utterance
 
 _TEXT_NAMES = (*json_lines.REFERENCE_NAMES, "text")
@@ -49,4 +49,4 @@ def _manifest(source: Source) -> Iterator[tuple[int, str, str]]:
         reference = next((record[name] for name in _TEXT_NAMES if name in record), None)
         if not isinstance(name, str | int) or isinstance(name, bool) or not isinstance(reference, str):
             raise UserError(f"{source.at(line)} has no utterance and reference: give them as 'utt' and 'ref'.")
-        yield line, str(name), " ".join(reference.split())
+        yield line, whole(str(name), source.at(line)), " ".join(whole(reference, source.at(line)).split())

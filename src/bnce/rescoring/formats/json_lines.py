@@ -11,7 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bnce.errors import UserError, shown
-from bnce.rescoring.formats.source import AM, ROLES, TEXT_NAMES, UTTERANCE_NAMES, Extras, Source, number, role_names
+from bnce.rescoring.formats.source import (
+    AM,
+    ROLES,
+    TEXT_NAMES,
+    UTTERANCE_NAMES,
+    Extras,
+    Source,
+    number,
+    role_names,
+    whole,
+)
 from bnce.rescoring.nbest import NBest, Utterance, make_nbest
 
 LIST_NAMES = ("hyps", "hypotheses", "nbest", "n_best", "beams")
@@ -51,7 +61,7 @@ def read(source: Source, extras: Extras) -> NBest:
         hypotheses = _field(record, (*LIST_NAMES, UNNAMED_LIST), where)
         if not isinstance(hypotheses, list) or not hypotheses:
             raise UserError(f"{where} has no list of hypotheses: give one or more.")
-        utterance = Utterance(str(name), after_blank=after_blank, line=line)
+        utterance = Utterance(whole(str(name), where), after_blank=after_blank, line=line)
         if utterance.name in utterances:
             raise UserError(f"{where} has '{name}' again: give one object per utterance, with all its hypotheses.")
         utterances[utterance.name] = utterance
@@ -154,7 +164,9 @@ def _hypothesis(hypothesis: Any, where: str, sources: dict[str, str]) -> tuple[s
         scores[role] = number(given[name], where)
         if role != name:
             sources.setdefault(role, name)
-    return text, scores
+        elif not name.isprintable() or not name.strip():
+            raise UserError(f"{where} has a score with the name {shown(name)}: give a name that can be printed.")
+    return whole(text, where), scores
 
 
 def _reference(record: Mapping[str, Any], where: str) -> str | None:
@@ -162,7 +174,7 @@ def _reference(record: Mapping[str, Any], where: str) -> str | None:
     found = next((record[name] for name in names if record.get(name) is not None), None)
     if found is not None and not isinstance(found, str):
         raise UserError(f"{where} has the reference {shown(found)}: give a string.")
-    return None if found is None else " ".join(found.split())
+    return None if found is None else " ".join(whole(found, where).split())
 
 
 def _field(record: Mapping[str, Any], names: Sequence[str], where: str) -> Any:

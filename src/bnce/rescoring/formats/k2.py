@@ -10,7 +10,7 @@ import ast
 import re
 
 from bnce.errors import UserError, shown
-from bnce.rescoring.formats.source import Extras, Source, number, role_names
+from bnce.rescoring.formats.source import Extras, Source, number, role_names, whole
 from bnce.rescoring.nbest import NBest, Utterance, make_nbest
 
 _LINE = re.compile(r"(\S(?:.*\S)?):\t([a-z_]+)=(.*)")
@@ -65,7 +65,7 @@ def _words(said: str, where: str) -> str:
         raise UserError(f"{where} has words that are no list: give them as ['a', 'b'].") from error
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise UserError(f"{where} has the words {shown(words)}: give them as ['a', 'b'].")
-    return " ".join(" ".join(words).split())
+    return whole(" ".join(" ".join(words).split()), where)
 
 
 def _scores(columns: list[str], where: str, sources: dict[str, str]) -> dict[str, float]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from bnce.errors import UserError, argument
 from bnce.reading import parse_object
-from bnce.rescoring.formats.source import AM, UTTERANCE_NAMES, Extras, Source, number
+from bnce.rescoring.formats.source import AM, UTTERANCE_NAMES, Extras, Source, number, whole
 from bnce.rescoring.nbest import NBest, Utterance, make_nbest
 
 
@@ -89,7 +89,8 @@ def _manifest(path: str) -> Iterator[tuple[str, str | None]]:
         reference = record.get("text")
         if reference is not None and not isinstance(reference, str):
             raise UserError(f"{source.at(line)} has a text that is not a string: give the reference, or none.")
-        yield name, None if reference is None else " ".join(reference.split())
+        said = None if reference is None else " ".join(whole(reference, source.at(line)).split())
+        yield whole(name, source.at(line)), said
 
 
 def _share_out(source: Source, beams: list[_Beam], num_named: int | None, extras: Extras) -> list[list[_Beam]]:

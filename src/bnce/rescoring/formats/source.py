@@ -96,6 +96,17 @@ def number(value: Any, where: str) -> float:
     return found
 
 
+def whole(text: str, where: str) -> str:
+    """Refuse halves of letters, which escapes such as \\ud800 can make and no file can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{where} has the text {shown(text)}, in which half of a letter is missing: write the letter itself."
+        ) from error
+    return text
+
+
 def role_names(names: Sequence[str]) -> dict[str, str]:
     """Name the scores of a hypothesis: the first of a role's names becomes the role, others keep their own."""
     found = {}
