@@ -293,6 +293,10 @@ def test_output_in_other_formats(bnce: Command, refused: Refused, trained: Path,
     assert bnce("rescore", trained, lists / "out.jsonl", "--lm-weight", 0).stdout == "x ba be bi\ny xyzzy fu\n"
     assert "Unknown value of --out-format 'ctm'" in refused("rescore", *options, "--out-format", "ctm")
     assert "--scores is 'dec': give NAME=FILE" in refused("rescore", *options, "--scores", "dec")
+    spaced = lists / "spaced.tsv"
+    spaced.write_text("my file\t1\t2\tba\n", encoding="utf-8")
+    assert "has a blank or a bracket in its name" in refused("rescore", trained, spaced)
+    assert bnce("rescore", trained, spaced, "--json").json["num_hypotheses"] == 1
     assert "--manifest is for NeMo beams" in refused("rescore", *options, "--manifest", lists / "am")
 
 
@@ -419,3 +423,21 @@ def test_expected_errors_folds_and_changes(bnce: Command, refused: Refused, trai
         ([plain, "--changes", page], "--changes needs references for"),
     ):
         assert expected in refused("rescore", trained, *arguments)
+
+
+def test_files_beside_several_lists(bnce: Command, trained: Path, lists: Path) -> None:
+    """Scores and references in files of their own: one for each list, those of --tune first, or one for all."""
+    (lists / "nbest2").write_text("z-1 fu\nz-2 ba\n", encoding="utf-8")
+    (lists / "am2").write_text("z-1 1\nz-2 2\n", encoding="utf-8")
+    (lists / "refs2").write_text("z ba\n", encoding="utf-8")
+    options = ["--tune", lists / "nbest", "--test", lists / "nbest2", "--lm-weight", 0]
+    each = [part for name in ("am", "am2") for part in ("--am-scores", lists / name)]
+    each += [part for name in ("refs", "refs2") for part in ("--refs", lists / name)]
+    found = bnce("rescore", trained, *options, *each, "--json").json
+    assert (found["before"]["num_words"], found["tuning"]["before"]["num_words"]) == (1, 3)
+    for kind in ("am", "refs"):
+        both = "".join((lists / name).read_text(encoding="utf-8") for name in (kind, f"{kind}2"))
+        (lists / f"{kind}-all").write_text(both, encoding="utf-8")
+    shared = ["--am-scores", lists / "am-all", "--refs", lists / "refs-all"]
+    again = bnce("rescore", trained, *options, *shared, "--json").json
+    assert (again["weights"], again["after"]) == (found["weights"], found["after"])

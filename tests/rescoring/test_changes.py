@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
-from bnce.rescoring.changes import Step, align, find_changes
+from bnce.rescoring.changes import Step, align, find_changes, ranked
 from bnce.rescoring.changes_page import NUM_WORDS, changes_page
 from bnce.rescoring.comparison import compare
 from bnce.rescoring.nbest import NBest, Utterance
@@ -49,6 +51,12 @@ def test_changes_by_word() -> None:
     assert found["broken"] == [{"word": "home", "heard": "homes", "count": 1}]
     assert found["insertions_added"] == [{"word": "now", "count": 1}]
     assert str(changes).startswith("4 utterances have another hypothesis: 3 have fewer errors, 1 have more. 2 words")
+
+
+def test_words_are_ranked_by_count_and_spelling() -> None:
+    counts = Counter({("b", "x"): 1, ("b", None): 1, ("a's", "x"): 1, ("a", "x"): 1, ("z", "z"): 2})
+    assert [pair for pair, _ in ranked(counts)] == [("z", "z"), ("a", "x"), ("a's", "x"), ("b", None), ("b", "x")]
+    assert ranked(Counter({"ab": 1, "a": 1, "c": 3})) == [("c", 3), ("a", 1), ("ab", 1)]
 
 
 def test_errors_add_up() -> None:

@@ -210,3 +210,20 @@ def test_references_of_all_kinds(tmp_path: Path, name: str, lines: list[str]) ->
     assert read_references(path, [Utterance("u"), Utterance("v")]) == ["a b", ""]
     with pytest.raises(UserError, match=r"has '[uv]' again on line \d"):
         read_references(save(tmp_path / name, [*lines, *lines]), [Utterance("u")])
+
+
+def test_the_examples_of_the_documentation(tmp_path: Path) -> None:
+    """What docs/rescoring.md shows of each format is read as that format."""
+    text = (Path(__file__).parents[2] / "docs" / "rescoring.md").read_text(encoding="utf-8")
+    shown = [line.removeprefix("    ") for line in text.splitlines() if line.startswith("    ")]
+    blocks = {
+        "jsonl": [line for line in shown if line.startswith('{"utt"')],
+        "tsv": [line for line in shown if line.startswith(("utt\t", "x\t"))],
+        "k2": [line for line in shown if ":\t" in line],
+    }
+    for form, lines in blocks.items():
+        found = read_nbest(save(tmp_path / form, lines))
+        assert (found.form, "am" in found.score_names, "ctc" in found.score_names) == (form, True, True)
+        assert found.utterances[0].texts[0] == "a b"
+    for kind in NBEST_FORMATS:
+        assert f"| `{kind.name}` |" in text

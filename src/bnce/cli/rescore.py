@@ -320,7 +320,8 @@ def rescore(
         costs=costs,
     )
     written_as = out_format(None if out is None else str(out), out_form)
-    check_writable(last.nbest, written_as)
+    if out is not None or not as_json:
+        check_writable(last.nbest, written_as)
     given |= resolve(pairs(weight or [], "--weight", "NAME=W"), last.nbest)
     start = weights = complete(kept, given, last.nbest, tunes=dev is not None)
     if mbr and (not weights.mbr_scale or mbr_scale is not None):

@@ -97,7 +97,7 @@ class Changes:
 
 def ranked(counts: Counter[Any]) -> list[tuple[Any, int]]:
     """Sort by count, and equals by their words."""
-    return sorted(counts.items(), key=lambda pair: (-pair[1], str(pair[0])))
+    return sorted(counts.items(), key=lambda pair: (-pair[1], [one or "" for one in [*pair[0]]]))
 
 
 def find_changes(nbest: NBest, references: Sequence[str], places: Sequence[int]) -> Changes:

@@ -21,12 +21,12 @@ _GUIDE = (
     "missing word."
 )
 _STYLE = """
-.words { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 17rem), 1fr)); }
+.words { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); }
 .words table, .utterance table { border-collapse: collapse; width: 100%; }
 .words .card, .utterance { padding: .9rem 1.1rem; }
 caption { text-align: left; font-weight: 600; padding-bottom: .3rem; }
-.words td:last-child, .words th:last-child { text-align: right; }
 .words th, .utterance th { text-align: left; font-weight: 400; color: var(--soft); padding-right: 1rem; }
+.words td:last-child, .words th:last-child { text-align: right; padding-right: 0; }
 .utterance { margin: 0 0 .8rem; }
 .utterance th { white-space: nowrap; vertical-align: top; width: 5rem; }
 .utterance td { overflow-wrap: anywhere; }

@@ -21,7 +21,7 @@ from bnce.rescoring.cache import ScoreCache
 from bnce.rescoring.error_rate import Errors, count_errors, sum_errors
 from bnce.rescoring.formats.source import AM, OLD_LM
 from bnce.rescoring.nbest import NBest
-from bnce.rescoring.risk import Distances, expected_errors, find_distances, first_least
+from bnce.rescoring.risk import expected_errors, find_distances, first_least
 from bnce.scoring.model import Model
 from bnce.scoring.prefixes import TREE_SEQUENCES
 from bnce.scoring.scored import Floats
@@ -76,7 +76,7 @@ class Scores:
         return expected_errors(total_N, self.begins, self.distances, weights.mbr_scale)
 
     @functools.cached_property
-    def distances(self) -> Distances:
+    def distances(self) -> list[NDArray[np.int32]]:
         """The word edit distances within each utterance."""
         return find_distances(utterance.texts for utterance in self.nbest.utterances)
 

@@ -4,13 +4,13 @@ Each hypothesis of an utterance is taken to be what was said with the probabilit
 errors of a hypothesis are the sum over all others of probability · word edit distance. A large scale trusts the highest
 total; a small one looks for the middle of the list.
 
-Legend: U utterances, N hypotheses of all of them, P pairs of hypotheses of one utterance that differ.
+Legend: U utterances, N hypotheses of all of them, H hypotheses of one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,19 +21,10 @@ from bnce.scoring.scored import Floats
 _FIRST_LETTER = 0x10000  # beyond the surrogates, and there are a million letters
 
 
-class Distances(NamedTuple):
-    """Word edit distances between the hypotheses of each utterance, where they are not 0."""
-
-    one_P: NDArray[np.int64]  # the places among all of the two hypotheses
-    other_P: NDArray[np.int64]
-    distance_P: Floats
-
-
-def find_distances(lists: Iterable[Sequence[str]]) -> Distances:
-    """Compute all distances within each utterance."""
+def find_distances(lists: Iterable[Sequence[str]]) -> list[NDArray[np.int32]]:
+    """Compute the word edit distances between the hypotheses of each utterance (H, H)."""
     cdist, levenshtein = _rapidfuzz()
-    ones, others, distances = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)]
-    begin = 0
+    found = []
     for texts in lists:
         letters: dict[str, str] = {}
         # Words as letters: rapidfuzz is fastest with strings.
@@ -41,23 +32,20 @@ def find_distances(lists: Iterable[Sequence[str]]) -> Distances:
             "".join(letters.setdefault(word, chr(_FIRST_LETTER + len(letters))) for word in text.split())
             for text in texts
         ]
-        distance_HH = cdist(spelt, spelt, scorer=levenshtein, dtype=np.int32, workers=1)
-        one, other = np.nonzero(distance_HH)
-        ones.append(begin + one)
-        others.append(begin + other)
-        distances.append(distance_HH[one, other].astype(np.float64))
-        begin += len(texts)
-    return Distances(np.concatenate(ones), np.concatenate(others), np.concatenate(distances))
+        found.append(cdist(spelt, spelt, scorer=levenshtein, dtype=np.int32, workers=1))
+    return found
 
 
-def expected_errors(total_N: Floats, begins: NDArray[np.int64], distances: Distances, scale: float) -> Floats:
+def expected_errors(
+    total_N: Floats, begins: NDArray[np.int64], distances: Sequence[NDArray[np.int32]], scale: float
+) -> Floats:
     """Compute the expected errors of every hypothesis (N,)."""
-    length_U = np.diff(begins, append=len(total_N))
-    highest_N = np.repeat(np.maximum.reduceat(total_N, begins), length_U)
-    weight_N = np.exp(scale * (total_N - highest_N))
-    probability_N = weight_N / np.repeat(np.add.reduceat(weight_N, begins), length_U)
-    risk_P = probability_N[distances.other_P] * distances.distance_P
-    risk_N: Floats = np.bincount(distances.one_P, weights=risk_P, minlength=len(total_N)).astype(np.float64)
+    risk_N = np.empty_like(total_N)
+    for begin, distance_HH in zip(begins.tolist(), distances, strict=True):
+        own = slice(begin, begin + len(distance_HH))
+        weight_H = np.exp(scale * (total_N[own] - total_N[own].max()))
+        # Row by row, so that equal hypotheses have equal risks, to the bit.
+        risk_N[own] = (distance_HH * (weight_H / weight_H.sum())).sum(axis=1)
     return risk_N
 
 
