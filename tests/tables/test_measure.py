@@ -13,7 +13,7 @@ from bnce.errors import UserError
 from bnce.scoring.model import Model
 from bnce.tables import measure as measure_module
 from bnce.tables.measure import Measurer, Measuring, Row
-from bnce.tables.surprisal import open_reader
+from bnce.tables.readers import open_reader
 
 from .models import KINDS, make_model, make_run
 

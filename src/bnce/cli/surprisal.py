@@ -24,9 +24,14 @@ def surprisal(
     run: ModelArgument,
     table: Annotated[
         str,
-        typer.Argument(metavar="TABLE", help="Table with a header and one word per row: TSV or CSV, may be packed."),
+        typer.Argument(
+            metavar="TABLE", help="Table with one word per row (TSV, CSV, Parquet or Arrow), or plain text."
+        ),
     ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Output table, in the format of TABLE.")],
+    out: Annotated[
+        Path,
+        typer.Option(metavar="FILE", help="Output table, in the format of TABLE. Of text it is what the name says."),
+    ],
     word: Annotated[
         str, typer.Option(metavar="COLUMN", help="Column with the words as they are shown, marks included.")
     ] = "word",
@@ -98,8 +103,8 @@ def surprisal(
         typer.Option(
             "--format",
             metavar="NAME",
-            help="Format of TABLE: tsv, csv, or auto, which decides by the name.",
-            autocompletion=complete("auto", "tsv", "csv"),
+            help="Format of TABLE: tsv, csv, parquet, arrow, text, or auto, which decides by the name.",
+            autocompletion=complete("auto", "tsv", "csv", "parquet", "arrow", "text"),
         ),
     ] = "auto",
     quotes: Annotated[
@@ -124,6 +129,7 @@ def surprisal(
     Examples:
       bnce surprisal runs/relu-lstm words.tsv --text story --out surprisal.tsv
       bnce surprisal runs/relu-lstm eyes.csv --word token --out eyes2.csv
+      bnce surprisal runs/relu-lstm novel.txt --out words.parquet
       bnce surprisal mixture.toml words.tsv --sentence item --out surprisal.tsv
     """
     from bnce.machine.threads import use_threads
@@ -155,8 +161,8 @@ def surprisal(
 
 def _record(model: Model, columns: Columns, measuring: Measuring, result: Result) -> dict[str, Any]:
     check = {} if result.check is None else {"check": dataclasses.asdict(result.check)}
-    described = dataclasses.asdict(measuring) | {"columns": measuring.columns, "max_context": model.max_context}
-    return described | dataclasses.asdict(columns) | dataclasses.asdict(result.totals) | check
+    described = dataclasses.asdict(measuring) | {"columns": list(measuring.columns), "max_context": model.max_context}
+    return described | dataclasses.asdict(columns) | dataclasses.asdict(result.totals) | {"format": result.form} | check
 
 
 def _report(model: Model, columns: Columns, measuring: Measuring, result: Result) -> list[str]:
@@ -182,7 +188,7 @@ def _report(model: Model, columns: Columns, measuring: Measuring, result: Result
             f"from the exact one by at most {factor * check.max_difference:.4f} {unit}, on average by "
             f"{-factor * check.mean_difference:+.4f} {unit}."
         )
-    if columns.sentence is None and model.normaliser.sentences == "lines":
+    if result.form != "text" and columns.sentence is None and model.normaliser.sentences == "lines":
         lines.append(
             "This model ends sentences only at line ends, and a table has none: every text was one sentence. Name a "
             "column with --sentence to change that."

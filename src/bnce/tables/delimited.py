@@ -10,11 +10,14 @@ import bz2
 import gzip
 import lzma
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from bnce.errors import UserError, argument, unknown_name
+from bnce.files import atomic_file
+from bnce.tables.measure import Block
 from bnce.text.sources import MAX_LINE_BYTES, check_source, file_ending, named, read_chunks
 from bnce.text.unpack import PACKED
 
@@ -145,7 +148,32 @@ def find_column(names: list[str], name: str, table: str) -> int:
     return places[0]
 
 
-def open_packed(path: Path) -> IO[bytes]:
+def write_delimited(
+    out: Path,
+    separator: str,
+    header: Sequence[Record],
+    waiting: deque[Record],
+    columns: Sequence[str],
+    blocks: Iterable[Block],
+) -> None:
+    """Write the records that wait, each with its new fields; a blank line has none."""
+    with atomic_file(out) as partial, _open_packed(partial) as sink:
+
+        def write(record: Record, added: str) -> None:
+            sink.write(f"{record.raw}{added}{record.line_end}".encode())
+
+        for record in header:
+            write(record, "" if record.fields is None else "".join(separator + name for name in columns))
+        for block in blocks:
+            for values in zip(*(column.tolist() for column in block), strict=True):
+                while waiting[0].fields is None:
+                    write(waiting.popleft(), "")
+                write(waiting.popleft(), _format_fields(values, separator))
+        for record in waiting:
+            write(record, "")
+
+
+def _open_packed(path: Path) -> IO[bytes]:
     """Open a file to write bytes, packed if its name says so."""
     ending = file_ending(str(path))
     if ending in _PACKERS:
@@ -156,7 +184,7 @@ def open_packed(path: Path) -> IO[bytes]:
     return open(path, "wb")
 
 
-def format_fields(values: Iterable[object], separator: str) -> str:
+def _format_fields(values: Iterable[object], separator: str) -> str:
     """Write numbers as fields: seven digits, which is what float32 has, and nothing for NaN."""
     return "".join(f"{separator}{_format(value)}" for value in values)
 

@@ -31,6 +31,9 @@ CONTEXTS = ("text", "sentence")
 # What the base is called in the name of a column, and its natural logarithm.
 BASES = {"2": ("bits", math.log(2)), "e": ("nats", 1.0), "10": ("base10", math.log(10))}
 
+# The columns of some rows, in the order of their names.
+Block = list[NDArray[np.generic]]
+
 
 @dataclass(frozen=True)
 class Measuring:
@@ -56,14 +59,14 @@ class Measuring:
         return BASES[self.base][0]
 
     @property
-    def columns(self) -> list[str]:
-        """The names of the columns, in their order."""
+    def columns(self) -> dict[str, type]:
+        """The names of the columns and what is in them, in their order."""
         unit = self.unit
-        names = [f"surprisal_{unit}", f"word_surprisal_{unit}"]
-        names += [f"entropy_{unit}"] if self.entropy else []
-        names += ["log10_frequency", "is_unknown", "num_tokens"]
-        names += [f"end_{unit}"] if self.ends else []
-        return [f"{self.prefix}{name}" for name in names]
+        columns: dict[str, type] = {f"surprisal_{unit}": float, f"word_surprisal_{unit}": float}
+        columns |= {f"entropy_{unit}": float} if self.entropy else {}
+        columns |= {"log10_frequency": float, "is_unknown": bool, "num_tokens": int}
+        columns |= {f"end_{unit}": float} if self.ends else {}
+        return {f"{self.prefix}{name}": kind for name, kind in columns.items()}
 
 
 class Row(NamedTuple):
@@ -106,7 +109,7 @@ class Measurer:
         self._factor = 1 / BASES[measuring.base][1]
         self._about = functools.lru_cache(_KEPT_WORDS)(functools.partial(_About.of, model))
 
-    def measure(self, rows: Iterable[Row]) -> Iterator[list[NDArray[np.generic]]]:
+    def measure(self, rows: Iterable[Row]) -> Iterator[Block]:
         """Give the columns of the rows, a block at a time; a block may come after later rows were read."""
         open_words: list[str] = []
         open_rows: list[int] = []
@@ -158,7 +161,7 @@ class Measurer:
         if before is not None:
             yield self._score(segments, seen[before.text] - begin)
 
-    def _score(self, segments: Sequence[_Segment], num_rows: int) -> list[NDArray[np.generic]]:
+    def _score(self, segments: Sequence[_Segment], num_rows: int) -> Block:
         sentences = [sentence for segment in segments for sentence in segment.sentences]
         scores: list[WordScores] = self._of_each(self.reader, segments)
         entropies = [] if self._entropies is None else self._of_each(self._entropies, segments)
@@ -183,7 +186,7 @@ class Measurer:
         scores: Sequence[WordScores],
         entropies: Sequence[Floats],
         num_rows: int,
-    ) -> list[NDArray[np.generic]]:
+    ) -> Block:
         """Sum up the words of every row."""
         word_N = [word for sentence in sentences for word in sentence]
         row_N = np.concatenate([np.zeros(0, dtype=np.int64), *rows])
@@ -200,7 +203,7 @@ class Measurer:
         unknown_R = np.bincount(row_N[~known_N], minlength=num_rows) > 0
         end_S = -self._factor * np.array([one.log_probs[-1] for one in scores])
         self._count(surprisal_R, unknown_R, end_S)
-        columns: list[NDArray[np.generic]] = [
+        columns: Block = [
             surprisal_R,
             _sum_up(surprisal_N[is_word_N], row_N[is_word_N], num_rows),
             *([self._entropy(row_N, entropies, num_rows)] if self.measuring.entropy else []),

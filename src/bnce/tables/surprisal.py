@@ -1,25 +1,35 @@
-"""Surprisal for a table in a file: the same table out, with columns added."""
+"""Surprisal for a table in a file: the same table out, with columns added. Of plain text a table is made."""
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bnce import files
 from bnce.errors import UserError, argument, unknown_name
 from bnce.scoring.batches import Check
-from bnce.scoring.model import Model, Reader
-from bnce.scoring.run_model import RunModel
-from bnce.tables.delimited import DelimitedFile, Record, format_fields, open_packed
-from bnce.tables.measure import Measurer, Measuring, Row, Totals
+from bnce.scoring.model import Model
+from bnce.tables.columnar import BATCH_ROWS, ColumnarFile, in_batches, rows_of, write_columnar
+from bnce.tables.delimited import SEPARATORS, DelimitedFile, Record, find_column, write_delimited
+from bnce.tables.measure import Block, Measurer, Measuring, Row, Totals
+from bnce.tables.plain_text import COLUMNS, ShownWord, as_record, read_words
+from bnce.tables.readers import open_reader
 from bnce.text.sources import file_ending
 from bnce.text.unpack import PACKED
 
-FORMATS = {"tsv": (".tsv", ".tab"), "csv": (".csv",)}
-NUM_CHECKED = 1000
+TEXT = "text"
+FORMATS = {
+    "tsv": (".tsv", ".tab"),
+    "csv": (".csv",),
+    "parquet": (".parquet", ".pq"),
+    "arrow": (".arrow", ".feather", ".ipc", ".arrows"),
+    TEXT: (".txt",),
+}
 
 Progress = Callable[[int], object]
 
@@ -32,11 +42,17 @@ class Columns:
     text: Sequence[str] = ()
     sentence: str | None = None
 
+    @property
+    def names(self) -> list[str]:
+        """The names of all of them."""
+        return [self.word, *self.text, *([] if self.sentence is None else [self.sentence])]
+
 
 @dataclass(frozen=True)
 class Result:
-    """What was done to a table."""
+    """What was done to a table of a format."""
 
+    form: str
     totals: Totals
     check: Check | None
 
@@ -55,32 +71,34 @@ def add_surprisal(
     """Write a table again with the columns of `measuring`; the output appears when it is whole."""
     out = Path(out)
     form = find_format(table, form)
-    if find_format(str(out), "auto", default=form) != form:
-        raise UserError(f"The table is {form}, but the output is '{out}': give an output of the same format.")
+    out_form = find_format(str(out), "auto", default="tsv" if form == TEXT else form)
+    if out_form == TEXT or form not in (out_form, TEXT):
+        hint = "of the same format" if form != TEXT else "that ends in .tsv, .csv, .parquet or .arrow"
+        raise UserError(f"The format of '{table}' is {form}, and the output is '{out}': give an output {hint}.")
     files.check_place(out)
+    if form == TEXT and columns != Columns():
+        raise UserError(
+            f"'{table}' is plain text, which has no columns: leave out {argument('word')}, {argument('text')} and "
+            f"{argument('sentence')}; a blank line separates texts."
+        )
     measurer = Measurer(model, measuring, open_reader(model, measuring), split=columns.sentence is None)
-    _add_to_delimited(DelimitedFile(table, form, quotes), out, columns, measurer, progress)
-    return Result(measurer.totals, measurer.reader.check())
+
+    def measured(rows: Iterator[Row]) -> Iterator[Block]:
+        for block in measurer.measure(rows):
+            yield block
+            if progress is not None:
+                progress(measurer.totals.num_rows)
+
+    if form == TEXT:
+        _add_to_text(table, out, out_form, measuring, measured)
+    elif form in SEPARATORS:
+        _add_to_delimited(DelimitedFile(table, form, quotes), out, columns, measuring, measured)
+    else:
+        _add_to_columnar(ColumnarFile(table, form), out, columns, measuring, measured)
+    return Result(form, measurer.totals, measurer.reader.check())
 
 
-def open_reader(model: Model, measuring: Measuring) -> Reader:
-    """Open a model for a text; with the constant Z it is compared with the softmax, if it is a run."""
-    carry = measuring.context == "text"
-    if measuring.normalised:
-        return model.reader(normalised=True, carry=carry, spell=measuring.spell)
-    if not model.has_constant:
-        raise UserError(
-            f"'{model.name}' is an n-gram model, whose probabilities are normalised: leave out "
-            f"{argument('unnormalised')}."
-        )
-    if not model.self_normalised:
-        raise UserError(
-            f"'{model.name}' was trained with a loss without a constant Z, so all its probabilities are normalised: "
-            f"leave out {argument('unnormalised')}."
-        )
-    if isinstance(model, RunModel):
-        return model.reader(carry=carry, spell=measuring.spell, num_checked=NUM_CHECKED)
-    return model.reader(carry=carry, spell=measuring.spell)
+Measure = Callable[[Iterator[Row]], Iterator[Block]]
 
 
 def find_format(path: str, form: str, default: str | None = None) -> str:
@@ -104,8 +122,10 @@ def find_format(path: str, form: str, default: str | None = None) -> str:
     )
 
 
-def refuse_taken(names: Sequence[str], measuring: Measuring, table: str) -> None:
-    """Refuse to add a column that is there already."""
+def check_columns(names: Sequence[str], columns: Columns, measuring: Measuring, table: str) -> None:
+    """Refuse a table that lacks a column, or has one of those that are to be added."""
+    for name in columns.names:
+        find_column(list(names), name, table)
     for name in measuring.columns:
         if name in names:
             raise UserError(
@@ -114,12 +134,12 @@ def refuse_taken(names: Sequence[str], measuring: Measuring, table: str) -> None
 
 
 def _add_to_delimited(
-    table: DelimitedFile, out: Path, columns: Columns, measurer: Measurer, progress: Progress | None
+    table: DelimitedFile, out: Path, columns: Columns, measuring: Measuring, measured: Measure
 ) -> None:
+    check_columns(table.names, columns, measuring, table.name)
     word = table.place(columns.word)
     texts = [table.place(name) for name in columns.text]
     sentence = None if columns.sentence is None else table.place(columns.sentence)
-    refuse_taken(table.names, measurer.measuring, table.name)
     waiting: deque[Record] = deque()
 
     def rows() -> Iterator[Row]:
@@ -133,20 +153,51 @@ def _add_to_delimited(
             key = None if sentence is None else fields[sentence]
             yield Row(table.word(record, word, number), tuple([fields[place] for place in texts]), key)
 
-    separator = table.separator
-    with files.atomic_file(out) as partial, open_packed(partial) as sink:
+    header = [Record("\ufeff" if table.has_mark else "", "", None), table.header]
+    write_delimited(out, table.separator, header, waiting, list(measuring.columns), measured(rows()))
 
-        def write(record: Record, added: str) -> None:
-            sink.write(f"{record.raw}{added}{record.line_end}".encode())
 
-        sink.write(b"\xef\xbb\xbf" if table.has_mark else b"")
-        write(table.header, "".join(separator + name for name in measurer.measuring.columns))
-        for block in measurer.measure(rows()):
-            for values in zip(*(column.tolist() for column in block), strict=True):
-                while waiting[0].fields is None:
-                    write(waiting.popleft(), "")
-                write(waiting.popleft(), format_fields(values, separator))
-            if progress is not None:
-                progress(measurer.totals.num_rows)
-        for record in waiting:
-            write(record, "")
+def _add_to_columnar(table: ColumnarFile, out: Path, columns: Columns, measuring: Measuring, measured: Measure) -> None:
+    check_columns(table.names, columns, measuring, table.name)
+    waiting: deque[Any] = deque()
+
+    def rows() -> Iterator[Row]:
+        for batch in table.batches():
+            waiting.append(batch)
+            yield from rows_of(batch, table.name, columns.word, columns.text, columns.sentence)
+
+    parts = in_batches(waiting, measured(rows()))
+    write_columnar(out, table.form, table.schema, measuring.columns, parts, table.compression)
+
+
+def _add_to_text(path: str, out: Path, form: str, measuring: Measuring, measured: Measure) -> None:
+    if form in SEPARATORS:
+        separator = SEPARATORS[form]
+        waiting: deque[Record] = deque()
+
+        def rows() -> Iterator[Row]:
+            for shown in read_words(path):
+                waiting.append(as_record(shown, separator))
+                yield _row(shown)
+
+        header = [Record(separator.join(COLUMNS), "\n", list(COLUMNS))]
+        write_delimited(out, separator, header, waiting, list(measuring.columns), measured(rows()))
+        return
+    import pyarrow
+
+    kinds = (pyarrow.int64(), pyarrow.int64(), pyarrow.string())
+    schema = pyarrow.schema(list(zip(COLUMNS, kinds, strict=True)))
+    batches: deque[Any] = deque()
+
+    def rows_in_batches() -> Iterator[Row]:
+        words = read_words(path)
+        while some := list(itertools.islice(words, BATCH_ROWS)):
+            arrays = [pyarrow.array(column, kind) for column, kind in zip(zip(*some, strict=True), kinds, strict=True)]
+            batches.append(pyarrow.RecordBatch.from_arrays(arrays, schema=schema))
+            yield from map(_row, some)
+
+    write_columnar(out, form, schema, measuring.columns, in_batches(batches, measured(rows_in_batches())))
+
+
+def _row(shown: ShownWord) -> Row:
+    return Row(shown.word, shown.text, shown.line)

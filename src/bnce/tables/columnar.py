@@ -1,0 +1,160 @@
+"""Parquet and Arrow files, a batch at a time: the columns that were there stay as they are, and new ones follow."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bnce.errors import UserError
+from bnce.files import atomic_file
+from bnce.tables.delimited import find_column
+from bnce.tables.measure import Block, Row
+from bnce.text.sources import check_source, named
+
+BATCH_ROWS = 2**13
+_ARROW_MAGIC = b"ARROW1"
+
+
+class ColumnarFile:
+    """An open Parquet or Arrow file; `form` is its format, and that of what is written: Arrow has files and streams."""
+
+    def __init__(self, path: str, form: str) -> None:
+        check_source(path)
+        self.name, self.form = named(path), form
+        if form == "arrow" and not _starts_with(path, _ARROW_MAGIC):
+            self.form = "arrow stream"
+        with self._told():
+            self._file = _open(path, self.form)
+        self.schema = self._file.schema_arrow if form == "parquet" else self._file.schema
+        self.names: list[str] = self.schema.names
+
+    def batches(self) -> Iterator[Any]:
+        """Read the batches of the file."""
+        with self._told():
+            if self.form == "parquet":
+                yield from self._file.iter_batches(BATCH_ROWS, use_threads=False)
+            elif self.form == "arrow":
+                yield from map(self._file.get_batch, range(self._file.num_record_batches))
+            else:
+                yield from self._file
+
+    @property
+    def compression(self) -> str:
+        """How a Parquet file is compressed, which the new one is, too."""
+        if self.form != "parquet":
+            return "none"
+        found = self._file.metadata
+        name = found.row_group(0).column(0).compression if found.num_row_groups and found.num_columns else "SNAPPY"
+        return "none" if name == "UNCOMPRESSED" else str(name).lower()
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        import pyarrow
+
+        try:
+            yield
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+            reason = str(error).split("\n")[0].rstrip(".")
+            kind = "a Parquet" if self.form == "parquet" else "an Arrow"
+            raise UserError(f"{self.name} is damaged or not {kind} file ({reason}): write it again.") from error
+
+
+def rows_of(table: Any, name: str, word: str, text: Sequence[str], sentence: str | None) -> Iterator[Row]:
+    """Give the rows of an Arrow table or batch; an empty word is one of no letters."""
+    names = table.schema.names
+    words = _words(table.column(find_column(names, word, name)), word, name)
+    texts = [_keys(table.column(find_column(names, one, name)), one, name) for one in text]
+    keys = None if sentence is None else _keys(table.column(find_column(names, sentence, name)), sentence, name)
+    for place, one in enumerate(words):
+        yield Row(one or "", tuple([column[place] for column in texts]), None if keys is None else keys[place])
+
+
+def arrow_columns(block: Block) -> list[Any]:
+    """Turn measured columns into Arrow's, in which NaN is null."""
+    import pyarrow
+
+    return [pyarrow.array(one, mask=np.isnan(one)) if one.dtype.kind == "f" else pyarrow.array(one) for one in block]
+
+
+def write_columnar(
+    out: Path,
+    form: str,
+    schema: Any,
+    columns: Mapping[str, type],
+    parts: Iterable[tuple[Any, Block]],
+    compression: str = "snappy",
+) -> None:
+    """Write batches with their new columns."""
+    import pyarrow
+
+    kinds = {float: pyarrow.float64(), int: pyarrow.int64(), bool: pyarrow.bool_()}
+    for name, kind in columns.items():
+        schema = schema.append(pyarrow.field(name, kinds[kind]))
+    with atomic_file(out) as partial, _writer(partial, form, schema, compression) as write:
+        for batch, block in parts:
+            write(pyarrow.RecordBatch.from_arrays([*batch.columns, *arrow_columns(block)], schema=schema))
+
+
+def in_batches(batches: deque[Any], blocks: Iterable[Block]) -> Iterator[tuple[Any, Block]]:
+    """Give every batch that waits the rows that were measured for it; blocks end elsewhere than batches."""
+    left: Block | None = None
+    for block in blocks:
+        left = block if left is None else [np.concatenate(pair) for pair in zip(left, block, strict=True)]
+        while batches and batches[0].num_rows <= len(left[0]):
+            num_rows = batches[0].num_rows
+            yield batches.popleft(), [column[:num_rows] for column in left]
+            left = [column[num_rows:] for column in left]
+
+
+def _starts_with(path: str, magic: bytes) -> bool:
+    with open(path, "rb") as file:
+        return file.read(len(magic)) == magic
+
+
+def _open(path: str, form: str) -> Any:
+    import pyarrow
+    import pyarrow.parquet
+
+    if form == "parquet":
+        return pyarrow.parquet.ParquetFile(path, pre_buffer=False)
+    source = pyarrow.memory_map(path)
+    return pyarrow.ipc.open_file(source) if form == "arrow" else pyarrow.ipc.open_stream(source)
+
+
+@contextlib.contextmanager
+def _writer(path: Path, form: str, schema: Any, compression: str) -> Iterator[Callable[[Any], Any]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    if form == "parquet":
+        with pyarrow.parquet.ParquetWriter(str(path), schema, compression=compression) as parquet:
+            yield parquet.write_batch
+    else:
+        make = pyarrow.ipc.new_file if form == "arrow" else pyarrow.ipc.new_stream
+        with make(str(path), schema) as arrow:
+            yield arrow.write_batch
+
+
+def _words(column: Any, name: str, table: str) -> list[str | None]:
+    import pyarrow
+
+    kind = column.type.value_type if pyarrow.types.is_dictionary(column.type) else column.type
+    is_text = (pyarrow.types.is_string, pyarrow.types.is_large_string, pyarrow.types.is_string_view)
+    if not any(check(kind) for check in (*is_text, pyarrow.types.is_null)):
+        raise UserError(f"{table} has {kind} in its column '{name}': it must be text; name the column with the words.")
+    found: list[str | None] = column.to_pylist()
+    return found
+
+
+def _keys(column: Any, name: str, table: str) -> list[Any]:
+    import pyarrow
+
+    if pyarrow.types.is_nested(column.type):
+        raise UserError(f"{table} has {column.type} in its column '{name}': name a column of numbers or of text.")
+    # NaN is not equal to itself: of rows without a value each would be a text of its own.
+    return [None if value != value else value for value in column.to_pylist()]
