@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from bnce.scoring.loading import load
     from bnce.scoring.model import Model
     from bnce.scoring.scorer import Scorer
+    from bnce.tables.arrays import surprisal
     from bnce.text.normalise import Normaliser
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "load",
     "noise",
     "prepare",
+    "surprisal",
     "train",
 ]
 
@@ -84,6 +86,7 @@ _HOMES = {
     "load": ("bnce.scoring.loading", "layer"),
     "noise": ("bnce.noise", "layer"),
     "prepare": ("bnce.corpus.prepare", "train"),
+    "surprisal": ("bnce.tables.arrays", "layer"),
     "train": ("bnce.api", "train"),
 }
 

@@ -1,0 +1,125 @@
+"""`bnce.surprisal`: words in memory, and a result of the same kind."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import bnce
+from bnce.tables.measure import Measuring, Row
+
+from .models import make_run
+from .test_measure import measured
+
+MODEL = make_run()
+WORDS = ["England,", None, "zebra", "a.", "b"]
+STORIES = [1, 1, 1, 2, 2]
+EXPECTED = measured(MODEL, [Row(word or "", story) for word, story in zip(WORDS, STORIES, strict=True)])
+
+
+class Frame:
+    """What pandas' DataFrame has, as far as it is used here; pandas itself is not always installed."""
+
+    def __init__(self, columns: dict[str, Any], index: list[str]) -> None:
+        self.values, self.index, self.iloc, self.columns = columns, index, None, list(columns)
+
+    def __getitem__(self, name: str) -> Series:
+        return Series(self.values[name], self.index, name)
+
+    def assign(self, **columns: Any) -> Frame:
+        return Frame({**self.values, **columns}, self.index)
+
+
+class Series:
+    """The same of its Series."""
+
+    def __init__(self, values: list[Any], index: list[str], name: str) -> None:
+        self.values, self.index, self.name, self.iloc = values, index, name, None
+
+    def tolist(self) -> list[Any]:
+        return self.values
+
+    def to_frame(self) -> Frame:
+        return Frame({self.name: self.values}, self.index)
+
+
+INDEX = list("vwxyz")
+
+
+def check(found: Any) -> None:
+    for name, values in EXPECTED.items():
+        np.testing.assert_allclose(np.array(found[name], dtype=float), values, rtol=1e-6)
+
+
+def test_lists_and_numpy_arrays() -> None:
+    found = bnce.surprisal(MODEL, WORDS, text=STORIES)
+    assert list(found) == list(EXPECTED)
+    check(found)
+    assert (found["is_unknown"].dtype, found["num_tokens"].dtype) == (np.bool_, np.int64)
+    check(bnce.surprisal(MODEL, np.array([word or "" for word in WORDS]), text=np.array(STORIES)))
+    check(bnce.surprisal(MODEL, [word or math.nan for word in WORDS], text=STORIES))
+    empty = bnce.surprisal(MODEL, [])
+    assert {name: len(values) for name, values in empty.items()} == dict.fromkeys(EXPECTED, 0)
+
+
+def test_pandas_by_what_it_can_do() -> None:
+    frame = Frame({"story": STORIES, "word": [math.nan if word is None else word for word in WORDS]}, INDEX)
+    found = bnce.surprisal(MODEL, frame, text="story")
+    assert isinstance(found, Frame)
+    assert (found.index, found.columns) == (INDEX, ["story", "word", *EXPECTED])
+    check(found.values)
+    column = bnce.surprisal(MODEL, frame["word"], text=frame["story"])
+    assert (column.index, column.columns) == (INDEX, ["word", *EXPECTED])
+    check(column.values)
+
+
+def test_pandas_itself() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"story": STORIES, "word": WORDS}, index=INDEX)
+    found = bnce.surprisal(MODEL, frame, text=["story"])
+    assert found.index.tolist() == INDEX
+    check(found)
+    check(bnce.surprisal(MODEL, frame["word"], text=frame["story"]))
+
+
+def test_arrow() -> None:
+    table = pa.table({"story": STORIES, "word": WORDS})
+    found = bnce.surprisal(MODEL, table, text="story")
+    assert found.column_names == ["story", "word", *EXPECTED]
+    assert found["surprisal_bits"].to_pylist()[1] is None
+    check({name: found[name].to_numpy() for name in EXPECTED})
+    column = bnce.surprisal(MODEL, table["word"], text=table["story"])
+    assert column.column_names == list(EXPECTED)
+    check({name: column[name].to_numpy() for name in EXPECTED})
+    check({name: bnce.surprisal(MODEL, pa.array(WORDS), text=STORIES)[name].to_numpy() for name in EXPECTED})
+
+
+def test_options_are_those_of_the_command() -> None:
+    options = {"context": "sentence", "spell": True, "entropy": True, "ends": True, "prefix": "x_"}
+    found = bnce.surprisal(MODEL, ["a", "zebra", "b"], sentence=[1, 1, 2], base="e", **options)  # type: ignore[arg-type]
+    rows = [Row("a", None, 1), Row("zebra", None, 1), Row("b", None, 2)]
+    expected = measured(MODEL, rows, Measuring("sentence", True, True, "e", True, True, "x_"), split=False)
+    for name, values in expected.items():
+        np.testing.assert_allclose(np.array(found[name], dtype=float), values, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "told"),
+    [
+        ("a word", {}, "The words are one string"),
+        (["a", 3], {}, "Row 2 has 3 as its word: give strings"),
+        (["a"], {"text": [1, 2]}, "There are 1 words, and text is 2 values: give one value per word"),
+        (["a"], {"text": "story"}, "There are 1 words, and text is 'story'"),
+        (["a"], {"base": 3}, "choose one of 2, e, 10"),
+        (pa.table({"word": ["a"]}), {"text": "story"}, "The table has no column 'story'"),
+        (pa.table({"word": ["a"]}), {"text": [1]}, "A column is 1: give the name of a column"),
+        (pa.table({"word": ["a"], "num_tokens": [1]}), {}, "The table already has a column 'num_tokens'"),
+    ],
+)
+def test_what_is_refused(words: Any, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(bnce.UserError, match=told):
+        bnce.surprisal(MODEL, words, **options)
