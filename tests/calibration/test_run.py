@@ -254,6 +254,16 @@ def test_without_a_text_the_validation_split_is_taken(trained: RunDirectory, tmp
     assert calibrate(trained, split="test", out=tmp_path / "test").num_positions == 700
 
 
+def test_by_sentence_is_for_those_who_score_sentences(trained: RunDirectory, text: Path, tmp_path: Path) -> None:
+    result = calibrate(trained, text=text, max_words=7000, by_sentence=True, out=tmp_path / "new")
+    after = bnce.evaluate(tmp_path / "new", text=text)
+    assert after.by_sentence is not None
+    assert after.by_sentence.ppl_n == pytest.approx(after.by_sentence.ppl_f, rel=1e-5)
+    assert abs((after.ppl_n or 0) / after.ppl_f - 1) > 1e-4, "in context Z is another"
+    assert result.by_sentence
+    assert (read_calibration(RunDirectory.open(tmp_path / "new")) or {})["by_sentence"] is True
+
+
 @pytest.mark.parametrize("kind", ["constant", "head"])
 @pytest.mark.parametrize("rows", ["float32", "bf16", "int8"])
 def test_packed_rows_stay_packed(trained: RunDirectory, text: Path, tmp_path: Path, kind: str, rows: str) -> None:

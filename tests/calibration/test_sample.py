@@ -10,6 +10,7 @@ import torch
 from small_corpus import VOCAB_SIZE, random_ids, small_model
 
 from bnce.calibration.sample import Sample, draw_sample
+from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
 from bnce.evaluation.evaluate import evaluate
 
@@ -85,3 +86,35 @@ def test_progress_goes_up_to_the_end() -> None:
     )
     assert told[-1] == (700, 700)
     assert told == sorted(told)
+
+
+@pytest.mark.parametrize("body", ["lstm", "ffnn", "transformer"])
+def test_sentences_start_afresh(body: str) -> None:
+    model, ids = small_model(body), random_ids(1500)
+    whole = evaluate(model, ids, by_sentence=True).by_sentence
+    assert whole is not None
+    sample = draw_sample(model, [ids], 2000, with_hidden=False, by_sentence=True)
+    assert len(sample) == 1500
+    assert sample.log_z_N.mean() == pytest.approx(whole.log_z_mean, rel=1e-9)
+    assert sample.log_z_N.std() == pytest.approx(whole.log_z_std, rel=1e-6)
+    assert np.exp(-(sample.score_N - sample.log_z_N).mean()) == pytest.approx(whole.ppl_f, rel=1e-9)
+
+
+@pytest.mark.parametrize("with_ends", [True, False])
+def test_some_sentences_from_everywhere(with_ends: bool) -> None:
+    model = small_model("lstm")
+    with torch.no_grad():
+        model.output.weight.mul_(8)
+    ids = np.concatenate([2 + random_ids(8000) % 5, 20 + random_ids(8000) % 10])
+    if with_ends:
+        ids[6::7] = END
+    sample = draw_sample(model, [ids], 1003, with_hidden=True, by_sentence=True)
+    assert len(sample) == 1003
+    if with_ends:
+        whole = evaluate(model, ids, by_sentence=True).by_sentence
+        assert whole is not None
+        first = evaluate(model, ids[:7000], by_sentence=True).by_sentence
+        assert first is not None
+        drift = abs(first.log_z_mean - whole.log_z_mean)
+        assert drift > 0.05
+        assert sample.log_z_N.mean() == pytest.approx(whole.log_z_mean, abs=0.5 * drift)

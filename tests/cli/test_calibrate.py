@@ -51,8 +51,9 @@ def test_says_what_was_done(bnce: Command, trained: Path, texts: Path, place: Pa
     assert re.fullmatch(f"    after  {quality}", lines[4])
     assert "typically off by a factor of 1." in lines[5]
     assert len(lines) == 6
-    head = bnce("calibrate", trained, "--kind", "head", "--out", place / "b").stdout.splitlines()
+    head = bnce("calibrate", trained, "--kind", "head", "--by-sentence", "--out", place / "b").stdout.splitlines()
     assert head[0].startswith(f"{place / 'b'}: a head and a constant, fitted to 480 words of valid of ")
+    assert head[0].endswith(", every sentence for itself")
     assert "less what the head predicts" in head[1]
 
 

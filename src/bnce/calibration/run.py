@@ -45,6 +45,7 @@ class Calibration:
 
     kind: str
     texts: list[str]
+    by_sentence: bool  # every sentence for itself, or in context
     date: str  # UTC
     num_positions: int
     num_held_out: int
@@ -69,6 +70,7 @@ def calibrate(
     out: str | Path | None = None,
     in_place: bool = False,
     max_words: int = MAX_WORDS,
+    by_sentence: bool = False,
     errors: str = "strict",
     tokenised: bool = False,
     device: str = "auto",
@@ -79,7 +81,8 @@ def calibrate(
 
     `kind` is "constant", the mean of ln Z(context), or "head", a linear function of the last hidden layer. The text is
     one file or several, or a split of the run's corpus ("valid" by default) or of another `corpus` with the same words.
-    ln Z(context) is computed at `max_words` positions of it. `progress` is told of positions done and positions in all,
+    ln Z(context) is computed at `max_words` positions of it; with `by_sentence`, every sentence starts afresh, as where
+    lists are rescored. `progress` is told of positions done and positions in all,
     `notice` of what looks wrong.
     """
     if kind not in KINDS:
@@ -108,7 +111,7 @@ def calibrate(
             notice(loss.caveat)
         network = load_model(opened, str(chosen))
         metadata = read_metadata(opened.path / MODEL_FILE)
-        fit, result = _fit(network, kind, names, parts, max_words, progress)
+        fit, result = _fit(network, kind, names, parts, max_words, by_sentence, progress)
         fold(network, fit)
         metadata |= {CALIBRATION: files.to_json(result.to_dict())}
         if "log_z" in metadata:
@@ -151,10 +154,13 @@ def _fit(
     names: list[str],
     texts: list[Any],
     max_words: int,
+    by_sentence: bool,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[Fit, Calibration]:
     """Fit to one part of a sample and judge on the other; then fit to all of it."""
-    sample = draw_sample(network, texts, max_words, with_hidden=kind == "head", progress=progress)
+    sample = draw_sample(
+        network, texts, max_words, with_hidden=kind == "head", by_sentence=by_sentence, progress=progress
+    )
     fitted, held_out = sample.halves()
     fit = fit_head if kind == "head" else fit_constant
     has_constant, log_z = network.output.normalises, float(network.output.log_z)
@@ -162,6 +168,7 @@ def _fit(
     return final, Calibration(
         kind=kind,
         texts=names,
+        by_sentence=by_sentence,
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         num_positions=len(sample),
         num_held_out=len(held_out),

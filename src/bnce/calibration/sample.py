@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
-from bnce.evaluation.evaluate import num_read_before, num_side_by_side
-from bnce.evaluation.windows import in_context, in_passages, read_windows
+from bnce.evaluation import windows
+from bnce.evaluation.evaluate import MIN_SENTENCES, num_read_before, num_side_by_side
 from bnce.language_model import LanguageModel
 from bnce.machine.precision import float32_products
 from bnce.machine.world import World
@@ -57,11 +58,13 @@ def draw_sample(
     max_positions: int,
     *,
     with_hidden: bool,
+    by_sentence: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Sample:
     """Compute the exact ln Z(context) at all positions of texts, or at `max_positions` that are spread over them.
 
-    The texts, as ids, share these by their lengths. `progress` is told of positions done and positions in all.
+    The texts, as ids, share these by their lengths. With `by_sentence`, every sentence starts afresh. `progress` is
+    told of positions done and positions in all.
     """
     lengths = [len(ids) for ids in texts]
     num_wanted = min(max_positions, sum(lengths))
@@ -80,7 +83,8 @@ def draw_sample(
 
     with float32_products(tf32=False):
         shares = _share_out(num_wanted, lengths)
-        parts = [_draw(model.eval(), *pair, with_hidden, tell) for pair in zip(texts, shares, strict=True)]
+        pairs = zip(texts, shares, strict=True)
+        parts = [_draw(model.eval(), *pair, with_hidden, by_sentence, tell) for pair in pairs]
     score_N, log_z_N = (np.concatenate([part[place] for part in parts]) for place in (1, 2))
     if not np.isfinite(log_z_N).all():
         raise UserError("ln Z(context) of this model is not finite at some positions: its training failed.")
@@ -96,18 +100,28 @@ def _share_out(num_wanted: int, lengths: Sequence[int]) -> list[int]:
 
 
 def _draw(
-    model: LanguageModel, ids: np.ndarray, num_wanted: int, with_hidden: bool, tell: Callable[[int], None]
+    model: LanguageModel,
+    ids: np.ndarray,
+    num_wanted: int,
+    with_hidden: bool,
+    by_sentence: bool,
+    tell: Callable[[int], None],
 ) -> tuple[Floats | None, Floats, Floats]:
-    """Read a text, or passages of it: hidden layers, scores of what comes and ln Z, in the order of the text."""
+    """Read a text or some of it: hidden layers, scores of what comes and ln Z, in the order of the text."""
     if not num_wanted:
         hidden_ND = np.zeros((0, model.output.hidden_size)) if with_hidden else None
         return hidden_ND, np.zeros(0), np.zeros(0)
-    num_passages = -(-num_wanted // PASSAGE)
-    is_whole = num_wanted == len(ids) or len(ids) < num_read_before(model) + num_passages * PASSAGE
     hidden, scores, log_zs, positions = [], [], [], []
-    how = num_side_by_side(model), model.num_context, num_read_before(model)
-    parts = in_context(ids, *how) if is_whole else in_passages(ids, num_passages, PASSAGE, *how)
-    for read in read_windows(model, parts, World()):
+    num_passages = -(-num_wanted // PASSAGE)
+    has_room = len(ids) >= num_read_before(model) + num_passages * PASSAGE
+    how = num_side_by_side(model), model.num_context
+    if by_sentence:
+        parts = windows.by_sentence(_some_sentences(ids, num_wanted), max(MIN_SENTENCES, how[0]), model.num_context)
+    elif num_wanted < len(ids) and has_room:
+        parts = windows.in_passages(ids, num_passages, PASSAGE, *how, num_read_before(model))
+    else:
+        parts = windows.in_context(ids, *how, num_read_before(model))
+    for read in windows.read_windows(model, parts, World()):
         log_z_N, score_N = model.output.normalise(read.hidden_ND, read.target_N)
         if with_hidden:
             hidden.append(read.hidden_ND.double().cpu().numpy())
@@ -116,8 +130,19 @@ def _draw(
         positions.append(read.position_N.numpy())
         tell(read.num_scored)
     order_N = np.argsort(np.concatenate(positions))
-    # All but a few words of the last passage, or of a text that is too short for passages, some here and there.
-    kept_N = np.linspace(0, len(order_N) - 1, num_wanted).astype(np.int64) if is_whole else np.arange(num_wanted)
+    # All but a few words at the end; of a text that is too short for passages, some here and there.
+    is_cut = by_sentence or has_room
+    kept_N = np.arange(num_wanted) if is_cut else np.linspace(0, len(order_N) - 1, num_wanted).astype(np.int64)
     order_N = order_N[kept_N]
     hidden_ND = np.concatenate(hidden)[order_N] if with_hidden else None
     return hidden_ND, np.concatenate(scores)[order_N], np.concatenate(log_zs)[order_N]
+
+
+def _some_sentences(ids: np.ndarray, num_wanted: int) -> np.ndarray:
+    """Take sentences that are spread evenly over a text, with as many words as are wanted or a few more."""
+    border_S = np.concatenate([[0], np.flatnonzero(ids[:-1] == END) + 1, [len(ids)]])
+    length_S = np.diff(border_S)
+    # In an order of which any beginning is spread over the text: that of the fractions of a golden step.
+    spread_S = np.argsort(np.arange(len(length_S)) * 0.6180339887498949 % 1.0, kind="stable")
+    num_taken = int(np.searchsorted(np.cumsum(length_S[spread_S]), num_wanted)) + 1
+    return np.concatenate([ids[border_S[number] : border_S[number + 1]] for number in np.sort(spread_S[:num_taken])])

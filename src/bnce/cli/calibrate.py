@@ -50,6 +50,12 @@ def calibrate(
     max_words: Annotated[
         int, typer.Option(min=1, metavar="N", help="Compute the exact ln Z at N words, spread over the text.")
     ] = MAX_WORDS,
+    by_sentence: Annotated[
+        bool,
+        typer.Option(
+            "--by-sentence", help="Start every sentence afresh, as score and rescore do, not from the sentences before."
+        ),
+    ] = False,
     errors: ErrorsOption = "strict",
     tokenised: TokenisedOption = False,
     device: DeviceOption = "auto",
@@ -68,6 +74,7 @@ def calibrate(
       bnce calibrate runs/relu-lstm --text books.txt --out runs/books
       bnce calibrate runs/relu-lstm --text books.txt --text mail.txt \\
           --kind head --out runs/head
+      bnce calibrate runs/relu-lstm --text said.txt --by-sentence --out runs/asr
       bnce calibrate runs/relu-lstm --in-place --json
     """
     from bnce.calibration.run import calibrate as fit
@@ -86,6 +93,7 @@ def calibrate(
             out=out,
             in_place=in_place,
             max_words=max_words,
+            by_sentence=by_sentence,
             errors=errors,
             tokenised=tokenised,
             device=device,
@@ -105,8 +113,9 @@ def _print(result: Calibration, out: Path, unit: str) -> None:
     def say(line: str) -> None:
         stdout.print(line, markup=False)
 
+    how = ", every sentence for itself" if result.by_sentence else ""
     fitted = "a head and a constant" if result.kind == "head" else "the constant"
-    say(f"{out}: {fitted}, fitted to {result.num_positions:,} {unit}s of {', '.join(result.texts)}")
+    say(f"{out}: {fitted}, fitted to {result.num_positions:,} {unit}s of {', '.join(result.texts)}{how}")
     before = "none" if result.log_z_before is None else f"{result.log_z_before:.3f}"
     left = ", of ln Z(context) less what the head predicts" if result.kind == "head" else ""
     say(f"  ln Z = {result.log_z:.3f}{left} (before: {before})")
