@@ -52,6 +52,13 @@ def test_what_is_said_of_it(bnce: Command, trained: Path, table: Path, tmp_path:
     assert [row["word"] for row in read(out)] == ["Ba", "be.", "xyzzy", "bi", "bo"]
 
 
+def test_plain_text_becomes_a_table(bnce: Command, trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("Ba be.\n\nbi\n", encoding="utf-8")
+    record = bnce("surprisal", trained, tmp_path / "text.txt", "--out", tmp_path / "out.tsv", "--json").json
+    assert (record["num_texts"], record["format"]) == (2, "text")
+    assert [row["word"] for row in read(tmp_path / "out.tsv")] == ["Ba", "be.", "bi"]
+
+
 def test_what_is_refused(refused: Refused, trained: Path, table: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.tsv"
     assert "has no column 'words'" in refused("surprisal", trained, table, "--word", "words", "--out", out)

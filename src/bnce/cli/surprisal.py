@@ -138,7 +138,7 @@ def surprisal(
     from bnce.tables.surprisal import Columns, add_surprisal
 
     measuring = Measuring(context, not unnormalised, spell, base, entropy, ends, prefix)
-    columns = Columns(word, text or [], sentence)
+    columns = Columns(word, tuple(text or ()), sentence)
     use_threads(threads)
     model = load(run, device)
     with shown_progress(f"measuring {table}") as progress:

@@ -1,0 +1,41 @@
+"""docs/surprisal.md: its commands and code run as they stand, one after the other, on the text that they make."""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from test_readme import run
+
+PAGE = (Path(__file__).parents[1] / "docs" / "surprisal.md").read_text(encoding="utf-8")
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def test_the_commands_run(tmp_path: Path) -> None:
+    pytest.importorskip("kenlm")
+    blocks = re.findall(r"```(sh|python)\n(.*?)```", PAGE, flags=re.DOTALL)
+    commands = "\n".join(block for language, block in blocks if language == "sh").replace(
+        "python3 ", f'"{sys.executable}" '
+    )
+    done = run(["sh", "-e", "-c", commands], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "the surprisal with the constant Z differs from the exact one by at most" in done.stderr
+    words, both, spelt = (read(tmp_path / f"{name}.tsv") for name in ("words", "both", "spelt"))
+    assert [{name: row[name] for name in words[0]} for row in both] == words
+    columns = re.findall(r"^\| `(\w+)` \|", PAGE, flags=re.MULTILINE)
+    assert list(both[0])[3:9] == columns
+    unknown = [row for row in both if row["is_unknown"] == "true"]
+    assert {row["word"].strip(".,") for row in unknown} >= {"lighthouse"}
+    assert {row["surprisal_bits"] for row in unknown} == {""}
+    assert all(row["surprisal_bits"] for row in spelt)
+    assert {row["trigram_log10_frequency"] for row in both} == {""}
+    (code,) = (block for language, block in blocks if language == "python")
+    done = run([sys.executable, "-W", "error", "-c", code + "\nassert found['surprisal_bits'][0] > 0"], tmp_path)
+    assert done.returncode == 0, done.stderr
