@@ -100,12 +100,11 @@ def measure(given: argparse.Namespace) -> None:
 def markdown(lines: list[Line]) -> str:
     """Lay out PPLf and PPLn, in context and by sentence: mean ± deviation over seeds."""
     rows = [
-        "| model | loss | reset_rate | seeds | PPLf in context | PPLf by sentence | PPLn in context | PPLn by sentence "
-        "| words/s |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| model | loss | reset_rate | seeds | PPLf in context | by sentence | PPLn in context | by sentence |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
     groups: dict[str, list[Line]] = {}
-    for line in lines:
+    for line in sorted(lines, key=lambda line: (line["loss"], line["reset_rate"], line["seed"])):
         groups.setdefault(key_of(line, (*KEY[:5], "set")), []).append(line)
     for members in groups.values():
         one = members[0]
@@ -113,8 +112,7 @@ def markdown(lines: list[Line]) -> str:
             shown([line[how][name] for line in members if line[how][name] is not None])
             for name, how in itertools.product(("ppl_f", "ppl_n"), ("in_context", "by_sentence"))
         ]
-        speed = f"{statistics.median(line['words_per_second'] for line in members):,.0f}"
-        told = [one["model"], one["loss"], f"{one['reset_rate']:g}", str(len(members)), *cells, speed]
+        told = [one["model"], one["loss"], f"{one['reset_rate']:g}", str(len(members)), *cells]
         rows.append(f"| {' | '.join(told)} |")
     return "\n".join(rows)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import resets
 from bnce.config import ModelConfig
 from bnce.language_model import count_parameters
 from bnce.recipes.recipe import load_recipe
@@ -254,3 +255,13 @@ def test_every_row_of_an_experiment_has_its_command() -> None:
         assert rows, path.name
         for row in rows:
             assert row["command"].startswith("bnce "), f"{path.name}: {row['label']}"
+
+
+def test_resets_are_quoted_from_the_runs() -> None:
+    taken = resets.markdown(resets.read_lines(RESULTS / "resets.jsonl"))
+    assert taken in page("benchmarks/results/resets.md")
+    quoted = page("docs/rescoring.md")
+    assert taken in quoted
+    for row in table(page("benchmarks/results/resets.md"), "reset_rate")[1:]:
+        assert row["WER test-other"] in quoted
+        assert row["WER test-clean"] in quoted
