@@ -385,7 +385,9 @@ def test_refused_lists_to_tune_on(refused: Refused, trained: Path, lists: Path, 
     )
     three = [part for _ in range(3) for part in ("--refs", lists / "refs")]
     assert "--refs is given 3 times for 2 lists" in refused("rescore", trained, "--tune", dev, "--test", test, *three)
-    assert "use one" in refused("rescore", trained, dev, "--carry", "--cache", tmp_path / "c.db")
+    assert "--cache cannot be used with --carry" in refused(
+        "rescore", trained, dev, "--carry", "--cache", tmp_path / "c.db"
+    )
 
 
 def test_expected_errors_folds_and_changes(bnce: Command, refused: Refused, trained: Path, tmp_path: Path) -> None:
@@ -414,8 +416,8 @@ def test_expected_errors_folds_and_changes(bnce: Command, refused: Refused, trai
     plain = tmp_path / "plain"
     plain.write_text("u-1 ba\nu-2 be\n", encoding="utf-8")
     for arguments, expected in (
-        ([test, "--mbr", "--carry"], "--mbr and --carry cannot be used together"),
-        ([test, "--weights", saved, "--carry"], "choose by expected errors, which --carry cannot"),
+        ([test, "--mbr", "--carry"], "--mbr cannot be used with --carry"),
+        ([test, "--weights", saved, "--carry"], "chooses by expected errors, which --carry cannot"),
         ([test, "--mbr-scale", 1], "--mbr-scale works only with --mbr"),
         ([test, "--mbr", "--mbr-scale", -1], "--mbr-scale is -1: give a number above 0"),
         ([test, "--folds", 3], "--folds works only with --tune"),

@@ -7,7 +7,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,16 +15,9 @@ from bnce import files
 from bnce.cli.conditions import TokenisedOption, read_as, warn_of_tokenised
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr
 from bnce.cli.options import DeviceOption, ModelArgument, ModeOption, is_normalised
-from bnce.cli.rescored import Lists, Outcome, full_lines, pairs, read_lists, which_lists
+from bnce.cli.rescored import Outcome, check_together, full_lines, pairs, read_lists, which_lists
 from bnce.errors import UserError
 from bnce.kinds.nbest_formats import NBEST_FORMATS
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from bnce.rescoring.rescore import Scores
-    from bnce.scoring.weights import Weights
 
 PANEL = "Weights (logarithms, higher is better)"
 CARRY_PANEL = "Context from earlier utterances"
@@ -266,41 +259,30 @@ def rescore(
     from bnce.rescoring.changes_page import changes_page
     from bnce.rescoring.choice import check_scores, complete, resolve
     from bnce.rescoring.comparison import compare
-    from bnce.rescoring.cross_validation import check_folds, cross_validate
-    from bnce.rescoring.in_order import check_carry_from, find_documents, score_in_order, tune_in_order
-    from bnce.rescoring.rescore import score_nbest
-    from bnce.rescoring.tuning import free_weights, tune, tune_mbr
+    from bnce.rescoring.cross_validation import check_folds
+    from bnce.rescoring.in_order import check_carry_from, find_documents
+    from bnce.rescoring.work import Scorer, Tuner
     from bnce.rescoring.writing import check_writable, out_format, written
     from bnce.scoring.fingerprint import fingerprint
     from bnce.scoring.loading import load
-    from bnce.scoring.weights import FIRST_BEST, MBR_SCALE, NAMES, Weights
+    from bnce.scoring.weights import MBR_SCALE, NAMES, Weights
     from bnce.text.sources import named
     from bnce.text.tokenised import TokenisedSigns
 
     normalised = is_normalised(mode, "rescoring")
     rule = carry_from or "best"
     check_carry_from(rule)
-    if not carry and (carry_from is not None or documents is not None):
-        what = "--documents" if carry_from is None else "--carry-from"
-        raise UserError(f"{what} works only with --carry: give --carry, too.")
-    if carry and cache is not None:
-        raise UserError(
-            "--cache keeps scores of utterances by themselves, and --carry scores them in context: use one."
-        )
-    if carry and tune_on is not None and len(tune_on) > 1:
-        raise UserError("--carry works with one --tune list, because lists do not know each other's order.")
     if full is not None and full.suffix not in (".tsv", ".jsonl"):
         raise UserError(f"--full is '{full}': give a file name that ends in .tsv or .jsonl.")
-    if carry and mbr:
-        raise UserError(
-            "--mbr and --carry cannot be used together: the context of the next utterance is the best by --carry."
-        )
-    if mbr_scale is not None and not mbr:
-        raise UserError("--mbr-scale works only with --mbr: give --mbr, too.")
-    if mbr_scale is not None and not mbr_scale > 0:
-        raise UserError(f"--mbr-scale is {mbr_scale:g}: give a number above 0.")
-    if folds is not None and (tune_on is None or carry):
-        raise UserError("--folds works only with --tune and without --carry.")
+    check_together(
+        carry=carry,
+        in_order={"--carry-from": carry_from, "--documents": documents},
+        apart={"--cache": cache, "--mbr": mbr or None, "--folds": folds},
+        num_tuned=len(tune_on or []),
+        folds=folds,
+        mbr=mbr,
+        mbr_scale=mbr_scale,
+    )
     for path in (save_weights, cache, out, full, changes):
         if path is not None:
             files.check_place(path)
@@ -323,13 +305,12 @@ def rescore(
     if out is not None or not as_json:
         check_writable(last.nbest, written_as)
     given |= resolve(pairs(weight or [], "--weight", "NAME=W"), last.nbest)
-    start = weights = complete(kept, given, last.nbest, tunes=dev is not None)
+    weights = complete(kept, given, last.nbest, tunes=dev is not None)
+    tuner = Tuner(weights, given, mbr, mbr_scale)
     if mbr and (not weights.mbr_scale or mbr_scale is not None):
         weights = replace(weights, mbr_scale=mbr_scale or MBR_SCALE)
     if carry and weights.mbr_scale:
-        raise UserError(
-            f"The weights of '{weights_file}' choose by expected errors, which --carry cannot: tune without --mbr."
-        )
+        raise UserError(f"'{weights_file}' chooses by expected errors, which --carry cannot: tune without --mbr.")
     check_scores(weights, last.nbest, last.path, given)
     if folds is not None and dev is not None:
         check_folds(folds, len(dev.nbest.utterances))
@@ -341,7 +322,7 @@ def rescore(
     if not normalised:
         model.refuse_unnormalised()
     model.normaliser = read_as(model.normaliser, tokenised)
-    seconds = {"load": time.perf_counter() - begun, "score": 0.0, "tune": 0.0}
+    load_seconds = time.perf_counter() - begun
     every = [last] if dev is None or dev is last else [dev, last]
     for lists in every:
         signs = TokenisedSigns(model.normaliser)
@@ -349,83 +330,31 @@ def rescore(
             signs.look(" ".join(utterance.texts))
         warn_of_tokenised(signs, named(lists.path))
         lists.count_errors()
-    num_scored = 0
+    tuning: dict[str, Any] | None = None
     with ExitStack() as stack:
         opened = None
         if cache is not None:
             key = describe(fingerprint(run), mode, model.normaliser)
             opened = stack.enter_context(ScoreCache(cache, key))
         bar = stack.enter_context(progress_bar())
-        task = bar.add_task("rescoring", total=sum(lists.nbest.num_hypotheses for lists in every))
+        task = bar.add_task("rescoring", total=None)
 
-        def score(lists: Lists, by: Weights | None) -> Scores:
-            nonlocal num_scored
-            begun = time.perf_counter()
-            num_known = 0 if opened is None else opened.num_found
+        def begin(num: int) -> None:
+            bar.reset(task, total=num)
 
-            def advance(num: int) -> None:
-                bar.update(task, advance=num)
+        def advance(num: int) -> None:
+            bar.update(task, advance=num)
 
-            if carry:
-                carried_by = None if rule == "first" else by
-                found = score_in_order(model, lists.nbest, carried_by, documents, advance, normalised=normalised)
-            else:
-                found = score_nbest(model, lists.nbest, advance, normalised=normalised, cache=opened)
-            num_scored += lists.nbest.num_hypotheses - (0 if opened is None else opened.num_found - num_known)
-            seconds["score"] += time.perf_counter() - begun
-            return found
-
-        def find(found: Scores) -> Weights:
-            begun = time.perf_counter()
-            assert dev is not None
-            tuned = find_weights(found, dev.judged.num_errors_N)
-            seconds["tune"] += time.perf_counter() - begun
-            return tuned
-
-        def find_weights(found: Scores, num_errors_N: NDArray[np.int64]) -> Weights:
-            tuned = tune(found, num_errors_N, start, fixed=given)
-            if not mbr:
-                return tuned
-            return tune_mbr(found, num_errors_N, tuned) if mbr_scale is None else replace(tuned, mbr_scale=mbr_scale)
-
-        tuning: dict[str, Any] | None = None
+        scorer = Scorer(model, normalised, rule if carry else None, documents, opened, begin, advance)
         if dev is not None:
-            if carry and rule == "best":
-
-                def score_again(by: Weights | None) -> Scores:
-                    assert dev is not None
-                    bar.update(task, completed=0)
-                    return score(dev, by)
-
-                def loses(found: Scores, by: Weights) -> bool:
-                    assert dev is not None
-                    return dev.judged.judge(found.best(by)).total > dev.judged.first().total
-
-                scores, weights = tune_in_order(score_again, find, loses)
-            else:
-                scores = score(dev, weights)
-                weights = find(scores)
-            tuning = {
-                "refs": chosen.tuned_with,
-                "num_utterances": len(dev.nbest.utterances),
-                "weights": [name.removeprefix("scores.") for name in free_weights(scores, start, given)],
-                "kept_first_best": replace(weights, mbr_scale=0.0) == FIRST_BEST,
-            }
+            scores, weights = tuner.work(scorer, dev.nbest, dev.judged)
+            tuning = {"refs": chosen.tuned_with, **tuner.describe(scores, weights)}
             if folds is not None:
-                begun = time.perf_counter()
-                chosen_U, found_weights = cross_validate(scores, dev.judged.num_errors_N, folds, find_weights)
-                validated = compare(dev.judged, chosen_U).to_dict()
-                tuning["cross_validation"] = {
-                    "num_folds": folds,
-                    "weights": [one.to_dict() for one in found_weights],
-                    "after": validated["after"],
-                    "difference": validated["difference"],
-                }
-                seconds["tune"] += time.perf_counter() - begun
+                tuning["cross_validation"] = tuner.validate(scores, dev.judged, folds)
             if last is not dev:
                 tuning |= {"nbest": list(chosen.tuned_on), **compare(dev.judged, scores.best(weights)).to_dict()}
         if dev is None or last is not dev:
-            scores = score(last, weights)
+            scores = scorer.score(last.nbest, weights)
     if save_weights is not None:
         weights.write(save_weights)
     if full is not None:
@@ -458,9 +387,9 @@ def rescore(
         compared=compared,
         changes=changed,
         asked_mbr=mbr,
-        seconds=seconds,
-        num_scored=num_scored,
-        num_cached=None if opened is None else opened.num_found,
+        seconds={"load": load_seconds, "score": scorer.seconds, "tune": tuner.seconds},
+        num_scored=scorer.num_scored,
+        num_cached=scorer.num_cached,
     )
     if as_json:
         print_json(outcome.to_dict())

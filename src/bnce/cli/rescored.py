@@ -90,6 +90,36 @@ def which_lists(nbest: str | None, tuned_on: Sequence[str], test: str | None, re
     return Chosen((nbest,), None, tuple(tuned_on)) if tuned_on else Chosen((), nbest, tuple(refs))
 
 
+def check_together(
+    *,
+    carry: bool,
+    in_order: Mapping[str, object],
+    apart: Mapping[str, object],
+    num_tuned: int,
+    folds: int | None,
+    mbr: bool,
+    mbr_scale: float | None,
+) -> None:
+    """Refuse options that need others, or do not go with them: some only with --carry, some only without it."""
+    given = next((option for option, value in in_order.items() if value is not None), None)
+    if not carry and given is not None:
+        raise UserError(f"{given} works only with --carry: give --carry, too.")
+    given = next((option for option, value in apart.items() if value is not None), None)
+    if carry and given is not None:
+        raise UserError(
+            f"{given} cannot be used with --carry, which scores each utterance in the context of earlier ones: leave "
+            "one of them out."
+        )
+    if carry and num_tuned > 1:
+        raise UserError("--carry works with one --tune list, because lists do not know each other's order.")
+    if folds is not None and not num_tuned:
+        raise UserError("--folds works only with --tune: give --tune, too.")
+    if mbr_scale is not None and not mbr:
+        raise UserError("--mbr-scale works only with --mbr: give --mbr, too.")
+    if mbr_scale is not None and not mbr_scale > 0:
+        raise UserError(f"--mbr-scale is {mbr_scale:g}: give a number above 0.")
+
+
 def read_lists(
     chosen: Chosen,
     form: str,

@@ -17,7 +17,7 @@ Legend: U utterances, N hypotheses of all of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -46,15 +46,24 @@ def tune(scores: Scores, num_errors_N: NDArray[np.int64], start: Weights, fixed:
     return trials.plainest(min(start, best, key=trials.num_errors))
 
 
-def tune_mbr(scores: Scores, num_errors_N: NDArray[np.int64], weights: Weights) -> Weights:
-    """Find the scale for choosing by expected errors; 0, the highest total, where none gains more than chance."""
-    highest_U = num_errors_N[scores.best(replace(weights, mbr_scale=0.0))]
-    errors_SU = [num_errors_N[scores.best(replace(weights, mbr_scale=scale))] for scale in MBR_SCALES]
+def tune_mbr(
+    scores: Scores,
+    num_errors_N: NDArray[np.int64],
+    weights: Weights,
+    scales: Sequence[float] = MBR_SCALES,
+    against: Weights | None = None,
+) -> Weights:
+    """Find the scale for choosing by expected errors; 0 where none gains more than chance `against` other weights.
+
+    By default these are the same weights with their highest total.
+    """
+    highest_U = num_errors_N[scores.best(against or replace(weights, mbr_scale=0.0))]
+    errors_SU = [num_errors_N[scores.best(replace(weights, mbr_scale=scale))] for scale in scales]
     totals = [int(errors_U.sum()) for errors_U in errors_SU]
     place = _middle(totals)
     fewer_U = highest_U - errors_SU[place]
     gains = float(fewer_U.sum()) > math.sqrt(float(np.square(fewer_U).sum()))
-    return replace(weights, mbr_scale=MBR_SCALES[place] if gains else 0.0)
+    return replace(weights, mbr_scale=scales[place] if gains else 0.0)
 
 
 def free_weights(scores: Scores, start: Weights, fixed: Collection[str] = ()) -> list[str]:

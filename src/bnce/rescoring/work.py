@@ -1,0 +1,121 @@
+"""The work of rescoring: lists are scored, apart or in context, and weights are found; both are counted and timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnce.rescoring.cache import ScoreCache
+from bnce.rescoring.comparison import compare
+from bnce.rescoring.cross_validation import cross_validate
+from bnce.rescoring.in_order import score_in_order, tune_in_order
+from bnce.rescoring.nbest import NBest
+from bnce.rescoring.rescore import Judge, Scores, score_nbest
+from bnce.rescoring.tuning import MBR_SCALES, free_weights, tune, tune_mbr
+from bnce.scoring.model import Model
+from bnce.scoring.weights import FIRST_BEST, OTHER, Weights
+
+
+@dataclass
+class Scorer:
+    """Scores lists with one model. With a rule of `in_order.CARRY_FROM`, earlier utterances are the context."""
+
+    model: Model
+    normalised: bool = False
+    carry_from: str | None = None
+    documents: str | None = None
+    cache: ScoreCache | None = None
+    begin: Callable[[int], object] | None = None  # told how many hypotheses are scored now, maybe once more
+    advance: Callable[[int], object] | None = None
+    num_scored: int = field(default=0, init=False)
+    seconds: float = field(default=0.0, init=False)
+
+    @property
+    def by_weights(self) -> bool:
+        """Whether the scores depend on the weights, which choose the context."""
+        return self.carry_from == "best"
+
+    def score(self, nbest: NBest, by: Weights | None) -> Scores:
+        """Score all hypotheses; in context, after the best ones by these weights, or the first ones."""
+        begun = time.perf_counter()
+        num_known = self.num_cached or 0
+        if self.begin is not None:
+            self.begin(nbest.num_hypotheses)
+        if self.carry_from is None:
+            scores = score_nbest(self.model, nbest, self.advance, normalised=self.normalised, cache=self.cache)
+        else:
+            by = by if self.by_weights else None
+            scores = score_in_order(self.model, nbest, by, self.documents, self.advance, normalised=self.normalised)
+        self.num_scored += nbest.num_hypotheses - ((self.num_cached or 0) - num_known)
+        self.seconds += time.perf_counter() - begun
+        return scores
+
+    @property
+    def num_cached(self) -> int | None:
+        """How many hypotheses were found in the cache; None where there is none."""
+        return None if self.cache is None else self.cache.num_found
+
+
+@dataclass
+class Tuner:
+    """Finds weights, and for choosing by expected errors the scale, unless it is given."""
+
+    start: Weights
+    fixed: Collection[str] = ()
+    mbr: bool = False
+    mbr_scale: float | None = None
+    seconds: float = field(default=0.0, init=False)
+
+    def find(self, scores: Scores, num_errors_N: NDArray[np.int64]) -> Weights:
+        """Find weights with few errors, and then the scale."""
+        begun = time.perf_counter()
+        weights = tune(scores, num_errors_N, replace(self.start, mbr_scale=0.0), self.fixed)
+        if self.mbr:
+            weights = self._find_scale(scores, num_errors_N, weights)
+        self.seconds += time.perf_counter() - begun
+        return weights
+
+    def _find_scale(self, scores: Scores, num_errors_N: NDArray[np.int64], weights: Weights) -> Weights:
+        if weights != FIRST_BEST:
+            given = self.mbr_scale
+            return tune_mbr(scores, num_errors_N, weights) if given is None else replace(weights, mbr_scale=given)
+        # Where no weights beat the first hypotheses, the recogniser's own opinion may still say which are near others.
+        alone = Weights(self.start.am_weight, 0.0, 0.0, rank_weight=self.start.rank_weight)
+        scales = MBR_SCALES if self.mbr_scale is None else (self.mbr_scale,)
+        found = tune_mbr(scores, num_errors_N, alone, scales, against=FIRST_BEST)
+        return found if found.mbr_scale else FIRST_BEST
+
+    def work(self, scorer: Scorer, nbest: NBest, judge: Judge) -> tuple[Scores, Weights]:
+        """Score lists and find their weights; where scores depend on weights, in rounds."""
+        if not scorer.by_weights:
+            scores = scorer.score(nbest, self.start)
+            return scores, self.find(scores, judge.num_errors_N)
+        return tune_in_order(
+            lambda by: scorer.score(nbest, by),
+            lambda found: self.find(found, judge.num_errors_N),
+            lambda found, by: judge.judge(found.best(by)).total > judge.first().total,
+        )
+
+    def describe(self, scores: Scores, weights: Weights) -> dict[str, Any]:
+        """Say what was tuned, as JSON has it."""
+        return {
+            "num_utterances": len(scores.nbest.utterances),
+            "weights": [name.removeprefix(OTHER) for name in free_weights(scores, self.start, self.fixed)],
+            "kept_first_best": weights == FIRST_BEST,
+        }
+
+    def validate(self, scores: Scores, judge: Judge, num_folds: int) -> dict[str, Any]:
+        """Cross-validate, and give what was found as JSON has it."""
+        chosen_U, weights = cross_validate(scores, judge.num_errors_N, num_folds, self.find)
+        found = compare(judge, chosen_U).to_dict()
+        return {
+            "num_folds": num_folds,
+            "weights": [one.to_dict() for one in weights],
+            "after": found["after"],
+            "difference": found["difference"],
+        }
