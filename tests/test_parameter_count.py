@@ -35,8 +35,9 @@ def test_obwb_models_have_the_paper_s_size(model: str) -> None:
 def test_the_count_is_what_a_model_really_has(model: str, learn_log_z: bool, num_layers: int) -> None:
     num_layers = num_layers if "num_layers" in BODIES.find(model).sizes else 0
     config = ModelConfig(model, 5, hidden_size=7, bottleneck_size=4, order=4, num_layers=num_layers)
-    built = LanguageModel(config, LossConfig(learn_log_z=learn_log_z), unigram(np.ones(23)))
-    counts = count_parameters(config, 23, learn_log_z=learn_log_z)
+    loss = LossConfig(learn_log_z=learn_log_z)
+    built = LanguageModel(config, loss, unigram(np.ones(23)))
+    counts = count_parameters(config, 23, loss)
     assert sum(counts.values()) == built.num_parameters
     assert counts["embedding"] == built.embedding.numel()
     assert counts["body"] == sum(parameter.numel() for parameter in built.body.parameters())

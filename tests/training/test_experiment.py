@@ -329,7 +329,7 @@ def test_what_a_killed_process_left_of_a_finished_row_is_removed(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as killed:
-        killed.setattr("bnce.training.experiment._tidy_up", lambda *_: None)
+        killed.setattr("bnce.training.experiment.tidy_up", lambda *_: None)
         assert Experiment(corpus, tmp_path).run().finished
     assert all(state_files(tmp_path / row.name) for row in ROWS)
     assert Experiment(corpus, tmp_path).run(keep_models=False).finished
