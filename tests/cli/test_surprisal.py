@@ -52,6 +52,14 @@ def test_what_is_said_of_it(bnce: Command, trained: Path, table: Path, tmp_path:
     assert [row["word"] for row in read(out)] == ["Ba", "be.", "xyzzy", "bi", "bo"]
 
 
+def test_rows_without_a_blank_before_them(bnce: Command, trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "cut.csv").write_text("word,joined\nb,\nA,yes\n.,1\nbe,no\n", encoding="utf-8")
+    out = tmp_path / "out.csv"
+    bnce("surprisal", trained, tmp_path / "cut.csv", "--glued", "joined", "--out", out)
+    rows = [line.split(",") for line in out.read_text(encoding="utf-8").splitlines()]
+    assert [row[-1] for row in rows] == ["num_tokens", "1", "0", "1", "1"]
+
+
 def test_plain_text_becomes_a_table(bnce: Command, trained: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("Ba be.\n\nbi\n", encoding="utf-8")
     record = bnce("surprisal", trained, tmp_path / "text.txt", "--out", tmp_path / "out.tsv", "--json").json

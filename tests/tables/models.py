@@ -9,6 +9,7 @@ from small_corpus import VOCAB_SIZE, random_ids, small_model
 
 from bnce.corpus.piece_learning import learn_pieces
 from bnce.corpus.vocabulary import SPECIALS, Vocabulary
+from bnce.kinds import bodies
 from bnce.ngrams.arpa import write_arpa
 from bnce.ngrams.kneser_ney import estimate
 from bnce.scoring.mixture import MixtureModel
@@ -22,7 +23,7 @@ from bnce.text.normalise import Normaliser
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 WORDS = [*SPECIALS, ".", ",", "'", "england", "?", *LETTERS[: VOCAB_SIZE - 7]]
 ENGLISH = Normaliser()
-BODIES = ["ffnn", "rnn", "lstm", "relu-lstm", "transformer"]
+BODIES = bodies.BODIES.names
 KINDS = [*BODIES, "pieces", "n-gram", "mixture"]
 
 

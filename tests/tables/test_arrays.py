@@ -98,6 +98,21 @@ def test_arrow() -> None:
     check({name: bnce.surprisal(MODEL, pa.array(WORDS), text=STORIES)[name].to_numpy() for name in EXPECTED})
 
 
+def test_words_that_are_glued() -> None:
+    words, glued = ["a", "Eng", "land"], [False, False, True]
+    expected = bnce.surprisal(MODEL, ["a", "England"])["surprisal_bits"].tolist()
+    table = pa.table({"word": words, "glued": glued})
+    frame = Frame({"word": words, "glued": glued}, INDEX[:3])
+    for found in (
+        bnce.surprisal(MODEL, words, glued=glued)["surprisal_bits"],
+        bnce.surprisal(MODEL, table, glued="glued")["surprisal_bits"].to_numpy(),
+        bnce.surprisal(MODEL, frame, glued="glued").values["surprisal_bits"],
+    ):
+        assert found.tolist() == pytest.approx([*expected, math.nan], nan_ok=True)
+    with pytest.raises(bnce.UserError, match="row 1 has 'maybe' where it says whether"):
+        bnce.surprisal(MODEL, ["a"], glued=["maybe"])
+
+
 def test_options_are_those_of_the_command() -> None:
     options = {"context": "sentence", "spell": True, "entropy": True, "ends": True, "prefix": "x_"}
     found = bnce.surprisal(MODEL, ["a", "zebra", "b"], sentence=[1, 1, 2], base="e", **options)  # type: ignore[arg-type]

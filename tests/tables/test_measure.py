@@ -149,3 +149,22 @@ def test_the_entropy_before_a_row(tmp_path: Path) -> None:
     expected = -float(np.exp(log_prob_V) @ log_prob_V)
     assert found["entropy_nats"][1] == pytest.approx(expected, abs=1e-5)
     assert np.isnan(found["entropy_nats"]).tolist() == [False, False, True, False]
+
+
+def test_rows_without_a_blank_between_them() -> None:
+    model = make_run()
+    glued = [Row("a"), Row("Eng"), Row("land", is_glued=True), Row(",", is_glued=True), Row("b", is_glued=True)]
+    found = measured(model, glued)
+    whole = measured(model, [Row("a"), Row("England"), Row(","), Row("b")])
+    kept = [0, 1, 3, 4]
+    assert [found["surprisal_bits"][place] for place in kept] == pytest.approx(whole["surprisal_bits"])
+    assert math.isnan(found["surprisal_bits"][2])
+    assert found["num_tokens"] == [1, 1, 0, 1, 1]
+
+
+def test_rows_are_measured_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure_module, "BLOCK_ROWS", 4)
+    endless = (Row("a.") for _ in iter(int, 1))
+    model, measuring = make_run(), Measuring()
+    blocks = Measurer(model, measuring, open_reader(model, measuring)).measure(endless)
+    assert len(next(blocks)[0]) == len(next(blocks)[0]) == 4

@@ -51,6 +51,14 @@ def surprisal(
             show_default="where they end in the training text",
         ),
     ] = None,
+    glued: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Column that is true where no blank stands before a word, as in do + n't.",
+            show_default="blanks between all words",
+        ),
+    ] = None,
     context: Annotated[
         str,
         typer.Option(
@@ -138,7 +146,7 @@ def surprisal(
     from bnce.tables.surprisal import Columns, add_surprisal
 
     measuring = Measuring(context, not unnormalised, spell, base, entropy, ends, prefix)
-    columns = Columns(word, tuple(text or ()), sentence)
+    columns = Columns(word, tuple(text or ()), sentence, glued)
     use_threads(threads)
     model = load(run, device)
     with shown_progress(f"measuring {table}") as progress:

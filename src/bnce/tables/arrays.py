@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,11 +12,19 @@ from bnce.errors import UserError
 from bnce.scoring.loading import load
 from bnce.scoring.model import Model
 from bnce.tables.columnar import arrow_columns, rows_of
+from bnce.tables.delimited import truth
 from bnce.tables.measure import Block, Measurer, Measuring, Row
 from bnce.tables.readers import open_reader
 from bnce.tables.surprisal import Columns, check_columns
 
-Names = str | Sequence[str]
+
+class Named(NamedTuple):
+    """Which columns are what: names of columns of a table, or values, one per word."""
+
+    word: str
+    text: Any
+    sentence: Any
+    glued: Any
 
 
 def surprisal(
@@ -26,6 +34,7 @@ def surprisal(
     word: str = "word",
     text: Any = None,
     sentence: Any = None,
+    glued: Any = None,
     context: str = "text",
     unnormalised: bool = False,
     spell: bool = False,
@@ -37,14 +46,14 @@ def surprisal(
     """Measure words in reading order, each as it is shown, its marks included; the result has the kind of `words`.
 
     A list or NumPy array gives a dict of NumPy arrays, in which NaN is an empty cell. A pandas Series or DataFrame
-    gives a DataFrame with the same index, an Arrow array or table a table. Of a table `word`, `text` and `sentence`
-    name columns (`text` one or several); else `text` and `sentence` are values, one per word.
+    gives a DataFrame with the same index, an Arrow array or table a table. Of a table `word`, `text`, `sentence`
+    and `glued` name columns (`text` one or several); else the last three are values, one per word.
     """
     if not isinstance(model, Model):
         model = load(model)
     measuring = Measuring(context, not unnormalised, spell, str(base), entropy, ends, prefix)
     given = _Given.of(words)
-    rows, split = given.rows(word, text, sentence, measuring), sentence is None
+    rows, split = given.rows(Named(word, text, sentence, glued), measuring), sentence is None
     blocks = list(Measurer(model, measuring, open_reader(model, measuring), split).measure(rows))
     empty: Block = [np.zeros(0, dtype=kind) for kind in measuring.columns.values()]
     return given.with_columns(
@@ -73,14 +82,17 @@ class _Given:
             return _ArrowArray(words)
         return _Given(words)
 
-    def rows(self, word: str, text: Any, sentence: Any, measuring: Measuring) -> Iterator[Row]:
-        """Give the rows; `text` and `sentence` have one value for each."""
+    def rows(self, named: Named, measuring: Measuring) -> Iterator[Row]:
+        """Give the rows; all but the words are values, one for each."""
         words = _values(self.words)
-        texts, sentences = (
-            _one_each(values, len(words), name) for values, name in ((text, "text"), (sentence, "sentence"))
-        )
-        for number, (shown, of_text, of_sentence) in enumerate(zip(words, texts, sentences, strict=True), start=1):
-            yield Row(_word(shown, number), of_text, of_sentence)
+        num_words = len(words)
+        texts = _one_each(named.text, num_words, "text")
+        sentences = _one_each(named.sentence, num_words, "sentence")
+        glued = _one_each(named.glued, num_words, "glued")
+        for number, (shown, of_text, of_sentence, is_glued) in enumerate(
+            zip(words, texts, sentences, glued, strict=True), start=1
+        ):
+            yield Row(_word(shown, number), of_text, of_sentence, truth(is_glued, number, "The table"))
 
     def with_columns(self, names: Sequence[str], block: Block) -> Any:
         """Give the columns by name."""
@@ -108,13 +120,13 @@ class _ArrowArray(_Given):
 class _Frame(_Given):
     """A table of pandas."""
 
-    def rows(self, word: str, text: Any, sentence: Any, measuring: Measuring) -> Iterator[Row]:
-        """Give the rows; `text` and `sentence` are names of columns."""
-        columns = _columns(word, text, sentence)
+    def rows(self, named: Named, measuring: Measuring) -> Iterator[Row]:
+        """Give the rows, by the names of columns."""
+        columns = _columns(named)
         check_columns(list(self.words.columns), columns, measuring, "The table")
         texts = list(zip(*(_values(self.words[name]) for name in columns.text), strict=True)) or None
-        sentences = None if sentence is None else _values(self.words[sentence])
-        return _Given(self.words[word]).rows(word, texts, sentences, measuring)
+        others = [None if name is None else _values(self.words[name]) for name in (columns.sentence, columns.glued)]
+        return _Given(self.words[columns.word]).rows(Named(columns.word, texts, *others), measuring)
 
     def with_columns(self, names: Sequence[str], block: Block) -> Any:
         """Give the table with the columns added."""
@@ -124,11 +136,11 @@ class _Frame(_Given):
 class _ArrowTable(_Given):
     """A table of Arrow."""
 
-    def rows(self, word: str, text: Any, sentence: Any, measuring: Measuring) -> Iterator[Row]:
-        """Give the rows; `text` and `sentence` are names of columns."""
-        columns = _columns(word, text, sentence)
+    def rows(self, named: Named, measuring: Measuring) -> Iterator[Row]:
+        """Give the rows, by the names of columns."""
+        columns = _columns(named)
         check_columns(self.words.schema.names, columns, measuring, "The table")
-        return rows_of(self.words, "The table", columns.word, columns.text, columns.sentence)
+        return rows_of(self.words, "The table", columns.word, columns.text, columns.sentence, columns.glued)
 
     def with_columns(self, names: Sequence[str], block: Block) -> Any:
         """Give the table with the columns added."""
@@ -138,12 +150,13 @@ class _ArrowTable(_Given):
         return table
 
 
-def _columns(word: str, text: Names | None, sentence: str | None) -> Columns:
-    texts = [text] if isinstance(text, str) else list(text or [])
-    for name in (word, *texts, *([] if sentence is None else [sentence])):
+def _columns(named: Named) -> Columns:
+    texts = [named.text] if isinstance(named.text, str) else list(named.text or [])
+    columns = Columns(named.word, texts, named.sentence, named.glued)
+    for name in columns.names:
         if not isinstance(name, str):
             raise UserError(f"A column is {name!r:.60}: give the name of a column of the table.")
-    return Columns(word, texts, sentence)
+    return columns
 
 
 def _values(values: Any) -> list[Any]:

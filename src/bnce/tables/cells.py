@@ -2,12 +2,15 @@
 
 Cells stand in the text with a blank between them, and no word of a model spans a blank. So a cell that is cut by itself
 has the words that it has in the text, whatever a table calls a word: "England," is a word and a mark, "New York" two.
+Cells without a blank between them ("do" and "n't") are cut as one, and each word goes to the cell in which it begins.
 """
 
 from __future__ import annotations
 
+import bisect
 import functools
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -39,6 +42,24 @@ def cell_cutter(normaliser: Normaliser, split: bool) -> Callable[[str], Cell]:
 
     kept = functools.lru_cache(_KEPT_CELLS)(cut)
     return lambda cell: kept(cell) if len(cell) <= _KEPT_LETTERS else cut(cell)
+
+
+def places_in(normaliser: Normaliser, cells: Sequence[str]) -> list[int]:
+    """Tell for every word of some cells that are written as one in which of them it begins, by counting letters."""
+    # Numbers as they are written, and `</s>` too: the words of a model may be shorter or longer.
+    whole = "".join(cells)
+    if normaliser.tokens == "whitespace":
+        widths = [len(word) for word in _fold(normaliser, whole).split()]
+    else:
+        keeping = replace(normaliser, sentences="lines", numbers="keep")
+        widths = [len(word) for words in keeping(whole) for word in words]
+    begins = itertools.accumulate([0, *widths[:-1]]) if widths else ()
+    ends = list(itertools.accumulate(len("".join(_fold(normaliser, cell).split())) for cell in cells))
+    return [bisect.bisect_right(ends, begin) for begin in begins]
+
+
+def _fold(normaliser: Normaliser, text: str) -> str:
+    return text.lower() if normaliser.lowercase else text
 
 
 def is_word(token: str) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 
 from bnce.errors import UserError
 from bnce.files import atomic_file
-from bnce.tables.delimited import find_column
+from bnce.tables.delimited import find_column, truth
 from bnce.tables.measure import Block, Row
 from bnce.text.sources import check_source, named
 
@@ -64,14 +64,19 @@ class ColumnarFile:
             raise UserError(f"{self.name} is damaged or not {kind} file ({reason}): write it again.") from error
 
 
-def rows_of(table: Any, name: str, word: str, text: Sequence[str], sentence: str | None) -> Iterator[Row]:
+def rows_of(
+    table: Any, name: str, word: str, text: Sequence[str], sentence: str | None, glued: str | None = None
+) -> Iterator[Row]:
     """Give the rows of an Arrow table or batch; an empty word is one of no letters."""
     names = table.schema.names
     words = _words(table.column(find_column(names, word, name)), word, name)
     texts = [_keys(table.column(find_column(names, one, name)), one, name) for one in text]
     keys = None if sentence is None else _keys(table.column(find_column(names, sentence, name)), sentence, name)
+    truths = None if glued is None else table.column(find_column(names, glued, name)).to_pylist()
     for place, one in enumerate(words):
-        yield Row(one or "", tuple([column[place] for column in texts]), None if keys is None else keys[place])
+        key, texts_of_one = None if keys is None else keys[place], tuple([column[place] for column in texts])
+        is_glued = truths is not None and truth(truths[place], place + 1, name)
+        yield Row(one or "", texts_of_one, key, is_glued)
 
 
 def arrow_columns(block: Block) -> list[Any]:

@@ -22,6 +22,7 @@ from bnce.text.sources import MAX_LINE_BYTES, check_source, file_ending, named, 
 from bnce.text.unpack import PACKED
 
 SEPARATORS = {"tsv": "\t", "csv": ","}
+_TRUTHS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False, "none": False}
 QUOTES = ("auto", "csv", "none")
 _PACKERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 _QUOTED = re.compile(r'"([^"]*+(?:""[^"]*+)*+)"')
@@ -136,6 +137,17 @@ class DelimitedFile:
             if end >= len(raw):
                 return fields
             place = end + 1
+
+
+def truth(value: object, number: int, table: str) -> bool:
+    """Read a cell that says yes or no; an empty one says no."""
+    found = _TRUTHS.get(str(value).lower())
+    if found is None:
+        raise UserError(
+            f"{table}, row {number} has {value!r:.40} where it says whether the word is glued to the one before: give "
+            "true or false."
+        )
+    return found
 
 
 def find_column(names: list[str], name: str, table: str) -> int:

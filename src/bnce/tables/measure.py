@@ -9,6 +9,7 @@ Legend: R rows of a block, S its sentences, N their words. NaN is an empty cell.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from bnce.scoring.entropy import EntropyReader
 from bnce.scoring.model import Model, Reader
 from bnce.scoring.piece_model import PieceModel
 from bnce.scoring.scored import Floats, WordScores
-from bnce.tables.cells import cell_cutter, is_word
+from bnce.tables.cells import cell_cutter, is_word, places_in
 
 BLOCK_ROWS = 2**13
 MAX_SENTENCE_WORDS = 2**18
@@ -75,6 +76,7 @@ class Row(NamedTuple):
     word: str
     text: Hashable = None
     sentence: Hashable = None
+    is_glued: bool = False  # to the row before, without a blank
 
 
 @dataclass
@@ -125,7 +127,8 @@ class Measurer:
                 segments[-1].rows.append(open_rows)
                 open_words, open_rows = [], []
 
-        for number, row in enumerate(rows):
+        for number, group in _numbered(rows):
+            row = group[0]
             if before is None or row.text != before.text:
                 close()
                 if row.text in seen:
@@ -141,14 +144,16 @@ class Measurer:
                     [_Segment(begins_text=not segments[-1].sentences and segments[-1].begins_text)],
                     number,
                 )
-            seen[row.text] = number + 1
-            before = row
-            cell = self._cut(_whole(row.word, number + 1))
+            seen[row.text] = number + len(group)
+            before = group[-1]
+            cells = [_whole(one.word, number + place) for place, one in enumerate(group, start=1)]
+            cell = self._cut("".join(cells))
+            places = iter(places_in(self.model.normaliser, cells)) if len(cells) > 1 else itertools.repeat(0)
             for place, words in enumerate(cell.sentences):
                 if place:
                     close()
                 open_words += words
-                open_rows += [number - begin] * len(words)
+                open_rows += [number - begin + next(places) for _ in words]
             if cell.ends:
                 close()
             if max(len(open_words), number - begin - BLOCK_ROWS) > MAX_SENTENCE_WORDS:
@@ -251,6 +256,19 @@ class _About(NamedTuple):
             math.nan if log10_frequency is None else log10_frequency,
             len(model.vocabulary.encode([word])) if isinstance(model, PieceModel) else 1,
         )
+
+
+def _numbered(rows: Iterable[Row]) -> Iterator[tuple[int, list[Row]]]:
+    """Put rows that are glued together, and number the first of each group from 0."""
+    group: list[Row] = []
+    begin = 0
+    for number, row in enumerate(rows):
+        if group and not (row.is_glued and row[1:3] == group[-1][1:3] and len(group) < MAX_SENTENCE_WORDS):
+            yield begin, group
+            group, begin = [], number
+        group.append(row)
+    if group:
+        yield begin, group
 
 
 def _sum_up(value_N: Floats, row_N: NDArray[np.int64], num_rows: int) -> Floats:

@@ -15,7 +15,7 @@ from bnce.errors import UserError, argument, unknown_name
 from bnce.scoring.batches import Check
 from bnce.scoring.model import Model
 from bnce.tables.columnar import BATCH_ROWS, ColumnarFile, in_batches, rows_of, write_columnar
-from bnce.tables.delimited import SEPARATORS, DelimitedFile, Record, find_column, write_delimited
+from bnce.tables.delimited import SEPARATORS, DelimitedFile, Record, find_column, truth, write_delimited
 from bnce.tables.measure import Block, Measurer, Measuring, Row, Totals
 from bnce.tables.plain_text import COLUMNS, ShownWord, as_record, read_words
 from bnce.tables.readers import open_reader
@@ -41,11 +41,12 @@ class Columns:
     word: str = "word"
     text: Sequence[str] = ()
     sentence: str | None = None
+    glued: str | None = None
 
     @property
     def names(self) -> list[str]:
         """The names of all of them."""
-        return [self.word, *self.text, *([] if self.sentence is None else [self.sentence])]
+        return [self.word, *self.text, *(name for name in (self.sentence, self.glued) if name is not None)]
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,8 @@ def add_surprisal(
     files.check_place(out)
     if form == TEXT and columns != Columns():
         raise UserError(
-            f"'{table}' is plain text, which has no columns: leave out {argument('word')}, {argument('text')} and "
-            f"{argument('sentence')}; a blank line separates texts."
+            f"'{table}' is plain text, which has no columns: leave out {argument('word')}, {argument('text')}, "
+            f"{argument('sentence')} and {argument('glued')}; a blank line separates texts."
         )
     measurer = Measurer(model, measuring, open_reader(model, measuring), split=columns.sentence is None)
 
@@ -140,6 +141,7 @@ def _add_to_delimited(
     word = table.place(columns.word)
     texts = [table.place(name) for name in columns.text]
     sentence = None if columns.sentence is None else table.place(columns.sentence)
+    glued = None if columns.glued is None else table.place(columns.glued)
     waiting: deque[Record] = deque()
 
     def rows() -> Iterator[Row]:
@@ -151,7 +153,8 @@ def _add_to_delimited(
             number += 1
             fields = record.fields
             key = None if sentence is None else fields[sentence]
-            yield Row(table.word(record, word, number), tuple([fields[place] for place in texts]), key)
+            is_glued = glued is not None and truth(fields[glued], number, table.name)
+            yield Row(table.word(record, word, number), tuple([fields[place] for place in texts]), key, is_glued)
 
     header = [Record("\ufeff" if table.has_mark else "", "", None), table.header]
     write_delimited(out, table.separator, header, waiting, list(measuring.columns), measured(rows()))
@@ -164,7 +167,7 @@ def _add_to_columnar(table: ColumnarFile, out: Path, columns: Columns, measuring
     def rows() -> Iterator[Row]:
         for batch in table.batches():
             waiting.append(batch)
-            yield from rows_of(batch, table.name, columns.word, columns.text, columns.sentence)
+            yield from rows_of(batch, table.name, columns.word, columns.text, columns.sentence, columns.glued)
 
     parts = in_batches(waiting, measured(rows()))
     write_columnar(out, table.form, table.schema, measuring.columns, parts, table.compression)
