@@ -13,6 +13,7 @@ import pytest
 from bnce.config import read_config
 from bnce.kinds.alternatives import ALTERNATIVES
 from bnce.kinds.losses import LOSSES
+from bnce.report import alternatives as report
 from bnce.runs.checkpoint import MODEL_FILE
 from bnce.training import alternatives
 
@@ -123,3 +124,14 @@ def test_no_run_starts_after_its_time(
     assert outcome.status == 1
     assert "the same command goes on" in outcome.stderr
     assert not (place / "grid" / "trials").exists()
+
+
+def test_the_constant_is_fitted_to_validation_text(tmp_path: Path) -> None:
+    """PPLn with a constant that is 0.1 below the mean of ln Z(context) on test is too low by that."""
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"step": 1, "ppl_f": 90.0, "log_z_mean": 7.0}\n{"step": 2, "ppl_f": 80.0, "log_z_mean": 8.9}\n'
+    )
+    (tmp_path / "evaluation.json").write_text('{"ppl_f": 100.0, "ppl_n": 90.0, "log_z_mean": 9.0}')
+    assert report._fitted(tmp_path) == pytest.approx(100.0 * math.exp(-0.1))
+    (tmp_path / "evaluation.json").write_text('{"ppl_f": 100.0}')
+    assert report._fitted(tmp_path) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "alternatives"
+MAX_LOG = 100.0  # of a ratio that is shown
 CHOICE_FILE, SCORING_FILE, TRIALS = "choices.json", "scoring.json", "trials"
 BASELINE = next(alternative.name for alternative in ALTERNATIVES if LOSSES.find(alternative.loss).is_baseline)
 
@@ -41,6 +43,7 @@ class Line:
     ppl_f_deviation: float | None
     ppl_n: float | None  # None where dividing by the constant gives no probabilities
     ppl_n_deviation: float | None
+    ppl_n_fitted: float | None  # with the constant that fits validation text, as `bnce calibrate` finds it
     log_z_mean_nats: float | None
     log_z_std_nats: float | None
     words_per_second: float | None
@@ -86,6 +89,7 @@ def _read(out: Path, model: str, alternative: Alternative, choices: Mapping[str,
         ppl_f_deviation=_deviation(ppl_f),
         ppl_n=_mean(ppl_n) if normalises else None,
         ppl_n_deviation=_deviation(ppl_n) if normalises else None,
+        ppl_n_fitted=_mean(map(_fitted, paths)) if normalises else None,
         log_z_mean_nats=_mean(row.log_z_mean_nats for row in rows),
         log_z_std_nats=_mean(row.log_z_std_nats for row in rows),
         words_per_second=_mean(row.words_per_second for row in rows),
@@ -102,6 +106,17 @@ def _read(out: Path, model: str, alternative: Alternative, choices: Mapping[str,
             for key in ("device", "torch", "bnce", "corpus", "vocab_size", "train_tokens", "epochs", "num_tokens")
         },
     )
+
+
+def _fitted(path: Path) -> float | None:
+    """Give PPLn on test where the constant is the mean of ln Z(context) on validation text."""
+    known = [record for record in read_metrics(path).records if record.get("ppl_f") is not None]
+    best = min(known, key=lambda record: record["ppl_f"], default={})
+    test = _read_json(path / "evaluation.json")
+    constant, found, ppl_f = number(best, "log_z_mean"), number(test, "log_z_mean"), number(test, "ppl_f")
+    if constant is None or found is None or ppl_f is None:
+        return None
+    return ppl_f * math.exp(min(constant - found, MAX_LOG))
 
 
 def _is_seed(path: Path, name: str) -> bool:
@@ -150,9 +165,9 @@ def markdown(lines: Sequence[Line]) -> str:
         parts += [
             f"## {BODIES.find(model).shown}",
             "",
-            "| loss | PPLf | PPLn | log Z | training words/s | × softmax | peak memory "
+            "| loss | PPLf | PPLn | PPLn, Z fitted | log Z | training words/s | × softmax | peak memory "
             "| scoring words/s, one CPU thread | scoring words/s, GPU | seeds |",
-            "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+            "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
             *(_cells(line) for line in of_model),
             "",
             "| loss | chosen beside the recipe | validation PPLf of the trials |",
@@ -168,6 +183,7 @@ def _cells(line: Line) -> str:
         line.shown,
         _with_deviation(line.ppl_f, line.ppl_f_deviation),
         "–" if line.ppl_n is None else _with_deviation(line.ppl_n, line.ppl_n_deviation),
+        "–" if line.ppl_n_fitted is None else numbers.perplexity(line.ppl_n_fitted),
         numbers.spread(line.log_z_mean_nats, line.log_z_std_nats),
         numbers.speed(line.words_per_second),
         numbers.ratio(line.speedup_over_softmax),
@@ -198,13 +214,14 @@ def _notes(lines: Sequence[Line]) -> list[str]:
     return [
         *shown,
         "",
-        "PPLf is normalised by the sum over the vocabulary, PPLn by the constant Z. PPLn is left out where a loss "
-        "does not hold Z. ± is the standard deviation over seeds; that of log Z is over test contexts. Every loss "
-        "had the same number of trials on part of the text: both rates as the recipe has them, halved and "
-        "doubled, then two values of a setting of its own, or of the body's rate. Validation text alone decided. "
-        "Scoring is of given words: a loss that holds Z divides by the constant, a structured one reads its own "
-        "parts, the others sum over the vocabulary. The scores of negative sampling are no probabilities: its "
-        "PPLf is that of a softmax over them.",
+        "PPLf is normalised by the sum over the vocabulary, PPLn by the constant Z, in the next column by the "
+        "constant that fits validation text. PPLn is left out where a loss does not hold Z. ± is the standard "
+        "deviation over seeds; that of log Z is over test contexts. Every loss had the same number of trials on "
+        "part of the text: both rates as the recipe has them, halved and doubled, then two values of a setting of "
+        "its own, or of the body's rate. Validation text alone decided. Scoring is of given words: a loss that "
+        "holds Z divides by the constant, a structured one reads its own parts, the others sum over the "
+        "vocabulary. The scores of negative sampling are no probabilities: its PPLf is that of a softmax over "
+        "them.",
     ]
 
 
