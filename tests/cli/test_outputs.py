@@ -13,6 +13,7 @@ FILES = [
     ["rescore", "{run}", "{lists}", "--out", "{link}"],
     ["rescore", "{run}", "{lists}", "--full", "{link}.tsv"],
     ["rescore", "{run}", "{lists}", "--tune", "{refs}", "--save-weights", "{link}"],
+    ["surprisal", "{run}", "{text}", "--out", "{link}.tsv"],
     ["ngram", "{text}", "--vocab", "{run}", "--out", "{link}"],
     ["interpolate", "{run}", "{run}", "--valid", "{text}", "--out", "{link}.toml"],
 ]

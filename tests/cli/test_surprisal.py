@@ -44,7 +44,7 @@ def test_the_sum_is_what_score_prints(bnce: Command, trained: Path, table: Path,
 def test_what_is_said_of_it(bnce: Command, trained: Path, table: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.tsv"
     told = bnce("surprisal", trained, table, "--text", "story", "--out", out).stderr
-    assert "5 rows, 2 texts, 3 sentences; 1 rows with unknown words, 1 rows without a surprisal." in told
+    assert "Rows: 5; texts: 2; sentences: 3; rows with unknown words: 1; rows without a surprisal: 1." in told
     assert "Probabilities are with the softmax; context: the words before in the same text." in told
     told = bnce("surprisal", trained, table, "--context", "sentence", "--unnormalised", "--out", out).stderr
     assert "with the constant Z (unnormalised" in told

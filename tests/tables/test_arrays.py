@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import bnce
 from bnce.tables.measure import Measuring, Row
 
-from .models import make_run
+from .models import make_model, make_run
 from .test_measure import measured
 
 MODEL = make_run()
@@ -96,6 +98,24 @@ def test_arrow() -> None:
     assert column.column_names == list(EXPECTED)
     check({name: column[name].to_numpy() for name in EXPECTED})
     check({name: bnce.surprisal(MODEL, pa.array(WORDS), text=STORIES)[name].to_numpy() for name in EXPECTED})
+
+
+SHOWN = st.text(st.characters(codec="utf-8"), max_size=8) | st.sampled_from(["x" * 10_000, "é" * 5000, "a\0b", "</s>"])
+
+
+@pytest.fixture(scope="module", params=["lstm", "pieces", "n-gram", "mixture"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> bnce.Model:
+    return make_model(request.param, tmp_path_factory.mktemp("models"))
+
+
+@settings(max_examples=30)
+@given(words=st.lists(SHOWN, max_size=8), spell=st.booleans())
+def test_any_words_have_a_row_each(model: bnce.Model, words: list[str], spell: bool) -> None:
+    spell = spell and model.kind == "run"
+    found = bnce.surprisal(model, words, spell=spell, ends=True)
+    assert {len(values) for values in found.values()} == {len(words)}
+    empty = np.isnan(found["surprisal_bits"])
+    assert (empty == ((found["num_tokens"] == 0) | (found["is_unknown"] & (not spell)))).all()
 
 
 def test_words_that_are_glued() -> None:

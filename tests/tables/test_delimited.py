@@ -127,3 +127,8 @@ def test_packed_tables(tmp_path: Path) -> None:
     plain, _ = add(b"word\na\n", tmp_path)
     packed, _ = add(lzma.compress(b"word\na\n"), tmp_path, "table.tsv.xz")
     assert lzma.decompress(packed) == plain
+    (tmp_path / "link.tsv.xz").symlink_to(tmp_path / "elsewhere")
+    add_surprisal(MODEL, str(tmp_path / "table.tsv"), tmp_path / "link.tsv.xz", Columns(), Measuring())
+    assert lzma.decompress((tmp_path / "elsewhere").read_bytes()) == plain
+    with pytest.raises(UserError, match=r"ends in \.zst: tables are written plain, or as \.gz, \.xz, \.bz2"):
+        add_surprisal(MODEL, str(tmp_path / "table.tsv"), tmp_path / "out.tsv.zst", Columns(), Measuring())

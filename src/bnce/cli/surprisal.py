@@ -177,8 +177,8 @@ def _report(model: Model, columns: Columns, measuring: Measuring, result: Result
     """Say what was measured and how, so that numbers can be compared."""
     totals, unit = result.totals, measuring.unit
     lines = [
-        f"{totals.num_rows:,} rows, {totals.num_texts:,} texts, {totals.num_sentences:,} sentences; "
-        f"{totals.num_unknown:,} rows with unknown words, {totals.num_empty:,} rows without a surprisal.",
+        f"Rows: {totals.num_rows:,}; texts: {totals.num_texts:,}; sentences: {totals.num_sentences:,}; "
+        f"rows with unknown words: {totals.num_unknown:,}; rows without a surprisal: {totals.num_empty:,}.",
         f"Sum of all surprisals: {totals.surprisal:.7g} {unit}; of all sentence ends (</s>): {totals.end:.7g} {unit}.",
     ]
     if model.kind == "n-gram":

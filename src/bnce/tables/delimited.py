@@ -169,7 +169,7 @@ def write_delimited(
     blocks: Iterable[Block],
 ) -> None:
     """Write the records that wait, each with its new fields; a blank line has none."""
-    with atomic_file(out) as partial, _open_packed(partial) as sink:
+    with atomic_file(out) as partial, _open_packed(partial, file_ending(str(out))) as sink:
 
         def write(record: Record, added: str) -> None:
             sink.write(f"{record.raw}{added}{record.line_end}".encode())
@@ -185,14 +185,13 @@ def write_delimited(
             write(record, "")
 
 
-def _open_packed(path: Path) -> IO[bytes]:
-    """Open a file to write bytes, packed if its name says so."""
-    ending = file_ending(str(path))
+def _open_packed(path: Path, ending: str) -> IO[bytes]:
+    """Open a file to write bytes, packed if the ending of the output's name says so."""
     if ending in _PACKERS:
         packed: IO[bytes] = _PACKERS[ending](path, "wb")
         return packed
     if ending in PACKED:
-        raise UserError(f"'{path.name}' ends in {ending}: tables are written plain, or as {', '.join(_PACKERS)}.")
+        raise UserError(f"The output's name ends in {ending}: tables are written plain, or as {', '.join(_PACKERS)}.")
     return open(path, "wb")
 
 
