@@ -122,12 +122,14 @@ class Bodies:
         line = {"stage": stage, **about, "valid": None, "test": None, "whole": None}
         try:
             summary = bnce.train(recipe, corpus=corpus, out=directory, loss=loss, settings=asked)
-            valid = bnce.evaluate(directory, split="valid", max_tokens=asked["training.max_valid_tokens"])
+            valid = bnce.evaluate(
+                directory, split="valid", max_tokens=asked["training.max_valid_tokens"], by_sentence=False
+            )
             line["valid"] = figures(valid)
             if stage != "search":
                 line["test"] = figures(summary["test"])
             if whole:
-                line["whole"] = figures(bnce.evaluate(directory, split="test"))
+                line["whole"] = figures(bnce.evaluate(directory, split="test", by_sentence=False))
             seconds = summary["train_seconds"]
             line.update(
                 seconds=seconds,

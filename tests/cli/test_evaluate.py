@@ -29,7 +29,7 @@ def copy(trained: Path, tmp_path: Path) -> Path:
 
 
 def test_the_test_split_by_default(bnce: Command, trained: Path) -> None:
-    record = bnce("evaluate", trained, "--detail", "--json").json
+    record = bnce("evaluate", trained, "--in-context-only", "--detail", "--json").json
     written = json.loads((trained / "evaluation.json").read_text(encoding="utf-8"))
     assert record == {"run": str(trained), **written}
     assert {"ppl_n", "ppl_f", "log_z_mean", "log_z_std", "num_tokens", "num_oov"} <= set(record)

@@ -89,7 +89,7 @@ def test_a_run_leaves_what_its_directory_promises(place: Path, corpus: Corpus) -
     assert (summary["vocab_size"], summary["vocabulary_digest"]) == (30, corpus.vocabulary.digest)
     assert (summary["command"], summary["seed"]) == ("bnce train small", 1)
     assert summary["words_per_second"] == pytest.approx(4000 / summary["train_seconds"])
-    result = evaluate(model, corpus.split("test"), known=run.word_counts, by_sentence=True)
+    result = evaluate(model, corpus.split("test"), known=run.word_counts)
     assert read_json(run.path / "evaluation.json") == {"split": "test", **result.to_dict()}
     assert [record["step"] for record in watcher.records] == [50, 100]
 
