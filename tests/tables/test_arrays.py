@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bnce
-from bnce.tables.measure import Measuring, Row
+from bnce.tables.columns import Measuring, Row
 
 from .models import make_model, make_run
 from .test_measure import measured

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bnce.errors import UserError
 from bnce.tables import columnar, measure
-from bnce.tables.measure import Measuring
+from bnce.tables.columns import Measuring
 from bnce.tables.surprisal import Columns, add_surprisal
 
 from .models import make_run

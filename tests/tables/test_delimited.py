@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bnce.errors import UserError
-from bnce.tables.measure import Measuring
+from bnce.tables.columns import Measuring
 from bnce.tables.surprisal import Columns, Result, add_surprisal
 
 from .models import make_run

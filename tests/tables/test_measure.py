@@ -12,7 +12,8 @@ import pytest
 from bnce.errors import UserError
 from bnce.scoring.model import Model
 from bnce.tables import measure as measure_module
-from bnce.tables.measure import Measurer, Measuring, Row
+from bnce.tables.columns import Measuring, Row
+from bnce.tables.measure import Measurer
 from bnce.tables.readers import open_reader
 
 from .models import KINDS, make_model, make_run

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bnce.errors import UserError
-from bnce.tables.measure import Measuring
+from bnce.tables.columns import Measuring
 from bnce.tables.surprisal import Columns, add_surprisal
 
 from .models import make_run

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bnce.errors import UserError
-from bnce.tables.measure import Measuring
+from bnce.tables.columns import Measuring
 from bnce.tables.readers import CheckedReader, open_reader
 
 from .models import make_model

@@ -16,7 +16,7 @@ from bnce.cli.options import DeviceOption, ModelArgument
 
 if TYPE_CHECKING:
     from bnce.scoring.model import Model
-    from bnce.tables.measure import Measuring
+    from bnce.tables.columns import Measuring
     from bnce.tables.surprisal import Columns, Result
 
 
@@ -142,7 +142,7 @@ def surprisal(
     """
     from bnce.machine.threads import use_threads
     from bnce.scoring.loading import load
-    from bnce.tables.measure import Measuring
+    from bnce.tables.columns import Measuring
     from bnce.tables.surprisal import Columns, add_surprisal
 
     measuring = Measuring(context, not unnormalised, spell, base, entropy, ends, prefix)

@@ -12,8 +12,9 @@ from bnce.errors import UserError
 from bnce.scoring.loading import load
 from bnce.scoring.model import Model
 from bnce.tables.columnar import arrow_columns, rows_of
+from bnce.tables.columns import Block, Measuring, Row
 from bnce.tables.delimited import truth
-from bnce.tables.measure import Block, Measurer, Measuring, Row
+from bnce.tables.measure import Measurer
 from bnce.tables.readers import open_reader
 from bnce.tables.surprisal import Columns, check_columns
 

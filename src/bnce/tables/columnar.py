@@ -12,8 +12,8 @@ import numpy as np
 
 from bnce.errors import UserError
 from bnce.files import atomic_file
+from bnce.tables.columns import Block, Row
 from bnce.tables.delimited import find_column, truth
-from bnce.tables.measure import Block, Row
 from bnce.text.sources import check_source, named
 
 BATCH_ROWS = 2**13

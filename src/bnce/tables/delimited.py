@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 
 from bnce.errors import UserError, argument, unknown_name
 from bnce.files import atomic_file
-from bnce.tables.measure import Block
+from bnce.tables.columns import Block
 from bnce.text.sources import MAX_LINE_BYTES, check_source, file_ending, named, read_chunks
 from bnce.text.unpack import PACKED
 

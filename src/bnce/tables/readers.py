@@ -12,7 +12,7 @@ from bnce.scoring.batches import Check
 from bnce.scoring.model import Model, Reader, Words
 from bnce.scoring.run_model import RunModel
 from bnce.scoring.scored import WordScores
-from bnce.tables.measure import Measuring
+from bnce.tables.columns import Measuring
 
 NUM_CHECKED = 1000
 

@@ -15,8 +15,9 @@ from bnce.errors import UserError, argument, unknown_name
 from bnce.scoring.batches import Check
 from bnce.scoring.model import Model
 from bnce.tables.columnar import BATCH_ROWS, ColumnarFile, in_batches, rows_of, write_columnar
+from bnce.tables.columns import Block, Measuring, Row, Totals
 from bnce.tables.delimited import SEPARATORS, DelimitedFile, Record, find_column, truth, write_delimited
-from bnce.tables.measure import Block, Measurer, Measuring, Row, Totals
+from bnce.tables.measure import Measurer
 from bnce.tables.plain_text import COLUMNS, ShownWord, as_record, read_words
 from bnce.tables.readers import open_reader
 from bnce.text.sources import file_ending
