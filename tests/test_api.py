@@ -56,7 +56,7 @@ def test_the_summary_has_what_the_command_prints(corpus: bnce.Corpus, tmp_path: 
     settings = (tmp_path / "run" / "config.toml").read_text(encoding="utf-8")
     assert 'noise = "uniform"' in settings
     assert "deterministic = true" in settings
-    result = bnce.evaluate(tmp_path / "run", corpus=corpus, device="cpu")
+    result = bnce.evaluate(tmp_path / "run", corpus=corpus, device="cpu", by_sentence=False)
     assert summary["test"] == without_detail({"split": "test", **result.to_dict()})
 
 
