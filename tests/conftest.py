@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import browser
 import pytest
@@ -23,6 +23,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # What a user writes must outlast a loss of power. What a test writes need not, and a test would wait for the disk as
 # long as it works. A file that is not open is still an error, and programs that tests start do wait.
 os.fsync = os.fstat  # type: ignore[assignment]
+MANY_OBJECTS = 100_000  # that a collection of garbage goes through: about 0.05 seconds
 # The same examples in every run, and no clock: the machines that run this are slow and shared.
 settings.register_profile("bnce", deadline=None, derandomize=True)
 settings.load_profile("bnce")
@@ -31,6 +32,15 @@ settings.load_profile("bnce")
 def pytest_collection_finish() -> None:
     """Leave all that was imported out of later collections of garbage, which would take most of a second each."""
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _leave_out_what_was_imported_since() -> Iterator[None]:
+    """Also leave out what a module's tests have imported: later ones are slowed down by all of it."""
+    yield
+    if len(gc.get_objects()) > MANY_OBJECTS:
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_unconfigure() -> None:
