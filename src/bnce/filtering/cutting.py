@@ -1,0 +1,269 @@
+"""Blocks of records become ids, or scores: what worker processes do while the model computes. It needs no PyTorch.
+
+A block is some lines of JSON, or the texts of some rows. A record that cannot be read is told apart from the others,
+with the reason, and does not keep them from being read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnce.corpus.encoding import look_up
+from bnce.corpus.numbering import MARK_IDS, MARKS, number_documents
+from bnce.corpus.vocabulary import UNK
+from bnce.errors import UserError, argument, naming_options
+from bnce.runs.unknown_words import UnknownWords
+from bnce.spelling.model import SpellingModel
+from bnce.text.blocks import gather
+from bnce.text.normalise import UNKNOWN_WORD, Normaliser
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_NUM_ENDS = 2  # of MARKS, those that end a sentence
+
+Ints = NDArray[np.int64]
+# Of N documents: words, sentence ends, unknown words, ln p beside the network's, ids of all, and how many each has.
+Figures = tuple[Ints, Ints, Ints, NDArray[np.float64], NDArray[Any] | None, Ints]
+
+
+class Texts(NamedTuple):
+    """A block to be cut: lines of JSON as bytes, or an Arrow array of texts; `first` is the number of its first."""
+
+    first: int
+    data: Any
+
+
+class Problem(NamedTuple):
+    """Why a record cannot be read; `number` counts lines or rows from 1."""
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class CutBlock:
+    """The documents of a block, N of them."""
+
+    row_N: NDArray[np.int64]  # which of the block's lines or rows each one is
+    num_words_N: NDArray[np.int64]  # without sentence ends
+    num_ends_N: NDArray[np.int64]
+    num_unknown_N: NDArray[np.int64]
+    log_prob_N: NDArray[np.float64]  # what the words have beside the model's own: shares of `<unk>`, or all of it
+    ids: NDArray[Any] | None  # of all documents; None if they are scored already
+    length_N: NDArray[np.int64]
+    names: list[str] | None  # what the field of --id has, as JSON
+    problems: list[Problem]
+
+
+@dataclass(frozen=True)
+class Fields:
+    """Which field of a record has the text, which one names it, and which must not be there."""
+
+    text: str = "text"
+    id: str | None = None
+    added: tuple[str, ...] = ()
+    names_options: bool = False  # whether reasons are for the command line: a worker does not know
+
+
+class Cutter:
+    """Cuts texts into words and gives their ids, as the training text of a run was cut; it can be sent to workers."""
+
+    def __init__(self, run: str, digest: str, normaliser: Normaliser, fields: Fields, spell: bool = False) -> None:
+        self.run, self.digest, self.normaliser, self.fields, self.spell = run, digest, normaliser, fields, spell
+
+    def __call__(self, block: Texts) -> CutBlock:
+        """Read the records of a block and cut their texts."""
+        rows, texts, names, problems = read_records(block, self.fields)
+        figures = self.cut(texts)
+        return CutBlock(np.array(rows, dtype=np.int64), *figures, names, problems)
+
+    def cut(self, texts: Sequence[str]) -> Figures:
+        """Give the fields of `CutBlock` from `num_words_N` to `length_N`."""
+        parts = [self._cut_some(block) for block in gather(([text] for text in texts), "text")]
+        if not parts:
+            empty, no_ids = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
+            return empty, empty, empty, np.zeros(0), no_ids, empty
+        words, ends, unknown, log_probs, ids, lengths = map(np.concatenate, zip(*parts, strict=True))
+        return words, ends, unknown, log_probs, ids, lengths
+
+    def _cut_some(self, block: Any) -> Figures:
+        found = number_documents(block, self.normaliser)
+        words = [word.encode() for word in found.words.to_pylist()[len(MARKS) :]]
+        known = look_up(words, Path(self.run), self.digest)
+        numbers, lengths = found.numbers, found.lengths
+        # Of a word in pieces, the first piece says whether it is known.
+        first_W = np.cumsum(known.ids.lengths) - known.ids.lengths
+        is_unknown_W = known.ids.ids[first_W] == UNK
+        end_N = np.cumsum(lengths)
+        num_ends_N = _sums(numbers < _NUM_ENDS, end_N)
+        log_share_W = self._log_shares(tuple(found.words.to_pylist()), is_unknown_W)
+        has_share_W = ~np.isnan(log_share_W)
+        log_prob_N = _sums(np.where(has_share_W, log_share_W, 0.0)[numbers], end_N)
+        num_unknown_N = _sums((is_unknown_W & ~has_share_W)[numbers], end_N)
+        ids = known.ids.expand(numbers)
+        num_ids_N = _sums(known.ids.lengths[numbers], end_N)
+        return lengths - num_ends_N, num_ends_N, num_unknown_N, log_prob_N, ids, num_ids_N
+
+    def _log_shares(self, words: tuple[str, ...], is_unknown_W: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Give ln of the share of `<unk>` that unknown words have: NaN where there is none."""
+        share_W = np.full(len(words), np.nan)
+        place_U = [place for place in np.flatnonzero(is_unknown_W).tolist() if words[place] not in ("", UNKNOWN_WORD)]
+        unknown = [words[place] for place in place_U]
+        if self.spell and (spelling := _spelling(self.run, self.digest)) is not None:
+            share_W[place_U] = spelling.log_probs(unknown)
+        elif (listed := _unknown_words(self.run, self.digest)) is not None:
+            found = map(listed.log_share, unknown)
+            share_W[place_U] = [np.nan if one is None else one for one in found]
+        return share_W
+
+
+class WordCutter:
+    """Lets a model of any kind score texts where they are cut: n-gram models are quick, and mixtures can do no more."""
+
+    def __init__(self, model: str, fields: Fields, normalised: bool = False) -> None:
+        self.model, self.fields, self.normalised = model, fields, normalised
+
+    def __call__(self, block: Texts) -> CutBlock:
+        """Read the records of a block and score their texts."""
+        rows, texts, names, problems = read_records(block, self.fields)
+        return CutBlock(np.array(rows, dtype=np.int64), *self.cut(texts), names, problems)
+
+    def cut(self, texts: Sequence[str]) -> Figures:
+        """Give the fields of `CutBlock` from `num_words_N` to `length_N`."""
+        model = open_model(self.model)
+        reader = model.reader(normalised=self.normalised, carry=model.kind != "n-gram")
+        figures = []
+        for text in texts:
+            reader.begin_document()
+            sentences = [words for line in text.split("\n") for words in model.normaliser(line)]
+            scores = reader.score(sentences) if sentences else []
+            num_unknown = sum(int(one.oov.sum()) for one in scores)
+            log_prob = float(sum(one.log_probs.sum() for one in scores))
+            figures.append((sum(map(len, sentences)), len(sentences), num_unknown, log_prob))
+        words, ends, unknown = (np.array([one[place] for one in figures], dtype=np.int64) for place in range(3))
+        return words, ends, unknown, np.array([one[3] for one in figures]), None, np.zeros(len(texts), dtype=np.int64)
+
+
+def read_records(block: Texts, fields: Fields) -> tuple[list[int], list[str], list[str] | None, list[Problem]]:
+    """Give the documents of a block: which of its lines or rows they are, their texts, and what names them."""
+    names: list[str] | None = None if fields.id is None else []
+    rows, texts, problems = [], [], []
+    if not isinstance(block.data, bytes):
+        return _read_rows(block)
+    for row, line in enumerate(block.data.split(b"\n")):
+        if block.first == 1 and row == 0:
+            line = line.removeprefix(_BYTE_ORDER_MARK)
+        if not line or line.isspace():
+            continue
+        try:
+            record = json.loads(line.decode())
+            with naming_options() if fields.names_options else contextlib.nullcontext():
+                text = _text(record, fields)
+            if names is not None:
+                names.append(_to_json(record[fields.id]))
+        except (ValueError, RecursionError) as error:
+            problems.append(Problem(block.first + row, _reason(error)))
+            continue
+        rows.append(row)
+        texts.append(whole_text(text))
+    return rows, texts, names, problems
+
+
+def _read_rows(block: Texts) -> tuple[list[int], list[str], list[str] | None, list[Problem]]:
+    """Read the texts of an Arrow column, and what names them where there is a second one."""
+    rows, texts, problems = [], [], []
+    for row, text in enumerate(block.data[0]):
+        try:
+            texts.append(whole_text(text.as_py() or ""))
+        except UnicodeDecodeError as error:  # Arrow does not look
+            problems.append(Problem(block.first + row, _reason(error)))
+            continue
+        rows.append(row)
+    names = [_to_json(block.data[1][row].as_py()) for row in rows] if len(block.data) > 1 else None
+    return rows, texts, names, problems
+
+
+def _text(record: Any, fields: Fields) -> str:
+    if not isinstance(record, dict):
+        raise UserError(f"is {_json_type(record)}, not a JSON object: give one record per line.")
+    for name in (fields.text, fields.id):
+        if name is not None and name not in record:
+            has = ", ".join(f"'{one}'" for one in list(record)[:8]) or "none"
+            raise UserError(
+                f"has no field '{name:.60}': it has {has:.200}; name a field with "
+                f"{argument('field' if name == fields.text else 'id')}."
+            )
+    for name in fields.added:
+        if name in record:
+            raise UserError(f"already has a field '{name}': give other names with {argument('names')}.")
+    text = record[fields.text]
+    if text is None:
+        return ""
+    if not isinstance(text, str):
+        raise UserError(
+            f"has {_json_type(text)} in its field '{fields.text}': it must be a string; name another with "
+            f"{argument('field')}."
+        )
+    return text
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, UnicodeDecodeError):
+        return f"has invalid UTF-8 (byte 0x{error.object[error.start]:02x}): convert the file to UTF-8."
+    if isinstance(error, RecursionError):
+        return "is nested too deeply: give one record per line."
+    return f"is not JSON ({error!s:.100}): give one record per line."
+
+
+def whole_text(text: str) -> str:
+    """Make one document of a text, whatever characters escapes have spelled in it: those alone that can be scored."""
+    if "\0" in text or not text.isascii():
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\0", "\ufffd")
+    return text.replace("\r\n", "\n")
+
+
+def _to_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _json_type(value: object) -> str:
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a truth value", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def _sums(value_M: NDArray[Any], end_N: NDArray[np.int64]) -> NDArray[Any]:
+    """Add up the values of each document; one may be empty."""
+    total_M = np.append(0, np.cumsum(value_M, dtype=np.float64 if value_M.dtype.kind == "f" else np.int64))
+    sums: NDArray[Any] = np.diff(total_M[end_N], prepend=0)
+    return sums
+
+
+assert MARK_IDS[:_NUM_ENDS] == (0, 0)
+
+
+@functools.lru_cache(maxsize=1)
+def _spelling(run: str, digest: str) -> SpellingModel | None:
+    return SpellingModel.of_run(Path(run))
+
+
+@functools.lru_cache(maxsize=1)
+def _unknown_words(run: str, digest: str) -> UnknownWords | None:
+    return UnknownWords.of_run(run)
+
+
+@functools.lru_cache(maxsize=1)
+def open_model(model: str) -> Any:
+    """Open a model once per process, on its CPU."""
+    from bnce.scoring.loading import load  # PyTorch comes with it
+
+    return load(model)

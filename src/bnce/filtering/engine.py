@@ -1,0 +1,239 @@
+"""A model opened for documents: blocks of cut texts in, their perplexities out, in order and in bounded memory."""
+
+from __future__ import annotations
+
+import functools
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnce.errors import UserError, argument
+from bnce.filtering.cutting import CutBlock, Cutter, Fields, WordCutter, open_model
+from bnce.filtering.shards import Block
+from bnce.filtering.streams import Ids, StreamScorer
+from bnce.filtering.writing import Scores, rounded
+from bnce.scoring.exported import is_exported
+from bnce.scoring.loading import load
+from bnce.scoring.model import Model
+from bnce.scoring.run_model import RunModel
+
+MAX_WAITING = 256  # blocks behind one that is not scored yet, because of a very long document in it
+BLOCKS_AHEAD = 8
+CHECKED_DOCUMENTS = 200
+
+Item = TypeVar("Item")
+Emit = Callable[[Block, CutBlock, Scores], None]
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How documents are scored; it can be sent to other machines, which open the model themselves."""
+
+    model: str
+    normalised: bool | None = None  # None: with the constant Z if the model has one
+    spell: bool = False
+    precision: str = "float32"
+    device: str = "auto"
+    fields: Fields = field(default_factory=Fields)
+
+    def described(self) -> dict[str, Any]:
+        """Say what decides a perplexity, beside the model."""
+        return {"mode": self.mode, "spell": self.spell, "precision": self.precision}
+
+    @property
+    def mode(self) -> str:
+        """How probabilities are had, as the command line says it."""
+        return "auto" if self.normalised is None else "normalised" if self.normalised else "unnormalised"
+
+
+class Engine:
+    """Scores documents with one model."""
+
+    def __init__(self, scoring: Scoring) -> None:
+        self.scoring = scoring
+        self.streams: StreamScorer | None = None
+        self.cut: Cutter | WordCutter
+        self.model: Model
+        path = os.path.abspath(scoring.model)
+        if Path(path).is_file():
+            # Whoever cuts texts scores them, too: KenLM is as quick as that.
+            self.model = open_model(path)
+            if scoring.spell:
+                self.model.refuse_spelling()
+            is_normalised = not self.model.self_normalised if scoring.normalised is None else scoring.normalised
+            self.is_normalised = is_normalised
+            self.cut = WordCutter(path, scoring.fields, self.is_normalised)
+            return
+        if is_exported(Path(path)):
+            raise UserError(f"'{scoring.model}' is an exported run: bnce filter needs the run that it was made from.")
+        model = self.model = load(path, scoring.device)
+        assert isinstance(model, RunModel)
+        if scoring.spell:
+            model.refuse_spelling()
+        self.is_normalised = not model.self_normalised if scoring.normalised is None else scoring.normalised
+        self.streams = StreamScorer(model.network, normalised=self.is_normalised, precision=scoring.precision)
+        self.cut = Cutter(path, model.vocabulary.digest, model.normaliser, scoring.fields, scoring.spell)
+
+    @property
+    def probabilities(self) -> str:
+        """How probabilities are had: as `Scoring.mode` says, or as the model is when it says auto."""
+        if self.model.kind == "n-gram":
+            return "n-gram"
+        if isinstance(self.model, RunModel) and self.model.is_exact:
+            return "exact"
+        return "normalised" if self.is_normalised else "unnormalised"
+
+    @property
+    def device(self) -> str:
+        """Where the model is."""
+        return self.model.device
+
+    def score_blocks(self, pairs: Iterator[tuple[Block, CutBlock]], emit: Emit) -> None:
+        """Score the documents of blocks; `emit` gets the blocks in their order, each once all of it is scored."""
+        if self.streams is None:
+            for block, cut in pairs:
+                emit(block, cut, to_scores(cut, cut.log_prob_N))
+            return
+        waiting: deque[_Waiting] = deque()
+        todo: deque[tuple[int, Ids]] = deque()
+        owners: dict[int, tuple[_Waiting, int]] = {}
+        num_taken = 0
+
+        def flush() -> None:
+            while waiting and not waiting[0].num_left:
+                first = waiting.popleft()
+                emit(first.block, first.cut, to_scores(first.cut, first.log_prob_N))
+
+        def take() -> tuple[int, Ids] | None:
+            nonlocal num_taken
+            while not todo:
+                if len(waiting) >= MAX_WAITING:
+                    return None
+                pair = next(pairs, None)
+                if pair is None:
+                    return None
+                one = _Waiting(*pair)
+                waiting.append(one)
+                for place, ids in one.documents():
+                    owners[num_taken] = one, place
+                    todo.append((num_taken, ids))
+                    num_taken += 1
+                flush()
+            return todo.popleft()
+
+        def done(number_N: NDArray[np.int64], sum_N: NDArray[np.float64]) -> None:
+            for number, total in zip(number_N.tolist(), sum_N.tolist(), strict=True):
+                one, place = owners.pop(number)
+                one.log_prob_N[place] += total
+                one.num_left -= 1
+            flush()
+
+        self.streams.score(take, done)
+
+    def score_cut(self, cut: CutBlock) -> Scores:
+        """Score documents that are cut."""
+        found: list[Scores] = []
+        block: Any = None
+        self.score_blocks(iter([(block, cut)]), lambda _block, _cut, scores: found.append(scores))
+        return found[0]
+
+    def check_precision(self, cut: CutBlock) -> dict[str, float] | None:
+        """Compare perplexities with those in float32; None where these are the same."""
+        if self.streams is None or self.scoring.precision == "float32" or not len(cut.row_N):
+            return None
+        plain = Engine.__new__(Engine)
+        plain.__dict__.update(self.__dict__)
+        plain.streams = StreamScorer(self.streams.network, normalised=self.is_normalised)
+        ratio = self.score_cut(cut).perplexity / plain.score_cut(cut).perplexity
+        known = np.abs(ratio[np.isfinite(ratio)] - 1)
+        if not len(known):
+            return None
+        return {"num_documents": len(known), "mean": float(known.mean()), "max": float(known.max())}
+
+
+class _Waiting:
+    """A block whose documents are being scored."""
+
+    def __init__(self, block: Block, cut: CutBlock) -> None:
+        self.block, self.cut = block, cut
+        self.log_prob_N = cut.log_prob_N.copy()
+        self.num_left = int(np.count_nonzero(cut.length_N))
+
+    def documents(self) -> Iterator[tuple[int, Ids]]:
+        """Give the documents that have words."""
+        assert self.cut.ids is not None
+        end_N = np.cumsum(self.cut.length_N)
+        for place, (length, end) in enumerate(zip(self.cut.length_N.tolist(), end_N.tolist(), strict=True)):
+            if length:
+                yield place, self.cut.ids[end - length : end]
+
+
+def to_scores(cut: CutBlock, log_prob_N: NDArray[np.float64]) -> Scores:
+    """Make perplexities of sums: per token, which are words, marks and sentence ends."""
+    num_tokens_N = cut.num_words_N + cut.num_ends_N
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        perplexity_N = np.exp(-log_prob_N / num_tokens_N)
+        unknown_N = cut.num_unknown_N / cut.num_words_N
+    perplexity_N[num_tokens_N == 0] = np.nan
+    return Scores(rounded(perplexity_N), cut.num_words_N, rounded(unknown_N))
+
+
+def ahead(items: Generator[Item], size: int = BLOCKS_AHEAD) -> Generator[Item]:
+    """Let a thread get the next items while the last ones are worked on."""
+    taken: queue.Queue[Any] = queue.Queue(size)
+    is_over = threading.Event()
+
+    def put(item: object) -> bool:
+        while not is_over.is_set():
+            try:
+                taken.put(item, timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def work() -> None:
+        try:
+            with closing(items):
+                for item in items:
+                    if not put((item, None)):
+                        return
+        except BaseException as error:  # for whoever waits for it
+            put((None, error))
+        else:
+            put(None)
+
+    thread = threading.Thread(target=work, name="bnce-reading", daemon=True)
+    thread.start()
+    try:
+        while (found := taken.get()) is not None:
+            item, error = found
+            if error is not None:
+                raise error
+            yield item
+    finally:
+        is_over.set()
+        thread.join()
+
+
+@functools.lru_cache(maxsize=1)
+def open_engine(scoring: Scoring) -> Engine:
+    """Open a model once per process."""
+    return Engine(scoring)
+
+
+def check_scoring(scoring: Scoring) -> None:
+    """Refuse what contradicts itself before a model is loaded."""
+    if scoring.precision != "float32" and Path(scoring.model).is_file():
+        raise UserError(
+            f"'{scoring.model}' is a file, and {argument('precision')} is for runs: leave out {argument('precision')}."
+        )

@@ -1,0 +1,223 @@
+"""One shard, from its file to the files of its parts: a task that gives the same bytes wherever and whenever it runs.
+
+Outputs appear under their names when all of them are whole. A report, written last, says that the shard is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bnce import files
+from bnce.errors import UserError, argument
+from bnce.filtering.choice import Choice, Distribution
+from bnce.filtering.cutting import CutBlock, Problem
+from bnce.filtering.engine import Engine, Scoring, ahead, open_engine
+from bnce.filtering.shards import JSON, Block, Shard, find_damage, read_blocks
+from bnce.filtering.writing import Form, Output, Scores
+from bnce.machine.workers import Workers
+from bnce.text.sources import Advance, named
+
+MAX_TOLD = 100  # problems that a report lists
+REPORTS = ".bnce"
+
+# What has been done since it was last told: bytes of shards, documents, words.
+Tell = Callable[[int, int, int], None]
+Notice = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is done with the records of all shards."""
+
+    out: Path
+    form: Form
+    choice: Choice
+    rest: bool = False  # whether documents that are not kept are written, too
+    skip: bool = False  # whether records that cannot be read are left out
+
+    def paths(self, shard: Shard) -> list[Path | None]:
+        """Say where each part of a shard goes; None for nowhere."""
+        name, parts = self.form.name_of(shard), self.choice.parts
+        if len(parts) == 1:
+            return [self.out / name]
+        if len(parts) == 2:
+            return [self.out / name, self.out / parts[1] / name if self.rest else None]
+        return [self.out / part / name for part in parts]
+
+    def report(self, shard: Shard) -> Path:
+        """Say where the report of a shard is."""
+        return self.out / REPORTS / f"{self.form.name_of(shard)}.json"
+
+
+class Counts:
+    """What is counted of a shard."""
+
+    def __init__(self, choice: Choice) -> None:
+        self.parts = {part: [0, 0] for part in choice.parts}
+        self.names = list(choice.parts)
+        self.num_documents = self.num_words = self.num_tokens = self.num_unknown = self.num_empty = 0
+        self.num_problems = 0
+        self.problems: list[str] = []
+        self.log_prob = 0.0
+        self.distribution = Distribution({})
+
+    def add(self, cut: CutBlock, scores: Scores, part_N: Any) -> None:
+        """Count the documents of a block."""
+        tokens_N = cut.num_words_N + cut.num_ends_N
+        self.num_documents += len(cut.row_N)
+        self.num_words += int(cut.num_words_N.sum())
+        self.num_tokens += int(tokens_N.sum())
+        self.num_unknown += int(cut.num_unknown_N.sum())
+        self.num_empty += int(np.count_nonzero(tokens_N == 0))
+        known = np.isfinite(scores.perplexity)
+        self.log_prob -= float((np.log(scores.perplexity[known]) * tokens_N[known]).sum())
+        self.distribution.add(Distribution.of(scores.perplexity))
+        for number, name in enumerate(self.names):
+            self.parts[name][0] += int(np.count_nonzero(part_N == number))
+            self.parts[name][1] += int(cut.num_words_N[part_N == number].sum())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give what a report has."""
+        record = {name: value for name, value in vars(self).items() if name not in ("names", "distribution")}
+        return record | {"distribution": {str(place): count for place, count in self.distribution.counts.items()}}
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """A shard to be filtered on whatever machine; the model is opened there."""
+
+    shard: Shard
+    scoring: Scoring
+    plan: Plan
+    settings: str
+
+    def __call__(self) -> dict[str, Any]:
+        """Do it, with nobody to help."""
+        with _one_at_a_time, Workers(1) as workers:
+            return filter_shard(self.shard, open_engine(self.scoring), self.plan, self.settings, workers)
+
+
+_one_at_a_time = threading.Lock()  # an engine serves one thread
+
+
+def filter_shard(
+    shard: Shard,
+    engine: Engine,
+    plan: Plan,
+    settings: str,
+    workers: Workers,
+    tell: Tell = lambda num_bytes, num_documents, num_words: None,
+    notice: Notice = lambda sentence: None,
+) -> dict[str, Any]:
+    """Filter a shard and write its report, which is given back."""
+    begin = time.perf_counter()
+    counts, stamp = Counts(plan.choice), shard.stamp
+    paths = plan.paths(shard)
+    for path in (*paths, plan.report(shard)):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+
+    def problem(sentence: str) -> None:
+        if not plan.skip:
+            raise UserError(f"{sentence} To go on without it, give {argument('errors', 'skip')}.")
+        counts.num_problems += 1
+        if len(counts.problems) < MAX_TOLD:
+            counts.problems.append(sentence)
+            notice(sentence)
+
+    def emit(block: Block, cut: CutBlock, scores: Scores) -> None:
+        part_N = plan.choice.choose(scores.perplexity)
+        output.write(block, cut, scores, part_N)
+        counts.add(cut, scores, part_N)
+        tell(0, len(cut.row_N), int(cut.num_words_N.sum()))
+
+    if (damage := find_damage(shard, engine.scoring.fields)) is not None:
+        problem(damage)  # and there is nothing to write
+    else:
+        with contextlib.ExitStack() as stack:
+            partials = [None if path is None else stack.enter_context(files.atomic_file(path)) for path in paths]
+            output = stack.enter_context(Output(shard, plan.form, partials))
+            read = _pairs(shard, engine, workers, problem, lambda num_bytes: tell(num_bytes, 0, 0))
+            with contextlib.closing(ahead(read)) as pairs:
+                engine.score_blocks(pairs, emit)
+    report = {"name": shard.name, "source": shard.path, "stamp": stamp, "settings": settings, **counts.to_dict()}
+    report["probabilities"] = engine.probabilities
+    report["seconds"] = round(time.perf_counter() - begin, 3)
+    files.write_text(plan.report(shard), files.to_json(report) + "\n")
+    return report
+
+
+def sample(
+    shards: list[Shard], engine: Engine, num_documents: int, workers: Workers, problem: Notice, max_shards: int = 100
+) -> tuple[np.ndarray, CutBlock | None]:
+    """Score the first documents of shards that lie evenly among all; give perplexities, and the first documents cut."""
+    chosen = shards[:: max(1, math.ceil(len(shards) / max_shards))]
+    quota = math.ceil(num_documents / len(chosen))
+    found: list[np.ndarray] = []
+    first: CutBlock | None = None
+    for shard in chosen:
+        pairs = _first(_pairs(shard, engine, workers, problem, None), quota)
+        with contextlib.closing(ahead(pairs, 1)) as cut_first:
+            watched, kept = itertools.tee(cut_first)
+            engine.score_blocks(watched, lambda block, cut, scores: found.append(scores.perplexity))
+            if first is None:
+                first = next((cut for _, cut in kept), None)
+            del kept
+    return np.concatenate([np.zeros(0), *found]), first
+
+
+def _pairs(
+    shard: Shard, engine: Engine, workers: Workers, problem: Notice, advance: Advance | None
+) -> Generator[tuple[Block, CutBlock]]:
+    """Read the blocks of a shard and have them cut, telling of every record that cannot be read."""
+    unit = "line" if shard.form == JSON else "row"
+
+    def tell(found: list[Problem]) -> None:
+        for one in found:
+            problem(f"{named(shard.path)}, {unit} {one.number} {one.reason}")
+
+    damage: list[str] = []
+
+    def read() -> Iterator[Block]:
+        try:
+            yield from read_blocks(shard, engine.scoring.fields, advance)
+        except UserError as error:
+            damage.append(str(error))
+
+    blocks, ahead_of_them = itertools.tee(read())
+    with contextlib.closing(workers.map(engine.cut, (block.texts for block in ahead_of_them))) as cuts:
+        for block, cut in zip(blocks, cuts, strict=True):
+            tell(block.problems)
+            tell(cut.problems)
+            yield block, cut
+    for sentence in damage:
+        problem(sentence)
+
+
+def _first(pairs: Generator[tuple[Block, CutBlock]], quota: int) -> Generator[tuple[Block, CutBlock]]:
+    """Pass on so many documents."""
+    with contextlib.closing(pairs):
+        for block, cut in pairs:
+            yield block, shorten(cut, quota)
+            quota -= len(cut.row_N)
+            if quota <= 0:
+                return
+
+
+def shorten(cut: CutBlock, number: int) -> CutBlock:
+    """Take the first documents of a block."""
+    if len(cut.row_N) <= number:
+        return cut
+    arrays = {name: value[:number] for name, value in vars(cut).items() if name.endswith("_N")}
+    ids = None if cut.ids is None else cut.ids[: int(arrays["length_N"].sum())]
+    return replace(cut, **arrays, ids=ids)

@@ -1,0 +1,297 @@
+"""The outputs of a shard: records as they were with their scores, or names and scores alone, each part in its file."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import io
+import lzma
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnce.errors import UserError, argument
+from bnce.filtering.cutting import CutBlock
+from bnce.filtering.shards import JSON, PARQUET, Block, Shard, open_parquet, told
+from bnce.text.sources import file_ending, named
+
+DIGITS = 6  # of a perplexity: more of them differ between machines
+GROUP_BYTES = 2**25
+GROUP_ROWS = 2**17
+
+
+class Scores(NamedTuple):
+    """What documents get."""
+
+    perplexity: NDArray[np.float64]  # NaN for a document without words
+    num_words: NDArray[np.int64]
+    unknown_rate: NDArray[np.float64]  # NaN, too
+
+
+@dataclass(frozen=True)
+class Form:
+    """How records come out: their format, the names of the scores, and whether there is anything else."""
+
+    to: str | None = None  # None: as they come in
+    names: tuple[str, str, str] = ("perplexity", "num_words", "unknown_rate")
+    scores_only: bool = False
+    id: str | None = None
+
+    def format_of(self, shard: Shard) -> str:
+        """Say what a shard comes out as."""
+        return self.to or shard.form
+
+    def name_of(self, shard: Shard) -> str:
+        """Name the output of a shard."""
+        if self.format_of(shard) == shard.form:
+            return shard.name
+        return f"{shard.stem}.{'parquet' if self.to == PARQUET else 'jsonl.zst'}"
+
+    def check(self, shards: Sequence[Shard]) -> None:
+        """Refuse what cannot be written."""
+        places: dict[str, Shard] = {}
+        for shard in shards:
+            other = places.setdefault(self.name_of(shard), shard)
+            if other is not shard:
+                raise UserError(
+                    f"'{other.path}' and '{shard.path}' would both be written to '{self.name_of(shard)}': filter them "
+                    "into different directories."
+                )
+            if self.to == JSON and shard.form == PARQUET and not self.scores_only:
+                raise UserError(
+                    f"'{shard.path}' is Parquet, whose columns JSON cannot keep as they are: leave out "
+                    f"{argument('to')}, or give {argument('scores_only', True)}."
+                )
+
+
+def write_number(value: float) -> str:
+    """Write a score as JSON does; one that is not there, or not finite, is null."""
+    return f"{value:.{DIGITS}g}" if math.isfinite(value) else "null"
+
+
+def rounded(value_N: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Round scores to the digits that are written."""
+    return np.array([float(f"{value:.{DIGITS}g}") for value in value_N.tolist()], dtype=np.float64)
+
+
+class Output(contextlib.ExitStack):
+    """Writes the blocks of a shard, in their order, to the files of its parts; a part without a path is dropped."""
+
+    def __init__(self, shard: Shard, form: Form, paths: Sequence[Path | None]) -> None:
+        super().__init__()
+        self._shard, self._form = shard, form
+        self._writes_parquet = form.format_of(shard) == PARQUET
+        self._schema: Any = None
+        ending = "" if self._writes_parquet else file_ending(form.name_of(shard))
+        make: type[_PartFile] = _ParquetFile if self._writes_parquet else _LinesFile
+        compression = _compression(shard) if self._writes_parquet and shard.form == PARQUET else "zstd"
+        self._parts = [None if path is None else self.enter_context(make(path, compression, ending)) for path in paths]
+        if self._writes_parquet and shard.form == PARQUET and not form.scores_only:
+            # A file without rows has columns, too.
+            with told(shard.path), open_parquet(shard) as file:
+                empty = file.schema_arrow.empty_table()
+            for part in self._parts:
+                if part is not None:
+                    part.write(self._with_scores(empty, Scores(np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0))))
+
+    def write(self, block: Block, cut: CutBlock, scores: Scores, part_N: NDArray[np.int64]) -> None:
+        """Write the documents of a block, each to its part."""
+        if not len(part_N):
+            return
+        records: Any = self._arrow(block, cut, scores) if self._writes_parquet else self._lines(block, cut, scores)
+        for part, file in enumerate(self._parts):
+            chosen = np.flatnonzero(part_N == part)
+            if file is None or not len(chosen):
+                continue
+            if self._writes_parquet:
+                file.write(records.take(chosen) if len(chosen) < len(part_N) else records)
+            else:
+                file.write(b"".join([records[place] for place in chosen.tolist()]))
+
+    def _lines(self, block: Block, cut: CutBlock, scores: Scores) -> list[bytes]:
+        p, w, u = (f'"{name}": '.encode() for name in map(_escaped, self._form.names))
+        added = [
+            b"%b%b, %b%d, %b%b}" % (p, write_number(ppl).encode(), w, words, u, write_number(rate).encode())
+            for ppl, words, rate in zip(*(part.tolist() for part in scores), strict=True)
+        ]
+        if self._form.scores_only:
+            key = _escaped(self._form.id or "record")
+            return [
+                f'{{"{key}": {name}, '.encode() + tail + b"\n"
+                for name, tail in zip(self._names(block, cut), added, strict=True)
+            ]
+        lines = block.kept.split(b"\n")
+        made = []
+        for row, tail in zip(cut.row_N.tolist(), added, strict=True):
+            line = lines[row]
+            end = line.rindex(b"}")
+            made.append(line[:end] + b", " + tail + line[end + 1 :] + b"\n")
+        return made
+
+    def _names(self, block: Block, cut: CutBlock) -> list[str]:
+        if cut.names is not None:
+            return cut.names
+        return [str(block.texts.first + row) for row in cut.row_N.tolist()]
+
+    def _arrow(self, block: Block, cut: CutBlock, scores: Scores) -> Any:
+        import pyarrow
+
+        if self._form.scores_only:
+            names = self._names(block, cut)
+            is_id = self._form.id is not None
+            column = pyarrow.array(names if is_id else list(map(int, names)))
+            table = pyarrow.table({self._form.id or "record": column})
+        elif self._shard.form == PARQUET:
+            table = pyarrow.Table.from_batches([block.kept])
+            if len(cut.row_N) < len(table):
+                table = table.take(cut.row_N)
+        else:
+            table = self._parse(block, cut)
+        return self._with_scores(table, scores)
+
+    def _with_scores(self, table: Any, scores: Scores) -> Any:
+        import pyarrow
+
+        for name, part in zip(self._form.names, scores, strict=True):
+            is_null = ~np.isfinite(part) if part.dtype.kind == "f" else None
+            table = table.append_column(name, pyarrow.array(part, mask=is_null))
+        return table
+
+    def _parse(self, block: Block, cut: CutBlock) -> Any:
+        """Make columns of JSON: those of the first block, and their types, are those of the file."""
+        import pyarrow
+        import pyarrow.json
+
+        lines = block.kept.split(b"\n")
+        text = b"\n".join([lines[row] for row in cut.row_N.tolist()]).removeprefix(b"\xef\xbb\xbf")
+        read = pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1)
+        try:
+            if self._schema is None:
+                self._schema = _without_times(pyarrow.json.read_json(io.BytesIO(text), read).schema)
+            parse = pyarrow.json.ParseOptions(self._schema, unexpected_field_behavior="error")
+            return pyarrow.json.read_json(io.BytesIO(text), read, parse)
+        except pyarrow.ArrowException as error:
+            raise UserError(
+                f"{named(self._shard.path)} has records from line {block.texts.first} on that do not fit the columns "
+                f"of its first records ({str(error).splitlines()[0]:.100}): write JSON lines ({argument('to', JSON)})."
+            ) from error
+
+
+class _PartFile(contextlib.AbstractContextManager["_PartFile"]):
+    """A file that a part of a shard is written to."""
+
+    def __init__(self, path: Path, compression: str, ending: str) -> None:
+        raise NotImplementedError
+
+    def write(self, records: Any) -> None:
+        raise NotImplementedError
+
+
+class _LinesFile(_PartFile):
+    def __init__(self, path: Path, compression: str, ending: str) -> None:
+        self._file = _open_packed(path, ending)
+
+    def write(self, records: Any) -> None:
+        self._file.write(records)
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+
+class _ParquetFile(_PartFile):
+    """Gathers rows into groups of a usual size: a group per block would be many small ones."""
+
+    def __init__(self, path: Path, compression: str, ending: str) -> None:
+        self._path, self._compression = path, compression
+        self._waiting: list[Any] = []
+        self._writer: Any = None
+
+    def write(self, records: Any) -> None:
+        self._waiting.append(records)
+        if sum(one.nbytes for one in self._waiting) > GROUP_BYTES or sum(map(len, self._waiting)) > GROUP_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        import pyarrow
+        import pyarrow.parquet
+
+        if self._waiting:
+            table = pyarrow.concat_tables(self._waiting)
+            if self._writer is None:
+                self._writer = pyarrow.parquet.ParquetWriter(
+                    str(self._path), table.schema, compression=self._compression
+                )
+            self._writer.write_table(table, row_group_size=max(1, len(table)))
+            self._waiting = []
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        import pyarrow
+        import pyarrow.parquet
+
+        if kind is None:
+            self._flush()
+            if self._writer is None:  # no records at all
+                pyarrow.parquet.write_table(pyarrow.table({}), str(self._path))
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _compression(shard: Shard) -> str:
+    with told(shard.path), open_parquet(shard) as file:
+        found = file.metadata
+        name = found.row_group(0).column(0).compression if found.num_row_groups and found.num_columns else "SNAPPY"
+    return "none" if name == "UNCOMPRESSED" else str(name).lower()
+
+
+class _Gzip(gzip.GzipFile):
+    """A packed file without its name and the time in it: the same shard gives the same bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self._raw = open(path, "wb")  # noqa: SIM115
+        super().__init__("", "wb", 6, self._raw, mtime=0)
+
+    def close(self) -> None:
+        super().close()
+        self._raw.close()
+
+
+def _open_packed(path: Path, ending: str) -> IO[bytes]:
+    if ending == ".gz":
+        return _Gzip(path)  # type: ignore[return-value]
+    if ending == ".xz":
+        return lzma.open(path, "wb", preset=3)
+    if ending == ".bz2":
+        return bz2.open(path, "wb")
+    if ending == ".zst":
+        import pyarrow
+
+        return pyarrow.CompressedOutputStream(str(path), "zstd")  # type: ignore[no-any-return]
+    return open(path, "wb")
+
+
+def _escaped(name: str) -> str:
+    import json
+
+    return json.dumps(name, ensure_ascii=False)[1:-1]
+
+
+def _without_times(schema: Any) -> Any:
+    """Keep what was a string in JSON one: a date is read as a time, and no value at all as nothing."""
+    import pyarrow
+
+    def keep(kind: Any) -> Any:
+        if pyarrow.types.is_timestamp(kind) or pyarrow.types.is_null(kind):
+            return pyarrow.string()
+        if pyarrow.types.is_struct(kind):
+            return pyarrow.struct([field.with_type(keep(field.type)) for field in kind])
+        if pyarrow.types.is_list(kind):
+            return pyarrow.list_(keep(kind.value_type))
+        return kind
+
+    return pyarrow.schema([field.with_type(keep(field.type)) for field in schema])

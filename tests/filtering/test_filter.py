@@ -1,0 +1,129 @@
+"""A run that is killed again and again, in the middle of shards: the same command ends with the outputs of one run."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bnce.filtering import engine
+from bnce.filtering.choice import Choice
+from bnce.filtering.engine import Scoring
+from bnce.filtering.filter import Job, run
+from bnce.filtering.shard_work import Plan
+from bnce.filtering.writing import Form
+
+NUM_SHARDS, NUM_KILLS = 3, 4
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    draw = random.Random(1)
+    words = [first + second for first in "bdfgk" for second in "aeiou"]
+    directory = tmp_path / "shards"
+    directory.mkdir()
+    for shard in range(NUM_SHARDS):
+        texts = (" ".join(draw.choices(words, k=draw.randint(1, 90))) for _ in range(400))
+        lines = (json.dumps({"id": f"{shard}-{n}", "text": text}) + "\n" for n, text in enumerate(texts))
+        (directory / f"{shard}.jsonl").write_text("".join(lines), encoding="utf-8")
+    return directory
+
+
+def make_job(model: Path, shards: Path, out: Path) -> Job:
+    plan = Plan(out, Form(), Choice.of(None, None, "30,60"))
+    return Job([str(shards)], Scoring(str(model), device="cpu"), plan, num_workers=1, num_sampled=50)
+
+
+def outputs(out: Path) -> dict[str, bytes]:
+    found = (path for path in out.rglob("*") if path.is_file() and ".bnce" not in path.parts)
+    return {str(path.relative_to(out)): path.read_bytes() for path in found}
+
+
+def kill_in_a_shard(job: Job, num_done: int, delay: float) -> bool:
+    """Run a job in a process, and kill it soon after it has begun its next shard; say whether it was still running."""
+    child = os.fork()
+    if child == 0:
+        try:
+            run(job)
+        finally:
+            os._exit(0)
+    out = job.plan.out
+    while len(list(out.rglob(".*.partial"))) < 3 and os.waitpid(child, os.WNOHANG) == (0, 0):
+        time.sleep(0.001)
+    time.sleep(delay)
+    try:
+        os.kill(child, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def test_kills_leave_no_trace(
+    trained: Path,
+    shards: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Blocks of a few documents, so that a kill finds a shard half written.
+    monkeypatch.setattr("bnce.filtering.shards.BLOCK_BYTES", 2000)
+    monkeypatch.setattr("bnce.text.unpack.CHUNK_BYTES", 1000)
+    run(make_job(trained, shards, tmp_path / "whole"))
+    job = make_job(trained, shards, tmp_path / "broken")
+    draw = random.Random(1)
+    num_killed = sum(kill_in_a_shard(job, 0, draw.uniform(0, 0.05)) for _ in range(NUM_KILLS))
+    assert num_killed >= 2
+    left = list((tmp_path / "broken").rglob("*.partial"))
+    assert left, "no kill came in the middle of a shard"
+    summary = run(job).to_dict()
+    assert summary["num_documents"] == 400 * NUM_SHARDS
+    assert outputs(tmp_path / "broken") == outputs(tmp_path / "whole")
+    names = [
+        json.loads(line)["id"]
+        for part in ("head", "middle", "tail")
+        for path in (tmp_path / "broken" / part).iterdir()
+        for line in path.read_text().splitlines()
+    ]
+    assert sorted(names) == sorted(f"{shard}-{n}" for shard in range(NUM_SHARDS) for n in range(400))
+    assert not list((tmp_path / "broken").rglob("*.partial"))
+
+
+def test_a_long_document_holds_up_no_memory(
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Behind a long document only so many blocks wait; all of them come out in order."""
+    monkeypatch.setattr("bnce.filtering.shards.BLOCK_BYTES", 300)
+    monkeypatch.setattr("bnce.text.unpack.CHUNK_BYTES", 300)
+    monkeypatch.setattr(engine, "MAX_WAITING", 3)
+    most = 0
+    waiting = engine._Waiting
+
+    class Watched(waiting):  # type: ignore[misc, valid-type]
+        alive = 0
+
+        def __init__(self, *given: object) -> None:
+            nonlocal most
+            super().__init__(*given)
+            Watched.alive += 1
+            most = max(most, Watched.alive)
+
+        def __del__(self) -> None:
+            Watched.alive -= 1
+
+    monkeypatch.setattr(engine, "_Waiting", Watched)
+    lengths = [5, 20_000, *[7] * 300, 9000, *[3] * 50]
+    lines = [json.dumps({"text": " ".join(["ba"] * length)}) for length in lengths]
+    (tmp_path / "one.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    plan = Plan(tmp_path / "out", Form(), Choice())
+    run(Job([str(tmp_path / "one.jsonl")], Scoring(str(trained), device="cpu"), plan, num_workers=1))
+    found = [json.loads(line) for line in (tmp_path / "out" / "one.jsonl").read_text().splitlines()]
+    assert [one["num_words"] for one in found] == lengths
+    assert np.isfinite([one["perplexity"] for one in found]).all()
+    assert 1 < most <= 5

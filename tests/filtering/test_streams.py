@@ -1,0 +1,97 @@
+"""Documents in streams: each gets what it gets alone, whatever is before it, beside it and behind it."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+
+import numpy as np
+import pytest
+from small_corpus import VOCAB_SIZE, random_ids, small_model
+
+from bnce.corpus.vocabulary import END
+from bnce.errors import UserError
+from bnce.filtering import streams
+from bnce.filtering.streams import StreamScorer
+from bnce.kinds.bodies import BODIES
+from bnce.language_model import LanguageModel
+from bnce.scoring.batches import SentenceScorer
+
+
+def make_documents(lengths: list[int]) -> list[np.ndarray]:
+    documents = [random_ids(length, seed=length + 1) for length in lengths]
+    for one in documents:
+        one[-1] = END
+    return documents
+
+
+# Of one word, of a chunk's length and around it, of several windows, and many short ones.
+LENGTHS = [1, 31, 32, 33, 128, 129, 700, 2, 5, 64, 96, *range(3, 40), 1, 1, 260, 127]
+
+
+def alone(model: LanguageModel, documents: list[np.ndarray], normalised: bool) -> np.ndarray:
+    scorer = SentenceScorer(model, normalised=normalised, carry=True)
+    found = []
+    for one in documents:
+        scorer.begin_document()
+        found.append(float(scorer.score([one])[0].sum()))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("num_streams", [1, 5, 64])
+@pytest.mark.parametrize("body", BODIES.names)
+def test_a_document_gets_what_it_gets_alone(body: str, num_streams: int) -> None:
+    model, documents = small_model(body, order=4, num_layers=0, num_heads=2).eval(), make_documents(LENGTHS)
+    for normalised, aligned in itertools.product((False, True), (None, False)):  # as on a CPU, and as on a GPU
+        scorer = StreamScorer(model, normalised=normalised, num_streams=num_streams, num_steps=32, aligned=aligned)
+        assert scorer.aligned == (body == "transformer" or (aligned is None and body != "ffnn"))
+        expected = alone(model, documents, normalised)
+        np.testing.assert_allclose(scorer.score_all(documents), expected, rtol=2e-5)
+        # A scorer serves one list after another, and nothing of the last one is left.
+        np.testing.assert_allclose(scorer.score_all(documents[::-1]), expected[::-1], rtol=2e-5)
+
+
+def test_the_same_list_gives_the_same_numbers() -> None:
+    model, documents = small_model("relu-lstm").eval(), make_documents(LENGTHS)
+    found = [StreamScorer(model, num_streams=7).score_all(documents).tobytes() for _ in range(2)]
+    assert found[0] == found[1]
+
+
+def test_documents_may_come_late() -> None:
+    """Where there is none for now, streams go on with what they have, and take more later."""
+    model, documents = small_model("lstm").eval(), make_documents(LENGTHS)
+    left, found, num_asked = deque(enumerate(documents)), {}, 0
+
+    def take() -> tuple[int, np.ndarray] | None:
+        nonlocal num_asked
+        num_asked += 1
+        return left.popleft() if left and num_asked % 3 else None
+
+    def done(numbers: np.ndarray, sums: np.ndarray) -> None:
+        found.update(zip(numbers.tolist(), sums.tolist(), strict=True))
+
+    scorer = StreamScorer(model, num_streams=6, aligned=False)
+    while left:
+        scorer.score(take, done)
+    np.testing.assert_allclose([found[n] for n in range(len(documents))], alone(model, documents, False), rtol=2e-5)
+
+
+@pytest.mark.parametrize("body", ["lstm", "ffnn", "transformer"])
+def test_widths_of_a_gpu(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of a few fixed widths, wider than they need be: what is beside the documents does not matter."""
+    model, documents = small_model(body, order=4, num_layers=0, num_heads=2).eval(), make_documents(LENGTHS)
+    monkeypatch.setattr(StreamScorer, "width", lambda self, number: next(n for n in (2, 8, 32) if n >= number))
+    monkeypatch.setattr(streams, "CHUNKS", 1)
+    found = StreamScorer(model, num_streams=32, aligned=False).score_all(documents)
+    np.testing.assert_allclose(found, alone(model, documents, False), rtol=2e-5)
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(UserError, match="has no constant Z"):
+        StreamScorer(small_model(loss="softmax"))
+    with pytest.raises(UserError, match="The precision is bf16, which is for GPUs: use precision='float32'"):
+        StreamScorer(small_model(), precision="bf16")
+    with pytest.raises(UserError, match="Unknown precision 'half'"):
+        StreamScorer(small_model(), precision="half")
+    assert StreamScorer(small_model()).score_all([]).tolist() == []
+    assert VOCAB_SIZE > 1

@@ -1,0 +1,66 @@
+"""docs/filtering.md: its commands and code run as they stand; packages that are not installed have stand-ins."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import sys
+from pathlib import Path
+
+from test_readme import run
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "filtering.md").read_text(encoding="utf-8")
+
+CHECKS = """
+assert kept["text"] == ["the dog saw the river."], kept["text"]
+assert [one.id for one in in_datatrove] == ["1"]
+assert in_datatrove[0].metadata["perplexity"] < 20
+
+samples = {"text": ["the dog saw the river.", "river the saw dog the.", ""], Fields.stats: [{}, {}, {}]}
+operator = BncePerplexityFilter("runs/stories", max_ppl=20.0)
+assert list(operator.process_batched(operator.compute_stats_batched(samples))) == [True, False, False]
+
+nemo = NemoPerplexityFilter("runs/stories", 20)
+scores = [nemo.score_document(text) for text in samples["text"]]
+assert [nemo.keep_document(score) for score in scores] == [True, False, False]
+assert scores[0] == in_datatrove[0].metadata["perplexity"]
+"""
+
+
+def read(path: Path) -> list[dict[str, object]]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def test_the_commands_run(tmp_path: Path) -> None:
+    blocks = re.findall(r"```(sh|python)\n(.*?)```", PAGE, flags=re.DOTALL)
+    commands = "\n".join(block for language, block in blocks if language == "sh").replace(
+        "python3 ", f'"{sys.executable}" '
+    )
+    done = run(["sh", "-e", "-c", commands], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "█" in done.stdout
+    fields = re.findall(r"^\| `(\w+)` \|", PAGE, flags=re.MULTILINE)
+    scored = read(tmp_path / "scored" / "web-1.jsonl.gz")
+    assert list(scored[0]) == ["id", "text", "source", *fields]
+    # Shuffled documents are told from the others.
+    below = [one["id"] for shard in (1, 2) for one in read(tmp_path / "below-20" / f"web-{shard}.jsonl.gz")]
+    shuffled = [name for name in below if int(str(name).split("-")[1]) % 3 == 0]
+    assert len(below) - len(shuffled) == 400
+    assert len(shuffled) < 20
+    parts = [len(read(tmp_path / "buckets" / part / "web-1.jsonl.gz")) for part in ("head", "middle", "tail")]
+    assert sum(parts) == 300
+    assert abs(parts[0] - 90) < 30
+    more = read(tmp_path / "more" / "head" / "web-2.jsonl.gz")
+    assert more == read(tmp_path / "buckets" / "head" / "web-2.jsonl.gz")
+    kept = sum(len(read(tmp_path / "kept" / f"web-{shard}.jsonl.gz")) for shard in (1, 2))
+    rest = sum(len(read(tmp_path / "kept" / "rest" / f"web-{shard}.jsonl.gz")) for shard in (1, 2))
+    assert kept + rest == 600
+    assert abs(kept - 300) <= 3
+
+    code = "import sys\nsys.path.insert(0, sys.argv[1])\nimport stand_ins\nstand_ins.stand_in()\n"
+    code += "\n".join(block for language, block in blocks if language == "python") + CHECKS
+    done = run([sys.executable, "-W", "error", "-c", code, str(ROOT / "tests")], tmp_path)
+    assert done.returncode == 0, done.stderr
