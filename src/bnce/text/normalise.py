@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from bnce.errors import UserError, unknown_name
+from bnce.errors import UserError, argument, unknown_name
 from bnce.text.spacing import combining_marks, space
+from bnce.text.spoken import speak
 
 END_WORD = "</s>"
 UNKNOWN_WORD = "<unk>"
 NUMBER_WORD = "<num>"
 
-TOKENS = ("words", "whitespace")
+TOKENS = ("words", "whitespace", "spoken")
 SENTENCES = ("split", "lines")
 NUMBERS = ("keep", "zero", "word")
 
@@ -32,6 +33,8 @@ class Normaliser:
     tokens="whitespace" takes text that is tokenised already: `<unk>` in it is the unknown word, `</s>` at
     the end of a line is the sentence end that the line's end gives anyway, and `</s>` anywhere else
     is an unknown word, so that text cannot forge a sentence end.
+    tokens="spoken" is for English text and a recogniser's form of it (`text/spoken.py`): lower case, no marks,
+    apostrophes inside words, numbers and titles spelt out.
     sentences="split" ends a sentence after . ! or ? before a blank, and at a line's end; "lines" only there.
     numbers="keep" leaves them, "zero" makes every digit a 0, "word" makes every number the word `<num>`.
     """
@@ -46,10 +49,23 @@ class Normaliser:
             raise UserError(f"The normaliser's lowercase is {self.lowercase!r}: it must be true or false.")
         for name, allowed in (("tokens", TOKENS), ("sentences", SENTENCES), ("numbers", NUMBERS)):
             if getattr(self, name) not in allowed:
-                raise unknown_name(f"value of {name}", str(getattr(self, name)), allowed)
+                raise unknown_name(f"value of {argument(name)}", str(getattr(self, name)), allowed)
+        if self.tokens == "spoken" and not self.lowercase:
+            raise UserError(
+                f"Spoken text has no capitals, so case cannot be kept: use {argument('lowercase', True)}, or other "
+                f"{argument('tokens')} than spoken."
+            )
+        if self.tokens == "spoken" and self.numbers != "keep":
+            raise UserError(
+                f"Spoken text has its numbers spelled out, so {argument('numbers')} cannot be '{self.numbers}': "
+                f"leave it out, or choose other {argument('tokens')} than spoken."
+            )
 
     def __call__(self, line: str) -> list[list[str]]:
         """Cut a line into its sentences, and these into words; there are no empty ones."""
+        if self.tokens == "spoken":
+            spoken = speak(line.replace("\n", " ").replace("\0", " "), end_sentences=self.sentences == "split")
+            return [words for sentence in spoken.split("\n") if (words := sentence.split())]
         line = self._fold(line)
         if self.tokens == "whitespace":
             found = self._split_at_blanks(line)
@@ -66,6 +82,8 @@ class Normaliser:
 
         There may be several spaces between two words, and newlines with no word between them.
         """
+        if self.tokens == "spoken":
+            return speak(text, end_sentences=self.sentences == "split")
         text = self._fold(text)
         # After the fold, which can make it of </S>; to fold twice changes nothing.
         if self.tokens == "whitespace" and END_WORD in text:

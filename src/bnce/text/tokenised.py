@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 
 from bnce.text.normalise import UNKNOWN_WORD, Normaliser
 from bnce.text.sources import Document
+from bnce.text.spoken import PLACEHOLDER
 
 # Words that are looked at, and how often signs must be among them: plain text has an entity here and there.
 MAX_WORDS_SEEN = 200_000
@@ -33,9 +34,6 @@ _ESCAPED = re.compile(_ENTITY)
 _BRACKET_WORDS = re.compile(rf"(?<!\S)(?:{_BRACKET})(?!\S)")
 _APART = re.compile(r"(?<=\w)[^\S\n](n't|['’](?:s|re|ve|ll|d|m))(?!\S)", re.IGNORECASE)
 
-# Stands for <unk> while words are cut: a mark that no text has, since its meaning is private.
-_PLACEHOLDER = "\ue000"
-
 
 @dataclass(frozen=True)
 class TokenisedNormaliser(Normaliser):
@@ -44,11 +42,11 @@ class TokenisedNormaliser(Normaliser):
     def __call__(self, line: str) -> list[list[str]]:
         """Cut a line into sentences and words."""
         found = super().__call__(_undo(line))
-        return [[UNKNOWN_WORD if word == _PLACEHOLDER else word for word in words] for words in found]
+        return [[UNKNOWN_WORD if word == PLACEHOLDER else word for word in words] for words in found]
 
     def spaced(self, text: str) -> str:
         """Do the same to many lines at once."""
-        return super().spaced(_undo(text)).replace(_PLACEHOLDER, UNKNOWN_WORD)
+        return super().spaced(_undo(text)).replace(PLACEHOLDER, UNKNOWN_WORD)
 
 
 def for_tokenised(normaliser: Normaliser) -> Normaliser:
@@ -62,7 +60,7 @@ class TokenisedSigns:
     def __init__(self, normaliser: Normaliser) -> None:
         self.num_words = self.num_signs = 0
         self._examples: dict[str, None] = {}
-        self._is_watching = normaliser.tokens == "words" and not isinstance(normaliser, TokenisedNormaliser)
+        self._is_watching = normaliser.tokens != "whitespace" and not isinstance(normaliser, TokenisedNormaliser)
 
     @property
     def are_clear(self) -> bool:
@@ -98,7 +96,7 @@ class TokenisedSigns:
 
 
 def _undo(text: str) -> str:
-    text = _UNKNOWN_WORDS.sub(_PLACEHOLDER, _SENTENCE_MARKS.sub("", text))
+    text = _UNKNOWN_WORDS.sub(PLACEHOLDER, _SENTENCE_MARKS.sub("", text))
     text = _ESCAPED.sub(_unescape, _JOINED.sub(r"\1", text))
     return _APART.sub(r"\1", _BRACKET_WORDS.sub(lambda found: _BRACKETS[found[0]], text))
 
