@@ -138,6 +138,26 @@ def test_repeated_keys(tmp_path: Path, form: str) -> None:
         path.write_bytes(b"".join(lines))
 
 
+@pytest.mark.parametrize("form", ["tsv", "trn", "k2", "kaldi"])
+def test_an_utterance_that_comes_back(tmp_path: Path, form: str) -> None:
+    """Where a name is repeated for each hypothesis, two lists one after the other would become one."""
+    arguments = WRITERS[form](tmp_path, LISTS)
+    path = Path(str(arguments["path"]))
+    lines = lines_of(path)
+    if form == "kaldi":
+        arguments = {"path": path, "keys": "plain"}
+        lines = [re.sub(rb"^(\S+)-\d+", rb"\1", line) for line in lines]
+        path.write_bytes(b"".join(lines))
+        assert len(read(arguments).utterances) == len(LISTS)
+    again = next(
+        line for line in lines if b"the cat sat" in line or (b"'the', 'cat', 'sat'" in line and b"hyp" in line)
+    )
+    path.write_bytes(b"".join([*lines, again]))
+    told = refused(arguments, form)
+    assert f"line {len(lines) + 1} has 'spk-a' again, after 'c_3'" in told or "has a reference again" in told
+    assert "neighbouring lines" in told or form == "k2"
+
+
 @pytest.mark.parametrize("form", ["tsv", "nemo", "k2"])
 def test_wrong_columns(tmp_path: Path, form: str) -> None:
     arguments = WRITERS[form](tmp_path, LISTS)

@@ -119,6 +119,17 @@ def recognise(source: Source) -> NBestFormat:
     return by_ending[0]
 
 
+def neighbour(source: Source, utterances: dict[str, Utterance], utterance: Utterance) -> Utterance:
+    """Give the utterance that a line belongs to: the one of the line before, or this new one, which is added."""
+    last = next(reversed(utterances), None)
+    if utterance.name in utterances and last != utterance.name:
+        raise UserError(
+            f"{source.at(utterance.line)} has '{utterance.name}' again, after '{last}': put all hypotheses of an "
+            "utterance on neighbouring lines, the best first."
+        )
+    return utterances.setdefault(utterance.name, utterance)
+
+
 def make_nbest(source: Source, utterances: Iterable[Utterance], sources: Mapping[str, str], form: str) -> NBest:
     """Check that all hypotheses have the same scores, and all utterances references or none."""
     lists = list(utterances)

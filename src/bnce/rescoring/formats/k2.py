@@ -11,7 +11,7 @@ import re
 
 from bnce.errors import UserError, shown
 from bnce.rescoring.formats.source import Extras, Source, number, role_names, whole
-from bnce.rescoring.nbest import NBest, Utterance, make_nbest
+from bnce.rescoring.nbest import NBest, Utterance, make_nbest, neighbour
 
 _LINE = re.compile(r"(\S(?:.*\S)?):\t([a-z_]+)=(.*)")
 _LEFT_OUT = ("timestamp_ref", "timestamp_hyp")
@@ -38,7 +38,7 @@ def read(source: Source, extras: Extras) -> NBest:
         if match is None or match[2] not in _KNOWN:
             raise UserError(f"{where} is not 'utterance:', a tab, and 'ref=' or 'hyp=' with words: give such lines.")
         name, kind, rest = match.groups()
-        utterance = utterances.setdefault(name, Utterance(name, after_blank=line > line_before + 1, line=line))
+        utterance = neighbour(source, utterances, Utterance(name, after_blank=line > line_before + 1, line=line))
         line_before = line
         if kind in _LEFT_OUT:
             continue

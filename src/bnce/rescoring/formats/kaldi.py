@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from bnce.errors import UserError, argument, unknown_name
 from bnce.rescoring.formats.source import AM, OLD_LM, Extras, Source, keyed_lines, number
-from bnce.rescoring.nbest import NBest, Utterance, make_nbest
+from bnce.rescoring.nbest import NBest, Utterance, make_nbest, neighbour
 
 KEYS = ("auto", "numbered", "plain")
 
@@ -42,7 +42,9 @@ def read(source: Source, extras: Extras) -> NBest:
                 )
             name = match[1]
         seen[key] = repeat + 1
-        utterance = utterances.setdefault(name, Utterance(name, after_blank=line > line_before + 1, line=line))
+        opened = Utterance(name, after_blank=line > line_before + 1, line=line)
+        is_numbered = name != key
+        utterance = utterances.setdefault(name, opened) if is_numbered else neighbour(source, utterances, opened)
         line_before = line
         utterance.add(text, {score: own.find(key, repeat) for score, own in files.items()})
     for own in files.values():

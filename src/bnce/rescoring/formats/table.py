@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bnce.errors import UserError
 from bnce.rescoring.formats.source import AM, OLD_LM, UTTERANCE_NAMES, Extras, Source, number, role_names
-from bnce.rescoring.nbest import NBest, Utterance, make_nbest
+from bnce.rescoring.nbest import NBest, Utterance, make_nbest, neighbour
 
 _COLUMNS = ["utt", AM, OLD_LM, "hypothesis"]
 
@@ -47,7 +47,7 @@ def read(source: Source, extras: Extras) -> NBest:
         name = cells[0].strip()
         if not name:
             raise UserError(f"{where} has no utterance: give its name in the first column.")
-        utterance = utterances.setdefault(name, Utterance(name, after_blank=after_blank, line=line))
+        utterance = neighbour(source, utterances, Utterance(name, after_blank=after_blank, line=line))
         after_blank = False
         names = role_names(columns[1:-1])
         scores = {

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from bnce.errors import UserError
 from bnce.rescoring.formats.source import Extras, Source
-from bnce.rescoring.nbest import NBest, Utterance, make_nbest
+from bnce.rescoring.nbest import NBest, Utterance, make_nbest, neighbour
 
 COMMENT = ";;"
 
@@ -28,7 +28,7 @@ def read(source: Source, extras: Extras) -> NBest:
     utterances: dict[str, Utterance] = {}
     line_before = 0
     for line, name, text in lines_of(source):
-        utterance = utterances.setdefault(name, Utterance(name, after_blank=line > line_before + 1, line=line))
+        utterance = neighbour(source, utterances, Utterance(name, after_blank=line > line_before + 1, line=line))
         line_before = line
         utterance.add(text, {})
     return make_nbest(source, utterances.values(), {}, "trn")

@@ -1,0 +1,185 @@
+"""Word error rates from scores that models gave before: weights are tuned on dev and judged on test, without any model.
+
+`recogniser.py` makes the scores, on another machine if need be: a file per model with ln p and the number of unknown
+words of every hypothesis of every list, and this tunes and compares, a process per row.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bnce.rescoring.choice import complete
+from bnce.rescoring.comparison import NUM_DRAWS, SEED, compare
+from bnce.rescoring.nbest import NBest, read_nbest
+from bnce.rescoring.rescore import Judge, Scores, put_together
+from bnce.rescoring.work import Tuner
+
+PARTS = ("other", "clean")
+HALVES = ("dev", "test")
+# Sets of lists, and whether their scores are used; without them the order of the hypotheses counts.
+SETS = {"espnet-eb100": True, "espnet-100-second": False}
+NGRAM = "5-gram"
+UNNORMALISED, EXACT = MODES = ("unnormalised", "normalised")
+COLUMNS = (
+    "| model | WER, constant Z | 95% interval | softmax | constant − softmax | after − first best | model − 5-gram | "
+    "with the 5-gram |"
+)
+KEY = ("model", "set", "part", "mode", "with_ngram")
+
+Row = dict[str, Any]
+
+
+@functools.cache
+def read_list(lists: Path, name: str, half: str, part: str, limit: int) -> NBest:
+    """Read one list; of the first utterances alone where a limit is given."""
+    nbest = read_nbest(lists / name / f"{half}-{part}.jsonl.xz")
+    utterances = nbest.utterances[: limit or None]
+    if SETS[name]:
+        return replace(nbest, utterances=utterances)
+    # Every score left out, as a recogniser that gives none would have it.
+    bare = [replace(utterance, scores={}) for utterance in utterances]
+    return replace(nbest, utterances=bare, score_names=(), sources={})
+
+
+@functools.cache
+def judge_list(lists: Path, name: str, half: str, part: str, limit: int) -> Judge:
+    """Count the errors of all hypotheses of a list."""
+    nbest = read_list(lists, name, half, part, limit)
+    return Judge(nbest, [str(utterance.reference) for utterance in nbest.utterances])
+
+
+def place_of(name: str, half: str, part: str, mode: str) -> str:
+    """Name the scores of a list in a file of scores."""
+    return f"{name}/{half}-{part}/{mode}"
+
+
+def scores_of(row: Row, half: str, work: Path, lists: Path, limit: int) -> Scores:
+    """Put a model's scores beside those of a list, and those of the n-gram model, if that is asked for."""
+    nbest = read_list(lists, row["set"], half, row["part"], limit)
+    with np.load(work / "scores" / f"{row['model']}.npz") as found:
+        values = found[place_of(row["set"], half, row["part"], row["mode"])]
+    scores = put_together(nbest, values[0].tolist(), values[1].astype(int).tolist())
+    if not row["with_ngram"]:
+        return scores
+    with np.load(work / "scores" / f"{NGRAM}.npz") as found:
+        ngram_N = found[place_of(row["set"], half, row["part"], UNNORMALISED)][0]
+    named = replace(nbest, score_names=(*nbest.score_names, "ngram"))
+    return replace(scores, nbest=named, others={**scores.others, "ngram": ngram_N})
+
+
+def work_out(row: Row, work: Path, lists: Path, limit: int) -> Row:
+    """Tune on dev, judge on test once, and keep which hypotheses were chosen."""
+    dev, test = (scores_of(row, half, work, lists, limit) for half in HALVES)
+    judges = [judge_list(lists, row["set"], half, row["part"], limit) for half in HALVES]
+    weights = Tuner(complete(None, {}, dev.nbest, tunes=True)).find(dev, judges[0].num_errors_N)
+    best_U = test.best(weights)
+    found = compare(judges[1], best_U).to_dict()
+    tuned = compare(judges[0], dev.best(weights)).to_dict()
+    return {
+        **row,
+        "weights": weights.to_dict(),
+        "dev_wer": tuned["after"]["wer"],
+        **{name: found[name] for name in ("before", "after", "oracle", "difference")},
+        "num_errors": judges[1].num_errors_N[best_U].tolist(),
+    }
+
+
+def wanted_rows(work: Path, names: list[str]) -> list[Row]:
+    """List the rows: every model in both modes, and once more with the n-gram model."""
+    has_ngram = (work / "scores" / f"{NGRAM}.npz").exists()
+    rows = []
+    for name, (set_name, part) in itertools.product(names, itertools.product(SETS, PARTS)):
+        ways = [(UNNORMALISED, False)]
+        if name != NGRAM:
+            ways += [(EXACT, False), *([(UNNORMALISED, True)] if has_ngram else [])]
+        rows += [dict(zip(KEY, (name, set_name, part, *way), strict=True)) for way in ways]
+    return rows
+
+
+def make_rows(work: Path, lists: Path, names: list[str], limit: int, num_processes: int) -> list[Row]:
+    """Work out the rows that the file does not have, and write each as it comes."""
+    path = work / "rows.jsonl"
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    done = {tuple(row[key] for key in KEY) for row in rows}
+    missing = [row for row in wanted_rows(work, names) if tuple(row.values()) not in done]
+    with ProcessPoolExecutor(num_processes) as pool, open(path, "a", encoding="utf-8") as file:
+        work_on = functools.partial(work_out, work=work, lists=lists, limit=limit)
+        for row in pool.map(work_on, missing):
+            rows.append(row)
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            print(f"{row['model']:24} {row['set']:18} {row['part']:6} {row['mode']:13} ", end="")
+            print(f"{'+ n-gram' if row['with_ngram'] else '':9} {100 * row['after']['wer']:.2f}%", flush=True)
+    return rows
+
+
+def table(rows: list[Row], names: dict[str, str]) -> list[str]:
+    """Lay out a table per set and part: word error rates, differences from the first best and from the n-gram model."""
+    lines = []
+    for set_name, part in itertools.product(SETS, PARTS):
+        own = {
+            tuple(row[key] for key in KEY[3:] + KEY[:1]): row
+            for row in rows
+            if (row["set"], row["part"]) == (set_name, part)
+        }
+        if not own:
+            continue
+        first = next(iter(own.values()))
+        how = "with its scores" if SETS[set_name] else "without scores, by rank"
+        lines += [
+            f"### {set_name}, test-{part}, {how}",
+            "",
+            f"{first['before']['num_words']:,} words. First best {_rate(first['before'])}, "
+            f"oracle {_rate(first['oracle'])}.",
+            "",
+            COLUMNS,
+            f"|---|{'---:|' * 7}",
+        ]
+        ngram = own.get((UNNORMALISED, False, NGRAM))
+        for name, shown in names.items():
+            row = own.get((UNNORMALISED, False, name))
+            if row is None:
+                continue
+            exact, both = own.get((EXACT, False, name)), own.get((UNNORMALISED, True, name))
+            low, high = row["after"]["interval"]
+            cells = [
+                shown,
+                _rate(row["after"]),
+                f"{100 * low:.2f}–{100 * high:.2f}",
+                "" if exact is None else _rate(exact["after"]),
+                "" if exact is None else difference(row, exact),
+                f"{100 * row['difference']['wer']:+.2f} {_interval(row['difference']['interval'])}",
+                "" if ngram is None or ngram is row else difference(row, ngram),
+                "" if both is None else _rate(both["after"]),
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+    return lines
+
+
+def difference(row: Row, other: Row) -> str:
+    """Give the difference of two rows on the same utterances in points, with the interval of a paired bootstrap."""
+    difference_U = np.array(row["num_errors"]) - np.array(other["num_errors"])
+    num_words = row["before"]["num_words"]
+    generator = np.random.default_rng(SEED)
+    num = len(difference_U)
+    drawn = [difference_U[generator.integers(num, size=num)].sum() / num_words for _ in range(NUM_DRAWS)]
+    low, high = np.percentile(drawn, [2.5, 97.5]).tolist()
+    return f"{100 * difference_U.sum() / num_words:+.2f} {_interval((low, high))}"
+
+
+def _rate(errors: dict[str, Any]) -> str:
+    return f"{100 * errors['wer']:.2f}%"
+
+
+def _interval(bounds: Any) -> str:
+    low, high = bounds
+    return f"[{100 * low:+.2f}, {100 * high:+.2f}]"

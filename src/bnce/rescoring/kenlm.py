@@ -1,0 +1,159 @@
+"""A run behind the interface of the Python package `kenlm`: code that was written for n-gram models runs with it.
+
+    from bnce import kenlm  # was: import kenlm
+    model = kenlm.Model("runs/relu-lstm")
+    model.score("this is a sentence", bos=True, eos=True)
+
+The names, arguments and results are those of kenlm: log10 probabilities, words between blanks. A word is read in the
+form of the run's training text. A run always has a start of text behind it, so `bos=False` and `NullContextWrite` are
+that, too.
+"""
+
+# ruff: noqa: N802 (the names are kenlm's)
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bnce.errors import UserError
+from bnce.rescoring.word_steps import Step, WordSteps
+from bnce.scoring import model as scoring
+from bnce.scoring.loading import load
+from bnce.scoring.ngram import NgramModel
+from bnce.text.normalise import END_WORD
+
+# What an LSTM is told to remember, where a decoder asks for an order to decide which histories are the same.
+_HISTORY_WORDS = 10
+
+
+class FullScoreReturn(NamedTuple):
+    """The log10 probability of a word, the number of words it depends on and itself, and whether it is unknown."""
+
+    log_prob: float
+    ngram_length: int
+    oov: bool
+
+
+@functools.total_ordering
+class State:
+    """A history; equal where the words are. A model writes into it."""
+
+    __slots__ = ("history", "own")
+
+    def __init__(self) -> None:
+        self.history: tuple[str, ...] | None = None
+        self.own: Any = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, State) and self.history == other.history
+
+    def __lt__(self, other: State) -> bool:
+        return (self.history or ()) < (other.history or ())
+
+    def __hash__(self) -> int:
+        return hash(self.history)
+
+    def __copy__(self) -> State:
+        copied = State()
+        copied.history, copied.own = self.history, self.own
+        return copied
+
+    def __deepcopy__(self, memo: Any = None) -> State:
+        return self.__copy__()
+
+
+class Config:
+    """What kenlm's models are loaded with; a run has no use for it."""
+
+    load_method: Any = None
+    show_progress = False
+    arpa_complain: Any = None
+
+
+class Model:
+    """A run, a mixture or an n-gram model, from its path or from `bnce.load`."""
+
+    def __init__(
+        self, path: str | bytes | Path | scoring.Model, config: Config | None = None, *, normalised: bool = False
+    ) -> None:
+        self.model = path if isinstance(path, scoring.Model) else load(os.fsdecode(path))
+        self.path = os.fsencode(os.path.abspath(self.model.name))
+        self._steps = WordSteps(self.model, normalised)
+
+    @property
+    def order(self) -> int:
+        """The words of a history that a decoder should compare, and one more."""
+        if isinstance(self.model, NgramModel):
+            return int(self.model.model.order)
+        most = self.model.max_context
+        return most + 1 if most is not None and most < _HISTORY_WORDS else _HISTORY_WORDS
+
+    def score(self, sentence: str | bytes, bos: bool = True, eos: bool = True) -> float:
+        """Give the log10 probability of a sentence, with that of `</s>` unless `eos` is false."""
+        return sum(log_prob for log_prob, _, _ in self.full_scores(sentence, bos, eos))
+
+    def perplexity(self, sentence: str | bytes) -> float:
+        """Give the perplexity of a sentence, with `</s>`."""
+        return float(10.0 ** (-self.score(sentence) / (len(_text(sentence).split()) + 1)))
+
+    def full_scores(self, sentence: str | bytes, bos: bool = True, eos: bool = True) -> Iterator[FullScoreReturn]:
+        """Give for every word and `</s>` its log10 probability, the words that depends on, and if it is unknown."""
+        read = [self._steps.read(word) for word in _text(sentence).split()]
+        (scores,) = self.model.score_words(
+            [[own for words in read for own in words]], normalised=self._steps.normalised
+        )
+        begin = 0
+        for place, words in enumerate([*read, *([(END_WORD,)] if eos else [])]):
+            part = slice(begin, begin := begin + len(words))
+            step = Step(float(scores.log_probs[part].sum()), bool(scores.oov[part].any()))
+            yield self._full(step, place + 1)
+
+    def BeginSentenceWrite(self, state: State) -> None:
+        """Make a state that of the start of a sentence."""
+        state.history, state.own = (), self.model.start()
+
+    def NullContextWrite(self, state: State) -> None:
+        """Make a state one without context: for a run, that of the start of a text."""
+        self.BeginSentenceWrite(state)
+
+    def BaseScore(self, in_state: State, word: str, out_state: State) -> float:
+        """Give the log10 probability of a word after a state, and write the state after it."""
+        return self.BaseFullScore(in_state, word, out_state).log_prob
+
+    def BaseFullScore(self, in_state: State, word: str, out_state: State) -> FullScoreReturn:
+        """Do the same, and say whether the word is unknown."""
+        if in_state.history is None:
+            raise UserError("The state is empty: write the start of a sentence into it with BeginSentenceWrite.")
+        history, own = in_state.history, in_state.own
+        step = self._steps.score(own, word)
+        out_state.history, out_state.own = (*history, word), self._steps.advance(own, word)
+        return self._full(step, len(history) + 1)
+
+    def __contains__(self, word: str | bytes) -> bool:
+        return self.model.is_known(_text(word))
+
+    def __repr__(self) -> str:
+        return f"<Model from {os.path.basename(os.fsdecode(self.path))}>"
+
+    def __reduce__(self) -> Any:
+        return Model, (self.path,)
+
+    def _full(self, step: Step, place: int) -> FullScoreReturn:
+        most = self.model.max_context
+        return FullScoreReturn(step.log_prob / math.log(10), min(place + 1, (most or place) + 1), step.oov)
+
+
+LanguageModel = Model
+
+
+def _text(given: str | bytes) -> str:
+    if isinstance(given, bytes):
+        return given.decode()
+    if not isinstance(given, str):
+        raise TypeError(f"Cannot convert {type(given)} to string")
+    return given

@@ -1,0 +1,50 @@
+"""A decoder's words, one at a time: their probabilities after a state, and the state after them.
+
+A decoder spells words as its lexicon does, and the model has them as its training text had: a word may be several to
+the model, or none.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+from bnce.scoring.model import Model, State
+from bnce.text.normalise import END_WORD, UNKNOWN_WORD
+
+_KEPT_WORDS = 2**16
+
+
+class Step(NamedTuple):
+    """What a word costs: its natural log-probability, and whether the model does not know it."""
+
+    log_prob: float
+    oov: bool
+
+
+class WordSteps:
+    """Steps through a model word by word; where it was trained with the softmax, probabilities are normalised."""
+
+    def __init__(self, model: Model, normalised: bool = False) -> None:
+        self.model, self.normalised = model, normalised or not model.self_normalised
+        self.read = functools.lru_cache(_KEPT_WORDS)(self._read_word)
+
+    def score(self, state: State, word: str) -> Step:
+        """Score a word after a state."""
+        log_prob, oov = 0.0, False
+        words = self.read(word)
+        for place, own in enumerate(words):
+            log_prob += float(self.model.next_log_probs(state, [own], normalised=self.normalised)[0])
+            oov |= own != END_WORD and not self.model.is_known(own)
+            if place + 1 < len(words):
+                state = self.model.advance(state, own)
+        return Step(log_prob, oov)
+
+    def advance(self, state: State, word: str) -> State:
+        """Give the state after a word."""
+        for own in self.read(word):
+            state = self.model.advance(state, own)
+        return state
+
+    def _read_word(self, word: str) -> tuple[str, ...]:
+        return (word,) if word in (END_WORD, UNKNOWN_WORD) else tuple(self.model.words(word))

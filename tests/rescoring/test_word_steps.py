@@ -1,0 +1,30 @@
+"""Words of a decoder, one at a time."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from bnce.rescoring.word_steps import WordSteps
+from bnce.text.normalise import Normaliser
+from tests.scoring.unigram import Unigram
+
+MODEL = Unigram({"</s>": 0.25, "mister": 0.5, "five": 0.125}, Normaliser(tokens="spoken"))
+
+
+@pytest.mark.parametrize(
+    ("word", "prob", "oov"),
+    [
+        ("MR.", 0.5, False),
+        ("mister-5", 0.5 * 0.125, False),
+        ("zebra", 0.125, True),
+        ("zebra-mister", 0.125 * 0.5, True),
+        ("--", 1.0, False),
+        ("</s>", 0.25, False),
+        ("<unk>", 0.125, True),
+    ],
+)
+def test_a_word_is_as_many_as_the_model_reads(word: str, prob: float, oov: bool) -> None:
+    steps = WordSteps(MODEL)
+    assert steps.score(steps.advance(MODEL.start(), word), word) == pytest.approx((math.log(prob), oov))
