@@ -13,7 +13,8 @@ from torch import Tensor
 from bnce.corpus.vocabulary import END, UNK
 from bnce.export.modeling_bnce import BnceConfig, BnceForCausalLM
 from bnce.language_model import LanguageModel
-from bnce.scoring.generate import Sampling, generate
+from bnce.scoring.generate import generate
+from bnce.scoring.sampling import Sampling
 
 from .exported_runs import MODELS
 

@@ -23,7 +23,8 @@ from bnce.export.to_transformers import export_transformers
 from bnce.runs.checkpoint import MODEL_FILE
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import load_model
-from bnce.scoring.generate import Sampling, generate
+from bnce.scoring.generate import generate
+from bnce.scoring.sampling import Sampling
 
 from .exported_runs import MODELS, make_run
 

@@ -28,7 +28,9 @@ LINES = [
     "?",
     "word " * 300,
 ]
-SETTINGS = [Normaliser(*values) for values in itertools.product((True, False), TOKENS, SENTENCES, NUMBERS)]
+# Spoken text has a test of its own: its tokenizer takes what is spoken already.
+WRITTEN = [tokens for tokens in TOKENS if tokens != "spoken"]
+SETTINGS = [Normaliser(*values) for values in itertools.product((True, False), WRITTEN, SENTENCES, NUMBERS)]
 
 
 def expected_ids(text: str, normaliser: Normaliser, vocabulary: Vocabulary) -> list[int]:
@@ -64,6 +66,12 @@ def test_gives_the_pieces_that_the_run_gives(normaliser: Normaliser) -> None:
         if NUMBER_WORD not in vocabulary.spell(expected):
             spelt = "".join(f" {word}" for word in vocabulary.spell(expected) if word not in SPECIALS)
             assert tokenizer.decode(expected) == spelt
+
+
+def test_spoken_text_is_taken_as_it_is_spoken() -> None:
+    vocabulary = Vocabulary([*SPECIALS, "it's", "mister", "five"])
+    tokenizer = build_tokenizer(vocabulary, Normaliser(tokens="spoken"))
+    assert tokenizer.encode("it's mister\nfive o'clock").ids == [END, 2, 3, END, 4, UNK]
 
 
 def test_words_that_are_not_to_be_cut_are_refused() -> None:

@@ -67,7 +67,7 @@ def test_a_branch_is_a_step_for_every_pair(name: str, num_layers: int) -> None:
     with torch.no_grad():
         _, state = network(embedded(4), network.initial_state(B))
         before = tuple(part.clone() for part in state)
-        hidden_BD, after = network.branch(word_WE, word_B, state, parent_B)
+        hidden_BD, after = network.branch(network.prepare_words(word_WE), word_B, state, parent_B)
         pairs = tuple(part[:, parent_B] for part in state)
         expected_TBD, expected = network(word_WE[word_B].unsqueeze(0), pairs)
     torch.testing.assert_close(hidden_BD, expected_TBD[0], rtol=0, atol=16 * EPS)

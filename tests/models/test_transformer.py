@@ -115,7 +115,7 @@ def test_a_branch_is_a_step_for_every_pair() -> None:
             word_WE = words[step % 9]
             word_B = torch.tensor([0, 2, 2, 1])
             parent_B = torch.tensor([1, 0, 1, 1]) if step == 0 else torch.tensor([3, 0, 2, 2])
-            hidden_BD, state = network.branch(word_WE, word_B, state, parent_B)
+            hidden_BD, state = network.branch(network.prepare_words(word_WE), word_B, state, parent_B)
             pairs = tuple(part[:, parent_B] for part in expected)
             expected_TBD, expected = network(word_WE[word_B].unsqueeze(0), pairs)
             torch.testing.assert_close(hidden_BD, expected_TBD[0])

@@ -13,6 +13,7 @@ from bnce.evaluation.evaluate import CONTEXT, WINDOW, evaluate
 from bnce.language_model import LanguageModel
 from bnce.scoring import batches as score_module
 from bnce.scoring.batches import SentenceScorer
+from bnce.scoring.engine import engine_of
 
 from .plain import BODIES, model_of, plain_log_probs, plain_scores
 
@@ -26,8 +27,9 @@ def sentences(lengths: list[int] = LENGTHS) -> list[np.ndarray]:
 
 def small_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make groups and passes so small that sentences are cut in time and stand in several groups."""
-    monkeypatch.setattr(score_module, "PARALLEL", {"cpu": 3})
-    monkeypatch.setattr(score_module, "PASS_WORDS", {"cpu": 7})
+    monkeypatch.setattr("bnce.scoring.torch_engine.PARALLEL", {"cpu": 3})
+    monkeypatch.setattr("bnce.scoring.torch_engine.PASS_WORDS", {"cpu": 7})
+    monkeypatch.setattr(score_module, "TREE_SEQUENCES", 3)
 
 
 @pytest.mark.parametrize("cut", [False, True])
@@ -47,7 +49,7 @@ def test_equals_each_sentence_alone(
 
 @pytest.mark.parametrize("body", ["ffnn", "rnn", "relu-lstm", "relu-lstm 2", "transformer 2"])
 def test_carried_over_is_one_stream(monkeypatch: pytest.MonkeyPatch, body: str) -> None:
-    monkeypatch.setattr(score_module, "PASS_WORDS", {"cpu": 7})
+    monkeypatch.setattr("bnce.scoring.torch_engine.PASS_WORDS", {"cpu": 7})
     model, texts = model_of(body), sentences([3, 0, 9, 1])
     scorer = SentenceScorer(model, carry=True)
     # In two calls: the stream goes on across them.
@@ -56,6 +58,31 @@ def test_carried_over_is_one_stream(monkeypatch: pytest.MonkeyPatch, body: str) 
     for scores, text in zip(found, texts, strict=True):
         np.testing.assert_allclose(scores, plain_log_probs(model, text.tolist(), before=before), atol=1e-5)
         before += text.tolist()
+
+
+@pytest.mark.parametrize("least", [1, 10**6])
+@pytest.mark.parametrize("normalised", [False, True])
+def test_a_tree_of_short_sentences_and_groups_of_long_ones(
+    monkeypatch: pytest.MonkeyPatch, least: int, normalised: bool
+) -> None:
+    """Whichever way a sentence goes, its scores are the same; equal beginnings are read once."""
+    monkeypatch.setattr(score_module, "MIN_TREE_SENTENCES", least)
+    monkeypatch.setattr(score_module, "MAX_TREE_WORDS", 5)
+    model, texts = small_model("relu-lstm"), sentences([3, 9, 0, 5, 6, 2])
+    texts += [texts[0], texts[0][:2], texts[1]]
+    steps: list[int] = []
+    branch = model.body.branch
+
+    def watch(*given: torch.Tensor) -> object:
+        steps.append(len(given[1]))
+        return branch(*given)
+
+    monkeypatch.setattr(model.body, "branch", watch)
+    found = SentenceScorer(model, normalised=normalised).score(texts)
+    for scores, text in zip(found, texts, strict=True):
+        np.testing.assert_allclose(scores, plain_log_probs(model, text.tolist(), normalised), atol=1e-5)
+    short = {tuple(text[:end]) for text in texts if len(text) <= 5 for end in range(1, len(text))}
+    assert sum(steps) == (len(short) if least == 1 else 0)
 
 
 def test_reset_forgets_and_carry_does_not() -> None:
@@ -77,9 +104,10 @@ def test_a_sentence_much_longer_than_the_others_stands_alone(monkeypatch: pytest
         return plain(self, word_LB, length_B)
 
     monkeypatch.setattr(SentenceScorer, "_score_group", watch)
-    model, texts = small_model("lstm"), sentences([200, *[3] * 20])
+    model, texts = small_model("ffnn"), sentences([200, *[3] * 20])
     found = SentenceScorer(model).score(texts)
-    assert widths == [(202, 1), (5, 16), (5, 4)]
+    before = model.num_context
+    assert widths == [(202 + before, 1), (5 + before, 16), (5 + before, 4)]
     np.testing.assert_allclose(found[7], plain_log_probs(model, texts[7].tolist()), atol=1e-5)
 
 
@@ -120,12 +148,12 @@ def test_the_check_of_every_position_is_exact() -> None:
 
 def test_the_sample_is_fair_and_of_its_size() -> None:
     """Positions early and late in a text have the same chance, whatever blocks they come in."""
-    sample = score_module._Sample(20, seed=1)
+    engine = engine_of(small_model())
     seen = np.zeros(100)
     for seed in range(400):
         sample = score_module._Sample(20, seed)
         for begin, end in ((0, 5), (5, 60), (60, 100)):
-            sample.add(torch.arange(begin, end).float().unsqueeze(1))
+            sample.add(engine, torch.arange(100).float().unsqueeze(1), np.arange(begin, end))
         assert sample.hidden_ND is not None
         chosen = sample.hidden_ND[:, 0].long().numpy()
         assert len(set(chosen.tolist())) == 20

@@ -1,77 +1,15 @@
-"""Sampling words and texts: the probabilities, the limits on them, and a state that is the whole text's.
-
-Legend: B texts side by side, D hidden, K words, V vocabulary.
-"""
+"""Texts from a network: a state that is the whole text's, and a seed that decides."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from small_corpus import small_model
 
 from bnce.corpus.vocabulary import END, UNK
-from bnce.errors import UserError
 from bnce.language_model import LanguageModel
-from bnce.noise import unigram
-from bnce.output_layer import OutputLayer
-from bnce.scoring import generate as generate_module
-from bnce.scoring.generate import Sampling, _draw, _nucleus, generate, sample_words, top_words
-
-PROBS = [0.05, 0.3, 0.4, 0.2, 0.05]  # the second is <unk>
-
-
-def draw(sampling: Sampling, num_draws: int = 20_000) -> np.ndarray:
-    """Measure how often each word is chosen."""
-    score_BV = torch.tensor(PROBS).log().expand(num_draws, -1).clone() + 3.0
-    words = sample_words(score_BV, sampling, torch.Generator().manual_seed(1))
-    return np.bincount(words.numpy(), minlength=len(PROBS)) / num_draws
-
-
-def normalised(weights: list[float]) -> np.ndarray:
-    return np.array(weights) / np.sum(weights)
-
-
-@pytest.mark.parametrize(
-    ("sampling", "expected"),
-    [
-        (Sampling(allow_unknown=True), PROBS),
-        (Sampling(), [0.05, 0, 0.4, 0.2, 0.05]),
-        (Sampling(temperature=0.5), [0.05**2, 0, 0.4**2, 0.2**2, 0.05**2]),
-        (Sampling(temperature=2.0), [0.05**0.5, 0, 0.4**0.5, 0.2**0.5, 0.05**0.5]),
-        (Sampling(top_k=2), [0, 0, 0.4, 0.2, 0]),
-        (Sampling(top_k=99), [0.05, 0, 0.4, 0.2, 0.05]),
-        # The likeliest alone make up 0.57 of what is left without <unk>, the two likeliest 0.86.
-        (Sampling(top_p=0.55), [0, 0, 1, 0, 0]),
-        (Sampling(top_p=0.6), [0, 0, 0.4, 0.2, 0]),
-        (Sampling(top_k=3, top_p=0.9, allow_unknown=True), [0, 0.3, 0.4, 0.2, 0]),
-        (Sampling(temperature=0.0), [0, 0, 1, 0, 0]),
-        (Sampling(temperature=1e-42), [0, 0, 1, 0, 0]),
-        # Nothing in float32, and more than it holds.
-        (Sampling(temperature=1e-300), [0, 0, 1, 0, 0]),
-        (Sampling(temperature=1e-300, top_k=2), [0, 0, 1, 0, 0]),
-        (Sampling(temperature=1e300), [1, 0, 1, 1, 1]),
-        (Sampling(temperature=1e300, top_k=99, top_p=0.999), [1, 0, 1, 1, 1]),
-        (Sampling(top_p=1e-9), [0, 0, 1, 0, 0]),
-    ],
-)
-def test_words_are_chosen_with_these_probabilities(sampling: Sampling, expected: list[float]) -> None:
-    seen = draw(sampling)
-    expected_V = normalised(expected)
-    # Four standard deviations of a share of 20,000 draws are less than this.
-    np.testing.assert_allclose(seen, expected_V, atol=0.015)
-    assert not np.any(seen[expected_V == 0])
-
-
-def test_what_cannot_be_is_refused() -> None:
-    for temperature in (-0.1, float("nan"), float("inf")):
-        with pytest.raises(UserError, match="The temperature is"):
-            Sampling(temperature=temperature)
-    with pytest.raises(UserError, match="top-k is -1"):
-        Sampling(top_k=-1)
-    for top_p in (0.0, -1.0, 1.01, float("nan")):
-        with pytest.raises(UserError, match="top-p is"):
-            Sampling(top_p=top_p)
+from bnce.scoring.generate import generate
+from bnce.scoring.sampling import Sampling
 
 
 def greedy(model: LanguageModel, prompt: list[int], max_words: int) -> list[int]:
@@ -124,70 +62,9 @@ def test_a_seed_is_all_that_decides() -> None:
     assert generate(model, [3], 5, 10, Sampling(), seed=5) != first
 
 
-def sorted_nucleus(prob_V: np.ndarray, top_p: float) -> np.ndarray:
-    """Keep the likeliest words up to top_p by sorting them all, in float64."""
-    order = np.argsort(-prob_V, kind="stable")
-    before = np.cumsum(prob_V[order]) - prob_V[order]
-    kept = np.zeros_like(prob_V)
-    kept[order[before < top_p]] = prob_V[order[before < top_p]]
-    return kept
-
-
-@pytest.mark.parametrize("top_p", [0.3, 0.9, 0.999])
-@pytest.mark.parametrize("spread", [0.1, 3.0])  # nearly uniform: thousands of words make it up; or a few do
-def test_a_nucleus_found_without_sorting_is_the_sorted_one(spread: float, top_p: float) -> None:
-    torch.manual_seed(2)
-    prob_BV = torch.softmax(spread * torch.randn(3, 20_000), dim=1)
-    prob_BK, word_BK = _nucleus(prob_BV, top_p)
-    found_BV = torch.zeros_like(prob_BV).scatter_(1, word_BK, prob_BK)
-    for found_V, prob_V in zip(found_BV.numpy(), prob_BV.double().numpy(), strict=True):
-        expected_V = sorted_nucleus(prob_V, top_p)
-        # Sums in float32 may end one or two words sooner or later.
-        assert abs(np.count_nonzero(found_V) - np.count_nonzero(expected_V)) <= 3
-        assert np.abs(found_V - expected_V).sum() < 1e-3
-    if spread == 3.0 and top_p < 0.999:
-        assert prob_BK.shape[1] < 20_000
-
-
-def test_places_of_no_weight_are_never_drawn() -> None:
-    weights_BK = torch.tensor([0.0, 0.3, 0.0, 0.7, 0.0]).expand(50_000, -1)
-    seen = np.bincount(_draw(weights_BK, torch.Generator().manual_seed(3)).numpy(), minlength=5) / 50_000
-    np.testing.assert_allclose(seen, [0, 0.3, 0, 0.7, 0], atol=0.01)
-
-
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(top_k=3), Sampling(top_p=0.8), Sampling(temperature=0)])
 def test_texts_do_not_depend_on_how_the_vocabulary_is_cut(monkeypatch: pytest.MonkeyPatch, sampling: Sampling) -> None:
     model = small_model("lstm").eval()
     whole = generate(model, [4], 6, 8, sampling, seed=2)
-    monkeypatch.setattr(generate_module, "BLOCK_NUMBERS", 30)
+    monkeypatch.setattr("bnce.scoring.engine.BLOCK_NUMBERS", 30)
     assert generate(model, [4], 6, 8, sampling, seed=2) == whole
-
-
-@pytest.mark.parametrize("block_numbers", [3 * 1024, 2**22])
-@pytest.mark.parametrize("num_words", [1, 5, 2999, 3000, 10**6])
-def test_the_likeliest_words_are_those_of_all_scores_at_once(
-    monkeypatch: pytest.MonkeyPatch, block_numbers: int, num_words: int
-) -> None:
-    monkeypatch.setattr(generate_module, "BLOCK_NUMBERS", block_numbers)
-    torch.manual_seed(1)
-    layer = OutputLayer(6, 3000, unigram(torch.arange(3000, 0, -1)))
-    hidden_BD = 20 * torch.randn(3, 6)
-    score_BV = hidden_BD.double() @ layer.weight.detach().double().t() + layer.bias.detach().double()
-    expected_BK, expected_word_BK = torch.topk(score_BV, min(num_words, 3000), dim=1)
-    score_BK, word_BK, log_normaliser_B = top_words(layer, hidden_BD, num_words)
-    torch.testing.assert_close(score_BK.double(), expected_BK, atol=1e-4, rtol=0)
-    torch.testing.assert_close(log_normaliser_B.double(), torch.logsumexp(score_BV, 1), atol=1e-4, rtol=0)
-    # Ties of float32 may fall either way: the words found must have the scores told.
-    torch.testing.assert_close(score_BV.gather(1, word_BK), expected_BK, atol=1e-4, rtol=0)
-    assert torch.equal(word_BK[:, 0], expected_word_BK[:, 0])
-    assert all(len(set(row)) == len(row) for row in word_BK.tolist())
-
-
-def test_a_word_left_out_keeps_its_part_in_the_sum() -> None:
-    layer = OutputLayer(4, 2500, unigram(torch.arange(2500, 0, -1)))
-    hidden_BD = torch.randn(2, 4)
-    _, with_it, log_z = top_words(layer, hidden_BD, 2500)
-    _, without, same_log_z = top_words(layer, hidden_BD, 2499, without=7)
-    assert 7 in with_it[0]
-    assert 7 not in without
-    assert torch.equal(log_z, same_log_z)

@@ -13,9 +13,9 @@ from bnce.corpus.pieces import PieceVocabulary
 from bnce.corpus.vocabulary import END, UNK, Vocabulary
 from bnce.errors import UserError
 from bnce.rescoring.pyctcdecode import DecoderLanguageModel
-from bnce.scoring.generate import Sampling
 from bnce.scoring.mixture import MixtureModel
 from bnce.scoring.piece_model import PieceModel
+from bnce.scoring.sampling import Sampling
 from bnce.spelling.model import SpellingModel
 from bnce.text.normalise import Normaliser
 

@@ -48,9 +48,9 @@ def test_each_distinct_prefix_goes_through_the_network_once(monkeypatch: pytest.
     normalised: list[int] = []
     branch, log_normaliser = scorer.branch_states, model.output.log_normaliser
 
-    def watch(states: Any, parent_B: Any, word_B: Any) -> Any:
+    def watch(states: Any, parent_B: Any, word_B: Any, entered: Any) -> Any:
         widths.append(len(word_B))
-        return branch(states, parent_B, word_B)
+        return branch(states, parent_B, word_B, entered)
 
     def count(hidden_ND: Any) -> Any:
         normalised.append(len(hidden_ND))
@@ -76,13 +76,14 @@ def test_trees_are_cut_at_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_large_states_make_small_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of("transformer 2")
+    monkeypatch.setattr(model.body, "runs_trees", False)
     scorer = Scorer(model)
     whole = score_prefixes(scorer, HYPOTHESES)
     widths: list[int] = []
     branch = scorer.branch_states
     monkeypatch.setattr(scorer, "branch_states", lambda *given: widths.append(len(given[2])) or branch(*given))
     keys_and_values = 2 * 2 * model.body.context * 8
-    monkeypatch.setattr("bnce.scoring.scorer.STATE_NUMBERS", 2 * keys_and_values - 1)
+    monkeypatch.setattr("bnce.scoring.engine.STATE_NUMBERS", 2 * keys_and_values - 1)
     for one, other in zip(score_prefixes(scorer, HYPOTHESES), whole, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
     assert set(widths) == {1}, "two states have more numbers"

@@ -18,8 +18,8 @@ from bnce.runs.identity import UNKNOWN_WORDS_FILE
 from bnce.runs.model_file import save_weights
 from bnce.runs.unknown_words import UnknownWords
 from bnce.scoring import model as model_module
-from bnce.scoring.generate import Sampling
 from bnce.scoring.run_model import RunModel
+from bnce.scoring.sampling import Sampling
 from bnce.scoring.scored import Totals
 from bnce.spelling.model import SpellingModel
 from bnce.text.normalise import Normaliser

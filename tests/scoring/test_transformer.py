@@ -13,8 +13,9 @@ from bnce.corpus.vocabulary import END, UNK
 from bnce.evaluation.evaluate import CONTEXT, WINDOW, evaluate
 from bnce.language_model import LanguageModel
 from bnce.scoring.batches import SentenceScorer
-from bnce.scoring.generate import Sampling, generate
+from bnce.scoring.generate import generate
 from bnce.scoring.prefixes import score_prefixes
+from bnce.scoring.sampling import Sampling
 from bnce.scoring.scorer import Scorer, State
 
 from .plain import model_of, plain_log_probs
@@ -81,13 +82,13 @@ def test_hypotheses_after_texts_of_other_lengths(model: LanguageModel) -> None:
     states = [scorer.read([scorer.start()], [words])[0] for words in before]
     sentences = [[5, 6, 7, 8, 9, 10, END], [5, 6, 3, END], [2, END]]
     after = [state for state in states for _ in sentences]
-    kept = [tuple(part.clone() for part in state.states.recurrent) for state in states]
+    kept = [tuple(part.clone() for part in state.states.network) for state in states]
     found = iter(score_prefixes(scorer, sentences * len(states), after=after))
     for words in before:
         for sentence in sentences:
             np.testing.assert_allclose(next(found), plain_log_probs(model, sentence, before=words), atol=1e-5)
     for state, parts in zip(states, kept, strict=True):
-        assert all(torch.equal(part, own) for part, own in zip(parts, state.states.recurrent, strict=True))
+        assert all(torch.equal(part, own) for part, own in zip(parts, state.states.network, strict=True))
 
 
 def test_a_beam_that_reorders_itself(model: LanguageModel) -> None:
@@ -132,7 +133,7 @@ def test_no_more_sentences_side_by_side_than_their_states_have_room(
 
     monkeypatch.setattr(model.body, "initial_state", watched)
     per_state = sum(part.numel() for part in initial_state(1))
-    monkeypatch.setattr("bnce.scoring.scorer.STATE_NUMBERS", 3 * per_state - 1)
+    monkeypatch.setattr("bnce.scoring.engine.STATE_NUMBERS", 3 * per_state - 1)
     found = SentenceScorer(model).score(sentences)
     assert max(num_asked) == 2
     for some, others in zip(found, expected, strict=True):

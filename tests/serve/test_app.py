@@ -268,7 +268,7 @@ def test_a_softmax_run_has_exact_values_alone(make_client: MakeClient) -> None:
     for path, body in refusals:
         response = client.post(path, json=body)
         assert response.status_code == 422
-        assert "was trained with the loss softmax and has no constant" in response.json()["detail"]
+        assert 'was trained with the softmax and has no constant Z: send "' in response.json()["detail"]
     answer = post(client, "/score", {"sentences": ["w3 w4"], "mode": "normalised", "exact": True})
     np.testing.assert_allclose(
         answer["sentences"][0]["log10_probs"], model.score(["w3 w4"], normalised=True)[0].log10_probs, atol=1e-6

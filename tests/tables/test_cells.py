@@ -57,7 +57,7 @@ def test_cells_one_by_one_are_the_whole_text(cells: list[str], normaliser: Norma
     assert [words for words in sentences if words] == expected
 
 
-@given(st.lists(CELLS, min_size=1, max_size=6), some_normaliser)
+@given(st.lists(CELLS, min_size=1, max_size=6), some_normaliser | st.just(Normaliser(tokens="spoken")))
 def test_every_word_of_glued_cells_has_a_place(cells: list[str], normaliser: Normaliser) -> None:
     found = cell_cutter(normaliser, split=True)("".join(cells))
     places = places_in(normaliser, cells)
@@ -79,6 +79,20 @@ def test_where_words_begin(cells: list[str], words: list[str], places: list[int]
     normaliser = replace(Normaliser(), numbers="word")
     assert [word for part in cell_cutter(normaliser, True)("".join(cells)).sentences for word in part] == words
     assert places_in(normaliser, cells) == places
+
+
+@pytest.mark.parametrize(
+    ("cells", "places"),
+    [
+        (["do", "n't"], [0]),
+        (["25", "%"], [0, 0, 1]),
+        (["(", "Mr", ".", ")"], [1]),
+        (["$", "5", ",", "England"], [1, 1, 3]),
+        (["1", "848"], [0, 1, 1]),
+    ],
+)
+def test_words_that_are_not_written_as_they_are_said(cells: list[str], places: list[int]) -> None:
+    assert places_in(Normaliser(tokens="spoken"), cells) == places
 
 
 def test_a_word_has_a_letter_or_a_digit() -> None:

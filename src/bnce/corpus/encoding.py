@@ -172,7 +172,7 @@ def encode_stored(block: StoredBlock, directory: Path, digest: str) -> Encoded:
     train_counts = np.zeros(0, dtype=np.int64)
     with open(block.path, "rb") as file:
         words = file.read(block.words_bytes).split(b"\n")[:-1]
-        known = _look_up(words, directory, digest)
+        known = look_up(words, directory, digest)
         for name, part in block.splits.items():
             file.seek(part.offset)
             numbers = np.fromfile(file, dtype=block.dtype, count=part.num_words)
@@ -216,7 +216,8 @@ def describe(part: NumberedSplit | StoredSplit, ids: Ids, num_words: int, num_by
     )
 
 
-def _look_up(words: Sequence[bytes], directory: Path, digest: str) -> NumberedWords:
+def look_up(words: Sequence[bytes], directory: Path, digest: str) -> NumberedWords:
+    """Find words in the vocabulary, or cut them into the pieces, of a directory: a corpus or a run."""
     if (directory / PIECES_FILE).is_file():
         pieces = _read_pieces(directory, digest)
         found, vocab_size = pieces.encode_each([word.decode() for word in words]), len(pieces)

@@ -54,8 +54,16 @@ class NumberedBlock(NamedTuple):
     splits: dict[str, NumberedSplit]
 
 
-def number_block(block: Block, normaliser: Normaliser, cut: Cut) -> NumberedBlock:
-    """Cut the documents of a block into words and number these by first occurrence."""
+class NumberedDocuments(NamedTuple):
+    """The words of a block in the order of their numbers, the marks first, and its documents one after the other."""
+
+    words: Any
+    numbers: Numbers
+    lengths: NDArray[np.int64]  # of each document; 0 for one without words
+
+
+def number_documents(block: Block, normaliser: Normaliser) -> NumberedDocuments:
+    """Cut the documents of a block into words and number these by first occurrence; a mark ends every sentence."""
     encoded = cut_words(normaliser.spaced(block.text.decode())).dictionary_encode()
     # Every word comes with the blank before it, and two blanks in a row make an empty word.
     words = pyarrow.compute.utf8_slice_codeunits(encoded.dictionary, 1)
@@ -68,8 +76,13 @@ def number_block(block: Block, normaliser: Normaliser, cut: Cut) -> NumberedBloc
     is_kept[1:] |= ~is_mark[:-1]
     document_end_at = np.flatnonzero(numbers == _DOCUMENT)
     assert len(document_end_at) == block.num_documents
-    length = np.add.reduceat(is_kept, np.append(0, document_end_at[:-1] + 1), dtype=np.int64)
-    numbers = numbers[is_kept]
+    lengths = np.add.reduceat(is_kept, np.append(0, document_end_at[:-1] + 1), dtype=np.int64)
+    return NumberedDocuments(words, numbers[is_kept], lengths)
+
+
+def number_block(block: Block, normaliser: Normaliser, cut: Cut) -> NumberedBlock:
+    """Number the documents of a block, and draw each into its split."""
+    words, numbers, length = number_documents(block, normaliser)
     if block.split is not None:
         names = [block.split] * len(length)
     else:

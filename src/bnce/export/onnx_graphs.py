@@ -12,9 +12,9 @@ D last hidden layer, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import onnx
 import torch
@@ -25,14 +25,23 @@ from bnce.language_model import LanguageModel
 from bnce.models.feedforward import FeedForward
 from bnce.models.recurrent import Recurrent
 from bnce.models.transformer import Transformer
+from bnce.runs.packed_rows import SCALE_SUFFIX
 
 OPSET = 17
 IR_VERSION = 8  # of the same time as the opset, so that runtimes some years old can read it
 WEIGHTS_FILE = "weights.bin"
 ALIGNMENT_BYTES = 65536  # a place that every system can map into memory
 _LAST = 2**63 - 1
+_PACKED = {torch.float16: TensorProto.FLOAT16, torch.int8: TensorProto.INT8}
 
 Dimension = int | str
+
+
+class Weights(Protocol):
+    """Where weights are kept."""
+
+    def add(self, name: str, tensor: Tensor) -> TensorProto:
+        """Keep a tensor and give what a graph holds in its place."""
 
 
 class WeightsFile:
@@ -40,18 +49,52 @@ class WeightsFile:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
+        self.places: dict[str, dict[str, Any]] = {}  # by name, as whoever maps the file needs them
 
     def add(self, name: str, tensor: Tensor) -> TensorProto:
-        """Append a tensor and give what a graph holds in its place."""
+        """Append a tensor, in float32 unless it is packed, and give what a graph holds in its place."""
         self._file.write(b"\0" * (-self._file.tell() % ALIGNMENT_BYTES))
         offset = self._file.tell()
-        values = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
+        kind = tensor.dtype if tensor.dtype in _PACKED else torch.float32
+        values = tensor.detach().to("cpu", kind).contiguous().numpy()
         self._file.write(values.data)
-        reference = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=values.shape)
+        self.places[name] = {"dtype": values.dtype.name, "shape": list(values.shape), "offset": offset}
+        reference = TensorProto(name=name, data_type=_PACKED.get(kind, TensorProto.FLOAT), dims=values.shape)
         reference.data_location = TensorProto.EXTERNAL
         for key, value in (("location", WEIGHTS_FILE), ("offset", offset), ("length", values.nbytes)):
             reference.external_data.add(key=key, value=str(value))
         return reference
+
+
+class Table(NamedTuple):
+    """A matrix with one row per word, as it is stored; int8 has a scale for each row."""
+
+    values: TensorProto
+    scale: TensorProto | None
+
+    @classmethod
+    def write(cls, weights: WeightsFile, name: str, packed: Mapping[str, Tensor], key: str) -> Table:
+        """Append a table to the weights file."""
+        scale = packed.get(key + SCALE_SUFFIX)
+        values = weights.add(name, packed[key])
+        return cls(values, None if scale is None else weights.add(f"{name}_scale", scale))
+
+    def rows(self, graph: Graph, ids: str) -> str:
+        """Append nodes that read the rows of words, and those alone."""
+        rows = graph.node("Gather", graph.weight(self.values), ids)
+        scale = None if self.scale is None else graph.node("Gather", graph.weight(self.scale), ids)
+        return self._unpacked(graph, rows, scale)
+
+    def whole(self, graph: Graph) -> str:
+        """Append nodes that read all rows."""
+        scale = None if self.scale is None else graph.weight(self.scale)
+        return self._unpacked(graph, graph.weight(self.values), scale)
+
+    def _unpacked(self, graph: Graph, rows: str, scale: str | None) -> str:
+        if self.values.data_type == TensorProto.FLOAT:
+            return rows
+        rows = graph.node("Cast", rows, to_type=TensorProto.FLOAT)
+        return rows if scale is None else graph.node("Mul", rows, graph.node("Unsqueeze", scale, graph.integers(-1)))
 
 
 class Graph:
@@ -83,6 +126,10 @@ class Graph:
         """Make a small constant, or give the one that is there."""
         return self._constant("integers", TensorProto.INT64, [len(values)], values)
 
+    def place(self, place: int) -> str:
+        """Make a constant of one whole number without dimensions, which `Gather` takes one place by."""
+        return self._constant("place", TensorProto.INT64, [], (place,))
+
     def number(self, value: float) -> str:
         """Make a constant of one number, or give the one that is there."""
         return self._constant("number", TensorProto.FLOAT, [], (value,))
@@ -104,28 +151,44 @@ class Graph:
         self.nodes.append(node)
         return outputs[0]
 
-    def save(self, path: Path) -> None:
-        """Write the graph, checked against ONNX's own rules."""
+    def save(self, path: Path, about: Mapping[str, str] | None = None) -> None:
+        """Write the graph, with metadata if there is some, checked against ONNX's own rules."""
         graph = helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, self.weights)
         model = helper.make_model(
             graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="bnce"
         )
+        helper.set_model_props(model, dict(about or {}))
         onnx.save(model, str(path))
         onnx.checker.check_model(str(path), full_check=True)
 
 
-def write_graphs(model: LanguageModel, directory: Path) -> None:
-    """Write body.onnx, words.onnx, all_words.onnx and the weights they share."""
+def write_graphs(model: LanguageModel, directory: Path, packed: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
+    """Write body.onnx, words.onnx, all_words.onnx, the enter.onnx and step.onnx of recurrent bodies, and all weights.
+
+    `packed` has the tables as they are to be stored. Returns where in the weights file each tensor is.
+    """
     output = model.output
+    others = {}
     with open(directory / WEIGHTS_FILE, "wb") as file:
         weights = WeightsFile(file)
-        body = _body(model, weights)
-        weight_VD = weights.add("output_weight", output.weight)
+        embedding = Table.write(weights, "embedding", packed, "embedding")
+        body = _body(model, weights, embedding)
+        if isinstance(model.body, Recurrent):
+            from bnce.export.onnx_recurrent import make_enter, make_step
+
+            others = {
+                "enter": make_enter(weights, model.body, embedding),
+                "step": make_step(weights, model.body, state_names(model)),
+            }
+        weight_VD = Table.write(weights, "output_weight", packed, "output.weight")
         # Every score has ln Z taken off, so the bias has it taken off once and for all.
         bias_V = weights.add("output_bias_less_log_z", output.bias - output.log_z)
     body.save(directory / "body.onnx")
+    for name, graph in others.items():
+        graph.save(directory / f"{name}.onnx")
     _words(output.hidden_size, weight_VD, bias_V).save(directory / "words.onnx")
     _all_words(output.hidden_size, output.vocab_size, weight_VD, bias_V).save(directory / "all_words.onnx")
+    return weights.places
 
 
 def state_names(model: LanguageModel) -> list[str]:
@@ -134,12 +197,12 @@ def state_names(model: LanguageModel) -> list[str]:
     return [f"state_{part}" for part, _ in zip(parts, model.initial_state(1), strict=False)]
 
 
-def _body(model: LanguageModel, weights: WeightsFile) -> Graph:
+def _body(model: LanguageModel, weights: WeightsFile, embedding: Table) -> Graph:
     """Input words and state in, last hidden layer and state out."""
     graph = Graph("body")
     graph.output("hidden", ["T", "B", model.body.output_size])
     ids_LB = graph.input("input_ids", TensorProto.INT64, ["L", "B"])
-    embedded_LBE = graph.node("Gather", graph.weight(weights.add("embedding", model.embedding)), ids_LB)
+    embedded_LBE = embedding.rows(graph, ids_LB)
     if isinstance(model.body, FeedForward):
         _feed_forward(graph, weights, model.body, embedded_LBE)
     elif isinstance(model.body, Transformer):
@@ -167,19 +230,19 @@ def _feed_forward(graph: Graph, weights: WeightsFile, body: FeedForward, embedde
     add_dense(graph, weights, "bottleneck", body.bottleneck, hidden, to="hidden")
 
 
-def add_dense(graph: Graph, weights: WeightsFile, name: str, layer: nn.Linear, rows: str, to: str = "") -> str:
+def add_dense(graph: Graph, weights: Weights, name: str, layer: nn.Linear, rows: str, to: str = "") -> str:
     """Append a dense ReLu layer."""
     product = graph.node("MatMul", rows, graph.weight(weights.add(f"{name}_weight", layer.weight.t())))
     shifted = graph.node("Add", product, graph.weight(weights.add(f"{name}_bias", layer.bias)))
     return graph.node("Relu", shifted, to=to)
 
 
-def _words(hidden_size: int, weight_VD: TensorProto, bias_V: TensorProto) -> Graph:
+def _words(hidden_size: int, weight_VD: Table, bias_V: TensorProto) -> Graph:
     """Score chosen words: only their rows are read."""
     graph = Graph("words")
     hidden_TBD = graph.input("hidden", TensorProto.FLOAT, ["T", "B", hidden_size])
     words_TBK = graph.input("words", TensorProto.INT64, ["T", "B", "K"])
-    rows_TBKD = graph.node("Gather", graph.weight(weight_VD), words_TBK)
+    rows_TBKD = weight_VD.rows(graph, words_TBK)
     column_TBD1 = graph.node("Unsqueeze", hidden_TBD, graph.integers(-1))
     product_TBK1 = graph.node("MatMul", rows_TBKD, column_TBD1)
     product_TBK = graph.node("Squeeze", product_TBK1, graph.integers(-1))
@@ -189,13 +252,13 @@ def _words(hidden_size: int, weight_VD: TensorProto, bias_V: TensorProto) -> Gra
     return graph
 
 
-def _all_words(hidden_size: int, vocab_size: int, weight_VD: TensorProto, bias_V: TensorProto) -> Graph:
+def _all_words(hidden_size: int, vocab_size: int, weight_VD: Table, bias_V: TensorProto) -> Graph:
     """Score every word, and sum: what is left of one, by logarithm, makes the scores exact."""
     graph = Graph("all_words")
     hidden_TBD = graph.input("hidden", TensorProto.FLOAT, ["T", "B", hidden_size])
     hidden_ND = graph.node("Reshape", hidden_TBD, graph.integers(-1, hidden_size))
     # This product takes the table as it is; the one for more dimensions would need a transposed copy.
-    score_NV = graph.node("Gemm", hidden_ND, graph.weight(weight_VD), graph.weight(bias_V), transB=1)
+    score_NV = graph.node("Gemm", hidden_ND, weight_VD.whole(graph), graph.weight(bias_V), transB=1)
     batch = graph.node("Slice", graph.node("Shape", hidden_TBD), graph.integers(0), graph.integers(2))
     shape = graph.node("Concat", batch, graph.integers(vocab_size), axis=0)
     score_TBV = graph.node("Reshape", score_NV, shape, to="log_probs")

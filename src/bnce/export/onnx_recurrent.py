@@ -1,6 +1,7 @@
 """Recurrent layers as nodes of an ONNX graph, with the state of all layers in and out.
 
-Legend: T time steps, B streams, E embedding, H recurrent layer.
+Legend: T time steps, B streams, E embedding, H recurrent layer, G gates; in a step W different words, P different
+states, and B pairs of them.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import torch
 from onnx import TensorProto
 from torch import Tensor, nn
 
-from bnce.export.onnx_graphs import Graph, WeightsFile, add_dense
+from bnce.export.onnx_graphs import Graph, Table, Weights, add_dense
 from bnce.models.recurrent import Recurrent
 
 
-def add_recurrent(graph: Graph, weights: WeightsFile, body: Recurrent, embedded_TBE: str, names: Sequence[str]) -> None:
+def add_recurrent(graph: Graph, weights: Weights, body: Recurrent, embedded_TBE: str, names: Sequence[str]) -> None:
     """Append the nodes from embedded words and a state to the last hidden layer and the state after it."""
     layers, size = body.layers, body.cell.hidden_size
     states = [graph.input(name, TensorProto.FLOAT, [len(layers), "B", size]) for name in names]
@@ -33,7 +34,7 @@ def add_recurrent(graph: Graph, weights: WeightsFile, body: Recurrent, embedded_
 
 def _layers(
     graph: Graph,
-    weights: WeightsFile,
+    weights: Weights,
     layers: Sequence[nn.RNN | nn.LSTM],
     rows: str,
     states: Sequence[str],
@@ -56,7 +57,7 @@ def _layers(
 
 def _layer(
     graph: Graph,
-    weights: WeightsFile,
+    weights: Weights,
     number: int,
     layer: nn.RNN | nn.LSTM,
     rows_TBE: str,
@@ -66,9 +67,7 @@ def _layer(
 ) -> str:
     """Append one layer, from its state (1, B, H) to the one at its end."""
     is_lstm, size = isinstance(layer, nn.LSTM), layer.hidden_size
-    input_weight, state_weight, input_bias, state_bias = (
-        _reorder_gates(tensor, size) if is_lstm else tensor for tensor in layer.all_weights[0]
-    )
+    input_weight, state_weight, input_bias, state_bias = _gates(layer)
     tensors = {
         "input_weight": input_weight,
         "state_weight": state_weight,
@@ -80,6 +79,71 @@ def _layer(
     inputs, outputs = (rows_TBE, *parts, all_steps, *states), [f"steps{of_layer}", *ends]
     run_T1BH = graph.node("LSTM" if is_lstm else "RNN", *inputs, to=outputs, hidden_size=size)
     return graph.node("Squeeze", run_T1BH, graph.integers(1), to=to)
+
+
+def make_enter(weights: Weights, body: Recurrent, embedding: Table) -> Graph:
+    """Make a graph of what words add to the gates of the first layer, wherever they stand."""
+    graph = Graph("enter")
+    rows_WE = embedding.rows(graph, graph.input("words", TensorProto.INT64, ["W"]))
+    _input_gates(graph, weights, body.cell, 0, rows_WE, to="entered")
+    graph.output("entered", ["W", body.cell.all_weights[0][0].shape[0]])
+    return graph
+
+
+def make_step(weights: Weights, body: Recurrent, names: Sequence[str]) -> Graph:
+    """Make a graph of one step into pairs of words and states: each is multiplied once, not once per pair."""
+    graph = Graph("step")
+    layers, size = body.layers, body.cell.hidden_size
+    graph.output("hidden", ["B", body.output_size])
+    entered_WG = graph.input("entered", TensorProto.FLOAT, ["W", body.cell.all_weights[0][0].shape[0]])
+    word_B = graph.input("word_places", TensorProto.INT64, ["B"])
+    parent_B = graph.input("parents", TensorProto.INT64, ["B"])
+    states = [graph.input(name, TensorProto.FLOAT, [len(layers), "P", size]) for name in names]
+    found, rows = [], ""
+    for number, layer in enumerate(layers):
+        if number:
+            input_BG = _input_gates(graph, weights, layer, number, rows)
+        else:
+            input_BG = graph.node("Gather", entered_WG, word_B)
+        before = [graph.node("Gather", state, graph.place(number)) for state in states]
+        matrix = graph.weight(weights.add(f"step_{number}_state_weight", _gates(layer)[1].t()))
+        state_BG = graph.node("Gather", graph.node("MatMul", before[0], matrix), parent_B)
+        after = _cell(graph, graph.node("Add", input_BG, state_BG), before[1:], parent_B)
+        found.append([graph.node("Unsqueeze", part, graph.integers(0)) for part in after])
+        rows = graph.node("Add", rows, after[0]) if number else after[0]
+    for name, parts in zip(names, zip(*found, strict=True), strict=True):
+        graph.node("Concat", *parts, axis=0, to=f"{name}_after")
+        graph.output(f"{name}_after", [len(layers), "B", size])
+    if body.bottleneck is None:
+        graph.node("Identity", rows, to="hidden")
+    else:
+        add_dense(graph, weights, "step_bottleneck", body.bottleneck, rows, to="hidden")
+    return graph
+
+
+def _gates(layer: nn.RNN | nn.LSTM) -> list[Tensor]:
+    """Give a layer's weights and biases, the gates in ONNX's order."""
+    is_lstm = isinstance(layer, nn.LSTM)
+    return [_reorder_gates(tensor, layer.hidden_size) if is_lstm else tensor for tensor in layer.all_weights[0]]
+
+
+def _input_gates(graph: Graph, weights: Weights, layer: nn.RNN | nn.LSTM, number: int, rows: str, to: str = "") -> str:
+    input_weight, _, *biases = _gates(layer)
+    matrix = graph.weight(weights.add(f"step_{number}_input_weight", input_weight.t()))
+    bias = graph.weight(weights.add(f"step_{number}_bias", biases[0] + biases[1]))
+    return graph.node("Gemm", rows, matrix, bias, to=to)
+
+
+def _cell(graph: Graph, sum_BG: str, memory: Sequence[str], parent_B: str) -> list[str]:
+    """Append a cell's arithmetic from the sums of its gates; give the parts of the state after it."""
+    if not memory:
+        return [graph.node("Tanh", sum_BG)]
+    gates = [f"gate_{len(graph.nodes)}_{place}" for place in range(4)]
+    graph.node("Split", sum_BG, to=gates, axis=1)
+    into, out, forget = (graph.node("Sigmoid", gate) for gate in gates[:3])
+    kept = graph.node("Mul", graph.node("Gather", memory[0], parent_B), forget)
+    memory_BH = graph.node("Add", kept, graph.node("Mul", into, graph.node("Tanh", gates[3])))
+    return [graph.node("Mul", out, graph.node("Tanh", memory_BH)), memory_BH]
 
 
 def _reorder_gates(tensor: Tensor, size: int) -> Tensor:

@@ -35,11 +35,12 @@ def export_rows(run: RunDirectory, out: str | Path, row_format: str = "float32")
     with files.atomic_directory(out) as partial:
         run.copy_description(partial)
         write_tensors(partial / MODEL_FILE, packed, MODEL_FORMAT, header)
-    errors = {name: _largest_error(name, tensors, packed) for name in tables if tensors[name].ndim == 2}
+    errors = {name: largest_error(name, tensors, packed) for name in tables if tensors[name].ndim == 2}
     return {"rows": row_format, "model_bytes": (out / MODEL_FILE).stat().st_size, "max_row_error": errors}
 
 
-def _largest_error(name: str, tensors: Mapping[str, Tensor], packed: Mapping[str, Tensor]) -> float:
+def largest_error(name: str, tensors: Mapping[str, Tensor], packed: Mapping[str, Tensor]) -> float:
+    """Find how far rounding has moved a number of a table."""
     # One table at a time: all of them, unpacked, would be the model once more.
     unpacked = unpack_rows({key: packed[key] for key in (name, name + SCALE_SUFFIX) if key in packed})
     return float(unpacked[name].sub_(tensors[name]).abs_().max()) if packed[name] is not tensors[name] else 0.0

@@ -107,7 +107,8 @@ def _replacements(normaliser: Normaliser) -> list[tuple[str, str]]:
         found.append((rf"(?<![^{blank}]){_number()}(?![^{blank}])", NUMBER_WORD))
     # Only between two words: the end of the last sentence is the model's to predict.
     ends = rf"(?<=[^{blank}])[{blank}]*\n[{blank}]*(?=[^{blank}])"
-    if normaliser.sentences == "split":
+    # No pattern says numbers and titles as `text/spoken.py` does: such text comes spoken, a sentence a line.
+    if normaliser.sentences == "split" and normaliser.tokens != "spoken":
         ends = rf"(?<=[.!?])[{blank}]+(?=[^{blank}])|{ends}"
     found.append((ends, f" {END_WORD} "))
     return found

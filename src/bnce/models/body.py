@@ -17,6 +17,7 @@ class Body(nn.Module):
     num_words: int | None = None  # that a position is predicted from; None: all before it
     context = 0  # words that a position attends to, itself among them
     branches = False  # whether it has a `branch` of its own
+    runs_trees = False  # whether it has `run_trees`
     output_size: int  # D
 
     def initial_state(self, num_streams: int) -> State:
@@ -35,9 +36,17 @@ class Body(nn.Module):
         """Count the multiply-adds of the matrix products that a word's forward pass through T steps needs."""
         return sum(parameter.numel() for parameter in self.parameters() if parameter.ndim == 2)
 
-    def branch(self, embedded_WE: Tensor, word_B: Tensor, state: State, parent_B: Tensor) -> tuple[Tensor, State]:
-        """Run one step from W words and P states into B pairs of them: hidden (B, D) and the state after each pair.
+    def prepare_words(self, embedded_WE: Tensor) -> Tensor:
+        """Compute of words what does not depend on states, for `branch`: once, however many states they follow."""
+        return embedded_WE
+
+    def branch(self, prepared_WE: Tensor, word_B: Tensor, state: State, parent_B: Tensor) -> tuple[Tensor, State]:
+        """Run one step from W prepared words and P states into B pairs: hidden (B, D) and the state after each pair.
 
         That state may have other parts than `forward` gives: it is there to branch from.
         """
+        raise NotImplementedError
+
+    def run_trees(self, embedded_GNE: Tensor, depth_GN: Tensor, is_seen_GNN: Tensor) -> Tensor:
+        """Run G trees of N words, each at its depth and after the words that it sees, into hidden rows (G, N, D)."""
         raise NotImplementedError

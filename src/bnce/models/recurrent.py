@@ -17,8 +17,11 @@ from bnce import kernels
 from bnce.config import ModelConfig
 from bnce.errors import unknown_name
 from bnce.machine.precision import product_dtype
+from bnce.models import stepwise
 from bnce.models.body import Body, State
 from bnce.models.dense import dense_relu
+
+SHARED_STATES = 1.5  # pairs per state from which on a state is multiplied once, and not once for each pair
 
 CELLS: dict[str, type[nn.RNN | nn.LSTM]] = {"rnn": nn.RNN, "lstm": nn.LSTM}
 
@@ -72,6 +75,8 @@ class Recurrent(Body):
     def forward(self, embedded_TBE: Tensor, state: State, reset_TB: Tensor | None = None) -> tuple[Tensor, State]:
         """Run T steps from a state; the returned state is cut from the graph, which truncates back-propagation."""
         fast = kernels.choose("recurrence", embedded_TBE)
+        if fast is None and stepwise.is_for(embedded_TBE, self.cell):
+            fast = stepwise
         hidden_TBD, after = self._run(fast, self.cell, self.dropout(embedded_TBE), state, 0, reset_TB)
         lasts = [after]
         for number, layer in enumerate(self.layers[1:], start=1):
@@ -100,10 +105,13 @@ class Recurrent(Body):
         hidden_TBD, after = _run_cell(layer, input_TBE, before, reset_TB)
         return hidden_TBD, tuple(part.detach() for part in after)
 
-    def branch(self, embedded_WE: Tensor, word_B: Tensor, state: State, parent_B: Tensor) -> tuple[Tensor, State]:
+    def prepare_words(self, embedded_WE: Tensor) -> Tensor:
+        """Multiply words by the input weights."""
+        return _input_gates(self.cell, embedded_WE)
+
+    def branch(self, prepared_WG: Tensor, word_B: Tensor, state: State, parent_B: Tensor) -> tuple[Tensor, State]:
         """Run one step into pairs of words and states: each is multiplied once, not once per pair as in `forward`."""
-        input_WG = _input_gates(self.cell, embedded_WE)
-        hidden_BD, after = _branch(self.cell, input_WG.index_select(0, word_B), state, parent_B, 0)
+        hidden_BD, after = _branch(self.cell, prepared_WG.index_select(0, word_B), state, parent_B, 0)
         lasts = [after]
         for number, layer in enumerate(self.layers[1:], start=1):
             found_BD, after = _branch(layer, _input_gates(layer, hidden_BD), state, parent_B, number)
@@ -157,8 +165,12 @@ def _branch(
     layer: nn.RNN | nn.LSTM, sum_BG: Tensor, state: State, parent_B: Tensor, number: int
 ) -> tuple[Tensor, State]:
     """Run one step of a layer from what its input has added to the gates, which is written over."""
-    state_PG = F.linear(state[0][number], layer.all_weights[0][1])
-    sum_BG.add_(state_PG.index_select(0, parent_B))
+    state_PD, weight_GD = state[0][number], layer.all_weights[0][1]
+    if len(state_PD) * SHARED_STATES > len(parent_B):
+        # Nearly every state goes on by one word: to copy states is cheaper than to copy their products.
+        sum_BG.addmm_(state_PD.index_select(0, parent_B), weight_GD.t())
+    else:
+        sum_BG.add_(F.linear(state_PD, weight_GD).index_select(0, parent_B))
     if not isinstance(layer, nn.LSTM):
         hidden_BD = sum_BG.tanh_()
         return hidden_BD, (hidden_BD.unsqueeze(0),)

@@ -45,6 +45,7 @@ class Transformer(Body):
     """Layers of attention and a wide squared ReLu, around a residual stream."""
 
     branches = True
+    runs_trees = True
 
     def __init__(
         self, embedding_size: int, hidden_size: int, num_layers: int, num_heads: int, context: int, dropout: float
@@ -135,7 +136,11 @@ class Transformer(Body):
                 kept_LBWD[number, :, W - last_BSD.shape[1] :] = last_BSD
         return stream_BTD, (*after, (known_1B + T).clamp(max=W))
 
-    def branch(self, embedded_WE: Tensor, word_B: Tensor, state: State, parent_B: Tensor) -> tuple[Tensor, State]:
+    def prepare_words(self, embedded_WE: Tensor) -> Tensor:
+        """Give words as the first layer reads them (W, 1, D)."""
+        return self._enter(embedded_WE.unsqueeze(1))
+
+    def branch(self, prepared_W1D: Tensor, word_B: Tensor, state: State, parent_B: Tensor) -> tuple[Tensor, State]:
         """Run one step into pairs of words and states: of a state only the words that are there are copied.
 
         The state after it has one place for each word of its history, whose key is turned once, by its place there.
@@ -149,7 +154,7 @@ class Transformer(Body):
         place_1B = place_1P.index_select(1, parent_B)
         place_S = torch.arange(num_kept + 1, device=known_1B.device)
         is_seen_B11S = (place_S > num_kept - known_1B[0].unsqueeze(1))[:, None, None]
-        stream_B1D = self._enter(embedded_WE.unsqueeze(1)).index_select(0, word_B)
+        stream_B1D = prepared_W1D.index_select(0, word_B)
         turn = rotations_at(place_1B[0, :1], D // self.num_heads, stream_B1D)
         for number, layer in enumerate(self.blocks):
             assert isinstance(layer, Block)
@@ -162,6 +167,21 @@ class Transformer(Body):
             found = layer.attend(rotate(query, *turn), keys[number], values[number], is_seen_B11S)
             stream_B1D = layer.add(stream_B1D, found)
         return _normed(stream_B1D).squeeze(1), (keys, values, known_1B, place_1B + 1)
+
+    def run_trees(self, embedded_GNE: Tensor, depth_GN: Tensor, is_seen_GNN: Tensor) -> Tensor:
+        """Run trees of words, which attend to the nearest of their ancestors and to themselves."""
+        distance_GNN = depth_GN.unsqueeze(2) - depth_GN.unsqueeze(1)
+        is_seen_G1NN = (is_seen_GNN & (distance_GNN < self.context)).unsqueeze(1)
+        stream_GND = self._enter(embedded_GNE)
+        turn = rotations_at(depth_GN.flatten(), self.output_size // self.num_heads, stream_GND)
+        cosine, sine = (part.unflatten(0, depth_GN.shape) for part in turn)
+        for layer in self.blocks:
+            assert isinstance(layer, Block)
+            query, key, value = layer.split(stream_GND)
+            turned = rotate(key, cosine, sine).flatten(2)
+            found = layer.attend(rotate(query, cosine, sine), turned, value.flatten(2), is_seen_G1NN)
+            stream_GND = layer.add(stream_GND, found)
+        return _normed(stream_GND)
 
     def _open(self, state: State) -> State:
         """Make of a state one that can be branched from: words that are there, with turned keys, and the next place."""

@@ -1,34 +1,37 @@
 """Log-probabilities of many sentences at once, with the constant Z or with the softmax. Logarithms are natural.
 
-Sentences of like length go through the network side by side, each from a fresh state; carried over, the text is one
-stream. Only the output rows of the words that occur are read, unless the softmax is asked for.
+Each sentence starts from a fresh state. On a CPU a recurrent body reads sentences as a tree: what begins alike is read
+once, and the product of a word with the input weights is computed once for all its places. Otherwise sentences of like
+length go through the network side by side. Carried over, the text is one stream. Only the output rows of the words that
+occur are read, unless the softmax is asked for.
 
-Legend: T time steps, B sentences side by side, C context words of an n-gram body, L = C + T, D hidden, N positions.
+Legend: T time steps, B sentences side by side, C context words of an n-gram body, L = C + T, D hidden, N positions,
+S sentences, P rows of the hidden layer that positions share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
-from bnce.language_model import LanguageModel
-from bnce.machine.precision import float32_products
-from bnce.scoring.scorer import check_ids, num_side_by_side, refuse_unnormalised
+from bnce.scoring.engine import Array, Engine, Ints, engine_of
+from bnce.scoring.prefixes import TREE_SEQUENCES, flatten, walk
+from bnce.scoring.scorer import Scorer
 
-# Sentences side by side and words in one pass through the network: wider is no faster on a CPU, and fills a GPU.
-PARALLEL = {"cpu": 128, "cuda": 2**12}
-PASS_WORDS = {"cpu": 2**12, "cuda": 2**17}
 # Words laid out at once, padding counted: a few very long sentences stand alone.
 GROUP_WORDS = 2**20
+# A tree goes word by word: a long sentence that is alone there takes twenty times as long as in one pass, and few
+# sentences have little in common.
+MAX_TREE_WORDS = 64
+MIN_TREE_SENTENCES = 16
 
-Ids = Sequence[int] | NDArray[np.int64]
+Ids = Sequence[int] | Ints
 Floats = NDArray[np.float64]
 
 
@@ -53,131 +56,155 @@ class SentenceScorer:
 
     def __init__(
         self,
-        model: LanguageModel,
+        model: Any,
         *,
         normalised: bool = False,
         carry: bool = False,
         num_checked: int | None = None,
         seed: int = 1,
     ) -> None:
+        self.engine, self.normalised = engine_of(model), normalised
         if not normalised or num_checked is not None:
-            refuse_unnormalised(model)
-        self.model, self.normalised = model.eval(), normalised
-        device = model.embedding.device.type
-        self._num_parallel, self._pass_words = num_side_by_side(self.model, PARALLEL[device]), PASS_WORDS[device]
-        self._stream = _Stream(model) if carry else None
+            self.engine.refuse_unnormalised()
+        self._num_parallel = self.engine.num_side_by_side(self.engine.num_parallel)
+        self._stream = _Stream(self.engine) if carry else None
         self._sample = None if num_checked is None else _Sample(num_checked, seed)
+        self._tree = Scorer(self.engine) if self.engine.reads_trees else None
 
     def begin_document(self) -> None:
         """Start afresh: forget the earlier sentences."""
         if self._stream is not None:
-            self._stream = _Stream(self.model)
+            self._stream = _Stream(self.engine)
 
-    @torch.inference_mode()
     def score(self, sentences: Sequence[Ids]) -> list[Floats]:
         """Compute ln p of every word of every sentence; `</s>` is scored where a sentence holds it."""
         if not sentences:
             return []
-        parts = [np.asarray(sentence, dtype=np.int64) for sentence in sentences]
-        length_S = np.array([len(part) for part in parts])
-        word_N = np.concatenate(parts)
-        check_ids(self.model, int(word_N.min(initial=0)), int(word_N.max(initial=0)))
-        with float32_products(tf32=False):
-            if self._stream is None:
-                return self._score_apart(parts, length_S)
+        word_N, length_S = flatten(sentences)
+        self.engine.check_ids(int(word_N.min(initial=0)), int(word_N.max(initial=0)))
+        end_S = np.cumsum(length_S)
+        log_prob_N = np.zeros(len(word_N))
+        if self._stream is not None:
             log_prob_N = self._score_stream(self._stream, word_N)
-            return np.split(log_prob_N, np.cumsum(length_S)[:-1])
+        else:
+            in_tree_S = length_S <= (MAX_TREE_WORDS if self._tree is not None else 0)
+            in_tree_S &= in_tree_S.sum() >= MIN_TREE_SENTENCES
+            if self._tree is not None and in_tree_S.any():
+                in_tree_N = np.repeat(in_tree_S, length_S)
+                log_prob_N[in_tree_N] = self._score_trees(self._tree, word_N[in_tree_N], length_S[in_tree_S])
+            self._score_apart(word_N, np.where(in_tree_S, 0, length_S), end_S - length_S, log_prob_N)
+        return np.split(log_prob_N, end_S[:-1])
 
-    @torch.inference_mode()
     def check(self) -> Check | None:
         """Compute the exact values at the sample of positions; None where none is kept."""
         if self._sample is None:
             return None
-        output = self.model.output
-        log_z = float(output.log_z)
+        log_z = self.engine.log_z
         hidden_ND = self._sample.hidden_ND
         if hidden_ND is None:
             nan = float("nan")
             return Check(0, nan, nan, log_z, nan, nan)
-        with float32_products(tf32=False):
-            log_normaliser_N = output.log_normaliser(hidden_ND).double()
+        log_normaliser_N = self.engine.numpy(self.engine.log_normaliser(hidden_ND)).astype(np.float64)
         difference_N = log_normaliser_N - log_z
         return Check(
             num_positions=len(hidden_ND),
             mean_difference=float(difference_N.mean()),
-            max_difference=float(difference_N.abs().max()),
+            max_difference=float(np.abs(difference_N).max()),
             log_z=log_z,
             log_z_mean=float(log_normaliser_N.mean()),
-            log_z_std=float(log_normaliser_N.std(correction=0)),
+            log_z_std=float(log_normaliser_N.std()),
         )
 
-    def _score_apart(self, sentences: list[NDArray[np.int64]], length_S: NDArray[np.int64]) -> list[Floats]:
+    def _score_trees(self, scorer: Scorer, word_N: Ints, length_S: Ints) -> Floats:
+        """Score sentences that begin alike together; each different beginning is read once."""
+        log_prob_N = np.zeros(len(word_N))
+        begin_S = np.cumsum(length_S) - length_S
+        entered = scorer.enter(word_N)
+        # Those that begin with the same word go into the same tree.
+        order_S = np.argsort(word_N[np.minimum(begin_S, len(word_N) - 1)], kind="stable")
+        for begin in range(0, len(length_S), TREE_SEQUENCES):
+            own_S = order_S[begin : begin + TREE_SEQUENCES]
+            place_N = _places(begin_S[own_S], length_S[own_S])
+            for level, states in walk(scorer, word_N[place_N], length_S[own_S], entered=entered):
+                value_B = self._values(states.hidden_BD, level.parent_B, level.word_B)
+                log_prob_N[place_N[level.position_A]] = value_B[level.node_A]
+                self._keep(states.hidden_BD, level.parent_B[level.node_A])
+        return log_prob_N
+
+    def _score_apart(self, word_N: Ints, length_S: Ints, begin_S: Ints, log_prob_N: Floats) -> None:
         # The longest first: in a group of neighbours little is padding, and those that go on are the first ones.
         order_S = np.argsort(-length_S, kind="stable")
-        scores = [np.empty(length) for length in length_S]
-        num_context = self.model.num_context
+        num_before = 1 + self.engine.num_context
         for group_B in _groups(order_S, length_S, self._num_parallel):
             length_B = length_S[group_B]
-            word_LB = np.full((1 + num_context + length_B[0], len(group_B)), END, dtype=np.int64)
+            word_LB = np.full((num_before + length_B[0], len(group_B)), END, dtype=np.int64)
             for place, number in enumerate(group_B):
-                word_LB[1 + num_context : 1 + num_context + length_S[number], place] = sentences[number]
-            log_prob_TB = self._score_group(torch.from_numpy(word_LB), torch.from_numpy(length_B))
+                begin, length = begin_S[number], length_S[number]
+                word_LB[num_before : num_before + length, place] = word_N[begin : begin + length]
+            log_prob_TB = self._score_group(word_LB, length_B)
             for place, number in enumerate(group_B):
-                scores[number] = log_prob_TB[: length_S[number], place]
-        return scores
+                begin, length = begin_S[number], length_S[number]
+                log_prob_N[begin : begin + length] = log_prob_TB[:length, place]
 
-    def _score_group(self, word_LB: Tensor, length_B: Tensor) -> Floats:
+    def _score_group(self, word_LB: Ints, length_B: Ints) -> Floats:
         """Score sentences side by side, the longest first; `word_LB` has their context before them."""
-        device = self.model.embedding.device
-        num_context = self.model.num_context
+        num_context = self.engine.num_context
         num_steps = len(word_LB) - 1 - num_context
         log_prob_TB = np.zeros((num_steps, len(length_B)))
-        state = self.model.initial_state(len(length_B))
+        state = self.engine.initial_state(len(length_B))
         begin = 0
         while begin < num_steps:
             num_active = int((length_B > begin).sum())
-            end = min(num_steps, begin + max(1, self._pass_words // num_active))
-            state = tuple(part[:, :num_active].contiguous() for part in state)
-            input_LB = word_LB[begin : end + num_context, :num_active].to(device)
-            hidden_TBD, state = self.model(input_LB, state)
-            inside_TB = torch.arange(begin, end).unsqueeze(1) < length_B[:num_active]
+            end = min(num_steps, begin + max(1, self.engine.pass_words // num_active))
+            if begin and num_active < len(length_B):
+                state = tuple(self.engine.take(part, np.arange(num_active), 1) for part in state)
+            hidden_TBD, state = self.engine.run(word_LB[begin : end + num_context, :num_active], state)
+            inside_TB = np.arange(begin, end)[:, None] < length_B[:num_active]
             target_TB = word_LB[1 + num_context :][begin:end, :num_active]
-            log_prob_N = self._values(hidden_TBD[inside_TB.to(device)], target_TB[inside_TB])
-            log_prob_TB[begin:end, :num_active][inside_TB.numpy()] = log_prob_N
+            place_N = np.flatnonzero(inside_TB)
+            hidden_PD = hidden_TBD.reshape(-1, hidden_TBD.shape[-1])
+            log_prob_TB[begin:end, :num_active][inside_TB] = self._values(hidden_PD, place_N, target_TB[inside_TB])
+            self._keep(hidden_PD, place_N)
             begin = end
         return log_prob_TB
 
-    def _score_stream(self, stream: _Stream, word_N: NDArray[np.int64]) -> Floats:
+    def _score_stream(self, stream: _Stream, word_N: Ints) -> Floats:
         """Score the next words of a text that never starts anew."""
-        device = self.model.embedding.device
-        num_context = self.model.num_context
-        word_L = torch.cat([stream.last_words, torch.from_numpy(word_N)])
+        num_context, at_once = self.engine.num_context, self.engine.pass_words
+        word_L = np.concatenate([stream.last_words, word_N])
         parts = [np.zeros(0)]
-        for begin in range(0, len(word_N), self._pass_words):
-            target_N = word_L[1 + num_context :][begin : begin + self._pass_words]
-            input_LB = word_L[begin : begin + len(target_N) + num_context].unsqueeze(1).to(device)
-            hidden_TBD, stream.state = self.model(input_LB, stream.state)
-            parts.append(self._values(hidden_TBD[:, 0], target_N))
-        stream.last_words = word_L[len(word_L) - 1 - num_context :].clone()
+        for begin in range(0, len(word_N), at_once):
+            target_N = word_L[1 + num_context :][begin : begin + at_once]
+            input_LB = word_L[begin : begin + len(target_N) + num_context, None]
+            hidden_TBD, stream.state = self.engine.run(input_LB, stream.state)
+            every_N = np.arange(len(target_N))
+            parts.append(self._values(hidden_TBD[:, 0], every_N, target_N))
+            self._keep(hidden_TBD[:, 0], every_N)
+        stream.last_words = word_L[len(word_L) - 1 - num_context :].copy()
         return np.concatenate(parts)
 
-    def _values(self, hidden_ND: Tensor, target_N: Tensor) -> Floats:
-        """Compute ln p of the targets."""
-        output = self.model.output
-        score_N = output.scores(hidden_ND, target_N.to(hidden_ND.device).unsqueeze(1)).squeeze(1)
-        constant = output.log_normaliser(hidden_ND) if self.normalised else output.log_z
-        if self._sample is not None:
-            self._sample.add(hidden_ND)
-        log_prob_N: Floats = (score_N - constant).double().cpu().numpy()
+    def _values(self, hidden_PD: Array, place_N: Ints, target_N: Ints) -> Floats:
+        """Compute ln p of targets, each after the row of the hidden layer at its place."""
+        engine = self.engine
+        score_N1 = engine.numpy(engine.scores(engine.take(hidden_PD, place_N), target_N[:, None]))
+        constant: Any = engine.log_z
+        if self.normalised:
+            place_P, place_N = np.unique(place_N, return_inverse=True)
+            constant = engine.numpy(engine.log_normaliser(engine.take(hidden_PD, place_P)))[place_N]
+        log_prob_N: Floats = score_N1[:, 0].astype(np.float64) - constant
         return log_prob_N
+
+    def _keep(self, hidden_PD: Array, place_N: Ints) -> None:
+        if self._sample is not None:
+            self._sample.add(self.engine, hidden_PD, place_N)
 
 
 class _Stream:
     """Where a text that is carried over has come to: the words that come next are predicted from here."""
 
-    def __init__(self, model: LanguageModel) -> None:
-        self.state = model.initial_state(1)
-        self.last_words = torch.full((1 + model.num_context,), END)
+    def __init__(self, engine: Engine) -> None:
+        self.state = engine.initial_state(1)
+        self.last_words = np.full(1 + engine.num_context, END, dtype=np.int64)
 
 
 class _Sample:
@@ -187,23 +214,29 @@ class _Sample:
         if size < 1:
             raise UserError(f"The number of positions to check is {size}: it must be 1 or more.")
         self.size = size
-        self.hidden_ND: Tensor | None = None
+        self.hidden_ND: Array | None = None
         self._draw_N = np.zeros(0)
         self._generator = np.random.default_rng(seed)
 
-    def add(self, hidden_ND: Tensor) -> None:
-        """Let some positions take part."""
-        draw_N = self._generator.random(len(hidden_ND))
+    def add(self, engine: Engine, hidden_PD: Array, position_N: Ints) -> None:
+        """Let some positions take part, each with the row of the hidden layer at its place."""
+        draw_N = self._generator.random(len(position_N))
         limit = self._draw_N.max() if len(self._draw_N) == self.size else 1.0
         (place_N,) = np.nonzero(draw_N < limit)
-        chosen_ND = hidden_ND[torch.from_numpy(place_N).to(hidden_ND.device)]
-        both_ND = chosen_ND if self.hidden_ND is None else torch.cat([self.hidden_ND, chosen_ND])
+        chosen_ND = engine.take(hidden_PD, position_N[place_N])
+        both_ND = chosen_ND if self.hidden_ND is None else engine.concatenate([self.hidden_ND, chosen_ND])
         both_N = np.concatenate([self._draw_N, draw_N[place_N]])
         kept_N = np.argsort(both_N)[: self.size]
-        self._draw_N, self.hidden_ND = both_N[kept_N], both_ND[torch.from_numpy(kept_N).to(both_ND.device)]
+        self._draw_N, self.hidden_ND = both_N[kept_N], engine.take(both_ND, kept_N)
 
 
-def _groups(order_S: NDArray[np.int64], length_S: NDArray[np.int64], num_parallel: int) -> Iterator[NDArray[np.int64]]:
+def _places(begin_S: Ints, length_S: Ints) -> Ints:
+    """List the places of sentences that begin here and there."""
+    shift_S = begin_S - (np.cumsum(length_S) - length_S)
+    return np.repeat(shift_S, length_S) + np.arange(int(length_S.sum()))
+
+
+def _groups(order_S: Ints, length_S: Ints, num_parallel: int) -> Iterator[Ints]:
     """Cut sentences, the longest first, into groups that go through the network together; empty ones need not."""
     begin = 0
     num_sentences = int(np.count_nonzero(length_S))

@@ -3,7 +3,7 @@
 `<unk>` and `</s>` are words that may come next, each as one. A run computes many positions at once; an n-gram model and
 a mixture go word by word, which is slow.
 
-Legend: N positions, B of them at a time, V vocabulary, D hidden.
+Legend: N positions, P rows of the hidden layer, D hidden.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from bnce.errors import UserError, argument
 from bnce.scoring.batches import SentenceScorer
-from bnce.scoring.generate import BLOCK_NUMBERS
+from bnce.scoring.engine import Array, Ints
 from bnce.scoring.interpolation import components_of
 from bnce.scoring.model import Model, Words
 from bnce.scoring.piece_model import PieceModel
@@ -27,14 +25,10 @@ from bnce.scoring.scored import Floats
 class EntropyScorer(SentenceScorer):
     """Gives the entropy before every word instead of its ln p."""
 
-    def _values(self, hidden_ND: Tensor, target_N: Tensor) -> Floats:
-        output = self.model.output
-        parts = [np.zeros(0)]
-        for hidden_BD in hidden_ND.split(max(1, BLOCK_NUMBERS // output.vocab_size)):
-            log_prob_BV = torch.log_softmax(output.all_scores(hidden_BD), dim=1)
-            entropy_B = -(log_prob_BV.exp() * log_prob_BV).sum(dim=1, dtype=torch.float64)
-            parts.append(entropy_B.cpu().numpy())
-        return np.concatenate(parts)
+    def _values(self, hidden_PD: Array, place_N: Ints, target_N: Ints) -> Floats:
+        place_P, place_N = np.unique(place_N, return_inverse=True)
+        entropy_P: Floats = self.engine.entropy(self.engine.take(hidden_PD, place_P))
+        return entropy_P[place_N]
 
 
 class EntropyReader:
@@ -44,7 +38,7 @@ class EntropyReader:
         _refuse(model)
         self.model, self.carry = model, carry
         self._scorer = (
-            EntropyScorer(model.network, normalised=True, carry=carry) if isinstance(model, RunModel) else None
+            EntropyScorer(model.engine, normalised=True, carry=carry) if isinstance(model, RunModel) else None
         )
         self._state = None if self._scorer else model.start()
 

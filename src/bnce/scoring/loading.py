@@ -1,4 +1,4 @@
-"""`bnce.load`: open a run, a mixture or an n-gram model by its path.
+"""`bnce.load`: open a run, an exported run, a mixture or an n-gram model by its path.
 
 A mixture file is TOML; paths in it are relative to its own place:
 
@@ -16,8 +16,8 @@ from pathlib import Path
 
 from bnce import files
 from bnce.errors import UserError
-from bnce.machine.devices import choose_device
 from bnce.reading import parse_toml
+from bnce.scoring.exported import is_exported, load_exported
 from bnce.scoring.mixture import MixtureModel
 from bnce.scoring.model import Model
 from bnce.scoring.ngram import open_ngram
@@ -26,13 +26,24 @@ from bnce.scoring.run_model import load_run
 MIXTURE_ENDING = ".toml"
 
 
-def load(path: str | Path, device: str = "cpu") -> Model:
-    """Open a run directory, a mixture (.toml) or an n-gram model; the device is auto, cpu, cuda or cuda:N."""
+def load(path: str | Path, device: str = "cpu", num_threads: int = 0) -> Model:
+    """Open a run directory, one that was exported to ONNX, a mixture (.toml) or an n-gram model.
+
+    The device is auto, cpu, cuda or cuda:N. An exported run is computed by `num_threads` threads of the CPU, 0 for one
+    per core; of a run PyTorch decides (`torch.set_num_threads`).
+    """
     path = Path(path)
     if not path.is_file():
-        return load_run(path, device)
-    chosen = str(choose_device(device))
-    return _load_mixture(path, chosen) if path.suffix == MIXTURE_ENDING else open_ngram(path)
+        return load_exported(path, device, num_threads) if is_exported(path) else load_run(path, device)
+    return _load_mixture(path, device, num_threads) if path.suffix == MIXTURE_ENDING else open_ngram(path)
+
+
+def needs_torch(path: str | Path) -> bool:
+    """Say whether PyTorch computes a model, or a part of it: not that of exported runs and n-gram models."""
+    path = Path(path)
+    if path.is_file() and path.suffix == MIXTURE_ENDING:
+        return any(needs_torch(component) for component, _ in mixture_components(path))
+    return not (path.is_file() or is_exported(path))
 
 
 def write_mixture(path: str | Path, components: Sequence[str | Path], weights: Sequence[float]) -> None:
@@ -59,10 +70,10 @@ def mixture_components(path: Path) -> list[tuple[Path, float]]:
         ) from error
 
 
-def _load_mixture(path: Path, device: str) -> MixtureModel:
+def _load_mixture(path: Path, device: str, num_threads: int) -> MixtureModel:
     pairs = mixture_components(path)
     for component, _ in pairs:
         if component.suffix == MIXTURE_ENDING:
             raise UserError(f"The mixture '{path}' contains the mixture '{component}': give its components instead.")
-    components = [load(component, device) for component, _ in pairs]
+    components = [load(component, device, num_threads) for component, _ in pairs]
     return MixtureModel(components, [weight for _, weight in pairs], str(path))

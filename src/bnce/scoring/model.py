@@ -11,6 +11,7 @@ Methods that score text give log10 probabilities, as SRILM and KenLM do; all oth
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,13 +25,13 @@ from bnce.corpus.vocabulary import END, SPECIALS, Vocabulary
 from bnce.errors import UserError, argument
 from bnce.scoring import word_by_word
 from bnce.scoring.batches import Check
-from bnce.scoring.generate import Sampling
+from bnce.scoring.sampling import Sampling
 from bnce.scoring.scored import Floats, NextWord, RescoredHypothesis, ScoredSentence, WordScores
 from bnce.scoring.weights import Weights, count_words
-from bnce.text.normalise import Normaliser
+from bnce.text.normalise import END_WORD, Normaliser
 
 # Sentences in memory at a time, fewer where they are long: enough that neighbours in length are alike.
-BLOCK_SENTENCES = 2**12
+BLOCK_SENTENCES = 2**14
 BLOCK_WORDS = 2**18
 
 Words = Sequence[str]
@@ -185,6 +186,17 @@ class Model(ABC):
     def encode(self, words: Iterable[str]) -> NDArray[np.int64]:
         """Give the ids of a sentence's words, with `</s>` at the end."""
         return np.append(self.vocabulary.encode(words), END)
+
+    def encode_each(self, sentences: Sequence[Words]) -> list[NDArray[np.int64]]:
+        """Give the ids of the words of many sentences, with `</s>` at the end of each."""
+        if self.vocabulary.unit != "word":
+            return [self.encode(words) for words in sentences]
+        # All at once, which takes a third of the time.
+        ends = np.cumsum(np.array([len(words) + 1 for words in sentences], dtype=np.int64))
+        every = itertools.chain.from_iterable((*words, END_WORD) for words in sentences)
+        ids = self.vocabulary.encode(every)
+        ids[ends - 1] = END
+        return np.split(ids, ends[:-1]) if len(ends) else []
 
     def count_steps(self, words: Words, most: int) -> int:
         """Count the steps that words take, without `</s>`; above `most` the number may be too low, but is above it."""

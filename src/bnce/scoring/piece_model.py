@@ -15,15 +15,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from bnce.corpus.vocabulary import SPECIALS
-from bnce.machine.precision import float32_products
-from bnce.scoring.generate import Sampling, generate
+from bnce.scoring.generate import generate
 from bnce.scoring.model import Words, check_num_next
 from bnce.scoring.prefixes import score_prefixes
 from bnce.scoring.run_model import RunModel, share
+from bnce.scoring.sampling import Sampling
 from bnce.scoring.scored import Floats, NextWord
 from bnce.scoring.scorer import State, gather
 
@@ -45,7 +44,10 @@ class PieceModel(RunModel):
 
     def ids(self, words: Words) -> list[int]:
         """Give the id of the first piece of every word."""
-        ids = self.encode(words)
+        return self.shown_ids(self.encode(words))
+
+    def shown_ids(self, ids: NDArray[np.int64]) -> list[int]:
+        """Give the id of the first piece of every word."""
         first: list[int] = ids[self.vocabulary.starts_word[ids]].tolist()
         return first
 
@@ -83,7 +85,7 @@ class PieceModel(RunModel):
     ) -> list[list[int]]:
         """Continue words in several ways, each up to `</s>` or `max_words` words; returns the ids of the new pieces."""
         ids = self.vocabulary.encode(words).tolist()
-        return generate(self.network, ids, num_texts, max_words, sampling, seed, self.vocabulary.starts_word)
+        return generate(self.engine, ids, num_texts, max_words, sampling, seed, self.vocabulary.starts_word)
 
     def join(self, words: Words, made: Sequence[int]) -> str:
         """Write new pieces behind the words of a prompt; the first one may go on with the last word."""
@@ -152,7 +154,6 @@ class _Search:
                 break
         return [NextWord.of(word, log_prob) for log_prob, word in heapq.nlargest(k, found)]
 
-    @torch.inference_mode()
     def _expand(
         self,
         beginnings: Sequence[tuple[tuple[int, ...], float]],
@@ -160,11 +161,10 @@ class _Search:
         found: list[tuple[float, str]],
     ) -> None:
         """Find what may come after beginnings of words, and the words that they are."""
-        output, starts_V = self.model.network.output, self.model.vocabulary.starts_word
-        with float32_products(tf32=False):
-            score_BV = output.all_scores(gather(states).hidden_BD).double().cpu()
-        constant = torch.logsumexp(score_BV, 1, keepdim=True) if self.normalised else float(output.log_z)
-        log_prob_BV = (score_BV - constant).numpy()
+        engine, starts_V = self.model.engine, self.model.vocabulary.starts_word
+        score_BV = engine.numpy(engine.all_scores(gather(states).hidden_BD)).astype(np.float64)
+        constant = np.logaddexp.reduce(score_BV, axis=1, keepdims=True) if self.normalised else engine.log_z
+        log_prob_BV = score_BV - constant
         for (pieces, log_prob), state, log_prob_V in zip(beginnings, states, log_prob_BV, strict=True):
             log_begins = float(np.logaddexp.reduce(log_prob_V[starts_V]))
             if pieces:

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from bnce.corpus.vocabulary import UNK, Vocabulary
 from bnce.errors import UserError
-from bnce.evaluation.evaluate import num_words_seen
-from bnce.language_model import LanguageModel
-from bnce.machine.devices import choose_device
-from bnce.runs.directory import RunDirectory
-from bnce.runs.model_file import load_model
 from bnce.runs.unknown_words import UnknownWords
 from bnce.scoring.batches import Check, SentenceScorer
-from bnce.scoring.generate import Sampling, generate, top_words
-from bnce.scoring.model import Model, Reader, Words, check_num_next
+from bnce.scoring.engine import engine_of
+from bnce.scoring.generate import generate
+from bnce.scoring.model import Model, Reader, Words, check_num_next, sentence_blocks
 from bnce.scoring.prefixes import score_prefixes
-from bnce.scoring.scored import Floats, NextWord, WordScores
-from bnce.scoring.scorer import Scorer, State, gather, refuse_unnormalised
+from bnce.scoring.sampling import Sampling
+from bnce.scoring.scored import Floats, NextWord, ScoredSentence, WordScores
+from bnce.scoring.scorer import Scorer, State, gather
 from bnce.spelling.model import SpellingModel
 from bnce.text.normalise import UNKNOWN_WORD, Normaliser
 
@@ -46,8 +43,16 @@ class RunReader(Reader):
 
     def score(self, sentences: Sequence[Words]) -> list[WordScores]:
         """Score the next sentences, all of them at once."""
-        ids = [self.model.encode(words) for words in sentences]
+        ids = self.model.encode_each(sentences)
         return self.model.with_shares(sentences, ids, self._scorer.score(ids), self.spell)
+
+    def read(self, sentences: Iterable[list[str]]) -> Iterator[ScoredSentence]:
+        """Score the next sentences a block at a time; ids are looked up once."""
+        for block in sentence_blocks(sentences):
+            ids = self.model.encode_each(block)
+            scores = self.model.with_shares(block, ids, self._scorer.score(ids), self.spell)
+            for words, numbers, found in zip(block, ids, scores, strict=True):
+                yield ScoredSentence.of(words, found, self.model.shown_ids(numbers))
 
     def begin_document(self) -> None:
         """Go back to the state at the start of a text."""
@@ -59,7 +64,10 @@ class RunReader(Reader):
 
 
 class RunModel(Model):
-    """A network with its words, and what a run directory may have: words that share `<unk>`, and a spelling model."""
+    """A network with its words, and what a run directory may have: words that share `<unk>`, and a spelling model.
+
+    The network is a run's in PyTorch, or that of an exported run in ONNX Runtime.
+    """
 
     kind = "run"
     # What else gives a run a spelling model.
@@ -67,7 +75,7 @@ class RunModel(Model):
 
     def __init__(
         self,
-        network: LanguageModel,
+        network: Any,
         vocabulary: Vocabulary,
         normaliser: Normaliser,
         unknown_words: UnknownWords | None = None,
@@ -75,7 +83,7 @@ class RunModel(Model):
         spelling: SpellingModel | None = None,
         target_counts: NDArray[np.int64] | None = None,
     ) -> None:
-        self.network, self.normaliser, self.name = network.eval(), normaliser, name
+        self.network, self.engine, self.normaliser, self.name = network, engine_of(network), normaliser, name
         self.unknown_words, self.spelling = unknown_words, spelling
         self._vocabulary, self._target_counts = vocabulary, target_counts
 
@@ -97,26 +105,26 @@ class RunModel(Model):
     @property
     def is_exact(self) -> bool:
         """Whether unnormalised probabilities are exact, because of the output layer."""
-        return self.network.output.structure is not None
+        return self.engine.is_exact
 
     @property
     def log_z(self) -> float | None:
         """The constant ln Z of unnormalised probabilities; None for a softmax that was not calibrated."""
-        return float(self.network.output.log_z) if self.network.output.normalises else None
+        return self.engine.log_z if self.engine.normalises else None
 
     @property
     def max_context(self) -> int | None:
         """How many words before it a word is predicted from; None for a body whose state keeps all of them."""
-        return num_words_seen(self.network)
+        return self.engine.num_words_seen
 
     @property
     def device(self) -> str:
         """Where the network is."""
-        return str(self.network.embedding.device)
+        return self.engine.device
 
     def refuse_unnormalised(self) -> None:
         """Refuse unnormalised probabilities if the run was trained with the softmax."""
-        refuse_unnormalised(self.network)
+        self.engine.refuse_unnormalised()
 
     def refuse_spelling(self) -> None:
         """Refuse to spell if the run has no spelling model."""
@@ -140,7 +148,7 @@ class RunModel(Model):
             return self.reader(normalised=normalised, spell=spell).score(sentences)
         if spell:
             self.refuse_spelling()
-        ids = [self.encode(words) for words in sentences]
+        ids = self.encode_each(sentences)
         return self.with_shares(sentences, ids, score_prefixes(self.scorer(), ids, normalised, after), spell)
 
     def reader(
@@ -149,7 +157,7 @@ class RunModel(Model):
         """Make what scores a text sentence by sentence; `num_checked` positions are kept for its `check`."""
         if spell:
             self.refuse_spelling()
-        scorer = SentenceScorer(self.network, normalised=normalised, carry=carry, num_checked=num_checked)
+        scorer = SentenceScorer(self.engine, normalised=normalised, carry=carry, num_checked=num_checked)
         return RunReader(self, scorer, spell)
 
     def with_shares(
@@ -168,9 +176,16 @@ class RunModel(Model):
         found = []
         for words, (numbers, scores) in zip(sentences, by_word, strict=True):
             shared, oov = share(words, numbers, scores, log_share)
-            order = self.network.num_context + 2 if self.network.num_context else len(numbers) + 1
-            found.append(WordScores(shared, oov, [min(place + 2, order) for place in range(len(numbers))]))
+            num_words = len(numbers)
+            most = self.engine.num_context or num_words
+            lengths = [*range(2, min(num_words, most) + 2), *[most + 2] * (num_words - most)]
+            found.append(WordScores(shared, oov, lengths))
         return found
+
+    def shown_ids(self, ids: NDArray[np.int64]) -> list[int]:
+        """Give the ids that a scored sentence shows: those it was encoded into."""
+        numbers: list[int] = ids.tolist()
+        return numbers
 
     def sum_words(self, ids: NDArray[np.int64], log_probs: Floats) -> tuple[NDArray[np.int64], Floats]:
         """Give one id and ln p for every word: those that there are, where ids are words."""
@@ -192,14 +207,14 @@ class RunModel(Model):
         """Compute ln p of words; where they are much of the vocabulary, in one pass over it."""
         ids, scorer = self.vocabulary.encode(words), self.scorer()
         if len(ids) * MANY_WORDS < len(self.vocabulary):
-            found = scorer.score([state], torch.from_numpy(ids[None]), normalised)[0]
+            found = self.engine.numpy(scorer.score([state], ids[None], normalised))[0]
         else:
-            found = scorer.score_all(state, normalised)[torch.from_numpy(ids)]
-        return share(words, ids, found.double().cpu().numpy(), self.log_share)[0]
+            found = self.engine.numpy(scorer.score_all(state, normalised))[ids]
+        return share(words, ids, found.astype(np.float64), self.log_share)[0]
 
     def scorer(self) -> Scorer:
         """Make a scorer for beam searches: `start`, `advance` and `score`, with word ids and natural logarithms."""
-        return Scorer(self.network)
+        return Scorer(self.engine)
 
     def next_words_after(
         self, prompts: Sequence[Words], k: int = 10, *, normalised: bool = True
@@ -213,8 +228,8 @@ class RunModel(Model):
         scorer = self.scorer()
         ids = [self.vocabulary.encode(prompt).tolist() for prompt in prompts]
         states = scorer.read([scorer.start()] * len(ids), ids)
-        score_BK, word_BK, log_normaliser_B = top_words(self.network.output, gather(states).hidden_BD, k)
-        constants = log_normaliser_B.tolist() if normalised else [float(self.network.output.log_z)] * len(ids)
+        score_BK, word_BK, log_normaliser_B = self.engine.top_words(gather(states).hidden_BD, k)
+        constants = log_normaliser_B.tolist() if normalised else [self.engine.log_z] * len(ids)
         return [
             [
                 NextWord.of(word, score - constant)
@@ -228,7 +243,7 @@ class RunModel(Model):
     ) -> list[list[int]]:
         """Continue words in several ways, all texts side by side; returns the ids of the new words."""
         ids = self.vocabulary.encode(words).tolist()
-        return generate(self.network, ids, num_texts, max_words, sampling, seed)
+        return generate(self.engine, ids, num_texts, max_words, sampling, seed)
 
     def log_share(self, word: str) -> float | None:
         """Give ln of the share that an unknown word has of `<unk>`, if a list is attached that says so."""
@@ -266,7 +281,9 @@ def share(
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """Give unknown words their shares of `<unk>`, and tell which of the words are OOV."""
     oov = ids == UNK
-    log_probs = log_probs.copy() if oov.any() else log_probs
+    if not oov.any():
+        return log_probs, oov
+    log_probs = log_probs.copy()
     for place in np.flatnonzero(oov).tolist():
         # <unk> in a text stands for any unknown word: it has the whole, and is none that is known.
         found = None if words[place] == UNKNOWN_WORD else log_share(words[place])
@@ -278,10 +295,26 @@ def share(
 
 def load_run(run: str | Path, device: str = "cpu") -> RunModel:
     """Load the best model of a run directory; the device is auto, cpu, cuda or cuda:N."""
+    from bnce.machine.devices import choose_device
+    from bnce.runs.directory import RunDirectory
+    from bnce.runs.model_file import load_model
+
     opened = RunDirectory.open(Path(run))
+    network = load_model(opened, str(choose_device(device)))
+    return make_model(network, opened.vocabulary, opened.normaliser, opened.path, str(run), opened.target_counts)
+
+
+def make_model(
+    network: Any,
+    vocabulary: Vocabulary,
+    normaliser: Normaliser,
+    directory: Path,
+    name: str,
+    target_counts: NDArray[np.int64] | None,
+) -> RunModel:
+    """Put a network together with its words and with what its directory has beside them."""
     from bnce.scoring.piece_model import PieceModel  # which is made of what is above
 
-    network = load_model(opened, str(choose_device(device)))
-    unknown_words, spelling = UnknownWords.of_run(opened.path), SpellingModel.of_run(opened.path)
-    kind = PieceModel if opened.vocabulary.unit == "piece" else RunModel
-    return kind(network, opened.vocabulary, opened.normaliser, unknown_words, str(run), spelling, opened.target_counts)
+    unknown_words, spelling = UnknownWords.of_run(directory), SpellingModel.of_run(directory)
+    kind = PieceModel if vocabulary.unit == "piece" else RunModel
+    return kind(network, vocabulary, normaliser, unknown_words, name, spelling, target_counts)

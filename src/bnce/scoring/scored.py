@@ -90,13 +90,17 @@ class Totals:
 
     def add(self, sentence: ScoredSentence) -> None:
         """Count one more sentence."""
-        counted = ~sentence.oov & (sentence.log10_probs > -np.inf)
+        log10_prob = sentence.log10_prob
         self.num_sentences += 1
         self.num_words += len(sentence.words) - 1
         self.num_bytes += count_bytes(sentence.words[:-1])
+        self.log10_prob += log10_prob
+        if log10_prob > -np.inf and not sentence.oov.any():
+            self.log10_prob_no_oov += log10_prob
+            return
+        counted = ~sentence.oov & (sentence.log10_probs > -np.inf)
         self.num_oov += sentence.num_oov
         self.num_zero_probs += len(counted) - int(counted.sum()) - sentence.num_oov
-        self.log10_prob += sentence.log10_prob
         self.log10_prob_no_oov += float(sentence.log10_probs[counted].sum())
 
     @property

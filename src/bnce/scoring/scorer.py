@@ -4,60 +4,62 @@ All logarithms are natural. A state stands for a whole history; it is never chan
 any number of them go through the network side by side. `prefixes` scores whole lists of hypotheses with it.
 
 Legend: T time steps, B states side by side, C context words of an n-gram body, L = C + T, D hidden, K words per state,
-W different words, P different states.
+N pairs of a state and words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from bnce.corpus.vocabulary import END
-from bnce.errors import UserError, argument
-from bnce.language_model import LanguageModel
-from bnce.machine.precision import float32_products
-from bnce.models import State as RecurrentState
+from bnce.errors import UserError
+from bnce.scoring.engine import Array, Engine, Ints, engine_of
+from bnce.scoring.engine import State as NetworkState
 
 # A sequence with more words is read by itself; of a very long one, so many words at a time.
 LONG_WORDS = 64
 PASS_WORDS = 2**12
 
-Words = Tensor | Sequence[int] | Sequence[Sequence[int]]
-
-
-# Numbers in the states of texts side by side: a Transformer has some for every word of its context. 512 MiB.
-STATE_NUMBERS = 2**27
-
-
-def num_side_by_side(model: LanguageModel, most: int) -> int:
-    """Say how many texts may go through the network side by side, so that their states fit into memory."""
-    per_state = sum(part.numel() for part in model.initial_state(1))
-    return max(1, min(most, STATE_NUMBERS // max(1, per_state)))
+Words = Any  # a tensor, an array or lists of ids
 
 
 class States:
     """B histories side by side: what the network needs to go on from each, and the hidden layer it has come to."""
 
-    def __init__(self, context_CB: Tensor, recurrent: RecurrentState, hidden_BD: Tensor) -> None:
-        self.context_CB, self.recurrent, self.hidden_BD = context_CB, recurrent, hidden_BD
-        # Filled where it is asked for: at V = 800K one value costs as much as hundreds of steps of the network.
-        self.log_normaliser_B = torch.full_like(hidden_BD[:, 0], torch.nan)
+    def __init__(
+        self,
+        engine: Engine,
+        context_CB: Ints,
+        network: NetworkState,
+        hidden_BD: Array,
+        log_normaliser_B: Array | None = None,
+    ) -> None:
+        self.engine, self.context_CB, self.network, self.hidden_BD = engine, context_CB, network, hidden_BD
+        self._log_normaliser_B = log_normaliser_B
 
     def __len__(self) -> int:
         return len(self.hidden_BD)
 
-    def select(self, place_B: Tensor) -> States:
+    @property
+    def log_normalisers(self) -> Array:
+        """Values of ln Z(context), NaN where nobody has asked: one costs as much as hundreds of steps at V = 800K."""
+        if self._log_normaliser_B is None:
+            self._log_normaliser_B = self.engine.array(np.full(len(self), np.nan, dtype=np.float32))
+        return self._log_normaliser_B
+
+    def select(self, place_B: Ints) -> States:
         """Take some of the states, in any order, also repeatedly."""
-        chosen = States(
-            self.context_CB.index_select(1, place_B),
-            tuple(part.index_select(1, place_B) for part in self.recurrent),
-            self.hidden_BD.index_select(0, place_B),
+        take, known = self.engine.take, self._log_normaliser_B
+        return States(
+            self.engine,
+            self.context_CB[:, place_B],
+            tuple(take(part, place_B, 1) for part in self.network),
+            take(self.hidden_BD, place_B),
+            None if known is None else take(known, place_B),
         )
-        chosen.log_normaliser_B = self.log_normaliser_B.index_select(0, place_B)
-        return chosen
 
 
 class State(NamedTuple):
@@ -67,17 +69,19 @@ class State(NamedTuple):
     place: int
 
 
+class Entered(NamedTuple):
+    """Different words, in the order of their ids, and what an engine has computed of them."""
+
+    word_W: Ints
+    rows: Array
+
+
 class Scorer:
-    """Answers for one model; words are ids of its vocabulary."""
+    """Answers for one model; words are ids. A run's answers are tensors, those of an exported run NumPy's arrays."""
 
-    def __init__(self, model: LanguageModel) -> None:
-        self.model = model.eval()
+    def __init__(self, model: Any) -> None:
+        self.engine = engine_of(model)
         self._start: States | None = None
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network is, and tensors of words should be."""
-        return self.model.embedding.device
 
     def start(self) -> State:
         """Give the state at the start of a sentence: after `</s>`, with nothing else behind it."""
@@ -109,121 +113,123 @@ class Scorer:
                 after[number] = state
         return after
 
-    def score(self, states: Sequence[State], words: Words, normalised: bool = False) -> Tensor:
+    def score(self, states: Sequence[State], words: Words, normalised: bool = False) -> Array:
         """Compute ln p of words after states: one each (B,) or several each (B, K).
 
         Unnormalised reads only the rows of these words. Normalised passes over the vocabulary once for each state
         that was never normalised before.
         """
         if not states:
-            return torch.zeros(0, device=self.device)
+            return self.engine.array(np.zeros(0, dtype=np.float32))
         words_B = self._words(states, words, several=True)
         if normalised:
             self._normalise(states)
-        side_by_side = gather(states)
-        every_B = torch.arange(len(states), device=self.device)
-        return self.score_words(side_by_side, every_B, words_B, normalised)
+        return self.score_words(gather(states), np.arange(len(states)), words_B, normalised)
 
-    @torch.inference_mode()
-    def score_all(self, state: State, normalised: bool = False) -> Tensor:
+    def score_all(self, state: State, normalised: bool = False) -> Array:
         """Compute ln p of every word of the vocabulary (V,) after one state."""
         if not normalised:
-            refuse_unnormalised(self.model)
-        with float32_products(tf32=False):
-            score_V = self.model.output.all_scores(state.states.hidden_BD[state.place : state.place + 1])[0]
-        return score_V - (torch.logsumexp(score_V, 0) if normalised else self.model.output.log_z)
+            self.engine.refuse_unnormalised()
+        score_1V = self.engine.all_scores(state.states.hidden_BD[state.place : state.place + 1])
+        constant = self.engine.log_z
+        if normalised:
+            constant = float(np.logaddexp.reduce(self.engine.numpy(score_1V)[0].astype(np.float64)))
+        return score_1V[0] - constant
 
     def start_states(self) -> States:
         """Give the start of a sentence as states, of which there is one."""
         if self._start is None:
-            with torch.inference_mode():
-                context_CB = torch.full((self.model.num_context, 1), END, device=self.device)
-                end_B = torch.full((1,), END, device=self.device)
-                self._start = self._step(context_CB, self.model.initial_state(1), end_B)
+            context_CB = np.full((self.engine.num_context, 1), END, dtype=np.int64)
+            self._start = self._pass(context_CB, self.engine.initial_state(1), np.full((1, 1), END, dtype=np.int64))
         return self._start
 
-    @torch.inference_mode()
-    def advance_states(self, states: States, word_B: Tensor) -> States:
+    def advance_states(self, states: States, word_B: Ints) -> States:
         """Move states that lie side by side on by one word each."""
-        return self._step(states.context_CB, states.recurrent, word_B)
+        return self._pass(states.context_CB, states.network, word_B[None])
 
-    @torch.inference_mode()
-    def branch_states(self, states: States, parent_B: Tensor, word_B: Tensor) -> States:
+    def enter(self, word_N: Ints) -> Entered | None:
+        """Compute what words share wherever they stand, for `branch_states`; None where there is nothing."""
+        if not self.engine.branches:
+            return None
+        word_W = np.unique(word_N)
+        return Entered(word_W, self.engine.enter(word_W))
+
+    def branch_states(self, states: States, parent_B: Ints, word_B: Ints, entered: Entered | None) -> States:
         """Move the states at these places on by one word each, which is cheaper where states and words repeat."""
-        body = self.model.body
-        if not body.branches:
+        if entered is None:
             return self.advance_states(states.select(parent_B), word_B)
-        word_W, word_B = torch.unique(word_B, return_inverse=True)
-        parent_P, parent_B = torch.unique(parent_B, return_inverse=True)
-        before = tuple(part.index_select(1, parent_P) for part in states.recurrent)
-        with float32_products(tf32=False):
-            hidden_BD, after = body.branch(self.model.embedding.index_select(0, word_W), word_B, before, parent_B)
-        return States(states.context_CB[:, :1].expand(0, len(word_B)), after, hidden_BD)
+        word_B = np.searchsorted(entered.word_W, word_B)
+        before, num_states = states.network, len(states)
+        if len(parent_B) < num_states:
+            parent_P, parent_B = np.unique(parent_B, return_inverse=True)
+            if len(parent_P) < num_states:
+                before = tuple(self.engine.take(part, parent_P, 1) for part in before)
+        hidden_BD, after = self.engine.branch(entered.rows, word_B, before, parent_B)
+        return States(self.engine, np.zeros((0, len(word_B)), dtype=np.int64), after, hidden_BD)
 
-    @torch.inference_mode()
-    def score_words(self, states: States, place_N: Tensor, words: Tensor, normalised: bool = False) -> Tensor:
+    def score_words(self, states: States, place_N: Ints, words: Ints, normalised: bool = False) -> Array:
         """Compute ln p of words (N,) or (N, K) after the states at these places; each state is normalised once."""
-        output = self.model.output
         if not normalised:
-            refuse_unnormalised(self.model)
+            self.engine.refuse_unnormalised()
         words_NK = words.reshape(len(place_N), -1)
-        with float32_products(tf32=False):
-            score_NK = output.scores(states.hidden_BD.index_select(0, place_N), words_NK)
-            constant = self.log_normaliser(states)[place_N].unsqueeze(1) if normalised else output.log_z
+        score_NK = self.engine.scores(self.engine.take(states.hidden_BD, place_N), words_NK)
+        constant: Any = self.engine.log_z
+        if normalised:
+            constant = self.engine.take(self.log_normaliser(states), place_N)[:, None]
         return (score_NK - constant).reshape(words.shape)
 
-    @torch.inference_mode()
-    def log_normaliser(self, states: States) -> Tensor:
+    def log_normaliser(self, states: States) -> Array:
         """Compute ln Z(context) of every state (B,), and keep it."""
-        (missing,) = torch.nonzero(states.log_normaliser_B.isnan(), as_tuple=True)
+        known_B = states.log_normalisers
+        (missing,) = np.nonzero(np.isnan(self.engine.numpy(known_B)))
         if len(missing):
-            with float32_products(tf32=False):
-                found = self.model.output.log_normaliser(states.hidden_BD.index_select(0, missing))
-            states.log_normaliser_B[missing] = found
-        return states.log_normaliser_B
+            found = self.engine.log_normaliser(self.engine.take(states.hidden_BD, missing))
+            self.engine.put(known_B, missing, found)
+        return known_B
 
-    @torch.inference_mode()
     def _normalise(self, states: Sequence[State]) -> None:
         """Keep ln Z(context) with the very states it belongs to, which copies of them then have, too."""
-        distinct = dict.fromkeys((state.states, state.place) for state in states)
-        missing = [State(*pair) for pair in distinct if pair[0].log_normaliser_B[pair[1]].isnan()]
+        by_source: dict[States, list[int]] = {}
+        for source, place in dict.fromkeys((state.states, state.place) for state in states):
+            by_source.setdefault(source, []).append(place)
+        missing = []
+        for source, places in by_source.items():
+            known_B = self.engine.numpy(source.log_normalisers)
+            missing += [State(source, place) for place in places if np.isnan(known_B[place])]
         if missing:
-            for state, value in zip(missing, self.log_normaliser(gather(missing)), strict=True):
-                state.states.log_normaliser_B[state.place] = value
+            found = self.log_normaliser(gather(missing))
+            for number, state in enumerate(missing):
+                self.engine.put(state.states.log_normalisers, np.array([state.place]), found[number])
 
-    @torch.inference_mode()
     def _read_long(self, state: State, words: Sequence[int]) -> State:
         states = gather([state])
-        word_T = torch.tensor(words, dtype=torch.long, device=self.device)
-        check_ids(self.model, int(word_T.min()), int(word_T.max()))
-        for part_T in word_T.split(PASS_WORDS):
-            states = self._pass(states.context_CB, states.recurrent, part_T.unsqueeze(1))
+        word_T = np.asarray(words, dtype=np.int64)
+        self.engine.check_ids(int(word_T.min()), int(word_T.max()))
+        for begin in range(0, len(word_T), PASS_WORDS):
+            states = self._pass(states.context_CB, states.network, word_T[begin : begin + PASS_WORDS, None])
         return State(states, 0)
 
-    def _step(self, context_CB: Tensor, recurrent: RecurrentState, word_B: Tensor) -> States:
-        return self._pass(context_CB, recurrent, word_B.unsqueeze(0))
+    def _pass(self, context_CB: Ints, network: NetworkState, word_TB: Ints) -> States:
+        input_LB = np.concatenate([context_CB, word_TB])
+        hidden_TBD, after = self.engine.run(input_LB, network)
+        return States(self.engine, input_LB[len(word_TB) :], after, hidden_TBD[-1])
 
-    def _pass(self, context_CB: Tensor, recurrent: RecurrentState, word_TB: Tensor) -> States:
-        input_LB = torch.cat([context_CB, word_TB])
-        with float32_products(tf32=False):
-            hidden_TBD, after = self.model(input_LB, recurrent)
-        return States(input_LB[len(word_TB) :], after, hidden_TBD[-1])
-
-    def _words(self, states: Sequence[State], words: Words, several: bool = False) -> Tensor:
-        """Take words as a tensor, refusing what does not fit the states or the vocabulary."""
+    def _words(self, states: Sequence[State], words: Words, several: bool = False) -> Ints:
+        """Take words as an array, refusing what does not fit the states or the vocabulary."""
         shape = f"({len(states)},)" + (f" or ({len(states)}, k)" if several else "")
         try:
-            given = torch.as_tensor(words, device=self.device)
+            given = np.asarray(words.cpu() if hasattr(words, "cpu") else words)
+            if given.dtype.kind not in "iuf":
+                raise ValueError(f"their type is {given.dtype}")
         except (TypeError, ValueError) as error:
             raise UserError(f"The words are not a table of ids ({error}): give ids {shape}.") from error
-        allowed = (1, 2) if several else (1,)
-        if given.ndim not in allowed or len(given) != len(states) or given.is_floating_point():
+        if given.ndim not in ((1, 2) if several else (1,)) or len(given) != len(states) or given.dtype.kind == "f":
             raise UserError(
                 f"{len(states)} states and words of shape {tuple(given.shape)} do not fit: give ids {shape}."
             )
-        given = given.long()
-        if given.numel():
-            check_ids(self.model, int(given.min()), int(given.max()))
+        given = given.astype(np.int64)
+        if given.size:
+            self.engine.check_ids(int(given.min()), int(given.max()))
         return given
 
 
@@ -232,43 +238,23 @@ def gather(states: Sequence[State]) -> States:
     places: dict[States, list[int]] = {}
     for order, state in enumerate(states):
         places.setdefault(state.states, []).append(order)
-    with torch.inference_mode():
-        device = states[0].states.hidden_BD.device
-        parts = []
-        for source, orders in places.items():
-            chosen = [states[order].place for order in orders]
-            whole = chosen == list(range(len(source)))
-            parts.append(source if whole else source.select(torch.tensor(chosen, device=device)))
-        if len(parts) == 1:
-            return parts[0]
-        side_by_side = [order for orders in places.values() for order in orders]
-        return _concatenate(parts).select(torch.tensor(side_by_side, device=device).argsort())
-
-
-def check_ids(model: LanguageModel, smallest: int, largest: int) -> None:
-    """Refuse ids outside the vocabulary: a negative id would silently count from the end of a table."""
-    vocab_size = model.output.vocab_size
-    if smallest < 0 or largest >= vocab_size:
-        raise UserError(
-            f"The word ids go from {smallest} to {largest}, but the vocabulary has ids from 0 to {vocab_size - 1}."
-        )
-
-
-def refuse_unnormalised(model: LanguageModel) -> None:
-    """Refuse unnormalised probabilities where nothing was learned or fitted that may replace the softmax sum."""
-    if not model.output.normalises:
-        raise UserError(
-            f"This model was trained with the loss {model.output.loss_name} and has no constant Z: "
-            f"use normalised probabilities ({argument('normalised', True)}), calibrate the run ('bnce calibrate'), or "
-            f"train with {argument('loss', 'bnce')}."
-        )
+    parts = []
+    for source, orders in places.items():
+        chosen = [states[order].place for order in orders]
+        whole = chosen == list(range(len(source)))
+        parts.append(source if whole else source.select(np.array(chosen)))
+    if len(parts) == 1:
+        return parts[0]
+    side_by_side = [order for orders in places.values() for order in orders]
+    return _concatenate(parts).select(np.argsort(side_by_side))
 
 
 def _concatenate(sources: Sequence[States]) -> States:
-    whole = States(
-        torch.cat([source.context_CB for source in sources], dim=1),
-        tuple(torch.cat(parts, dim=1) for parts in zip(*(source.recurrent for source in sources), strict=True)),
-        torch.cat([source.hidden_BD for source in sources]),
+    join = sources[0].engine.concatenate
+    return States(
+        sources[0].engine,
+        np.concatenate([source.context_CB for source in sources], axis=1),
+        tuple(join(parts, 1) for parts in zip(*(source.network for source in sources), strict=True)),
+        join([source.hidden_BD for source in sources]),
+        join([source.log_normalisers for source in sources]),
     )
-    whole.log_normaliser_B = torch.cat([source.log_normaliser_B for source in sources])
-    return whole

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from bnce.corpus.vocabulary import END
-from bnce.scoring.generate import Sampling, check_texts, sample_words
+from bnce.scoring.sampling import Sampling, check_texts, highest, sample_words
 from bnce.scoring.scored import Floats, NextWord
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ def likeliest(model: Model, prompt: Sequence[str], k: int, normalised: bool) -> 
     """Find the k most likely words after a prompt."""
     words = model.vocabulary.words
     log_prob_V = model.next_log_probs(_after(model, prompt), words, normalised=normalised)
-    return [NextWord.of(words[place], float(log_prob_V[place])) for place in _highest(log_prob_V, k)]
+    return [NextWord.of(words[place], float(log_prob_V[place])) for place in highest(log_prob_V[None], k)[0]]
 
 
 def continue_words(
@@ -36,15 +35,15 @@ def continue_words(
     """Continue words in several ways, each up to `</s>` or `max_words` words; returns the ids of the new words."""
     check_texts(num_texts, max_words, seed)
     spelt = model.vocabulary.words
-    generator = torch.Generator().manual_seed(seed)
+    generator = np.random.default_rng(seed)
     prompt = _after(model, words)
     texts: list[list[int]] = []
     for _ in range(num_texts):
         state = prompt
         made: list[int] = []
         while len(made) < max_words and (not made or made[-1] != END):
-            score_BV = torch.from_numpy(model.next_log_probs(state, spelt, normalised=True)).unsqueeze(0)
-            made.append(int(sample_words(score_BV, sampling, generator)))
+            score_BV = model.next_log_probs(state, spelt, normalised=True)[None]
+            made.append(int(sample_words(score_BV, sampling, generator)[0]))
             state = model.advance(state, spelt[made[-1]])
         texts.append(made)
     return texts
@@ -60,14 +59,12 @@ class WordScorer:
         """Give the state at the start of a sentence."""
         return self.model.start()
 
-    def advance(self, states: Sequence[Any], words: Tensor | Sequence[int]) -> list[Any]:
+    def advance(self, states: Sequence[Any], words: Any) -> list[Any]:
         """Move each state on by one word."""
         spelt = self.model.vocabulary.decode(_numbers(words).tolist())
         return [self.model.advance(state, word) for state, word in zip(states, spelt, strict=True)]
 
-    def score(
-        self, states: Sequence[Any], words: Tensor | Sequence[int] | Sequence[Sequence[int]], normalised: bool = False
-    ) -> Tensor:
+    def score(self, states: Sequence[Any], words: Any, normalised: bool = False) -> Floats:
         """Compute ln p of words after states: one each (B,) or several each (B, K)."""
         if not normalised:
             self.model.refuse_unnormalised()
@@ -75,19 +72,12 @@ class WordScorer:
         spelt = [self.model.vocabulary.decode(row) for row in numbers.reshape(len(states), -1).tolist()]
         pairs = zip(states, spelt, strict=True)
         found = [self.model.next_log_probs(state, row, normalised=normalised) for state, row in pairs]
-        return torch.from_numpy(np.array(found, dtype=np.float64)).reshape(numbers.shape)
+        return np.array(found, dtype=np.float64).reshape(numbers.shape)
 
 
 def _after(model: Model, words: Sequence[str]) -> Any:
     return functools.reduce(model.advance, words, model.start())
 
 
-def _highest(log_prob_V: Floats, k: int) -> list[int]:
-    k = min(k, len(log_prob_V))
-    place_K = np.argpartition(-log_prob_V, k - 1)[:k]
-    places: list[int] = place_K[np.argsort(-log_prob_V[place_K], kind="stable")].tolist()
-    return places
-
-
-def _numbers(words: Tensor | Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
-    return torch.as_tensor(words).long()
+def _numbers(words: Any) -> NDArray[np.int64]:
+    return np.asarray(words.cpu() if hasattr(words, "cpu") else words).astype(np.int64)

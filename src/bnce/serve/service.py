@@ -81,6 +81,11 @@ class Service:
         }
         return files.to_json(record)
 
+    def _refuse_unnormalised(self, field: str) -> None:
+        """Refuse a mode that the model does not have, in the words of a request."""
+        if not self.model.self_normalised:
+            raise RefusedError(422, f"The model was trained with the softmax and has no constant Z: send {field}.")
+
     async def score(self, request: ScoreRequest) -> str:
         """Score sentences, with the constant, with the softmax, or with both."""
         given = request.sentences if request.texts is None else request.texts
@@ -90,7 +95,7 @@ class Service:
             )
         normalised = request.mode == "normalised"
         if not normalised:
-            self.model.refuse_unnormalised()
+            self._refuse_unnormalised('"mode": "normalised"')
         if request.spell:
             self.model.refuse_spelling()
         cut = await self._cut(given, split=request.texts is not None)
@@ -116,7 +121,7 @@ class Service:
         """Score the hypotheses of utterances anew, each shared prefix once, and find the best of each."""
         normalised = request.mode == "normalised"
         if not normalised:
-            self.model.refuse_unnormalised()
+            self._refuse_unnormalised('"mode": "normalised"')
         texts = [hypothesis.text for utterance in request.utterances for hypothesis in utterance.hypotheses]
         cut = await self._cut(texts)
         num_steps = self._count_steps(cut, exact=normalised)
@@ -141,7 +146,7 @@ class Service:
         if request.k > self.limits.max_next:
             raise RefusedError(422, f"k is {request.k}: this server returns at most {self.limits.max_next} next words.")
         if not request.normalised:
-            self.model.refuse_unnormalised()
+            self._refuse_unnormalised('"normalised": true')
         cut = await self._cut([request.prompt])
         num_steps = self._count_steps(cut, exact=False)
         (words,), (number,) = cut.words, cut.num_steps

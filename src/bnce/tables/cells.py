@@ -17,7 +17,7 @@ from typing import NamedTuple
 from bnce.text.normalise import Normaliser
 
 # A word without marks, put behind a cell to see whether the sentence goes on there.
-_PROBE = "x"
+_PROBE = "Q"
 # Cells are words, and words repeat. Long cells are rare, and would fill the memory.
 _KEPT_CELLS = 2**16
 _KEPT_LETTERS = 64
@@ -46,6 +46,8 @@ def cell_cutter(normaliser: Normaliser, split: bool) -> Callable[[str], Cell]:
 
 def places_in(normaliser: Normaliser, cells: Sequence[str]) -> list[int]:
     """Tell for every word of some cells that are written as one in which of them it begins, by counting letters."""
+    if normaliser.tokens == "spoken":
+        return _places_in_spoken(replace(normaliser, sentences="lines"), cells)
     # Numbers as they are written, and `</s>` too: the words of a model may be shorter or longer.
     whole = "".join(cells)
     if normaliser.tokens == "whitespace":
@@ -56,6 +58,15 @@ def places_in(normaliser: Normaliser, cells: Sequence[str]) -> list[int]:
     begins = itertools.accumulate([0, *widths[:-1]]) if widths else ()
     ends = list(itertools.accumulate(len("".join(_fold(normaliser, cell).split())) for cell in cells))
     return [bisect.bisect_right(ends, begin) for begin in begins]
+
+
+def _places_in_spoken(normaliser: Normaliser, cells: Sequence[str]) -> list[int]:
+    """Tell the same of words that are not written as they are said: a cell has the words that are new with it."""
+    num_words = [sum(map(len, normaliser("".join(cells[:end])))) for end in range(1, len(cells) + 1)]
+    places: list[int] = []
+    for place, num in enumerate(num_words):
+        places += [place] * (min(num, num_words[-1]) - len(places))
+    return places
 
 
 def _fold(normaliser: Normaliser, text: str) -> str:
