@@ -112,7 +112,8 @@ def test_an_exact_layer_agrees_with_the_cpu(loss: str) -> None:
         own = hidden.detach().to(device).requires_grad_()
         loss_value = layer(own, target.to(device))
         loss_value.backward()
-        grads = [parameter.grad.to_dense().cpu() for parameter in layer.parameters() if parameter.grad is not None]
+        # Copies, because a layer that moves takes its gradients along.
+        grads = [p.grad.to_dense().to("cpu", copy=True) for p in layer.parameters() if p.grad is not None]
         scores = layer.log_probs(own, target.to(device)).detach().cpu(), layer.all_scores(own[0, :5]).detach().cpu()
         found.append([loss_value.detach().cpu(), own.grad.cpu(), *grads, *scores])  # type: ignore[union-attr]
     for here, there in zip(*found, strict=True):

@@ -112,11 +112,13 @@ def distance(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
 
 @pytest.mark.parametrize(("model", "loss", "optimiser"), CONDITIONS)
 def test_agrees_with_the_cpu_within_the_error_of_bf16(model: str, loss: str, optimiser: str) -> None:
+    # Not many more steps: after 200, two roundings of one model are 2 to 5% of its path away from the exact one, by
+    # chance. After 60, they are within a quarter of each other.
     exact = Training(model, loss, CPU, "float32", optimiser=optimiser)
-    exact_loss = exact.run(200)
+    exact_loss = exact.run(60)
     path = distance(exact.parameters(), exact.start)
     rounded, fast = (Training(model, loss, device, "bf16", optimiser=optimiser) for device in (CPU, GPU))
-    rounded_loss, fast_loss = rounded.run(200), fast.run(200)
+    rounded_loss, fast_loss = rounded.run(60), fast.run(60)
     # Drawn noise differs by device, so losses that draw can agree in their value only.
     draws = LOSSES.find(loss).draws == "must"
     if not draws:

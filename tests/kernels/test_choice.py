@@ -10,7 +10,7 @@ from bnce.losses.chunk_nce import loss_and_gradient_
 
 ALWAYS = {"adam", "batch_nce", "chunk_nce", "chunk_softmax", "drawn_columns", "merged_chunk_nce", "rows", "targets"}
 ALWAYS |= {"working_rows"}
-NAMES = sorted(ALWAYS | {"dense", "log_normaliser", "recurrence", "softmax"})
+NAMES = sorted(ALWAYS | {"dense", "log_normaliser", "recurrence", "softmax", "target_scores"})
 
 
 def chosen(tensor: torch.Tensor, *, deterministic: bool = False) -> set[str]:
@@ -24,7 +24,7 @@ def test_every_kernel_has_its_condition(device: torch.device) -> None:
     with torch.autocast(device.type, dtype=torch.bfloat16):
         assert chosen(tensor) == ALWAYS | {"dense", "recurrence"}
     with torch.no_grad():
-        assert chosen(tensor) == ALWAYS | ({"log_normaliser"} if device.type == "cuda" else set())
+        assert chosen(tensor) == ALWAYS | ({"log_normaliser", "target_scores"} if device.type == "cuda" else set())
     assert "rows" not in chosen(tensor, deterministic=True)
 
 

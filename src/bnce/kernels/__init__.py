@@ -47,6 +47,7 @@ _CONDITIONS: dict[str, Callable[[Tensor], bool]] = {
     "log_normaliser": _without_gradient_on_a_gpu,
     "recurrence": _under_autocast,
     "softmax": _in_two_bytes,
+    "target_scores": _without_gradient_on_a_gpu,
 }
 _MODULES: dict[str, ModuleType] = {}
 
@@ -122,6 +123,7 @@ def _import_all() -> None:
         recurrence,
         rows,
         softmax,
+        target_scores,
         targets,
         working_rows,
     )

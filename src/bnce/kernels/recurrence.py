@@ -2,12 +2,13 @@
 
 A step is one matrix product and one small kernel. The products with the input and those for the weights' gradients do
 not depend on the step before, so they are done for all steps at once. Sizes are padded inside as tensor cores like it.
+Where `persistent_recurrence` can run and is faster, all steps are one launch.
 
 A stream whose state is reset before a step multiplies it by zero there: `keep` is 0 at resets and 1 elsewhere. Without
 resets nothing of this is computed.
 
 Legend: T time steps, S = T + 1, B streams, E input, H hidden, G = 4·H gates in PyTorch's order (input, forget, cell,
-output).
+output); in one launch all gates of a unit stand together.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from bnce.kernels import persistent_recurrence as persistent
 from bnce.machine.precision import product_in_float32
 
 BLOCK = 1024
@@ -120,6 +122,85 @@ def _lstm_backward(
     tl.store(cell_grad_BH + place, cell_before_grad, mask=inside)
 
 
+def _lstm_steps(
+    gate_TBG: Tensor,
+    weight_GH: Tensor,
+    hidden_SBH: Tensor,
+    before_SBH: Tensor,
+    cell_SBH: Tensor,
+    keep_SB: Tensor | None,
+) -> None:
+    """Turn the gates' sums into their values, in place, and fill the states after each step."""
+    T, B, H = hidden_SBH[1:].shape
+    grid = (triton.cdiv(B * H, BLOCK),)
+    for t in range(T):
+        gate_TBG[t].addmm_(before_SBH[t], weight_GH.t())
+        _lstm_forward[grid](
+            gate_TBG[t],
+            cell_SBH[t],
+            cell_SBH[t + 1],
+            hidden_SBH[t + 1],
+            before_SBH[t + 1],
+            cell_SBH if keep_SB is None else keep_SB[t : t + 2],
+            B,
+            H,
+            B * H,
+            RESETS=keep_SB is not None,
+            BLOCK=BLOCK,
+        )
+
+
+def _lstm_steps_back(
+    gate_TBG: Tensor, weight_GH: Tensor, grad_TBH: Tensor, cell_SBH: Tensor, keep_SB: Tensor | None
+) -> None:
+    """Turn the gates' values into the gradients of their sums, in place."""
+    hidden_grad_TBH = grad_TBH.to(gate_TBG.dtype, copy=True)
+    cell_grad_BH = torch.zeros_like(cell_SBH[0])
+    next_grad_BH = torch.zeros_like(hidden_grad_TBH[0])
+    T, B, H = grad_TBH.shape
+    grid = (triton.cdiv(B * H, BLOCK),)
+    for t in range(T - 1, -1, -1):
+        _lstm_backward[grid](
+            gate_TBG[t],
+            cell_SBH[t],
+            cell_SBH[t + 1],
+            hidden_grad_TBH[t],
+            cell_grad_BH,
+            next_grad_BH,
+            cell_SBH if keep_SB is None else keep_SB[t : t + 2],
+            B,
+            H,
+            B * H,
+            RESETS=keep_SB is not None,
+            BLOCK=BLOCK,
+        )
+        if t and keep_SB is None:
+            hidden_grad_TBH[t - 1].addmm_(gate_TBG[t], weight_GH)
+        elif t:
+            torch.mm(gate_TBG[t], weight_GH, out=next_grad_BH)
+
+
+def _rnn_steps(
+    sum_TBH: Tensor, weight_HH: Tensor, hidden_SBH: Tensor, before_SBH: Tensor, keep_SB: Tensor | None
+) -> None:
+    """Fill the hidden states after each step; writes over the sums."""
+    for t in range(len(sum_TBH)):
+        sum_TBH[t].addmm_(before_SBH[t], weight_HH.t())
+        torch.tanh(sum_TBH[t], out=hidden_SBH[t + 1])
+        if keep_SB is not None:
+            torch.mul(hidden_SBH[t + 1], keep_SB[t + 1].unsqueeze(1), out=before_SBH[t + 1])
+
+
+def _rnn_steps_back(sum_grad_TBH: Tensor, weight_HH: Tensor, hidden_SBH: Tensor, keep_SB: Tensor | None) -> None:
+    """Turn the hidden states' gradients into those of the sums, in place."""
+    for t in range(len(sum_grad_TBH) - 1, -1, -1):
+        torch.ops.aten.tanh_backward.grad_input(sum_grad_TBH[t], hidden_SBH[t + 1], grad_input=sum_grad_TBH[t])
+        if t and keep_SB is None:
+            sum_grad_TBH[t - 1].addmm_(sum_grad_TBH[t], weight_HH)
+        elif t and keep_SB is not None:
+            sum_grad_TBH[t - 1].addmm_(sum_grad_TBH[t] * keep_SB[t].unsqueeze(1), weight_HH)
+
+
 class _Lstm(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -134,9 +215,9 @@ class _Lstm(torch.autograd.Function):
         reset_TB: Tensor | None,
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
-        T, B, E = input_TBE.shape
+        T, B, _ = input_TBE.shape
         H = hidden_BH.shape[1]
-        sizes = ctx.sizes = _Sizes(T, B, E, H, num_gates=4)
+        sizes = ctx.sizes = _Sizes.choose("lstm", input_TBE, H, dtype, has_resets=reset_TB is not None)
         input_NE = sizes.pad_input(input_TBE, dtype)
         in_weight_GE = sizes.pad_in_weight(in_weight_GE, in_bias_G + bias_G, dtype)
         weight_GH = sizes.pad_weight(weight_GH, dtype)
@@ -147,23 +228,8 @@ class _Lstm(torch.autograd.Function):
         sizes.put_state(hidden_BH, hidden_SBH[0])
         sizes.put_state(cell_BH, cell_SBH[0])
         keep_SB, before_SBH = sizes.keep(reset_TB, hidden_SBH)
-        num = B * sizes.wide_H
-        grid = (triton.cdiv(num, BLOCK),)
-        for t in range(T):
-            gate_TBG[t].addmm_(before_SBH[t], weight_GH.t())
-            _lstm_forward[grid](
-                gate_TBG[t],
-                cell_SBH[t],
-                cell_SBH[t + 1],
-                hidden_SBH[t + 1],
-                before_SBH[t + 1],
-                cell_SBH if keep_SB is None else keep_SB[t : t + 2],
-                B,
-                sizes.wide_H,
-                num,
-                RESETS=keep_SB is not None,
-                BLOCK=BLOCK,
-            )
+        run = persistent.lstm_forward if sizes.in_one_launch else _lstm_steps
+        run(gate_TBG, weight_GH, hidden_SBH, before_SBH, cell_SBH, keep_SB)
         ctx.save_for_backward(input_NE, in_weight_GE, weight_GH, gate_TBG, before_SBH, cell_SBH, keep_SB)
         cell_after_BH = cell_SBH[T, :, :H]
         ctx.mark_non_differentiable(cell_after_BH)
@@ -174,30 +240,11 @@ class _Lstm(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         input_NE, in_weight_GE, weight_GH, gate_TBG, before_SBH, cell_SBH, keep_SB = ctx.saved_tensors
         sizes = ctx.sizes
-        hidden_grad_TBH = grads[0].to(gate_TBG.dtype, copy=True)
-        cell_grad_BH = torch.zeros_like(cell_SBH[0])
-        next_grad_BH = torch.zeros_like(before_SBH[0])
-        num = sizes.B * sizes.wide_H
-        grid = (triton.cdiv(num, BLOCK),)
-        for t in range(sizes.T - 1, -1, -1):
-            _lstm_backward[grid](
-                gate_TBG[t],
-                cell_SBH[t],
-                cell_SBH[t + 1],
-                hidden_grad_TBH[t],
-                cell_grad_BH,
-                next_grad_BH,
-                cell_SBH if keep_SB is None else keep_SB[t : t + 2],
-                sizes.B,
-                sizes.wide_H,
-                num,
-                RESETS=keep_SB is not None,
-                BLOCK=BLOCK,
-            )
-            if t and keep_SB is None:
-                hidden_grad_TBH[t - 1].addmm_(gate_TBG[t], weight_GH)
-            elif t:
-                torch.mm(gate_TBG[t], weight_GH, out=next_grad_BH)
+        if sizes.in_one_launch:
+            grad_TBH = grads[0].to(gate_TBG.dtype).contiguous()
+            persistent.lstm_backward(gate_TBG, weight_GH, grad_TBH, cell_SBH, keep_SB)
+        else:
+            _lstm_steps_back(gate_TBG, weight_GH, grads[0], cell_SBH, keep_SB)
         input_grad, in_weight_grad, weight_grad, bias_grad = sizes.gradients(
             gate_TBG, input_NE, before_SBH, in_weight_GE
         )
@@ -217,9 +264,9 @@ class _Rnn(torch.autograd.Function):
         reset_TB: Tensor | None,
         dtype: torch.dtype,
     ) -> Tensor:
-        T, B, E = input_TBE.shape
+        T, B, _ = input_TBE.shape
         H = hidden_BH.shape[1]
-        sizes = ctx.sizes = _Sizes(T, B, E, H, num_gates=1)
+        sizes = ctx.sizes = _Sizes.choose("rnn", input_TBE, H, dtype, has_resets=reset_TB is not None)
         input_NE = sizes.pad_input(input_TBE, dtype)
         in_weight_HE = sizes.pad_in_weight(in_weight_HE, in_bias_H + bias_H, dtype)
         weight_HH = sizes.pad_weight(weight_HH, dtype)
@@ -227,11 +274,8 @@ class _Rnn(torch.autograd.Function):
         hidden_SBH = torch.empty(T + 1, B, sizes.wide_H, dtype=dtype, device=input_TBE.device)
         sizes.put_state(hidden_BH, hidden_SBH[0])
         keep_SB, before_SBH = sizes.keep(reset_TB, hidden_SBH)
-        for t in range(T):
-            sum_TBH[t].addmm_(before_SBH[t], weight_HH.t())
-            torch.tanh(sum_TBH[t], out=hidden_SBH[t + 1])
-            if keep_SB is not None:
-                torch.mul(hidden_SBH[t + 1], keep_SB[t + 1].unsqueeze(1), out=before_SBH[t + 1])
+        run = persistent.rnn_forward if sizes.in_one_launch else _rnn_steps
+        run(sum_TBH, weight_HH, hidden_SBH, before_SBH, keep_SB)
         ctx.save_for_backward(input_NE, in_weight_HE, weight_HH, hidden_SBH, before_SBH, keep_SB)
         return hidden_SBH[1:]
 
@@ -240,13 +284,13 @@ class _Rnn(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         input_NE, in_weight_HE, weight_HH, hidden_SBH, before_SBH, keep_SB = ctx.saved_tensors
         sizes = ctx.sizes
-        sum_grad_TBH = grads[0].to(hidden_SBH.dtype, copy=True)
-        for t in range(sizes.T - 1, -1, -1):
-            torch.ops.aten.tanh_backward.grad_input(sum_grad_TBH[t], hidden_SBH[t + 1], grad_input=sum_grad_TBH[t])
-            if t and keep_SB is None:
-                sum_grad_TBH[t - 1].addmm_(sum_grad_TBH[t], weight_HH)
-            elif t:
-                sum_grad_TBH[t - 1].addmm_(sum_grad_TBH[t] * keep_SB[t].unsqueeze(1), weight_HH)
+        if sizes.in_one_launch:
+            grad_TBH = grads[0].to(hidden_SBH.dtype).contiguous()
+            sum_grad_TBH = torch.empty_like(grad_TBH)
+            persistent.rnn_backward(sum_grad_TBH, weight_HH, grad_TBH, hidden_SBH, keep_SB)
+        else:
+            sum_grad_TBH = grads[0].to(hidden_SBH.dtype, copy=True)
+            _rnn_steps_back(sum_grad_TBH, weight_HH, hidden_SBH, keep_SB)
         input_grad, in_weight_grad, weight_grad, bias_grad = sizes.gradients(
             sum_grad_TBH, input_NE, before_SBH, in_weight_HE
         )
@@ -283,13 +327,36 @@ def rnn(
     return wide_TBH, wide_TBH[-1, :, : hidden_BH.shape[1]].detach()
 
 
+def _widened(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
 class _Sizes:
     """Pads what a network has to what tensor cores like, and back. Padding units have zero weights and stay zero."""
 
-    def __init__(self, T: int, B: int, E: int, H: int, num_gates: int) -> None:
+    def __init__(self, T: int, B: int, E: int, H: int, num_gates: int, *, in_one_launch: bool, multiple: int) -> None:
         self.T, self.B, self.E, self.H, self.num_gates = T, B, E, H, num_gates
+        self.in_one_launch = in_one_launch
         # One column more than the input has, for the bias.
-        self.wide_E, self.wide_H = (-(-size // MULTIPLE) * MULTIPLE for size in (E + 1, H))
+        self.wide_E, self.wide_H = _widened(E + 1, MULTIPLE), _widened(H, multiple)
+
+    @classmethod
+    def choose(cls, name: str, input_TBE: Tensor, H: int, dtype: torch.dtype, *, has_resets: bool) -> _Sizes:
+        """Decide whether all steps are one launch."""
+        T, B, E = input_TBE.shape
+        num_gates = {"lstm": 4, "rnn": 1}[name]
+        wide_H = _widened(H, persistent.MULTIPLE)
+        in_one_launch = persistent.available(input_TBE, dtype, name, wide_H, B) and persistent.prepare(
+            name, wide_H, B, has_resets=has_resets
+        )
+        multiple = persistent.MULTIPLE if in_one_launch else MULTIPLE
+        return cls(T, B, E, H, num_gates, in_one_launch=in_one_launch, multiple=multiple)
+
+    def _gates(self, padded: Tensor) -> Tensor:
+        """View the padded rows gate by gate, whichever way they are kept."""
+        if self.in_one_launch:
+            return padded.view(self.wide_H, self.num_gates, -1).transpose(0, 1)
+        return padded.view(self.num_gates, self.wide_H, -1)
 
     def pad_input(self, input_TBE: Tensor, dtype: torch.dtype) -> Tensor:
         input_NE = torch.zeros(self.T * self.B, self.wide_E, dtype=dtype, device=input_TBE.device)
@@ -298,16 +365,17 @@ class _Sizes:
         return input_NE
 
     def pad_weight(self, weight_GH: Tensor, dtype: torch.dtype) -> Tensor:
-        padded = torch.zeros(self.num_gates, self.wide_H, self.wide_H, dtype=dtype, device=weight_GH.device)
-        padded[:, : self.H, : self.H].copy_(weight_GH.view(self.num_gates, self.H, self.H))
-        return padded.view(-1, self.wide_H)
+        padded = torch.zeros(self.num_gates * self.wide_H, self.wide_H, dtype=dtype, device=weight_GH.device)
+        self._gates(padded)[:, : self.H, : self.H].copy_(weight_GH.view(self.num_gates, self.H, self.H))
+        return padded
 
     def pad_in_weight(self, weight_GE: Tensor, bias_G: Tensor, dtype: torch.dtype) -> Tensor:
         """Put the bias into the first column of the padding, whose input is always one."""
-        padded = torch.zeros(self.num_gates, self.wide_H, self.wide_E, dtype=dtype, device=weight_GE.device)
-        padded[:, : self.H, : self.E].copy_(weight_GE.view(self.num_gates, self.H, self.E))
-        padded[:, : self.H, self.E].copy_(bias_G.view(self.num_gates, self.H))
-        return padded.view(-1, self.wide_E)
+        padded = torch.zeros(self.num_gates * self.wide_H, self.wide_E, dtype=dtype, device=weight_GE.device)
+        gates = self._gates(padded)
+        gates[:, : self.H, : self.E].copy_(weight_GE.view(self.num_gates, self.H, self.E))
+        gates[:, : self.H, self.E].copy_(bias_G.view(self.num_gates, self.H))
+        return padded
 
     def put_state(self, state_BH: Tensor, place_BH: Tensor) -> None:
         place_BH[:, : self.H].copy_(state_BH)
@@ -333,8 +401,8 @@ class _Sizes:
         gate_grad_NG = gate_grad_TBG.view(self.T * self.B, -1)
         before_NH = before_SBH[: self.T].view(self.T * self.B, self.wide_H)
         input_grad_NE = product_in_float32(gate_grad_NG, in_weight_GE)[:, : self.E]
-        in_weight_grad = product_in_float32(gate_grad_NG.t(), input_NE).view(self.num_gates, self.wide_H, self.wide_E)
-        weight_grad = product_in_float32(gate_grad_NG.t(), before_NH).view(self.num_gates, self.wide_H, self.wide_H)
+        in_weight_grad = self._gates(product_in_float32(gate_grad_NG.t(), input_NE))
+        weight_grad = self._gates(product_in_float32(gate_grad_NG.t(), before_NH))
         return (
             input_grad_NE.reshape(self.T, self.B, self.E),
             in_weight_grad[:, : self.H, : self.E].reshape(-1, self.E),

@@ -1,0 +1,48 @@
+"""How a network is spread over a GPU, which needs none; what the kernels compute is tested on one (tests/gpu)."""
+
+import pytest
+
+from bnce.kernels import persistent_recurrence as persistent
+
+KERNELS = ["lstm_forward", "lstm_backward", "rnn_forward", "rnn_backward"]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("H", [128, 384, 640])
+@pytest.mark.parametrize("B", [1, 37, 400, 500, 1600, 9999])
+@pytest.mark.parametrize("max_ctas", [20, 120, 132])
+def test_every_stream_has_its_place(name: str, H: int, B: int, max_ctas: int) -> None:
+    plan = persistent.make_plan(name, H, B, max_ctas)
+    assert plan.num_ctas <= max_ctas
+    assert plan.num_ctas_per_group % plan.num_cluster_ctas == 0, "a cluster works for one group"
+    assert plan.num_counters * plan.group_size >= B
+    assert plan.group_size <= plan.N <= persistent.MAX_STREAMS
+    assert plan.N % 8 == 0, "the tensor cores take streams by eight"
+
+
+def test_streams_are_spread_over_all_groups_before_there_is_a_second_pass() -> None:
+    assert persistent.make_plan("lstm_forward", 640, 432, 120).num_passes == 1
+    plan = persistent.make_plan("lstm_forward", 640, 433, 120)
+    assert (plan.num_groups, plan.num_passes, plan.N) == (6, 2, 40)
+
+
+def test_only_what_was_measured_to_be_faster_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(persistent, "FASTER", {"lstm": (640, 512), "rnn": (640, 1 << 30)})
+    assert persistent.faster("lstm", 640, 400)
+    assert persistent.faster("rnn", 640, 1600)
+    assert not persistent.faster("lstm", 640, 1600)
+    assert not persistent.faster("rnn", 1536, 500)
+
+
+@pytest.mark.parametrize("name", ["lstm", "rnn"])
+def test_larger_networks_do_not_fit(name: str) -> None:
+    assert persistent.fits(name, 640, 132)
+    assert not persistent.fits(name, 768, 132)
+    assert not persistent.fits(name, 600, 132), "units come padded"
+
+
+def test_groups_that_take_turns_share_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(persistent, "TURNS", {"lstm_forward": 2})
+    plan = persistent.make_plan("lstm_forward", 640, 400, 120)
+    assert (plan.num_groups, plan.num_turns, plan.num_passes, plan.group_size, plan.N) == (6, 2, 1, 34, 40)
+    assert persistent.make_plan("rnn_forward", 640, 400, 132).num_turns == 1
