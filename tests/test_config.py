@@ -70,6 +70,10 @@ def test_odd_strings_round_trip(tmp_path: Path, text: str) -> None:
     ("setting", "section", "key", "value"),
     [
         ("training.epochs=3", "training", "epochs", 3),
+        ("training.epochs=3.0", "training", "epochs", 3),
+        ("training.epochs=0.5", "training", "epochs", 0.5),
+        ("training.budget=10 min", "training", "budget", "10 min"),
+        ('training.budget="1.5h"', "training", "budget", "1.5h"),
         (" training.epochs = 3 ", "training", "epochs", 3),
         ("optimiser.learning_rate=1", "optimiser", "learning_rate", 1.0),
         ("optimiser.learning_rate=1e-3", "optimiser", "learning_rate", 0.001),
@@ -107,10 +111,10 @@ def test_the_last_setting_wins() -> None:
             "bottleneck_size, order, num_layers, num_heads, context, dropout, embedding_range. "
             "Did you mean 'hidden_size'?",
         ),
-        ("training.epochs=three", "ltcb: [training] epochs is 'three': it must be of type int."),
-        ("training.epochs=3.0", "ltcb: [training] epochs is 3.0: it must be of type int."),
-        ("training.epochs=true", "ltcb: [training] epochs is True: it must be of type int."),
-        ("training.epochs=", "ltcb: [training] epochs is '': it must be of type int."),
+        ("training.epochs=three", "ltcb: [training] epochs is 'three': it must be of type float."),
+        ("training.epochs=true", "ltcb: [training] epochs is True: it must be of type float."),
+        ("training.epochs=", "ltcb: [training] epochs is '': it must be of type float."),
+        ("training.budget=10", "ltcb: [training] budget is 10: it must be of type str."),
         ("model.dropout=true", "ltcb: [model] dropout is True: it must be of type float."),
         ("loss.log_z=1e12", "loss.log_z is 1000000000000.0: it must be from -100 to 100."),
         ("loss.log_z=nan", "loss.log_z is nan: it must be from -100 to 100."),
@@ -168,7 +172,17 @@ def test_bad_settings_are_told(setting: str, sentence: str) -> None:
         ("optimiser.warmup_steps=-1", "optimiser.warmup_steps is -1: it must be at least 0."),
         ("training.batch_size=0", "training.batch_size is 0: it must be at least 1."),
         ("training.num_steps=0", "training.num_steps is 0: it must be at least 1."),
-        ("training.epochs=0", "training.epochs is 0: it must be at least 1."),
+        ("training.epochs=0", "training.epochs is 0: it must be above 0 and at most 2147483647."),
+        ("training.epochs=-0.5", "training.epochs is -0.5: it must be above 0 and at most 2147483647."),
+        ("training.epochs=nan", "training.epochs is nan: it must be above 0 and at most 2147483647."),
+        ("training.epochs=inf", "training.epochs is inf: it must be above 0 and at most 2147483647."),
+        *(
+            (
+                f"training.budget={given}",
+                f"training.budget is '{given}': give a number above 0 and one of the units s, min, h, such as 10 min.",
+            )
+            for given in ("0 min", "ten min", "10 days", "-1 h", "min", "1e3 s", "9" * 400 + " h")
+        ),
         ("training.evaluations_per_epoch=0", "training.evaluations_per_epoch is 0: it must be at least 1."),
         ("training.max_train_tokens=-1", "training.max_train_tokens is -1: it must be at least 0."),
         ("training.max_valid_tokens=-1", "training.max_valid_tokens is -1: it must be at least 0."),
@@ -267,3 +281,18 @@ def test_other_formats_of_what_runs_write(tmp_path: Path) -> None:
         path.write_text(to_toml(deep).replace("format = 2", f"format = {wrong}"), encoding="utf-8")
         with pytest.raises(UserError, match="it must be a whole number from 1 to 2"):
             read_config(path)
+
+
+@pytest.mark.parametrize(
+    ("budget", "seconds"), [("", 0), ("90 s", 90), ("10 min", 600), ("1.5h", 5400), (" 2 h ", 7200)]
+)
+def test_a_budget_is_read_in_its_unit(budget: str, seconds: float) -> None:
+    assert TrainingConfig(budget=budget).budget_seconds == seconds
+
+
+@pytest.mark.parametrize(("epochs", "written"), [(2, "epochs = 2\n"), (2.0, "epochs = 2\n"), (0.5, "epochs = 0.5\n")])
+def test_whole_epochs_are_written_as_before_fractions_were_allowed(epochs: float, written: str, tmp_path: Path) -> None:
+    config = RunConfig(training=TrainingConfig(epochs=epochs))
+    assert written in to_toml(config)
+    (tmp_path / "config.toml").write_text(to_toml(config), encoding="utf-8")
+    assert read_config(tmp_path / "config.toml") == config

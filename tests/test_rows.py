@@ -113,6 +113,16 @@ def test_merge_adds_up_equal_words(words: list[int]) -> None:
         assert set(unique_N[num_unique:].tolist()) <= {max(words, default=0)}
 
 
+@pytest.mark.parametrize("words", [[], [3], [1, 1, 1], [4, 0, 4, 2, 0, 4], list(range(6)), [5, 5, 0]])
+def test_merge_to_fewer_gives_the_same_sums_without_places_left_over(words: list[int]) -> None:
+    words_N = torch.tensor(words, dtype=torch.long)
+    for values in (torch.randn(len(words), 3), torch.randn(len(words))):
+        unique_U, merged = rows.merge_to_fewer(words_N, values)
+        assert unique_U.tolist() == sorted(set(words))
+        if words:
+            assert torch.equal(merged, rows.merge(words_N, values)[1][: len(unique_U)])
+
+
 def test_merge_makes_the_norm_true() -> None:
     """Two opposite gradients of one row are no gradient."""
     _, merged = rows.merge(torch.tensor([2, 2]), torch.tensor([[3.0, 4.0], [-3.0, -4.0]]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,14 +28,12 @@ WIRE_NAMES = ("float32", "bf16")
 MAX_RATE = 1e38  # what float32 can hold
 MIN_EPS = 1e-20  # squares of gradients below this are 0 in float32, and a step divided by less than it has no bound
 MAX_SEED = 2**63 - 1
-MAX_PROCESSES = 1024  # that one command starts
-TIMEOUT_SECONDS = 120.0  # for which processes of one run wait for each other
-MAX_THREADS = 1024  # where the system gives no more, OpenMP ends the process
 MAX_SIZE = 2**31 - 1  # of what is counted in settings, but for tokens
 MAX_LOG_Z = 100.0  # far beyond ln V; a score in float32 must still tell words apart when ln Z is added to it
 GRADIENT_NAMES = ("streams", "tokens")
 HEAD_SIZE = 64  # units of a Transformer's head, about
 DEFAULT_CONTEXT = 128  # where no chunk says how many words there are
+TIME_UNITS = {"s": 1, "min": 60, "h": 3600}
 FORMAT = 2  # of what runs write: in the first, num_layers was a number of Transformers alone
 
 
@@ -204,7 +203,8 @@ class TrainingConfig:
     batch_size: int = 400  # B, parallel streams, each other's noise
     groups: int = 1  # G groups of B streams in a step, each its own noise; processes share them
     num_steps: int = 20  # T, time steps of truncated back-propagation
-    epochs: int = 20
+    epochs: float = 20.0  # times the text is read; 0.5: its first half
+    budget: str = ""  # train for so long, such as 10 min, in place of a number of epochs; empty: no limit
     max_train_tokens: int = 0  # 0: all of them
     reset_rate: float = 0.0  # share of sentence ends that a model starts afresh after, as it scores a sentence
     evaluations_per_epoch: int = 1
@@ -220,8 +220,14 @@ class TrainingConfig:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        for key in ("batch_size", "groups", "num_steps", "epochs", "evaluations_per_epoch"):
+        for key in ("batch_size", "groups", "num_steps", "evaluations_per_epoch"):
             _at_least(f"training.{key}", getattr(self, key), 1)
+        if not 0 < self.epochs <= MAX_SIZE:
+            raise UserError(f"training.epochs is {self.epochs:g}: it must be above 0 and at most {MAX_SIZE}.")
+        if self.epochs == int(self.epochs):
+            object.__setattr__(self, "epochs", int(self.epochs))  # shown and written as it was when it had to be whole
+        object.__setattr__(self, "budget", self.budget.strip())
+        _seconds("training.budget", self.budget)
         for key in ("max_train_tokens", "max_valid_tokens", "max_test_tokens", "stop_after", "seed"):
             _at_least(f"training.{key}", getattr(self, key), 0, most=MAX_SEED)
         _at_least("training.row_capacity", self.row_capacity, 0)
@@ -232,6 +238,11 @@ class TrainingConfig:
             raise UserError(f"training.reset_rate is {self.reset_rate}: it must be from 0 to 1.")
         if not self.checkpoint_seconds > 0:
             raise UserError(f"training.checkpoint_seconds is {self.checkpoint_seconds}: it must be above 0.")
+
+    @property
+    def budget_seconds(self) -> float:
+        """The budget in seconds; 0: none."""
+        return _seconds("training.budget", self.budget)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -412,6 +423,19 @@ def known_keys(table: Mapping[str, Any], allowed: Sequence[str], origin: str, ki
     for key in table:
         if key not in allowed:
             raise unknown_name(f"{kind} in {origin}:", key, allowed)
+
+
+def _seconds(key: str, text: str) -> float:
+    """Read a time such as `10 min`; nothing is 0."""
+    if not text:
+        return 0.0
+    parts = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text)
+    seconds = float(parts[1]) * TIME_UNITS.get(parts[2], 0) if parts else 0.0
+    if not 0 < seconds < math.inf:
+        raise UserError(
+            f"{key} is '{text}': give a number above 0 and one of the units {', '.join(TIME_UNITS)}, such as 10 min."
+        )
+    return seconds
 
 
 def _among(kind: str, value: str, allowed: Sequence[str]) -> None:

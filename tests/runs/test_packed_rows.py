@@ -42,6 +42,13 @@ def test_int8_is_off_by_half_a_step_of_its_own_row() -> None:
     assert torch.all(error.amax(1) < 0.01 * table.abs().amax(1))
 
 
+def test_float16_keeps_eleven_bits_and_refuses_what_is_too_large() -> None:
+    table = torch.randn(50, 7)
+    assert torch.all((round_trip(table, "float16") - table).abs() <= table.abs() * 2.0**-11 + 2.0**-24)
+    with pytest.raises(UserError, match="The table 'table' has values that float16 cannot hold: use float32"):
+        round_trip(torch.tensor([[1.0, 1e6]]), "float16")
+
+
 def test_bf16_keeps_eight_bits() -> None:
     table = tensors()["table"]
     assert torch.all((round_trip(table, "bf16") - table).abs() <= table.abs() * 2.0**-8)
@@ -75,7 +82,7 @@ def test_the_largest_of_a_row_comes_back() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(UserError, match="Unknown row format 'int4': choose one of float32, bf16, int8"):
+    with pytest.raises(UserError, match="Unknown row format 'int4': choose one of float32, float16, bf16, int8"):
         pack_rows({}, (), "int4")
     for bad in (float("nan"), float("inf")):
         with pytest.raises(UserError, match="The table 'table' has values that are not finite"):

@@ -107,6 +107,9 @@ def train_in_pieces(
     "sections",
     [
         pytest.param({**RANDOM}, id="lstm"),
+        pytest.param({**RANDOM, "model": {"name": "rnn", "dropout": 0.2}}, id="rnn"),
+        pytest.param({**RANDOM, "training": {"precision": "bf16"}}, id="lstm-bf16"),
+        pytest.param({**RANDOM, "training": {"epochs": 1.7}}, id="lstm-1.7-epochs"),
         pytest.param({**RANDOM, "model": {"name": "ffnn", "dropout": 0.2}}, id="ffnn"),
         pytest.param(
             {

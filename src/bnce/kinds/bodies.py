@@ -88,7 +88,7 @@ BODIES: Registry[Body] = Registry(
         resets=True,
         tables=("ltcb", "obwb"),
         tables_with_softmax=("ltcb",),
-        exports=_EXPORTS,
+        exports=(*_EXPORTS, "sherpa"),
     ),
     Body(
         name="relu-lstm",
@@ -104,7 +104,7 @@ BODIES: Registry[Body] = Registry(
         tables=("ltcb", "obwb"),
         # The paper could not run the softmax over 0.8M words; this one shows what it costs.
         tables_with_softmax=("ltcb", "obwb"),
-        exports=_EXPORTS,
+        exports=(*_EXPORTS, "sherpa"),
     ),
     Body(
         name="transformer",

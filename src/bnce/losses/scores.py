@@ -20,10 +20,15 @@ def score_words(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, words_NK: 
     """Compute the raw scores h·w + c of K words for each position, in float32."""
     if words_NK.shape[1] == 1:
         # With one word per position a batched matrix product takes four times as long on a CPU.
-        word_N = words_NK[:, 0]
-        return (at_least_float32(weight_VD[word_N] * hidden_ND).sum(1) + bias_V[word_N]).unsqueeze(1)
+        return score_targets(hidden_ND, weight_VD, bias_V, words_NK[:, 0]).unsqueeze(1)
     product_NK = torch.matmul(weight_VD[words_NK], hidden_ND.unsqueeze(2)).squeeze(2)
     return at_least_float32(product_NK) + bias_V[words_NK]
+
+
+@kernels.with_twin("target_scores")
+def score_targets(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, word_N: Tensor) -> Tensor:
+    """Compute the raw score h·w + c of one word for each position (N,), in float32."""
+    return at_least_float32(weight_VD[word_N] * hidden_ND).sum(1) + bias_V[word_N]
 
 
 def score_all(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor) -> Tensor:

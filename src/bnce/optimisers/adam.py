@@ -74,4 +74,4 @@ def adam_(
     mean.lerp_(grad, 1 - betas[0])
     square.mul_(betas[1]).addcmul_(grad, grad, value=1 - betas[1])
     first_total, second_total = (1 - beta**count for beta in betas)
-    parameter.sub_(rate * (mean / first_total) / ((square / second_total).sqrt() + EPSILON))
+    parameter.sub_((mean * (rate / first_total)).div_((square / second_total).sqrt_().add_(EPSILON)))

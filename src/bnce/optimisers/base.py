@@ -64,7 +64,7 @@ class Optimiser(ABC):
             if table.grad is None:
                 continue
             if table.grad.is_sparse:
-                table.grad = merge_gradient(table.grad, deterministic=self.deterministic)
+                table.grad = merge_gradient(table.grad, deterministic=self.deterministic, to_fewer=self._kept is None)
                 touched[name] = rows.row_gradients(table.grad)
             else:
                 dense[name] = table.grad

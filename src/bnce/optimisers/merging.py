@@ -13,10 +13,11 @@ from bnce import kernels, rows
 _MERGED = "_bnce_is_merged"
 
 
-def merged_rows(grad: Tensor, *, deterministic: bool = False) -> tuple[Tensor, Tensor]:
+def merged_rows(grad: Tensor, *, deterministic: bool = False, to_fewer: bool = False) -> tuple[Tensor, Tensor]:
     """Add up the gradients of equal rows of a sparse gradient: row numbers (N,) and sums (N, …), as `rows.merge` does.
 
-    On a GPU they are added up in no fixed order, unless asked to be deterministic: then PyTorch sorts first.
+    With `to_fewer`, N is the number of different rows on a CPU; processes that compare theirs need equal shapes. On a
+    GPU they are added up in no fixed order, unless asked to be deterministic: then PyTorch sorts first.
     """
     words_N, values_ND = rows.row_gradients(grad)
     # As many rows as when they were merged: a backward pass since then would have added its own, in place.
@@ -26,6 +27,8 @@ def merged_rows(grad: Tensor, *, deterministic: bool = False) -> tuple[Tensor, T
     if fast is not None:
         merged: tuple[Tensor, Tensor] = fast.merge(words_N, values_ND, len(grad))
         return merged
+    if to_fewer and not grad.is_cuda:
+        return rows.merge_to_fewer(words_N, values_ND)
     if not (deterministic and grad.is_cuda):
         return rows.merge(words_N, values_ND)
     before = torch.are_deterministic_algorithms_enabled()
@@ -36,9 +39,9 @@ def merged_rows(grad: Tensor, *, deterministic: bool = False) -> tuple[Tensor, T
         torch.use_deterministic_algorithms(before)
 
 
-def merge_gradient(grad: Tensor, *, deterministic: bool = False) -> Tensor:
+def merge_gradient(grad: Tensor, *, deterministic: bool = False, to_fewer: bool = False) -> Tensor:
     """Give the same sparse gradient with equal rows merged, and marked so that nobody merges it again."""
-    words_N, values_ND = merged_rows(grad, deterministic=deterministic)
+    words_N, values_ND = merged_rows(grad, deterministic=deterministic, to_fewer=to_fewer)
     merged = rows.table_gradient(grad.shape, words_N, values_ND.to(grad.dtype))
     return mark_merged(merged)
 

@@ -20,11 +20,16 @@ class Schedule:
     FLOOR = 0.003  # the last steps of a decay still move
 
     def __init__(self, config: OptimiserConfig, total_steps: int) -> None:
-        self.config, self.total_steps = config, total_steps
-        self.warmup_steps = min(config.warmup_steps, total_steps // 2)  # a short run warms up for its first half
+        self.config = config
+        self.set_total_steps(total_steps)
         self.halvings = 0
         self.epochs_without_better = 0
         self.best = float("inf")
+
+    def set_total_steps(self, total_steps: int) -> None:
+        """Fit the decay to the length of the run, which is an estimate where that depends on the speed."""
+        self.total_steps = total_steps
+        self.warmup_steps = min(self.config.warmup_steps, total_steps // 2)  # a short run warms up for its first half
 
     def factor(self, step: int) -> float:
         """Compute the factor for the step with this number, counted from 0."""

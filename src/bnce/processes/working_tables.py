@@ -208,13 +208,15 @@ class WorkingTables:
                 rows.add_rows_(part, *merged_rows(grad, deterministic=self.in_order))
         if self.in_order:
             self._bodies.append(body.take_gradients())
-            self._whole.append([_take(self.kept[name]) for name in self._staying])
+        # Sparse ones, too: PyTorch would merge those of several groups by sorting, which cannot be captured.
+        staying = [self.kept[name] for name in self._staying]
+        self._whole.append([_take(table) if self.in_order or _has_rows(table) else None for table in staying])
 
     def forget(self) -> None:
         """Drop the gradients of a step that was broken off."""
         self._grads: list[Tensor] = []
         self._bodies: list[Tensor] = []
-        self._whole: list[list[Tensor]] = []
+        self._whole: list[list[Tensor | None]] = []
 
     def collect(self, body: FlatParameters) -> Tensor:
         """Put the gradients of all groups on the rows that are kept here, and give the body's."""
@@ -230,7 +232,8 @@ class WorkingTables:
         for name, part in zip(self.travelling, parts, strict=True):
             self.kept[name].grad = mark_merged(rows.table_gradient(self.kept[name].shape, row_K, part))
         for place, name in enumerate(self._staying):
-            of_groups = [grads[place] for grads in self._whole] if self.in_order else [_take(self.kept[name])]
+            apart = [grads[place] for grads in self._whole]
+            of_groups = [grad for grad in apart if grad is not None] or [_take(self.kept[name])]
             put_together = self._put_together if of_groups[0].is_sparse else self._add_up
             self.kept[name].grad = put_together(of_groups, name)
         total = self._add_up(self._bodies if self.in_order else [body.take_gradients()], "body")
@@ -401,6 +404,11 @@ def _take(parameter: nn.Parameter) -> Tensor:
     assert grad is not None
     parameter.grad = None
     return grad
+
+
+def _has_rows(parameter: nn.Parameter) -> bool:
+    """Tell whether the gradient is one of some rows."""
+    return parameter.grad is not None and parameter.grad.is_sparse
 
 
 def _replace(model: LanguageModel, name: str, parameter: nn.Parameter) -> None:

@@ -84,6 +84,7 @@ class RunDirectory:
         """Open a run directory, refusing what is none."""
         path = Path(path)
         if not (path / "config.toml").is_file():
+            refuse_exported(path)
             raise UserError(
                 f"'{path}' is not a run directory: it has no config.toml. Give a directory from 'bnce train'."
             )
@@ -172,6 +173,15 @@ class RunDirectory:
     def write_json(self, name: str, record: Mapping[str, Any]) -> None:
         """Write one of the run's JSON files."""
         files.write_text(self.path / name, files.to_json(record, indent=2) + "\n")
+
+
+def refuse_exported(path: Path) -> None:
+    """Refuse a directory from `bnce export --to onnx` by its name, where a run is needed."""
+    if (path / "body.onnx").is_file():
+        raise UserError(
+            f"'{path}' is not a run directory but one exported to ONNX, which 'bnce score', 'rescore', "
+            "'generate', 'surprisal', 'interpolate' and 'serve' open: give the run that was exported."
+        )
 
 
 def hold_run(path: Path) -> AbstractContextManager[None]:

@@ -15,10 +15,10 @@ from bnce.corpus.pieces import PIECES_FILES
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.reading import digest_file, parse_object
 from bnce.runs.checkpoint import MODEL_FILE
+from bnce.runs.unknown_words import UNKNOWN_WORDS_FILE
 from bnce.spelling.model import SPELLING_FILE
 from bnce.text.normalise import Normaliser
 
-UNKNOWN_WORDS_FILE = "unknown_words.tsv"
 # Files that only some runs have.
 OPTIONAL_FILES = {
     **{Path(name).stem: name for name in PIECES_FILES},

@@ -1,4 +1,4 @@
-"""Tables in fewer bits on disk: bf16, or int8 with one scale per row; unpacked they are float32 again.
+"""Tables in fewer bits on disk: float16, bf16, or int8 with one scale per row; unpacked they are float32 again.
 
 Only matrices with one row per word are packed. They are nearly all of a model, and a row's error affects only its own
 word's score. The body and the bias are small and stay exact.
@@ -15,8 +15,9 @@ from torch import Tensor
 
 from bnce.errors import UserError, unknown_name
 
-ROW_FORMATS = ("float32", "bf16", "int8")
+ROW_FORMATS = ("float32", "float16", "bf16", "int8")
 SCALE_SUFFIX = ".scale"
+_TYPES = {"float16": torch.float16, "bf16": torch.bfloat16}
 _INT8_MAX = 127
 
 
@@ -28,8 +29,8 @@ def pack_rows(tensors: Mapping[str, Tensor], tables: Collection[str], row_format
     for name, tensor in tensors.items():
         if row_format == "float32" or name not in tables or tensor.ndim != 2:
             packed[name] = tensor
-        elif row_format == "bf16":
-            packed[name] = tensor.bfloat16()
+        elif row_format in _TYPES:
+            packed[name] = _to_type(name, tensor, row_format)
         else:
             packed[name], packed[name + SCALE_SUFFIX] = _to_int8(name, tensor)
     return packed
@@ -49,6 +50,13 @@ def unpack_rows(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if scale_V is not None:
             unpacked[name].mul_(scale_V.unsqueeze(1))
     return unpacked
+
+
+def _to_type(name: str, table_VD: Tensor, row_format: str) -> Tensor:
+    packed_VD = table_VD.to(_TYPES[row_format])
+    if not packed_VD.isfinite().all():
+        raise UserError(f"The table '{name}' has values that {row_format} cannot hold: use float32.")
+    return packed_VD
 
 
 def _to_int8(name: str, table_VD: Tensor) -> tuple[Tensor, Tensor]:

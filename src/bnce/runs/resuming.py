@@ -38,6 +38,7 @@ MAY_CHANGE = frozenset(
         "optimiser.schedule",
         "optimiser.patience",
         "optimiser.warmup_steps",
+        "training.budget",
         "training.epochs",
         "training.evaluations_per_epoch",
         "training.max_test_tokens",

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from bnce.errors import UserError
 from bnce.files import write_text
-from bnce.runs.identity import UNKNOWN_WORDS_FILE
 from bnce.text.normalise import UNKNOWN_WORD
 from bnce.text.sources import read_lines
+
+UNKNOWN_WORDS_FILE = "unknown_words.tsv"
 
 
 class UnknownWords:

@@ -1,8 +1,9 @@
 """The table of alternatives to the softmax: the same search for each on validation text, then its final runs.
 
-A trial trains on part of the text and is judged on validation alone. The learning rates are tried at half and at twice
-their values, then two values of a setting of the loss's own (where it has none, the body's rate alone), each with the
-best of what came before. Trials and final runs are rows of an experiment: finished ones are kept and not repeated.
+A trial trains on the text, or on part of it, and is judged on validation alone. The learning rates are tried at half
+and at twice their values, then two values of a setting of the loss's own (where it has none, the body's rate alone),
+each with the best of what came before. Trials and final runs are rows of an experiment: finished ones are kept and not
+repeated.
 """
 
 from __future__ import annotations
@@ -56,21 +57,18 @@ class Comparing:
     num_threads: int = 0
     deadline: float = math.inf  # on the monotonic clock: no run starts after it
 
-    def compare(self, models: Sequence[str], alternatives: Sequence[Alternative]) -> bool:
+    def compare(self, pairs: Sequence[tuple[str, Alternative]]) -> bool:
         """Search and train all of them; say whether there was time for everything."""
-        choices: dict[str, dict[str, Setting]] = {}
         complete = True
-        for alternative in alternatives:
-            for model in models:
-                chosen = self.search(model, alternative)
-                if chosen is None:
-                    complete = False
-                    continue
-                choices[f"{model}-{alternative.name}"] = chosen
-                for seed in self.seeds:
-                    complete &= self._train(final_row(model, alternative, chosen, seed), measured=True)
-        known = _read_choices(self.out)
-        files.write_text(self.out / CHOICE_FILE, files.to_json({**known, **choices}, indent=2) + "\n")
+        for model, alternative in pairs:
+            chosen = self.search(model, alternative)
+            if chosen is None:
+                complete = False
+                continue
+            choices = {**_read_choices(self.out), f"{model}-{alternative.name}": chosen}
+            files.write_text(self.out / CHOICE_FILE, files.to_json(choices, indent=2) + "\n")
+            for seed in self.seeds:
+                complete &= self._train(final_row(model, alternative, chosen, seed), measured=True)
         return complete
 
     def search(self, model: str, alternative: Alternative) -> dict[str, Setting] | None:

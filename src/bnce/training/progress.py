@@ -24,6 +24,7 @@ class Progress:
     warnings: list[str] = field(default_factory=list)
     changes: list[dict[str, Any]] = field(default_factory=list)  # of settings, when the run was resumed
     is_astray: bool = False
+    budget_used_seconds: float = 0.0  # of training.budget, where there is one
     devices: list[str] = field(default_factory=list)  # more than one where a run was resumed on another
 
     def take_in(self, perplexity: float) -> None:

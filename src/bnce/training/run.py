@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bnce.config import MAX_THREADS, RunConfig
+from bnce.config import RunConfig
 from bnce.corpus.store import Corpus
 from bnce.errors import DiskFullError, NotFiniteError, OutOfMemoryError, UserError, argument, full_memory
 from bnce.evaluation.evaluate import Evaluation, evaluate
+from bnce.kinds.limits import MAX_THREADS
 from bnce.machine.devices import describe_device
 from bnce.machine.stopping import Stopped
 from bnce.machine.threads import use_threads

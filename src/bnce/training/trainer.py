@@ -32,6 +32,7 @@ from bnce.runs.directory import RunDirectory
 from bnce.runs.metrics import append_metrics, read_metrics
 from bnce.runs.model_file import build_model, save_weights
 from bnce.runs.resuming import advise_lower_rates, check_corpus, find_differences, settings_of_state
+from bnce.training.budget import Budget
 from bnce.training.checkpoints import Checkpoints
 from bnce.training.clock import TrainingClock
 from bnce.training.network import Network
@@ -46,6 +47,8 @@ ASTRAY = 1.1
 # A run of fewer steps, with a batch that could be smaller, learns little.
 FEW_STEPS = 500
 LARGE_BATCH = 64
+# The share of a budget after which the speed is known well enough to tell how far it will go.
+TOLD_AFTER = 0.05
 
 
 class Trainer:
@@ -86,13 +89,15 @@ class Trainer:
         train = corpus.statistics["train"]
         self.tokens_per_word = train.num_tokens / train.num_words  # 1, unless tokens are pieces
         self.valid_ids = corpus.split("valid")[: training.max_valid_tokens or None]
-        self.total_steps = training.epochs * len(self.streams)
+        self.total_steps = max(1, round(training.epochs * len(self.streams)))  # with a budget, an estimate
+        self.budget = Budget(training.budget_seconds, self.world) if training.budget_seconds else None
         self.schedule = Schedule(self.config.optimiser, self.total_steps)
         self.clock = TrainingClock(device)
         # A model to start from is evaluated before the first step, and may stay the best.
         self.progress = Progress(evaluated_step=-1 if self.config.init else 0, devices=[describe_device(device)])
         self.checkpoints = Checkpoints(run, self.network, self.clock, self.schedule, device, self.world)
         self._loss_total = 0.0  # since the last evaluation, over all processes, when it was last read
+        self._has_told_length = False
 
     def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
         """Start from another run's model."""
@@ -145,10 +150,14 @@ class Trainer:
         if self.loss.caveat is not None:
             self._warn(self.loss.caveat)
         check_every = CHECK_EVERY_STEPS.get(self.device.type, 1)
+        if self.budget is not None:
+            self.budget.start(self.progress.budget_used_seconds)
+        self._fit_to_budget()
         if self._evaluation_due():  # the one that this run was stopped in, or that of the model it starts from
             if math.isfinite(self.config.training.checkpoint_seconds):
                 self.save_if_needed()
             self._evaluate(signals)
+            self._fit_to_budget()
         last_saved = self.clock.start()
         while self.progress.step < self.total_steps and not self.stops_early:
             index = self.progress.step % len(self.streams)
@@ -170,6 +179,7 @@ class Trainer:
                 self.together.settle()
                 self._check_finite()
                 self._tell()
+                self._fit_to_budget()
             evaluates = self._evaluation_due()
             saves = time.monotonic() - last_saved >= self.config.training.checkpoint_seconds
             saves, stops = self.together.agree(saves, should_stop(), now=is_checked or evaluates)
@@ -185,6 +195,7 @@ class Trainer:
                     return False
                 if evaluates:
                     self._evaluate(signals)
+                    self._fit_to_budget()
                 last_saved = self.clock.start()
         if self.stops_early:
             self.observer.noticed(
@@ -194,6 +205,21 @@ class Trainer:
                 f"{self.config.training.stop_after}."
             )
         return True
+
+    def _fit_to_budget(self) -> None:
+        """Estimate the length of a run that has a budget, and let the schedule end with it."""
+        if self.budget is None:
+            return
+        self.budget.use()
+        self.progress.budget_used_seconds = self.budget.used_seconds
+        self.total_steps = self.budget.total_steps(self.progress.step, unmeasured=self.total_steps)
+        self.schedule.set_total_steps(self.total_steps)
+        if not self._has_told_length and self.budget.used_seconds >= TOLD_AFTER * self.budget.seconds:
+            self._has_told_length = True
+            self.observer.noticed(
+                f"At this speed, training.budget={self.config.training.budget} is enough for about "
+                f"{self.total_steps:,} steps ({self.total_steps / len(self.streams):.2g} epochs)."
+            )
 
     @property
     def stops_early(self) -> bool:
@@ -224,7 +250,7 @@ class Trainer:
         """Say whether the last step is one to evaluate after, and that has not been done."""
         if self.progress.step == self.progress.evaluated_step:
             return False
-        if self.progress.step == 0:
+        if self.progress.step in (0, self.total_steps):
             return True
         per_epoch, length = self.config.training.evaluations_per_epoch, len(self.streams)
         index = (self.progress.step - 1) % length
@@ -271,7 +297,12 @@ class Trainer:
 
     def _warn_of_few_steps(self) -> None:
         batch_size = self.config.training.batch_size
-        if self.total_steps < FEW_STEPS and batch_size > LARGE_BATCH and self.progress.step == 0:
+        if (
+            self.budget is None
+            and self.total_steps < FEW_STEPS
+            and batch_size > LARGE_BATCH
+            and self.progress.step == 0
+        ):
             self._warn(
                 f"The whole run has only {self.total_steps} steps: lower training.batch_size "
                 f"({batch_size}), as the recipe small does, or train on more text."
