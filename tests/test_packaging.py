@@ -51,7 +51,7 @@ def test_messages_name_extras_that_bring_the_package() -> None:
     names = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
     assert set(COMMANDS) == names
     assert "run pip install 'bnce[ngram]'" in str(missing("kenlm", "An n-gram model"))
-    assert "run pip install 'bnce[serve]'" in str(missing("torch", "bnce serve", "serve"))
+    assert "run pip install 'bnce[serve]'" in str(missing("fastapi", "bnce serve", "serve"))
 
 
 def test_every_package_that_is_imported_is_declared() -> None:
@@ -149,7 +149,7 @@ def test_the_files_hold_what_they_should(installed: Installed) -> None:
         (name,) = (name for name in inside if name.endswith(".dist-info/METADATA"))
         description = archive.read(name).decode("utf-8")
     tracked = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "bnce").rglob("*")}
-    data = {name for name in tracked if name.endswith((".py", ".toml", ".typed", ".html", ".css", ".js"))}
+    data = {name for name in tracked if name.endswith((".py", ".toml", ".typed", ".cu", ".html", ".css", ".js"))}
     assert {name for name in inside if ".dist-info/" not in name} == data
     assert "Description-Content-Type: text/markdown\n" in description
     # On a package index nothing stands beside the README.
@@ -179,7 +179,7 @@ def test_the_base_says_what_each_extra_brings(installed: Installed) -> None:
     done = installed.run(BASE, "bnce", "--help")
     assert done.returncode == 0, done.stderr
     told = done.stdout.partition("Not installed:")[2]
-    for extra, command in (("train", "fetch, prepare, train"), ("export", "export"), ("serve", "serve")):
+    for extra, command in (("train", "demo, fetch, prepare, train"), ("export", "export"), ("serve", "serve")):
         assert re.search(rf"pip install 'bnce\[{extra}\]' +{command}", told)
     for command, extra in (("train", "train"), ("info", "train"), ("serve", "serve")):
         done = installed.run(BASE, "bnce", command, "small")

@@ -186,7 +186,7 @@ def test_an_export_differs_from_pytorch_by_what_the_docs_say(figures_cpu: Module
     torch.manual_seed(1)
     with torch.no_grad():
         model = LanguageModel(demo_model(), LossConfig(name="bnce"), unigram(torch.arange(5000, 0, -1))).eval()
-        figures_cpu.write_graphs(model, tmp_path)
+        figures_cpu.write_graphs(model, tmp_path, model.state_dict())
         assert compare(model, tmp_path)["max_difference"] < 1e-4
 
 
@@ -219,6 +219,35 @@ def test_words_and_pieces_are_quoted_as_they_were_measured() -> None:
     quoted = page("README.md"), page("docs/choosing.md")
     ours, theirs = rows[0], rows[2]
     assert all(f"{number(row['PPLf']):.1f}" in text for row in (ours, theirs) for text in quoted)
+
+
+def test_all_of_the_text_and_large_vocabularies_are_quoted_as_they_were_measured() -> None:
+    lines: dict[tuple[int, str], list[dict]] = {}
+    for name in ("bodies-all", "bodies-cased"):
+        for text in (RESULTS / "h200" / f"{name}.jsonl").read_text().splitlines():
+            line = json.loads(text)
+            lines.setdefault((line["known_words"], line["side"]), []).append(line)
+    rows = table(page("docs/results.md"), "conditions | side | PPLf")
+    assert len(rows) == len(lines)
+    known = 0
+    sides = {"words, **chunk B-NCE**": "words chunk-bnce", "words, softmax": "words softmax"}
+    for row in rows:
+        told = re.search(r"V = ([\d,]+)", row["conditions"])
+        known = known if told is None else int(told[1].replace(",", ""))
+        runs = lines[known, sides.get(row["side"], "pieces softmax")]
+        digits = 2 if known == 80_000 else 1
+        for column in ("PPLf", "PPLn"):
+            values = [run["test"][column.lower().replace("ppl", "ppl_")] for run in runs]
+            if values[0] is not None:
+                assert row[column].startswith(f"{statistics.mean(values):.{digits}f}"), (row, column)
+        assert number(row["seconds of training"]) == pytest.approx(
+            statistics.mean(run["seconds"] for run in runs), abs=0.06
+        )
+    first, second = (f"{number(row['PPLf']):.1f}" for row in rows[:2])
+    assert f"On four times the text the first two have {first} and {second}." in " ".join(page("README.md").split())
+    spelled = table(page("benchmarks/results/h200/bodies.md"), "| perplexity per word")
+    words, pieces = (f"{number(row['perplexity per word']):.1f}" for row in spelled)
+    assert f"({words} and {pieces} per word)" in " ".join(page("docs/choosing.md").split())
 
 
 def test_readme_quotes_the_layer_beside_a_linear_one() -> None:

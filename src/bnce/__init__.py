@@ -16,11 +16,13 @@ from bnce.errors import UserError
 from bnce.version import __version__
 
 if TYPE_CHECKING:
+    import bnce.rescoring.kenlm as kenlm
     from bnce import noise
     from bnce.api import evaluate, train
     from bnce.calibration.run import calibrate
     from bnce.corpus.prepare import prepare
     from bnce.corpus.store import Corpus
+    from bnce.filtering.document_scorer import DocumentScorer
     from bnce.kinds.bodies import BODIES
     from bnce.kinds.losses import LOSSES
     from bnce.kinds.optimisers import OPTIMISERS
@@ -29,10 +31,11 @@ if TYPE_CHECKING:
     from bnce.optimisers.exchange import RowExchange
     from bnce.optimisers.row_optimizers import RowwiseAdagrad, RowwiseAdam
     from bnce.output_layer import OutputLayer
+    from bnce.rescoring.flashlight import ctc_decoder_lm
     from bnce.rescoring.pyctcdecode import DecoderLanguageModel
-    from bnce.scoring.generate import Sampling
     from bnce.scoring.loading import load
     from bnce.scoring.model import Model
+    from bnce.scoring.sampling import Sampling
     from bnce.scoring.scorer import Scorer
     from bnce.tables.arrays import surprisal
     from bnce.text.normalise import Normaliser
@@ -43,6 +46,7 @@ __all__ = [
     "OPTIMISERS",
     "Corpus",
     "DecoderLanguageModel",
+    "DocumentScorer",
     "Model",
     "Noise",
     "Normaliser",
@@ -56,7 +60,9 @@ __all__ = [
     "__version__",
     "calibrate",
     "clip_grad_norm_",
+    "ctc_decoder_lm",
     "evaluate",
+    "kenlm",
     "load",
     "noise",
     "prepare",
@@ -68,9 +74,10 @@ __all__ = [
 _HOMES = {
     "BODIES": ("bnce.kinds.bodies", "layer"),
     "Corpus": ("bnce.corpus.store", "train"),
-    "DecoderLanguageModel": ("bnce.rescoring.pyctcdecode", "layer"),
+    "DecoderLanguageModel": ("bnce.rescoring.pyctcdecode", "score"),
+    "DocumentScorer": ("bnce.filtering.document_scorer", "train"),
     "LOSSES": ("bnce.kinds.losses", "layer"),
-    "Model": ("bnce.scoring.model", "layer"),
+    "Model": ("bnce.scoring.model", "score"),
     "Noise": ("bnce.noise", "layer"),
     "Normaliser": ("bnce.text.normalise", "layer"),
     "OPTIMISERS": ("bnce.kinds.optimisers", "layer"),
@@ -78,15 +85,17 @@ _HOMES = {
     "RowExchange": ("bnce.optimisers.exchange", "layer"),
     "RowwiseAdagrad": ("bnce.optimisers.row_optimizers", "layer"),
     "RowwiseAdam": ("bnce.optimisers.row_optimizers", "layer"),
-    "Sampling": ("bnce.scoring.generate", "layer"),
-    "Scorer": ("bnce.scoring.scorer", "layer"),
+    "Sampling": ("bnce.scoring.sampling", "score"),
+    "Scorer": ("bnce.scoring.scorer", "score"),
     "calibrate": ("bnce.calibration.run", "train"),
     "clip_grad_norm_": ("bnce.optimisers.clip", "layer"),
+    "ctc_decoder_lm": ("bnce.rescoring.flashlight", "score"),
     "evaluate": ("bnce.api", "train"),
-    "load": ("bnce.scoring.loading", "layer"),
+    "kenlm": ("bnce.rescoring.kenlm", "score"),
+    "load": ("bnce.scoring.loading", "score"),
     "noise": ("bnce.noise", "layer"),
     "prepare": ("bnce.corpus.prepare", "train"),
-    "surprisal": ("bnce.tables.arrays", "layer"),
+    "surprisal": ("bnce.tables.arrays", "score"),
     "train": ("bnce.api", "train"),
 }
 
@@ -101,7 +110,7 @@ def __getattr__(name: str) -> Any:
         from bnce.machine.packages import explain_missing
 
         raise explain_missing(error, f"bnce.{name}", extra) from error
-    return module if home == f"bnce.{name}" else getattr(module, name)
+    return module if home in (f"bnce.{name}", f"bnce.rescoring.{name}") else getattr(module, name)
 
 
 def __dir__() -> list[str]:

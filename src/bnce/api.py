@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from bnce.config import TIMEOUT_SECONDS, RunConfig, toml_value
+from bnce.config import RunConfig, toml_value
 from bnce.corpus import opening
 from bnce.corpus.opening import corpus_setting
 from bnce.corpus.store import Corpus
@@ -20,6 +20,7 @@ from bnce.errors import DiskFullError, UserError, argument
 from bnce.evaluation import evaluate as measuring
 from bnce.evaluation.detail import without_detail
 from bnce.evaluation.evaluate import Evaluation
+from bnce.kinds.limits import TIMEOUT_SECONDS
 from bnce.kinds.losses import LOSSES
 from bnce.lexicon.start import check_same_network, inherited_settings, start_from
 from bnce.machine.devices import choose_device

@@ -58,6 +58,19 @@ def test_search_runs_and_tables(bnce: Command, corpus: Path, place: Path) -> Non
     assert json.loads(again.stdout)["rows"] == rows, "nothing is trained or timed again"
 
 
+def test_several_processes_search_and_one_trains_the_final_runs(bnce: Command, corpus: Path, place: Path) -> None:
+    words = ["experiment", "alternatives", "--corpus", corpus, "--models", "rnn", *settings(), "--seeds", "1"]
+    words += ["--losses", "bnce,chunk-bnce", "--trial-tokens", 400, "--json"]
+    together = bnce(*words, "--out", place / "together", "--processes", 2)
+    assert together.status == 0, together.stderr
+    assert {line[:4] for line in together.stderr.splitlines() if line.startswith("[")} == {"[1] ", "[2] "}
+    rows, alone = (json.loads(outcome.stdout)["rows"] for outcome in (together, bnce(*words, "--out", place / "alone")))
+    assert [row["trials"] for row in rows] == [row["trials"] for row in alone]
+    assert [(row["chosen"], row["ppl_f"]) for row in rows] == [(row["chosen"], row["ppl_f"]) for row in alone]
+    finals = [line for line in together.stderr.splitlines() if " step 80," in line]  # trials have 10 steps
+    assert [line.partition(" step")[0] for line in finals] == ["rnn bnce", "rnn chunk-bnce"], "by no copy"
+
+
 def test_validation_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rates are tried first, then the loss's own setting with the best of them."""
     tried: list[dict[str, float]] = []
@@ -109,7 +122,6 @@ def test_every_loss_has_its_row() -> None:
 
 def test_what_does_not_belong_together_is_refused(refused: Refused, corpus: Path, place: Path) -> None:
     words = ["--corpus", corpus, "--out", place / "grid"]
-    assert "leave --processes out" in refused("experiment", "alternatives", *words, "--processes", 2)
     assert "Unknown alternative 'bnec'" in refused("experiment", "alternatives", *words, "--losses", "bnec")
     assert "--seeds is 'one'" in refused("experiment", "alternatives", *words, "--losses", "bnce", "--seeds", "one")
     assert "has no trials" in refused("experiment", "ltcb", *words, "--seeds", "1")

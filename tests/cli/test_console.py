@@ -53,7 +53,7 @@ def test_without_a_terminal_there_is_one_line_per_minute(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr("bnce.cli.console.time.monotonic", lambda: now)
+    monkeypatch.setattr("bnce.cli.progress.time.monotonic", lambda: now)
     with progress_bar("extra") as bar:
         task = bar.add_task("working [bold]hard[/bold]", total=200, extra="")
         for second in range(151):
@@ -72,7 +72,7 @@ def test_a_run_without_a_terminal_tells_of_every_evaluation(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr("bnce.cli.console.time.monotonic", lambda: now)
+    monkeypatch.setattr("bnce.cli.progress.time.monotonic", lambda: now)
     display = Display(load_recipe("wiki", model="relu-lstm", loss="chunk-bnce"), 100_000)
     record = {"step": 1200, "epoch": 0.5, "loss": 5.25, "ppl_n": 99.04, "ppl_f": 98.06, "words_per_second": 15_000.0}
     display.advanced(tokens=100_000, words_per_second=15_000.0, loss=5.25)

@@ -22,8 +22,10 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("target", ["onnx", "transformers"])
-def test_says_how_far_off_it_is(bnce: Command, trained: Path, place: Path, target: str) -> None:
+@pytest.mark.parametrize("target", ["onnx", "transformers", "sherpa"])
+def test_says_how_far_off_it_is(
+    bnce: Command, trained: Path, place: Path, target: str, caplog: pytest.LogCaptureFixture
+) -> None:
     record = bnce("export", trained, "--to", target, "--out", place / "a", "--json").json
     assert (record["run"], record["to"], record["out"]) == (str(trained), target, str(place / "a"))
     assert record["num_bytes"] == sum(file.stat().st_size for file in (place / "a").iterdir())
@@ -31,6 +33,7 @@ def test_says_how_far_off_it_is(bnce: Command, trained: Path, place: Path, targe
     plain = bnce("export", trained, "--to", target, "--out", place / "b")
     assert plain.status == 0
     assert plain.stderr == ""
+    assert not caplog.records  # which would be on standard error outside pytest
     assert plain.stdout.startswith(f"{place / 'b'}: ")
     assert f"largest difference from PyTorch: {record['max_difference']:.3g}" in plain.stdout
 
@@ -70,9 +73,12 @@ def test_the_other_exports_stay_runs_or_say_that_they_are_none(
 def test_refusals(refused: Refused, trained: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = place / "a"
     told = refused("export", trained, "--to", "tensorflow", "--out", out)
-    assert "Unknown export format 'tensorflow': choose one of onnx, transformers, safetensors." in told
-    told = refused("export", trained, "--to", "onnx", "--rows", "int8", "--out", out)
-    assert "--rows is for --to safetensors: onnx has float32 rows; leave it out." in told
+    assert "Unknown export format 'tensorflow': choose one of onnx, transformers, sherpa, safetensors." in told
+    for to in ("transformers", "sherpa"):
+        told = refused("export", trained, "--to", to, "--rows", "int8", "--out", out)
+        assert f"--rows is for --to onnx and --to safetensors: {to} has float32 rows; leave it out." in told
+    told = refused("export", trained, "--to", "onnx", "--rows", "bf16", "--out", out)
+    assert "Unknown row format of ONNX 'bf16': choose one of float32, float16, int8." in told
     assert "Unknown row format 'fp4'" in refused(
         "export", trained, "--to", "safetensors", "--rows", "fp4", "--out", out
     )
@@ -125,6 +131,24 @@ def test_the_page_runs_as_it_stands(
 
 
 def test_the_page_names_what_is_there() -> None:
-    assert "bnce export RUN --to onnx|transformers|safetensors --out DIR" in PAGE
+    assert "bnce export RUN --to onnx|transformers|sherpa|safetensors --out DIR" in PAGE
     for name in ("body.onnx", "words.onnx", "all_words.onnx", "weights.bin", "vocab.txt", "model.json"):
         assert f"`{name}`" in PAGE
+
+
+def test_tokens_are_for_sherpa(refused: Refused, trained: Path, place: Path) -> None:
+    told = refused("export", trained, "--to", "onnx", "--out", place / "a", "--tokens", place / "tokens.txt")
+    assert "--tokens is for --to sherpa: onnx has the words of the run" in told
+
+
+@pytest.mark.parametrize(
+    "command", ["info", "doctor", "compare", "evaluate", "vocab --out x --drop y", "ngram z --out x --vocab"]
+)
+def test_an_exported_run_is_refused_by_its_name(refused: Refused, place: Path, command: str) -> None:
+    (place / "exported").mkdir()
+    (place / "exported" / "body.onnx").touch()
+    (place / "z").write_text("a b\n", encoding="utf-8")
+    name, *options = command.split()
+    options = [str(place / "z") if option == "z" else option for option in options]
+    where = [*options, place / "exported"] if name == "ngram" else [place / "exported", *options]
+    assert "is not a run directory but one exported to ONNX" in refused(name, *where)

@@ -7,8 +7,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
+from typer.models import OptionInfo
 
 from bnce import cli
 from bnce.cli.completion import complete, complete_list, complete_recipe, complete_setting, complete_subject
@@ -62,6 +64,17 @@ def test_a_page_fits_80_columns_and_says_what_everything_is(bnce: Command, name:
         assert words.endswith("."), f"{option}: {text}"
         assert words[0].isupper() or words.split(":")[0] in option or re.match(r"\w+: ", words), f"{option}: {text}"
         assert not re.search(r"<=?x|x>=?", text), f"{option}: {text}"
+
+
+def test_no_option_gets_its_name_from_its_metavar() -> None:
+    """Typer 0.27 takes a metavar that is the parameter's name in capitals for the option's name: --MODE."""
+    for command in cli.app.registered_commands:
+        assert command.callback is not None
+        for name, hint in get_type_hints(command.callback, include_extras=True).items():
+            for option in getattr(hint, "__metadata__", ()):
+                if isinstance(option, OptionInfo) and option.metavar == name.upper():
+                    # Until typer has read it, a first name stands where other styles have the default.
+                    assert option.default == f"--{name}", f"{command.callback.__name__}: name --{name} in typer.Option"
 
 
 def test_the_list_of_commands_has_whole_sentences(bnce: Command) -> None:

@@ -112,4 +112,4 @@ def test_every_bar_is_made_in_one_place() -> None:
         for path in package.rglob("*.py")
         if "rich.progress" in (text := path.read_text("utf-8")) or "rich.live" in text or ".status(" in text
     ]
-    assert makers == ["console.py"]
+    assert makers == ["progress.py"]

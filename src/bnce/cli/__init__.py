@@ -12,12 +12,14 @@ from bnce.cli.bench import bench
 from bnce.cli.calibrate import calibrate
 from bnce.cli.compare import compare
 from bnce.cli.console import stdout
+from bnce.cli.demo import demo
 from bnce.cli.doctor import doctor
 from bnce.cli.evaluate import evaluate
 from bnce.cli.experiment import experiment
 from bnce.cli.export import export
 from bnce.cli.failures import fail
 from bnce.cli.fetch import fetch
+from bnce.cli.filter import filter
 from bnce.cli.generate import generate
 from bnce.cli.help import HelpCommand, HelpGroup
 from bnce.cli.info import info
@@ -65,6 +67,7 @@ def _options(
 
 
 for _command in (
+    demo,
     fetch,
     prepare,
     train,
@@ -75,6 +78,7 @@ for _command in (
     info,
     score,
     surprisal,
+    filter,
     rescore,
     ngram,
     interpolate,

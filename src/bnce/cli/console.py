@@ -4,37 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
 
 from bnce import files
-from bnce.config import MAX_THREADS
+from bnce.kinds.limits import MAX_THREADS
 
 if TYPE_CHECKING:
+    from bnce.cli.progress import LateProgress
     from bnce.corpus.store import Corpus
 
 # What is printed is text, such as a path that holds ':cat:': nothing in it stands for an emoji.
 stdout = Console(highlight=False, soft_wrap=True, emoji=False)
 stderr = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
-LINE_SECONDS = 60.0  # between two lines of progress where there is no terminal
-_WIDE = 124  # columns that the longest line of progress needs, with its bar
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
@@ -55,76 +42,12 @@ def print_json(record: Mapping[str, Any]) -> None:
     sys.stdout.write(files.to_json(record) + "\n")
 
 
-class LateProgress(Progress):
-    """Progress on standard error: a bar on a terminal, and one line per minute where there is none.
-
-    The bar appears with its first update: what fails before then is answered by one sentence and no bar.
-    """
-
-    def __init__(self, *columns: ProgressColumn, console: Console, told: Sequence[str]) -> None:
-        # rich would send results to the terminal that the bar is on, past the file or the pipe that waits for them.
-        super().__init__(*columns, console=console, redirect_stdout=False, disable=not has_bar(console))
-        self.told = told  # what a line says besides how much is done: fields of the task
-        self._told_at = time.monotonic()
-
-    def __enter__(self) -> LateProgress:
-        return self
-
-    def update(self, task_id: TaskID, *args: Any, **kwargs: Any) -> None:
-        """Change a task, and show the bar if it is not there yet, or a line if it is time for one."""
-        self.start()
-        super().update(task_id, *args, **kwargs)
-        if self.disable and time.monotonic() - self._told_at >= LINE_SECONDS:
-            self.tell(self._describe(self._tasks[task_id]))
-
-    def tell(self, line: str) -> None:
-        """Print a line: above the bar, or instead of it."""
-        self._told_at = time.monotonic()
-        self.console.print(line, markup=False)
-
-    def _describe(self, task: Task) -> str:
-        share = f" {task.percentage:.0f}%" if task.total else ""
-        facts = [str(task.fields[name]) for name in self.told if task.fields.get(name)]
-        if task.elapsed is not None:
-            facts.append(f"{_clock(task.elapsed)} so far")
-        if task.total and task.time_remaining is not None:
-            facts.append(f"{_clock(task.time_remaining)} left")
-        return f"{Text.from_markup(task.description).plain}{share}: {', '.join(facts)}"
-
-    def stop(self) -> None:
-        """Take the bar away if it is there."""
-        if self.live.is_started:
-            super().stop()
-
-
-def has_bar(console: Console) -> bool:
-    """Say whether a bar can be drawn: a file keeps every frame of it."""
-    return console.is_terminal and not console.is_dumb_terminal
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
-
-
 def progress_bar(*extra: str, where_there_is_room: Sequence[str] = ()) -> LateProgress:
-    """Make a bar on standard error; `extra` are further columns: the names of the task's fields.
+    """Make a bar on standard error; `extra` are further columns: the names of the task's fields."""
+    # Here, because rich takes its time, and most commands end without a bar.
+    from bnce.cli.progress import make_bar
 
-    With these, a narrow terminal has no room for the bar, the time gone by and the lesser columns: rich would cut into
-    the figures instead.
-    """
-    has_room = not extra or stderr.width >= _WIDE
-    return LateProgress(
-        TextColumn("[bold]{task.description}"),
-        *([BarColumn(bar_width=24)] if has_room else []),
-        TextColumn("{task.percentage:>3.0f}%"),
-        *(TextColumn(f"{{task.fields[{name}]}}") for name in (*extra, *(where_there_is_room if has_room else ()))),
-        *([TimeElapsedColumn()] if has_room else []),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=stderr,
-        told=(*extra, *where_there_is_room),
-    )
+    return make_bar(stderr, *extra, where_there_is_room=where_there_is_room)
 
 
 @contextlib.contextmanager

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
-from rich.table import Table
 
 from bnce.cli.console import stdout
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from bnce.corpus.store import Corpus
 
 _NUM_TOP_WORDS = 20
@@ -107,6 +108,8 @@ def describe_pieces(corpus: Corpus) -> str:
 
 def split_table(splits: dict[str, dict[str, Any]], unit: str, title: str | None = None) -> Table:
     """Make a table of the sizes of splits; where tokens are pieces, it counts words, too."""
+    from rich.table import Table
+
     table = Table("split", title=title)
     counted = ["documents", "sentences", *(["words", "pieces"] if unit == "piece" else ["tokens"])]
     for column in (*counted, "<unk> rate"):
@@ -153,6 +156,8 @@ def _print_lengths(record: dict[str, Any]) -> None:
     lengths = record["splits"]["train"]["sentence_lengths"]
     bounds = record["sentence_length_bounds"]
     names = [f"{low + 1}–{high}" for low, high in zip([0, *bounds], bounds, strict=False)] + [f"over {bounds[-1]}"]
+    from rich.table import Table
+
     table = Table("words per sentence", title="sentence lengths of train", title_justify="left")
     table.add_column("sentences", justify="right")
     table.add_column("")
@@ -163,6 +168,8 @@ def _print_lengths(record: dict[str, Any]) -> None:
 
 def _print_audit(audit: dict[str, Any]) -> None:
     title = f"noise audit: KL(targets of a time step ‖ unigram), B = {audit['batch_size']}, nats"
+    from rich.table import Table
+
     table = Table("batching", title=title, title_justify="left")
     for column in ("KL", "by chance", "standard error", "unigram noise"):
         table.add_column(column, justify="right")

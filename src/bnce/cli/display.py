@@ -18,7 +18,9 @@ class Display:
         self.speed_unit, self.per = ("w/s", "") if unit == "word" else (f"{unit}s/s", f" per {unit}")
         limit = config.training.max_train_tokens or num_train_tokens
         streams = config.training.batch_size
-        total = config.training.epochs * (min(limit, num_train_tokens) // streams * streams)
+        # How far a budget goes depends on the speed.
+        epochs = None if config.training.budget else config.training.epochs
+        total = None if epochs is None else round(epochs * (min(limit, num_train_tokens) // streams * streams))
         self.bar = progress_bar("speed", "perplexity", where_there_is_room=["loss"])
         self.is_evaluating = False
         empty: dict[str, Any] = {"speed": "", "perplexity": "", "loss": ""}

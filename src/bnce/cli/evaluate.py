@@ -14,7 +14,7 @@ from bnce.cli.completion import complete
 from bnce.cli.conditions import MAY_EXCEED, TokenisedOption, seen_by_evaluate
 from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, shown_progress, stderr, stdout
 from bnce.cli.evaluate_mixture import describe_mixture, evaluate_mixture
-from bnce.cli.options import DeviceOption, ErrorsOption, ModelArgument
+from bnce.cli.options import DeviceOption, ErrorsOption, TrainedModelArgument
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    run: ModelArgument,
+    run: TrainedModelArgument,
     split: Annotated[
         str | None,
         typer.Option(

@@ -18,9 +18,9 @@ from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json,
 from bnce.cli.display import Display
 from bnce.cli.options import DeviceOption, SettingsOption
 from bnce.cli.row_copies import ROWS_FROM, print_failure, train_in_copies, typed_arguments
-from bnce.config import MAX_PROCESSES
 from bnce.errors import UserError, unknown_name
 from bnce.kinds.bodies import BODIES
+from bnce.kinds.limits import MAX_PROCESSES
 from bnce.kinds.losses import LOSSES
 from bnce.machine.copies import stop_with_starter, take_tasks
 from bnce.machine.stopping import Stopped
@@ -58,6 +58,7 @@ def experiment(
     recipe: Annotated[
         str | None,
         typer.Option(
+            "--recipe",
             metavar="RECIPE",
             help="Recipe to train the rows with.",
             show_default="wiki for ltcb, news for obwb; for alternatives wiki, or transformer for that model",
@@ -92,7 +93,8 @@ def experiment(
             metavar="N",
             min=1,
             max=MAX_PROCESSES,
-            help="Train N rows at once, each on its own GPU if there are enough.",
+            help="Train N rows at once, each on its own GPU if there are enough. With alternatives: N trials at once; "
+            "final runs follow one by one.",
         ),
     ] = 1,
     trial_tokens: Annotated[
@@ -100,8 +102,9 @@ def experiment(
         typer.Option(
             metavar="N",
             min=0,
-            help="With alternatives: training tokens of a trial; 0 for all.",
-            show_default=f"{TRIAL_TOKENS:,}",
+            help="With alternatives: training tokens of a trial. Fewer than all favour rates that are too high for the "
+            "final runs.",
+            show_default="all",
         ),
     ] = None,
     seeds: Annotated[
@@ -122,8 +125,8 @@ def experiment(
     Each row is evaluated on the test split; table, plots and report are written at the end. The same command continues
     an experiment: finished rows are skipped, stopped rows are resumed. Rows that diverge are named at the end.
 
-    'alternatives' compares all losses with a ReLu-LSTM and a Transformer. Each gets the same number of trials on part
-    of the text, judged on validation; then its choice is trained with every seed.
+    'alternatives' compares all losses with a ReLu-LSTM and a Transformer. Each gets the same number of trials, judged
+    on validation; then its choice is trained with every seed.
 
     \b
     Examples:
@@ -135,9 +138,11 @@ def experiment(
       bnce experiment alternatives --corpus corpora/wiki \\
           --out experiments/alternatives --models relu-lstm --budget 60
     """
+    if rows_from is not None:
+        stop_with_starter(rows_from)
+        if device.startswith("cuda:"):
+            device = "cuda"  # the one that this copy was given, and the only one that it sees
     if table == NAME:
-        if processes > 1:
-            raise UserError("alternatives trains one run at a time: leave --processes out.")
         complete = compare_alternatives(
             corpus,
             out,
@@ -152,22 +157,20 @@ def experiment(
             as_json=as_json,
             trial_tokens=TRIAL_TOKENS if trial_tokens is None else trial_tokens,
             seeds=",".join(map(str, SEEDS)) if seeds is None else seeds,
+            num_processes=processes,
+            tasks=None if rows_from is None else take_tasks(rows_from),
         )
         if not complete:
             raise typer.Exit(FAILED)
         return
     if trial_tokens is not None or seeds is not None:
         raise UserError(f"The table {table} has no trials: leave --trial-tokens and --seeds out.")
-    if rows_from is not None:
-        stop_with_starter(rows_from)
     from bnce.corpus.opening import corpus_setting
     from bnce.machine.devices import choose_device, find_device
     from bnce.training.experiment import RECIPES, check_rows, find_outcome, find_unsettled, table_rows, train_rows
 
     rows = table_rows(table)
     wanted = _chosen(rows, models, losses)
-    if rows_from is not None and device.startswith("cuda:"):
-        device = "cuda"  # the one that this copy was given, and the only one that it sees
     chosen = find_device(device)
     opened = open_corpus(corpus)
 

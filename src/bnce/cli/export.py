@@ -15,7 +15,7 @@ from bnce.errors import UserError, unknown_name
 if TYPE_CHECKING:
     from bnce.runs.directory import RunDirectory
 
-TARGETS = ("onnx", "transformers", "safetensors")
+TARGETS = ("onnx", "transformers", "sherpa", "safetensors")
 
 
 def export(
@@ -28,10 +28,18 @@ def export(
     rows: Annotated[
         str | None,
         typer.Option(
-            metavar="float32|bf16|int8",
-            help="With --to safetensors: number format of the word tables.",
+            metavar="TYPE",
+            help="Number format of the word tables: float32, float16, int8, or bf16 with --to safetensors.",
             show_default="float32",
-            autocompletion=complete("float32", "bf16", "int8"),
+            autocompletion=complete("float32", "float16", "bf16", "int8"),
+        ),
+    ] = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --to sherpa: tokens.txt of the recogniser ('token number' lines), whose order the tables get.",
+            show_default="the words of RUN",
         ),
     ] = None,
     threads: ThreadsOption = 0,
@@ -39,13 +47,17 @@ def export(
 ) -> None:
     """Export the best model of a run for other programs.
 
-    Formats: onnx (onnxruntime), transformers (Hugging Face), safetensors (a smaller run directory). The results of
-    the exported model are compared with PyTorch's.
+    Formats: onnx (onnxruntime; 'bnce score' and others open it without PyTorch), transformers (Hugging Face), sherpa
+    (RNN language model of sherpa-onnx), safetensors (a smaller run directory). The results of the exported model are
+    compared with PyTorch's.
 
     \b
     Examples:
       bnce export runs/relu-lstm --to onnx --out exported/onnx
+      bnce export runs/relu-lstm --to onnx --rows int8 --out exported/small
       bnce export runs/relu-lstm --to transformers --out exported/transformers
+      bnce export runs/relu-lstm --to sherpa --tokens tokens.txt \\
+          --out exported/sherpa
       bnce export runs/relu-lstm --to safetensors --rows int8 \\
           --out exported/int8
     """
@@ -54,28 +66,35 @@ def export(
 
     if to not in TARGETS:
         raise unknown_name("export format", to, TARGETS)
-    if rows is not None and to != "safetensors":
-        raise UserError(f"--rows is for --to safetensors: {to} has float32 rows; leave it out.")
+    if rows is not None and to not in ("onnx", "safetensors"):
+        raise UserError(f"--rows is for --to onnx and --to safetensors: {to} has float32 rows; leave it out.")
+    if tokens is not None and to != "sherpa":
+        raise UserError(f"--tokens is for --to sherpa: {to} has the words of the run; leave it out.")
     use_threads(threads)
-    result = _write(RunDirectory.open(run), to, out, rows or "float32")
+    result = _write(RunDirectory.open(run), to, out, rows or "float32", tokens)
     num_bytes = sum(file.stat().st_size for file in out.iterdir())
     record = {"run": str(run), "to": to, "out": str(out), "num_bytes": num_bytes, **result}
     if as_json:
         print_json(record)
         return
     stdout.print(f"{out}: {num_bytes / 1e6:,.1f} MB", markup=False)
-    if to == "safetensors":
+    if "max_row_error" in result:
         worst = max(result["max_row_error"].values())
-        stdout.print(f"  {result['rows']} rows, largest difference {worst:.3g}; the directory is itself a run")
-    else:
+        itself = "; the directory is itself a run" if to == "safetensors" else ""
+        stdout.print(f"  {result['rows']} rows, largest difference {worst:.3g}{itself}")
+    if to != "safetensors":
         stdout.print(f"  largest difference from PyTorch: {result['max_difference']:.3g}")
 
 
-def _write(run: RunDirectory, to: str, out: Path, rows: str) -> dict[str, Any]:
+def _write(run: RunDirectory, to: str, out: Path, rows: str, tokens: Path | None) -> dict[str, Any]:
+    if to == "sherpa":
+        from bnce.export.to_sherpa import export_sherpa
+
+        return export_sherpa(run, out, tokens)
     if to == "onnx":
         from bnce.export.to_onnx import export_onnx
 
-        return export_onnx(run, out)
+        return export_onnx(run, out, rows)
     if to == "transformers":
         from bnce.export.to_transformers import export_transformers
 

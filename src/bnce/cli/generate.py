@@ -9,6 +9,7 @@ import typer
 
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, stdout
 from bnce.cli.options import DeviceOption, ModelArgument
+from bnce.cli.threads import threads_for
 
 
 def generate(
@@ -57,13 +58,11 @@ def generate(
           --temperature 0.7
       bnce generate runs/relu-lstm --prompt "the function" --next 10
     """
-    from bnce.machine.threads import use_threads
-    from bnce.scoring.generate import Sampling
     from bnce.scoring.loading import load
+    from bnce.scoring.sampling import Sampling
 
     sampling = Sampling(temperature, top_k, top_p, allow_unknown)
-    use_threads(threads)
-    model = load(run, device)
+    model = load(run, device, threads_for([run], threads))
     if num_next:
         words = model.next_words(prompt, num_next)
         if as_json:

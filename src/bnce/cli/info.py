@@ -79,6 +79,9 @@ def info(
     elif (path / "config.toml").is_file():
         record = _run(path)
     elif path.is_dir() and subject not in recipe_names():
+        from bnce.runs.directory import refuse_exported
+
+        refuse_exported(path)
         raise UserError(f"'{path}' is neither a run nor a corpus: it has no config.toml and no corpus.json.")
     else:
         config = load_recipe(subject, model=model, loss=loss, settings=settings or [])

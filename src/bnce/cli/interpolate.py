@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from bnce import files
 from bnce.cli.conditions import MAY_EXCEED
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, stderr, stdout
 from bnce.cli.options import DeviceOption, ErrorsOption, ModeOption, SplitLinesOption, is_normalised
+from bnce.cli.threads import threads_for
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from bnce.scoring.model import Model
 
 
@@ -47,7 +49,6 @@ def interpolate(
       bnce interpolate runs/lstm runs/rnn --valid valid.txt.xz --split \\
           --mode normalised --json
     """
-    from bnce.machine.threads import use_threads
     from bnce.scoring.interpolation import TextScores, find_weights
     from bnce.scoring.loading import load, write_mixture
     from bnce.scoring.mixture import MixtureModel
@@ -62,8 +63,8 @@ def interpolate(
         if out.suffix != ".toml":
             raise UserError(f"The output file is '{out}': give a name that ends in .toml.")
         files.check_place(out)
-    use_threads(threads)
-    models = [load(path, device) for path in paths]
+    num_threads = threads_for(paths, threads)
+    models = [load(path, device, num_threads) for path in paths]
     # Models that do not go together are refused before any text is scored.
     mixture = MixtureModel(models, [1 / len(models)] * len(models))
     if not normalised:
@@ -108,6 +109,8 @@ def _read(model: Model, path: str, split: bool, errors: str) -> list[list[str]]:
 
 
 def _table(paths: list[Path], weights: list[float], reports: dict[str, Any]) -> Table:
+    from rich.table import Table
+
     table = Table("model", "weight")
     for name in reports:
         table.add_column(f"{name} ppl", justify="right")

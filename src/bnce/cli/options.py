@@ -11,7 +11,14 @@ import typer
 from bnce.cli.completion import complete, complete_setting
 from bnce.errors import unknown_name
 
-ModelArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run, mixture (.toml) or n-gram model.")]
+ModelArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="Run, exported run (ONNX), mixture (.toml) or n-gram model.")
+]
+
+# For commands that need PyTorch's network.
+TrainedModelArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="Run, mixture (.toml) or n-gram model; not an exported run.")
+]
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory from 'bnce train'.")]
 
@@ -46,7 +53,7 @@ SettingsOption = Annotated[
 # How probabilities are had; `bnce score` has a third way, which compares the two.
 MODES = ("unnormalised", "normalised")
 MODE_HELP = "unnormalised: with the constant Z (fast). normalised: with the softmax (exact)."
-ModeOption = Annotated[str, typer.Option(metavar="MODE", help=MODE_HELP, autocompletion=complete(*MODES))]
+ModeOption = Annotated[str, typer.Option("--mode", metavar="MODE", help=MODE_HELP, autocompletion=complete(*MODES))]
 
 SplitLinesOption = Annotated[
     bool, typer.Option("--split", help="Split lines into sentences. Without it one line is one sentence.")
@@ -70,10 +77,11 @@ def lowercase_option(default: str) -> Any:
 def tokens_option(default: str, more: str = "", *names: str) -> Any:
     """Make the option of `Normaliser.tokens`; a command may know `names` beyond it, and say what they mean."""
     return typer.Option(
-        metavar="|".join(("words", "whitespace", *names)),
-        help=f"words: separate words from punctuation. whitespace: split at blanks only.{more}",
+        metavar="|".join(("words", "whitespace", "spoken", *names)),
+        help="words: separate words from punctuation. whitespace: split at blanks only. spoken: English as recognisers "
+        f"write it: lower case, no punctuation, numbers and titles spelled out.{more}",
         show_default=default,
-        autocompletion=complete("words", "whitespace", *names),
+        autocompletion=complete("words", "whitespace", "spoken", *names),
     )
 
 

@@ -118,6 +118,8 @@ def prepare(
           --out corpora/wiki --min-count 3
       bnce prepare ptb.txt --tokens whitespace --sentences lines \\
           --out corpora/ptb
+      bnce prepare books/ --tokens spoken --vocab-size 80000 \\
+          --out corpora/books
       bnce prepare articles/ 'more/*.jsonl.gz' --field body --numbers zero \\
           --out corpora/mine
       bnce prepare ltcb enwik9.zip --out corpora/ltcb
@@ -129,16 +131,18 @@ def prepare(
     from dataclasses import replace
 
     from bnce.corpus.prepare import prepare as make_corpus
-    from bnce.errors import UserError
+    from bnce.errors import UserError, unknown_name
     from bnce.machine.cluster import connected
     from bnce.machine.workers import num_cores
-    from bnce.text.normalise import Normaliser
+    from bnce.text.normalise import TOKENS, Normaliser
     from bnce.text.published import find_benchmark
 
     start = time.perf_counter()
     benchmark = find_benchmark(sources)
     if tokens == BPE:
         tokens, bpe = None, True
+    elif tokens is not None and tokens not in TOKENS:
+        raise unknown_name("value of --tokens", tokens, (*TOKENS, BPE))
     settings = {"lowercase": lowercase, "tokens": tokens, "sentences": sentences, "numbers": numbers}
     given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
     normaliser = replace(benchmark.normaliser(sources[1]) if benchmark else Normaliser(), **given)

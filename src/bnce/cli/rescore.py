@@ -16,6 +16,7 @@ from bnce.cli.conditions import TokenisedOption, read_as, warn_of_tokenised
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr
 from bnce.cli.options import DeviceOption, ModelArgument, ModeOption, is_normalised
 from bnce.cli.rescored import Outcome, check_together, full_lines, pairs, read_lists, which_lists
+from bnce.cli.threads import threads_for
 from bnce.errors import UserError
 from bnce.kinds.nbest_formats import NBEST_FORMATS
 
@@ -124,6 +125,7 @@ def rescore(
     test: Annotated[
         str | None,
         typer.Option(
+            "--test",
             metavar="TEST",
             help="Rescore these n-best lists with the weights that were tuned on DEV.",
             rich_help_panel=PANEL,
@@ -160,6 +162,7 @@ def rescore(
     refs: Annotated[
         list[str] | None,
         typer.Option(
+            "--refs",
             metavar="REFS",
             help="References: 'utt words…' lines, a .trn file or JSON lines. For several lists, give one file for all, "
             "or one for each, those of --tune first.",
@@ -253,13 +256,13 @@ def rescore(
       bnce rescore runs/relu-lstm librispeech.jsonl --weights w.json --carry \\
           --documents '[^-]+-[^-]+'
     """
-    from bnce.machine.threads import use_threads
     from bnce.rescoring.cache import ScoreCache, describe
     from bnce.rescoring.changes import find_changes
     from bnce.rescoring.changes_page import changes_page
     from bnce.rescoring.choice import check_scores, complete, resolve
     from bnce.rescoring.comparison import compare
     from bnce.rescoring.cross_validation import check_folds
+    from bnce.rescoring.form import find_form
     from bnce.rescoring.in_order import check_carry_from, find_documents
     from bnce.rescoring.work import Scorer, Tuner
     from bnce.rescoring.writing import check_writable, out_format, written
@@ -316,9 +319,8 @@ def rescore(
         check_folds(folds, len(dev.nbest.utterances))
     if changes is not None and last.spoken is None:
         raise UserError(f"--changes needs references for '{last.path}': give them with --refs.")
-    use_threads(threads)
     begun = time.perf_counter()
-    model = load(run, device)
+    model = load(run, device, threads_for([run], threads))
     if not normalised:
         model.refuse_unnormalised()
     model.normaliser = read_as(model.normaliser, tokenised)
@@ -386,6 +388,7 @@ def rescore(
         tests=last is not dev,
         compared=compared,
         changes=changed,
+        form=find_form(model, scores),
         asked_mbr=mbr,
         seconds={"load": load_seconds, "score": scorer.seconds, "tune": tuner.seconds},
         num_scored=scorer.num_scored,

@@ -14,6 +14,7 @@ from bnce.kinds.nbest_formats import NBEST_FORMATS
 if TYPE_CHECKING:
     from bnce.rescoring.changes import Changes
     from bnce.rescoring.comparison import Comparison
+    from bnce.rescoring.form import Form
     from bnce.rescoring.nbest import NBest
     from bnce.rescoring.rescore import Judge, Scores
     from bnce.scoring.weights import Weights
@@ -214,6 +215,7 @@ class Outcome:
     tests: bool  # whether the lists are others than those that were tuned on
     compared: Comparison | None
     changes: Changes | None
+    form: Form
     asked_mbr: bool
     seconds: dict[str, float]
     num_scored: int
@@ -242,6 +244,7 @@ class Outcome:
             "num_documents": self.num_documents,
             "num_utterances": len(nbest.utterances),
             "num_hypotheses": nbest.num_hypotheses,
+            "form": self.form.to_dict(),
             "by_rank": self.by_rank,
             "weights": self.weights.to_dict(),
             "weights_file": self.weights_file,
@@ -263,6 +266,7 @@ class Outcome:
         nbest, name = self.lists.nbest, named(self.lists.path)
         yield f"{len(nbest.utterances)} utterances, {nbest.num_hypotheses} hypotheses; {self.weights}"
         yield self._speed()
+        yield str(self.form)
         if self.by_rank:
             yield (
                 f"{name} has no acoustic scores, so the order of the hypotheses counts: the first one of a list is "

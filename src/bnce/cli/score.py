@@ -24,6 +24,7 @@ from bnce.cli.options import (
     SplitLinesOption,
     is_normalised,
 )
+from bnce.cli.threads import threads_for
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def score(
     mode: Annotated[
         str,
         typer.Option(
+            "--mode",
             metavar="MODE",
             help=f"{MODE_HELP} {CHECKED}: with the constant Z, compared with the softmax at a sample of words.",
             autocompletion=complete(*MODES, CHECKED),
@@ -109,7 +111,6 @@ def score(
       bnce score mixture.toml news.txt
     """
     from bnce.corpus.vocabulary import UNK
-    from bnce.machine.threads import use_threads
     from bnce.scoring.layouts import get_layout
     from bnce.scoring.loading import load
     from bnce.scoring.scored import Totals
@@ -133,9 +134,8 @@ def score(
         nonlocal num_bytes_read
         num_bytes_read += num_bytes
 
-    use_threads(threads)
     lines = read_lines(text, errors, advance)
-    model = load(run, device)
+    model = load(run, device, threads_for([run], threads))
     reader = _open_reader(model, normalised, carry, spell, num_checked if mode == CHECKED else None)
     cutter = _Cutter(read_as(model.normaliser, tokenised), split)
     totals = Totals()
@@ -143,9 +143,10 @@ def score(
     with _shown_reading(text, source_bytes(text)) as show:
         for scored in _score_documents(reader, _documents(lines, documents is not None), cutter):
             totals.add(scored)
-            num_spelt += sum(
-                number == UNK and not is_oov for number, is_oov in zip(scored.ids, scored.oov, strict=True)
-            )
+            if spell:
+                num_spelt += sum(
+                    number == UNK and not is_oov for number, is_oov in zip(scored.ids, scored.oov, strict=True)
+                )
             if as_jsonl:
                 sys.stdout.write(files.to_json(scored.to_dict()) + "\n")
             elif not as_json:
@@ -157,6 +158,7 @@ def score(
     if as_json:
         record = {"run": str(run), "text": text, "mode": mode, "carry": carry, "context": context}
         record |= {"max_context": model.max_context, "num_lines_of_several_sentences": cutter.num_several}
+        record |= {"num_lines": cutter.num_lines, "num_lines_changed": cutter.num_changed}
         record |= {"spell": spell, **({"num_spelt": num_spelt} if spell else {})}
         checked = {} if check is None else {"check": dataclasses.asdict(check)}
         print_json({**record, "log_base": 10, "log_z": log_z, **totals.to_dict(), **checked})
@@ -180,6 +182,13 @@ def score(
     stderr.print(f"Perplexities are {form.counted_spelt if spell else form.counted}.", markup=False)
     if spell:
         stderr.print(SPELT, markup=False)
+    if cutter.num_changed:
+        share = 100 * totals.num_oov / max(1, totals.num_words)
+        stderr.print(
+            f"{cutter.num_changed:,} of {cutter.num_lines:,} lines were brought into the form of the training text; "
+            f"{totals.num_oov:,} of {totals.num_words:,} words ({share:.2f}%) are unknown to the model.",
+            markup=False,
+        )
     if cutter.num_several:
         stderr.print(
             f"{cutter.num_several:,} of {cutter.num_lines:,} lines have several sentences; the training text had </s> "
@@ -195,18 +204,20 @@ class _Cutter:
         from bnce.text.tokenised import TokenisedSigns
 
         self.signs = TokenisedSigns(normaliser)
-        self.num_lines = self.num_several = 0
+        self.num_lines = self.num_several = self.num_changed = 0
         self._normaliser, self._split = normaliser, split
 
     def __call__(self, line: str) -> list[list[str]]:
         """Cut a line as the training text was, or take it as one sentence."""
         self.signs.look(line)
         sentences = self._normaliser(line)
+        words = list(itertools.chain.from_iterable(sentences))
+        self.num_lines += 1
+        self.num_changed += words != line.split()
         if self._split:
             return sentences or [[]]
-        self.num_lines += 1
         self.num_several += len(sentences) > 1
-        return [list(itertools.chain.from_iterable(sentences))]
+        return [words]
 
 
 def _documents(lines: Iterable[str], cut: bool) -> Iterator[Iterable[str]]:
@@ -265,4 +276,12 @@ def _shown_reading(name: str, num_bytes: int) -> Iterator[Callable[[int], object
         yield lambda num_bytes_read: None
         return
     with shown_progress(f"scoring {name}") as progress:
-        yield lambda num_bytes_read: progress(num_bytes_read, num_bytes)
+        shown = 0
+
+        def show(num_bytes_read: int) -> None:
+            nonlocal shown
+            if num_bytes_read != shown:  # which most sentences of a block do not change
+                shown = num_bytes_read
+                progress(num_bytes_read, num_bytes)
+
+        yield show

@@ -13,6 +13,7 @@ import typer
 from bnce.cli.completion import complete
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, stderr
 from bnce.cli.options import DeviceOption, ModelArgument
+from bnce.cli.threads import threads_for
 from bnce.errors import unknown_name
 from bnce.serve.limits import Limits, span
 
@@ -136,9 +137,7 @@ def serve(
     # PyTorch keeps compiled code for every shape it computes, 1024 of them, and requests have all shapes.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
 
-    from bnce.machine.devices import choose_device, describe_device
-    from bnce.machine.threads import use_threads
-    from bnce.scoring.loading import load
+    from bnce.scoring.loading import load, needs_torch
     from bnce.serve.app import make_app
     from bnce.serve.metrics import Metrics
     from bnce.serve.server import listen, run_server
@@ -153,10 +152,10 @@ def serve(
                 f"Warning: {host} can be reached from other machines. {UNPROTECTED if secret is None else UNENCRYPTED}",
                 markup=False,
             )
-        num_threads = use_threads(threads)
+        num_threads = threads_for([run], threads)
         logging.basicConfig(level=log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
         metrics = Metrics()
-        model = load(run, device)
+        model = load(run, device, num_threads)
         app = make_app(model, run.resolve().name, limits, metrics, hosts, secret)
 
         def announce() -> None:
@@ -164,7 +163,13 @@ def serve(
                 print_json({"url": url, "run": str(run), "vocab_size": model.vocab_size, "threads": num_threads})
                 # Whoever reads it through a pipe waits for it now.
                 sys.stdout.flush()
-            where = describe_device(choose_device(device))
+            where = _describe_device(device) if needs_torch(run) else f"ONNX Runtime, CPU, {num_threads} thread(s)"
             stderr.print(f"Serving {run} at {url} on {where} (Ctrl-C to stop)", markup=False)
 
         run_server(app, listener, limits, metrics, announce, log_level=log_level, access_log=access_log)
+
+
+def _describe_device(device: str) -> str:
+    from bnce.machine.devices import choose_device, describe_device
+
+    return describe_device(choose_device(device))

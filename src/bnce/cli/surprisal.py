@@ -13,6 +13,7 @@ from bnce.cli.completion import complete
 from bnce.cli.conditions import MAY_EXCEED
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, shown_progress, stderr
 from bnce.cli.options import DeviceOption, ModelArgument
+from bnce.cli.threads import threads_for
 
 if TYPE_CHECKING:
     from bnce.scoring.model import Model
@@ -140,15 +141,13 @@ def surprisal(
       bnce surprisal runs/relu-lstm novel.txt --out words.parquet
       bnce surprisal mixture.toml words.tsv --sentence item --out surprisal.tsv
     """
-    from bnce.machine.threads import use_threads
     from bnce.scoring.loading import load
     from bnce.tables.columns import Measuring
     from bnce.tables.surprisal import Columns, add_surprisal
 
     measuring = Measuring(context, not unnormalised, spell, base, entropy, ends, prefix)
     columns = Columns(word, tuple(text or ()), sentence, glued)
-    use_threads(threads)
-    model = load(run, device)
+    model = load(run, device, threads_for([run], threads))
     with shown_progress(f"measuring {table}") as progress:
         result = add_surprisal(
             model,

@@ -13,8 +13,8 @@ from bnce.cli.completion import complete, complete_recipe, complete_setting
 from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, stderr, stdout
 from bnce.cli.display import Display
 from bnce.cli.options import DeviceOption
-from bnce.config import MAX_PROCESSES, TIMEOUT_SECONDS
 from bnce.kinds.bodies import BODIES
+from bnce.kinds.limits import MAX_PROCESSES, TIMEOUT_SECONDS
 from bnce.kinds.losses import LOSSES
 from bnce.kinds.optimisers import OPTIMISERS
 from bnce.machine.stopping import Stopped

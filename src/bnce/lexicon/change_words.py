@@ -27,9 +27,8 @@ from bnce.lexicon.row_seeding import GIVEN_SIMILARITY, MIN_UNKNOWN, Neighbours, 
 from bnce.lexicon.word_list import NewWord
 from bnce.reading import read_object
 from bnce.runs.directory import LEXICON_FILE, RunDirectory
-from bnce.runs.identity import UNKNOWN_WORDS_FILE
 from bnce.runs.model_file import calibration_of, load_model, read_weights, save_weights
-from bnce.runs.unknown_words import UnknownWords
+from bnce.runs.unknown_words import UNKNOWN_WORDS_FILE, UnknownWords
 from bnce.spelling.model import SPELLING_FILE, SpellingModel
 
 TABLES = ("embedding", "output.weight", "output.bias")

@@ -22,11 +22,15 @@ EXTRAS = {
     "score": ("onnxruntime",),
     "ngram": ("kenlm",),
     "export": ("torch", "onnx", "onnxruntime", "transformers", "tokenizers"),
-    "serve": ("torch", "fastapi", "starlette", "pydantic", "uvicorn", "h11", "tokenizers"),
+    "serve": ("fastapi", "starlette", "pydantic", "uvicorn", "h11", "tokenizers"),
     "cluster": ("dask", "distributed"),
 }
+# PyTorch computes runs, ONNX Runtime exported runs, KenLM n-gram models: what uses any model needs one of them.
+ENGINES = ("torch", "onnxruntime", "kenlm")
 # What a command cannot do anything without, looked for before it starts: nobody wants to hear of it after the training.
-COMMANDS = {
+# Of several in one place, one is enough.
+COMMANDS: dict[str, tuple[str | tuple[str, ...], ...]] = {
+    "demo": ("torch", "pyarrow", "tensorboard", "matplotlib"),
     "fetch": ("pooch",),
     "prepare": ("pyarrow",),
     "train": ("torch", "pyarrow", "tensorboard"),
@@ -35,15 +39,16 @@ COMMANDS = {
     "compare": (),
     "experiment": ("torch", "pyarrow", "tensorboard", "matplotlib"),
     "info": ("torch",),
-    "score": ("torch",),
-    "surprisal": ("torch",),
-    "rescore": ("torch",),
+    "score": (ENGINES,),
+    "surprisal": (ENGINES,),
+    "filter": ("torch", "pyarrow"),
+    "rescore": (ENGINES,),
     "ngram": ("torch", "pyarrow"),
-    "interpolate": ("torch",),
-    "generate": ("torch",),
+    "interpolate": (ENGINES,),
+    "generate": (ENGINES,),
     "vocab": ("torch",),
     "export": ("torch",),
-    "serve": ("torch", "fastapi", "pydantic", "uvicorn"),
+    "serve": (ENGINES, "fastapi", "pydantic", "uvicorn"),
     "bench": ("torch",),
     "doctor": ("torch",),
 }
@@ -80,9 +85,15 @@ def lacking() -> dict[str, list[str]]:
     """List the commands that cannot start here, under the extra that each of them wants."""
     found: dict[str, list[str]] = {}
     for command, packages in COMMANDS.items():
-        if not all(map(find_spec, packages)):
+        if any(map(_absent, packages)):
             found.setdefault(extra_of(command), []).append(command)
     return found
+
+
+def _absent(wanted: str | tuple[str, ...]) -> str | None:
+    """Name the package that is not installed, the first one where any of several would do; None if there is one."""
+    names = (wanted,) if isinstance(wanted, str) else wanted
+    return None if any(find_spec(name) is not None for name in names) else names[0]
 
 
 def with_packages(command: Callable[Given, Result]) -> Callable[Given, Result]:
@@ -92,8 +103,8 @@ def with_packages(command: Callable[Given, Result]) -> Callable[Given, Result]:
     @wraps(command)
     def run(*given: Given.args, **named: Given.kwargs) -> Result:
         for package in COMMANDS[name]:
-            if find_spec(package) is None:
-                raise missing(package, f"bnce {name}", extra_of(name))
+            if (absent := _absent(package)) is not None:
+                raise missing(absent, f"bnce {name}", extra_of(name))
         try:
             return command(*given, **named)
         except ModuleNotFoundError as error:

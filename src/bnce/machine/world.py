@@ -25,8 +25,8 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from bnce.config import TIMEOUT_SECONDS
 from bnce.errors import UserError, argument
+from bnce.kinds.limits import TIMEOUT_SECONDS
 from bnce.machine.launch import started_many
 
 # PyTorch 2.13 renames it, and warns of the old name.

@@ -20,11 +20,11 @@ from bnce.files import PARTIAL_SUFFIX
 from bnce.measure.doctor import Finding
 from bnce.reading import digest_file, read_object
 from bnce.runs.checkpoint import MODEL_FILE, read_model, read_state, state_file, state_files
-from bnce.runs.directory import LEXICON_FILE, RunDirectory, read_counts, read_normaliser, read_summary
-from bnce.runs.identity import UNKNOWN_WORDS_FILE, find_changes, identify
+from bnce.runs.directory import LEXICON_FILE, RunDirectory, read_counts, read_normaliser, read_summary, refuse_exported
+from bnce.runs.identity import find_changes, identify
 from bnce.runs.metrics import METRICS_FILE, read_metrics
 from bnce.runs.model_file import load_model
-from bnce.runs.unknown_words import UnknownWords
+from bnce.runs.unknown_words import UNKNOWN_WORDS_FILE, UnknownWords
 from bnce.spelling.model import SPELLING_FILE, SpellingModel
 
 RECORD_FILES = ("summary.json", "evaluation.json", LEXICON_FILE)
@@ -36,6 +36,7 @@ def examine_directory(path: Path) -> tuple[str, list[Finding]]:
         return "corpus", _examine_corpus(path)
     if (path / "config.toml").is_file():
         return "run", _examine_run(path)
+    refuse_exported(path)
     raise UserError(
         f"'{path}' is neither a corpus nor a run: it has no {MANIFEST_FILE} and no config.toml. "
         "Give a directory from 'bnce prepare' or 'bnce train'."

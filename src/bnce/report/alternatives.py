@@ -216,9 +216,9 @@ def _notes(lines: Sequence[Line]) -> list[str]:
         "",
         "PPLf is normalised by the sum over the vocabulary, PPLn by the constant Z, in the next column by the "
         "constant that fits validation text. PPLn is left out where a loss does not hold Z. ± is the standard "
-        "deviation over seeds; that of log Z is over test contexts. Every loss had the same number of trials on "
-        "part of the text: both rates as the recipe has them, halved and doubled, then two values of a setting of "
-        "its own, or of the body's rate. Validation text alone decided. Scoring is of given words: a loss that "
+        "deviation over seeds; that of log Z is over test contexts. Every loss had the same number of trials: "
+        "both rates as the recipe has them, halved and doubled, then two values of a setting of its "
+        "own, or of the body's rate. Validation text alone decided. Scoring is of given words: a loss that "
         "holds Z divides by the constant, a structured one reads its own parts, the others sum over the "
         "vocabulary. The scores of negative sampling are no probabilities: its PPLf is that of a softmax over "
         "them.",

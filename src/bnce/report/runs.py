@@ -114,6 +114,9 @@ def printable(value: str) -> str:
 def _not_a_run(path: Path) -> UserError:
     if not path.exists():
         return UserError(f"There is no run directory '{path}': give directories from 'bnce train'.")
+    from bnce.runs.directory import refuse_exported  # PyTorch comes with it
+
+    refuse_exported(path)
     inside = sorted(found.parent.name for found in path.glob("*/config.toml")) if path.is_dir() else []
     hint = f"give the runs inside it, such as '{path / inside[0]}'" if inside else "give a directory from 'bnce train'"
     return UserError(f"'{path}' is not a run directory, because it has no config.toml: {hint}.")
