@@ -20,7 +20,7 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	touch $@
 
 demo: setup
-	BNCE=$(BIN)/bnce sh examples/demo.sh
+	$(BIN)/bnce demo
 
 # Or every program that a test starts would compile bnce again.
 test: export PYTHONDONTWRITEBYTECODE :=

@@ -135,6 +135,7 @@ class Bodies:
                 seconds=seconds,
                 words_per_second=epochs * about["train_words"] / seconds,
                 per_word=per_word,
+                known_words=len(self.corpora["words"].vocabulary),
                 num_parameters=summary["num_parameters"],
                 device=summary["device"],
                 torch=summary["torch"],
@@ -265,7 +266,8 @@ def markdown(lines: Sequence[Line]) -> str:
         kept = [line for line in lines if line["stage"] == stage]
         groups: dict[tuple[Any, ...], list[Line]] = {}
         for line in kept:
-            key = (line["side"], line["size"], line["train_words"], line["epochs"], json.dumps(line["settings"]))
+            side = f"{line['side']}, {line['known_words']:,} known" if "known_words" in line else line["side"]
+            key = (side, line["size"], line["train_words"], line["epochs"], json.dumps(line["settings"]))
             groups.setdefault(key, []).append(line)
         for (side, size, words, epochs, settings), same in groups.items():
             shown = ", ".join(f"{name.partition('.')[2]} {value:g}" for name, value in json.loads(settings).items())
