@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import bnce
+from bnce.machine.launch import leave
 from tests.stacks.small import COUNTS, D, V
 
 NUM_PROCESSES, NUM_STEPS = 2, 3
@@ -76,7 +77,9 @@ def train(rank: int, directory: str) -> None:
         torch.save(model.state_dict(), f"{directory}/{form}-{rank}.pt")
     for loss in UNEVEN:
         torch.save(uneven(loss, rank), f"{directory}/uneven-{loss}-{rank}.pt")
+    dist.barrier()
     dist.destroy_process_group()
+    leave(SystemExit(0))  # as processes of bnce do: threads of PyTorch's aborted the slow end of a spawned one
 
 
 def uneven(loss: str, rank: int | None = None) -> Tensor:
