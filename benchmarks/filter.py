@@ -4,12 +4,14 @@
     python benchmarks/filter.py train WORK --models ffnn,rnn,relu-lstm [--device cuda] [--set training.epochs=1 …]
     python benchmarks/filter.py speed WORK --model relu-lstm --device cuda --precision bf16 --words 100000000
     python benchmarks/filter.py cpu WORK --words 1000000
-    python benchmarks/filter.py judge WORK
+    python benchmarks/filter.py judge WORK [--device cuda]
     python benchmarks/filter.py kills WORK --kills 20
 
 `make` prepares the corpus (V = 80,000), estimates a 5-gram of the same text and writes shards of its documents. `train`
 makes runs. `speed` is of shards as .jsonl.zst in and Parquet out, and of the model alone on documents that are cut;
 without a trained run it takes one of random weights, which is as fast. `cpu` compares runs and KenLM on the same shard.
+`judge` writes its passages and every model's perplexities to WORK/judged and compares them once those of the n-gram
+model are there, so that each can be made where its model is: `make --order 0` leaves the n-gram model out.
 Every result is one line of WORK/results.jsonl, with conditions.
 """
 
@@ -59,6 +61,7 @@ SIZES = ["model.embedding_size=200", "model.hidden_size=600", "model.bottleneck_
 SHARD_WORDS = 10_000_000
 ROUNDS = 3
 MAX_PARAGRAPHS = 10
+GOOD, NGRAM = "as they are", "5-gram"  # passages that nothing was done to, and the last model
 
 
 def command(*arguments: object) -> dict[str, Any]:
@@ -88,9 +91,9 @@ def make(work: Path, options: argparse.Namespace) -> None:
             link.symlink_to(Path(getattr(options, name)).resolve())
     splits = ("--valid", options.valid, "--test", options.test)
     command("prepare", options.train, *splits, "--vocab-size", options.vocab_size, "--out", work / "corpus")
-    command(
-        "ngram", work / "corpus", "--order", options.order, "--vocab", work / "corpus", "--out", work / "ngram.arpa"
-    )
+    if options.order:
+        vocabulary = ("--vocab", work / "corpus")
+        command("ngram", work / "corpus", "--order", options.order, *vocabulary, "--out", work / "ngram.arpa")
 
 
 def train(work: Path, options: argparse.Namespace) -> None:
@@ -209,21 +212,22 @@ def cpu(work: Path, options: argparse.Namespace) -> None:
         tell(work, "cpu", model=name, **figures, perplexity=records[0]["perplexity"], num_words=records[0]["num_words"])
 
 
-def judge(work: Path, options: argparse.Namespace) -> None:
-    """Tell documents from spoilt ones, with every run and with the n-gram model, which is the last."""
+def make_lots(work: Path, num_passages: int) -> dict[str, Any]:
+    """Take passages of the test text and spoil them in every way: what they are, and whether they are in pairs."""
     corpus = Corpus.open(work / "corpus")
     lines = list(read_documents(text_file(work, "test")))
-    passages = judgement.make_passages(lines, corpus.normaliser, 2 * options.passages, seed=1)
+    passages = judgement.make_passages(lines, corpus.normaliser, 2 * num_passages, seed=1)
     half = len(passages) // 2
     draw = random.Random(1)
     good, other = passages[:half], passages[half:]
-    strange = judgement.make_passages(list(read_docstrings(installed_modules(), 1)), corpus.normaliser, half, seed=1)
+    docstrings = list(read_docstrings(installed_modules(), 1))
     lots = {
+        GOOD: (good, False),
         "other documents, 5% of words replaced": (
             [judgement.replace_words(one, corpus.vocabulary, draw) for one in other],
             False,
         ),
-        "docstrings": (strange, False),
+        "docstrings": (judgement.make_passages(docstrings, corpus.normaliser, half, seed=1), False),
         "itself, 5% of words replaced": (
             [judgement.replace_words(one, corpus.vocabulary, draw) for one in good],
             True,
@@ -231,19 +235,41 @@ def judge(work: Path, options: argparse.Namespace) -> None:
         "itself, two sentences of another": (judgement.swap_sentences(good, draw), True),
         "itself, sentences shuffled": ([judgement.shuffle_sentences(one, draw) for one in good], True),
     }
-    paths = [path for path in sorted((work / "runs").iterdir()) if not path.name.endswith("-random")]
-    scorers = {path.name: bnce.DocumentScorer(path, device=options.device) for path in paths}
-    scorers["5-gram"] = bnce.DocumentScorer(work / "ngram.arpa")
-    scored = {}
-    for name, scorer in scorers.items():
-        lists = [good, *(spoilt for spoilt, _ in lots.values())]
-        scored[name] = [np.array(scorer(map(judgement.to_text, one))["perplexity"], dtype=float) for one in lists]
-    for number, (what, (_, paired)) in enumerate(lots.items(), start=1):
-        goods, bads = ([found[place] for found in scored.values()] for place in (0, number))
-        values, leads = judgement.intervals(goods, bads, paired)
-        for name, value, lead in zip(scorers, values, leads, strict=True):
-            measure = "share of pairs" if paired else "ROC area"
-            tell(work, "judge", model=name, against=what, measure=measure, value=value, lead=lead, passages=half)
+    return {
+        what: {"texts": list(map(judgement.to_text, some)), "paired": paired} for what, (some, paired) in lots.items()
+    }
+
+
+def judge(work: Path, options: argparse.Namespace) -> None:
+    """Tell documents from spoilt ones, with every run and with the n-gram model, which is the last."""
+    place = work / "judged"
+    place.mkdir(exist_ok=True)
+    path = place / "lots.json"
+    if not path.exists():
+        path.write_text(json.dumps(make_lots(work, options.passages)), encoding="utf-8")
+    lots = json.loads(path.read_text(encoding="utf-8"))
+    models = {path.name: path for path in sorted(work.glob("runs/*")) if not path.name.endswith("-random")}
+    models |= {NGRAM: arpa} if (arpa := work / "ngram.arpa").exists() else {}
+    for name, model in models.items():
+        scored = place / f"{name}.perplexities.json"
+        if not scored.exists():
+            scorer = bnce.DocumentScorer(model, device=options.device if name != NGRAM else "cpu")
+            found = {what: scorer(lot["texts"])["perplexity"] for what, lot in lots.items()}
+            scored.write_text(json.dumps({what: list(map(float, some)) for what, some in found.items()}))
+    known = {
+        path.name.removesuffix(".perplexities.json"): json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(place.glob("*.perplexities.json"))
+    }
+    if NGRAM not in known:
+        return
+    known[NGRAM] = known.pop(NGRAM)  # the last
+    for what, lot in list(lots.items())[1:]:
+        goods, bads = ([np.array(found[lot_name]) for found in known.values()] for lot_name in (GOOD, what))
+        values, leads = judgement.intervals(goods, bads, lot["paired"])
+        for name, value, lead in zip(known, values, leads, strict=True):
+            measure = "share of pairs" if lot["paired"] else "ROC area"
+            number = len(lot["texts"])
+            tell(work, "judge", model=name, against=what, measure=measure, value=value, lead=lead, passages=number)
 
 
 def kills(work: Path, options: argparse.Namespace) -> None:

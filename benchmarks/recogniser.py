@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from recogniser_rows import HALVES, MODES, NGRAM, PARTS, SETS, UNNORMALISED, make_rows, place_of, read_list, table
+from recogniser_rows import HALVES, MODES, NGRAMS, PARTS, SETS, UNNORMALISED, make_rows, place_of, read_list, table
 
 import bnce
 from bnce.rescoring.rescore import score_nbest
@@ -156,11 +156,19 @@ def prepare(work: Work) -> None:
 
 
 def count(work: Work) -> None:
-    """Count the n-gram model of the books, and score all hypotheses with it; this needs kenlm and no GPU."""
-    arpa = work.directory / f"{NGRAM}.arpa"
+    """Count an n-gram model of each text, and score all hypotheses with it; this needs kenlm and no GPU."""
     pruned = ("--order", 5, "--prune", "0,0,1,1,1")
-    work.run("ngram", work.directory / "books", *pruned, "--out", arpa, makes=arpa)
-    write_scores(work, NGRAM, arpa)
+    for corpus, name in NGRAMS.items():
+        if (work.directory / corpus).exists():
+            arpa = work.directory / f"{name}.arpa"
+            work.run("ngram", work.directory / corpus, *pruned, "--out", arpa, makes=arpa)
+            write_scores(work, name, arpa)
+
+
+def ngram_of(name: str) -> str:
+    """Name the n-gram model of the text that a model has read."""
+    one = MODELS[name]
+    return NGRAMS[one.corpus if one.init is None else MODELS[one.init].corpus]
 
 
 def train(work: Work, names: list[str]) -> None:
@@ -181,6 +189,19 @@ def train(work: Work, names: list[str]) -> None:
         work.run("train", *one.arguments, *start, *corpus, "--out", out, *options, *device, makes=makes)
         for state in out.glob("state-*"):
             state.unlink()  # a run to be repeated rather than resumed
+        keep_figures(work, name, out)
+
+
+def keep_figures(work: Work, name: str, run: Path) -> None:
+    """Write what the table says of a run into a file of its own, which is all that has to leave the machine."""
+    summary, test = (
+        json.loads((run / f"{part}.json").read_text(encoding="utf-8")) for part in ("summary", "evaluation")
+    )
+    kept = {"test": {key: test.get(key) for key in ("ppl_f", "ppl_n", "by_sentence")}}
+    kept |= {key: summary.get(key) for key in ("tokens", "train_seconds", "device", "torch", "bnce")}
+    path = work.directory / "trained" / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 def score(work: Work, names: list[str]) -> None:
@@ -198,7 +219,7 @@ def write_scores(work: Work, name: str, path: Path) -> None:
         return
     out.parent.mkdir(exist_ok=True)
     begin = time.monotonic()
-    model = bnce.load(path, device="cpu" if name == NGRAM else work.given.device)
+    model = bnce.load(path, device="cpu" if name in NGRAMS.values() else work.given.device)
     found = {}
     for set_name in SETS:
         for half in HALVES:
@@ -221,33 +242,30 @@ def perplexities(work: Work, names: list[str]) -> list[str]:
         "| model | PPLf in context | by sentence | PPLn by sentence | training tokens | seconds |",
         "|---|---:|---:|---:|---:|---:|",
     ]
-    path = work.directory / "trained.json"
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     for name in names:
-        run = work.directory / "runs" / name
-        if (run / "summary.json").exists():
-            summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
-            test = json.loads((run / "evaluation.json").read_text(encoding="utf-8"))
-            kept = {key: test.get(key) for key in ("ppl_f", "ppl_n", "by_sentence")}
-            known[name] = {"test": kept, **{key: summary.get(key) for key in ("tokens", "train_seconds")}}
-    path.write_text(json.dumps(known, indent=1), encoding="utf-8")
-    for name in (name for name in names if name in known):
-        test = known[name]["test"]
+        path = work.directory / "trained" / f"{name}.json"
+        if not path.exists():
+            continue
+        known = json.loads(path.read_text(encoding="utf-8"))
+        test = known["test"]
         apart = test.get("by_sentence") or {}
         cells = [f"{value:.1f}" if value else "" for value in (test["ppl_f"], apart.get("ppl_f"), apart.get("ppl_n"))]
-        seconds = known[name].get("train_seconds")
-        told = [MODELS[name].shown, *cells, f"{known[name]['tokens']:,}", f"{seconds:.1f}" if seconds else ""]
+        seconds = known.get("train_seconds")
+        told = [MODELS[name].shown, *cells, f"{known['tokens']:,}", f"{seconds:.1f}" if seconds else ""]
         lines.append(f"| {' | '.join(told)} |")
     return [*lines, ""]
 
 
 def rescore(work: Work, names: list[str]) -> None:
     """Tune, judge and write the table."""
-    scored = [name for name in (NGRAM, *names) if (work.directory / "scores" / f"{name}.npz").exists()]
+    wanted = {name: name for name in NGRAMS.values()} | {name: ngram_of(name) for name in names}
+    scored = {name: of for name, of in wanted.items() if (work.directory / "scores" / f"{name}.npz").exists()}
     num_processes = work.given.processes or min(len(os.sched_getaffinity(0)), 16)
     rows = make_rows(work.directory, work.given.lists, scored, work.limit, num_processes)
-    shown = {NGRAM: "5-gram of the books", **{name: MODELS[name].shown for name in names}}
-    text = "\n".join(["## Perplexity", "", *perplexities(work, names), "## Word error rates", "", *table(rows, shown)])
+    shown = {NGRAMS["books"]: "5-gram, books", NGRAMS["both"]: "5-gram, books + wiki"}
+    shown |= {name: MODELS[name].shown for name in names}
+    rates = table(rows, scored, shown)
+    text = "\n".join(["## Perplexity", "", *perplexities(work, names), "## Word error rates", "", *rates])
     print(text)
     if work.given.out is not None:
         work.given.out.write_text(text, encoding="utf-8")

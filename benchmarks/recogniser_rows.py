@@ -26,13 +26,13 @@ PARTS = ("other", "clean")
 HALVES = ("dev", "test")
 # Sets of lists, and whether their scores are used; without them the order of the hypotheses counts.
 SETS = {"espnet-eb100": True, "espnet-100-second": False}
-NGRAM = "5-gram"
+NGRAMS = {"books": "5-gram", "both": "5-gram-both"}  # by the text that they are counted on
 UNNORMALISED, EXACT = MODES = ("unnormalised", "normalised")
 COLUMNS = (
     "| model | WER, constant Z | 95% interval | softmax | constant − softmax | after − first best | model − 5-gram | "
     "with the 5-gram |"
 )
-KEY = ("model", "set", "part", "mode", "with_ngram")
+KEY = ("model", "set", "part", "mode", "ngram")  # the last: the n-gram model that is mixed in, or none
 
 Row = dict[str, Any]
 
@@ -67,9 +67,9 @@ def scores_of(row: Row, half: str, work: Path, lists: Path, limit: int) -> Score
     with np.load(work / "scores" / f"{row['model']}.npz") as found:
         values = found[place_of(row["set"], half, row["part"], row["mode"])]
     scores = put_together(nbest, values[0].tolist(), values[1].astype(int).tolist())
-    if not row["with_ngram"]:
+    if not row["ngram"]:
         return scores
-    with np.load(work / "scores" / f"{NGRAM}.npz") as found:
+    with np.load(work / "scores" / f"{row['ngram']}.npz") as found:
         ngram_N = found[place_of(row["set"], half, row["part"], UNNORMALISED)][0]
     named = replace(nbest, score_names=(*nbest.score_names, "ngram"))
     return replace(scores, nbest=named, others={**scores.others, "ngram": ngram_N})
@@ -92,24 +92,23 @@ def work_out(row: Row, work: Path, lists: Path, limit: int) -> Row:
     }
 
 
-def wanted_rows(work: Path, names: list[str]) -> list[Row]:
-    """List the rows: every model in both modes, and once more with the n-gram model."""
-    has_ngram = (work / "scores" / f"{NGRAM}.npz").exists()
+def wanted_rows(names: dict[str, str]) -> list[Row]:
+    """List the rows: every model in both modes, and once more with the n-gram model of its text, if there is one."""
     rows = []
     for name, (set_name, part) in itertools.product(names, itertools.product(SETS, PARTS)):
-        ways = [(UNNORMALISED, False)]
-        if name != NGRAM:
-            ways += [(EXACT, False), *([(UNNORMALISED, True)] if has_ngram else [])]
+        ways = [(UNNORMALISED, "")]
+        if name not in NGRAMS.values():
+            ways += [(EXACT, ""), *([(UNNORMALISED, names[name])] if names[name] in names else [])]
         rows += [dict(zip(KEY, (name, set_name, part, *way), strict=True)) for way in ways]
     return rows
 
 
-def make_rows(work: Path, lists: Path, names: list[str], limit: int, num_processes: int) -> list[Row]:
-    """Work out the rows that the file does not have, and write each as it comes."""
+def make_rows(work: Path, lists: Path, names: dict[str, str], limit: int, num_processes: int) -> list[Row]:
+    """Work out the rows that the file does not have, and write each as it comes; names have their n-gram models."""
     path = work / "rows.jsonl"
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
     done = {tuple(row[key] for key in KEY) for row in rows}
-    missing = [row for row in wanted_rows(work, names) if tuple(row.values()) not in done]
+    missing = [row for row in wanted_rows(names) if tuple(row.values()) not in done]
     with ProcessPoolExecutor(num_processes) as pool, open(path, "a", encoding="utf-8") as file:
         work_on = functools.partial(work_out, work=work, lists=lists, limit=limit)
         for row in pool.map(work_on, missing):
@@ -117,12 +116,12 @@ def make_rows(work: Path, lists: Path, names: list[str], limit: int, num_process
             file.write(json.dumps(row) + "\n")
             file.flush()
             print(f"{row['model']:24} {row['set']:18} {row['part']:6} {row['mode']:13} ", end="")
-            print(f"{'+ n-gram' if row['with_ngram'] else '':9} {100 * row['after']['wer']:.2f}%", flush=True)
+            print(f"{row['ngram'] and '+ n-gram':9} {100 * row['after']['wer']:.2f}%", flush=True)
     return rows
 
 
-def table(rows: list[Row], names: dict[str, str]) -> list[str]:
-    """Lay out a table per set and part: word error rates, differences from the first best and from the n-gram model."""
+def table(rows: list[Row], names: dict[str, str], shown: dict[str, str]) -> list[str]:
+    """Lay out a table per set and part: word error rates, and differences from first best and n-gram of one text."""
     lines = []
     for set_name, part in itertools.product(SETS, PARTS):
         own = {
@@ -143,15 +142,15 @@ def table(rows: list[Row], names: dict[str, str]) -> list[str]:
             COLUMNS,
             f"|---|{'---:|' * 7}",
         ]
-        ngram = own.get((UNNORMALISED, False, NGRAM))
-        for name, shown in names.items():
-            row = own.get((UNNORMALISED, False, name))
+        for name, ngram_name in names.items():
+            row = own.get((UNNORMALISED, "", name))
             if row is None:
                 continue
-            exact, both = own.get((EXACT, False, name)), own.get((UNNORMALISED, True, name))
+            ngram = own.get((UNNORMALISED, "", ngram_name))
+            exact, both = own.get((EXACT, "", name)), own.get((UNNORMALISED, ngram_name, name))
             low, high = row["after"]["interval"]
             cells = [
-                shown,
+                shown[name],
                 _rate(row["after"]),
                 f"{100 * low:.2f}–{100 * high:.2f}",
                 "" if exact is None else _rate(exact["after"]),

@@ -25,7 +25,8 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
     chosen = random.Random(1)
     lists, work = tmp_path / "lists", tmp_path / "work"
     (work / "scores").mkdir(parents=True)
-    scores: dict[str, dict[str, np.ndarray]] = {"good": {}, rows.NGRAM: {}}
+    ngram = rows.NGRAMS["books"]
+    scores: dict[str, dict[str, np.ndarray]] = {"good": {}, ngram: {}}
     for name in rows.SETS:
         (lists / name).mkdir(parents=True)
         for half in rows.HALVES:
@@ -41,7 +42,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
                 with lzma.open(lists / name / f"{half}-{part}.jsonl.xz", "wt", encoding="utf-8") as file:
                     file.write("\n".join(lines))
                 nothing = np.zeros(2 * NUM)
-                scores[rows.NGRAM][rows.place_of(name, half, part, rows.UNNORMALISED)] = np.stack([nothing, nothing])
+                scores[ngram][rows.place_of(name, half, part, rows.UNNORMALISED)] = np.stack([nothing, nothing])
                 for mode in rows.MODES:
                     scores["good"][rows.place_of(name, half, part, mode)] = np.stack([np.array(good), nothing])
     for name, found in scores.items():
@@ -52,20 +53,22 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
 def test_rows_and_table(places: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     rows = sys.modules["recogniser_rows"]
     work, lists = places
-    found = rows.make_rows(work, lists, [rows.NGRAM, "good"], 0, 1)
+    ngram = rows.NGRAMS["books"]
+    names = {ngram: ngram, "good": ngram}
+    found = rows.make_rows(work, lists, names, 0, 1)
     assert len(found) == 4 * (1 + 3)
     for row in found:
         assert row["before"]["wer"] > 0.05
-        expected = row["before"]["wer"] if row["model"] == rows.NGRAM else 0
+        expected = row["before"]["wer"] if row["model"] == ngram else 0
         assert row["after"]["wer"] == expected
         assert sum(row["num_errors"]) == row["after"]["wer"] * row["before"]["num_words"]
     by_rank = [row for row in found if row["model"] == "good" and row["set"] == "espnet-100-second"]
     assert {row["weights"]["am_weight"] for row in by_rank} == {0}
     # What is in the file is not worked out again.
     capsys.readouterr()
-    assert rows.make_rows(work, lists, [rows.NGRAM, "good"], 0, 1) == found
+    assert rows.make_rows(work, lists, names, 0, 1) == found
     assert capsys.readouterr().out == ""
-    table = "\n".join(rows.table(found, {rows.NGRAM: "the n-gram model", "good": "a good model"}))
+    table = "\n".join(rows.table(found, names, {ngram: "the n-gram model", "good": "a good model"}))
     assert table.count("| a good model | 0.00% |") == 4
     assert table.count("### ") == 4
     assert "| +0.00 [+0.00, +0.00] |" in table
@@ -79,3 +82,4 @@ def test_every_model_that_goes_on_comes_after_its_start(places: tuple[Path, Path
         if one.init is not None:
             assert one.init in names[:place], name
             assert one.corpus == "books"
+            assert recogniser.ngram_of(name) == "5-gram-both", "it has read both texts"
