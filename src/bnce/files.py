@@ -257,6 +257,8 @@ def refuse_existing(path: Path) -> None:
 
 def check_place(path: Path) -> None:
     """Refuse a file that could not be written, before any work goes into what it is to hold."""
+    if path == Path("-"):
+        raise UserError("'-' stands for standard output, where this cannot be written: give the name of a file.")
     place = _follow(path)
     with _explain(path, place):
         if place.is_dir():

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from bnce.cli.completion import complete, complete_setting
-from bnce.errors import unknown_name
+from bnce.errors import UserError, unknown_name
 
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="RUN", help="Run, exported run (ONNX), mixture (.toml) or n-gram model.")
@@ -58,6 +58,15 @@ ModeOption = Annotated[str, typer.Option("--mode", metavar="MODE", help=MODE_HEL
 SplitLinesOption = Annotated[
     bool, typer.Option("--split", help="Split lines into sentences. Without it one line is one sentence.")
 ]
+
+
+def goes_to_stdout(out: Path, as_json: bool) -> bool:
+    """Tell whether an output is -, standard output, and refuse to mix it with JSON."""
+    if out != Path("-"):
+        return False
+    if as_json:
+        raise UserError("--out - and --json both write to standard output: leave one of them out.")
+    return True
 
 
 def is_normalised(mode: str, what: str, modes: Sequence[str] = MODES) -> bool:
