@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from bnce import files
 from bnce.cli.console import open_corpus, print_json, stderr, stdout
 from bnce.cli.display import Display
 from bnce.cli.row_copies import print_failure, train_in_copies, typed_arguments
@@ -101,7 +102,7 @@ def compare_alternatives(
         num_threads=num_threads,
         deadline=math.inf if budget is None else time.monotonic() + 60.0 * budget,
     )
-    out.mkdir(parents=True, exist_ok=True)
+    files.make_directory(out)
     pairs = [(model, by_name[name]) for name in wanted for model in wanted_models]
     try:
         if tasks is not None:

@@ -132,7 +132,7 @@ def _paper_suite(
     if device.type != "cuda":
         raise UserError("The paper suite trains models of up to 1.6 billion parameters: it needs a CUDA GPU.")
     if out is not None:  # before the minutes that the figures take
-        out.mkdir(parents=True, exist_ok=True)
+        files.make_directory(out)
     with shown_progress("timing the paper's models") as progress:
         result = bench_paper(
             device,
