@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from bnce.cli.completion import complete, complete_setting
+from bnce.cli.console import stderr
 from bnce.errors import UserError, unknown_name
 
 ModelArgument = Annotated[
@@ -74,6 +75,14 @@ def is_normalised(mode: str, what: str, modes: Sequence[str] = MODES) -> bool:
     if mode not in modes:
         raise unknown_name(f"{what} mode", mode, modes)
     return mode == "normalised"
+
+
+def warn_of_unused(settings: Sequence[str] | None, models: Iterable[str]) -> None:
+    """Say which settings change nothing, because no model that is asked for has a use for them."""
+    from bnce.training.plan import find_unused
+
+    if (told := find_unused(settings or [], models)) is not None:
+        stderr.print(told, markup=False)
 
 
 def lowercase_option(default: str) -> Any:
