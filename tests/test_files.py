@@ -210,6 +210,8 @@ def test_a_place_to_write_to(tmp_path: Path) -> None:
         files.check_place(tmp_path)
     with pytest.raises(UserError, match=r"There is no directory '.*none' to write 'new' to: create it first"):
         files.check_place(tmp_path / "none" / "new")
+    with pytest.raises(UserError, match="'-' stands for standard output, where this cannot be written: give the name"):
+        files.check_place(Path("-"))
 
 
 class TestStreams:

@@ -40,7 +40,7 @@ from bnce.runs.model_file import load_model
 from bnce.runs.resuming import refuse_begun, remove_unbegun, resume_command, resume_config
 from bnce.runs.texts import check_one_text, open_part
 from bnce.training.observer import Observer
-from bnce.training.plan import advise_noise, check_groups, choose_recipe, create_run
+from bnce.training.plan import advise_noise, check_groups, choose_recipe, create_run, find_unused
 from bnce.training.run import Start, run_training
 
 
@@ -214,8 +214,8 @@ def _plan(
         assert wanted is not None
         refuse_begun(out)
         config = wanted
-        if (advice := advise_noise(config)) is not None:
-            notices.append(advice)
+        told = (find_unused(settings, [config.model.name]), advise_noise(config))
+        notices += [sentence for sentence in told if sentence is not None]
     check_groups(config.training, num_processes)
     # A corpus that was moved is the same one to a run: that is checked by its words and their counts.
     opened = open_corpus(name or (wanted or config).corpus)

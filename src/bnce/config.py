@@ -59,7 +59,7 @@ class ModelConfig:
         _at_least("model.order", self.order, 2)
         for key in ("num_layers", "num_heads", "context"):
             _at_least(f"model.{key}", getattr(self, key), 0)
-        if self.num_heads and self.hidden_size % self.num_heads:
+        if "num_heads" in kind.sizes and self.num_heads and self.hidden_size % self.num_heads:
             raise UserError(
                 f"model.hidden_size is {self.hidden_size}, which {self.num_heads} heads cannot share evenly: make it a "
                 f"multiple of {self.num_heads}, or change model.num_heads."

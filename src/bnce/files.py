@@ -255,8 +255,20 @@ def refuse_existing(path: Path) -> None:
         raise UserError(f"The output '{path}' already exists: give another path, or remove it first.")
 
 
+def make_directory(path: Path) -> None:
+    """Make a directory to write into, unless it is there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        # Of a file we would hear that it exists, which is not what is wrong with it.
+        reason = os.strerror(errno.ENOTDIR) if isinstance(error, FileExistsError) else error.strerror
+        raise UserError(f"Cannot write to the output directory '{path}' ({reason}): give another one.") from error
+
+
 def check_place(path: Path) -> None:
     """Refuse a file that could not be written, before any work goes into what it is to hold."""
+    if path == Path("-"):
+        raise UserError("'-' stands for standard output, where this cannot be written: give the name of a file.")
     place = _follow(path)
     with _explain(path, place):
         if place.is_dir():

@@ -132,6 +132,16 @@ def test_every_command_explains_itself_with_examples(bnce: Command) -> None:
             ["experiment", "ltcb", "--corpus", "--out", "g"],
             "'--corpus' requires an argument, but the option '--out' follows it: see 'bnce experiment --help'",
         ),
+        (
+            ["experiment", "ltcb", "--corpus", "--out=g"],
+            "'--corpus' requires an argument, but the option '--out=g' follows it: see 'bnce experiment --help'",
+        ),
+        (
+            ["ngram", "text", "-o", "--ordre", "3"],
+            "'-o' requires an argument, but '--ordre' follows it, which looks like an option: give the argument, or "
+            "write '--out=--ordre' if this is it",
+        ),
+        (["ngram", "text", "--", "--out", "g"], "Missing option '--out' / '-o': see 'bnce ngram --help'"),
         (["ngram", "text", "-o", "--json"], "'-o' requires an argument, but the option '--json' follows it"),
         (["ngram", "text"], "Missing option '--out' / '-o': see 'bnce ngram --help'"),
         (["interpolate"], "Missing "),

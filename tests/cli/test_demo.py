@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,9 @@ def test_a_demo_of_other_settings_is_not_continued(bnce: Command, place: Path) -
     refused = bnce(*words, "--set", "training.epochs=2")
     assert refused.status == 2
     assert "training.epochs" in refused.stderr
+
+
+def test_an_output_that_is_a_file_is_told_once(refused: Callable[..., str], place: Path) -> None:
+    (place / "file").touch()
+    told = refused("demo", "--out", place / "file", *settings(), "--set", "training.max_train_tokens=0")
+    assert told == f"bnce: Cannot write to the output directory '{place / 'file'}' (Not a directory): give another one."

@@ -70,6 +70,7 @@ def test_words_are_not_markup(bnce: Command, trained: Path, tmp_path: Path) -> N
     outcome = bnce("generate", copy, "--prompt", "[red] [/b]", "-n", 1)
     assert outcome.status == 0
     assert outcome.stdout.startswith("[red] [/b]")
+    assert bnce("generate", copy, "--prompt=--ba", "-n", 1).stdout.startswith("--ba"), "as a message says it"
 
 
 def test_the_likeliest_next_words(bnce: Command, trained: Path) -> None:

@@ -44,6 +44,9 @@ def test_a_recipe_as_the_paper_counts_it(bnce: Command) -> None:
     assert record["vocab_size"] == 80_000
     # Table 2: 66.0M.
     assert f"{record['num_parameters'] / 1e6:.1f}" == "66.0"
+    outcome = bnce("info", "ltcb", "--model", "lstm", "--set", "model.num_heads=4", "--json")
+    assert outcome.json["num_parameters"] == record["num_parameters"]
+    assert outcome.stderr == "LSTM has no use for model.num_heads: the setting changes nothing.\n"
 
 
 def test_a_recipe_has_the_vocabulary_of_its_corpus(bnce: Command) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -108,6 +109,11 @@ def test_refusals(refused: Refused, trained: Path, arpa: Path, texts: Path, tmp_
     assert "is not a run directory" in refused("interpolate", trained, tmp_path / "none", *valid)
     assert "There is no file" in refused("interpolate", trained, arpa, "--valid", tmp_path / "none")
     assert "Unknown mixing mode 'checked'" in refused("interpolate", trained, arpa, *valid, "--mode", "checked")
+    softmax = shutil.copytree(trained, tmp_path / "softmax")
+    config = (softmax / "config.toml").read_text(encoding="utf-8")
+    (softmax / "config.toml").write_text(config.replace('name = "bnce"', 'name = "softmax"'), encoding="utf-8")
+    told = refused("interpolate", trained, softmax, *valid)
+    assert f"'{softmax}' was trained with the loss softmax and has no constant Z" in told
 
 
 def test_a_mixture_is_evaluated(

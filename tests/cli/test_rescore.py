@@ -165,6 +165,7 @@ def test_files_out(bnce: Command, trained: Path, lists: Path) -> None:
 def test_a_device_a_pipe_and_a_link_stay_what_they_are(bnce: Command, trained: Path, lists: Path) -> None:
     options = [trained, lists / "nbest", "--am-scores", lists / "am"]
     expected = bnce("rescore", *options).stdout
+    assert bnce("rescore", *options, "--out", "-").stdout == expected
     pipe, link = lists / "pipe", lists / "link"
     os.mkfifo(pipe)
     link.symlink_to("target")
@@ -204,7 +205,9 @@ def test_all_formats_say_the_same(bnce: Command, trained: Path, lists: Path) -> 
         (["--tune", "{refs}", "--refs", "{refs}"], "tune with --tune first, then use --weights and --refs."),
         (["--full", "scores.csv"], "--full is 'scores.csv': give a file name that ends in .tsv or .jsonl."),
         (["--out", "none/best"], "There is no directory 'none' to write 'best' to: create it first."),
+        (["--out", "-", "--json"], "--out - and --json both write to standard output: leave one of them out."),
         (["--save-weights", "none/w.json"], "There is no directory 'none'"),
+        (["--save-weights", "-"], "'-' stands for standard output, where this cannot be written"),
         (["--am-weight", "2"], "has no acoustic scores."),
         (["--old-lm-weight", "2"], "has no old language model scores."),
         (["--lm-weight", "nan"], "--lm-weight is nan: give a finite number."),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from bnce.cli import main
 
 from .conftest import Command
 
@@ -74,3 +77,32 @@ def test_what_is_refused(refused: Refused, trained: Path, table: Path, tmp_path:
     assert "choose one of text, sentence" in refused("surprisal", trained, table, "--context", "all", "--out", out)
     assert "give an output of the same format" in refused("surprisal", trained, table, "--out", tmp_path / "o.csv")
     assert not out.exists()
+
+
+def test_a_table_on_standard_output(
+    capfd: pytest.CaptureFixture[str], trained: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "text.txt").write_text("Ba be.\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for source in (table, tmp_path / "text.txt"):
+        printed = []
+        for out in ("out.tsv", "-"):
+            monkeypatch.setattr(sys, "argv", ["bnce", "surprisal", str(trained), str(source), "--out", out])
+            with pytest.raises(SystemExit, match="0"):
+                main()
+            printed.append(capfd.readouterr())
+        assert printed[0].out == ""
+        assert printed[1].out == (tmp_path / "out.tsv").read_text(encoding="utf-8")
+        assert printed[1].err == printed[0].err
+    assert not (tmp_path / "-").exists()
+
+
+def test_what_does_not_go_to_standard_output(
+    refused: Refused, trained: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(table.parent)
+    told = refused("surprisal", trained, table, "--out", "-", "--json")
+    assert "--out - and --json both write to standard output: leave one of them out." in told
+    told = refused("surprisal", trained, "words.parquet", "--out", "-")
+    assert "'words.parquet' is a table in parquet format, which is not printed: give --out FILE.parquet." in told
+    assert not (table.parent / "-").exists()

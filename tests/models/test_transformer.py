@@ -175,6 +175,7 @@ def test_heads_are_chosen_to_fit(size: int, num_heads: int) -> None:
 def test_settings_that_do_not_fit_are_told() -> None:
     with pytest.raises(UserError, match="12, which 5 heads cannot share evenly: make it a multiple of 5"):
         dataclasses.replace(CONFIG, num_heads=5)
+    assert dataclasses.replace(CONFIG, name="lstm", num_heads=5), "a model without heads has nothing to share"
     for key in ("num_layers", "num_heads", "context"):
         with pytest.raises(UserError, match=rf"model\.{key} is -1"):
             dataclasses.replace(CONFIG, **{key: -1})  # type: ignore[arg-type]

@@ -90,6 +90,18 @@ def test_words_that_are_not_the_lexicons(model: RunModel) -> None:
     assert lm.score(lm.start(False), 4)[1] == pytest.approx(lm.score(lm.start(False), 2)[1])
 
 
+@pytest.mark.usefixtures("documented")
+def test_states_of_no_sentence_and_of_another(model: RunModel) -> None:
+    lm = ctc_decoder_lm(model, WORDS)
+    earlier = lm.start(False)
+    lm.start(False)
+    for ask in (lambda: lm.score(None, 1), lambda: lm.finish(None)):
+        with pytest.raises(UserError, match=r"^The state is None, which is not of this sentence: give one that start"):
+            ask()
+    with pytest.raises(UserError, match="which is not of this sentence"):
+        lm.score(earlier, 1)
+
+
 def test_without_a_decoder(model: RunModel, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("torchaudio.models.decoder", "flashlight.lib.text.decoder"):
         monkeypatch.setitem(sys.modules, name, None)

@@ -89,6 +89,11 @@ def test_it_has_what_the_decoder_asks_for() -> None:
         setattr(adapter, name, getattr(adapter, name))
 
 
+def test_a_state_that_is_none() -> None:
+    with pytest.raises(UserError, match=r"^The state is None: give one from get_start_state or score\.$"):
+        DecoderLanguageModel(make_model()).score(None, "hello")  # type: ignore[arg-type]
+
+
 def test_a_decoder_takes_a_run() -> None:
     with pytest.raises(UserError, match="'unigram' is a model of the kind 'unigram': a decoder takes a run"):
         DecoderLanguageModel(Unigram({"a": 0.5}))

@@ -16,7 +16,7 @@ from bnce.api import train
 from bnce.corpus.store import Corpus
 from bnce.errors import UserError
 from bnce.kinds.bodies import BODIES
-from bnce.training.plan import advise_noise, choose_recipe, create_run
+from bnce.training.plan import advise_noise, choose_recipe, create_run, find_unused
 from bnce.training.run import run_training
 
 CPU = torch.device("cpu")
@@ -142,6 +142,25 @@ def test_noise_is_advised_where_streams_are_few(loss: dict[str, Any], num_stream
     assert advise_noise(recurrent) is None, "measured with Transformers alone"
 
 
+@pytest.mark.parametrize(
+    ("models", "names", "told"),
+    [
+        ("lstm", "num_heads", "LSTM has no use for model.num_heads: the setting changes nothing."),
+        ("rnn lstm", "context", "RNN and LSTM have no use for model.context: the setting changes nothing."),
+        (
+            "transformer",
+            "order num_heads bottleneck_size",
+            "Transformer has no use for model.order and model.bottleneck_size: the settings change nothing.",
+        ),
+        ("lstm transformer", "num_heads context num_layers", None),
+        ("ffnn", "order hidden_size dropout embedding_range", None),
+    ],
+)
+def test_settings_that_change_nothing_are_found(models: str, names: str, told: str | None) -> None:
+    settings = [*(f"model.{name}=4" for name in names.split()), "training.batch_size=8"]
+    assert find_unused(settings, models.split()) == told
+
+
 def test_advice_is_told_where_training_starts(place: Path, corpus: Corpus) -> None:
     sizes = {"model.embedding_size": 8, "model.hidden_size": 8, "model.num_layers": 1, "training.batch_size": 4}
     watcher = Watcher()
@@ -150,8 +169,9 @@ def test_advice_is_told_where_training_starts(place: Path, corpus: Corpus) -> No
         corpus=corpus,
         out=place / "run",
         loss="bnce",
-        settings={**sizes, "training.num_steps": 5},
+        settings={**sizes, "training.num_steps": 5, "model.order": 3},
         device="cpu",
         observer=watcher,
     )
+    assert "Transformer has no use for model.order: the setting changes nothing." in watcher.sentences
     assert any("3 noise words per position" in notice for notice in watcher.sentences)

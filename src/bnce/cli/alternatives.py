@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from bnce import files
 from bnce.cli.console import open_corpus, print_json, stderr, stdout
 from bnce.cli.display import Display
+from bnce.cli.options import warn_of_unused
 from bnce.cli.row_copies import print_failure, train_in_copies, typed_arguments
 from bnce.errors import UserError, unknown_name
 from bnce.kinds.alternatives import ALTERNATIVES
@@ -67,6 +69,8 @@ def compare_alternatives(
     wanted_models = list(MODELS) if models == "all" else _names(models, "model", BODIES.names)
     by_name = {alternative.name: alternative for alternative in ALTERNATIVES}
     wanted = list(by_name) if losses == "all" else _names(losses, "alternative", list(by_name))
+    if tasks is None:
+        warn_of_unused(settings, wanted_models)
     opened, chosen = open_corpus(corpus), choose_device(device)
     failed: dict[str, str] = {}
 
@@ -101,7 +105,7 @@ def compare_alternatives(
         num_threads=num_threads,
         deadline=math.inf if budget is None else time.monotonic() + 60.0 * budget,
     )
-    out.mkdir(parents=True, exist_ok=True)
+    files.make_directory(out)
     pairs = [(model, by_name[name]) for name in wanted for model in wanted_models]
     try:
         if tasks is not None:

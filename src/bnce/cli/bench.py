@@ -9,7 +9,7 @@ import typer
 
 from bnce.cli.completion import complete_list, complete_recipe
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, shown_progress, stdout
-from bnce.cli.options import DeviceOption, SettingsOption
+from bnce.cli.options import DeviceOption, SettingsOption, warn_of_unused
 from bnce.errors import UserError, unknown_name
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.kind import Registry
@@ -105,6 +105,7 @@ def bench(
             "--vocab-sizes is "
             f"{vocab_sizes}. Give a smaller vocabulary or another loss."
         )
+    warn_of_unused(settings, _names(models, BODIES))
     chosen = choose_device(device)
     with shown_progress("timing training steps") as progress:
         result = measure(
@@ -132,7 +133,7 @@ def _paper_suite(
     if device.type != "cuda":
         raise UserError("The paper suite trains models of up to 1.6 billion parameters: it needs a CUDA GPU.")
     if out is not None:  # before the minutes that the figures take
-        out.mkdir(parents=True, exist_ok=True)
+        files.make_directory(out)
     with shown_progress("timing the paper's models") as progress:
         result = bench_paper(
             device,

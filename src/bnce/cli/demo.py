@@ -13,7 +13,7 @@ import typer
 from bnce.cli.compare import publish
 from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, stderr, stdout
 from bnce.cli.display import Display
-from bnce.cli.options import DeviceOption, SettingsOption
+from bnce.cli.options import DeviceOption, SettingsOption, warn_of_unused
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def demo(
         return dataclasses.replace(config, corpus=corpus_setting(config.corpus))
 
     opened = open_corpus(make_config(rows[0]).corpus)
+    warn_of_unused(settings, [MODEL])
 
     @contextlib.contextmanager
     def watch(config: RunConfig) -> Iterator[Observer]:

@@ -16,7 +16,7 @@ from bnce.cli.compare import publish
 from bnce.cli.completion import complete, complete_list, complete_recipe
 from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, stderr
 from bnce.cli.display import Display
-from bnce.cli.options import DeviceOption, SettingsOption
+from bnce.cli.options import DeviceOption, SettingsOption, warn_of_unused
 from bnce.cli.row_copies import ROWS_FROM, print_failure, train_in_copies, typed_arguments
 from bnce.errors import UserError, unknown_name
 from bnce.kinds.bodies import BODIES
@@ -188,6 +188,8 @@ def experiment(
         with display.bar:
             yield display
 
+    if rows_from is None:
+        warn_of_unused(settings, [row.model for row in wanted])
     places = find_unsettled(wanted, out)
     failed: dict[str, str] = {}
     all_ended = True

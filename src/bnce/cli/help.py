@@ -16,6 +16,7 @@ from bnce.machine.packages import lacking
 _TYPE = re.compile(r" <[^>]*>$")
 _RANGE = re.compile(r"(?:; )?(?:-?[\d.]+<=?x(?:<=?[\d.]+)?|x[<>]=?-?[\d.]+)")
 _DEFAULT = re.compile(r"default: \((.*?)\)(?=[;\]])")
+_LONG_OPTION = re.compile(r"--[a-z][a-z-]*(?:=.*)?", re.DOTALL)
 _EMPTY = re.compile(r"  \[\]$")
 
 
@@ -40,11 +41,17 @@ class HelpCommand(TyperCommand):
             if name == "--":
                 return
             if name in options and not (options[name].is_flag or options[name].count):
-                value = next(words, None)
-                if value in options:
+                value = next(words, "")
+                if value.partition("=")[0] in options:
                     raise UserError(
                         f"Option '{name}' requires an argument, but the option '{value}' follows it: "
                         f"see '{ctx.command_path} --help'."
+                    )
+                if _LONG_OPTION.fullmatch(value):
+                    longest = max(options[name].opts, key=len)
+                    raise UserError(
+                        f"Option '{name}' requires an argument, but '{value}' follows it, which looks like an option: "
+                        f"give the argument, or write '{longest}={value}' if this is it."
                     )
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:

@@ -11,7 +11,7 @@ import typer
 from bnce.cli.completion import complete, complete_subject
 from bnce.cli.console import JsonOption, print_json, stdout
 from bnce.cli.corpus_info import corpus_record, print_corpus
-from bnce.cli.options import SettingsOption
+from bnce.cli.options import SettingsOption, warn_of_unused
 from bnce.errors import UserError
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.losses import LOSSES
@@ -85,6 +85,7 @@ def info(
         raise UserError(f"'{path}' is neither a run nor a corpus: it has no config.toml and no corpus.json.")
     else:
         config = load_recipe(subject, model=model, loss=loss, settings=settings or [])
+        warn_of_unused(settings, [config.model.name])
         record = _network(config, vocab_size or _vocab_size(config))
     if as_json:
         print_json(record)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from bnce.cli.completion import complete, complete_setting
-from bnce.errors import unknown_name
+from bnce.cli.console import stderr
+from bnce.errors import UserError, unknown_name
 
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="RUN", help="Run, exported run (ONNX), mixture (.toml) or n-gram model.")
@@ -60,11 +61,28 @@ SplitLinesOption = Annotated[
 ]
 
 
+def goes_to_stdout(out: Path, as_json: bool) -> bool:
+    """Tell whether an output is -, standard output, and refuse to mix it with JSON."""
+    if out != Path("-"):
+        return False
+    if as_json:
+        raise UserError("--out - and --json both write to standard output: leave one of them out.")
+    return True
+
+
 def is_normalised(mode: str, what: str, modes: Sequence[str] = MODES) -> bool:
     """Tell whether a mode uses the softmax, and refuse an unknown one; `what` names the task."""
     if mode not in modes:
         raise unknown_name(f"{what} mode", mode, modes)
     return mode == "normalised"
+
+
+def warn_of_unused(settings: Sequence[str] | None, models: Iterable[str]) -> None:
+    """Say which settings change nothing, because no model that is asked for has a use for them."""
+    from bnce.training.plan import find_unused
+
+    if (told := find_unused(settings or [], models)) is not None:
+        stderr.print(told, markup=False)
 
 
 def lowercase_option(default: str) -> Any:

@@ -14,7 +14,7 @@ import typer
 from bnce import files
 from bnce.cli.conditions import TokenisedOption, read_as, warn_of_tokenised
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr
-from bnce.cli.options import DeviceOption, ModelArgument, ModeOption, is_normalised
+from bnce.cli.options import DeviceOption, ModelArgument, ModeOption, goes_to_stdout, is_normalised
 from bnce.cli.rescored import Outcome, check_together, full_lines, pairs, read_lists, which_lists
 from bnce.cli.threads import threads_for
 from bnce.errors import UserError
@@ -286,6 +286,8 @@ def rescore(
         mbr=mbr,
         mbr_scale=mbr_scale,
     )
+    if out is not None and goes_to_stdout(out, as_json):
+        out = None
     for path in (save_weights, cache, out, full, changes):
         if path is not None:
             files.check_place(path)

@@ -49,7 +49,8 @@ def _sentence(error: Any, arguments: Sequence[str], command: str) -> str:
     """Say what is wrong with a command line, and where to look."""
     told = str(error.format_message())
     received = _received(getattr(getattr(error, "param", None), "opts", ()), arguments)
-    if isinstance(error, typer.BadParameter) and received is not None:
+    # What is missing may have been typed where it does not count: behind --.
+    if isinstance(error, typer.BadParameter) and error.message and received is not None:
         # Not every version of typer names the value.
         told = f"{received[0]} received '{received[1]}': {error.message}"
     told = " ".join(told.split()).rstrip(".")

@@ -12,8 +12,9 @@ import typer
 from bnce.cli.completion import complete
 from bnce.cli.conditions import MAY_EXCEED
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, shown_progress, stderr
-from bnce.cli.options import DeviceOption, ModelArgument
+from bnce.cli.options import DeviceOption, ModelArgument, goes_to_stdout
 from bnce.cli.threads import threads_for
+from bnce.errors import UserError
 
 if TYPE_CHECKING:
     from bnce.scoring.model import Model
@@ -31,7 +32,10 @@ def surprisal(
     ],
     out: Annotated[
         Path,
-        typer.Option(metavar="FILE", help="Output table, in the format of TABLE. Of text it is what the name says."),
+        typer.Option(
+            metavar="FILE",
+            help="Output table, in the format of TABLE. Of text it is what the name says. - for standard output.",
+        ),
     ],
     word: Annotated[
         str, typer.Option(metavar="COLUMN", help="Column with the words as they are shown, marks included.")
@@ -143,8 +147,12 @@ def surprisal(
     """
     from bnce.scoring.loading import load
     from bnce.tables.columns import Measuring
-    from bnce.tables.surprisal import Columns, add_surprisal
+    from bnce.tables.surprisal import COLUMNAR, Columns, add_surprisal, find_format
 
+    if goes_to_stdout(out, as_json):
+        if (found := find_format(table, form)) in COLUMNAR:
+            raise UserError(f"'{table}' is a table in {found} format, which is not printed: give --out FILE.{found}.")
+        out = Path("/dev/stdout")
     measuring = Measuring(context, not unnormalised, spell, base, entropy, ends, prefix)
     columns = Columns(word, tuple(text or ()), sentence, glued)
     model = load(run, device, threads_for([run], threads))

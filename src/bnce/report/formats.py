@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bnce.errors import UserError, unknown_name
-from bnce.files import write_text
+from bnce.errors import unknown_name
+from bnce.files import make_directory, write_text
 
 if TYPE_CHECKING:
     from bnce.report.comparison import Comparison
@@ -40,12 +40,7 @@ def write_files(comparison: Comparison, directory: str | Path) -> list[Path]:
     """Write every form into `directory`, each file whole or not at all, over what bears its name."""
     directory = Path(directory)
     rendered = {directory / name: render(comparison, form) for form, name in FILES.items()}
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"Cannot write to the output directory '{directory}' ({error.strerror}): give another one."
-        ) from error
+    make_directory(directory)
     for path, content in rendered.items():
         write_text(path, content)
     return list(rendered)

@@ -74,7 +74,12 @@ def ctc_decoder_lm(model: Model, words: Iterable[str], *, unk_score: float = -10
             return self._step(state, _FINISH, END_WORD)
 
         def _step(self, state: Any, number: int, word: str) -> tuple[Any, float]:
-            node = self.nodes[state]
+            node = self.nodes.get(state)
+            if node is None:
+                raise UserError(
+                    f"The state is {state!r:.60}, which is not of this sentence: give one that start or score has "
+                    "given since the last start."
+                )
             if node.own is None:
                 assert node.parent is not None
                 node.own = steps.advance(node.parent.own, node.word)

@@ -80,6 +80,8 @@ class DecoderLanguageModel:
 
     def score(self, prev_state: State, word: str, is_last_word: bool = False) -> tuple[float, State]:
         """Score a word after a state, and give the state after it; `</s>` is scored with the last word."""
+        if not isinstance(prev_state, State):
+            raise UserError(f"The state is {prev_state!r:.60}: give one from get_start_state or score.")
         state, log_prob = prev_state, 0.0
         for spelling in self.model.words(word):
             # One id, or those of its pieces.

@@ -32,6 +32,7 @@ STATE_NUMBERS = 2**27
 class Engine(ABC):
     """Runs a network on one device; it holds nothing of any text."""
 
+    name = "This model"  # in messages; where it has a path, that in quotes
     vocab_size: int
     num_context: int  # C
     num_words_seen: int | None  # that a word is predicted from; None: all before it
@@ -122,7 +123,7 @@ class Engine(ABC):
         """Refuse unnormalised probabilities where nothing was learned or fitted that may replace the softmax sum."""
         if not self.normalises:
             raise UserError(
-                f"This model was trained with the loss {self.loss_name} and has no constant Z: "
+                f"{self.name} was trained with the loss {self.loss_name} and has no constant Z: "
                 f"use normalised probabilities ({argument('normalised', True)}), calibrate the run ('bnce calibrate'), "
                 f"or train with {argument('loss', 'bnce')}."
             )

@@ -264,9 +264,10 @@ class Model(ABC):
         return sorted(found, key=lambda one: -one.total)
 
     def next_words(self, text: str = "", k: int = 10, *, normalised: bool = True) -> list[NextWord]:
-        """Find the k most likely words after a text, the most likely first, including `</s>` and `<unk>`.
+        """Find the k most likely words after a text, the most likely first, including `</s>`.
 
-        The order is exact; the probabilities are those of the softmax, or with the constant Z.
+        The order is exact; the probabilities are those of the softmax, or with the constant Z. `<unk>` is listed by
+        models of words, and not by runs over pieces.
         """
         return self.next_words_after([self.words(text)], k, normalised=normalised)[0]
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bnce.corpus.vocabulary import SPECIALS
+from bnce.corpus.vocabulary import END, UNK
 from bnce.scoring.generate import generate
 from bnce.scoring.model import Words, check_num_next
 from bnce.scoring.prefixes import score_prefixes
@@ -25,6 +25,7 @@ from bnce.scoring.run_model import RunModel, share
 from bnce.scoring.sampling import Sampling
 from bnce.scoring.scored import Floats, NextWord
 from bnce.scoring.scorer import State, gather
+from bnce.text.normalise import END_WORD
 
 # Beginnings of words that go through the network side by side, and after how many rounds a search is ended: words of
 # many unlikely pieces are left out then.
@@ -71,7 +72,7 @@ class PieceModel(RunModel):
     def next_words_after(
         self, prompts: Sequence[Words], k: int = 10, *, normalised: bool = True
     ) -> list[list[NextWord]]:
-        """Find the k most likely words after each prompt: each comes next, and ends there."""
+        """Find the k most likely words after each prompt: each comes next, and ends there. `<unk>` is none."""
         check_num_next(k)
         if not normalised:
             self.refuse_unnormalised()
@@ -142,8 +143,10 @@ class _Search:
                 way = heapq.heappop(self._open)
                 self._push(way.node, way.rank + 1)
                 piece = int(way.node.next_pieces[way.rank])
-                if piece < len(SPECIALS):
-                    found.append((-way.negative_log_prob, SPECIALS[piece]))
+                if piece == END:
+                    found.append((-way.negative_log_prob, END_WORD))
+                    continue
+                if piece == UNK:  # it stands for other words, and is none to propose
                     continue
                 beginnings.append(((*way.node.pieces, piece), -way.negative_log_prob))
                 states.append(way.node.state)

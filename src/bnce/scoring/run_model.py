@@ -84,6 +84,7 @@ class RunModel(Model):
         target_counts: NDArray[np.int64] | None = None,
     ) -> None:
         self.network, self.engine, self.normaliser, self.name = network, engine_of(network), normaliser, name
+        self.engine.name = f"'{name}'"
         self.unknown_words, self.spelling = unknown_words, spelling
         self._vocabulary, self._target_counts = vocabulary, target_counts
 

@@ -31,6 +31,7 @@ FORMATS = {
     "arrow": (".arrow", ".feather", ".ipc", ".arrows"),
     TEXT: (".txt",),
 }
+COLUMNAR = ("parquet", "arrow")
 
 Progress = Callable[[int], object]
 

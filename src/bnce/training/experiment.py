@@ -102,6 +102,7 @@ def train_rows(
     `turns` gives this process its own, as places in `rows`.
     """
     configs = check_rows(rows, out, make_config, corpus, device)
+    files.make_directory(out)  # where it cannot be made, that is told once and not for every row
     for row in rows:
         if is_finished(out / row.name):
             with contextlib.suppress(BusyError), hold_run(out / row.name):

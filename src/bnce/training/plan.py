@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -58,6 +59,21 @@ def advise_noise(config: RunConfig) -> str | None:
             "usually gives a lower perplexity."
         )
     return None
+
+
+def find_unused(settings: Sequence[str], models: Iterable[str]) -> str | None:
+    """Say in a sentence which `key=value` settings of a model none of these models has a use for."""
+    known = {name: BODIES.find(name) for name in models}
+    of_some = {f"model.{size}" for kind in BODIES for size in (*kind.sizes, "context")}
+    of_these = {f"model.{size}" for kind in known.values() for size in (*kind.sizes, *(["context"] * kind.attends))}
+    given = dict.fromkeys(setting.partition("=")[0].strip() for setting in settings)
+    unused = [name for name in given if name in of_some - of_these]
+    if not unused:
+        return None
+    shown = " and ".join(kind.shown for kind in known.values())
+    has = "has" if len(known) == 1 else "have"
+    change = "the setting changes" if len(unused) == 1 else "the settings change"
+    return f"{shown} {has} no use for {' and '.join(unused)}: {change} nothing."
 
 
 def check_groups(training: TrainingConfig, num_processes: int) -> None:
