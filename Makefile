@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 # One process per core; whoever is free takes tests from the other. Plain `pytest` runs them in order.
 PARALLEL := --numprocesses auto --dist worksteal
 
-.PHONY: setup demo test test-gpu lint format clean
+.PHONY: setup demo test test-gpu lint format docs clean
 
 setup: $(VENV)/.installed
 
@@ -17,6 +17,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
 demo: setup
@@ -43,5 +47,10 @@ format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The manual, in site/: open site/index.html. --strict stops at a link that leads nowhere; --quiet would switch that off.
+# The variable silences an announcement of Material's.
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) demo build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) demo site build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -8,10 +8,9 @@ import re
 import sys
 from pathlib import Path
 
-from test_readme import run
+from pages import ROOT, blocks, read_page, run, run_commands
 
-ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "filtering.md").read_text(encoding="utf-8")
+PAGE = read_page("filtering.md")
 
 CHECKS = """
 assert kept["text"] == ["the dog saw the river."], kept["text"]
@@ -35,11 +34,7 @@ def read(path: Path) -> list[dict[str, object]]:
 
 
 def test_the_commands_run(tmp_path: Path) -> None:
-    blocks = re.findall(r"```(sh|python)\n(.*?)```", PAGE, flags=re.DOTALL)
-    commands = "\n".join(block for language, block in blocks if language == "sh").replace(
-        "python3 ", f'"{sys.executable}" '
-    )
-    done = run(["sh", "-e", "-c", commands], tmp_path)
+    done = run_commands(PAGE, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "█" in done.stdout
     fields = re.findall(r"^\| `(\w+)` \|", PAGE, flags=re.MULTILINE)
@@ -61,6 +56,6 @@ def test_the_commands_run(tmp_path: Path) -> None:
     assert abs(kept - 300) <= 3
 
     code = "import sys\nsys.path.insert(0, sys.argv[1])\nimport stand_ins\nstand_ins.stand_in()\n"
-    code += "\n".join(block for language, block in blocks if language == "python") + CHECKS
+    code += "\n".join(blocks(PAGE, "python")) + CHECKS
     done = run([sys.executable, "-W", "error", "-c", code, str(ROOT / "tests")], tmp_path)
     assert done.returncode == 0, done.stderr

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
-from test_readme import run
+from pages import blocks, read_page, run_commands
 
-ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "rescoring.md").read_text(encoding="utf-8")
+PAGE = read_page("rescoring.md")
 
 
 def test_the_tutorial_lowers_the_word_error_rate(tmp_path: Path) -> None:
     pytest.importorskip("jiwer")
-    commands = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL))
-    assert commands.count("bnce rescore") == 4
-    commands = commands.replace("python benchmarks", f'"{sys.executable}" {ROOT}/benchmarks')
-    done = run(["sh", "-e", "-c", commands], tmp_path)
+    assert "".join(blocks(PAGE, "sh")).count("bnce rescore") == 4
+    done = run_commands(PAGE, tmp_path)
     assert done.returncode == 0, done.stderr
     for form in ("an ESPnet decode directory", "NeMo beams", "Kaldi text"):
         assert f"was read as {form}" in done.stderr

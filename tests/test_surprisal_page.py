@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_readme import run
+from pages import blocks, read_page, run, run_commands
 
-PAGE = (Path(__file__).parents[1] / "docs" / "surprisal.md").read_text(encoding="utf-8")
+PAGE = read_page("surprisal.md")
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -20,11 +20,7 @@ def read(path: Path) -> list[dict[str, str]]:
 
 def test_the_commands_run(tmp_path: Path) -> None:
     pytest.importorskip("kenlm")
-    blocks = re.findall(r"```(sh|python)\n(.*?)```", PAGE, flags=re.DOTALL)
-    commands = "\n".join(block for language, block in blocks if language == "sh").replace(
-        "python3 ", f'"{sys.executable}" '
-    )
-    done = run(["sh", "-e", "-c", commands], tmp_path)
+    done = run_commands(PAGE, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "the surprisal with the constant Z differs from the exact one by at most" in done.stderr
     words, both, spelt = (read(tmp_path / f"{name}.tsv") for name in ("words", "both", "spelt"))
@@ -36,6 +32,6 @@ def test_the_commands_run(tmp_path: Path) -> None:
     assert {row["surprisal_bits"] for row in unknown} == {""}
     assert all(row["surprisal_bits"] for row in spelt)
     assert {row["trigram_log10_frequency"] for row in both} == {""}
-    (code,) = (block for language, block in blocks if language == "python")
+    (code,) = blocks(PAGE, "python")
     done = run([sys.executable, "-W", "error", "-c", code + "\nassert found['surprisal_bits'][0] > 0"], tmp_path)
     assert done.returncode == 0, done.stderr
