@@ -23,9 +23,9 @@ from bnce.filtering.shard_work import REPORTS
 from bnce.report.formats import FILES
 from bnce.runs.checkpoint import MODEL_FILE
 from bnce.runs.directory import DESCRIPTION_FILES, LEXICON_FILE
+from bnce.runs.export_record import METADATA_FILE
 from bnce.runs.identity import OPTIONAL_FILES
 from bnce.runs.metrics import METRICS_FILE
-from bnce.scoring.exported import METADATA_FILE
 from bnce.training.alternatives import CHOICE_FILE, SCORING_FILE
 from manual import links
 from manual.commands import command_names, commands_page

@@ -9,6 +9,7 @@ import hashlib
 import json
 import tomllib
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,11 @@ def digest_file(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from error
+
+
+def digest_record(record: Mapping[str, Any]) -> str:
+    """Give the SHA-256 of a JSON object, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def _read_bytes(path: Path) -> bytes:

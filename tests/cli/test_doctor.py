@@ -95,6 +95,22 @@ def test_what_is_damaged_is_named(bnce: Command, corpus: Path, trained: Path, tm
         assert json.loads(outcome.stdout)["well"] is False
 
 
+def test_an_exported_run(bnce: Command, trained: Path, tmp_path: Path) -> None:
+    exported = tmp_path / "exported"
+    bnce("export", trained, "--to", "onnx", "--out", exported)
+    whole = bnce("doctor", exported)
+    assert whole.status == 0
+    assert whole.stdout.splitlines()[-1] == f"The exported run '{exported}' is complete and undamaged."
+    with open(exported / "weights.bin", "r+b") as file:
+        file.write(b"\xff")
+    assert bnce("generate", exported, "--next", 1).status == 0, "opening it is quick, and reads no tables"
+    outcome = bnce("doctor", exported)
+    assert outcome.status == 1
+    assert outcome.stdout.splitlines()[-1] == (
+        f"The exported run '{exported}' is damaged: weights.bin. Restore the damaged files, or export the run again."
+    )
+
+
 def test_neither_a_corpus_nor_a_run(refused: Refused, tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing"):
         assert "is neither a corpus nor a run" in refused("doctor", path)

@@ -142,7 +142,7 @@ def test_tokens_are_for_sherpa(refused: Refused, trained: Path, place: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "command", ["info", "doctor", "compare", "evaluate", "vocab --out x --drop y", "ngram z --out x --vocab"]
+    "command", ["info", "compare", "evaluate", "vocab --out x --drop y", "ngram z --out x --vocab"]
 )
 def test_an_exported_run_is_refused_by_its_name(refused: Refused, place: Path, command: str) -> None:
     (place / "exported").mkdir()

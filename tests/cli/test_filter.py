@@ -18,7 +18,7 @@ import pyarrow.parquet
 import pytest
 from dask_machines import Machines
 
-from bnce.scoring.exported import METADATA_FILE
+from bnce.runs.export_record import METADATA_FILE
 from bnce.text.sources import read_chunks
 
 from .conftest import Command

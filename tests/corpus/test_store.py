@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from small_corpus import write_ids
 
-from bnce.corpus import manifest, store
+from bnce.corpus import store
 from bnce.corpus.manifest import SplitStatistics, sum_statistics
 from bnce.corpus.store import (
     VOCABULARY_FILE,
@@ -23,6 +23,7 @@ from bnce.corpus.store import (
 )
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError
+from bnce.reading import digest_record
 from bnce.spelling.model import SPELLING_FILE, SpellingModel
 from bnce.text.normalise import Normaliser
 
@@ -52,7 +53,7 @@ def change_manifest(directory: Path, change: Callable[[dict], object]) -> None:
     record = json.loads(path.read_text())
     change(record)
     if record.pop("sha256", None) is not None:
-        record["sha256"] = manifest._digest(record)
+        record["sha256"] = digest_record(record)
     path.write_text(json.dumps(record))
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from damage import damaged
+from export.exported_runs import make_run
 from small_corpus import small_config, small_corpus
 
-from bnce.measure.doctor import Finding
+from bnce.export.to_onnx import export_onnx
+from bnce.measure.finding import Finding
 from bnce.measure.integrity import examine_directory
 from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, save_state, state_files, write_tensors
 from bnce.runs.directory import RunDirectory
@@ -68,6 +70,27 @@ def test_damage_in_any_file_of_a_corpus_shows(tmp_path: Path) -> None:
         file.write_bytes(content)
         assert shows >= 13, file.name
     assert wrong(place) == {}
+
+
+def test_damage_in_any_file_of_an_exported_run_shows(tmp_path: Path) -> None:
+    """Also where opening it reads too little to notice: in the tables, the counts and the index of the words."""
+    place = tmp_path / "exported"
+    export_onnx(make_run(tmp_path, "lstm"), place)
+    names = {file.name for file in place.iterdir()}
+    kind, findings = examine_directory(place)
+    assert (kind, {finding.name for finding in findings}) == ("exported run", names)
+    for name in sorted(names - {"model.json"}):
+        content = (place / name).read_bytes()
+        for damage in (content[:-1] + bytes([content[-1] ^ 1]), content[:-1], content + b"0"):
+            (place / name).write_bytes(damage)
+            (told,) = wrong(place).values()
+            assert f"is damaged: {name} is not the file that was exported; export the run again." in told
+        (place / name).unlink()
+        assert list(wrong(place)) == [name]
+        (place / name).write_bytes(content)
+    assert wrong(place) == {}
+    (place / "model.json").unlink()
+    assert list(wrong(place)) == ["model.json"]
 
 
 def test_everything_is_looked_at_whatever_else_is_wrong(run: RunDirectory) -> None:

@@ -16,9 +16,10 @@ from small_corpus import small_model
 import bnce
 from bnce.errors import UserError
 from bnce.export.to_onnx import export_onnx
+from bnce.runs.export_record import is_exported
 from bnce.runs.model_file import save_weights
 from bnce.runs.unknown_words import UnknownWords
-from bnce.scoring.exported import is_exported, load_exported
+from bnce.scoring.exported import load_exported
 from bnce.scoring.loading import needs_torch, write_mixture
 
 TEXTS = ["w3 w4 w5", "", "w3 zebra w4", "w3 w4 w5"]
@@ -78,6 +79,7 @@ def test_nothing_imports_pytorch(both: tuple[Path, Path], tmp_path: Path) -> Non
         ["generate", exported, "--prompt", "w3", "--next", "4"],
         ["generate", exported, "--prompt", "w3", "--num", "2", "--max-words", "4"],
         ["surprisal", exported, str(tmp_path / "table.tsv"), "--out", str(tmp_path / "out.tsv"), "--entropy"],
+        ["doctor", exported],
     ]
     code = (
         "import json, sys\n"
@@ -115,16 +117,27 @@ def test_refusals(both: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.M
         "model.json": (b"{", r"is damaged: model.json cannot be read"),
         "vocab.txt": (b"other\n", r"is damaged: vocab.txt is not the file that was exported; export the run again"),
         "body.onnx": (b"", r"is damaged: body.onnx is not the file that was exported"),
-        "weights.bin": (b"short", r"is damaged: weights.bin is cut short"),
+        "weights.bin": (b"short", r"is damaged: weights.bin has 5 bytes, but [\d,]+ were exported"),
     }
     for name, (content, message) in damage.items():
         shutil.copytree(both[1], tmp_path / name)
         (tmp_path / name / name).write_bytes(content)
         with pytest.raises(UserError, match=message):
             load_exported(tmp_path / name)
-    (tmp_path / "vocab.txt" / "vocab.txt").unlink()
-    with pytest.raises(UserError, match=r"is damaged: vocab.txt is missing; export the run again"):
-        load_exported(tmp_path / "vocab.txt")
+    for name, told in (("vocab.txt", "is missing"), ("model.json", "cannot be read"), ("weights.bin", "has 0 bytes")):
+        (tmp_path / name / name).unlink()
+        with pytest.raises(UserError, match=f"is damaged: {name} {told}.*; export the run again"):
+            bnce.load(tmp_path / name)
+
+
+def test_a_record_that_was_changed(both: tuple[Path, Path], tmp_path: Path) -> None:
+    path = shutil.copytree(both[1], tmp_path / "changed") / "model.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(record), encoding="utf-8")
+    assert load_exported(path.parent).log_z == record["log_z"], "blanks and line ends do not count"
+    path.write_text(json.dumps({**record, "log_z": 8.0}), encoding="utf-8")
+    with pytest.raises(UserError, match=r"is damaged: model.json is not the file that was exported; export the run"):
+        load_exported(path.parent)
 
 
 def test_an_export_of_an_earlier_version_is_told_so(both: tuple[Path, Path], tmp_path: Path) -> None:
@@ -133,6 +146,6 @@ def test_an_export_of_an_earlier_version_is_told_so(both: tuple[Path, Path], tmp
     del record["format"], record["weights"], record["sha256"]
     (tmp_path / "old" / "model.json").write_text(json.dumps(record), encoding="utf-8")
     with pytest.raises(
-        UserError, match=r"was exported by bnce .* in format 1, .* opens format 2: export the run again"
+        UserError, match=r"was exported by bnce .* in format 1, .* opens format 3: export the run again"
     ):
         bnce.load(tmp_path / "old")

@@ -1,4 +1,4 @@
-"""`bnce doctor`: is the installation, or a corpus or run directory, in order?"""
+"""`bnce doctor`: is the installation, or the directory of a corpus or a run, in order?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bnce.cli.console import JsonOption, ThreadsOption, print_json, stdout
 from bnce.cli.options import DeviceOption
 
 if TYPE_CHECKING:
-    from bnce.measure.doctor import Finding
+    from bnce.measure.finding import Finding
 
 
 def doctor(
@@ -21,7 +21,7 @@ def doctor(
         Path | None,
         typer.Argument(
             metavar="CORPUS|RUN",
-            help="Check the files of this corpus or run.",
+            help="Check the files of this corpus, run or exported run (ONNX).",
             show_default="check the installation",
         ),
     ] = None,
@@ -31,15 +31,16 @@ def doctor(
 ) -> None:
     """Check the installation, or the files of a corpus or run.
 
-    Without an argument: compare the losses with float64, check the noise and the machine. With a corpus or a run: read
-    every file and compare it with its hash or checksum. This finds files that were damaged on disk or while copying.
-    The exit status is 1 if something is wrong.
+    Without an argument: compare the losses with float64, check the noise and the machine. With a corpus, a run or an
+    exported run: read every file and compare it with its hash or checksum. This finds files that were damaged on disk
+    or while copying. The exit status is 1 if something is wrong.
 
     \b
     Examples:
       bnce doctor --json
       bnce doctor corpora/wiki
       bnce doctor runs/relu-lstm
+      bnce doctor exported/onnx
     """
     if directory is None:
         from bnce.machine.devices import choose_device
@@ -70,5 +71,5 @@ def _verdict(kind: str, directory: Path, findings: list[Finding]) -> str:
     wrong = [finding.name for finding in findings if not finding.well]
     if not wrong:
         return f"The {kind} '{directory}' is complete and undamaged."
-    remedy = "prepare the corpus again" if kind == "corpus" else "train the run again"
-    return f"The {kind} '{directory}' is damaged: {', '.join(wrong)}. Restore the damaged files, or {remedy}."
+    again = {"corpus": "prepare the corpus", "run": "train the run", "exported run": "export the run"}[kind]
+    return f"The {kind} '{directory}' is damaged: {', '.join(wrong)}. Restore the damaged files, or {again} again."

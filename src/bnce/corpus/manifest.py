@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce.errors import UserError
-from bnce.reading import read_object
+from bnce.reading import digest_record, read_object
 from bnce.text.normalise import Normaliser
 
 FORMAT = "bnce-corpus"
@@ -113,7 +112,7 @@ class Manifest:
             "pieces": None if self.pieces is None else dict(self.pieces),
             "splits": {name: {**asdict(split), "sha256": self.hashes[name]} for name, split in self.statistics.items()},
         }
-        record["sha256"] = _digest(record)
+        record["sha256"] = digest_record(record)
         (directory / MANIFEST_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
@@ -136,7 +135,7 @@ def read_manifest(directory: Path) -> Manifest:
             f"The corpus '{directory}' has format version {version!r:.40}, but this program reads "
             f"{', '.join(map(str, _READABLE[:-1]))} and {_READABLE[-1]}: prepare it again."
         )
-    if version >= _HASHED and record.pop("sha256", None) != _digest(record):
+    if version >= _HASHED and record.pop("sha256", None) != digest_record(record):
         raise damaged(directory, f"{MANIFEST_FILE} has changed since it was written")
     try:
         return _parse(record)
@@ -149,10 +148,6 @@ def read_manifest(directory: Path) -> Manifest:
 def damaged(directory: Path, reason: str) -> UserError:
     """Say what is wrong with a corpus."""
     return UserError(f"The corpus '{directory}' is damaged: {reason}; prepare it again.")
-
-
-def _digest(record: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def _parse(record: Mapping[str, Any]) -> Manifest:

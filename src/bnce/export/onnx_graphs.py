@@ -25,11 +25,11 @@ from bnce.language_model import LanguageModel
 from bnce.models.feedforward import FeedForward
 from bnce.models.recurrent import Recurrent
 from bnce.models.transformer import Transformer
+from bnce.runs.export_record import WEIGHTS_FILE
 from bnce.runs.packed_rows import SCALE_SUFFIX
 
 OPSET = 17
 IR_VERSION = 8  # of the same time as the opset, so that runtimes some years old can read it
-WEIGHTS_FILE = "weights.bin"
 ALIGNMENT_BYTES = 65536  # a place that every system can map into memory
 _LAST = 2**63 - 1
 _PACKED = {torch.float16: TensorProto.FLOAT16, torch.int8: TensorProto.INT8}

@@ -26,17 +26,15 @@ from bnce.language_model import LanguageModel
 from bnce.machine.packages import missing
 from bnce.models import Body, State
 from bnce.models.recurrent import Recurrent
-from bnce.reading import digest_file
 from bnce.runs.directory import RunDirectory
+from bnce.runs.export_record import write_record
 from bnce.runs.identity import OPTIONAL_FILES
 from bnce.runs.model_file import load_model
 from bnce.runs.packed_rows import pack_rows, unpack_rows
-from bnce.scoring.exported import FORMAT, METADATA_FILE
 from bnce.version import __version__
 
 GRAPHS = ("body", "words", "all_words")
 OF_RECURRENT = ("enter", "step")
-MAPPED = (".bin", ".npy")  # files that are mapped into memory: reading all of them takes longer than scoring a line
 ROW_FORMATS = ("float32", "float16", "int8")
 _CHUNKS = ((5, 3), (1, 1), (9, 2))  # T and B of the chunks that are compared
 _NUM_WORDS = 7
@@ -65,7 +63,6 @@ def export_onnx(run: RunDirectory, out: str | Path, row_format: str = "float32")
         _write_words(run, partial)
         check = compare(model, partial)
         record = {
-            "format": FORMAT,
             "bnce": __version__,
             "model": run.config.model.name,
             "loss": run.config.loss.name,
@@ -86,9 +83,8 @@ def export_onnx(run: RunDirectory, out: str | Path, row_format: str = "float32")
             "normaliser": run.normaliser.to_dict(),
             "check": check,
             "weights": places,
-            "sha256": {file.name: digest_file(file) for file in sorted(partial.iterdir()) if file.suffix not in MAPPED},
         }
-        files.write_text(partial / METADATA_FILE, files.to_json(record, indent=2) + "\n")
+        write_record(partial, record)
     return {**check, "rows": row_format, "max_row_error": errors}
 
 

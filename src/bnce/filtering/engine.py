@@ -21,7 +21,7 @@ from bnce.filtering.cutting import CutBlock, Cutter, Fields, WordCutter, open_mo
 from bnce.filtering.shards import Block
 from bnce.filtering.streams import Ids, StreamScorer
 from bnce.filtering.writing import Scores, rounded
-from bnce.scoring.exported import is_exported
+from bnce.runs.export_record import is_exported
 from bnce.scoring.loading import load
 from bnce.scoring.model import Model
 from bnce.scoring.run_model import RunModel

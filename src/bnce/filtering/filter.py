@@ -10,7 +10,6 @@ DIR/.bnce/settings.json   what the directory is made with; DIR/.bnce/NAME.json: 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +29,7 @@ from bnce.filtering.engine import CHECKED_DOCUMENTS, Scoring, check_scoring, ope
 from bnce.filtering.shard_work import REPORTS, Plan, ShardTask, filter_shard, sample, shorten
 from bnce.filtering.shards import Shard, find_shards
 from bnce.machine.workers import Workers, num_cores
-from bnce.reading import read_object
+from bnce.reading import digest_record, read_object
 from bnce.scoring.fingerprint import fingerprint
 from bnce.text.sources import source_bytes
 
@@ -120,7 +119,7 @@ def run(job: Job) -> Summary:
     model = _model(job.scoring)
     given = _settings(job, model)
     with _kept_settings(plan.out, given):
-        return _run(job, plan, shards, model, _digest(given))
+        return _run(job, plan, shards, model, digest_record(given))
 
 
 def _run(job: Job, plan: Plan, shards: list[Shard], model: dict[str, Any], settings: str) -> Summary:
@@ -224,10 +223,6 @@ def _settings(job: Job, model: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _digest(settings: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-
-
 @contextlib.contextmanager
 def _kept_settings(out: Path, given: dict[str, Any]) -> Iterator[None]:
     """Note what the output directory is made with, and refuse one that is made with something else.
@@ -271,7 +266,7 @@ def words_done(job: Job) -> int:
     plan = job.plan
     if not (plan.out / REPORTS / SETTINGS_FILE).exists():
         return 0
-    digest = _digest(_settings(job, _model(job.scoring)))
+    digest = digest_record(_settings(job, _model(job.scoring)))
     found = (_done(plan, shard, digest) for shard in _mine(job, _open(job)))
     return sum(report["num_words"] for report in found if report is not None)
 

@@ -50,7 +50,7 @@ COMMANDS: dict[str, tuple[str | tuple[str, ...], ...]] = {
     "export": ("torch",),
     "serve": (ENGINES, "fastapi", "pydantic", "uvicorn"),
     "bench": ("torch",),
-    "doctor": ("torch",),
+    "doctor": (),
 }
 _USUAL = "train"  # the extra that most commands want
 

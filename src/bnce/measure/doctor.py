@@ -7,7 +7,6 @@ import importlib.metadata
 import platform
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from bnce.losses import OutputBatch
 from bnce.machine.devices import describe_device
 from bnce.machine.memory import total_memory_bytes
 from bnce.machine.precision import float32_products
+from bnce.measure.finding import Finding
 from bnce.models import build_body
 from bnce.noise import log_uniform, unigram
 from bnce.optimisers import build_optimiser
@@ -32,15 +32,6 @@ from bnce.output_layer import build_structure
 TOLERANCE = 1e-5
 K = 8  # drawn noise words
 TINY = ModelConfig(embedding_size=8, hidden_size=8, bottleneck_size=8, num_heads=2, context=4)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing looked at: what, whether it is well, and the figure."""
-
-    name: str
-    well: bool
-    detail: str
 
 
 def examine(device: torch.device) -> list[Finding]:

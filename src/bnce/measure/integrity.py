@@ -1,73 +1,52 @@
-"""Is a corpus or a run as it was written? Every file of it is read through and compared with what is known of it."""
+"""Is a corpus, a run or an exported run as it was written? Every file is read through and compared with its hash."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bnce.config import read_config
 from bnce.corpus.manifest import MANIFEST_FILE, Manifest, damaged, read_manifest
-from bnce.corpus.pieces import KNOWN_WORDS_FILE, PIECES_FILE, read_vocabulary
 from bnce.corpus.store import COUNTS_FILE, VOCABULARY_FILE, Corpus, count_words, is_corpus, read_words
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError
-from bnce.files import PARTIAL_SUFFIX
-from bnce.measure.doctor import Finding
-from bnce.reading import digest_file, read_object
-from bnce.runs.checkpoint import MODEL_FILE, read_model, read_state, state_file, state_files
-from bnce.runs.directory import LEXICON_FILE, RunDirectory, read_counts, read_normaliser, read_summary, refuse_exported
-from bnce.runs.identity import find_changes, identify
-from bnce.runs.metrics import METRICS_FILE, read_metrics
-from bnce.runs.model_file import load_model
-from bnce.runs.unknown_words import UNKNOWN_WORDS_FILE, UnknownWords
+from bnce.measure.finding import Finding, look
+from bnce.reading import digest_file
+from bnce.runs.export_record import METADATA_FILE, check_file, is_exported, read_record
 from bnce.spelling.model import SPELLING_FILE, SpellingModel
-
-RECORD_FILES = ("summary.json", "evaluation.json", LEXICON_FILE)
 
 
 def examine_directory(path: Path) -> tuple[str, list[Finding]]:
-    """Say whether a directory is a corpus or a run, and look at every file of it."""
+    """Say whether a directory is a corpus, a run or an exported run, and look at every file of it."""
     if is_corpus(path):
         return "corpus", _examine_corpus(path)
     if (path / "config.toml").is_file():
-        return "run", _examine_run(path)
-    refuse_exported(path)
+        from bnce.measure.run_integrity import examine_run  # PyTorch comes with it
+
+        return "run", examine_run(path)
+    if is_exported(path):
+        return "exported run", _examine_export(path)
     raise UserError(
-        f"'{path}' is neither a corpus nor a run: it has no {MANIFEST_FILE} and no config.toml. "
-        "Give a directory from 'bnce prepare' or 'bnce train'."
+        f"'{path}' is neither a corpus nor a run: it has no {MANIFEST_FILE}, no config.toml and no {METADATA_FILE}. "
+        "Give a directory from 'bnce prepare', 'bnce train' or 'bnce export --to onnx'."
     )
 
 
-def _look(name: str, check: Callable[..., str], *arguments: Any) -> Finding:
-    """Make a finding of what a check tells, or of why it could not; so the rest is looked at all the same."""
-    try:
-        return Finding(name, True, check(*arguments))
-    except (ValueError, OSError) as error:
-        return Finding(name, False, str(error))
-    except Exception as error:
-        # What nobody thought of is a finding, too: a check-up ends with a verdict.
-        return Finding(name, False, f"{type(error).__name__}: {error}")
-
-
 def _examine_corpus(path: Path) -> list[Finding]:
-    findings = [_look(MANIFEST_FILE, _check_manifest, path)]
+    findings = [look(MANIFEST_FILE, _check_manifest, path)]
     if not findings[0].well:
         return findings  # nothing else is known
     manifest = read_manifest(path)
-    words = [_look(VOCABULARY_FILE, _check_corpus_words, path, manifest)]
-    words += [_look(file, _check_hash, path, file, digest) for file, digest in (manifest.pieces or {}).items()]
+    words = [look(VOCABULARY_FILE, _check_corpus_words, path, manifest)]
+    words += [look(file, _check_hash, path, file, digest) for file, digest in (manifest.pieces or {}).items()]
     if not all(one.well for one in words):
         hashed = ((f"{name}.npy", digest) for name, digest in manifest.hashes.items())
-        return [*findings, *words, *(_look(file, _check_hash, path, file, digest) for file, digest in hashed)]
+        return [*findings, *words, *(look(file, _check_hash, path, file, digest) for file, digest in hashed)]
     corpus = Corpus(path, read_words(path, manifest), manifest)
-    splits = [_look(f"{name}.npy", _check_split, corpus, name) for name in manifest.hashes]
-    spelling = [_look(SPELLING_FILE, _check_corpus_spelling, corpus)] if manifest.spelling_hash else []
-    return [*findings, *words, *splits, _look(COUNTS_FILE, _check_corpus_counts, corpus), *spelling]
+    splits = [look(f"{name}.npy", _check_split, corpus, name) for name in manifest.hashes]
+    spelling = [look(SPELLING_FILE, _check_corpus_spelling, corpus)] if manifest.spelling_hash else []
+    return [*findings, *words, *splits, look(COUNTS_FILE, _check_corpus_counts, corpus), *spelling]
 
 
 def _check_manifest(path: Path) -> str:
@@ -105,142 +84,27 @@ def _check_corpus_counts(corpus: Corpus) -> str:
 
 def _check_corpus_spelling(corpus: Corpus) -> str:
     assert corpus.spelling_file is not None
-    return f"{_check_spelling(corpus.spelling_file)}, hash matches"
+    return f"{check_spelling(corpus.spelling_file)}, hash matches"
 
 
-def _check_spelling(path: Path) -> str:
+def check_spelling(path: Path) -> str:
+    """Read a spelling model, and say how large it is."""
     return f"{len(SpellingModel.read(path).ngram_N):,} n-grams of unknown words"
 
 
-def _examine_run(path: Path) -> list[Finding]:
-    findings = [
-        _look("config.toml", _check_config, path),
-        _look(VOCABULARY_FILE, _check_words, path),
-        _look(COUNTS_FILE, _check_counts, path),
-        _look("normaliser.json", _check_normaliser, path),
-    ]
-    if (path / PIECES_FILE).is_file():
-        findings.append(_look(PIECES_FILE, _check_pieces, path))
-    if (path / KNOWN_WORDS_FILE).is_file():
-        findings.append(_look(KNOWN_WORDS_FILE, _check_known_words, path))
-    is_described = all(finding.well for finding in findings)
-    if (path / UNKNOWN_WORDS_FILE).is_file():
-        findings.append(_look(UNKNOWN_WORDS_FILE, _check_unknown_words, path))
-    if (path / SPELLING_FILE).is_file():
-        findings.append(_look(SPELLING_FILE, _check_spelling, path / SPELLING_FILE))
-    if (path / MODEL_FILE).is_file():
-        model = Finding(MODEL_FILE, False, "it cannot be used without the files above")
-        if is_described:
-            model, changes = _examine_model(path)
-            # What is left of the changes is a file that is gone.
-            findings = [changes.pop(finding.name, finding) for finding in findings] + list(changes.values())
-        findings.append(model)
-    elif (path / METRICS_FILE).is_file() and not read_summary(path).get("model_removed"):
-        told = "missing; every run has one after its first evaluation (except rows of some experiments of 0.1.0)"
-        findings.append(Finding(MODEL_FILE, False, told))
-    findings += _examine_states(path)
-    if is_described:
-        findings += _find_lost_last_state(path)
-    if (path / METRICS_FILE).is_file():
-        findings.append(_look(METRICS_FILE, _check_metrics, path))
-    findings += [_look(name, _check_record, path / name) for name in RECORD_FILES if (path / name).is_file()]
-    left = "being written now, or left by a killed process; the next training removes it"
-    return [*findings, *(Finding(file.name, True, left) for file in sorted(path.glob(f".*{PARTIAL_SUFFIX}")))]
-
-
-def _examine_states(path: Path) -> list[Finding]:
-    """Look at the saved states, and miss the one that the newest names as kept beside it."""
-    previous = None
-
-    def check(file: Path) -> str:
-        nonlocal previous
-        previous = None
-        _, metadata = read_state(file)
-        json.loads(metadata["record"])
-        previous = metadata.get("previous")
-        return "checksum matches"
-
-    findings = [_look(file.name, check, file) for file in state_files(path)]
-    if previous is not None and not (path / previous).exists():
-        findings.insert(0, Finding(previous, False, f"missing; {findings[-1].name} was saved after it"))
-    return findings
-
-
-def _find_lost_last_state(path: Path) -> list[Finding]:
-    """Miss the state that a run ended with, where others are there and it was one to be saved."""
-    summary, states = read_summary(path), state_files(path)
-    step, saves = summary.get("step"), math.isfinite(read_config(path / "config.toml").training.checkpoint_seconds)
-    has_ended = summary.get("status") == "stopped" or (summary.get("status") == "finished" and saves)
-    if not states or not has_ended or type(step) is not int:
-        return []
-    last = state_file(path, step)
-    return [] if last in states else [Finding(last.name, False, "missing; the run ended at this step")]
-
-
-def _check_config(path: Path) -> str:
-    config = read_config(path / "config.toml")
-    return f"{config.model.name} with {config.loss.name}"
-
-
-def _check_words(path: Path) -> str:
-    unit = "pieces" if (path / PIECES_FILE).is_file() else "words"
-    return f"{len(Vocabulary.read(path / VOCABULARY_FILE)):,} {unit}"
-
-
-def _check_pieces(path: Path) -> str:
-    return f"cuts words into {len(read_vocabulary(path)):,} pieces"
-
-
-def _check_known_words(path: Path) -> str:
-    return f"{len(Vocabulary.read(path / KNOWN_WORDS_FILE)):,} words; others are <unk>"
-
-
-def _check_counts(path: Path) -> str:
-    return f"counts {int(read_counts(path).sum()):,} tokens"
-
-
-def _check_normaliser(path: Path) -> str:
-    return ", ".join(f"{key} = {value}" for key, value in read_normaliser(path).to_dict().items())
-
-
-def _check_unknown_words(path: Path) -> str:
-    return f"{len(UnknownWords.read(path / UNKNOWN_WORDS_FILE)):,} words share <unk>"
-
-
-def _examine_model(path: Path) -> tuple[Finding, dict[str, Finding]]:
-    """Look at a model, and find the files beside it that are not those it was written with."""
-    try:
-        _, metadata = read_model(path / MODEL_FILE)
-    except UserError as error:
-        return Finding(MODEL_FILE, False, str(error)), {}
-    words, network = Vocabulary.read(path / VOCABULARY_FILE), read_config(path / "config.toml").model
-    now = identify(path, words, read_counts(path), read_normaliser(path), network)
-    changes = {name: Finding(name, False, told) for name, told in find_changes(metadata, now).items()}
-    told = "checksum matches; vocabulary, counts and settings have not changed since"
-    if "vocabulary" not in metadata:
-        told = "written by another program: it has no checksum"
-    elif "counts" not in metadata:
-        told = "checksum and vocabulary match; an earlier version stored nothing else"
-    return _look(MODEL_FILE, _check_model, path, told), changes
-
-
-def _check_model(path: Path, told: str) -> str:
-    return f"{load_model(RunDirectory.open(path)).num_parameters:,} parameters, {told}"
-
-
-def _check_metrics(path: Path) -> str:
-    """Read the evaluations, each of a later step than the one before."""
-    metrics = read_metrics(path)
-    wrong = {number: f"is damaged ({why})" for number, why in metrics.damaged.items()} | metrics.repeated
-    if wrong:
-        raise ValueError(f"line {min(wrong)} {wrong[min(wrong)]}")
-    summary = read_summary(path)
-    last = metrics.records[-1]["step"] if metrics.records else 0
-    if summary.get("status") == "finished" and type(summary.get("step")) is int and last < summary["step"]:
-        # A run ends with an evaluation: a file that was cut after a whole line shows by its missing one.
-        raise ValueError(f"the evaluation at step {summary['step']}, with which the run ended, is missing")
-    return f"{metrics.num_lines:,} evaluations"
+def _examine_export(path: Path) -> list[Finding]:
+    findings = [look(METADATA_FILE, _check_record, path)]
+    if not findings[0].well:
+        return findings  # nothing else is known
+    record = read_record(path)
+    return [*findings, *(look(name, _check_exported, path, name, record) for name in record["sha256"])]
 
 
 def _check_record(path: Path) -> str:
-    return f"{len(read_object(path))} entries"
+    record = read_record(path)
+    return f"{record['model']} with {record['loss']}, hash matches"
+
+
+def _check_exported(path: Path, name: str, record: dict[str, Any]) -> str:
+    check_file(path, name, record)
+    return "hash matches"

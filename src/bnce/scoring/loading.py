@@ -17,7 +17,8 @@ from pathlib import Path
 from bnce import files
 from bnce.errors import UserError
 from bnce.reading import parse_toml
-from bnce.scoring.exported import is_exported, load_exported
+from bnce.runs.export_record import is_exported
+from bnce.scoring.exported import load_exported
 from bnce.scoring.mixture import MixtureModel
 from bnce.scoring.model import Model
 from bnce.scoring.ngram import open_ngram

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from bnce.errors import UserError
 from bnce.machine.packages import missing
+from bnce.runs.export_record import WEIGHTS_FILE
 from bnce.scoring import engine
 from bnce.scoring.engine import Engine, Floats, Ints
 from bnce.scoring.sampling import highest
 
-WEIGHTS_FILE = "weights.bin"
 MIN_BLOCK_WORDS = 1024
 
 State = tuple[Floats, ...]
