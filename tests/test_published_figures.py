@@ -120,12 +120,12 @@ def test_rescoring_quotes_lists_without_scores_as_they_were_measured() -> None:
     assert told in " ".join(page("docs/rescoring.md").split())
 
 
-def test_the_readme_quotes_the_demo_as_it_was_measured() -> None:
+def test_results_quote_the_demo_as_it_was_measured() -> None:
     if "demo" not in CPU:
         pytest.skip("benchmarks/figures_cpu.py demo has not been run on this code")
     for row in CPU["demo"]["rows"]:
         name = {"softmax": "softmax", "snce": "S-NCE, K = 100", "bnce": r"\*\*B-NCE\*\*"}[row["loss"]]
-        told = re.search(rf"^\| {name} \| (\S+) \| (\S+) \| (\S+)K \| (\S+) \|$", page("README.md"), re.MULTILINE)
+        told = re.search(rf"^\| {name} \| (\S+) \| (\S+) \| (\S+)K \| (\S+) \|$", page("docs/results.md"), re.MULTILINE)
         assert told is not None, row["loss"]
         assert told[1] == ("–" if row["ppl_n"] is None else f"{row['ppl_n']:.1f}")
         assert told[2] == f"{row['ppl_f']:.1f}"
@@ -244,7 +244,7 @@ def test_all_of_the_text_and_large_vocabularies_are_quoted_as_they_were_measured
             statistics.mean(run["seconds"] for run in runs), abs=0.06
         )
     first, second = (f"{number(row['PPLf']):.1f}" for row in rows[:2])
-    assert f"On four times the text the first two have {first} and {second}." in " ".join(page("README.md").split())
+    assert f"On four times the text the two have {first} and {second}." in " ".join(page("README.md").split())
     spelled = table(page("benchmarks/results/h200/bodies.md"), "| perplexity per word")
     words, pieces = (f"{number(row['perplexity per word']):.1f}" for row in spelled)
     assert f"({words} and {pieces} per word)" in " ".join(page("docs/choosing.md").split())

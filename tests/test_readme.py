@@ -67,12 +67,22 @@ def test_make_targets_exist() -> None:
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), f"the README names 'make {target}'"
 
 
-def test_links_and_tree_name_what_is_there() -> None:
+def test_it_is_short_and_its_links_lead_somewhere() -> None:
+    assert len(README.splitlines()) <= 120, "what is longer belongs into docs"
     for link in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (ROOT / link).exists(), f"the README links to {link}"
-    (tree,) = re.findall(r"^src/bnce/[^\n]*\n(.*?)```", README, flags=re.DOTALL | re.MULTILINE)
-    for name in re.findall(r"^  (\w+(?:\.py|/))", tree, flags=re.MULTILINE):
-        assert (ROOT / "src" / "bnce" / name).exists(), f"the README's tree names {name}"
+
+
+def test_the_tree_has_what_is_there_and_nothing_else() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (tree,) = re.findall(r"^src/bnce/[^\n]*\n(.*?)```", text, flags=re.DOTALL | re.MULTILINE)
+    # Names come first in a line, one or more, each after two blanks.
+    starts = [re.match(r"(?:  ?[\w.]+(?:\.py|/))*", line) for line in tree.splitlines()]
+    told = {name for start in starts if start is not None for name in start[0].split()}
+    source = ROOT / "src" / "bnce"
+    found = {f"{path.name}/" for path in source.iterdir() if (path / "__init__.py").exists()}
+    found |= {path.name for path in source.glob("*.py") if not path.name.startswith("_")}
+    assert told == found
 
 
 @pytest.mark.parametrize("term", ["PPLf", "PPLn", "S-NCE", "K", "chunk"])
