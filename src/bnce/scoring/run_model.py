@@ -16,10 +16,9 @@ from bnce.errors import UserError
 from bnce.runs.unknown_words import UnknownWords
 from bnce.scoring.batches import Check, SentenceScorer
 from bnce.scoring.engine import engine_of
-from bnce.scoring.generate import generate
 from bnce.scoring.model import Model, Reader, Words, sentence_blocks
 from bnce.scoring.prefixes import score_prefixes
-from bnce.scoring.sampling import Sampling
+from bnce.scoring.sampling import Sampling, generate
 from bnce.scoring.scored import Floats, NextWord, ScoredSentence, WordScores
 from bnce.scoring.scorer import Scorer, State, gather
 from bnce.spelling.model import SpellingModel
