@@ -245,16 +245,12 @@ def gather(states: Sequence[State]) -> States:
         parts.append(source if whole else source.select(np.array(chosen)))
     if len(parts) == 1:
         return parts[0]
-    side_by_side = [order for orders in places.values() for order in orders]
-    return _concatenate(parts).select(np.argsort(side_by_side))
-
-
-def _concatenate(sources: Sequence[States]) -> States:
-    join = sources[0].engine.concatenate
-    return States(
-        sources[0].engine,
-        np.concatenate([source.context_CB for source in sources], axis=1),
-        tuple(join(parts, 1) for parts in zip(*(source.network for source in sources), strict=True)),
-        join([source.hidden_BD for source in sources]),
-        join([source.log_normalisers for source in sources]),
+    join = parts[0].engine.concatenate
+    joined = States(
+        parts[0].engine,
+        np.concatenate([part.context_CB for part in parts], axis=1),
+        tuple(join(own, 1) for own in zip(*(part.network for part in parts), strict=True)),
+        join([part.hidden_BD for part in parts]),
+        join([part.log_normalisers for part in parts]),
     )
+    return joined.select(np.argsort([order for orders in places.values() for order in orders]))

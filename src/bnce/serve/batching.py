@@ -81,16 +81,11 @@ class Batcher:
     def __init__(self, answer: Answer, metrics: Metrics, limits: Limits) -> None:
         self._answer, self._metrics, self._limits = answer, metrics, limits
         self._waiting: list[_Request] = []  # those with questions to ask, the oldest first
-        self._num_waiting = self._num_words = 0
+        self.num_waiting = self._num_words = 0  # requests that wait for the model or are with it, and their words
         self._large_is_next = False
         self._arrived = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
         self._task: asyncio.Task[None] | None = None
-
-    @property
-    def num_waiting(self) -> int:
-        """How many requests wait for the model or are with it."""
-        return self._num_waiting
 
     async def start(self) -> None:
         """Begin to answer."""
@@ -107,7 +102,7 @@ class Batcher:
     def refuse_if_full(self, num_words: int) -> None:
         """Refuse where a request with so many words would not be taken; one that would be alone always is."""
         is_long = self._num_words + num_words > self._limits.max_waiting_words
-        if self._num_waiting >= self._limits.max_waiting or (self._num_waiting and is_long):
+        if self.num_waiting >= self._limits.max_waiting or (self.num_waiting and is_long):
             raise RefusedError(503, "The server is busy with other requests: try again in a second.", 1)
 
     async def ask(self, questions: Sequence[Question], num_words: int) -> list[Any]:
@@ -117,13 +112,13 @@ class Batcher:
         self.refuse_if_full(num_words)
         request = _Request(questions, asyncio.get_running_loop().create_future())
         self._waiting.append(request)
-        self._num_waiting += 1
+        self.num_waiting += 1
         self._num_words += num_words
         self._arrived.set()
         try:
             return await request.answered
         finally:
-            self._num_waiting -= 1
+            self.num_waiting -= 1
             self._num_words -= num_words
 
     async def _work(self) -> None:
