@@ -97,4 +97,4 @@ class DecoderLanguageModel:
         return self.alpha * log_prob + self.beta, state
 
     def _log_prob(self, state: State, word: int) -> float:
-        return float(self._scorer.score([state], [word], self.normalised))
+        return float(self._scorer.score([state], [word], self.normalised)[0])
