@@ -151,8 +151,7 @@ class TorchEngine(Engine):
 
     def numpy(self, array: Tensor) -> NDArray[Any]:
         """Give a tensor to the host."""
-        found: NDArray[Any] = array.cpu().numpy()
-        return found
+        return array.cpu().numpy()
 
 
 def top_words(
