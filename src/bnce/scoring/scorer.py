@@ -10,6 +10,7 @@ N pairs of a state and words.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,19 +27,15 @@ PASS_WORDS = 2**12
 Words = Any  # a tensor, an array or lists of ids
 
 
+@dataclass(eq=False)
 class States:
     """B histories side by side: what the network needs to go on from each, and the hidden layer it has come to."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        context_CB: Ints,
-        network: NetworkState,
-        hidden_BD: Array,
-        log_normaliser_B: Array | None = None,
-    ) -> None:
-        self.engine, self.context_CB, self.network, self.hidden_BD = engine, context_CB, network, hidden_BD
-        self._log_normaliser_B = log_normaliser_B
+    engine: Engine
+    context_CB: Ints
+    network: NetworkState
+    hidden_BD: Array
+    _log_normaliser_B: Array | None = None
 
     def __len__(self) -> int:
         return len(self.hidden_BD)

@@ -59,22 +59,6 @@ class _Request:
             self.answered.set_result(self.answers)
 
 
-class _Batch:
-    """Questions for one pass of the model, as many as there is room for."""
-
-    def __init__(self, max_cost: int) -> None:
-        self._max_cost = max_cost
-        self._cost = 0
-        self.questions: list[tuple[_Request, int]] = []
-
-    def fill(self, requests: Iterable[_Request], share: float) -> None:
-        """Take questions of each request in turn until so much of the room is used up; large ones stay out."""
-        for request in requests:
-            while self._cost < share * self._max_cost and request.is_open and request.next_cost <= self._max_cost:
-                self._cost += request.next_cost
-                self.questions.append(request.take())
-
-
 class Batcher:
     """Gathers questions for a few milliseconds, or while the model is busy, and asks them together."""
 
@@ -150,15 +134,25 @@ class Batcher:
         return taken
 
     def _choose(self) -> list[tuple[_Request, int]]:
-        batch = _Batch(self._limits.max_batch)
+        batch: list[tuple[_Request, int]] = []
+        cost, max_cost = 0, self._limits.max_batch
+
+        def fill(requests: Iterable[_Request], share: float) -> None:
+            """Take questions of each request in turn until so much of the room is used up; large ones stay out."""
+            nonlocal cost
+            for request in requests:
+                while cost < share * max_cost and request.is_open and request.next_cost <= max_cost:
+                    cost += request.next_cost
+                    batch.append(request.take())
+
         oldest = self._waiting[0]
         shortest_first = sorted(self._waiting, key=lambda request: request.cost_left)
-        if oldest.next_cost <= self._limits.max_batch:
-            batch.fill(shortest_first, 0.5)
-            batch.fill([oldest, *shortest_first], 1.0)
-            return batch.questions
+        if oldest.next_cost <= max_cost:
+            fill(shortest_first, 0.5)
+            fill([oldest, *shortest_first], 1.0)
+            return batch
         # A question larger than a batch goes alone, so that no other waits until it is answered, and in turn with them.
         if not self._large_is_next:
-            batch.fill(shortest_first, 1.0)
-        self._large_is_next = bool(batch.questions)
-        return batch.questions or [oldest.take()]
+            fill(shortest_first, 1.0)
+        self._large_is_next = bool(batch)
+        return batch or [oldest.take()]
