@@ -99,9 +99,9 @@ def test_a_sentence_much_longer_than_the_others_stands_alone(monkeypatch: pytest
     widths: list[tuple[int, int]] = []
     plain = SentenceScorer._score_group
 
-    def watch(self: SentenceScorer, word_LB: np.ndarray, length_B: np.ndarray, state: tuple) -> tuple:
+    def watch(self: SentenceScorer, word_LB: torch.Tensor, length_B: torch.Tensor) -> np.ndarray:
         widths.append((len(word_LB), len(length_B)))
-        return plain(self, word_LB, length_B, state)
+        return plain(self, word_LB, length_B)
 
     monkeypatch.setattr(SentenceScorer, "_score_group", watch)
     model, texts = small_model("ffnn"), sentences([200, *[3] * 20])
