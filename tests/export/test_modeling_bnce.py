@@ -13,8 +13,7 @@ from torch import Tensor
 from bnce.corpus.vocabulary import END, UNK
 from bnce.export.modeling_bnce import BnceConfig, BnceForCausalLM
 from bnce.language_model import LanguageModel
-from bnce.scoring.generate import generate
-from bnce.scoring.sampling import Sampling
+from bnce.scoring.sampling import Sampling, generate
 
 from .exported_runs import MODELS
 

@@ -23,8 +23,7 @@ from bnce.export.to_transformers import export_transformers
 from bnce.runs.checkpoint import MODEL_FILE
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import load_model
-from bnce.scoring.generate import generate
-from bnce.scoring.sampling import Sampling
+from bnce.scoring.sampling import Sampling, generate
 
 from .exported_runs import MODELS, make_run
 

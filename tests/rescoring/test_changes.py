@@ -66,7 +66,7 @@ def test_errors_add_up() -> None:
     found = find_changes(LISTS, REFERENCES, PLACES).count()
     fewer = found["num_corrected"] - found["num_broken"]
     fewer += found["num_insertions_removed"] - found["num_insertions_added"]
-    assert judge.first().total - judge.judge(chosen_U).total == fewer
+    assert judge.judge(judge.first_U).total - judge.judge(chosen_U).total == fewer
 
 
 def page() -> str:

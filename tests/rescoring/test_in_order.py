@@ -10,8 +10,8 @@ from small_corpus import VOCAB_SIZE, small_model
 
 from bnce.corpus.vocabulary import END, SPECIALS, Vocabulary
 from bnce.errors import UserError
-from bnce.rescoring import in_order as in_order_module
-from bnce.rescoring.in_order import find_documents, score_in_order, tune_in_order
+from bnce.rescoring import rescore as rescore_module
+from bnce.rescoring.in_order import MAX_ROUNDS, find_documents, score_in_order, tune_in_order
 from bnce.rescoring.nbest import NBest, Utterance
 from bnce.rescoring.rescore import Scores, score_nbest
 from bnce.scoring import prefixes as prefixes_module
@@ -77,7 +77,7 @@ def test_equals_scoring_all_that_came_before_anew(
     body: str, normalised: bool, weights: Weights | None, small_blocks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if small_blocks:
-        monkeypatch.setattr(in_order_module, "BLOCK_HYPOTHESES", 2)
+        monkeypatch.setattr(rescore_module, "BLOCK_HYPOTHESES", 2)
         monkeypatch.setattr(prefixes_module, "TREE_SEQUENCES", 2)
     model, done = make_model(body), []
     for documents, places in ((None, [[0, 1, 2, 3, 4]]), ("s|t", [[0, 1, 3], [2, 4]])):
@@ -132,7 +132,7 @@ def test_weights_and_context_agree_in_the_end() -> None:
     endless = (Weights(lm_weight=number) for number in range(1, 100))
     _, weights = tune_in_order(score, lambda scores: next(endless), lambda *_: False)
     assert asked[-1] == weights
-    assert len(asked) == 1 + in_order_module.MAX_ROUNDS
+    assert len(asked) == 1 + MAX_ROUNDS
     # Weights that lose with the context that they choose themselves are refused.
     scores, weights = tune_in_order(score, lambda _: Weights(lm_weight=3), lambda _, found: found.lm_weight == 3)
     assert weights == FIRST_BEST

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
+from export.exported_runs import make_run
 from small_corpus import VOCAB_SIZE, small_model
 
 from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
 from bnce.errors import UserError
+from bnce.export.to_onnx import export_onnx
 from bnce.rescoring.pyctcdecode import DecoderLanguageModel
 from bnce.runs.unknown_words import UnknownWords
+from bnce.scoring.loading import load
 from bnce.scoring.run_model import RunModel
 from bnce.text.normalise import Normaliser
 from tests.scoring.plain import plain_log_probs
@@ -35,6 +39,14 @@ def test_a_sentence_in_steps_is_the_sentence(body: str, normalised: bool) -> Non
     log_prob = plain_log_probs(model.network, [2, 4, UNK, 3, END], normalised).sum()
     # One word is unknown: its offset is a log10.
     assert total == pytest.approx(0.7 * (log_prob - 10.0 * math.log(10)) + 4 * 0.3, abs=1e-4)
+
+
+def test_an_exported_run_says_what_the_run_says(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "lstm")
+    export_onnx(run, tmp_path / "exported")
+    adapters = [DecoderLanguageModel(load(path)) for path in (run.path, tmp_path / "exported")]
+    scores = [adapter.score(adapter.get_start_state(), "w3", is_last_word=True)[0] for adapter in adapters]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-4)
 
 
 def test_a_share_of_unknown_words_takes_the_place_of_the_offset() -> None:

@@ -87,7 +87,7 @@ def test_the_judge() -> None:
     pytest.importorskip("jiwer")
     judge = Judge(LISTS, ["w3 w4", "w9", "w3 w4"])
     assert judge.num_errors_N.tolist() == [1, 0, 3, 2, 0, 1, 1]
-    assert judge.first().total == 2
-    assert judge.oracle().total == 1
+    assert judge.judge(judge.first_U).total == 2
+    assert judge.judge(judge.oracle_U).total == 1
     assert judge.judge(np.array([2, 4, 6])).total == 4
-    assert judge.first().num_words == 5
+    assert judge.judge(judge.first_U).num_words == 5

@@ -6,9 +6,12 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
+from bnce.errors import UserError
 from bnce.scoring import model as model_module
 from bnce.scoring.model import sentence_blocks
+from bnce.scoring.sampling import Sampling
 from bnce.text.normalise import Normaliser
 
 from .unigram import ONE, Unigram
@@ -29,7 +32,7 @@ def test_blocks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_new_kind_of_model_gets_the_calls_from_text() -> None:
-    """`score_words`, `start`, `advance` and `next_log_probs` are enough; `word_by_word` has the rest."""
+    """`score_words`, `start`, `advance` and `next_log_probs` are enough; `Model` has the rest."""
     (scored,) = ONE.score(["a b zebra"])
     assert scored.words == ["a", "b", "zebra", "</s>"]
     np.testing.assert_allclose(10**scored.log10_probs, [0.5, 0.125, 0.125, 0.25])
@@ -40,3 +43,30 @@ def test_a_new_kind_of_model_gets_the_calls_from_text() -> None:
     assert first.log_prob == pytest.approx(math.log(0.5 * 0.25))
     assert (ONE.vocab_size, ONE.log_z, ONE.max_context, ONE.device) == (4, None, None, "cpu")
     assert (ONE.has_constant, ONE.self_normalised, ONE.reader().check()) == (False, True, None)
+
+
+def test_the_likeliest_words() -> None:
+    found = ONE.next_words("a", 100)
+    assert [word.word for word in found[:2]] == ["a", "</s>"]
+    assert [word.prob for word in found] == pytest.approx([0.5, 0.25, 0.125, 0.125])
+    assert ONE.next_words_after([["a"], []], 2) == [found[:2]] * 2
+    with pytest.raises(UserError, match="The number of next words is 0"):
+        ONE.next_words("a", 0)
+
+
+def test_texts() -> None:
+    assert ONE.generate("b", 2, 3, Sampling(temperature=0)) == ["b a a a …"] * 2
+    texts = ONE.generate("b", 200, 2, seed=3)
+    assert texts == ONE.generate("b", 200, 2, seed=3)
+    # Without <unk> seven eighths are left, of which `</s>` has two.
+    assert texts.count("b") / 200 == pytest.approx(2 / 7, abs=0.1)
+    with pytest.raises(UserError, match="both numbers must be 1 or more"):
+        ONE.generate("b", 0)
+
+
+def test_a_beam_search() -> None:
+    scorer = ONE.scorer()
+    states = scorer.advance([scorer.start()] * 2, [2, 3])
+    expected = np.array([[0.5, 0.125], [0.25, 0.5]])
+    np.testing.assert_allclose(np.exp(scorer.score(states, [[2, 3], [0, 2]])), expected)
+    np.testing.assert_allclose(np.exp(scorer.score(states, torch.tensor([2, 2]))), expected[0, [0, 0]])

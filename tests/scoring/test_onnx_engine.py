@@ -19,10 +19,9 @@ from bnce.runs.packed_rows import pack_rows, unpack_rows
 from bnce.scoring.batches import SentenceScorer
 from bnce.scoring.engine import Engine
 from bnce.scoring.entropy import EntropyScorer
-from bnce.scoring.generate import generate
 from bnce.scoring.onnx_engine import OnnxEngine
 from bnce.scoring.prefixes import score_prefixes
-from bnce.scoring.sampling import Sampling
+from bnce.scoring.sampling import Sampling, generate
 from bnce.scoring.scorer import Scorer
 from bnce.scoring.torch_engine import TorchEngine
 

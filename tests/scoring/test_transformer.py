@@ -13,9 +13,8 @@ from bnce.corpus.vocabulary import END, UNK
 from bnce.evaluation.evaluate import CONTEXT, WINDOW, evaluate
 from bnce.language_model import LanguageModel
 from bnce.scoring.batches import SentenceScorer
-from bnce.scoring.generate import generate
 from bnce.scoring.prefixes import score_prefixes
-from bnce.scoring.sampling import Sampling
+from bnce.scoring.sampling import Sampling, generate
 from bnce.scoring.scorer import Scorer, State
 
 from .plain import model_of, plain_log_probs

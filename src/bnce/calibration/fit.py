@@ -36,12 +36,10 @@ class Fit:
 
     def predict(self, sample: Sample) -> Floats:
         """Predict ln Z at every position (N,)."""
-        constant_N: Floats = np.full(len(sample), self.log_z)
         if self.slope_D is None:
-            return constant_N
+            return np.full(len(sample), self.log_z)
         assert sample.hidden_ND is not None
-        predicted_N: Floats = constant_N + sample.hidden_ND @ self.slope_D
-        return predicted_N
+        return self.log_z + sample.hidden_ND @ self.slope_D
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ D last hidden layer, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -84,6 +85,24 @@ class WordState:
         self.parts = tuple(part.repeat_interleave(repeats, dim=1) for part in self.parts)
 
 
+def _run_steps(
+    steps: Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, tuple[Tensor, ...]]],
+    embedded_TBE: Tensor,
+    state: tuple[Tensor, ...],
+    real_TB: Tensor | None,
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Run T steps at once, or one by one where `real_TB` says that some texts stand still."""
+    if real_TB is None:
+        return steps(embedded_TBE, state)
+    rows = []
+    for embedded_BE, real_B in zip(embedded_TBE, real_TB, strict=True):
+        row_1BD, after = steps(embedded_BE.unsqueeze(0), state)
+        rows.append(row_1BD)
+        pairs = zip(after, state, strict=True)
+        state = tuple(torch.where(real_B.reshape(1, -1, *[1] * (new.ndim - 2)), new, old) for new, old in pairs)
+    return torch.cat(rows), state
+
+
 class Recurrent(nn.Module):
     """Recurrent layers, whose input is added from the second on, and for relu-… a narrower ReLu layer."""
 
@@ -110,16 +129,7 @@ class Recurrent(nn.Module):
         self, words_TB: Tensor, embedding_VE: Tensor, state: tuple[Tensor, ...], real_TB: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run T steps; where `real_TB` is false, a text stands still."""
-        embedded_TBE = self.dropout(embedding_VE[words_TB])
-        if real_TB is None:
-            hidden_TBD, state = self._steps(embedded_TBE, state)
-        else:
-            rows = []
-            for embedded_BE, real_B in zip(embedded_TBE, real_TB, strict=True):
-                row_1BD, after = self._steps(embedded_BE.unsqueeze(0), state)
-                rows.append(row_1BD)
-                state = tuple(torch.where(real_B[:, None], new, old) for new, old in zip(after, state, strict=True))
-            hidden_TBD = torch.cat(rows)
+        hidden_TBD, state = _run_steps(self._steps, self.dropout(embedding_VE[words_TB]), state, real_TB)
         if self.bottleneck is not None:
             hidden_TBD = torch.relu(self.bottleneck(self.dropout(hidden_TBD)))
         return self.dropout(hidden_TBD), state
@@ -193,18 +203,7 @@ class Transformer(nn.Module):
         self, words_TB: Tensor, embedding_VE: Tensor, state: tuple[Tensor, ...], real_TB: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run T steps; where `real_TB` is false, a text stands still."""
-        embedded_TBE = embedding_VE[words_TB]
-        if real_TB is None:
-            return self._steps(embedded_TBE, state)
-        rows = []
-        for embedded_BE, real_B in zip(embedded_TBE, real_TB, strict=True):
-            row_1BD, after = self._steps(embedded_BE.unsqueeze(0), state)
-            rows.append(row_1BD)
-            state = tuple(
-                torch.where(real_B.reshape(1, -1, *[1] * (new.ndim - 2)), new, old)
-                for new, old in zip(after, state, strict=True)
-            )
-        return torch.cat(rows), state
+        return _run_steps(self._steps, embedding_VE[words_TB], state, real_TB)
 
     def _steps(self, embedded_TBE: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         keys, values, known_1B = state

@@ -168,26 +168,22 @@ def write_graphs(model: LanguageModel, directory: Path, packed: Mapping[str, Ten
     `packed` has the tables as they are to be stored. Returns where in the weights file each tensor is.
     """
     output = model.output
-    others = {}
     with open(directory / WEIGHTS_FILE, "wb") as file:
         weights = WeightsFile(file)
         embedding = Table.write(weights, "embedding", packed, "embedding")
-        body = _body(model, weights, embedding)
+        graphs = {"body": _body(model, weights, embedding)}
         if isinstance(model.body, Recurrent):
             from bnce.export.onnx_recurrent import make_enter, make_step
 
-            others = {
-                "enter": make_enter(weights, model.body, embedding),
-                "step": make_step(weights, model.body, state_names(model)),
-            }
+            graphs["enter"] = make_enter(weights, model.body, embedding)
+            graphs["step"] = make_step(weights, model.body, state_names(model))
         weight_VD = Table.write(weights, "output_weight", packed, "output.weight")
         # Every score has ln Z taken off, so the bias has it taken off once and for all.
         bias_V = weights.add("output_bias_less_log_z", output.bias - output.log_z)
-    body.save(directory / "body.onnx")
-    for name, graph in others.items():
+    graphs["words"] = _words(output.hidden_size, weight_VD, bias_V)
+    graphs["all_words"] = _all_words(output.hidden_size, output.vocab_size, weight_VD, bias_V)
+    for name, graph in graphs.items():
         graph.save(directory / f"{name}.onnx")
-    _words(output.hidden_size, weight_VD, bias_V).save(directory / "words.onnx")
-    _all_words(output.hidden_size, output.vocab_size, weight_VD, bias_V).save(directory / "all_words.onnx")
     return weights.places
 
 

@@ -121,10 +121,13 @@ def make_step(weights: Weights, body: Recurrent, names: Sequence[str]) -> Graph:
     return graph
 
 
-def _gates(layer: nn.RNN | nn.LSTM) -> list[Tensor]:
+def _gates(layer: nn.RNN | nn.LSTM) -> Sequence[Tensor]:
     """Give a layer's weights and biases, the gates in ONNX's order."""
-    is_lstm = isinstance(layer, nn.LSTM)
-    return [_reorder_gates(tensor, layer.hidden_size) if is_lstm else tensor for tensor in layer.all_weights[0]]
+    if not isinstance(layer, nn.LSTM):
+        return layer.all_weights[0]
+    # PyTorch stacks an LSTM's gates as input, forget, cell, output; ONNX as input, output, forget, cell.
+    split = (tensor.split(layer.hidden_size) for tensor in layer.all_weights[0])
+    return [torch.cat([into, out, forget, cell]) for into, forget, cell, out in split]
 
 
 def _input_gates(graph: Graph, weights: Weights, layer: nn.RNN | nn.LSTM, number: int, rows: str, to: str = "") -> str:
@@ -144,9 +147,3 @@ def _cell(graph: Graph, sum_BG: str, memory: Sequence[str], parent_B: str) -> li
     kept = graph.node("Mul", graph.node("Gather", memory[0], parent_B), forget)
     memory_BH = graph.node("Add", kept, graph.node("Mul", into, graph.node("Tanh", gates[3])))
     return [graph.node("Mul", out, graph.node("Tanh", memory_BH)), memory_BH]
-
-
-def _reorder_gates(tensor: Tensor, size: int) -> Tensor:
-    """PyTorch stacks an LSTM's gates as input, forget, cell, output; ONNX as input, output, forget, cell."""
-    into, forget, cell, out = tensor.split(size)
-    return torch.cat([into, out, forget, cell])

@@ -28,18 +28,16 @@ def add_transformer(graph: Graph, weights: WeightsFile, body: Transformer, ids_T
         stream = writer.product("enter", body.enter, stream)
     stream = writer.normed(stream)
     writer.measure(ids_TB, known_1B)
-    kept_keys, kept_values = [], []
+    kept = []
     for number, block in enumerate(body.blocks):
         assert isinstance(block, Block)
-        stream, key, value = writer.layer(number, block, stream, keys, values)
-        kept_keys.append(key)
-        kept_values.append(value)
+        stream, *last = writer.layer(number, block, stream, keys, values)
+        kept.append(last)
     graph.node("Transpose", writer.normed(stream), perm=[1, 0, 2], to="hidden")
-    graph.node("Concat", *kept_keys, axis=0, to="state_keys_after")
-    graph.node("Concat", *kept_values, axis=0, to="state_values_after")
-    graph.node("Min", graph.node("Add", known_1B, writer.num_steps), graph.number(W), to="state_known_after")
-    for name in STATE_NAMES[:2]:
+    for name, parts in zip(STATE_NAMES[:2], zip(*kept, strict=True), strict=True):
+        graph.node("Concat", *parts, axis=0, to=f"{name}_after")
         graph.output(f"{name}_after", [num_layers, "B", W, D])
+    graph.node("Min", graph.node("Add", known_1B, writer.num_steps), graph.number(W), to="state_known_after")
     graph.output("state_known_after", [1, "B"])
 
 
@@ -57,36 +55,31 @@ class _Writer:
 
     def normed(self, rows: str) -> str:
         """Divide each row by the root of its mean square."""
-        square = self.graph.node("Mul", rows, rows)
-        mean = self.graph.node("ReduceMean", square, axes=[-1], keepdims=1)
-        root = self.graph.node("Sqrt", self.graph.node("Add", mean, self.graph.number(_EPSILON)))
-        return self.graph.node("Div", rows, root)
+        graph = self.graph
+        mean = graph.node("ReduceMean", graph.node("Mul", rows, rows), axes=[-1], keepdims=1)
+        return graph.node("Div", rows, graph.node("Sqrt", graph.node("Add", mean, graph.number(_EPSILON))))
 
     def measure(self, ids_TB: str, known_1B: str) -> None:
         """Make what all layers need of places: their cosines and sines, and which of them a position sees."""
         graph, W = self.graph, self.body.context
         steps = graph.node("Gather", graph.node("Shape", ids_TB), graph.integers(0))
         self.num_steps = graph.node("Cast", steps, to_type=TensorProto.FLOAT)
-        num_places = graph.node("Squeeze", graph.node("Add", self.num_steps, self.graph.number(W)), graph.integers(0))
-        place_S = graph.node("Range", self.graph.number(0), num_places, self.graph.number(1))
+        num_places = graph.node("Squeeze", graph.node("Add", self.num_steps, graph.number(W)), graph.integers(0))
+        place_S = graph.node("Range", graph.number(0), num_places, graph.number(1))
         speed = rotation_speeds(self.head_size, torch.float32, torch.device("cpu")).numpy()
-        speeds = numpy_helper.from_array(np.ascontiguousarray(speed), "rotation_speeds")
-        graph.weights.append(speeds)
+        graph.weights.append(numpy_helper.from_array(np.ascontiguousarray(speed), "rotation_speeds"))
         angle = graph.node("Mul", graph.node("Unsqueeze", place_S, graph.integers(1)), "rotation_speeds")
         angle = graph.node("Unsqueeze", angle, graph.integers(1))  # (S, 1, K / 2)
         self.all_turns = graph.node("Cos", angle), graph.node("Sin", angle)
         self.new_turns = tuple(self._after_state(turn, 0) for turn in self.all_turns)
         place_T1 = graph.node("Unsqueeze", self._after_state(place_S, 0), graph.integers(1))
         is_past = graph.node("LessOrEqual", place_S, place_T1)
-        is_near = graph.node("Greater", place_S, graph.node("Sub", place_T1, self.graph.number(W)))
-        first_B1 = graph.node("Sub", self.graph.number(W), graph.node("Transpose", known_1B, perm=[1, 0]))
+        is_near = graph.node("Greater", place_S, graph.node("Sub", place_T1, graph.number(W)))
+        first_B1 = graph.node("Sub", graph.number(W), graph.node("Transpose", known_1B, perm=[1, 0]))
         is_known_BS = graph.node("GreaterOrEqual", place_S, first_B1)
-        is_seen = graph.node(
-            "And",
-            graph.node("And", is_past, is_near),
-            graph.node("Unsqueeze", is_known_BS, graph.integers(1)),
-        )
-        hidden = graph.node("Where", is_seen, self.graph.number(0.0), self.graph.number(-np.inf))
+        is_known = graph.node("Unsqueeze", is_known_BS, graph.integers(1))
+        is_seen = graph.node("And", graph.node("And", is_past, is_near), is_known)
+        hidden = graph.node("Where", is_seen, graph.number(0.0), graph.number(-np.inf))
         self.penalty_B1TS = graph.node("Unsqueeze", hidden, graph.integers(1))
 
     def _after_state(self, rows: str, axis: int) -> str:
@@ -130,7 +123,7 @@ class _Writer:
         turned = self._rotate(self._as_heads(key_BSD), self.all_turns)
         query = graph.node("Transpose", self._rotate(query, self.new_turns), perm=[0, 2, 1, 3])
         score = graph.node("MatMul", query, graph.node("Transpose", turned, perm=[0, 2, 3, 1]))
-        score = graph.node("Mul", score, self.graph.number(self.head_size**-0.5))
+        score = graph.node("Mul", score, graph.number(self.head_size**-0.5))
         weight = graph.node("Softmax", graph.node("Add", score, self.penalty_B1TS), axis=-1)
         value = graph.node("Transpose", self._as_heads(value_BSD), perm=[0, 2, 1, 3])
         found = graph.node("Transpose", graph.node("MatMul", weight, value), perm=[0, 2, 1, 3])

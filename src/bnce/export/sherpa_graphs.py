@@ -51,26 +51,16 @@ def write_no_state(model: LanguageModel, end: int, path: Path, about: Mapping[st
     graph.output("nll", ["N"])
     x_LN = graph.node("Transpose", graph.input("x", TensorProto.INT64, ["N", "L"]), perm=[1, 0])
     lens_N = graph.input("x_lens", TensorProto.INT64, ["N"])
-    row = graph.node(
-        "Concat", graph.integers(1), graph.node("Gather", graph.node("Shape", x_LN), graph.integers(1)), axis=0
-    )
-    ends_1N = graph.node("Expand", graph.integers(end), row)
-    embedded = graph.node(
-        "Gather",
-        graph.weight(weights.add("embedding", model.embedding)),
-        graph.node("Concat", ends_1N, x_LN, axis=0),
-    )
-    _add_body(graph, weights, model, embedded)
+    num_N = graph.node("Gather", graph.node("Shape", x_LN), graph.integers(1))
+    ends_1N = graph.node("Expand", graph.integers(end), graph.node("Concat", graph.integers(1), num_N, axis=0))
+    _add_body(graph, weights, model, graph.node("Concat", ends_1N, x_LN, axis=0))
     # After the last token of each hypothesis comes its end; what stands behind that does not count.
     padded_TN = graph.node("Concat", x_LN, ends_1N, axis=0)
-    size = graph.node(
-        "Squeeze", graph.node("Slice", graph.node("Shape", padded_TN), graph.integers(0), graph.integers(1))
-    )
-    first, step = graph.node("Squeeze", graph.integers(0)), graph.node("Squeeze", graph.integers(1))
-    place_T1 = graph.node("Unsqueeze", graph.node("Range", first, size, step), graph.integers(1))
+    size = graph.node("Gather", graph.node("Shape", padded_TN), graph.place(0))
+    place_T1 = graph.node("Unsqueeze", graph.node("Range", graph.place(0), size, graph.place(1)), graph.integers(1))
     target_TN = graph.node("Where", graph.node("Equal", place_T1, lens_N), graph.integers(end), padded_TN)
-    weight_VD = graph.weight(weights.add("output_weight", model.output.weight))
     if model.output.normalises:
+        weight_VD = graph.weight(weights.add("output_weight", model.output.weight))
         rows_TND = graph.node("Gather", weight_VD, target_TN)
         product_TN = graph.node("ReduceSum", graph.node("Mul", "hidden", rows_TND), graph.integers(-1), keepdims=0)
         # The constant is taken off the bias once and for all.
@@ -82,7 +72,6 @@ def write_no_state(model: LanguageModel, end: int, path: Path, about: Mapping[st
         log_TNV = graph.node("LogSoftmax", graph.node("Add", every, bias_V), axis=-1)
         column = graph.node("Unsqueeze", target_TN, graph.integers(-1))
         score_TN = graph.node("Squeeze", graph.node("GatherElements", log_TNV, column, axis=2), graph.integers(-1))
-        graph.weights = [one for one in graph.weights if one.name != "output_weight"]
     counts_TN = graph.node("LessOrEqual", place_T1, lens_N)
     kept_TN = graph.node("Where", counts_TN, score_TN, graph.number(0.0))
     graph.node("Neg", graph.node("ReduceSum", kept_TN, graph.integers(0), keepdims=0), to="nll")
@@ -94,15 +83,12 @@ def write_with_state(model: LanguageModel, path: Path, about: Mapping[str, str])
     graph, weights = Graph("with_state"), _Inside()
     graph.output("log_softmax", ["N", model.output.vocab_size])
     x_TN = graph.node("Transpose", graph.input("x", TensorProto.INT64, ["N", "L"]), perm=[1, 0])
-    _add_body(
-        graph, weights, model, graph.node("Gather", graph.weight(weights.add("embedding", model.embedding)), x_TN)
-    )
+    _add_body(graph, weights, model, x_TN)
     first_ND = graph.node("Squeeze", graph.node("Gather", "hidden", graph.integers(0)), graph.integers(0))
     columns = graph.weight(weights.add("output_columns", model.output.weight.t()))
     bias_V = graph.weight(weights.add("output_bias", model.output.bias))
-    graph.node(
-        "LogSoftmax", graph.node("Add", graph.node("MatMul", first_ND, columns), bias_V), axis=-1, to="log_softmax"
-    )
+    score_NV = graph.node("Add", graph.node("MatMul", first_ND, columns), bias_V)
+    graph.node("LogSoftmax", score_NV, axis=-1, to="log_softmax")
     for value in graph.outputs:
         if value.name.endswith("_after"):
             name = f"next_{value.name.removesuffix('_after')}"
@@ -111,6 +97,7 @@ def write_with_state(model: LanguageModel, path: Path, about: Mapping[str, str])
     graph.save(path, about)
 
 
-def _add_body(graph: Graph, weights: _Inside, model: LanguageModel, embedded_TNE: str) -> None:
+def _add_body(graph: Graph, weights: _Inside, model: LanguageModel, x_TN: str) -> None:
     assert isinstance(model.body, Recurrent)
+    embedded_TNE = graph.node("Gather", graph.weight(weights.add("embedding", model.embedding)), x_TN)
     add_recurrent(graph, weights, model.body, embedded_TNE, _STATES)

@@ -10,6 +10,7 @@ A recogniser numbers its own tokens. Given its tokens.txt, the tables are writte
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ from bnce.corpus.vocabulary import END, UNK, Vocabulary
 from bnce.errors import UserError
 from bnce.export.agreement import Agreement
 from bnce.export.bodies import refuse_unknown_body
-from bnce.export.to_onnx import need_packages, open_graph
+from bnce.export.to_onnx import need_packages, open_graph, run_graph
 from bnce.language_model import LanguageModel
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import load_model
@@ -99,11 +100,11 @@ def _quiet() -> Iterator[None]:
 def compare(model: LanguageModel, end: int, directory: Path) -> dict[str, Any]:
     """Run both graphs and the model on the same tokens, and refuse what differs."""
     seen = {graph: Agreement(abs(float(model.output.log_z))) for graph in GRAPHS}
-    exact = model_in_float64(model)
+    exact = copy.deepcopy(model).double()
     for graph in GRAPHS:
         session = open_graph(directory / f"{graph}.onnx")
         for feed in _feeds(model, graph):
-            found = run_session(session, feed)
+            found = run_graph(session, feed)
             seen[graph].note(found, answer(model, end, graph, feed), answer(exact, end, graph, feed))
         seen[graph].require(f"The ONNX graph '{graph}'", "try another version of onnxruntime")
     return {"max_difference": max(one.difference for one in seen.values())}
@@ -125,26 +126,13 @@ def answer(model: LanguageModel, end: int, graph: str, feed: Mapping[str, Tensor
     return [torch.stack(found)]
 
 
-def model_in_float64(model: LanguageModel) -> LanguageModel:
-    """Copy a model into float64."""
-    import copy
-
-    return copy.deepcopy(model).double()
-
-
-def run_session(session: Any, feed: Mapping[str, Tensor]) -> list[Tensor]:
-    """Run a graph by the names of its inputs."""
-    arrays = session.run(None, {name: tensor.numpy() for name, tensor in feed.items()})
-    return [torch.from_numpy(np.asarray(array)) for array in arrays]
-
-
 def _difference(model: LanguageModel, end: int, path: Path) -> float:
     """Give the mean difference per token of a smaller graph from PyTorch."""
     graph = path.name.split(".")[0]
     session = open_graph(path)
     differences = []
     for feed in _feeds(model, graph):
-        found, plain = run_session(session, feed)[0], answer(model, end, graph, feed)[0]
+        found, plain = run_graph(session, feed)[0], answer(model, end, graph, feed)[0]
         per_token = feed["x_lens"] + 1 if graph == NO_STATE else torch.ones(1)
         differences.append(float(((found - plain).abs() / (per_token if found.ndim == 1 else 1)).mean()))
     return float(np.mean(differences))

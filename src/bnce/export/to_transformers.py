@@ -18,7 +18,7 @@ from bnce import files
 from bnce.corpus.vocabulary import END, UNK
 from bnce.export.agreement import Agreement, all_word_scores
 from bnce.export.bodies import refuse_unknown_body
-from bnce.export.word_tokenizer import TOKENIZER_CLASS, TOKENIZER_FILE, build_tokenizer, tokenizer_config
+from bnce.export.word_tokenizer import TOKENIZER_CLASS, TOKENIZER_CONFIG, TOKENIZER_FILE, build_tokenizer
 from bnce.language_model import LanguageModel
 from bnce.machine.packages import missing
 from bnce.runs.checkpoint import MODEL_FILE, TRANSFORMERS_FORMAT, read_metadata, write_tensors
@@ -33,7 +33,10 @@ _SPECIAL_IDS = {"bos_token_id": END, "eos_token_id": END, "pad_token_id": END}
 def export_transformers(run: RunDirectory, out: str | Path) -> dict[str, Any]:
     """Write model, code, tokenizer and settings; give the largest difference from PyTorch and what is allowed."""
     refuse_unknown_body(run, "transformers")
-    _need_packages()
+    try:
+        import transformers  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise missing(str(error.name), "Export to transformers", "export") from error
     out = Path(out)
     files.refuse_existing(out)
     model = load_model(run)
@@ -49,7 +52,7 @@ def export_transformers(run: RunDirectory, out: str | Path) -> dict[str, Any]:
         # By our own hand: its `save` tells of a full disk in words only.
         tokenizer = build_tokenizer(run.vocabulary, run.normaliser).to_str(pretty=True)
         (partial / TOKENIZER_FILE).write_text(tokenizer, encoding="utf-8")
-        (partial / "tokenizer_config.json").write_text(tokenizer_config(), encoding="utf-8")
+        _write_json(partial / "tokenizer_config.json", TOKENIZER_CONFIG)
         return compare(model, partial)
 
 
@@ -119,10 +122,3 @@ def _config(run: RunDirectory, model: LanguageModel) -> dict[str, Any]:
 
 def _write_json(path: Path, record: dict[str, Any]) -> None:
     path.write_text(files.to_json(record, indent=2) + "\n", encoding="utf-8")
-
-
-def _need_packages() -> None:
-    try:
-        import transformers  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise missing(str(error.name), "Export to transformers", "export") from error

@@ -8,7 +8,6 @@ alike in every script.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from bnce.corpus.pieces import KNOWN_WORDS_FILE, PieceVocabulary
@@ -70,11 +69,6 @@ def build_tokenizer(vocabulary: Vocabulary, normaliser: Normaliser) -> Any:
     # A blank before every word, so that what is made up can be put behind its prompt as it is.
     tokenizer.decoder = decoders.Replace(_regex(r"\A"), " ") if pieces is None else decoders.ByteLevel()
     return tokenizer
-
-
-def tokenizer_config() -> str:
-    """Write what transformers wants to know beside the tokenizer."""
-    return json.dumps(TOKENIZER_CONFIG, indent=2, ensure_ascii=False) + "\n"
 
 
 def _regex(pattern: str) -> Any:

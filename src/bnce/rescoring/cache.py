@@ -10,9 +10,8 @@ import contextlib
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 
 from bnce.errors import UserError
 from bnce.text.normalise import Normaliser
@@ -65,7 +64,7 @@ class ScoreCache:
 
     def add(self, scores: Mapping[str, Scored]) -> None:
         """Keep scores."""
-        rows: Sequence[tuple[str, str, float, int]] = [(self.model, text, *one) for text, one in scores.items()]
+        rows = [(self.model, text, *one) for text, one in scores.items()]
         with self._told(), self._file:
             self._file.executemany("INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?)", rows)
 
@@ -76,9 +75,7 @@ class ScoreCache:
     def __enter__(self) -> ScoreCache:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -109,8 +109,8 @@ def find_changes(nbest: NBest, references: Sequence[str], places: Sequence[int])
             continue
         one = Changed(utterance.name, align(reference, first), align(reference, chosen))
         changes.utterances.append(one)
-        pairs = zip(_by_word(one.before), _by_word(one.after), strict=True)
-        for before, after in pairs:
+        of_words = ([step for step in steps if step.said is not None] for steps in (one.before, one.after))
+        for before, after in zip(*of_words, strict=True):
             if before.is_error and not after.is_error:
                 changes.corrected[str(before.said), before.heard] += 1
             elif after.is_error and not before.is_error:
@@ -138,8 +138,3 @@ def align(reference: str, hypothesis: str) -> list[Step]:
         else:
             steps += [Step(*pair) for pair in zip(own, found, strict=True)]
     return steps
-
-
-def _by_word(steps: Sequence[Step]) -> Iterator[Step]:
-    """Give what became of every word of the reference."""
-    return (step for step in steps if step.said is not None)

@@ -61,8 +61,10 @@ def check_scores(weights: Weights, nbest: NBest, path: str, given: Mapping[str, 
 def complete(weights: Weights | None, given: Mapping[str, float], nbest: NBest, tunes: bool) -> Weights:
     """Fill in what neither a file nor an option gives; a recogniser without scores is taken at its order."""
     if weights is None:
-        # Tuning goes on from weights that take no side.
-        weights = Weights() if tunes or not nbest.has_am else _untuned(given)
+        weights = Weights()
+        if nbest.has_am and not tunes:  # tuning goes on from weights that take no side
+            lm_weight = given.get("lm_weight", UNTUNED_LM_WEIGHT)
+            weights = Weights(lm_weight=lm_weight, oov_penalty=OOV_PENALTY_PER_LM_WEIGHT * max(0.0, lm_weight))
     weights = weights.changed(given)
     if nbest.has_am:
         return weights
@@ -72,8 +74,3 @@ def complete(weights: Weights | None, given: Mapping[str, float], nbest: NBest, 
         # Tuning measures the other weights by this one, so that it is 1 there, as the acoustic weight is elsewhere.
         weights = replace(weights, rank_weight=1.0 if tunes else RANK_WEIGHT)
     return weights
-
-
-def _untuned(given: Mapping[str, float]) -> Weights:
-    lm_weight = given.get("lm_weight", UNTUNED_LM_WEIGHT)
-    return Weights(lm_weight=lm_weight, oov_penalty=OOV_PENALTY_PER_LM_WEIGHT * max(0.0, lm_weight))

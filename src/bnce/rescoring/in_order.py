@@ -11,16 +11,16 @@ after the lists' first hypotheses, then on scores after the best by the weights 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from bnce.errors import UserError, argument, unknown_name
-from bnce.rescoring.formats.source import AM, OLD_LM
-from bnce.rescoring.nbest import NBest, Utterance
-from bnce.rescoring.rescore import BLOCK_HYPOTHESES, Scores, put_together
+from bnce.rescoring.nbest import NBest
+from bnce.rescoring.rescore import Scores, in_blocks, put_together
 from bnce.scoring.model import Model
-from bnce.scoring.weights import FIRST_BEST, Weights, count_words
+from bnce.scoring.weights import FIRST_BEST, Weights
 
 CARRY_FROM = ("best", "first")
 BLANK = "blank"
@@ -69,7 +69,8 @@ def score_in_order(
     num_oov: list[list[int]] = [[] for _ in nbest.utterances]
     for turn in range(max(map(len, places))):
         going = [number for number, document in enumerate(places) if turn < len(document)]
-        for block in _blocks(going, [len(nbest.utterances[places[number][turn]].texts) for number in going]):
+        sizes = [len(nbest.utterances[places[number][turn]].texts) for number in going]
+        for block in in_blocks(going, sizes):
             utterances = [nbest.utterances[places[number][turn]] for number in block]
             sentences = [[model.words(text) for text in utterance.texts] for utterance in utterances]
             after = [states[number] for number, own in zip(block, sentences, strict=True) for _ in range(len(own))]
@@ -82,7 +83,11 @@ def score_in_order(
                     found = next(scores)
                     log_probs[where].append(float(found.log_probs.sum()))
                     num_oov[where].append(int(found.oov.sum()))
-                chosen.append(own[_choose(utterance, log_probs[where], num_oov[where], weights)])
+                best = 0
+                if weights is not None:
+                    alone = put_together(replace(nbest, utterances=[utterance]), log_probs[where], num_oov[where])
+                    best = int(np.argmax(alone.total(weights)))
+                chosen.append(own[best])
             read = model.read_words([states[number] for number in block], chosen)
             for number, state in zip(block, read, strict=True):
                 states[number] = state
@@ -119,32 +124,6 @@ def check_carry_from(rule: str) -> None:
     """Refuse a rule that is not known."""
     if rule not in CARRY_FROM:
         raise unknown_name(f"value of {argument('carry_from')}", rule, CARRY_FROM)
-
-
-def _choose(utterance: Utterance, lm: Sequence[float], num_oov: Sequence[int], weights: Weights | None) -> int:
-    """Choose the hypothesis that the next utterance is scored after, the first of equals."""
-    if weights is None:
-        return 0
-    num_words = np.array([count_words(text) for text in utterance.texts])
-    am, old_lm = (np.array(utterance.scores.get(name, 0.0)) for name in (AM, OLD_LM))
-    log_place = np.log(np.arange(1, len(utterance.texts) + 1))
-    others = {name: np.array(scores) for name, scores in utterance.scores.items() if name not in (AM, OLD_LM)}
-    total = weights.total(am, old_lm, np.array(lm), num_words, np.array(num_oov), log_place, others)
-    return int(np.argmax(total))
-
-
-def _blocks(numbers: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
-    """Put documents together until their hypotheses fill a block."""
-    block: list[int] = []
-    num_hypotheses = 0
-    for number, size in zip(numbers, sizes, strict=True):
-        if block and num_hypotheses + size > BLOCK_HYPOTHESES:
-            yield block
-            block, num_hypotheses = [], 0
-        block.append(number)
-        num_hypotheses += size
-    if block:
-        yield block
 
 
 def _compile(expression: str) -> re.Pattern[str]:

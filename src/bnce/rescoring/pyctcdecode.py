@@ -90,16 +90,11 @@ class DecoderLanguageModel:
                 log_prob += self._log_prob(state, number)
                 (state,) = self._scorer.advance([state], [number])
             if ids == [UNK]:
-                log_prob += self._log_share(spelling)
+                log_share = None if spelling == UNKNOWN_WORD else self.model.log_share(spelling)
+                log_prob += self.unk_score_offset * math.log(10) if log_share is None else log_share
         if is_last_word and self.score_boundary:
             log_prob += self._log_prob(state, END)
         return self.alpha * log_prob + self.beta, state
 
-    def _log_share(self, spelling: str) -> float:
-        """Give what an unknown word has of `<unk>`: its share where the run has one for it, else the offset."""
-        shares = self.model.unknown_words
-        log_share = None if shares is None or spelling == UNKNOWN_WORD else shares.log_share(spelling)
-        return self.unk_score_offset * math.log(10) if log_share is None else log_share
-
     def _log_prob(self, state: State, word: int) -> float:
-        return float(self._scorer.score([state], [word], self.normalised))
+        return float(self._scorer.score([state], [word], self.normalised)[0])

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bnce.errors import UserError
-from bnce.reading import parse_object
 from bnce.rescoring.formats import json_lines, trn
 from bnce.rescoring.formats.source import UTTERANCE_NAMES, Source, keyed_lines, whole
 from bnce.rescoring.nbest import Utterance
@@ -38,13 +37,7 @@ def _lines(source: Source) -> Iterator[tuple[int, str, str]]:
 
 
 def _manifest(source: Source) -> Iterator[tuple[int, str, str]]:
-    for line, text in enumerate(source.lines, 1):
-        if not text.strip():
-            continue
-        try:
-            record = parse_object(text)
-        except ValueError as error:
-            raise UserError(f"{source.at(line)} is not a JSON object ({error}): give one per utterance.") from error
+    for line, record in source.objects():
         name = next((record[name] for name in UTTERANCE_NAMES if name in record), None)
         reference = next((record[name] for name in _TEXT_NAMES if name in record), None)
         if not isinstance(name, str | int) or isinstance(name, bool) or not isinstance(reference, str):

@@ -12,7 +12,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,8 @@ from bnce.scoring.weights import Weights, count_words
 
 # Hypotheses that are scored together: those of whole utterances, as many as one tree takes.
 BLOCK_HYPOTHESES = TREE_SEQUENCES
+
+Item = TypeVar("Item")
 
 FULL_COLUMNS = ("utt", "place", "total", "am", "old_lm", "ln_prob", "num_words", "num_oov", "hypothesis")
 
@@ -128,8 +130,9 @@ def score_nbest(
         cache.num_found += num_known
         if advance is not None:
             advance(num_known)
-    rest = [[text for text in utterance.texts if text not in known] for utterance in nbest.utterances]
-    for block in _blocks([texts for texts in rest if texts]):
+    lists = ([text for text in utterance.texts if text not in known] for utterance in nbest.utterances)
+    rest = [texts for texts in lists if texts]
+    for block in in_blocks(rest, map(len, rest)):
         texts = [text for own in block for text in own]
         words = [model.words(text) for text in texts]
         scored = {}
@@ -183,27 +186,20 @@ class Judge:
         """Sum up the errors of chosen hypotheses, by their places among all."""
         return sum_errors(self._all[place] for place in place_U.tolist())
 
-    def first(self) -> Errors:
-        """Sum up the errors of the hypotheses that the lists have first."""
-        return self.judge(self.first_U)
-
-    def oracle(self) -> Errors:
-        """Sum up the errors of the hypotheses that have fewest: no weights can give less."""
-        return self.judge(self.oracle_U)
-
 
 def _flat(parts: Iterable[Sequence[float]]) -> Floats:
     return np.fromiter(itertools.chain.from_iterable(parts), dtype=np.float64)
 
 
-def _blocks(lists: Sequence[list[str]]) -> Iterator[list[list[str]]]:
-    block: list[list[str]] = []
+def in_blocks(items: Iterable[Item], sizes: Iterable[int]) -> Iterator[list[Item]]:
+    """Put items of so many hypotheses each together until they fill a block."""
+    block: list[Item] = []
     num_hypotheses = 0
-    for texts in lists:
-        if block and num_hypotheses + len(texts) > BLOCK_HYPOTHESES:
+    for item, size in zip(items, sizes, strict=True):
+        if block and num_hypotheses + size > BLOCK_HYPOTHESES:
             yield block
             block, num_hypotheses = [], 0
-        block.append(texts)
-        num_hypotheses += len(texts)
+        block.append(item)
+        num_hypotheses += size
     if block:
         yield block

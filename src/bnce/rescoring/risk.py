@@ -54,8 +54,7 @@ def first_least(value_N: Floats, begins: NDArray[np.int64]) -> NDArray[np.int64]
     length_U = np.diff(begins, append=len(value_N))
     least_U = np.minimum.reduceat(value_N, begins)
     (place_N,) = np.nonzero(value_N == np.repeat(least_U, length_U))
-    place_U: NDArray[np.int64] = place_N[np.searchsorted(place_N, begins)]
-    return place_U
+    return place_N[np.searchsorted(place_N, begins)]
 
 
 def _rapidfuzz() -> tuple[Any, Any]:

@@ -98,7 +98,7 @@ class Tuner:
         return tune_in_order(
             lambda by: scorer.score(nbest, by),
             lambda found: self.find(found, judge.num_errors_N),
-            lambda found, by: judge.judge(found.best(by)).total > judge.first().total,
+            lambda found, by: judge.judge(found.best(by)).total > judge.judge(judge.first_U).total,
         )
 
     def describe(self, scores: Scores, weights: Weights) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 from bnce.errors import UserError
@@ -19,19 +18,18 @@ _BESIDE = ("state-*", "metrics.jsonl", "evaluation.json", "summary.json", "tenso
 def fingerprint(path: str | Path) -> str:
     """Give the SHA-256 of a run, an n-gram model or a mixture: of its files, and of those that it is made of."""
     path = Path(path)
-    parts = dict(_files(path))
+    files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file() and not _is_beside(file)]
+    parts = {}
+    for file in files:
+        try:
+            # A file's name says what it is; a model that was moved is still the same.
+            parts["" if file is path else file.name] = digest_file(file)
+        except ValueError as error:
+            raise UserError(f"'{file}' cannot be read ({error}): check the model.") from error
     if path.is_file() and path.suffix == MIXTURE_ENDING:
         parts |= {f"component {place}": fingerprint(one) for place, (one, _) in enumerate(mixture_components(path))}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def _files(path: Path) -> Iterator[tuple[str, str]]:
-    found = [path] if path.is_file() else sorted(path.iterdir())
-    for file in found:
-        if path.is_dir() and (not file.is_file() or any(fnmatch.fnmatch(file.name, name) for name in _BESIDE)):
-            continue
-        try:
-            # A file's name says what it is; a model that was moved is still the same.
-            yield file.name if path.is_dir() else "", digest_file(file)
-        except ValueError as error:
-            raise UserError(f"'{file}' cannot be read ({error}): check the model.") from error
+def _is_beside(file: Path) -> bool:
+    return any(fnmatch.fnmatch(file.name, name) for name in _BESIDE)

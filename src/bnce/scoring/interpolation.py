@@ -25,7 +25,7 @@ from bnce.evaluation.perplexity import perplexity
 from bnce.scoring.mixture import MixtureModel, mix
 from bnce.scoring.model import Model, Words, sentence_blocks
 from bnce.scoring.piece_model import PieceModel
-from bnce.scoring.scored import Floats, WordScores
+from bnce.scoring.scored import Floats
 
 # EM goes on until no weights at all could gain more than this, in nats a word.
 MAX_GAIN = 1e-5
@@ -109,27 +109,6 @@ class TextScores:
         }
 
 
-class _Sums:
-    """ln p of a text in one mode, and of its words that are no OOVs: the model's and each component's."""
-
-    def __init__(self, model: Model, normalised: bool) -> None:
-        self.model, self.normalised = model, normalised
-        self.total = self.total_no_oov = 0.0
-        self.totals_K = [0.0] * len(components_of(model))
-
-    def add(self, block: Sequence[Words]) -> list[list[WordScores]]:
-        """Score a block of sentences; gives what each component says of each sentence."""
-        scores_K = [part.score_words(block, normalised=self.normalised) for part in components_of(self.model)]
-        mixed = self.model.combine(scores_K) if isinstance(self.model, MixtureModel) else scores_K[0]
-        for one in mixed:
-            self.total += float(one.log_probs.sum())
-            self.total_no_oov += float(one.log_probs[~one.oov].sum())
-        for place, scores in enumerate(scores_K):
-            for one in scores:
-                self.totals_K[place] += float(one.log_probs.sum())
-        return scores_K
-
-
 def components_of(model: Model) -> list[Model]:
     """List what a mixture is made of; anything else is made of itself."""
     return model.components if isinstance(model, MixtureModel) else [model]
@@ -142,54 +121,54 @@ def evaluate_sentences(
 
     `progress` is told of tokens done. Keys are those of a run's evaluation.
     """
-    exact = _Sums(model, normalised=True)
-    constant = _Sums(model, normalised=False) if model.has_constant and model.self_normalised else None
+    parts = components_of(model)
+    modes = [True, False] if model.has_constant and model.self_normalised else [True]  # normalised, and with Z
+    totals, totals_no_oov = dict.fromkeys(modes, 0.0), dict.fromkeys(modes, 0.0)
+    totals_K = [0.0] * len(parts)
     num_tokens = num_oov = num_sentences = 0
     vocabularies_differ = False
     for block in sentence_blocks(sentences):
-        scores_K = exact.add(block)
-        if constant is not None:
-            constant.add(block)
-        for scores in zip(*scores_K, strict=True):
-            oov_KN = np.stack([one.oov for one in scores])
-            vocabularies_differ |= bool((oov_KN != oov_KN[0]).any())
-            num_oov += int(oov_KN.all(axis=0).sum())
+        for normalised in modes:
+            scores_K = [part.score_words(block, normalised=normalised) for part in parts]
+            for one in model.combine(scores_K) if isinstance(model, MixtureModel) else scores_K[0]:
+                totals[normalised] += float(one.log_probs.sum())
+                totals_no_oov[normalised] += float(one.log_probs[~one.oov].sum())
+            if normalised:
+                for scores in zip(*scores_K, strict=True):
+                    totals_K = [total + float(one.log_probs.sum()) for total, one in zip(totals_K, scores, strict=True)]
+                    oov_KN = np.stack([one.oov for one in scores])
+                    vocabularies_differ |= bool((oov_KN != oov_KN[0]).any())
+                    num_oov += int(oov_KN.all(axis=0).sum())
         num_sentences += len(block)
         num_tokens += sum(map(len, block)) + len(block)
         if progress is not None:
             progress(num_tokens)
     if not num_tokens:
         raise UserError("There is nothing to evaluate: the text has no sentence.")
-
-    def of(sums: _Sums | None) -> tuple[float | None, float | None, float | None]:
-        if sums is None:
-            return None, None, None
-        perplexities = perplexity(sums.total, num_tokens), perplexity(sums.total_no_oov, num_tokens - num_oov)
-        return *perplexities, sums.total / math.log(10)
-
-    (ppl_n, ppl_n_no_unk, log10_n), (ppl_f, ppl_f_no_unk, log10_f) = of(constant), of(exact)
+    ppl = {mode: perplexity(total, num_tokens) for mode, total in totals.items()}
+    ppl_no_oov = {mode: perplexity(total, num_tokens - num_oov) for mode, total in totals_no_oov.items()}
+    log10_probs = {mode: total / math.log(10) for mode, total in totals.items()}
     weights = model.weights_K.tolist() if isinstance(model, MixtureModel) else [1.0]
-    parts = [
-        {"path": part.name, "weight": weight, "ppl_f": perplexity(total, num_tokens)}
-        for part, weight, total in zip(components_of(model), weights, exact.totals_K, strict=True)
-    ]
     return {
-        "ppl_n": ppl_n,
-        "ppl_f": ppl_f,
-        "ppl_n_no_unk": ppl_n_no_unk,
-        "ppl_f_no_unk": ppl_f_no_unk,
+        "ppl_n": ppl.get(False),
+        "ppl_f": ppl[True],
+        "ppl_n_no_unk": ppl_no_oov.get(False),
+        "ppl_f_no_unk": ppl_no_oov[True],
         # There is no one constant, and no one normaliser.
         "log_z": None,
         "log_z_mean": None,
         "log_z_std": None,
-        "log10_prob_n": log10_n,
-        "log10_prob_f": log10_f,
+        "log10_prob_n": log10_probs.get(False),
+        "log10_prob_f": log10_probs[True],
         "num_tokens": num_tokens,
         "num_oov": num_oov,
         "num_sentences": num_sentences,
         "context": "sentence",
-        "by_sentence": {"ppl_n": ppl_n, "ppl_f": ppl_f},  # where a run has them
+        "by_sentence": {"ppl_n": ppl.get(False), "ppl_f": ppl[True]},  # where a run has them
         "vocabularies_differ": vocabularies_differ,
-        "has_pieces": any(isinstance(part, PieceModel) for part in components_of(model)),
-        "components": parts,
+        "has_pieces": any(isinstance(part, PieceModel) for part in parts),
+        "components": [
+            {"path": part.name, "weight": weight, "ppl_f": perplexity(total, num_tokens)}
+            for part, weight, total in zip(parts, weights, totals_K, strict=True)
+        ],
     }

@@ -65,6 +65,8 @@ class MixtureModel(Model):
         self.step = "piece" if any(one.step == "piece" for one in components) else "word"
         of_words = [one for one in components if not isinstance(one, PieceModel)]
         self._first = next((one for one in of_words or components if one.has_constant), (of_words or components)[0])
+        self.has_constant = any(one.has_constant for one in components)
+        self.device = self._first.device
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -82,19 +84,9 @@ class MixtureModel(Model):
         return self._first.vocab_size
 
     @property
-    def has_constant(self) -> bool:
-        """Whether there is a run in it."""
-        return any(component.has_constant for component in self.components)
-
-    @property
     def self_normalised(self) -> bool:
         """Whether all runs in it are self-normalised."""
         return all(component.self_normalised for component in self.components)
-
-    @property
-    def device(self) -> str:
-        """Where the networks are."""
-        return self._first.device
 
     def refuse_unnormalised(self) -> None:
         """Refuse unnormalised probabilities if a run in it was trained with the softmax."""

@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 
 from bnce.corpus.vocabulary import END, SPECIALS, Vocabulary
 from bnce.errors import UserError, argument
-from bnce.scoring import word_by_word
 from bnce.scoring.batches import Check
-from bnce.scoring.sampling import Sampling
+from bnce.scoring.sampling import Sampling, check_texts, highest, sample_words
 from bnce.scoring.scored import Floats, NextWord, RescoredHypothesis, ScoredSentence, WordScores
 from bnce.scoring.weights import Weights, count_words
 from bnce.text.normalise import END_WORD, Normaliser
@@ -64,6 +63,35 @@ class Reader:
                 yield ScoredSentence.of(words, scores, self.model.ids(words))
 
 
+class WordScorer:
+    """Answers a beam search word by word: states that move on, and ln p of words after them; words are ids.
+
+    B states have K words each. General, but slow: a run has its own `Scorer`.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    def start(self) -> State:
+        """Give the state at the start of a sentence."""
+        return self.model.start()
+
+    def advance(self, states: Sequence[State], words: Any) -> list[State]:
+        """Move each state on by one word."""
+        spelt = self.model.vocabulary.decode(_numbers(words).tolist())
+        return [self.model.advance(state, word) for state, word in zip(states, spelt, strict=True)]
+
+    def score(self, states: Sequence[State], words: Any, normalised: bool = False) -> Floats:
+        """Compute ln p of words after states: one each (B,) or several each (B, K)."""
+        if not normalised:
+            self.model.refuse_unnormalised()
+        numbers = _numbers(words)
+        spelt = [self.model.vocabulary.decode(row) for row in numbers.reshape(len(states), -1).tolist()]
+        pairs = zip(states, spelt, strict=True)
+        found = [self.model.next_log_probs(state, row, normalised=normalised) for state, row in pairs]
+        return np.array(found, dtype=np.float64).reshape(numbers.shape)
+
+
 class Model(ABC):
     """A language model; `kind` is "run", "n-gram" or "mixture", and `normaliser` says how text becomes words."""
 
@@ -71,6 +99,9 @@ class Model(ABC):
     name: str
     normaliser: Normaliser
     step = "word"  # what goes through the model one after the other
+    has_constant = False  # whether probabilities with the softmax and with the constant Z differ
+    max_context: int | None = None  # the most earlier words that a word is predicted from; None: there is no limit
+    device = "cpu"  # where the networks are
 
     @property
     @abstractmethod
@@ -83,11 +114,6 @@ class Model(ABC):
         return len(self.vocabulary)
 
     @property
-    def has_constant(self) -> bool:
-        """Whether probabilities with the softmax and with the constant Z differ; those of n-gram models do not."""
-        return False
-
-    @property
     def self_normalised(self) -> bool:
         """Whether the model gives unnormalised probabilities."""
         return True
@@ -96,16 +122,6 @@ class Model(ABC):
     def log_z(self) -> float | None:
         """The constant ln Z of unnormalised probabilities; None if there is none or more than one."""
         return None
-
-    @property
-    def max_context(self) -> int | None:
-        """The largest number of earlier words that a word is predicted from; None if there is no such limit."""
-        return None
-
-    @property
-    def device(self) -> str:
-        """Where the networks are."""
-        return "cpu"
 
     def refuse_unnormalised(self) -> None:
         """Refuse unnormalised probabilities if the model was trained with the softmax."""
@@ -159,22 +175,49 @@ class Model(ABC):
 
     def scorer(self) -> Any:
         """Make a scorer for beam searches: `start`, `advance` and `score`, with word ids and natural logarithms."""
-        return word_by_word.WordScorer(self)
+        return WordScorer(self)
 
     def next_words_after(
         self, prompts: Sequence[Words], k: int = 10, *, normalised: bool = True
     ) -> list[list[NextWord]]:
         """Find the k most likely words after each prompt; prompts are lists of words."""
-        check_num_next(k)
+        if k < 1:
+            raise UserError(f"The number of next words is {k}: it must be 1 or more.")
         if not normalised:
             self.refuse_unnormalised()
-        return [word_by_word.likeliest(self, prompt, k, normalised) for prompt in prompts]
+        return self._likeliest(prompts, k, normalised) if prompts else []
+
+    def _likeliest(self, prompts: Sequence[Words], k: int, normalised: bool) -> list[list[NextWord]]:
+        """Find the most likely words, here prompt by prompt."""
+        words, found = self.vocabulary.words, []
+        for prompt in prompts:
+            log_prob_V = self.next_log_probs(self._after(prompt), words, normalised=normalised)
+            found.append(
+                [NextWord.of(words[place], float(log_prob_V[place])) for place in highest(log_prob_V[None], k)[0]]
+            )
+        return found
 
     def continue_words(
         self, words: Words, num_texts: int, max_words: int, sampling: Sampling, seed: int
     ) -> list[list[int]]:
         """Continue words in several ways, each up to `</s>` or `max_words` words; returns the ids of the new words."""
-        return word_by_word.continue_words(self, words, num_texts, max_words, sampling, seed)
+        check_texts(num_texts, max_words, seed)
+        spelt = self.vocabulary.words
+        generator = np.random.default_rng(seed)
+        prompt = self._after(words)
+        texts: list[list[int]] = []
+        for _ in range(num_texts):
+            state = prompt
+            made: list[int] = []
+            while len(made) < max_words and (not made or made[-1] != END):
+                score_BV = self.next_log_probs(state, spelt, normalised=True)[None]
+                made.append(int(sample_words(score_BV, sampling, generator)[0]))
+                state = self.advance(state, spelt[made[-1]])
+            texts.append(made)
+        return texts
+
+    def _after(self, words: Words) -> State:
+        return functools.reduce(self.advance, words, self.start())
 
     def words(self, text: str) -> list[str]:
         """Cut a text into the words of one sentence, even if it has sentence marks: a hypothesis must stay whole."""
@@ -204,7 +247,11 @@ class Model(ABC):
 
     def ids(self, words: Words) -> list[int]:
         """Give the ids that a scored sentence shows: those of `encode`, or zeros where there are none."""
-        numbers: list[int] = self.encode(words).tolist()
+        return self.shown_ids(self.encode(words))
+
+    def shown_ids(self, ids: NDArray[np.int64]) -> list[int]:
+        """Give the ids that a sentence shows which was encoded into these."""
+        numbers: list[int] = ids.tolist()
         return numbers
 
     def is_known(self, word: str) -> bool:
@@ -287,12 +334,6 @@ class Model(ABC):
         return " ".join([*words, *self.vocabulary.spell(made)])
 
 
-def check_num_next(k: int) -> None:
-    """Refuse to look for no word at all."""
-    if k < 1:
-        raise UserError(f"The number of next words is {k}: it must be 1 or more.")
-
-
 def sentence_blocks(sentences: Iterable[list[str]]) -> Iterator[list[list[str]]]:
     """Cut a stream of sentences into blocks that fit into memory."""
     block: list[list[str]] = []
@@ -310,3 +351,7 @@ def sentence_blocks(sentences: Iterable[list[str]]) -> Iterator[list[list[str]]]
 @functools.cache
 def _by_lines(normaliser: Normaliser) -> Normaliser:
     return replace(normaliser, sentences="lines")
+
+
+def _numbers(words: Any) -> NDArray[np.int64]:
+    return np.asarray(words.cpu() if hasattr(words, "cpu") else words).astype(np.int64)

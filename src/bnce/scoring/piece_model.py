@@ -18,11 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce.corpus.vocabulary import END, UNK
-from bnce.scoring.generate import generate
-from bnce.scoring.model import Words, check_num_next
+from bnce.scoring.model import Words
 from bnce.scoring.prefixes import score_prefixes
 from bnce.scoring.run_model import RunModel, share
-from bnce.scoring.sampling import Sampling
 from bnce.scoring.scored import Floats, NextWord
 from bnce.scoring.scorer import State, gather
 from bnce.text.normalise import END_WORD
@@ -42,10 +40,6 @@ class PieceModel(RunModel):
     def count_steps(self, words: Words, most: int) -> int:
         """Count the pieces of words."""
         return self.vocabulary.count_ids(words, most)
-
-    def ids(self, words: Words) -> list[int]:
-        """Give the id of the first piece of every word."""
-        return self.shown_ids(self.encode(words))
 
     def shown_ids(self, ids: NDArray[np.int64]) -> list[int]:
         """Give the id of the first piece of every word."""
@@ -69,24 +63,9 @@ class PieceModel(RunModel):
         first = np.array([pieces[0] for pieces in cut], dtype=np.int64)
         return share(words, first, log_probs, self.log_share)[0]
 
-    def next_words_after(
-        self, prompts: Sequence[Words], k: int = 10, *, normalised: bool = True
-    ) -> list[list[NextWord]]:
-        """Find the k most likely words after each prompt: each comes next, and ends there. `<unk>` is none."""
-        check_num_next(k)
-        if not normalised:
-            self.refuse_unnormalised()
-        scorer = self.scorer()
-        ids = [self.vocabulary.encode(prompt).tolist() for prompt in prompts]
-        states = scorer.read([scorer.start()] * len(ids), ids)
-        return [_Search(self, normalised).find(state, k) for state in states]
-
-    def continue_words(
-        self, words: Words, num_texts: int, max_words: int, sampling: Sampling, seed: int
-    ) -> list[list[int]]:
-        """Continue words in several ways, each up to `</s>` or `max_words` words; returns the ids of the new pieces."""
-        ids = self.vocabulary.encode(words).tolist()
-        return generate(self.engine, ids, num_texts, max_words, sampling, seed, self.vocabulary.starts_word)
+    def _likeliest(self, prompts: Sequence[Words], k: int, normalised: bool) -> list[list[NextWord]]:
+        """Find the most likely words that come next, and end there. `<unk>` is none."""
+        return [_Search(self, normalised).find(state, k) for state in self._after_each(prompts)]
 
     def join(self, words: Words, made: Sequence[int]) -> str:
         """Write new pieces behind the words of a prompt; the first one may go on with the last word."""

@@ -16,10 +16,9 @@ from bnce.errors import UserError
 from bnce.runs.unknown_words import UnknownWords
 from bnce.scoring.batches import Check, SentenceScorer
 from bnce.scoring.engine import engine_of
-from bnce.scoring.generate import generate
-from bnce.scoring.model import Model, Reader, Words, check_num_next, sentence_blocks
+from bnce.scoring.model import Model, Reader, Words, sentence_blocks
 from bnce.scoring.prefixes import score_prefixes
-from bnce.scoring.sampling import Sampling
+from bnce.scoring.sampling import Sampling, generate
 from bnce.scoring.scored import Floats, NextWord, ScoredSentence, WordScores
 from bnce.scoring.scorer import Scorer, State, gather
 from bnce.spelling.model import SpellingModel
@@ -70,6 +69,7 @@ class RunModel(Model):
     """
 
     kind = "run"
+    has_constant = True  # or it was trained with the softmax in place of one
     # What else gives a run a spelling model.
     other_spelling = ", or add a spelling model with 'bnce vocab RUN --out NEWRUN --spelling WORDS'"
 
@@ -85,6 +85,7 @@ class RunModel(Model):
     ) -> None:
         self.network, self.engine, self.normaliser, self.name = network, engine_of(network), normaliser, name
         self.engine.name = f"'{name}'"
+        self.device, self.max_context = self.engine.device, self.engine.num_words_seen
         self.unknown_words, self.spelling = unknown_words, spelling
         self._vocabulary, self._target_counts = vocabulary, target_counts
 
@@ -92,11 +93,6 @@ class RunModel(Model):
     def vocabulary(self) -> Vocabulary:
         """The words, each with its id."""
         return self._vocabulary
-
-    @property
-    def has_constant(self) -> bool:
-        """A run has a constant Z, or was trained with the softmax in place of one."""
-        return True
 
     @property
     def self_normalised(self) -> bool:
@@ -112,16 +108,6 @@ class RunModel(Model):
     def log_z(self) -> float | None:
         """The constant ln Z of unnormalised probabilities; None for a softmax that was not calibrated."""
         return self.engine.log_z if self.engine.normalises else None
-
-    @property
-    def max_context(self) -> int | None:
-        """How many words before it a word is predicted from; None for a body whose state keeps all of them."""
-        return self.engine.num_words_seen
-
-    @property
-    def device(self) -> str:
-        """Where the network is."""
-        return self.engine.device
 
     def refuse_unnormalised(self) -> None:
         """Refuse unnormalised probabilities if the run was trained with the softmax."""
@@ -183,11 +169,6 @@ class RunModel(Model):
             found.append(WordScores(shared, oov, lengths))
         return found
 
-    def shown_ids(self, ids: NDArray[np.int64]) -> list[int]:
-        """Give the ids that a scored sentence shows: those it was encoded into."""
-        numbers: list[int] = ids.tolist()
-        return numbers
-
     def sum_words(self, ids: NDArray[np.int64], log_probs: Floats) -> tuple[NDArray[np.int64], Floats]:
         """Give one id and ln p for every word: those that there are, where ids are words."""
         return ids, log_probs
@@ -217,20 +198,16 @@ class RunModel(Model):
         """Make a scorer for beam searches: `start`, `advance` and `score`, with word ids and natural logarithms."""
         return Scorer(self.engine)
 
-    def next_words_after(
-        self, prompts: Sequence[Words], k: int = 10, *, normalised: bool = True
-    ) -> list[list[NextWord]]:
-        """Find the k most likely words after each of several prompts, in one pass for all."""
-        check_num_next(k)
-        if not normalised:
-            self.refuse_unnormalised()
-        if not prompts:
-            return []
+    def _after_each(self, prompts: Sequence[Words]) -> list[State]:
         scorer = self.scorer()
         ids = [self.vocabulary.encode(prompt).tolist() for prompt in prompts]
-        states = scorer.read([scorer.start()] * len(ids), ids)
+        return scorer.read([scorer.start()] * len(ids), ids)
+
+    def _likeliest(self, prompts: Sequence[Words], k: int, normalised: bool) -> list[list[NextWord]]:
+        """Find the most likely words in one pass for all prompts."""
+        states = self._after_each(prompts)
         score_BK, word_BK, log_normaliser_B = self.engine.top_words(gather(states).hidden_BD, k)
-        constants = log_normaliser_B.tolist() if normalised else [self.engine.log_z] * len(ids)
+        constants = log_normaliser_B.tolist() if normalised else [self.engine.log_z] * len(states)
         return [
             [
                 NextWord.of(word, score - constant)
@@ -242,9 +219,10 @@ class RunModel(Model):
     def continue_words(
         self, words: Words, num_texts: int, max_words: int, sampling: Sampling, seed: int
     ) -> list[list[int]]:
-        """Continue words in several ways, all texts side by side; returns the ids of the new words."""
+        """Continue words in several ways, all texts side by side; returns the ids of the new words or pieces."""
         ids = self.vocabulary.encode(words).tolist()
-        return generate(self.engine, ids, num_texts, max_words, sampling, seed)
+        starts_word = self.vocabulary.starts_word if self.vocabulary.unit == "piece" else None
+        return generate(self.engine, ids, num_texts, max_words, sampling, seed, starts_word)
 
     def log_share(self, word: str) -> float | None:
         """Give ln of the share that an unknown word has of `<unk>`, if a list is attached that says so."""

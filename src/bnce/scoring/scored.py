@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -127,17 +127,7 @@ class Totals:
 
     def to_dict(self) -> dict[str, Any]:
         """Give sums and perplexities as JSON has them."""
-        return {
-            "num_sentences": self.num_sentences,
-            "num_words": self.num_words,
-            "num_oov": self.num_oov,
-            "num_zero_probs": self.num_zero_probs,
-            "log10_prob": self.log10_prob,
-            "log10_prob_no_oov": self.log10_prob_no_oov,
-            "num_bytes": self.num_bytes,
-            "bits_per_byte": self.bits_per_byte,
-            **self.perplexities(),
-        }
+        return {**asdict(self), "bits_per_byte": self.bits_per_byte, **self.perplexities()}
 
 
 def count_bytes(words: Sequence[str]) -> int:

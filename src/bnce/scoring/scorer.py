@@ -10,6 +10,7 @@ N pairs of a state and words.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,19 +27,15 @@ PASS_WORDS = 2**12
 Words = Any  # a tensor, an array or lists of ids
 
 
+@dataclass(eq=False)
 class States:
     """B histories side by side: what the network needs to go on from each, and the hidden layer it has come to."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        context_CB: Ints,
-        network: NetworkState,
-        hidden_BD: Array,
-        log_normaliser_B: Array | None = None,
-    ) -> None:
-        self.engine, self.context_CB, self.network, self.hidden_BD = engine, context_CB, network, hidden_BD
-        self._log_normaliser_B = log_normaliser_B
+    engine: Engine
+    context_CB: Ints
+    network: NetworkState
+    hidden_BD: Array
+    _log_normaliser_B: Array | None = None
 
     def __len__(self) -> int:
         return len(self.hidden_BD)
@@ -245,16 +242,12 @@ def gather(states: Sequence[State]) -> States:
         parts.append(source if whole else source.select(np.array(chosen)))
     if len(parts) == 1:
         return parts[0]
-    side_by_side = [order for orders in places.values() for order in orders]
-    return _concatenate(parts).select(np.argsort(side_by_side))
-
-
-def _concatenate(sources: Sequence[States]) -> States:
-    join = sources[0].engine.concatenate
-    return States(
-        sources[0].engine,
-        np.concatenate([source.context_CB for source in sources], axis=1),
-        tuple(join(parts, 1) for parts in zip(*(source.network for source in sources), strict=True)),
-        join([source.hidden_BD for source in sources]),
-        join([source.log_normalisers for source in sources]),
+    join = parts[0].engine.concatenate
+    joined = States(
+        parts[0].engine,
+        np.concatenate([part.context_CB for part in parts], axis=1),
+        tuple(join(own, 1) for own in zip(*(part.network for part in parts), strict=True)),
+        join([part.hidden_BD for part in parts]),
+        join([part.log_normalisers for part in parts]),
     )
+    return joined.select(np.argsort([order for orders in places.values() for order in orders]))

@@ -48,9 +48,11 @@ class TorchEngine(Engine):
     def __init__(self, model: LanguageModel) -> None:
         self.model = model.eval()
         self.output = model.output
+        self.vocab_size, self.loss_name = self.output.vocab_size, self.output.loss_name
+        self.is_exact = self.output.structure is not None
         self.num_context, self.num_words_seen = model.num_context, model.body.num_words
         self._place = model.embedding.device
-        self.branches = model.body.branches
+        self.branches, self.runs_trees = model.body.branches, model.body.runs_trees
         # A GPU would wait for the host at every word, and the state of a Transformer is large.
         self.reads_trees = self.branches and not model.body.context and self._place.type == "cpu"
         self.device = str(self._place)
@@ -58,11 +60,6 @@ class TorchEngine(Engine):
         self.num_parallel, self.pass_words = PARALLEL[self._place.type], PASS_WORDS[self._place.type]
 
     # The layer is asked each time: a calibration or a test may change it.
-    @property
-    def vocab_size(self) -> int:  # type: ignore[override]
-        """The size of the vocabulary."""
-        return self.output.vocab_size
-
     @property
     def log_z(self) -> float:  # type: ignore[override]
         """The constant ln Z."""
@@ -72,16 +69,6 @@ class TorchEngine(Engine):
     def normalises(self) -> bool:  # type: ignore[override]
         """Whether the constant Z may replace the softmax sum."""
         return self.output.normalises
-
-    @property
-    def is_exact(self) -> bool:  # type: ignore[override]
-        """Whether the output layer gives ln p itself."""
-        return self.output.structure is not None
-
-    @property
-    def loss_name(self) -> str:  # type: ignore[override]
-        """The loss of the training."""
-        return self.output.loss_name
 
     @_computing
     def initial_state(self, num_texts: int) -> State:
@@ -103,11 +90,6 @@ class TorchEngine(Engine):
     def branch(self, entered: Tensor, word_B: Ints, state: State, parent_B: Ints) -> tuple[Tensor, State]:
         """Run one step into pairs of words and states."""
         return self.model.body.branch(entered, self.array(word_B), state, self.array(parent_B))
-
-    @property
-    def runs_trees(self) -> bool:  # type: ignore[override]
-        """Whether the body reads a tree of words in one pass."""
-        return self.model.body.runs_trees
 
     @_computing
     def run_trees(self, word_GM: Ints, depth_GM: Ints, is_seen_GMM: NDArray[np.bool_]) -> Tensor:
@@ -169,8 +151,7 @@ class TorchEngine(Engine):
 
     def numpy(self, array: Tensor) -> NDArray[Any]:
         """Give a tensor to the host."""
-        found: NDArray[Any] = array.cpu().numpy()
-        return found
+        return array.cpu().numpy()
 
 
 def top_words(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from importlib import resources
 from typing import Annotated, Any
@@ -34,7 +35,6 @@ from bnce.serve.metrics import CONTENT_TYPE, Metrics
 from bnce.serve.questions import Answerer
 from bnce.serve.requests import RequestReader, wrong_field
 from bnce.serve.service import Service
-from bnce.serve.side_thread import SideThread
 from bnce.version import __version__
 
 PAGE_FILES = {
@@ -71,7 +71,9 @@ def make_app(
     limits, metrics = limits or Limits(), metrics or Metrics()
     access = Access(hosts, token, OPEN_PATHS)
     batcher = Batcher(Answerer(model).answer, metrics, limits)
-    side_thread = SideThread()
+    # For what takes long: large bodies, long texts, long answers. It is one, so that long requests take turns: more
+    # threads would only take the interpreter from the loop more often.
+    side_thread = ThreadPoolExecutor(1, thread_name_prefix="side")
     service = Service(model, run, limits, batcher, metrics, side_thread)
 
     @asynccontextmanager
@@ -79,7 +81,7 @@ def make_app(
         await batcher.start()
         yield
         await batcher.stop()
-        side_thread.stop()
+        side_thread.shutdown()
 
     # The usual documentation page loads its scripts from elsewhere: /docs is a page of ours.
     app = FastAPI(title="bnce", version=__version__, docs_url=None, redoc_url=None, lifespan=live)

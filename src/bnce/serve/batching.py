@@ -59,38 +59,17 @@ class _Request:
             self.answered.set_result(self.answers)
 
 
-class _Batch:
-    """Questions for one pass of the model, as many as there is room for."""
-
-    def __init__(self, max_cost: int) -> None:
-        self._max_cost = max_cost
-        self._cost = 0
-        self.questions: list[tuple[_Request, int]] = []
-
-    def fill(self, requests: Iterable[_Request], share: float) -> None:
-        """Take questions of each request in turn until so much of the room is used up; large ones stay out."""
-        for request in requests:
-            while self._cost < share * self._max_cost and request.is_open and request.next_cost <= self._max_cost:
-                self._cost += request.next_cost
-                self.questions.append(request.take())
-
-
 class Batcher:
     """Gathers questions for a few milliseconds, or while the model is busy, and asks them together."""
 
     def __init__(self, answer: Answer, metrics: Metrics, limits: Limits) -> None:
         self._answer, self._metrics, self._limits = answer, metrics, limits
         self._waiting: list[_Request] = []  # those with questions to ask, the oldest first
-        self._num_waiting = self._num_words = 0
+        self.num_waiting = self._num_words = 0  # requests that wait for the model or are with it, and their words
         self._large_is_next = False
         self._arrived = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
         self._task: asyncio.Task[None] | None = None
-
-    @property
-    def num_waiting(self) -> int:
-        """How many requests wait for the model or are with it."""
-        return self._num_waiting
 
     async def start(self) -> None:
         """Begin to answer."""
@@ -107,7 +86,7 @@ class Batcher:
     def refuse_if_full(self, num_words: int) -> None:
         """Refuse where a request with so many words would not be taken; one that would be alone always is."""
         is_long = self._num_words + num_words > self._limits.max_waiting_words
-        if self._num_waiting >= self._limits.max_waiting or (self._num_waiting and is_long):
+        if self.num_waiting >= self._limits.max_waiting or (self.num_waiting and is_long):
             raise RefusedError(503, "The server is busy with other requests: try again in a second.", 1)
 
     async def ask(self, questions: Sequence[Question], num_words: int) -> list[Any]:
@@ -117,13 +96,13 @@ class Batcher:
         self.refuse_if_full(num_words)
         request = _Request(questions, asyncio.get_running_loop().create_future())
         self._waiting.append(request)
-        self._num_waiting += 1
+        self.num_waiting += 1
         self._num_words += num_words
         self._arrived.set()
         try:
             return await request.answered
         finally:
-            self._num_waiting -= 1
+            self.num_waiting -= 1
             self._num_words -= num_words
 
     async def _work(self) -> None:
@@ -155,15 +134,25 @@ class Batcher:
         return taken
 
     def _choose(self) -> list[tuple[_Request, int]]:
-        batch = _Batch(self._limits.max_batch)
+        batch: list[tuple[_Request, int]] = []
+        cost, max_cost = 0, self._limits.max_batch
+
+        def fill(requests: Iterable[_Request], share: float) -> None:
+            """Take questions of each request in turn until so much of the room is used up; large ones stay out."""
+            nonlocal cost
+            for request in requests:
+                while cost < share * max_cost and request.is_open and request.next_cost <= max_cost:
+                    cost += request.next_cost
+                    batch.append(request.take())
+
         oldest = self._waiting[0]
         shortest_first = sorted(self._waiting, key=lambda request: request.cost_left)
-        if oldest.next_cost <= self._limits.max_batch:
-            batch.fill(shortest_first, 0.5)
-            batch.fill([oldest, *shortest_first], 1.0)
-            return batch.questions
+        if oldest.next_cost <= max_cost:
+            fill(shortest_first, 0.5)
+            fill([oldest, *shortest_first], 1.0)
+            return batch
         # A question larger than a batch goes alone, so that no other waits until it is answered, and in turn with them.
         if not self._large_is_next:
-            batch.fill(shortest_first, 1.0)
-        self._large_is_next = bool(batch.questions)
-        return batch.questions or [oldest.take()]
+            fill(shortest_first, 1.0)
+        self._large_is_next = bool(batch)
+        return batch or [oldest.take()]

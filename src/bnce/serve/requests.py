@@ -6,14 +6,15 @@ gigabytes; here they are counted first.
 
 from __future__ import annotations
 
+import asyncio
 import json
+from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from bnce.serve.limits import Limits, RefusedError, refuse_many
 from bnce.serve.messages import NextRequest, RescoreRequest, ScoreRequest
-from bnce.serve.side_thread import SideThread
 
 Request = TypeVar("Request", ScoreRequest, RescoreRequest, NextRequest)
 
@@ -26,14 +27,14 @@ MAX_FIELDS = 16
 class RequestReader:
     """Reads requests within limits; long ones beside the loop."""
 
-    def __init__(self, limits: Limits, side_thread: SideThread) -> None:
+    def __init__(self, limits: Limits, side_thread: Executor) -> None:
         self._limits, self._side_thread = limits, side_thread
 
     async def read(self, kind: type[Request], body: bytes) -> Request:
         """Make a request of a body, or refuse it."""
         if len(body) <= SHORT_BYTES:
             return self._read(kind, body)
-        return await self._side_thread.run(lambda: self._read(kind, body))
+        return await asyncio.get_running_loop().run_in_executor(self._side_thread, self._read, kind, body)
 
     def _read(self, kind: type[Request], body: bytes) -> Request:
         record = _parse(body)

@@ -6,14 +6,15 @@ waiting. What is too long is refused as soon as so much of it has been seen.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnce import files
 from bnce.scoring.model import Model
@@ -25,9 +26,6 @@ from bnce.serve.limits import Limits, RefusedError, refuse_many
 from bnce.serve.messages import NextRequest, RescoreRequest, ScoreRequest, Utterance
 from bnce.serve.metrics import Metrics
 from bnce.serve.questions import HypothesesQuestion, NextQuestion, SentenceQuestion
-from bnce.serve.side_thread import SideThread
-
-Floats = NDArray[np.float64]
 
 # Characters, or words, that are dealt with before a thread would have begun.
 SHORT_CHARACTERS = 10_000
@@ -53,7 +51,7 @@ class Service:
     """Answers the requests for one model; answers are JSON."""
 
     def __init__(
-        self, model: Model, run: str, limits: Limits, batcher: Batcher, metrics: Metrics, side_thread: SideThread
+        self, model: Model, run: str, limits: Limits, batcher: Batcher, metrics: Metrics, side_thread: Executor
     ) -> None:
         self.model, self.run, self.limits, self.batcher, self.metrics = model, run, limits, batcher, metrics
         self._side_thread = side_thread
@@ -170,7 +168,7 @@ class Service:
         """Cut texts into sentences of words."""
         if sum(map(len, texts)) <= SHORT_CHARACTERS:
             return self._cut_now(texts, split)
-        return await self._side_thread.run(lambda: self._cut_long(texts, split))
+        return await asyncio.get_running_loop().run_in_executor(self._side_thread, self._cut_long, texts, split)
 
     def _cut_long(self, texts: Sequence[str], split: bool) -> _Cut:
         # Between blanks there is a word at least.
@@ -213,7 +211,9 @@ class Service:
         return num_steps + len(cut.words)
 
     async def _write(self, write: Callable[[], str], num_steps: int) -> str:
-        return write() if num_steps <= SHORT_WORDS else await self._side_thread.run(write)
+        if num_steps <= SHORT_WORDS:
+            return write()
+        return await asyncio.get_running_loop().run_in_executor(self._side_thread, write)
 
     def _score_record(
         self,
@@ -242,17 +242,12 @@ class Service:
         if self._log_z is None or self._unit == "piece":
             return {**answer, "log_z_mean": None}
         log_zs = [np.zeros(0)]
-        for sentence, *both in zip(sentences, scored, exact, strict=True):
-            log_zs.append(_log_normalisers(self._log_z, *both))
+        for sentence, own, truth in zip(sentences, scored, exact, strict=True):
+            # Both kinds of probability have the same score above ln Z(context).
+            log_zs.append(self._log_z + (own.log10_probs - truth.log10_probs) * math.log(10))
             sentence["log_z"] = log_zs[-1].tolist()
         every = np.concatenate(log_zs)
         return {**answer, "log_z_mean": float(every.mean()) if len(every) else None}
-
-
-def _log_normalisers(constant: float, scored: ScoredSentence, exact: ScoredSentence) -> Floats:
-    """Compute ln Z(context) of every word: both kinds of probability have the same score above it."""
-    log_z: Floats = constant + (scored.log10_probs - exact.log10_probs) * math.log(10)
-    return log_z
 
 
 def _rescored(weights: Weights, utterance: Utterance, scores: Iterator[WordScores]) -> dict[str, Any]:

@@ -34,8 +34,6 @@ _ROLE_NAMES = {name for names in ROLES.values() for name in names}
 
 def recognise(source: Source) -> bool:
     """Tell JSON by its first bracket."""
-    if source.is_directory:
-        return False
     first = "".join(source.first_lines(2)).replace(" ", "").replace("\t", "")
     return first.startswith(('{"', "{}", "[{", "[]")) or first == "["
 
@@ -44,17 +42,13 @@ def read(source: Source, extras: Extras) -> NBest:
     """Read objects, and name utterances that have no name by their places."""
     utterances: dict[str, Utterance] = {}
     sources: dict[str, str] = {}
-    first_unnamed: int | None = None
-    first_named: int | None = None
+    kinds: set[bool] = set()
     for place, (line, after_blank, record) in enumerate(_records(source), 1):
         where = source.at(line)
         unnamed = not any(name in record for name in (*UTTERANCE_NAMES, *LIST_NAMES)) and UNNAMED_LIST in record
         name = str(place) if unnamed else _field(record, UTTERANCE_NAMES, where)
-        if unnamed:
-            first_unnamed = first_unnamed or line
-        else:
-            first_named = first_named or line
-        if first_unnamed and first_named:
+        kinds.add(unnamed)
+        if len(kinds) > 1:
             raise UserError(f"{where} differs from the others: give a name for every utterance, or for none.")
         if not isinstance(name, str | int) or isinstance(name, bool) or not str(name).strip():
             raise UserError(f"{where} has the utterance {shown(name)}: give its name.")
@@ -77,13 +71,8 @@ def _records(source: Source) -> Iterator[tuple[int, bool, dict[str, Any]]]:
     if "".join(source.first_lines(1)).lstrip().startswith("["):
         yield from _array(source)
         return
-    after_blank = False
-    for line, text in enumerate(source.lines, 1):
-        if not text.strip():
-            after_blank = True
-            continue
+    for line, after_blank, text in source.filled():
         yield line, after_blank, _object(text, source, line)
-        after_blank = False
 
 
 def _array(source: Source) -> Iterator[tuple[int, bool, dict[str, Any]]]:

@@ -19,8 +19,6 @@ _LEFT_OUT = ("timestamp_ref", "timestamp_hyp")
 
 def recognise(source: Source) -> bool:
     """Tell icefall's text by its names."""
-    if source.is_directory:
-        return False
     lines = source.first_lines()
     return bool(lines) and all((match := _LINE.fullmatch(line)) and match[2] in _KNOWN for line in lines)
 
@@ -29,17 +27,13 @@ def read(source: Source, extras: Extras) -> NBest:
     """Read references and hypotheses."""
     utterances: dict[str, Utterance] = {}
     sources: dict[str, str] = {}
-    line_before = 0
-    for line, text in enumerate(source.lines, 1):
-        if not text.strip():
-            continue
+    for line, after_blank, text in source.filled():
         where = source.at(line)
         match = _LINE.fullmatch(text)
         if match is None or match[2] not in _KNOWN:
             raise UserError(f"{where} is not 'utterance:', a tab, and 'ref=' or 'hyp=' with words: give such lines.")
         name, kind, rest = match.groups()
-        utterance = neighbour(source, utterances, Utterance(name, after_blank=line > line_before + 1, line=line))
-        line_before = line
+        utterance = neighbour(source, utterances, Utterance(name, after_blank=after_blank, line=line))
         if kind in _LEFT_OUT:
             continue
         said, *columns = rest.split("\t")

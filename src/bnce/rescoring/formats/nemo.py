@@ -11,7 +11,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from bnce.errors import UserError, argument
-from bnce.reading import parse_object
 from bnce.rescoring.formats.source import AM, UTTERANCE_NAMES, Extras, Source, number, whole
 from bnce.rescoring.nbest import NBest, Utterance, make_nbest
 
@@ -25,8 +24,6 @@ class _Beam(NamedTuple):
 
 def recognise(source: Source) -> bool:
     """Tell beams by their two columns, of which the second is a number."""
-    if source.is_directory:
-        return False
     lines = source.first_lines()
     return bool(lines) and all(line.count("\t") == 1 and _is_number(line.split("\t")[1]) for line in lines)
 
@@ -54,32 +51,21 @@ def read(source: Source, extras: Extras) -> NBest:
 
 
 def _beams(source: Source) -> Iterator[_Beam]:
-    after_blank = False
-    for line, text in enumerate(source.lines, 1):
-        # An empty hypothesis still has its tab and its score.
-        if not text.strip():
-            after_blank = True
-            continue
+    # An empty hypothesis still has its tab and its score.
+    for line, after_blank, text in source.filled():
         cells = text.split("\t")
         if len(cells) != 2:
             raise UserError(
                 f"{source.at(line)} has {len(cells)} columns: give a text and its score separated by a tab."
             )
         yield _Beam(line, cells[0], number(cells[1].strip(), source.at(line)), after_blank)
-        after_blank = False
 
 
 def _manifest(path: str) -> Iterator[tuple[str, str | None]]:
     """Read the names and, where there are some, the references of a manifest."""
     source = Source(path)
     seen: set[str] = set()
-    for line, text in enumerate(source.lines, 1):
-        if not text.strip():
-            continue
-        try:
-            record = parse_object(text)
-        except ValueError as error:
-            raise UserError(f"{source.at(line)} is not a JSON object ({error}): give one per utterance.") from error
+    for line, record in source.objects():
         name = next((record[name] for name in ("audio_filepath", *UTTERANCE_NAMES) if name in record), None)
         if not isinstance(name, str) or not name.strip():
             raise UserError(f"{source.at(line)} has no audio_filepath: give the name of the utterance.")
@@ -114,9 +100,9 @@ def _share_out(source: Source, beams: list[_Beam], num_named: int | None, extras
     # where even shares would begin elsewhere, the scores may as well be in no order.
     even = len(beams) // num_named if num_named and len(beams) % num_named == 0 else 0
     is_uneven = bool(even) and rises != list(range(even, len(beams), even))
-    for begins in [blanks] if blanks or is_uneven else [rises]:
-        if len(begins) == num_named - 1:
-            return [beams[begin:end] for begin, end in pairwise([0, *begins, len(beams)])]
+    begins = blanks if blanks or is_uneven else rises
+    if len(begins) == num_named - 1:
+        return [beams[begin:end] for begin, end in pairwise([0, *begins, len(beams)])]
     raise UserError(
         f"{source} has {len(beams)} hypotheses whose scores rise {len(rises)} times, which do not fit the {num_named} "
         f"utterances of '{extras.manifest}': give {argument('beam_size')}, or a blank line between utterances."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bnce.errors import UserError, shown
+from bnce.reading import parse_object
 from bnce.text.sources import named, read_lines
 from bnce.text.unpack import PACKED
 
@@ -61,15 +63,25 @@ class Source:
         stem, ending = os.path.splitext(self.path.lower())
         return os.path.splitext(stem)[1] if ending in PACKED else ending
 
+    def filled(self) -> Iterator[tuple[int, bool, str]]:
+        """Give every line that is not blank with its number, and whether a blank one stands before it."""
+        after_blank = False
+        for line, text in enumerate(self.lines, 1):
+            if text.strip():
+                yield line, after_blank, text
+            after_blank = not text.strip()
+
     def first_lines(self, most: int = 100) -> list[str]:
         """Give the first lines that are not blank, by which a format is recognised."""
-        found = []
-        for line in self.lines:
-            if not line.isspace() and line:
-                found.append(line)
-                if len(found) == most:
-                    break
-        return found
+        return [text for _, _, text in itertools.islice(self.filled(), most)]
+
+    def objects(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Read a manifest, which has one JSON object per utterance, each with its line."""
+        for line, _, text in self.filled():
+            try:
+                yield line, parse_object(text)
+            except ValueError as error:
+                raise UserError(f"{self.at(line)} is not a JSON object ({error}): give one per utterance.") from error
 
     def at(self, line: int) -> str:
         """Name a line in a message."""

@@ -14,8 +14,6 @@ _COLUMNS = ["utt", AM, OLD_LM, "hypothesis"]
 
 def recognise(source: Source) -> bool:
     """Tell a table by its header or its four columns."""
-    if source.is_directory:
-        return False
     lines = source.first_lines()
     return bool(lines) and (_is_header(lines[0]) or all(line.count("\t") == 3 for line in lines))
 
@@ -23,23 +21,18 @@ def recognise(source: Source) -> bool:
 def read(source: Source, extras: Extras) -> NBest:
     """Read one hypothesis per line."""
     utterances: dict[str, Utterance] = {}
-    columns, after_blank, begun = _COLUMNS, False, False
-    for line, text in enumerate(source.lines, 1):
-        if not text.strip():
-            after_blank = True
-            continue
+    columns = _COLUMNS
+    for place, (line, after_blank, text) in enumerate(source.filled()):
         where = source.at(line)
         cells = text.split("\t")
-        if not begun:
-            begun = True
-            if _is_header(text):
-                columns = [cell.strip() for cell in cells]
-                if len(columns) < 2 or len(set(columns)) < len(columns) or "" in columns:
-                    raise UserError(
-                        f"{where} names the columns {', '.join(columns)}: give utterance, scores and hypothesis, "
-                        "each with a name of its own."
-                    )
-                continue
+        if place == 0 and _is_header(text):
+            columns = [cell.strip() for cell in cells]
+            if len(columns) < 2 or len(set(columns)) < len(columns) or "" in columns:
+                raise UserError(
+                    f"{where} names the columns {', '.join(columns)}: give utterance, scores and hypothesis, "
+                    "each with a name of its own."
+                )
+            continue
         if len(cells) != len(columns):
             raise UserError(
                 f"{where} has {len(cells)} columns instead of {len(columns)}: give {_told(columns)} separated by tabs."
@@ -48,7 +41,6 @@ def read(source: Source, extras: Extras) -> NBest:
         if not name:
             raise UserError(f"{where} has no utterance: give its name in the first column.")
         utterance = neighbour(source, utterances, Utterance(name, after_blank=after_blank, line=line))
-        after_blank = False
         names = role_names(columns[1:-1])
         scores = {
             names[column]: number(cell.strip(), where)

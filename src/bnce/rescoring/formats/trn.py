@@ -17,8 +17,6 @@ MARKS = re.compile(r"(?:^|\s)(?:\{|\}|/|@|\([^()\s]+\))(?=\s|$)")
 
 def recognise(source: Source) -> bool:
     """Tell transcripts by the name in brackets at the end of every line."""
-    if source.is_directory:
-        return False
     lines = [line for line in source.first_lines() if not line.startswith(COMMENT)]
     return bool(lines) and all(_LINE.fullmatch(line) for line in lines)
 
