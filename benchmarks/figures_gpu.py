@@ -193,7 +193,7 @@ KEPT = (
     *(f"reading/{name}" for name in ("surprisals", "trained", "commands", "dropped.json")),
     "alternatives",
 )
-LARGE = (".safetensors", ".npy", ".zst", ".parquet", ".bin")
+LARGE = (".safetensors", ".npy", ".zst", ".parquet", ".bin", "vocab.txt", "tensorboard")
 
 
 class Queue:
