@@ -53,7 +53,7 @@ app = typer.Typer(
 
 def _print_version(asked: bool) -> None:
     if asked:
-        stdout.print(f"bnce {__version__}", markup=False)
+        stdout.print(f"bnce {__version__}")
         raise typer.Exit
 
 

@@ -116,18 +116,18 @@ def compare_alternatives(
             failed |= train_in_copies(list(range(len(pairs))), min(num_processes, len(pairs)), chosen)[0]
         complete = comparing.compare(pairs)
     except Stopped as stop:
-        stderr.print("Stopped; the same command goes on.", markup=False)
+        stderr.print("Stopped; the same command goes on.")
         raise typer.Exit(stop.status) from None
     written = write_alternatives(out)
     if as_json:
         print_json({"rows": [dataclasses.asdict(line) for line in read_alternatives(out)], "failed": failed})
     else:
-        stdout.print(written[0].read_text(encoding="utf-8"), markup=False, highlight=False, soft_wrap=True)
-    stderr.print(f"Wrote {', '.join(path.name for path in written)} to {out}.", markup=False)
+        stdout.print(written[0].read_text(encoding="utf-8"))
+    stderr.print(f"Wrote {', '.join(path.name for path in written)} to {out}.")
     for name, why in failed.items():
-        stderr.print(f"{name} failed: {why}", markup=False)
+        stderr.print(f"{name} failed: {why}")
     if not complete:
-        stderr.print("Some runs are not finished; the same command goes on.", markup=False)
+        stderr.print("Some runs are not finished; the same command goes on.")
     return complete and not failed
 
 

@@ -147,7 +147,7 @@ def _paper_suite(
     if as_json:
         print_json(result)
     else:
-        stdout.print(to_markdown(result), markup=False)
+        stdout.print(to_markdown(result))
 
 
 def _names(text: str, kinds: Registry[Any]) -> list[str]:
@@ -169,12 +169,11 @@ def _whole_number(text: str) -> int:
 
 def _print_table(result: dict[str, Any]) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
     from rich.table import Table
 
     title = f"Training speed on {result['device']}, torch {result['torch']}, recipe {result['recipe']}"
     # So narrow that all columns fit into 80 characters: a name or number cut in half would mislead.
-    table = Table(title=escape(title), box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    table = Table(title=title, box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     measured = result["measurements"]
     draws, ceiling = any(item["num_noise"] for item in measured), result["matmul_teraflops"]
     for name in ("model", "loss", *(["K"] if draws else []), "V", "B × T"):

@@ -98,7 +98,7 @@ def calibrate(
             tokenised=tokenised,
             device=device,
             progress=progress,
-            notice=lambda sentence: stderr.print(f"Warning: {sentence}", markup=False),
+            notice=lambda sentence: stderr.print(f"Warning: {sentence}"),
         )
     if as_json:
         print_json({"run": str(run), "out": str(out or run), **result.to_dict()})
@@ -106,24 +106,23 @@ def calibrate(
     _print(result, out or run, opened.vocabulary.unit)
     if out is None:
         stdout.print("  evaluation.json was removed from the run, because its PPLn was of the old Z:")
-        stdout.print(f"  run 'bnce evaluate {run} --save' to measure it again", markup=False)
+        stdout.print(f"  run 'bnce evaluate {run} --save' to measure it again")
 
 
 def _print(result: Calibration, out: Path, unit: str) -> None:
-    def say(line: str) -> None:
-        stdout.print(line, markup=False)
-
     how = ", every sentence for itself" if result.by_sentence else ""
     fitted = "a head and a constant" if result.kind == "head" else "the constant"
-    say(f"{out}: {fitted}, fitted to {result.num_positions:,} {unit}s of {', '.join(result.texts)}{how}")
+    stdout.print(f"{out}: {fitted}, fitted to {result.num_positions:,} {unit}s of {', '.join(result.texts)}{how}")
     before = "none" if result.log_z_before is None else f"{result.log_z_before:.3f}"
     left = ", of ln Z(context) less what the head predicts" if result.kind == "head" else ""
-    say(f"  ln Z = {result.log_z:.3f}{left} (before: {before})")
-    say(f"  on {result.num_held_out:,} {unit}s that were not fitted to:")
+    stdout.print(f"  ln Z = {result.log_z:.3f}{left} (before: {before})")
+    stdout.print(f"  on {result.num_held_out:,} {unit}s that were not fitted to:")
     for name, quality in (("before", result.before), ("after", result.after)):
-        say(f"    {name:7}{_describe(quality)}")
+        stdout.print(f"    {name:7}{_describe(quality)}")
     factor = math.exp(min(result.after.difference_std, 700.0))
-    say(f"  unnormalised probabilities are typically off by a factor of {factor:.2f}, e to that standard deviation")
+    stdout.print(
+        f"  unnormalised probabilities are typically off by a factor of {factor:.2f}, e to that standard deviation"
+    )
 
 
 def _describe(quality: Quality) -> str:

@@ -36,7 +36,7 @@ def warn_of_tokenised(signs: TokenisedSigns, name: str) -> None:
     """Say that a text looks tokenised, if it does, and what to do."""
     told = signs.notice(name)
     if told is not None:
-        stderr.print(f"Warning: {told} Give --tokenised, or use the text from before tokenisation.", markup=False)
+        stderr.print(f"Warning: {told} Give --tokenised, or use the text from before tokenisation.")
 
 
 def seen_by_score(context: str, num_words: int | None, unit: str = "word") -> str:

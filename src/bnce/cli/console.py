@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from bnce.cli.progress import LateProgress
     from bnce.corpus.store import Corpus
 
-# What is printed is text, such as a path that holds ':cat:': nothing in it stands for an emoji.
-stdout = Console(highlight=False, soft_wrap=True, emoji=False)
-stderr = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
-
+# What is printed is text, such as a path that holds ':cat:' or '[b]': nothing in it is an emoji or markup.
+stdout = Console(markup=False, highlight=False, soft_wrap=True, emoji=False)
+stderr = Console(stderr=True, markup=False, highlight=False, soft_wrap=True, emoji=False)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 

@@ -140,16 +140,16 @@ def print_corpus(record: dict[str, Any]) -> None:
     kept = describe_words(record["vocab_size"], record["num_types"], record["min_count"])
     pieces = " pieces" if record["unit"] == "piece" else ""
     size = f"V = {record['vocab_size']:,}{pieces} with </s> and <unk>"
-    stdout.print(escape(f"{record['corpus']}: {size}{kept and f'; {kept}'}"))
-    stdout.print(escape("normaliser: " + ", ".join(f"{key} = {value}" for key, value in record["normaliser"].items())))
+    stdout.print(f"{record['corpus']}: {size}{kept and f'; {kept}'}")
+    stdout.print("normaliser: " + ", ".join(f"{key} = {value}" for key, value in record["normaliser"].items()))
     stdout.print(f"vocabulary: sha256 {record['vocabulary_digest']}")
     stdout.print(split_table(record["splits"], record["unit"]))
     _print_lengths(record)
     words = "  ".join(f"{top['word']} {top['count']:,}" for top in record["top_words"])
-    stdout.print(escape(f"most frequent {record['unit']}s of train, with counts: {words}"))
+    stdout.print(f"most frequent {record['unit']}s of train, with counts: {words}")
     _print_audit(record["noise_audit"])
     for warning in record["warnings"]:
-        stdout.print(f"[bold yellow]warning:[/bold yellow] {escape(warning)}")
+        stdout.print(f"[bold yellow]warning:[/bold yellow] {escape(warning)}", markup=True)
 
 
 def _print_lengths(record: dict[str, Any]) -> None:

@@ -83,10 +83,10 @@ def demo(
         raise UserError(" ".join(f"{name} failed: {why}" for name, why in failed.items()))
     publish(compare_runs([out / row.name for row in rows], TITLE), out / "report", None, as_json)
     if not as_json:
-        stdout.print("\nSentences that the B-NCE model makes up:", markup=False)
+        stdout.print("\nSentences that the B-NCE model makes up:")
         for sentence in _make_up(out / "bnce", device):
-            stdout.print(sentence, markup=False, highlight=False, soft_wrap=True)
-    stderr.print(f"\nThe report with plots: {out / 'report' / 'report.html'}", markup=False)
+            stdout.print(sentence)
+    stderr.print(f"\nThe report with plots: {out / 'report' / 'report.html'}")
 
 
 def _make_up(run: Path, device: str) -> list[str]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from bnce.cli.completion import complete
 from bnce.cli.conditions import MAY_EXCEED, TokenisedOption, seen_by_evaluate
@@ -123,7 +122,7 @@ def evaluate(
             by_sentence=not in_context_only,
             device=device,
             progress=progress,
-            notice=lambda sentence: stderr.print(f"Warning: {sentence}", markup=False),
+            notice=lambda sentence: stderr.print(f"Warning: {sentence}"),
         )
     figures = result.to_dict()
     if save:
@@ -145,7 +144,7 @@ def describe(record: Mapping[str, Any], name: str, unit: str) -> None:
     of_pieces = unit == "piece"
     counted = f"{num_words:,} words in {record['num_tokens']:,} pieces" if of_pieces else f"{num_words:,} tokens"
     stdout.print(
-        f"{escape(name)}: {counted}, {record['num_sentences']:,} of them </s>, "
+        f"{name}: {counted}, {record['num_sentences']:,} of them </s>, "
         f"{record['num_oov']:,} <unk> ({100 * rate:.2f}% of words)"
     )
     if of_pieces:
@@ -208,7 +207,7 @@ def describe_detail(detail: Mapping[str, Any]) -> None:
     for sentence in detail["worst_sentences"]:
         words = (f"{word} {loss:.1f}" for word, loss in zip(sentence["words"], sentence["losses_nats"], strict=True))
         rest = " · …" if len(sentence["words"]) < sentence["num_tokens"] else ""
-        stdout.print(f"  {sentence['mean_loss_nats']:.2f}  {' · '.join(words)}{rest}", markup=False)
+        stdout.print(f"  {sentence['mean_loss_nats']:.2f}  {' · '.join(words)}{rest}")
     if detail["worst_sentences"]:
         stdout.print("  the worst sentences: mean loss, then every word with its loss (nats, with the softmax)")
 

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
-
 from bnce.cli.conditions import MAY_EXCEED, read_as, warn_of_tokenised
 from bnce.cli.console import open_corpus, shown_progress, stdout
 from bnce.errors import UserError
@@ -46,7 +44,7 @@ def describe_mixture(record: dict[str, Any], name: str) -> None:
     rate = record["num_oov"] / max(1, record["num_tokens"] - record["num_sentences"])
     parts = record["components"]
     stdout.print(
-        f"{escape(name)}: {record['num_tokens']:,} tokens, {record['num_sentences']:,} of them </s>, "
+        f"{name}: {record['num_tokens']:,} tokens, {record['num_sentences']:,} of them </s>, "
         f"{record['num_oov']:,} OOV ({100 * rate:.2f}% of words)"
     )
     is_mixture = len(parts) > 1
@@ -58,7 +56,7 @@ def describe_mixture(record: dict[str, Any], name: str) -> None:
             f"without OOV {_number(record['ppl_n_no_unk'])}"
         )
     for part in parts if is_mixture else []:
-        stdout.print(f"  {part['weight']:.4f} × {part['path']}: PPLf {_number(part['ppl_f'])}", markup=False)
+        stdout.print(f"  {part['weight']:.4f} × {part['path']}: PPLf {_number(part['ppl_f'])}")
     stdout.print("  perplexities are per token and count </s> and OOV words (as <unk>); every sentence starts afresh")
     if record["vocabularies_differ"]:
         stdout.print(

@@ -246,10 +246,10 @@ def _tell(outcome: Outcome, as_json: bool) -> None:
     if as_json:
         print_json({"rows": [], **_record(outcome)})
     for name, why in outcome.failed.items():
-        stderr.print(f"{name} failed: {why}", markup=False)
+        stderr.print(f"{name} failed: {why}")
     if outcome.waiting:
         waiting = ", ".join(outcome.waiting)
-        stderr.print(f"Some rows are not finished; the same command continues them ({waiting}).", markup=False)
+        stderr.print(f"Some rows are not finished; the same command continues them ({waiting}).")
 
 
 def _chosen(rows: list[PlannedRow], models: str, losses: str) -> list[PlannedRow]:

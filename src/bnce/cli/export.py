@@ -77,7 +77,7 @@ def export(
     if as_json:
         print_json(record)
         return
-    stdout.print(f"{out}: {num_bytes / 1e6:,.1f} MB", markup=False)
+    stdout.print(f"{out}: {num_bytes / 1e6:,.1f} MB")
     if "max_row_error" in result:
         worst = max(result["max_row_error"].values())
         itself = "; the directory is itself a run" if to == "safetensors" else ""

@@ -49,7 +49,7 @@ def fetch(
         sizes = {"bytes": fetched.path.stat().st_size, "sha256": fetched.sha256, "checked": fetched.checked}
         print_json({"corpus": name, "path": str(fetched.path), **sizes})
         return
-    stdout.print(str(fetched.path), markup=False)
+    stdout.print(str(fetched.path))
     if fetched.checked == "nothing":
         stderr.print(
             f"This file has no published checksum, so it was not checked. Its SHA-256 {fetched.sha256} was recorded."

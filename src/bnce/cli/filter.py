@@ -239,9 +239,9 @@ def filter(
         timing = {"seconds": round(seconds, 3), "words_per_second": round(speed)}
         print_json({"run": str(run), "out": str(out), **scoring.described(), **summary, **timing})
         return
-    stderr.print(f"{seconds:,.1f} seconds, {speed:,.0f} words per second.", markup=False)
+    stderr.print(f"{seconds:,.1f} seconds, {speed:,.0f} words per second.")
     for line in _report(summary):
-        stderr.print(line, markup=False)
+        stderr.print(line)
 
 
 def _share(text: str) -> tuple[int, int]:
@@ -283,13 +283,13 @@ def _print_sample(job: Job, found: tuple[Distribution, Choice, dict[str, float] 
         record |= {"parts": list(choice.parts), "limits": list(choice.limits), **job.scoring.described()}
         print_json(record if check is None else record | {"precision_check": check})
         return
-    stdout.print(f"Perplexities of {distribution.total:,} documents:", markup=False)
+    stdout.print(f"Perplexities of {distribution.total:,} documents:")
     for line in distribution.picture(choice.limits):
-        stdout.print(line, markup=False)
+        stdout.print(line)
     quantiles = ", ".join(f"{100 * float(share):g}%: {value:g}" for share, value in distribution.quantiles().items())
-    stdout.print(f"Quantiles: {quantiles}.", markup=False)
+    stdout.print(f"Quantiles: {quantiles}.")
     for line in (*_limits(choice.parts, choice.limits), *_checked(check)):
-        stdout.print(line, markup=False)
+        stdout.print(line)
 
 
 def _limits(parts: Sequence[str], limits: Sequence[float]) -> list[str]:

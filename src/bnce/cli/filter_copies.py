@@ -24,7 +24,7 @@ def filter_in_copies(num_copies: int, device: str) -> None:
         lambda descriptor: [name, SHARES_FROM, str(descriptor), *rest],
         share_machine(name_gpus(find_device(device)), num_copies),
         range(num_copies),
-        lambda line: stderr.print(line, markup=False),
+        stderr.print,
     )
     wrong = dict.fromkeys(copy.sentence for copy in copies if copy.status == BAD_INPUT)
     if wrong:

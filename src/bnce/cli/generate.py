@@ -70,11 +70,11 @@ def generate(
             print_json(record)
         else:
             for word in words:
-                stdout.print(f"{word.prob:.6f}  {word.word}", markup=False)
+                stdout.print(f"{word.prob:.6f}  {word.word}")
         return
     texts = model.generate(prompt, num_texts, max_words, sampling, seed)
     if as_json:
         print_json({"run": str(run), "prompt": prompt, "seed": seed, "texts": texts})
     else:
         for text in texts:
-            stdout.print(text, markup=False)
+            stdout.print(text)

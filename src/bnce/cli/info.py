@@ -148,7 +148,7 @@ def _run(path: Path) -> dict[str, Any]:
 def _print(record: dict[str, Any], indent: str = "") -> None:
     for key, value in record.items():
         if isinstance(value, dict):
-            stdout.print(f"{indent}[bold]{key}[/bold]")
+            stdout.print(f"{indent}[bold]{key}[/bold]", markup=True)
             _print(value, indent + "  ")
         elif isinstance(value, list):
             for item in value:
@@ -158,4 +158,4 @@ def _print(record: dict[str, Any], indent: str = "") -> None:
         elif isinstance(value, float):
             stdout.print(f"{indent}{key}: {value:g}")
         else:
-            stdout.print(f"{indent}{key}: {value}", markup=False)
+            stdout.print(f"{indent}{key}: {value}")

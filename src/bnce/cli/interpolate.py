@@ -84,20 +84,17 @@ def interpolate(
                 f"Warning: the models know different words of {name}, so perplexities with OOV words cannot be "
                 "compared. "
                 f"The weights are found on words that all models know ({report['num_known']:,} of "
-                f"{report['num_tokens']:,}).",
-                markup=False,
+                f"{report['num_tokens']:,})."
             )
     if as_json:
         record = {"models": [str(path) for path in paths], "mode": mode, "weights": weights.tolist(), **reports}
         print_json({**record, "out": None if out is None else str(out)})
         return
     stdout.print(_table(paths, weights.tolist(), reports))
-    stdout.print(
-        "perplexity per word and </s>; 'known' leaves out words that at least one model does not know", markup=False
-    )
+    stdout.print("perplexity per word and </s>; 'known' leaves out words that at least one model does not know")
     how = "with the softmax" if mode == "normalised" else f"with the constant Z ({MAY_EXCEED})"
     what = "sentence" if split else "line, which is one sentence,"
-    stdout.print(f"every {what} starts afresh; runs {how}", markup=False)
+    stdout.print(f"every {what} starts afresh; runs {how}")
 
 
 def _read(model: Model, path: str, split: bool, errors: str) -> list[list[str]]:

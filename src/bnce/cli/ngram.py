@@ -124,8 +124,7 @@ def ngram(
         if one.is_fallback:
             stderr.print(
                 f"warning: the text has too few {number}-grams to estimate their discounts: "
-                f"{', '.join(f'{value:g}' for value in one.discounts)} are used.",
-                markup=False,
+                f"{', '.join(f'{value:g}' for value in one.discounts)} are used."
             )
     if as_json:
         print_json(record)
@@ -133,8 +132,7 @@ def ngram(
     stdout.print(
         f"{out}: {', '.join(f'{count:,} {number}-grams' for number, count in enumerate(record['num_ngrams'], 1))} "
         f"of {record['num_tokens']:,} tokens, {record['num_oov']:,} of them <unk>; "
-        f"vocabulary {record['vocab_size']:,}, {record['seconds']:.1f} s",
-        markup=False,
+        f"vocabulary {record['vocab_size']:,}, {record['seconds']:.1f} s"
     )
 
 

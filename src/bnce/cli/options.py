@@ -82,7 +82,7 @@ def warn_of_unused(settings: Sequence[str] | None, models: Iterable[str]) -> Non
     from bnce.training.plan import find_unused
 
     if (told := find_unused(settings or [], models)) is not None:
-        stderr.print(told, markup=False)
+        stderr.print(told)
 
 
 def lowercase_option(default: str) -> Any:

@@ -176,7 +176,7 @@ def prepare(
             notice=notices.append,
         )
     for notice in notices:
-        stderr.print(f"Warning: {notice}", markup=False)
+        stderr.print(f"Warning: {notice}")
     seconds = time.perf_counter() - start
     if as_json:
         print_json(_record(corpus, seconds))
@@ -198,19 +198,17 @@ def _record(corpus: Corpus, seconds: float) -> dict[str, object]:
 
 
 def _print_table(corpus: Corpus, seconds: float, is_chosen: bool) -> None:
-    from rich.markup import escape
-
     from bnce.corpus.word_choice import MIN_COUNT_FOR_UNKNOWN
 
     unit = corpus.vocabulary.unit
     title = f"{corpus.directory}: V = {len(corpus.vocabulary):,} {unit}s, prepared in {seconds:.1f} s"
-    stdout.print(split_table(corpus_splits(corpus), unit, title=escape(title)))
+    stdout.print(split_table(corpus_splits(corpus), unit, title=title))
     if unit == "piece":
-        stdout.print(escape(describe_pieces(corpus)))
+        stdout.print(describe_pieces(corpus))
         return
     min_count = corpus.manifest.min_count
     given = "as given; " if min_count is None else ""
     told = f"Vocabulary: {given}{describe_words(len(corpus.vocabulary), corpus.num_types, min_count)}."
     if is_chosen and min_count == MIN_COUNT_FOR_UNKNOWN:
         told += " If all words were kept, <unk> would never be trained. --min-count 1 keeps them all."
-    stdout.print(escape(told))
+    stdout.print(told)

@@ -401,6 +401,6 @@ def rescore(
         return
     for lists in every:
         for line in lists.lines():
-            stderr.print(line, markup=False)
+            stderr.print(line)
     for line in outcome.lines():
-        stderr.print(line, markup=False)
+        stderr.print(line)

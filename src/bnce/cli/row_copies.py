@@ -27,14 +27,14 @@ def train_in_copies(places: list[int], num_copies: int, device: torch.device) ->
         lambda descriptor: [name, ROWS_FROM, str(descriptor), *rest],
         share_machine(name_gpus(device), num_copies),
         places,
-        lambda line: stderr.print(line, markup=False),
+        stderr.print,
     )
     wrong = dict.fromkeys(copy.sentence for copy in copies if copy.status == BAD_INPUT)
     if wrong:
         raise UserError(" ".join(wrong))
     for copy in copies:
         if copy.status:
-            stderr.print(f"Process {copy.number} {copy.how}", markup=False)
+            stderr.print(f"Process {copy.number} {copy.how}")
     failed = {name: why for copy in copies for name, why in _failures(copy).items()}
     return failed, not any(copy.status for copy in copies)
 

@@ -175,25 +175,23 @@ def score(
             f"mean {check.mean_difference:.4f}, at most {check.max_difference:.4f}; "
             f"ln Z(context) {check.log_z_mean:.4f} ± {check.log_z_std:.4f} (mean ± standard deviation)\n"
         )
-    stderr.print(f"log10 probabilities, {_with_what(model, normalised, carry)}.", markup=False)
+    stderr.print(f"log10 probabilities, {_with_what(model, normalised, carry)}.")
     # A mixture has no limit of its own; that of a run is in its units.
     unit = "word" if model.max_context is None else model.vocabulary.unit
-    stderr.print(seen_by_score(context, model.max_context, unit), markup=False)
-    stderr.print(f"Perplexities are {form.counted_spelt if spell else form.counted}.", markup=False)
+    stderr.print(seen_by_score(context, model.max_context, unit))
+    stderr.print(f"Perplexities are {form.counted_spelt if spell else form.counted}.")
     if spell:
-        stderr.print(SPELT, markup=False)
+        stderr.print(SPELT)
     if cutter.num_changed:
         share = 100 * totals.num_oov / max(1, totals.num_words)
         stderr.print(
             f"{cutter.num_changed:,} of {cutter.num_lines:,} lines were brought into the form of the training text; "
-            f"{totals.num_oov:,} of {totals.num_words:,} words ({share:.2f}%) are unknown to the model.",
-            markup=False,
+            f"{totals.num_oov:,} of {totals.num_words:,} words ({share:.2f}%) are unknown to the model."
         )
     if cutter.num_several:
         stderr.print(
             f"{cutter.num_several:,} of {cutter.num_lines:,} lines have several sentences; the training text had </s> "
-            "between sentences. --split cuts lines in the same way and gives a lower perplexity.",
-            markup=False,
+            "between sentences. --split cuts lines in the same way and gives a lower perplexity."
         )
 
 

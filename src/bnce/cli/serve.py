@@ -149,8 +149,7 @@ def serve(
     with listener:
         if not is_loopback(address):
             stderr.print(
-                f"Warning: {host} can be reached from other machines. {UNPROTECTED if secret is None else UNENCRYPTED}",
-                markup=False,
+                f"Warning: {host} can be reached from other machines. {UNPROTECTED if secret is None else UNENCRYPTED}"
             )
         num_threads = threads_for([run], threads)
         logging.basicConfig(level=log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
@@ -164,7 +163,7 @@ def serve(
                 # Whoever reads it through a pipe waits for it now.
                 sys.stdout.flush()
             where = _describe_device(device) if needs_torch(run) else f"ONNX Runtime, CPU, {num_threads} thread(s)"
-            stderr.print(f"Serving {run} at {url} on {where} (Ctrl-C to stop)", markup=False)
+            stderr.print(f"Serving {run} at {url} on {where} (Ctrl-C to stop)")
 
         run_server(app, listener, limits, metrics, announce, log_level=log_level, access_log=access_log)
 

@@ -171,7 +171,7 @@ def surprisal(
         print_json({"run": str(run), "table": table, "out": str(out), **_record(model, columns, measuring, result)})
         return
     for line in _report(model, columns, measuring, result):
-        stderr.print(line, markup=False)
+        stderr.print(line)
 
 
 def _record(model: Model, columns: Columns, measuring: Measuring, result: Result) -> dict[str, Any]:

@@ -158,7 +158,7 @@ def train(
         if as_json:
             print_json({"run": str(path), **summary})
         where = f"and saved at step {summary['step']}" if summary.get("step") else "before the first step"
-        stderr.print(f"Stopped {where}. Continue with  {resume_command(path)}", markup=False)
+        stderr.print(f"Stopped {where}. Continue with  {resume_command(path)}")
         raise typer.Exit(stop.status) from None
     if as_json:
         print_json(record)
@@ -179,8 +179,7 @@ def _print_results(record: dict[str, Any]) -> None:
     units = f"{record['unit']}s"
     stdout.print(
         f"{record['run']}: {record['tokens']:,} {units} in {record['train_seconds']:.1f} s of training{startup}, "
-        f"{record['words_per_second']:,.0f} words/s on {record['device']}; {record['num_parameters']:,} parameters",
-        markup=False,
+        f"{record['words_per_second']:,.0f} words/s on {record['device']}; {record['num_parameters']:,} parameters"
     )
     if record["stopped_early"]:
         stdout.print(f"  ended early at step {record['step']}: the best validation was at step {record['best_step']}")

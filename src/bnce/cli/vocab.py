@@ -117,10 +117,7 @@ def _train_spelling(path: str, words: Sequence[NewWord]) -> SpellingModel:
 
 
 def _print(change: LexiconChange, out: Path) -> None:
-    def say(sentence: str) -> None:
-        stdout.print(sentence, markup=False)
-
-    say(f"{out}: {change.num_words_before:,} words became {change.num_words_after:,}")
+    stdout.print(f"{out}: {change.num_words_before:,} words became {change.num_words_after:,}")
     for what, words in (
         ("added", [added.word for added in change.added]),
         ("already known, not changed", change.already_known),
@@ -129,13 +126,15 @@ def _print(change: LexiconChange, out: Path) -> None:
     ):
         if words:
             more = " …" if len(words) > NUM_EXAMPLES else ""
-            say(f"  {len(words):,} {what}: {' '.join(words[:NUM_EXAMPLES])}{more}")
+            stdout.print(f"  {len(words):,} {what}: {' '.join(words[:NUM_EXAMPLES])}{more}")
     for added in change.added[:NUM_EXAMPLES]:
         near = ", ".join(f"{word} {similarity:.2f}" for word, similarity in added.neighbours[:NUM_EXAMPLES])
-        say(f"  {added.word} (count {added.count:,}) after {near or 'no word, because none has a similar spelling'}")
+        stdout.print(
+            f"  {added.word} (count {added.count:,}) after {near or 'no word, because none has a similar spelling'}"
+        )
     if change.unknown_words is not None:
         rest = f", {change.unknown_words.rest:.2%} of it for other words" if change.unknown_words.rest else ""
-        say(f"  <unk> is shared by {len(change.unknown_words):,} listed words{rest}")
+        stdout.print(f"  <unk> is shared by {len(change.unknown_words):,} listed words{rest}")
     if change.has_spelling:
-        say("  'bnce score --spell' spells the words that are outside the new vocabulary")
-    say("  the new run can be used and evaluated, but not trained further")
+        stdout.print("  'bnce score --spell' spells the words that are outside the new vocabulary")
+    stdout.print("  the new run can be used and evaluated, but not trained further")
