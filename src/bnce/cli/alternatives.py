@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import functools
 import math
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,9 @@ import typer
 
 from bnce import files
 from bnce.cli.console import open_corpus, print_json, stderr, stdout
-from bnce.cli.display import Display
-from bnce.cli.options import warn_of_unused
-from bnce.cli.row_copies import print_failure, train_in_copies, typed_arguments
+from bnce.cli.copies import print_failure, train_in_copies, typed_arguments
+from bnce.cli.display import shown_training
+from bnce.cli.options import row_config, warn_of_unused
 from bnce.errors import UserError, unknown_name
 from bnce.kinds.alternatives import ALTERNATIVES
 from bnce.kinds.bodies import BODIES
@@ -26,7 +26,6 @@ from bnce.machine.stopping import Stopped
 if TYPE_CHECKING:
     from bnce.config import RunConfig
     from bnce.training.experiment import PlannedRow
-    from bnce.training.observer import Observer
 
 NAME = "alternatives"
 MODELS = ("relu-lstm", "transformer")
@@ -59,9 +58,7 @@ def compare_alternatives(
     With several processes, copies of this command search first, each with the `tasks` it takes: places in the list of
     losses and models. The final runs follow one by one, so that their speeds can be compared.
     """
-    from bnce.corpus.opening import corpus_setting
     from bnce.machine.devices import choose_device
-    from bnce.recipes.recipe import load_recipe
     from bnce.report.alternatives import read_alternatives, write_alternatives
     from bnce.scoring.speed import measure_scoring
     from bnce.training.alternatives import Comparing
@@ -75,27 +72,14 @@ def compare_alternatives(
     failed: dict[str, str] = {}
 
     def make_config(row: PlannedRow) -> RunConfig:
-        config = load_recipe(
-            recipe or RECIPES.get(row.model, RECIPE),
-            model=row.model,
-            loss=row.loss,
-            corpus=corpus,
-            settings=[*settings, *row.settings],
-        )
-        return dataclasses.replace(config, corpus=corpus_setting(corpus))
-
-    @contextlib.contextmanager
-    def watch(config: RunConfig) -> Iterator[Observer]:
-        display = Display(config, len(opened.split("train")), opened.vocabulary.unit)
-        with display.bar:
-            yield display
+        return row_config(recipe or RECIPES.get(row.model, RECIPE), row, corpus, settings)
 
     comparing = Comparing(
         out=out,
         corpus=opened,
         device=chosen,
         make_config=make_config,
-        watch=watch,
+        watch=functools.partial(shown_training, opened),
         note_failure=failed.__setitem__ if tasks is None else print_failure,
         measure=lambda path: measure_scoring(path, opened, chosen),
         trial_tokens=trial_tokens,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
+import functools
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,20 +13,19 @@ from bnce.cli.alternatives import NAME, SEEDS, TRIAL_TOKENS, compare_alternative
 from bnce.cli.compare import publish
 from bnce.cli.completion import complete, complete_list, complete_recipe
 from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, stderr
-from bnce.cli.display import Display
-from bnce.cli.options import DeviceOption, SettingsOption, warn_of_unused
-from bnce.cli.row_copies import ROWS_FROM, print_failure, train_in_copies, typed_arguments
+from bnce.cli.copies import ROWS_FROM, become_copy, print_failure, train_in_copies, typed_arguments
+from bnce.cli.display import shown_training
+from bnce.cli.options import DeviceOption, SettingsOption, row_config, warn_of_unused
 from bnce.errors import UserError, unknown_name
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.limits import MAX_PROCESSES
 from bnce.kinds.losses import LOSSES
-from bnce.machine.copies import stop_with_starter, take_tasks
+from bnce.machine.copies import take_tasks
 from bnce.machine.stopping import Stopped
 
 if TYPE_CHECKING:
     from bnce.config import RunConfig
     from bnce.training.experiment import Outcome, PlannedRow
-    from bnce.training.observer import Observer
 
 # Those of the paper's tables, and ours beside them.
 TABLE_MODELS = tuple(body.name for body in BODIES if body.tables)
@@ -139,9 +136,7 @@ def experiment(
           --out experiments/alternatives --models relu-lstm --budget 60
     """
     if rows_from is not None:
-        stop_with_starter(rows_from)
-        if device.startswith("cuda:"):
-            device = "cuda"  # the one that this copy was given, and the only one that it sees
+        device = become_copy(rows_from, device)
     if table == NAME:
         complete = compare_alternatives(
             corpus,
@@ -165,7 +160,6 @@ def experiment(
         return
     if trial_tokens is not None or seeds is not None:
         raise UserError(f"The table {table} has no trials: leave --trial-tokens and --seeds out.")
-    from bnce.corpus.opening import corpus_setting
     from bnce.machine.devices import choose_device, find_device
     from bnce.training.experiment import RECIPES, check_rows, find_outcome, find_unsettled, table_rows, train_rows
 
@@ -175,18 +169,7 @@ def experiment(
     opened = open_corpus(corpus)
 
     def make_config(row: PlannedRow) -> RunConfig:
-        from bnce.recipes.recipe import load_recipe
-
-        config = load_recipe(
-            recipe or RECIPES[table], model=row.model, loss=row.loss, corpus=corpus, settings=settings or []
-        )
-        return dataclasses.replace(config, corpus=corpus_setting(corpus))
-
-    @contextlib.contextmanager
-    def watch(config: RunConfig) -> Iterator[Observer]:
-        display = Display(config, len(opened.split("train")), opened.vocabulary.unit)
-        with display.bar:
-            yield display
+        return row_config(recipe or RECIPES[table], row, corpus, settings)
 
     if rows_from is None:
         warn_of_unused(settings, [row.model for row in wanted])
@@ -204,7 +187,7 @@ def experiment(
                 make_config,
                 opened,
                 choose_device(device),
-                watch,
+                functools.partial(shown_training, opened),
                 failed.__setitem__ if rows_from is None else print_failure,
                 turns=None if rows_from is None else take_tasks(rows_from),
                 num_at_once=1 if rows_from is None else processes,

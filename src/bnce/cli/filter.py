@@ -13,7 +13,7 @@ import typer
 from bnce.cli.completion import complete
 from bnce.cli.conditions import MAY_EXCEED
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr, stdout
-from bnce.cli.filter_copies import SHARES_FROM, filter_in_copies, take_share
+from bnce.cli.copies import SHARES_FROM, become_copy, filter_in_copies, take_share
 from bnce.cli.options import MODES, DeviceOption, TrainedModelArgument
 from bnce.errors import UserError, unknown_name
 
@@ -203,14 +203,13 @@ def filter(
     if rest and len(choice.parts) != 2 and thresholds is None:
         raise UserError("--rest is for documents that are not kept: give --max-perplexity or --keep, too.")
     normalised = None if mode == AUTO else mode == "normalised"
-    if shares_from is not None and device.startswith("cuda:"):
-        device = "cuda"  # the one that this copy was given, and the only one that it sees
+    share = _share(shard)
+    if shares_from is not None:
+        device = become_copy(shares_from, device)
+        share = take_share(shares_from, share, processes)
     fields = Fields(field, id_field, () if scores_only else added, names_options=True)
     scoring = Scoring(str(run.absolute()), normalised, spell, precision, device, fields)
     plan = Plan(out or Path(), Form(to, added, scores_only, id_field), choice, rest, errors == "skip")
-    share = _share(shard)
-    if shares_from is not None:
-        share = take_share(shares_from, share, processes)
     with _shown() as (show, notice), contextlib.nullcontext() if cluster is None else connected(cluster) as executor:
         job = Job(
             sources,

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bnce.cli.completion import complete, complete_setting
 from bnce.cli.console import stderr
 from bnce.errors import UserError, unknown_name
+
+if TYPE_CHECKING:
+    from bnce.config import RunConfig
+    from bnce.training.experiment import PlannedRow
 
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="RUN", help="Run, exported run (ONNX), mixture (.toml) or n-gram model.")
@@ -75,6 +80,16 @@ def is_normalised(mode: str, what: str, modes: Sequence[str] = MODES) -> bool:
     if mode not in modes:
         raise unknown_name(f"{what} mode", mode, modes)
     return mode == "normalised"
+
+
+def row_config(recipe: str, row: PlannedRow, corpus: str | None, settings: Sequence[str] | None) -> RunConfig:
+    """Resolve a recipe for a row of an experiment; without a corpus, it has its own."""
+    from bnce.corpus.opening import corpus_setting
+    from bnce.recipes.recipe import load_recipe
+
+    given = [*(settings or []), *row.settings]
+    config = load_recipe(recipe, model=row.model, loss=row.loss, corpus=corpus, settings=given)
+    return dataclasses.replace(config, corpus=corpus_setting(config.corpus))
 
 
 def warn_of_unused(settings: Sequence[str] | None, models: Iterable[str]) -> None:

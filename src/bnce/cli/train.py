@@ -11,7 +11,7 @@ import typer
 
 from bnce.cli.completion import complete, complete_recipe, complete_setting
 from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, stderr, stdout
-from bnce.cli.display import Display
+from bnce.cli.display import shown_training
 from bnce.cli.options import DeviceOption
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.limits import MAX_PROCESSES, TIMEOUT_SECONDS
@@ -148,9 +148,8 @@ def train(
     if not plan.world.is_first:
         _follow(plan)
         return
-    show = Display(plan.run.config, len(plan.corpus.split("train")), plan.corpus.vocabulary.unit)
     try:
-        with show.bar:
+        with shown_training(plan.corpus, plan.run.config) as show:
             record = plan.train(show, command=shlex.join(["bnce", *sys.argv[1:]]), num_threads=threads)
     except Stopped as stop:
         path = plan.run.path
