@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bnce.cli.completion import complete_list, complete_recipe
+from bnce.cli.completion import complete_recipe
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, shown_progress, stdout
-from bnce.cli.options import DeviceOption, SettingsOption, warn_of_unused
+from bnce.cli.options import DeviceOption, SettingsOption, names_option, warn_of_unused
 from bnce.errors import UserError, unknown_name
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.kind import Registry
@@ -30,22 +30,8 @@ def bench(
             metavar="RECIPE", help="Recipe or TOML file with the model sizes.", autocompletion=complete_recipe
         ),
     ] = "demo",
-    models: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME,...",
-            help=f"Models, separated by commas, or all: {', '.join(BODIES.names)}.",
-            autocompletion=complete_list(*BODIES.names, "all"),
-        ),
-    ] = "relu-lstm",
-    losses: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME,...",
-            help=f"Losses, separated by commas, or all: {', '.join(LOSSES.names)}.",
-            autocompletion=complete_list(*LOSSES.names, "all"),
-        ),
-    ] = "all",
+    models: Annotated[str, names_option("Models, separated by commas, or all", BODIES.names)] = "relu-lstm",
+    losses: Annotated[str, names_option("Losses, separated by commas, or all", LOSSES.names)] = "all",
     vocab_sizes: Annotated[
         str, typer.Option(metavar="N,...", help="Vocabulary sizes in words, separated by commas.")
     ] = "20000,800000",
@@ -108,13 +94,7 @@ def bench(
     warn_of_unused(settings, _names(models, BODIES))
     chosen = choose_device(device)
     with shown_progress("timing training steps") as progress:
-        result = measure(
-            configs,
-            chosen,
-            num_rounds=rounds,
-            round_seconds=seconds,
-            progress=progress,
-        )
+        result = measure(configs, chosen, num_rounds=rounds, round_seconds=seconds, progress=progress)
     result = {"recipe": recipe, **result}
     if as_json:
         print_json(result)
@@ -135,12 +115,7 @@ def _paper_suite(
     if out is not None:  # before the minutes that the figures take
         files.make_directory(out)
     with shown_progress("timing the paper's models") as progress:
-        result = bench_paper(
-            device,
-            num_rounds=rounds,
-            round_seconds=seconds,
-            progress=progress,
-        )
+        result = bench_paper(device, num_rounds=rounds, round_seconds=seconds, progress=progress)
     if out is not None:
         files.write_text(out / "paper.json", files.to_json(result, indent=1) + "\n")
         files.write_text(out / "paper.md", to_markdown(result))

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bnce.calibration import KINDS, MAX_WORDS
-from bnce.cli.completion import complete
 from bnce.cli.conditions import TokenisedOption
 from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, shown_progress, stderr, stdout
-from bnce.cli.options import DeviceOption, ErrorsOption, RunArgument
+from bnce.cli.options import DeviceOption, ErrorsOption, RunArgument, choice
 
 if TYPE_CHECKING:
     from bnce.calibration.fit import Quality
@@ -26,21 +25,14 @@ def calibrate(
         typer.Option(metavar="FILE", help="Calibrate on this text file. May be given several times."),
     ] = None,
     split: Annotated[
-        str | None,
-        typer.Option(
-            metavar="train|valid|test",
-            help="Without --text: calibrate on this split of the corpus.",
-            show_default="valid",
-            autocompletion=complete("train", "valid", "test"),
-        ),
+        str | None, choice("train|valid|test", "Without --text: calibrate on this split of the corpus.", "valid")
     ] = None,
     corpus: Annotated[str | None, typer.Option(metavar="DIR", help="Another corpus with the same vocabulary.")] = None,
     kind: Annotated[
         str,
-        typer.Option(
-            metavar="|".join(KINDS),
-            help="constant: one ln Z for all contexts. head: ln Z as a linear function of the last hidden layer.",
-            autocompletion=complete(*KINDS),
+        choice(
+            "|".join(KINDS),
+            "constant: one ln Z for all contexts. head: ln Z as a linear function of the last hidden layer.",
         ),
     ] = "constant",
     out: Annotated[

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bnce.cli.completion import complete
 from bnce.cli.conditions import MAY_EXCEED, TokenisedOption, seen_by_evaluate
 from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, shown_progress, stderr, stdout
 from bnce.cli.evaluate_mixture import describe_mixture, evaluate_mixture
-from bnce.cli.options import DeviceOption, ErrorsOption, TrainedModelArgument
+from bnce.cli.options import DeviceOption, ErrorsOption, TrainedModelArgument, choice
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,15 +21,7 @@ if TYPE_CHECKING:
 
 def evaluate(
     run: TrainedModelArgument,
-    split: Annotated[
-        str | None,
-        typer.Option(
-            metavar="train|valid|test",
-            help="Split of the corpus to evaluate on.",
-            show_default="test",
-            autocompletion=complete("train", "valid", "test"),
-        ),
-    ] = None,
+    split: Annotated[str | None, choice("train|valid|test", "Split of the corpus to evaluate on.", "test")] = None,
     text: Annotated[
         str | None, typer.Option(metavar="FILE", help="Evaluate on this text file instead of a split.")
     ] = None,

@@ -11,11 +11,11 @@ import typer
 
 from bnce.cli.alternatives import NAME, SEEDS, TRIAL_TOKENS, compare_alternatives
 from bnce.cli.compare import publish
-from bnce.cli.completion import complete, complete_list, complete_recipe
+from bnce.cli.completion import complete, complete_recipe
 from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, stderr
 from bnce.cli.copies import ROWS_FROM, become_copy, print_failure, train_in_copies, typed_arguments
 from bnce.cli.display import shown_training
-from bnce.cli.options import DeviceOption, SettingsOption, row_config, warn_of_unused
+from bnce.cli.options import DeviceOption, SettingsOption, names_option, row_config, warn_of_unused
 from bnce.errors import UserError, unknown_name
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.limits import MAX_PROCESSES
@@ -62,22 +62,8 @@ def experiment(
             autocompletion=complete_recipe,
         ),
     ] = None,
-    models: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME,...",
-            help=f"Train only these models, separated by commas: {', '.join(TABLE_MODELS)}.",
-            autocompletion=complete_list(*TABLE_MODELS, "all"),
-        ),
-    ] = "all",
-    losses: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME,...",
-            help=f"Train only with these losses, separated by commas: {', '.join(TABLE_LOSSES)}.",
-            autocompletion=complete_list(*TABLE_LOSSES, "all"),
-        ),
-    ] = "all",
+    models: Annotated[str, names_option("Train only these models, separated by commas", TABLE_MODELS)] = "all",
+    losses: Annotated[str, names_option("Train only with these losses, separated by commas", TABLE_LOSSES)] = "all",
     settings: SettingsOption = None,
     budget: Annotated[
         float | None,

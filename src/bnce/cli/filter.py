@@ -14,7 +14,7 @@ from bnce.cli.completion import complete
 from bnce.cli.conditions import MAY_EXCEED
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr, stdout
 from bnce.cli.copies import SHARES_FROM, become_copy, filter_in_copies, take_share
-from bnce.cli.options import MODES, DeviceOption, TrainedModelArgument
+from bnce.cli.options import MODE_HELP, MODES, DeviceOption, TrainedModelArgument, choice
 from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
@@ -92,22 +92,13 @@ def filter(
     names: Annotated[
         str, typer.Option(metavar="A,B,C", help="Names of the three fields that are added.")
     ] = "perplexity,num_words,unknown_rate",
-    to: Annotated[
-        str | None,
-        typer.Option(
-            metavar="jsonl|parquet",
-            help="Output format.",
-            show_default="that of the shard",
-            autocompletion=complete("jsonl", "parquet"),
-        ),
-    ] = None,
+    to: Annotated[str | None, choice("jsonl|parquet", "Output format.", "that of the shard")] = None,
     mode: Annotated[
         str,
         typer.Option(
             "--mode",
             metavar="MODE",
-            help="unnormalised: with the constant Z (fast). normalised: with the softmax (exact). auto: unnormalised "
-            "if the run has a constant Z.",
+            help=f"{MODE_HELP} auto: unnormalised if the run has a constant Z.",
             autocompletion=complete(AUTO, *MODES),
         ),
     ] = AUTO,
@@ -125,12 +116,7 @@ def filter(
         ),
     ] = "float32",
     errors: Annotated[
-        str,
-        typer.Option(
-            metavar="stop|skip",
-            help="A document that cannot be read: stop with an error, or skip it and say so.",
-            autocompletion=complete("stop", "skip"),
-        ),
+        str, choice("stop|skip", "A document that cannot be read: stop with an error, or skip it and say so.")
     ] = "stop",
     shard: Annotated[
         str, typer.Option(metavar="I/N", help="Filter every N-th shard from the I-th on, for array jobs.")

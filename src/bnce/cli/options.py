@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bnce.cli.completion import complete, complete_setting
+from bnce.cli.completion import complete, complete_list, complete_setting
 from bnce.cli.console import stderr
 from bnce.errors import UserError, unknown_name
 
@@ -37,13 +37,22 @@ DeviceOption = Annotated[
     ),
 ]
 
+
+def choice(names: str, help: str, show_default: bool | str = True) -> Any:
+    """Make an option whose value is one of some names, written with | between them."""
+    return typer.Option(metavar=names, help=help, show_default=show_default, autocompletion=complete(*names.split("|")))
+
+
+def names_option(help: str, names: Sequence[str]) -> Any:
+    """Make an option whose value is a list of names with commas, or all; its help ends with the names."""
+    return typer.Option(
+        metavar="NAME,...", help=f"{help}: {', '.join(names)}.", autocompletion=complete_list(*names, "all")
+    )
+
+
 ErrorsOption = Annotated[
     str,
-    typer.Option(
-        metavar="strict|replace",
-        help="Invalid UTF-8 and NUL bytes: strict stops with an error, replace writes U+FFFD instead.",
-        autocompletion=complete("strict", "replace"),
-    ),
+    choice("strict|replace", "Invalid UTF-8 and NUL bytes: strict stops with an error, replace writes U+FFFD instead."),
 ]
 
 SettingsOption = Annotated[
@@ -109,30 +118,27 @@ def lowercase_option(default: str) -> Any:
 
 def tokens_option(default: str, more: str = "", *names: str) -> Any:
     """Make the option of `Normaliser.tokens`; a command may know `names` beyond it, and say what they mean."""
-    return typer.Option(
-        metavar="|".join(("words", "whitespace", "spoken", *names)),
-        help="words: separate words from punctuation. whitespace: split at blanks only. spoken: English as recognisers "
+    return choice(
+        "|".join(("words", "whitespace", "spoken", *names)),
+        "words: separate words from punctuation. whitespace: split at blanks only. spoken: English as recognisers "
         f"write it: lower case, no punctuation, numbers and titles spelled out.{more}",
-        show_default=default,
-        autocompletion=complete("words", "whitespace", "spoken", *names),
+        default,
     )
 
 
 def sentences_option(default: str) -> Any:
     """Make the option of `Normaliser.sentences`."""
-    return typer.Option(
-        metavar="split|lines",
-        help="split: a sentence ends after . ! or ? and at the end of a line. lines: only at the end of a line.",
-        show_default=default,
-        autocompletion=complete("split", "lines"),
+    return choice(
+        "split|lines",
+        "split: a sentence ends after . ! or ? and at the end of a line. lines: only at the end of a line.",
+        default,
     )
 
 
 def numbers_option(default: str) -> Any:
     """Make the option of `Normaliser.numbers`."""
-    return typer.Option(
-        metavar="keep|zero|word",
-        help="keep: leave numbers as they are. zero: write every digit as 0. word: replace every number with <num>.",
-        show_default=default,
-        autocompletion=complete("keep", "zero", "word"),
+    return choice(
+        "keep|zero|word",
+        "keep: leave numbers as they are. zero: write every digit as 0. word: replace every number with <num>.",
+        default,
     )

@@ -22,6 +22,7 @@ from bnce.cli.options import (
     ErrorsOption,
     ModelArgument,
     SplitLinesOption,
+    choice,
     is_normalised,
 )
 from bnce.cli.threads import threads_for
@@ -56,12 +57,7 @@ def score(
     ] = "unnormalised",
     per_word: Annotated[bool, typer.Option("--per-word", help="Print the probability of every word.")] = False,
     layout: Annotated[
-        str,
-        typer.Option(
-            metavar="kenlm|srilm",
-            help="Print in the format of KenLM's query, or of SRILM's ngram -ppl.",
-            autocompletion=complete("kenlm", "srilm"),
-        ),
+        str, choice("kenlm|srilm", "Print in the format of KenLM's query, or of SRILM's ngram -ppl.")
     ] = "kenlm",
     carry: Annotated[
         bool,

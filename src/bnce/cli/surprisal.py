@@ -12,7 +12,7 @@ import typer
 from bnce.cli.completion import complete
 from bnce.cli.conditions import MAY_EXCEED
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, shown_progress, stderr
-from bnce.cli.options import DeviceOption, ModelArgument, goes_to_stdout
+from bnce.cli.options import DeviceOption, ModelArgument, choice, goes_to_stdout
 from bnce.cli.threads import threads_for
 from bnce.errors import UserError
 
@@ -66,11 +66,10 @@ def surprisal(
     ] = None,
     context: Annotated[
         str,
-        typer.Option(
-            metavar="text|sentence",
-            help="text: a word is predicted from all words before it in its text. sentence: only from those of its "
+        choice(
+            "text|sentence",
+            "text: a word is predicted from all words before it in its text. sentence: only from those of its "
             "sentence.",
-            autocompletion=complete("text", "sentence"),
         ),
     ] = "text",
     unnormalised: Annotated[
@@ -89,12 +88,7 @@ def surprisal(
         ),
     ] = False,
     base: Annotated[
-        str,
-        typer.Option(
-            metavar="2|e|10",
-            help="Base of the logarithms: columns end in _bits (2), _nats (e) or _base10 (10).",
-            autocompletion=complete("2", "e", "10"),
-        ),
+        str, choice("2|e|10", "Base of the logarithms: columns end in _bits (2), _nats (e) or _base10 (10).")
     ] = "2",
     entropy: Annotated[
         bool,
@@ -122,10 +116,9 @@ def surprisal(
     ] = "auto",
     quotes: Annotated[
         str,
-        typer.Option(
-            metavar="auto|csv|none",
-            help="csv: cells may be in quotes. none: a quote is part of a word. auto: csv for CSV, none for TSV.",
-            autocompletion=complete("auto", "csv", "none"),
+        choice(
+            "auto|csv|none",
+            "csv: cells may be in quotes. none: a quote is part of a word. auto: csv for CSV, none for TSV.",
         ),
     ] = "auto",
     device: DeviceOption = "auto",
