@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bnce.calibration import KINDS, MAX_WORDS
-from bnce.cli.conditions import TokenisedOption
 from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, shown_progress, stderr, stdout
-from bnce.cli.options import DeviceOption, ErrorsOption, RunArgument, choice
+from bnce.cli.options import DeviceOption, ErrorsOption, RunArgument, TokenisedOption, choice
 
 if TYPE_CHECKING:
     from bnce.calibration.fit import Quality

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bnce.cli.completion import complete
-from bnce.cli.conditions import MAY_EXCEED
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr, stdout
 from bnce.cli.copies import SHARES_FROM, become_copy, filter_in_copies, take_share
-from bnce.cli.options import MODE_HELP, MODES, DeviceOption, TrainedModelArgument, choice
+from bnce.cli.options import MAY_EXCEED, MODE_HELP, MODES, DeviceOption, TrainedModelArgument, choice
 from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from bnce.cli.console import JsonOption, ThreadsOption, print_json, stdout
+from bnce.cli.console import JsonOption, ThreadsOption, open_model, print_json, stdout
 from bnce.cli.options import DeviceOption, ModelArgument
-from bnce.cli.threads import threads_for
 
 
 def generate(
@@ -58,11 +57,10 @@ def generate(
           --temperature 0.7
       bnce generate runs/relu-lstm --prompt "the function" --next 10
     """
-    from bnce.scoring.loading import load
     from bnce.scoring.sampling import Sampling
 
     sampling = Sampling(temperature, top_k, top_p, allow_unknown)
-    model = load(run, device, threads_for([run], threads))
+    model = open_model(run, device, threads)
     if num_next:
         words = model.next_words(prompt, num_next)
         if as_json:

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bnce import files
-from bnce.cli.conditions import MAY_EXCEED
-from bnce.cli.console import JsonOption, ThreadsOption, print_json, stderr, stdout
-from bnce.cli.options import DeviceOption, ErrorsOption, ModeOption, SplitLinesOption, is_normalised
-from bnce.cli.threads import threads_for
+from bnce.cli.console import JsonOption, ThreadsOption, print_json, stderr, stdout, threads_for
+from bnce.cli.options import MAY_EXCEED, DeviceOption, ErrorsOption, ModeOption, SplitLinesOption, is_normalised
 from bnce.errors import UserError
 
 if TYPE_CHECKING:

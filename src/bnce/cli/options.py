@@ -15,6 +15,8 @@ from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
     from bnce.config import RunConfig
+    from bnce.text.normalise import Normaliser
+    from bnce.text.tokenised import TokenisedSigns
     from bnce.training.experiment import PlannedRow
 
 ModelArgument = Annotated[
@@ -74,6 +76,18 @@ SplitLinesOption = Annotated[
     bool, typer.Option("--split", help="Split lines into sentences. Without it one line is one sentence.")
 ]
 
+TokenisedOption = Annotated[
+    bool,
+    typer.Option(
+        "--tokenised",
+        help="The text is tokenised: read <unk> as the unknown word, and undo marks such as @-@ and &apos;s.",
+    ),
+]
+
+MAY_EXCEED = (
+    "unnormalised: probabilities sum to 1 only approximately, and a single one may be above 1 (its logarithm above 0)"
+)
+
 
 def goes_to_stdout(out: Path, as_json: bool) -> bool:
     """Tell whether an output is -, standard output, and refuse to mix it with JSON."""
@@ -107,6 +121,20 @@ def warn_of_unused(settings: Sequence[str] | None, models: Iterable[str]) -> Non
 
     if (told := find_unused(settings or [], models)) is not None:
         stderr.print(told)
+
+
+def read_as(normaliser: Normaliser, tokenised: bool) -> Normaliser:
+    """Choose how the text is read."""
+    from bnce.text.tokenised import for_tokenised
+
+    return for_tokenised(normaliser) if tokenised else normaliser
+
+
+def warn_of_tokenised(signs: TokenisedSigns, name: str) -> None:
+    """Say that a text looks tokenised, if it does, and what to do."""
+    told = signs.notice(name)
+    if told is not None:
+        stderr.print(f"Warning: {told} Give --tokenised, or use the text from before tokenisation.")
 
 
 def lowercase_option(default: str) -> Any:

@@ -12,11 +12,18 @@ from typing import Annotated, Any
 import typer
 
 from bnce import files
-from bnce.cli.conditions import TokenisedOption, read_as, warn_of_tokenised
-from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr
-from bnce.cli.options import DeviceOption, ModelArgument, ModeOption, goes_to_stdout, is_normalised
+from bnce.cli.console import JsonOption, ThreadsOption, open_model, print_json, progress_bar, stderr
+from bnce.cli.options import (
+    DeviceOption,
+    ModelArgument,
+    ModeOption,
+    TokenisedOption,
+    goes_to_stdout,
+    is_normalised,
+    read_as,
+    warn_of_tokenised,
+)
 from bnce.cli.rescored import Outcome, check_together, full_lines, pairs, read_lists, which_lists
-from bnce.cli.threads import threads_for
 from bnce.errors import UserError
 from bnce.kinds.nbest_formats import NBEST_FORMATS
 
@@ -267,7 +274,6 @@ def rescore(
     from bnce.rescoring.work import Scorer, Tuner
     from bnce.rescoring.writing import check_writable, out_format, written
     from bnce.scoring.fingerprint import fingerprint
-    from bnce.scoring.loading import load
     from bnce.scoring.weights import MBR_SCALE, NAMES, Weights
     from bnce.text.sources import named
     from bnce.text.tokenised import TokenisedSigns
@@ -322,7 +328,7 @@ def rescore(
     if changes is not None and last.spoken is None:
         raise UserError(f"--changes needs references for '{last.path}': give them with --refs.")
     begun = time.perf_counter()
-    model = load(run, device, threads_for([run], threads))
+    model = open_model(run, device, threads)
     if not normalised:
         model.refuse_unnormalised()
     model.normaliser = read_as(model.normaliser, tokenised)

@@ -21,28 +21,21 @@ _CommandLineError: type[Any] = next(kind for kind in typer.BadParameter.__mro__ 
 def run_app(app: typer.Typer) -> None:
     """Run the command that was typed, and leave with its status; without one, show what there is."""
     arguments = sys.argv[1:] or ["--help"]
-    is_command = arguments[0] in map(_name, app.registered_commands)
+    typed = copy.copy(app)
+    # typer takes longer to build all commands than some of them need to run.
+    named = [
+        command for command in app.registered_commands if getattr(command.callback, "__name__", "") == arguments[0]
+    ]
+    typed.registered_commands = named or app.registered_commands
     try:
-        typed = _only(app, arguments[0]) if is_command else app
         status = typed(args=arguments, prog_name=PROGRAM, standalone_mode=False)
     except typer.Abort:
         status = _INTERRUPTED
     except _CommandLineError as error:
-        command = f"{PROGRAM} {arguments[0]}" if is_command else PROGRAM
+        command = f"{PROGRAM} {arguments[0]}" if named else PROGRAM
         raise UserError(_sentence(error, arguments, command)) from error
     # A command gives nothing back; typer.Exit comes back as its status.
     sys.exit(status or 0)
-
-
-def _name(command: Any) -> str:
-    return str(command.name or getattr(command.callback, "__name__", ""))
-
-
-def _only(app: typer.Typer, name: str) -> typer.Typer:
-    """Give the app with one command: typer takes longer to build all of them than some commands need to run."""
-    found = copy.copy(app)
-    found.registered_commands = [command for command in app.registered_commands if _name(command) == name]
-    return found
 
 
 def _sentence(error: Any, arguments: Sequence[str], command: str) -> str:

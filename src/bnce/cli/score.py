@@ -13,19 +13,21 @@ import typer
 
 from bnce import files
 from bnce.cli.completion import complete
-from bnce.cli.conditions import MAY_EXCEED, TokenisedOption, read_as, seen_by_score, warn_of_tokenised
-from bnce.cli.console import JsonOption, ThreadsOption, print_json, shown_progress, stderr
+from bnce.cli.console import JsonOption, ThreadsOption, open_model, print_json, shown_progress, stderr
 from bnce.cli.options import (
+    MAY_EXCEED,
     MODE_HELP,
     MODES,
     DeviceOption,
     ErrorsOption,
     ModelArgument,
     SplitLinesOption,
+    TokenisedOption,
     choice,
     is_normalised,
+    read_as,
+    warn_of_tokenised,
 )
-from bnce.cli.threads import threads_for
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
@@ -108,7 +110,6 @@ def score(
     """
     from bnce.corpus.vocabulary import UNK
     from bnce.scoring.layouts import get_layout
-    from bnce.scoring.loading import load
     from bnce.scoring.scored import Totals
     from bnce.text.sources import named, read_lines, source_bytes
 
@@ -131,7 +132,7 @@ def score(
         num_bytes_read += num_bytes
 
     lines = read_lines(text, errors, advance)
-    model = load(run, device, threads_for([run], threads))
+    model = open_model(run, device, threads)
     reader = _open_reader(model, normalised, carry, spell, num_checked if mode == CHECKED else None)
     cutter = _Cutter(read_as(model.normaliser, tokenised), split)
     totals = Totals()
@@ -174,7 +175,7 @@ def score(
     stderr.print(f"log10 probabilities, {_with_what(model, normalised, carry)}.")
     # A mixture has no limit of its own; that of a run is in its units.
     unit = "word" if model.max_context is None else model.vocabulary.unit
-    stderr.print(seen_by_score(context, model.max_context, unit))
+    stderr.print(_describe_context(context, model.max_context, unit))
     stderr.print(f"Perplexities are {form.counted_spelt if spell else form.counted}.")
     if spell:
         stderr.print(SPELT)
@@ -245,6 +246,18 @@ def _open_reader(model: Model, normalised: bool, carry: bool, spell: bool, num_c
     if carry and model.kind == "n-gram":
         raise UserError(f"'{model.name}' is an n-gram model, which starts every sentence afresh: leave out --carry.")
     return model.reader(normalised=normalised, carry=carry, spell=spell)
+
+
+def _describe_context(context: str, num_words: int | None, unit: str) -> str:
+    """Say what a word is predicted from."""
+    seen = {
+        "line": "the words before it in its line, not from earlier lines (use --carry for that)",
+        "sentence": "the words before it in its sentence, not from earlier sentences (use --carry for that)",
+        "text": "all words before it in the text, across sentences",
+        "document": "all words before it in its document, across sentences; a blank line ends a document",
+    }[context]
+    units = "of them" if unit == "word" else f"{unit}s"
+    return f"Each word is predicted from {seen}{'' if num_words is None else f'; from at most {num_words} {units}'}."
 
 
 def _with_what(model: Model, normalised: bool, carry: bool) -> str:

@@ -11,9 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from bnce.cli.completion import complete
-from bnce.cli.console import JsonOption, ThreadsOption, print_json, stderr
+from bnce.cli.console import JsonOption, ThreadsOption, print_json, stderr, threads_for
 from bnce.cli.options import DeviceOption, ModelArgument
-from bnce.cli.threads import threads_for
 from bnce.errors import unknown_name
 from bnce.serve.limits import Limits, span
 

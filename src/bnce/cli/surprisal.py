@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bnce.cli.completion import complete
-from bnce.cli.conditions import MAY_EXCEED
-from bnce.cli.console import JsonOption, ThreadsOption, print_json, shown_progress, stderr
-from bnce.cli.options import DeviceOption, ModelArgument, choice, goes_to_stdout
-from bnce.cli.threads import threads_for
+from bnce.cli.console import JsonOption, ThreadsOption, open_model, print_json, shown_progress, stderr
+from bnce.cli.options import MAY_EXCEED, DeviceOption, ModelArgument, choice, goes_to_stdout
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
@@ -138,7 +136,6 @@ def surprisal(
       bnce surprisal runs/relu-lstm novel.txt --out words.parquet
       bnce surprisal mixture.toml words.tsv --sentence item --out surprisal.tsv
     """
-    from bnce.scoring.loading import load
     from bnce.tables.columns import Measuring
     from bnce.tables.surprisal import COLUMNAR, Columns, add_surprisal, find_format
 
@@ -148,7 +145,7 @@ def surprisal(
         out = Path("/dev/stdout")
     measuring = Measuring(context, not unnormalised, spell, base, entropy, ends, prefix)
     columns = Columns(word, tuple(text or ()), sentence, glued)
-    model = load(run, device, threads_for([run], threads))
+    model = open_model(run, device, threads)
     with shown_progress(f"measuring {table}") as progress:
         result = add_surprisal(
             model,
