@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bnce.cli.console import JsonOption, print_json, shown_progress, stderr, stdout
-from bnce.cli.corpus_info import corpus_splits, describe_pieces, describe_words, split_table
+from bnce.cli.corpus_info import corpus_facts, corpus_splits, describe_pieces, describe_words, split_table
 from bnce.cli.options import ErrorsOption, lowercase_option, numbers_option, sentences_option, tokens_option
 
 if TYPE_CHECKING:
@@ -179,22 +179,9 @@ def prepare(
         stderr.print(f"Warning: {notice}")
     seconds = time.perf_counter() - start
     if as_json:
-        print_json(_record(corpus, seconds))
+        print_json({**corpus_facts(corpus), "splits": corpus_splits(corpus), "seconds": round(seconds, 3)})
     else:
         _print_table(corpus, seconds, is_chosen=min_count is None)
-
-
-def _record(corpus: Corpus, seconds: float) -> dict[str, object]:
-    return {
-        "corpus": str(corpus.directory),
-        "unit": corpus.vocabulary.unit,
-        "vocab_size": len(corpus.vocabulary),
-        "num_types": corpus.num_types,
-        "min_count": corpus.manifest.min_count,
-        "vocabulary_digest": corpus.vocabulary.digest,
-        "splits": corpus_splits(corpus),
-        "seconds": round(seconds, 3),
-    }
 
 
 def _print_table(corpus: Corpus, seconds: float, is_chosen: bool) -> None:

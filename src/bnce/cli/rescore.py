@@ -23,7 +23,7 @@ from bnce.cli.options import (
     read_as,
     warn_of_tokenised,
 )
-from bnce.cli.rescored import Outcome, check_together, full_lines, pairs, read_lists, which_lists
+from bnce.cli.rescored import check_together, full_lines, outcome_lines, pairs, read_lists, which_lists
 from bnce.errors import UserError
 from bnce.kinds.nbest_formats import NBEST_FORMATS
 
@@ -383,30 +383,40 @@ def rescore(
         title = f"Rescored with {run.name}"
         facts = [line for lists in every for line in lists.lines()]
         files.write_text(changes, changes_page(title, compared, changed, facts))
-    outcome = Outcome(
-        run=str(run),
-        lists=last,
-        mode=mode,
-        carry=rule if carry else None,
-        num_documents=len(find_documents(last.nbest, documents)) if carry else None,
-        weights=weights,
-        weights_file=None if weights_file is None else str(weights_file),
-        untuned=dev is None and weights_file is None and "lm_weight" not in given,
-        tuning=tuning,
-        tests=last is not dev,
-        compared=compared,
-        changes=changed,
-        form=find_form(model, scores),
-        asked_mbr=mbr,
-        seconds={"load": load_seconds, "score": scorer.seconds, "tune": tuner.seconds},
-        num_scored=scorer.num_scored,
-        num_cached=scorer.num_cached,
-    )
+    found_form = find_form(model, scores)
+    record = {
+        "run": str(run),
+        "nbest": last.path,
+        "format": last.nbest.form,
+        "scores": list(last.nbest.score_names),
+        "mode": mode,
+        "carry": rule if carry else None,
+        "num_documents": len(find_documents(last.nbest, documents)) if carry else None,
+        "num_utterances": len(last.nbest.utterances),
+        "num_hypotheses": last.nbest.num_hypotheses,
+        "form": found_form.to_dict(),
+        # Whether the order of the hypotheses took the place of scores.
+        "by_rank": not last.nbest.has_am and weights.rank_weight != 0,
+        "weights": weights.to_dict(),
+        "weights_file": None if weights_file is None else str(weights_file),
+        "tuned": tuning is not None,
+        # Whether nobody said how much the new model counts.
+        "untuned": dev is None and weights_file is None and "lm_weight" not in given,
+        "tuning": tuning,
+        "seconds": {"load": load_seconds, "score": scorer.seconds, "tune": tuner.seconds},
+        "num_scored": scorer.num_scored,
+        "num_cached": scorer.num_cached,
+        "hypotheses_per_second": scorer.num_scored / scorer.seconds if scorer.num_scored and scorer.seconds else None,
+        **({} if compared is None else compared.to_dict()),
+        **({} if changed is None else {"changes": changed.to_dict()}),
+    }
     if as_json:
-        print_json(outcome.to_dict())
+        print_json(record)
         return
     for lists in every:
         for line in lists.lines():
             stderr.print(line)
-    for line in outcome.lines():
+    for line in outcome_lines(
+        record, last, weights, found_form, compared, changed, asked_mbr=mbr, tests=last is not dev
+    ):
         stderr.print(line)
