@@ -16,8 +16,8 @@ from bnce.errors import UserError
 
 if TYPE_CHECKING:
     from bnce.scoring.model import Model
-    from bnce.tables.columns import Measuring
-    from bnce.tables.surprisal import Columns, Result
+    from bnce.tables.columns import Columns, Measuring
+    from bnce.tables.surprisal import Result
 
 
 def surprisal(
@@ -136,8 +136,8 @@ def surprisal(
       bnce surprisal runs/relu-lstm novel.txt --out words.parquet
       bnce surprisal mixture.toml words.tsv --sentence item --out surprisal.tsv
     """
-    from bnce.tables.columns import Measuring
-    from bnce.tables.surprisal import COLUMNAR, Columns, add_surprisal, find_format
+    from bnce.tables.columns import Columns, Measuring
+    from bnce.tables.surprisal import COLUMNAR, add_surprisal, find_format
 
     if goes_to_stdout(out, as_json):
         if (found := find_format(table, form)) in COLUMNAR:
