@@ -9,7 +9,7 @@ import typer
 
 from bnce.cli.completion import complete_recipe
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, shown_progress, stdout
-from bnce.cli.options import DeviceOption, SettingsOption, names_option, warn_of_unused
+from bnce.cli.options import DeviceOption, SettingsOption, names_option, option, warn_of_unused
 from bnce.errors import UserError, unknown_name
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.kind import Registry
@@ -32,21 +32,15 @@ def bench(
     ] = "demo",
     models: Annotated[str, names_option("Models, separated by commas, or all", BODIES.names)] = "relu-lstm",
     losses: Annotated[str, names_option("Losses, separated by commas, or all", LOSSES.names)] = "all",
-    vocab_sizes: Annotated[
-        str, typer.Option(metavar="N,...", help="Vocabulary sizes in words, separated by commas.")
-    ] = "20000,800000",
+    vocab_sizes: Annotated[str, option("N,...", "Vocabulary sizes in words, separated by commas.")] = "20000,800000",
     settings: SettingsOption = None,
-    rounds: Annotated[
-        int, typer.Option(min=1, max=1000, metavar="N", help="Number of measurements; their median is printed.")
-    ] = 5,
-    seconds: Annotated[float, typer.Option(min=0.01, max=600, metavar="S", help="Seconds per measurement.")] = 0.5,
+    rounds: Annotated[int, option("N", "Number of measurements; their median is printed.", min=1, max=1000)] = 5,
+    seconds: Annotated[float, option("S", "Seconds per measurement.", min=0.01, max=600)] = 0.5,
     suite: Annotated[
-        str | None,
-        typer.Option(metavar="paper", help="Measure all rows of the paper's two tables instead. Needs a GPU."),
+        str | None, option("paper", "Measure all rows of the paper's two tables instead. Needs a GPU.")
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="DIR", help="With --suite: write paper.json and paper.md to DIR."),
+        Path | None, option("DIR", "With --suite: write paper.json and paper.md to DIR.", "--out", "-o")
     ] = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,

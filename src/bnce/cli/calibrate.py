@@ -10,7 +10,7 @@ import typer
 
 from bnce.calibration import KINDS, MAX_WORDS
 from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, shown_progress, stderr, stdout
-from bnce.cli.options import DeviceOption, ErrorsOption, RunArgument, TokenisedOption, choice
+from bnce.cli.options import DeviceOption, ErrorsOption, RunArgument, TokenisedOption, choice, option
 
 if TYPE_CHECKING:
     from bnce.calibration.fit import Quality
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 def calibrate(
     run: RunArgument,
     text: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE", help="Calibrate on this text file. May be given several times."),
+        list[str] | None, option("FILE", "Calibrate on this text file. May be given several times.")
     ] = None,
     split: Annotated[
-        str | None, choice("train|valid|test", "Without --text: calibrate on this split of the corpus.", "valid")
+        str | None,
+        choice("train|valid|test", "Without --text: calibrate on this split of the corpus.", show_default="valid"),
     ] = None,
-    corpus: Annotated[str | None, typer.Option(metavar="DIR", help="Another corpus with the same vocabulary.")] = None,
+    corpus: Annotated[str | None, option("DIR", "Another corpus with the same vocabulary.")] = None,
     kind: Annotated[
         str,
         choice(
@@ -34,12 +34,10 @@ def calibrate(
             "constant: one ln Z for all contexts. head: ln Z as a linear function of the last hidden layer.",
         ),
     ] = "constant",
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Run directory to create.", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, option("DIR", "Run directory to create.", show_default=False)] = None,
     in_place: Annotated[bool, typer.Option("--in-place", help="Change the run itself instead.")] = False,
     max_words: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Compute the exact ln Z at N words, spread over the text.")
+        int, option("N", "Compute the exact ln Z at N words, spread over the text.", min=1)
     ] = MAX_WORDS,
     by_sentence: Annotated[
         bool,

@@ -11,6 +11,7 @@ import typer
 
 from bnce.cli.completion import complete
 from bnce.cli.console import JsonOption, print_json, stderr, stdout
+from bnce.cli.options import option
 from bnce.errors import UserError, unknown_name
 from bnce.report.formats import FILES, FORMATS
 
@@ -20,22 +21,18 @@ if TYPE_CHECKING:
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories from 'bnce train'.")],
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help=f"Also write {', '.join(FILES.values())} to DIR.")
-    ] = None,
+    out: Annotated[Path | None, option("DIR", f"Also write {', '.join(FILES.values())} to DIR.")] = None,
     form: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "NAME",
+            f"Output format: {', '.join(FORMATS)}.",
             "--format",
-            metavar="NAME",
-            help=f"Output format: {', '.join(FORMATS)}.",
             show_default="table",
             autocompletion=complete(*FORMATS),
         ),
     ] = None,
-    title: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Heading of the table.", show_default="the corpus")
-    ] = None,
+    title: Annotated[str | None, option("TEXT", "Heading of the table.", show_default="the corpus")] = None,
     json: JsonOption = False,
 ) -> None:
     """Compare runs in one table, as the paper does.

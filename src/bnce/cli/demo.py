@@ -6,12 +6,10 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from bnce.cli.compare import publish
 from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, stderr, stdout
 from bnce.cli.display import shown_training
-from bnce.cli.options import DeviceOption, SettingsOption, row_config, warn_of_unused
+from bnce.cli.options import DeviceOption, SettingsOption, option, row_config, warn_of_unused
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,9 +22,7 @@ PROMPT, NUM_SENTENCES, TEMPERATURE = "this function", 5, 0.7
 
 
 def demo(
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="DIR", help="Directory for the three runs and the report.")
-    ] = Path("demo"),
+    out: Annotated[Path, option("DIR", "Directory for the three runs and the report.", "--out", "-o")] = Path("demo"),
     settings: SettingsOption = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,

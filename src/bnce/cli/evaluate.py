@@ -18,6 +18,7 @@ from bnce.cli.options import (
     TokenisedOption,
     TrainedModelArgument,
     choice,
+    option,
     read_as,
     warn_of_tokenised,
 )
@@ -31,18 +32,18 @@ if TYPE_CHECKING:
 
 def evaluate(
     run: TrainedModelArgument,
-    split: Annotated[str | None, choice("train|valid|test", "Split of the corpus to evaluate on.", "test")] = None,
-    text: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Evaluate on this text file instead of a split.")
+    split: Annotated[
+        str | None, choice("train|valid|test", "Split of the corpus to evaluate on.", show_default="test")
     ] = None,
-    corpus: Annotated[str | None, typer.Option(metavar="DIR", help="Another corpus with the same vocabulary.")] = None,
-    max_tokens: Annotated[int, typer.Option(min=0, metavar="N", help="Evaluate on the first N tokens; 0 for all.")] = 0,
+    text: Annotated[str | None, option("FILE", "Evaluate on this text file instead of a split.")] = None,
+    corpus: Annotated[str | None, option("DIR", "Another corpus with the same vocabulary.")] = None,
+    max_tokens: Annotated[int, option("N", "Evaluate on the first N tokens; 0 for all.", min=0)] = 0,
     max_words: Annotated[
         int,
-        typer.Option(
+        option(
+            "N",
+            "Evaluate on the first N words, </s> counted; 0 for all. The same text for words and for pieces.",
             min=0,
-            metavar="N",
-            help="Evaluate on the first N words, </s> counted; 0 for all. The same text for words and for pieces.",
         ),
     ] = 0,
     errors: ErrorsOption = "strict",

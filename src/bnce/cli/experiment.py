@@ -15,7 +15,7 @@ from bnce.cli.completion import complete, complete_recipe
 from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, stderr
 from bnce.cli.copies import ROWS_FROM, become_copy, print_failure, train_in_copies, typed_arguments
 from bnce.cli.display import shown_training
-from bnce.cli.options import DeviceOption, SettingsOption, names_option, row_config, warn_of_unused
+from bnce.cli.options import DeviceOption, SettingsOption, names_option, option, row_config, warn_of_unused
 from bnce.errors import UserError, unknown_name
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.limits import MAX_PROCESSES
@@ -42,22 +42,16 @@ def experiment(
             autocompletion=complete("ltcb", "obwb", NAME),
         ),
     ],
-    corpus: Annotated[str, typer.Option(metavar="DIR", help="Corpus directory from 'bnce prepare'.")],
+    corpus: Annotated[str, option("DIR", "Corpus directory from 'bnce prepare'.")],
     out: Annotated[
-        Path,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="DIR",
-            help="Directory for runs and report. The same command continues the experiment.",
-        ),
+        Path, option("DIR", "Directory for runs and report. The same command continues the experiment.", "--out", "-o")
     ],
     recipe: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "RECIPE",
+            "Recipe to train the rows with.",
             "--recipe",
-            metavar="RECIPE",
-            help="Recipe to train the rows with.",
             show_default="wiki for ltcb, news for obwb; for alternatives wiki, or transformer for that model",
             autocompletion=complete_recipe,
         ),
@@ -66,37 +60,32 @@ def experiment(
     losses: Annotated[str, names_option("Train only with these losses, separated by commas", TABLE_LOSSES)] = "all",
     settings: SettingsOption = None,
     budget: Annotated[
-        float | None,
-        typer.Option(min=0.01, metavar="MINUTES", help="Minutes for all rows together, shared among the rows."),
+        float | None, option("MINUTES", "Minutes for all rows together, shared among the rows.", min=0.01)
     ] = None,
     keep_models: Annotated[bool, typer.Option(help="Keep the models of finished rows, or only their results.")] = True,
     processes: Annotated[
         int,
-        typer.Option(
-            metavar="N",
+        option(
+            "N",
+            "Train N rows at once, each on its own GPU if there are enough. With alternatives: N trials at once; "
+            "final runs follow one by one.",
             min=1,
             max=MAX_PROCESSES,
-            help="Train N rows at once, each on its own GPU if there are enough. With alternatives: N trials at once; "
-            "final runs follow one by one.",
         ),
     ] = 1,
     trial_tokens: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="With alternatives: training tokens of a trial. Fewer than all favour rates that are too high for the "
+        option(
+            "N",
+            "With alternatives: training tokens of a trial. Fewer than all favour rates that are too high for the "
             "final runs.",
+            min=0,
             show_default="all",
         ),
     ] = None,
     seeds: Annotated[
         str | None,
-        typer.Option(
-            metavar="N,...",
-            help="With alternatives: seeds of the final runs.",
-            show_default=",".join(map(str, SEEDS)),
-        ),
+        option("N,...", "With alternatives: seeds of the final runs.", show_default=",".join(map(str, SEEDS))),
     ] = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,

@@ -13,7 +13,7 @@ import typer
 from bnce.cli.completion import complete
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr, stdout
 from bnce.cli.copies import SHARES_FROM, become_copy, filter_in_copies, take_share
-from bnce.cli.options import MAY_EXCEED, MODE_HELP, MODES, DeviceOption, TrainedModelArgument, choice
+from bnce.cli.options import MAY_EXCEED, MODE_HELP, MODES, DeviceOption, TrainedModelArgument, choice, option
 from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
@@ -34,45 +34,37 @@ def filter(
         ),
     ],
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="DIR", help="Output directory. The same command continues it."),
+        Path | None, option("DIR", "Output directory. The same command continues it.", "--out", "-o")
     ] = None,
-    field: Annotated[str, typer.Option(metavar="NAME", help="Field or column that holds the text.")] = "text",
+    field: Annotated[str, option("NAME", "Field or column that holds the text.")] = "text",
     max_perplexity: Annotated[
-        float | None,
-        typer.Option(metavar="X", help="Keep the documents with a perplexity of at most X.", show_default="all"),
+        float | None, option("X", "Keep the documents with a perplexity of at most X.", show_default="all")
     ] = None,
     keep: Annotated[
         str | None,
-        typer.Option(
-            metavar="P%",
-            help="Keep the P percent with the lowest perplexity. The limit is fitted on a sample and saved.",
+        option(
+            "P%",
+            "Keep the P percent with the lowest perplexity. The limit is fitted on a sample and saved.",
             show_default="all",
         ),
     ] = None,
     buckets: Annotated[
         str | None,
-        typer.Option(
-            metavar="P,Q",
-            help="Write head, middle and tail as CCNet does: up to percentile P, up to Q, and above, such as 30,60. "
+        option(
+            "P,Q",
+            "Write head, middle and tail as CCNet does: up to percentile P, up to Q, and above, such as 30,60. "
             "Limits are fitted on a sample and saved.",
             show_default="none",
         ),
     ] = None,
     thresholds: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Use the limits in this thresholds.json, which an earlier command saved."),
+        Path | None, option("FILE", "Use the limits in this thresholds.json, which an earlier command saved.")
     ] = None,
     rest: Annotated[
         bool, typer.Option("--rest", help="Also write the documents that are not kept, to DIR/rest.")
     ] = False,
     sample: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Documents in the sample: the first ones of up to 100 shards.",
-            show_default="5000",
-        ),
+        int | None, option("N", "Documents in the sample: the first ones of up to 100 shards.", show_default="5000")
     ] = None,
     dry_run: Annotated[
         bool,
@@ -84,20 +76,18 @@ def filter(
     ] = False,
     id_field: Annotated[
         str | None,
-        typer.Option(
-            "--id", metavar="NAME", help="With --scores-only: field that names a document.", show_default="its number"
-        ),
+        option("NAME", "With --scores-only: field that names a document.", "--id", show_default="its number"),
     ] = None,
     names: Annotated[
-        str, typer.Option(metavar="A,B,C", help="Names of the three fields that are added.")
+        str, option("A,B,C", "Names of the three fields that are added.")
     ] = "perplexity,num_words,unknown_rate",
-    to: Annotated[str | None, choice("jsonl|parquet", "Output format.", "that of the shard")] = None,
+    to: Annotated[str | None, choice("jsonl|parquet", "Output format.", show_default="that of the shard")] = None,
     mode: Annotated[
         str,
-        typer.Option(
+        option(
+            "MODE",
+            f"{MODE_HELP} auto: unnormalised if the run has a constant Z.",
             "--mode",
-            metavar="MODE",
-            help=f"{MODE_HELP} auto: unnormalised if the run has a constant Z.",
             autocompletion=complete(AUTO, *MODES),
         ),
     ] = AUTO,
@@ -107,9 +97,9 @@ def filter(
     ] = False,
     precision: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help="Precision of products on a GPU: float32, tf32 or bf16 (fastest). The effect of tf32 and bf16 on "
+        option(
+            "NAME",
+            "Precision of products on a GPU: float32, tf32 or bf16 (fastest). The effect of tf32 and bf16 on "
             "perplexities is measured and printed.",
             autocompletion=complete("float32", "tf32", "bf16"),
         ),
@@ -117,25 +107,21 @@ def filter(
     errors: Annotated[
         str, choice("stop|skip", "A document that cannot be read: stop with an error, or skip it and say so.")
     ] = "stop",
-    shard: Annotated[
-        str, typer.Option(metavar="I/N", help="Filter every N-th shard from the I-th on, for array jobs.")
-    ] = "1/1",
-    processes: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Run N processes on this machine, one per GPU.")
-    ] = 1,
+    shard: Annotated[str, option("I/N", "Filter every N-th shard from the I-th on, for array jobs.")] = "1/1",
+    processes: Annotated[int, option("N", "Run N processes on this machine, one per GPU.", min=1)] = 1,
     workers: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="Processes that read and cut text beside the model.",
+        option(
+            "N",
+            "Processes that read and cut text beside the model.",
             show_default="1 thread on a CPU, one per core on a GPU",
         ),
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Run on the workers of this Dask scheduler: its address, such as tcp://host:8786, or its scheduler "
+        option(
+            "ADDRESS",
+            "Run on the workers of this Dask scheduler: its address, such as tcp://host:8786, or its scheduler "
             "file. All machines must share the shards, the model and the output directory.",
         ),
     ] = None,

@@ -8,42 +8,27 @@ from typing import Annotated
 import typer
 
 from bnce.cli.console import JsonOption, ThreadsOption, open_model, print_json, stdout
-from bnce.cli.options import DeviceOption, ModelArgument
+from bnce.cli.options import DeviceOption, ModelArgument, option
 
 
 def generate(
     run: ModelArgument,
-    prompt: Annotated[
-        str, typer.Option(metavar="TEXT", help="Continue this text.", show_default="the start of a sentence")
-    ] = "",
-    num_texts: Annotated[int, typer.Option("--num", "-n", min=1, max=4096, metavar="N", help="Number of texts.")] = 5,
-    max_words: Annotated[int, typer.Option(min=1, metavar="N", help="Stop after N words.")] = 40,
+    prompt: Annotated[str, option("TEXT", "Continue this text.", show_default="the start of a sentence")] = "",
+    num_texts: Annotated[int, option("N", "Number of texts.", "--num", "-n", min=1, max=4096)] = 5,
+    max_words: Annotated[int, option("N", "Stop after N words.", min=1)] = 40,
     temperature: Annotated[
-        float,
-        typer.Option(
-            metavar="T", help="Sampling temperature. Below 1 prefers likely words; 0 always takes the most likely word."
-        ),
+        float, option("T", "Sampling temperature. Below 1 prefers likely words; 0 always takes the most likely word.")
     ] = 0.8,
-    top_k: Annotated[int, typer.Option(metavar="K", help="Sample from the K most likely words; 0 for all.")] = 0,
+    top_k: Annotated[int, option("K", "Sample from the K most likely words; 0 for all.")] = 0,
     top_p: Annotated[
-        float,
-        typer.Option(
-            metavar="P", help="Sample from the most likely words whose probabilities sum to P (above 0, at most 1)."
-        ),
+        float, option("P", "Sample from the most likely words whose probabilities sum to P (above 0, at most 1).")
     ] = 1.0,
     allow_unknown: Annotated[bool, typer.Option("--allow-unk", help="Allow <unk> in the text.")] = False,
     num_next: Annotated[
         int,
-        typer.Option(
-            "--next",
-            min=0,
-            metavar="K",
-            help="Print the K most likely next words and their probabilities instead of texts.",
-        ),
+        option("K", "Print the K most likely next words and their probabilities instead of texts.", "--next", min=0),
     ] = 0,
-    seed: Annotated[
-        int, typer.Option(min=0, max=2**64 - 1, metavar="N", help="Random seed. The same seed gives the same texts.")
-    ] = 1,
+    seed: Annotated[int, option("N", "Random seed. The same seed gives the same texts.", min=0, max=2**64 - 1)] = 1,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,

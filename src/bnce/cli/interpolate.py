@@ -9,7 +9,7 @@ import typer
 
 from bnce import files
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, stderr, stdout, threads_for
-from bnce.cli.options import MAY_EXCEED, DeviceOption, ErrorsOption, ModeOption, SplitLinesOption, is_normalised
+from bnce.cli.options import MAY_EXCEED, DeviceOption, ErrorsOption, ModeOption, SplitLinesOption, is_normalised, option
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,11 +22,10 @@ def interpolate(
     paths: Annotated[
         list[Path], typer.Argument(metavar="MODEL", help="Two or more runs, ARPA files or KenLM binaries.")
     ],
-    valid: Annotated[str, typer.Option(metavar="FILE", help="Text to find the weights on; - for standard input.")],
-    test: Annotated[str | None, typer.Option(metavar="FILE", help="Also print perplexities on this text.")] = None,
+    valid: Annotated[str, option("FILE", "Text to find the weights on; - for standard input.")],
+    test: Annotated[str | None, option("FILE", "Also print perplexities on this text.")] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.toml", help="Write the mixture to FILE.toml. Other commands take it as RUN."),
+        Path | None, option("FILE.toml", "Write the mixture to FILE.toml. Other commands take it as RUN.")
     ] = None,
     split: SplitLinesOption = False,
     mode: ModeOption = "unnormalised",

@@ -10,7 +10,7 @@ import typer
 
 from bnce import files
 from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdout
-from bnce.cli.options import ErrorsOption, lowercase_option, numbers_option, sentences_option, tokens_option
+from bnce.cli.options import ErrorsOption, lowercase_option, numbers_option, option, sentences_option, tokens_option
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,36 +27,30 @@ def ngram(
             "for standard input. Or one corpus directory: its training text is used.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="ARPA file to write.")],
-    order: Annotated[
-        int, typer.Option(min=2, max=6, metavar="N", help="Length of the longest n-grams in words, from 2 to 6.")
-    ] = 3,
+    out: Annotated[Path, option("FILE", "ARPA file to write.", "--out", "-o")],
+    order: Annotated[int, option("N", "Length of the longest n-grams in words, from 2 to 6.", min=2, max=6)] = 3,
     vocab: Annotated[
         Path | None,
-        typer.Option(
-            metavar="RUN|FILE",
-            help="Use the vocabulary of a run, a corpus or a vocab.txt. Text is then cut into words as in that run or "
+        option(
+            "RUN|FILE",
+            "Use the vocabulary of a run, a corpus or a vocab.txt. Text is then cut into words as in that run or "
             "corpus.",
             show_default="all words of the text",
         ),
     ] = None,
     prune: Annotated[
         str,
-        typer.Option(
-            metavar="N,N,...",
-            help="Drop n-grams that occur N times or less; one number per order. 0,0,1 drops trigrams that occur once.",
+        option(
+            "N,N,...",
+            "Drop n-grams that occur N times or less; one number per order. 0,0,1 drops trigrams that occur once.",
         ),
     ] = "0",
-    max_tokens: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Use the first N tokens of the text; 0 for all.")
-    ] = 0,
+    max_tokens: Annotated[int, option("N", "Use the first N tokens of the text; 0 for all.", min=0)] = 0,
     lowercase: Annotated[bool | None, lowercase_option("lowercase")] = None,
     tokens: Annotated[str | None, tokens_option("words")] = None,
     sentences: Annotated[str | None, sentences_option("split")] = None,
     numbers: Annotated[str | None, numbers_option("keep")] = None,
-    field: Annotated[
-        str, typer.Option(metavar="NAME", help="Field of JSON and Parquet records that holds the text.")
-    ] = "text",
+    field: Annotated[str, option("NAME", "Field of JSON and Parquet records that holds the text.")] = "text",
     errors: ErrorsOption = "strict",
     as_json: JsonOption = False,
 ) -> None:

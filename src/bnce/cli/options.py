@@ -40,6 +40,11 @@ DeviceOption = Annotated[
 ]
 
 
+def option(metavar: str, help: str, *names: str, **settings: Any) -> Any:
+    """Make an option with a value; `names` are what it is called, where that is not the name of its argument."""
+    return typer.Option(*names, metavar=metavar, help=help, **settings)
+
+
 def choice(names: str, help: str, show_default: bool | str = True) -> Any:
     """Make an option whose value is one of some names, written with | between them."""
     return typer.Option(metavar=names, help=help, show_default=show_default, autocompletion=complete(*names.split("|")))

@@ -10,7 +10,7 @@ import typer
 
 from bnce.cli.console import JsonOption, print_json, shown_progress, stderr, stdout
 from bnce.cli.corpus_info import corpus_facts, corpus_splits, describe_pieces, describe_words, split_table
-from bnce.cli.options import ErrorsOption, lowercase_option, numbers_option, sentences_option, tokens_option
+from bnce.cli.options import ErrorsOption, lowercase_option, numbers_option, option, sentences_option, tokens_option
 
 if TYPE_CHECKING:
     from bnce.corpus.store import Corpus
@@ -30,31 +30,27 @@ def prepare(
             "published corpus and its path: ltcb with enwik9, obwb with its .tar.gz, wikitext with its .zip.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Corpus directory to create.")],
-    valid: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Text of the validation split, instead of a part of SOURCE.")
-    ] = None,
-    test: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Text of the test split, instead of a part of SOURCE.")
-    ] = None,
+    out: Annotated[Path, option("DIR", "Corpus directory to create.", "--out", "-o")],
+    valid: Annotated[str | None, option("FILE", "Text of the validation split, instead of a part of SOURCE.")] = None,
+    test: Annotated[str | None, option("FILE", "Text of the test split, instead of a part of SOURCE.")] = None,
     vocab_size: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="Keep the N most frequent words, </s> and <unk> included; with --bpe, learn N pieces.",
+        option(
+            "N",
+            "Keep the N most frequent words, </s> and <unk> included; with --bpe, learn N pieces.",
             show_default="all words; 80000 for ltcb; 32768 pieces",
         ),
     ] = None,
     min_count: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="Keep words that occur N times or more.",
+        option(
+            "N",
+            "Keep words that occur N times or more.",
             show_default="1; 2 if <unk> would otherwise never be trained; 3 for obwb",
         ),
     ] = None,
     vocab: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Use this vocabulary: one word per line, </s> and <unk> first.")
+        Path | None, option("FILE", "Use this vocabulary: one word per line, </s> and <unk> first.")
     ] = None,
     bpe: Annotated[
         bool,
@@ -64,14 +60,13 @@ def prepare(
         ),
     ] = False,
     pieces: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Use these pieces: the pieces.json of a corpus or run. Implies --bpe."),
+        Path | None, option("FILE", "Use these pieces: the pieces.json of a corpus or run. Implies --bpe.")
     ] = None,
     known_words: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="With --bpe: make every word outside this vocabulary <unk>, one word per line, </s> and <unk> first. "
+        option(
+            "FILE",
+            "With --bpe: make every word outside this vocabulary <unk>, one word per line, </s> and <unk> first. "
             "Use the vocab.txt of a word corpus for a fair comparison with it.",
         ),
     ] = None,
@@ -79,28 +74,23 @@ def prepare(
     tokens: Annotated[str | None, tokens_option("words; whitespace for obwb and wikitext", BPE_HELP, BPE)] = None,
     sentences: Annotated[str | None, sentences_option("split; lines for obwb and wikitext")] = None,
     numbers: Annotated[str | None, numbers_option("keep")] = None,
-    field: Annotated[
-        str, typer.Option(metavar="NAME", help="Field of JSON and Parquet records that holds the text.")
-    ] = "text",
+    field: Annotated[str, option("NAME", "Field of JSON and Parquet records that holds the text.")] = "text",
     valid_fraction: Annotated[
-        float, typer.Option(metavar="F", help="Fraction of the documents for the validation split, from 0 to 1.")
+        float, option("F", "Fraction of the documents for the validation split, from 0 to 1.")
     ] = 0.02,
     test_fraction: Annotated[
-        float, typer.Option(metavar="F", help="Fraction of the documents for the test split; 0 for no test split.")
+        float, option("F", "Fraction of the documents for the test split; 0 for no test split.")
     ] = 0.02,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed for choosing the validation and test documents.")] = 1,
+    seed: Annotated[int, option("N", "Seed for choosing the validation and test documents.")] = 1,
     errors: ErrorsOption = "strict",
     workers: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Number of processes. The result does not depend on it.", show_default="one per core"
-        ),
+        int | None, option("N", "Number of processes. The result does not depend on it.", show_default="one per core")
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Run on the workers of this Dask scheduler instead: its address, such as tcp://host:8786, or its "
+        option(
+            "ADDRESS",
+            "Run on the workers of this Dask scheduler instead: its address, such as tcp://host:8786, or its "
             "scheduler file. All machines must share the output directory. The result does not depend on them.",
         ),
     ] = None,

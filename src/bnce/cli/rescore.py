@@ -20,6 +20,7 @@ from bnce.cli.options import (
     TokenisedOption,
     goes_to_stdout,
     is_normalised,
+    option,
     read_as,
     warn_of_tokenised,
 )
@@ -49,38 +50,28 @@ def rescore(
     ] = None,
     form: Annotated[
         str,
-        typer.Option(
+        option(
+            "NAME",
+            f"Format of NBEST: {', '.join(NBEST_FORMATS.names)}; auto decides by the name and the first lines.",
             "--format",
-            metavar="NAME",
-            help=f"Format of NBEST: {', '.join(NBEST_FORMATS.names)}; auto decides by the name and the first lines.",
         ),
     ] = "auto",
     keys: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Keys of Kaldi text: numbered (utt-1, utt-2, …), plain (utt on every line), or auto.",
-        ),
+        str, option("NAME", "Keys of Kaldi text: numbered (utt-1, utt-2, …), plain (utt on every line), or auto.")
     ] = "auto",
-    am_scores: Annotated[
-        list[str] | None, typer.Option(metavar="FILE", help="Acoustic scores for Kaldi text: 'key score' lines.")
-    ] = None,
+    am_scores: Annotated[list[str] | None, option("FILE", "Acoustic scores for Kaldi text: 'key score' lines.")] = None,
     lm_scores: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE", help="Scores of the old language model for Kaldi text: 'key score' lines."),
+        list[str] | None, option("FILE", "Scores of the old language model for Kaldi text: 'key score' lines.")
     ] = None,
     score_files: Annotated[
         list[str] | None,
-        typer.Option(
-            "--scores", metavar="NAME=FILE", help="Any other score for Kaldi text: 'key score' lines. Can be repeated."
-        ),
+        option("NAME=FILE", "Any other score for Kaldi text: 'key score' lines. Can be repeated.", "--scores"),
     ] = None,
     manifest: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE", help="Manifest of NeMo beams, with the names and references of the utterances."),
+        list[str] | None, option("FILE", "Manifest of NeMo beams, with the names and references of the utterances.")
     ] = None,
     beam_size: Annotated[
-        int | None, typer.Option(metavar="N", help="Hypotheses per utterance of NeMo beams, if all have as many.")
+        int | None, option("N", "Hypotheses per utterance of NeMo beams, if all have as many.")
     ] = None,
     costs: Annotated[bool, typer.Option("--costs", help="Scores are costs, as in Kaldi: lower is better.")] = (False),
     am_weight: Annotated[float | None, _weight("Weight of the acoustic score.", "1")] = None,
@@ -102,47 +93,42 @@ def rescore(
     ] = None,
     weight: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=W",
-            help="Weight of a score by its name in NBEST, such as ctc=0.3. Can be repeated.",
+        option(
+            "NAME=W",
+            "Weight of a score by its name in NBEST, such as ctc=0.3. Can be repeated.",
             show_default="0 for each",
             rich_help_panel=PANEL,
         ),
     ] = None,
     weights_file: Annotated[
         Path | None,
-        typer.Option(
-            "--weights",
-            metavar="FILE",
-            help="Read the weights from a file that --save-weights wrote.",
-            rich_help_panel=PANEL,
-        ),
+        option("FILE", "Read the weights from a file that --save-weights wrote.", "--weights", rich_help_panel=PANEL),
     ] = None,
     tune_on: Annotated[
         list[str] | None,
-        typer.Option(
-            "--tune",
-            metavar="DEV",
-            help="Find weights with few word errors: of those within chance of the fewest errors, the ones that change "
+        option(
+            "DEV",
+            "Find weights with few word errors: of those within chance of the fewest errors, the ones that change "
             "the fewest first hypotheses. DEV is the file of NBEST's references or, without NBEST, n-best lists with "
             "references; then it can be repeated. Weights given as options stay fixed.",
+            "--tune",
             rich_help_panel=PANEL,
         ),
     ] = None,
     test: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "TEST",
+            "Rescore these n-best lists with the weights that were tuned on DEV.",
             "--test",
-            metavar="TEST",
-            help="Rescore these n-best lists with the weights that were tuned on DEV.",
             rich_help_panel=PANEL,
         ),
     ] = None,
     folds: Annotated[
         int | None,
-        typer.Option(
-            metavar="K",
-            help="Also cross-validate --tune: cut DEV into K parts, and judge each with weights of the others.",
+        option(
+            "K",
+            "Also cross-validate --tune: cut DEV into K parts, and judge each with weights of the others.",
             rich_help_panel=PANEL,
         ),
     ] = None,
@@ -156,54 +142,48 @@ def rescore(
     ] = False,
     mbr_scale: Annotated[
         float | None,
-        typer.Option(
-            metavar="S",
-            help="Scale of the totals for --mbr: the larger, the more the highest total counts.",
+        option(
+            "S",
+            "Scale of the totals for --mbr: the larger, the more the highest total counts.",
             show_default="tuned by --tune, else 2",
             rich_help_panel=PANEL,
         ),
     ] = None,
     save_weights: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the weights to a JSON file.", rich_help_panel=PANEL)
+        Path | None, option("FILE", "Write the weights to a JSON file.", rich_help_panel=PANEL)
     ] = None,
     refs: Annotated[
         list[str] | None,
-        typer.Option(
-            "--refs",
-            metavar="REFS",
-            help="References: 'utt words…' lines, a .trn file or JSON lines. For several lists, give one file for all, "
+        option(
+            "REFS",
+            "References: 'utt words…' lines, a .trn file or JSON lines. For several lists, give one file for all, "
             "or one for each, those of --tune first.",
+            "--refs",
             show_default="those in the lists",
         ),
     ] = None,
     cache: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Keep RUN's scores in FILE and do not compute again what is in it."),
+        Path | None, option("FILE", "Keep RUN's scores in FILE and do not compute again what is in it.")
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the best hypotheses to FILE.", show_default="standard output"),
+        Path | None, option("FILE", "Write the best hypotheses to FILE.", show_default="standard output")
     ] = None,
     out_form: Annotated[
         str,
-        typer.Option(
-            "--out-format",
-            metavar="NAME",
-            help="Format of the output: kaldi, trn, or jsonl (all hypotheses with all scores); auto decides by the "
+        option(
+            "NAME",
+            "Format of the output: kaldi, trn, or jsonl (all hypotheses with all scores); auto decides by the "
             "file extension of --out.",
+            "--out-format",
         ),
     ] = "auto",
     full: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Write all hypotheses with all scores to FILE, which ends in .tsv or .jsonl."
-        ),
+        Path | None, option("FILE", "Write all hypotheses with all scores to FILE, which ends in .tsv or .jsonl.")
     ] = None,
     changes: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write an HTML page of the words that were corrected or broken, and the best and worst utterances.",
+        option(
+            "FILE", "Write an HTML page of the words that were corrected or broken, and the best and worst utterances."
         ),
     ] = None,
     mode: ModeOption = "unnormalised",
@@ -217,18 +197,18 @@ def rescore(
     ] = False,
     carry_from: Annotated[
         str | None,
-        typer.Option(
-            metavar="best|first",
-            help="Hypothesis to use as context: the best by the weights, or the first of its list.",
+        option(
+            "best|first",
+            "Hypothesis to use as context: the best by the weights, or the first of its list.",
             show_default="best",
             rich_help_panel=CARRY_PANEL,
         ),
     ] = None,
     documents: Annotated[
         str | None,
-        typer.Option(
-            metavar="blank|REGEX",
-            help="blank: a blank line ends a document, and the next one starts afresh. REGEX: utterances whose names "
+        option(
+            "blank|REGEX",
+            "blank: a blank line ends a document, and the next one starts afresh. REGEX: utterances whose names "
             "begin with the same match are one document.",
             show_default="one document",
             rich_help_panel=CARRY_PANEL,

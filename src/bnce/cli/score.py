@@ -25,6 +25,7 @@ from bnce.cli.options import (
     TokenisedOption,
     choice,
     is_normalised,
+    option,
     read_as,
     warn_of_tokenised,
 )
@@ -50,10 +51,10 @@ def score(
     ] = "-",
     mode: Annotated[
         str,
-        typer.Option(
+        option(
+            "MODE",
+            f"{MODE_HELP} {CHECKED}: with the constant Z, compared with the softmax at a sample of words.",
             "--mode",
-            metavar="MODE",
-            help=f"{MODE_HELP} {CHECKED}: with the constant Z, compared with the softmax at a sample of words.",
             autocompletion=complete(*MODES, CHECKED),
         ),
     ] = "unnormalised",
@@ -70,9 +71,9 @@ def score(
     ] = False,
     documents: Annotated[
         str | None,
-        typer.Option(
-            metavar="blank",
-            help="With --carry: a blank line ends a document, and the next document starts afresh. Blank lines are not "
+        option(
+            "blank",
+            "With --carry: a blank line ends a document, and the next document starts afresh. Blank lines are not "
             "scored.",
             show_default="one document",
         ),
@@ -86,7 +87,7 @@ def score(
             "bits per byte.",
         ),
     ] = False,
-    num_checked: Annotated[int, typer.Option(min=1, metavar="N", help="With --mode checked: check N words.")] = 1000,
+    num_checked: Annotated[int, option("N", "With --mode checked: check N words.", min=1)] = 1000,
     errors: ErrorsOption = "strict",
     tokenised: TokenisedOption = False,
     device: DeviceOption = "auto",

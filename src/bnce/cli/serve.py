@@ -12,7 +12,7 @@ import typer
 
 from bnce.cli.completion import complete
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, stderr, threads_for
-from bnce.cli.options import DeviceOption, ModelArgument
+from bnce.cli.options import DeviceOption, ModelArgument, option
 from bnce.errors import unknown_name
 from bnce.serve.limits import Limits, span
 
@@ -29,30 +29,26 @@ def _limit(name: str, text: str) -> Any:
 def serve(
     run: ModelArgument,
     host: Annotated[
-        str,
-        typer.Option(metavar="ADDRESS", help="Address to listen on. 127.0.0.1 can be reached only from this machine."),
+        str, option("ADDRESS", "Address to listen on. 127.0.0.1 can be reached only from this machine.")
     ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, metavar="N", help="Port to listen on; 0 for any free port.")
-    ] = 8000,
+    port: Annotated[int, option("N", "Port to listen on; 0 for any free port.", min=0, max=65535)] = 8000,
     allowed_host: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Accept requests for this host name, such as lm.example.org or *.example.org; * for any name. May be "
+        option(
+            "NAME",
+            "Accept requests for this host name, such as lm.example.org or *.example.org; * for any name. May be "
             "given several times.",
         ),
     ] = None,
     token: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "TEXT",
+            "Answer only requests with this token. Other users of the machine can see it here; --token-file hides it.",
             envvar="BNCE_TOKEN",
-            metavar="TEXT",
-            help="Answer only requests with this token. Other users of the machine can see it here; --token-file hides "
-            "it.",
         ),
     ] = None,
-    token_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Read the token from a file.")] = None,
+    token_file: Annotated[Path | None, option("FILE", "Read the token from a file.")] = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
     max_batch: Annotated[int, _limit("max_batch", "Words per pass through the model.")] = Limits.max_batch,
@@ -87,9 +83,9 @@ def serve(
     ] = Limits.request_seconds,
     log_level: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help="Log messages of this level and above: debug, info, warning or error.",
+        option(
+            "NAME",
+            "Log messages of this level and above: debug, info, warning or error.",
             autocompletion=complete(*LOG_LEVELS),
         ),
     ] = "warning",

@@ -11,7 +11,7 @@ import typer
 
 from bnce.cli.completion import complete
 from bnce.cli.console import JsonOption, ThreadsOption, open_model, print_json, shown_progress, stderr
-from bnce.cli.options import MAY_EXCEED, DeviceOption, ModelArgument, choice, goes_to_stdout
+from bnce.cli.options import MAY_EXCEED, DeviceOption, ModelArgument, choice, goes_to_stdout, option
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,35 +30,28 @@ def surprisal(
     ],
     out: Annotated[
         Path,
-        typer.Option(
-            metavar="FILE",
-            help="Output table, in the format of TABLE. Of text it is what the name says. - for standard output.",
+        option(
+            "FILE", "Output table, in the format of TABLE. Of text it is what the name says. - for standard output."
         ),
     ],
-    word: Annotated[
-        str, typer.Option(metavar="COLUMN", help="Column with the words as they are shown, marks included.")
-    ] = "word",
+    word: Annotated[str, option("COLUMN", "Column with the words as they are shown, marks included.")] = "word",
     text: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="Column that tells texts apart. May be given several times.",
-            show_default="one text",
-        ),
+        option("COLUMN", "Column that tells texts apart. May be given several times.", show_default="one text"),
     ] = None,
     sentence: Annotated[
         str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="Column that tells the sentences of a text apart.",
+        option(
+            "COLUMN",
+            "Column that tells the sentences of a text apart.",
             show_default="where they end in the training text",
         ),
     ] = None,
     glued: Annotated[
         str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="Column that is true where no blank stands before a word, as in do + n't.",
+        option(
+            "COLUMN",
+            "Column that is true where no blank stands before a word, as in do + n't.",
             show_default="blanks between all words",
         ),
     ] = None,
@@ -100,15 +93,13 @@ def surprisal(
         bool,
         typer.Option("--ends", help="Add a column with the surprisal of </s> at the last word of every sentence."),
     ] = False,
-    prefix: Annotated[
-        str, typer.Option(metavar="TEXT", help="Begin the names of all new columns with this.", show_default="none")
-    ] = "",
+    prefix: Annotated[str, option("TEXT", "Begin the names of all new columns with this.", show_default="none")] = "",
     form: Annotated[
         str,
-        typer.Option(
+        option(
+            "NAME",
+            "Format of TABLE: tsv, csv, parquet, arrow, text, or auto, which decides by the name.",
             "--format",
-            metavar="NAME",
-            help="Format of TABLE: tsv, csv, parquet, arrow, text, or auto, which decides by the name.",
             autocompletion=complete("auto", "tsv", "csv", "parquet", "arrow", "text"),
         ),
     ] = "auto",

@@ -12,7 +12,7 @@ import typer
 from bnce.cli.completion import complete, complete_recipe, complete_setting
 from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, stderr, stdout
 from bnce.cli.display import shown_training
-from bnce.cli.options import DeviceOption
+from bnce.cli.options import DeviceOption, option
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.limits import MAX_PROCESSES, TIMEOUT_SECONDS
 from bnce.kinds.losses import LOSSES
@@ -34,51 +34,35 @@ def train(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"Network: {BODIES.help}.",
-            show_default="the recipe's",
-            autocompletion=complete(*BODIES.names),
-        ),
+        option("NAME", f"Network: {BODIES.help}.", show_default="the recipe's", autocompletion=complete(*BODIES.names)),
     ] = None,
     loss: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"Loss: {LOSSES.help}.",
-            show_default="the recipe's",
-            autocompletion=complete(*LOSSES.names),
-        ),
+        option("NAME", f"Loss: {LOSSES.help}.", show_default="the recipe's", autocompletion=complete(*LOSSES.names)),
     ] = None,
     corpus: Annotated[
         str | None,
-        typer.Option(
-            metavar="DIR",
-            help="Corpus directory from 'bnce prepare'. With --resume: its new location, if it was moved.",
-        ),
+        option("DIR", "Corpus directory from 'bnce prepare'. With --resume: its new location, if it was moved."),
     ] = None,
     init: Annotated[
         Path | None,
-        typer.Option(
-            metavar="RUN",
-            help="Start from the weights of this run, to adapt it to other text or to train it longer. The network "
+        option(
+            "RUN",
+            "Start from the weights of this run, to adapt it to other text or to train it longer. The network "
             "stays "
             "the same; words that are also in the corpus keep their weights.",
         ),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", metavar="DIR", help="Run directory to create.", show_default="runs/RECIPE-MODEL-LOSS"
-        ),
+        Path | None, option("DIR", "Run directory to create.", "--out", "-o", show_default="runs/RECIPE-MODEL-LOSS")
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Change a setting, such as training.epochs=3. With --resume, only rates, epochs, evaluation and "
+        option(
+            "KEY=VALUE",
+            "Change a setting, such as training.epochs=3. With --resume, only rates, epochs, evaluation and "
             f"checkpoint settings can change. May be given several times. For optimiser.name: {OPTIMISERS.help}.",
+            "--set",
             autocompletion=complete_setting,
         ),
     ] = None,
@@ -87,19 +71,16 @@ def train(
     ] = False,
     processes: Annotated[
         int,
-        typer.Option(
-            metavar="N",
+        option(
+            "N",
+            "Train in N processes on this machine, each on its own GPU if there are enough. N must divide "
+            "training.groups. For several machines, use torchrun (see docs/scaling.md).",
             min=1,
             max=MAX_PROCESSES,
-            help="Train in N processes on this machine, each on its own GPU if there are enough. N must divide "
-            "training.groups. For several machines, use torchrun (see docs/scaling.md).",
         ),
     ] = 1,
     timeout_seconds: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS", min=1.0, max=86400.0, help="How long processes wait for each other before they give up."
-        ),
+        float, option("SECONDS", "How long processes wait for each other before they give up.", min=1.0, max=86400.0)
     ] = TIMEOUT_SECONDS,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, stdout
+from bnce.cli.options import option
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,41 +22,31 @@ NUM_EXAMPLES = 5
 
 def vocab(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory. It is not changed.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Run directory to create.")],
+    out: Annotated[Path, option("DIR", "Run directory to create.")],
     add: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Words to add, one per line: WORD, or WORD TAB count, or WORD TAB count TAB similar words (commas).",
+        option(
+            "FILE", "Words to add, one per line: WORD, or WORD TAB count, or WORD TAB count TAB similar words (commas)."
         ),
     ] = None,
-    drop: Annotated[str | None, typer.Option(metavar="FILE", help="Words to remove, one per line.")] = None,
+    drop: Annotated[str | None, option("FILE", "Words to remove, one per line.")] = None,
     unk_list: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="Words that share the probability of <unk>, one per line: WORD, or WORD TAB weight."
-        ),
+        str | None, option("FILE", "Words that share the probability of <unk>, one per line: WORD, or WORD TAB weight.")
     ] = None,
     unk_rest: Annotated[
-        float,
-        typer.Option(
-            metavar="F", help="With --unk-list: fraction of <unk> for words that are not listed, from 0 to 1."
-        ),
+        float, option("F", "With --unk-list: fraction of <unk> for words that are not listed, from 0 to 1.")
     ] = 0.0,
     unk_rest_words: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="With --unk-rest: number of words that share this fraction.",
-            show_default="as many as listed",
+        option(
+            "N", "With --unk-rest: number of words that share this fraction.", min=1, show_default="as many as listed"
         ),
     ] = None,
     spelling: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Train the spelling model of unknown words on these words, one per line: WORD, or WORD TAB count. "
+        option(
+            "FILE",
+            "Train the spelling model of unknown words on these words, one per line: WORD, or WORD TAB count. "
             "'bnce score --spell' uses it.",
         ),
     ] = None,
