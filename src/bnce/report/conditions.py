@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from bnce.report.numbers import share
 from bnce.report.row import Row
@@ -33,10 +33,6 @@ class Conditions:
     bnce_versions: tuple[str, ...]
     statements: tuple[str, ...]
     warnings: tuple[str, ...]
-
-    def as_record(self) -> dict[str, Any]:
-        """The conditions for JSON."""
-        return {key: list(value) for key, value in dataclasses.asdict(self).items()}
 
 
 def find_differences(rows: Sequence[Row]) -> list[str]:

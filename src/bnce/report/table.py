@@ -145,9 +145,9 @@ def to_latex(comparison: Comparison) -> str:
 def to_csv(comparison: Comparison) -> str:
     """Raw numbers, one line per run; the conditions are columns, since CSV has no place below the table."""
     written = io.StringIO()
-    writer = csv.DictWriter(written, Row.columns(), lineterminator="\n")
+    writer = csv.DictWriter(written, [field.name for field in dataclasses.fields(Row)], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(row.as_record() for row in comparison.rows)
+    writer.writerows(dataclasses.asdict(row) for row in comparison.rows)
     return written.getvalue()
 
 
