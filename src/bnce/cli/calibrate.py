@@ -6,11 +6,9 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from bnce.calibration import KINDS, MAX_WORDS
 from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, shown_progress, stderr, stdout
-from bnce.cli.options import DeviceOption, ErrorsOption, RunArgument, TokenisedOption, choice, option
+from bnce.cli.options import DeviceOption, ErrorsOption, RunArgument, TokenisedOption, choice, flag, option
 
 if TYPE_CHECKING:
     from bnce.calibration.fit import Quality
@@ -35,15 +33,13 @@ def calibrate(
         ),
     ] = "constant",
     out: Annotated[Path | None, option("DIR", "Run directory to create.", show_default=False)] = None,
-    in_place: Annotated[bool, typer.Option("--in-place", help="Change the run itself instead.")] = False,
+    in_place: Annotated[bool, flag("--in-place", "Change the run itself instead.")] = False,
     max_words: Annotated[
         int, option("N", "Compute the exact ln Z at N words, spread over the text.", min=1)
     ] = MAX_WORDS,
     by_sentence: Annotated[
         bool,
-        typer.Option(
-            "--by-sentence", help="Start every sentence afresh, as score and rescore do, not from the sentences before."
-        ),
+        flag("--by-sentence", "Start every sentence afresh, as score and rescore do, not from the sentences before."),
     ] = False,
     errors: ErrorsOption = "strict",
     tokenised: TokenisedOption = False,

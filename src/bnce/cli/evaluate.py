@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, shown_progress, stderr, stdout
 from bnce.cli.options import (
     MAY_EXCEED,
@@ -18,6 +16,7 @@ from bnce.cli.options import (
     TokenisedOption,
     TrainedModelArgument,
     choice,
+    flag,
     option,
     read_as,
     warn_of_tokenised,
@@ -49,15 +48,13 @@ def evaluate(
     errors: ErrorsOption = "strict",
     tokenised: TokenisedOption = False,
     in_context_only: Annotated[
-        bool,
-        typer.Option("--in-context-only", help="Skip the sentence-by-sentence figures, which double the time."),
+        bool, flag("--in-context-only", "Skip the sentence-by-sentence figures, which double the time.")
     ] = False,
     detail: Annotated[
-        bool,
-        typer.Option("--detail", help="Also print perplexity by word frequency and position, and the worst sentences."),
+        bool, flag("--detail", "Also print perplexity by word frequency and position, and the worst sentences.")
     ] = False,
     save: Annotated[
-        bool, typer.Option("--save", help="Write the figures to RUN/evaluation.json, where 'bnce compare' reads them.")
+        bool, flag("--save", "Write the figures to RUN/evaluation.json, where 'bnce compare' reads them.")
     ] = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,

@@ -13,7 +13,7 @@ import typer
 from bnce.cli.completion import complete
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr, stdout
 from bnce.cli.copies import SHARES_FROM, become_copy, filter_in_copies, take_share
-from bnce.cli.options import MAY_EXCEED, MODE_HELP, MODES, DeviceOption, TrainedModelArgument, choice, option
+from bnce.cli.options import MAY_EXCEED, MODE_HELP, MODES, DeviceOption, TrainedModelArgument, choice, flag, option
 from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
@@ -60,19 +60,15 @@ def filter(
     thresholds: Annotated[
         Path | None, option("FILE", "Use the limits in this thresholds.json, which an earlier command saved.")
     ] = None,
-    rest: Annotated[
-        bool, typer.Option("--rest", help="Also write the documents that are not kept, to DIR/rest.")
-    ] = False,
+    rest: Annotated[bool, flag("--rest", "Also write the documents that are not kept, to DIR/rest.")] = False,
     sample: Annotated[
         int | None, option("N", "Documents in the sample: the first ones of up to 100 shards.", show_default="5000")
     ] = None,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Write nothing. Print how the perplexities of the sample are distributed."),
+        bool, flag("--dry-run", "Write nothing. Print how the perplexities of the sample are distributed.")
     ] = False,
     scores_only: Annotated[
-        bool,
-        typer.Option("--scores-only", help="Write only the scores, with the field --id or the number of the record."),
+        bool, flag("--scores-only", "Write only the scores, with the field --id or the number of the record.")
     ] = False,
     id_field: Annotated[
         str | None,
@@ -92,8 +88,7 @@ def filter(
         ),
     ] = AUTO,
     spell: Annotated[
-        bool,
-        typer.Option("--spell", help="Give unknown words the probability of <unk> times that of their spelling."),
+        bool, flag("--spell", "Give unknown words the probability of <unk> times that of their spelling.")
     ] = False,
     precision: Annotated[
         str,

@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated
 
-import typer
-
 from bnce.cli.console import JsonOption, ThreadsOption, open_model, print_json, stdout
-from bnce.cli.options import DeviceOption, ModelArgument, option
+from bnce.cli.options import DeviceOption, ModelArgument, flag, option
 
 
 def generate(
@@ -23,7 +21,7 @@ def generate(
     top_p: Annotated[
         float, option("P", "Sample from the most likely words whose probabilities sum to P (above 0, at most 1).")
     ] = 1.0,
-    allow_unknown: Annotated[bool, typer.Option("--allow-unk", help="Allow <unk> in the text.")] = False,
+    allow_unknown: Annotated[bool, flag("--allow-unk", "Allow <unk> in the text.")] = False,
     num_next: Annotated[
         int,
         option("K", "Print the K most likely next words and their probabilities instead of texts.", "--next", min=0),

@@ -45,6 +45,11 @@ def option(metavar: str, help: str, *names: str, **settings: Any) -> Any:
     return typer.Option(*names, metavar=metavar, help=help, **settings)
 
 
+def flag(name: str, help: str, **settings: Any) -> Any:
+    """Make an option without a value."""
+    return typer.Option(name, help=help, **settings)
+
+
 def choice(names: str, help: str, show_default: bool | str = True) -> Any:
     """Make an option whose value is one of some names, written with | between them."""
     return typer.Option(metavar=names, help=help, show_default=show_default, autocompletion=complete(*names.split("|")))

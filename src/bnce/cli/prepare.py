@@ -10,7 +10,15 @@ import typer
 
 from bnce.cli.console import JsonOption, print_json, shown_progress, stderr, stdout
 from bnce.cli.corpus_info import corpus_facts, corpus_splits, describe_pieces, describe_words, split_table
-from bnce.cli.options import ErrorsOption, lowercase_option, numbers_option, option, sentences_option, tokens_option
+from bnce.cli.options import (
+    ErrorsOption,
+    flag,
+    lowercase_option,
+    numbers_option,
+    option,
+    sentences_option,
+    tokens_option,
+)
 
 if TYPE_CHECKING:
     from bnce.corpus.store import Corpus
@@ -54,10 +62,7 @@ def prepare(
     ] = None,
     bpe: Annotated[
         bool,
-        typer.Option(
-            "--bpe",
-            help="Cut words into pieces with byte-level byte-pair encoding, learned from the training split.",
-        ),
+        flag("--bpe", "Cut words into pieces with byte-level byte-pair encoding, learned from the training split."),
     ] = False,
     pieces: Annotated[
         Path | None, option("FILE", "Use these pieces: the pieces.json of a corpus or run. Implies --bpe.")

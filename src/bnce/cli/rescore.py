@@ -6,6 +6,7 @@ import sys
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from bnce.cli.options import (
     ModelArgument,
     ModeOption,
     TokenisedOption,
+    flag,
     goes_to_stdout,
     is_normalised,
     option,
@@ -31,10 +33,13 @@ from bnce.kinds.nbest_formats import NBEST_FORMATS
 PANEL = "Weights (logarithms, higher is better)"
 CARRY_PANEL = "Context from earlier utterances"
 
+_weighing = partial(option, rich_help_panel=PANEL)
+_carrying = partial(option, rich_help_panel=CARRY_PANEL)
+
 
 def _weight(text: str, default: str = "0") -> Any:
     """Make the option of a weight, which has its default where neither it nor a file is given."""
-    return typer.Option(metavar="W", help=text, show_default=default, rich_help_panel=PANEL)
+    return _weighing("W", text, show_default=default)
 
 
 def rescore(
@@ -73,7 +78,7 @@ def rescore(
     beam_size: Annotated[
         int | None, option("N", "Hypotheses per utterance of NeMo beams, if all have as many.")
     ] = None,
-    costs: Annotated[bool, typer.Option("--costs", help="Scores are costs, as in Kaldi: lower is better.")] = (False),
+    costs: Annotated[bool, flag("--costs", "Scores are costs, as in Kaldi: lower is better.")] = False,
     am_weight: Annotated[float | None, _weight("Weight of the acoustic score.", "1")] = None,
     old_lm_weight: Annotated[float | None, _weight("Weight of the old language model's score.")] = None,
     lm_weight: Annotated[
@@ -93,65 +98,49 @@ def rescore(
     ] = None,
     weight: Annotated[
         list[str] | None,
-        option(
+        _weighing(
             "NAME=W",
             "Weight of a score by its name in NBEST, such as ctc=0.3. Can be repeated.",
             show_default="0 for each",
-            rich_help_panel=PANEL,
         ),
     ] = None,
     weights_file: Annotated[
-        Path | None,
-        option("FILE", "Read the weights from a file that --save-weights wrote.", "--weights", rich_help_panel=PANEL),
+        Path | None, _weighing("FILE", "Read the weights from a file that --save-weights wrote.", "--weights")
     ] = None,
     tune_on: Annotated[
         list[str] | None,
-        option(
+        _weighing(
             "DEV",
             "Find weights with few word errors: of those within chance of the fewest errors, the ones that change "
             "the fewest first hypotheses. DEV is the file of NBEST's references or, without NBEST, n-best lists with "
             "references; then it can be repeated. Weights given as options stay fixed.",
             "--tune",
-            rich_help_panel=PANEL,
         ),
     ] = None,
     test: Annotated[
-        str | None,
-        option(
-            "TEST",
-            "Rescore these n-best lists with the weights that were tuned on DEV.",
-            "--test",
-            rich_help_panel=PANEL,
-        ),
+        str | None, _weighing("TEST", "Rescore these n-best lists with the weights that were tuned on DEV.", "--test")
     ] = None,
     folds: Annotated[
         int | None,
-        option(
-            "K",
-            "Also cross-validate --tune: cut DEV into K parts, and judge each with weights of the others.",
-            rich_help_panel=PANEL,
-        ),
+        _weighing("K", "Also cross-validate --tune: cut DEV into K parts, and judge each with weights of the others."),
     ] = None,
     mbr: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--mbr",
-            help="Choose the hypothesis with the fewest expected errors (minimum Bayes risk), not the highest total.",
+            "Choose the hypothesis with the fewest expected errors (minimum Bayes risk), not the highest total.",
             rich_help_panel=PANEL,
         ),
     ] = False,
     mbr_scale: Annotated[
         float | None,
-        option(
+        _weighing(
             "S",
             "Scale of the totals for --mbr: the larger, the more the highest total counts.",
             show_default="tuned by --tune, else 2",
-            rich_help_panel=PANEL,
         ),
     ] = None,
-    save_weights: Annotated[
-        Path | None, option("FILE", "Write the weights to a JSON file.", rich_help_panel=PANEL)
-    ] = None,
+    save_weights: Annotated[Path | None, _weighing("FILE", "Write the weights to a JSON file.")] = None,
     refs: Annotated[
         list[str] | None,
         option(
@@ -189,29 +178,27 @@ def rescore(
     mode: ModeOption = "unnormalised",
     carry: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--carry",
-            help="Score each utterance with the earlier utterances as context. NBEST must be in the order of speaking.",
+            "Score each utterance with the earlier utterances as context. NBEST must be in the order of speaking.",
             rich_help_panel=CARRY_PANEL,
         ),
     ] = False,
     carry_from: Annotated[
         str | None,
-        option(
+        _carrying(
             "best|first",
             "Hypothesis to use as context: the best by the weights, or the first of its list.",
             show_default="best",
-            rich_help_panel=CARRY_PANEL,
         ),
     ] = None,
     documents: Annotated[
         str | None,
-        option(
+        _carrying(
             "blank|REGEX",
             "blank: a blank line ends a document, and the next one starts afresh. REGEX: utterances whose names "
             "begin with the same match are one document.",
             show_default="one document",
-            rich_help_panel=CARRY_PANEL,
         ),
     ] = None,
     tokenised: TokenisedOption = False,

@@ -24,6 +24,7 @@ from bnce.cli.options import (
     SplitLinesOption,
     TokenisedOption,
     choice,
+    flag,
     is_normalised,
     option,
     read_as,
@@ -58,15 +59,14 @@ def score(
             autocompletion=complete(*MODES, CHECKED),
         ),
     ] = "unnormalised",
-    per_word: Annotated[bool, typer.Option("--per-word", help="Print the probability of every word.")] = False,
+    per_word: Annotated[bool, flag("--per-word", "Print the probability of every word.")] = False,
     layout: Annotated[
         str, choice("kenlm|srilm", "Print in the format of KenLM's query, or of SRILM's ngram -ppl.")
     ] = "kenlm",
     carry: Annotated[
         bool,
-        typer.Option(
-            "--carry",
-            help="Score each sentence with the earlier sentences as context. Without it each one starts afresh.",
+        flag(
+            "--carry", "Score each sentence with the earlier sentences as context. Without it each one starts afresh."
         ),
     ] = False,
     documents: Annotated[
@@ -81,9 +81,9 @@ def score(
     split: SplitLinesOption = False,
     spell: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--spell",
-            help="Give unknown words a probability of their own: p(<unk>) times that of their spelling. Also print "
+            "Give unknown words a probability of their own: p(<unk>) times that of their spelling. Also print "
             "bits per byte.",
         ),
     ] = False,
@@ -92,9 +92,7 @@ def score(
     tokenised: TokenisedOption = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
-    as_jsonl: Annotated[
-        bool, typer.Option("--jsonl", help="Print one JSON object per sentence, with every word.")
-    ] = False,
+    as_jsonl: Annotated[bool, flag("--jsonl", "Print one JSON object per sentence, with every word.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Score text: log10 probabilities, unknown words, perplexity.

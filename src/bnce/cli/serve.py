@@ -12,7 +12,7 @@ import typer
 
 from bnce.cli.completion import complete
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, stderr, threads_for
-from bnce.cli.options import DeviceOption, ModelArgument, option
+from bnce.cli.options import DeviceOption, ModelArgument, flag, option
 from bnce.errors import unknown_name
 from bnce.serve.limits import Limits, span
 
@@ -89,7 +89,7 @@ def serve(
             autocompletion=complete(*LOG_LEVELS),
         ),
     ] = "warning",
-    access_log: Annotated[bool, typer.Option("--access-log", help="Log every request to standard error.")] = False,
+    access_log: Annotated[bool, flag("--access-log", "Log every request to standard error.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Serve a model over HTTP, until Ctrl-C.

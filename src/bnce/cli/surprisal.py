@@ -11,7 +11,7 @@ import typer
 
 from bnce.cli.completion import complete
 from bnce.cli.console import JsonOption, ThreadsOption, open_model, print_json, shown_progress, stderr
-from bnce.cli.options import MAY_EXCEED, DeviceOption, ModelArgument, choice, goes_to_stdout, option
+from bnce.cli.options import MAY_EXCEED, DeviceOption, ModelArgument, choice, flag, goes_to_stdout, option
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
@@ -65,17 +65,16 @@ def surprisal(
     ] = "text",
     unnormalised: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--unnormalised",
-            help="Use the constant Z instead of the softmax (fast), and print how far off it is at a sample of words.",
+            "Use the constant Z instead of the softmax (fast), and print how far off it is at a sample of words.",
         ),
     ] = False,
     spell: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--spell",
-            help="Give unknown words the surprisal of <unk> plus that of their spelling. Without it their cells are "
-            "empty.",
+            "Give unknown words the surprisal of <unk> plus that of their spelling. Without it their cells are empty.",
         ),
     ] = False,
     base: Annotated[
@@ -83,15 +82,14 @@ def surprisal(
     ] = "2",
     entropy: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--entropy",
-            help="Add a column with the entropy of the next word before each word. It is exact: n-gram models and "
+            "Add a column with the entropy of the next word before each word. It is exact: n-gram models and "
             "mixtures are slow.",
         ),
     ] = False,
     ends: Annotated[
-        bool,
-        typer.Option("--ends", help="Add a column with the surprisal of </s> at the last word of every sentence."),
+        bool, flag("--ends", "Add a column with the surprisal of </s> at the last word of every sentence.")
     ] = False,
     prefix: Annotated[str, option("TEXT", "Begin the names of all new columns with this.", show_default="none")] = "",
     form: Annotated[

@@ -12,7 +12,7 @@ import typer
 from bnce.cli.completion import complete, complete_recipe, complete_setting
 from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, stderr, stdout
 from bnce.cli.display import shown_training
-from bnce.cli.options import DeviceOption, option
+from bnce.cli.options import DeviceOption, flag, option
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.limits import MAX_PROCESSES, TIMEOUT_SECONDS
 from bnce.kinds.losses import LOSSES
@@ -66,9 +66,7 @@ def train(
             autocompletion=complete_setting,
         ),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run at --out, as if it had never stopped.")
-    ] = False,
+    resume: Annotated[bool, flag("--resume", "Continue the run at --out, as if it had never stopped.")] = False,
     processes: Annotated[
         int,
         option(

@@ -28,9 +28,8 @@ class Row:
     num_parameters: int | None
     # These four, and the last two, are known only beside other runs.
     speedup_over_softmax: float | None = None
-    softmax_quality_ppl_f: float | None = (
-        None  # to be reached on validation; None without a softmax run to be as good as
-    )
+    # The quality is to be reached on validation; None without a softmax run to be as good as.
+    softmax_quality_ppl_f: float | None = None
     seconds_to_softmax_quality: float | None = None
     reached_at_first_evaluation: bool = False  # so that those seconds are the most it can have taken
     log_z_mean_nats: float | None
