@@ -17,8 +17,8 @@ from bnce import files
 from bnce.cli.console import open_corpus, print_json, stderr, stdout
 from bnce.cli.copies import print_failure, train_in_copies, typed_arguments
 from bnce.cli.display import shown_training
-from bnce.cli.options import row_config, warn_of_unused
-from bnce.errors import UserError, unknown_name
+from bnce.cli.options import row_config, split_names, warn_of_unused
+from bnce.errors import UserError
 from bnce.kinds.alternatives import ALTERNATIVES
 from bnce.kinds.bodies import BODIES
 from bnce.machine.stopping import Stopped
@@ -42,14 +42,14 @@ def compare_alternatives(
     recipe: str | None,
     models: str,
     losses: str,
-    settings: Sequence[str],
+    settings: Sequence[str] | None,
     budget: float | None,
     keep_models: bool,
     device: str,
     num_threads: int,
     as_json: bool,
-    trial_tokens: int,
-    seeds: str,
+    trial_tokens: int | None,
+    seeds: str | None,
     num_processes: int = 1,
     tasks: Iterable[int] | None = None,
 ) -> bool:
@@ -63,9 +63,9 @@ def compare_alternatives(
     from bnce.scoring.speed import measure_scoring
     from bnce.training.alternatives import Comparing
 
-    wanted_models = list(MODELS) if models == "all" else _names(models, "model", BODIES.names)
+    wanted_models = list(MODELS) if models == "all" else split_names(models, "model", BODIES.names)
     by_name = {alternative.name: alternative for alternative in ALTERNATIVES}
-    wanted = list(by_name) if losses == "all" else _names(losses, "alternative", list(by_name))
+    wanted = list(by_name) if losses == "all" else split_names(losses, "alternative", list(by_name))
     if tasks is None:
         warn_of_unused(settings, wanted_models)
     opened, chosen = open_corpus(corpus), choose_device(device)
@@ -82,8 +82,8 @@ def compare_alternatives(
         watch=functools.partial(shown_training, opened),
         note_failure=failed.__setitem__ if tasks is None else print_failure,
         measure=lambda path: measure_scoring(path, opened, chosen),
-        trial_tokens=trial_tokens,
-        seeds=_numbers(seeds),
+        trial_tokens=trial_tokens or TRIAL_TOKENS,
+        seeds=SEEDS if seeds is None else _numbers(seeds),
         command=shlex.join(["bnce", *typed_arguments()]),
         keep_models=keep_models,
         num_threads=num_threads,
@@ -113,14 +113,6 @@ def compare_alternatives(
     if not complete:
         stderr.print("Some runs are not finished; the same command goes on.")
     return complete and not failed
-
-
-def _names(text: str, kind: str, allowed: Sequence[str]) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in allowed:
-            raise unknown_name(kind, name, allowed)
-    return names
 
 
 def _numbers(text: str) -> list[int]:

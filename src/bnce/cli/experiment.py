@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bnce.cli.alternatives import NAME, SEEDS, TRIAL_TOKENS, compare_alternatives
+from bnce.cli.alternatives import NAME, SEEDS, compare_alternatives
 from bnce.cli.compare import publish
 from bnce.cli.completion import complete, complete_recipe
 from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, stderr
 from bnce.cli.copies import ROWS_FROM, become_copy, print_failure, train_in_copies, typed_arguments
 from bnce.cli.display import shown_training
-from bnce.cli.options import DeviceOption, SettingsOption, names_option, option, row_config, warn_of_unused
-from bnce.errors import UserError, unknown_name
+from bnce.cli.options import DeviceOption, SettingsOption, names_option, option, row_config, split_names, warn_of_unused
+from bnce.errors import UserError
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.limits import MAX_PROCESSES
 from bnce.kinds.losses import LOSSES
@@ -119,14 +119,14 @@ def experiment(
             recipe=recipe,
             models=models,
             losses=losses,
-            settings=settings or [],
+            settings=settings,
             budget=budget,
             keep_models=keep_models,
             device=device,
             num_threads=threads,
             as_json=as_json,
-            trial_tokens=TRIAL_TOKENS if trial_tokens is None else trial_tokens,
-            seeds=",".join(map(str, SEEDS)) if seeds is None else seeds,
+            trial_tokens=trial_tokens,
+            seeds=seeds,
             num_processes=processes,
             tasks=None if rows_from is None else take_tasks(rows_from),
         )
@@ -215,10 +215,8 @@ def _chosen(rows: list[PlannedRow], models: str, losses: str) -> list[PlannedRow
     for text, kind in ((models, "model"), (losses, "loss")):
         if text == "all":
             continue
-        names, allowed = [name.strip() for name in text.split(",")], list(dict.fromkeys(getattr(r, kind) for r in rows))
-        for name in names:
-            if name not in allowed:
-                raise unknown_name(f"{kind} of this table", name, allowed)
+        allowed = list(dict.fromkeys(getattr(row, kind) for row in rows))
+        names = split_names(text, f"{kind} of this table", allowed)
         wanted = [row for row in wanted if getattr(row, kind) in names]
     if not wanted:
         raise UserError(f"The table has no row with models {models} and losses {losses}: choose others.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +16,6 @@ from bnce.errors import UserError
 
 if TYPE_CHECKING:
     from bnce.ngrams.estimate import NgramText
-    from bnce.ngrams.kneser_ney import Order
 
 
 def ngram(
@@ -98,22 +98,30 @@ def ngram(
             max_tokens=max_tokens,
             field=field,
             errors=errors,
-            progress=lambda done, total: show("reading", done, total),
+            progress=functools.partial(show, "reading"),
             check_size=check_size,
         )
         check_size(len(text.ids))
-        orders = estimate(
-            text.ids, len(text.vocabulary), order, pruned, lambda done, total: show("counting", done, total)
-        )
-        write_arpa(
-            out,
-            text.vocabulary.words,
-            orders,
-            text.normaliser,
-            lambda done, total: show("writing", done, total),
-        )
-    record = _record(text, orders, pruned)
-    record = {"out": str(out), **record, "out_bytes": out.stat().st_size, "seconds": time.perf_counter() - begin}
+        orders = estimate(text.ids, len(text.vocabulary), order, pruned, functools.partial(show, "counting"))
+        write_arpa(out, text.vocabulary.words, orders, text.normaliser, functools.partial(show, "writing"))
+    num_ngrams = [one.num_kept for one in orders]
+    record = {
+        "out": str(out),
+        "order": len(orders),
+        "num_tokens": len(text.ids),
+        "num_sentences": text.num_sentences,
+        "num_oov": text.num_oov,
+        "vocab_size": len(text.vocabulary),
+        "vocabulary_digest": text.vocabulary.digest,
+        "normaliser": text.normaliser.to_dict(),
+        "num_ngrams": num_ngrams,
+        "num_pruned": [len(one.key_N) - one.num_kept for one in orders],
+        "prune": pruned,
+        "discounts": [list(one.discounts) for one in orders],
+        "discounts_estimated": [not one.is_fallback for one in orders],
+        "out_bytes": out.stat().st_size,
+        "seconds": time.perf_counter() - begin,
+    }
     for number, one in enumerate(orders, 1):
         if one.is_fallback:
             stderr.print(
@@ -124,7 +132,7 @@ def ngram(
         print_json(record)
         return
     stdout.print(
-        f"{out}: {', '.join(f'{count:,} {number}-grams' for number, count in enumerate(record['num_ngrams'], 1))} "
+        f"{out}: {', '.join(f'{count:,} {number}-grams' for number, count in enumerate(num_ngrams, 1))} "
         f"of {record['num_tokens']:,} tokens, {record['num_oov']:,} of them <unk>; "
         f"vocabulary {record['vocab_size']:,}, {record['seconds']:.1f} s"
     )
@@ -153,23 +161,6 @@ def _numbers(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise UserError(f"--prune received '{text}': give whole numbers, separated by commas, such as 0,0,1.") from None
-
-
-def _record(text: NgramText, orders: list[Order], pruned: list[int]) -> dict[str, Any]:
-    return {
-        "order": len(orders),
-        "num_tokens": len(text.ids),
-        "num_sentences": text.num_sentences,
-        "num_oov": text.num_oov,
-        "vocab_size": len(text.vocabulary),
-        "vocabulary_digest": text.vocabulary.digest,
-        "normaliser": text.normaliser.to_dict(),
-        "num_ngrams": [one.num_kept for one in orders],
-        "num_pruned": [len(one.key_N) - one.num_kept for one in orders],
-        "prune": pruned,
-        "discounts": [list(one.discounts) for one in orders],
-        "discounts_estimated": [not one.is_fallback for one in orders],
-    }
 
 
 def _available_bytes() -> int | None:

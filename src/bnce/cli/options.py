@@ -108,6 +108,15 @@ def goes_to_stdout(out: Path, as_json: bool) -> bool:
     return True
 
 
+def split_names(text: str, kind: str, allowed: Sequence[str]) -> list[str]:
+    """Read a list of names with commas, and refuse an unknown one; `kind` says what they name."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in allowed:
+            raise unknown_name(kind, name, allowed)
+    return names
+
+
 def is_normalised(mode: str, what: str, modes: Sequence[str] = MODES) -> bool:
     """Tell whether a mode uses the softmax, and refuse an unknown one; `what` names the task."""
     if mode not in modes:

@@ -1,10 +1,13 @@
-"""Runs typer's app so that what it finds wrong with a command line is told as everything else is: one sentence."""
+"""Runs typer's app so that what is wrong with a command line is told as everything else is: one sentence."""
 
 from __future__ import annotations
 
 import copy
+import functools
+import math
 import sys
-from collections.abc import Sequence
+import typing
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import typer
@@ -12,10 +15,36 @@ import typer
 from bnce.errors import UserError
 
 PROGRAM = "bnce"
+MAX_NUMBER = 2**63 - 1
 _INTERRUPTED = 130  # the status of a program that Ctrl-C ended
 
 # The base of typer's errors is not among its public names: older versions take it from click, newer ones bring a copy.
 _CommandLineError: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+
+def checked(command: Callable[..., None]) -> Callable[..., None]:
+    """Refuse numbers that no command can use before it runs: not finite, or beyond 64 bits."""
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        for name, value in given.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                _refuse(command, name, f"is {value}: give a finite number.")
+            if isinstance(value, int) and abs(value) > MAX_NUMBER:
+                _refuse(command, name, f"has {len(str(abs(value)))} digits: give a number up to {MAX_NUMBER:,}.")
+        command(**given)
+
+    return run
+
+
+def _refuse(command: Callable[..., None], name: str, why: str) -> None:
+    """Refuse the value of an option, unless it has a bound of its own above, which has been checked."""
+    option = typing.get_args(typing.get_type_hints(command, include_extras=True)[name])[1]
+    if option.max is None:
+        # Typer keeps the first spelling of an annotated option as its default.
+        spellings = (str(option.default), *(option.param_decls or ()))
+        long = next((one for one in spellings if one.startswith("--")), f"--{name.replace('_', '-')}")
+        raise UserError(f"{long} {why}")
 
 
 def run_app(app: typer.Typer) -> None:

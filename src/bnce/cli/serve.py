@@ -157,13 +157,11 @@ def serve(
                 print_json({"url": url, "run": str(run), "vocab_size": model.vocab_size, "threads": num_threads})
                 # Whoever reads it through a pipe waits for it now.
                 sys.stdout.flush()
-            where = _describe_device(device) if needs_torch(run) else f"ONNX Runtime, CPU, {num_threads} thread(s)"
+            where = f"ONNX Runtime, CPU, {num_threads} thread(s)"
+            if needs_torch(run):
+                from bnce.machine.devices import choose_device, describe_device
+
+                where = describe_device(choose_device(device))
             stderr.print(f"Serving {run} at {url} on {where} (Ctrl-C to stop)")
 
         run_server(app, listener, limits, metrics, announce, log_level=log_level, access_log=access_log)
-
-
-def _describe_device(device: str) -> str:
-    from bnce.machine.devices import choose_device, describe_device
-
-    return describe_device(choose_device(device))

@@ -124,13 +124,15 @@ def train(
         open_corpus=open_corpus,
         timeout_seconds=timeout_seconds,
     )
-    if not plan.world.is_first:
-        _follow(plan)
-        return
     try:
+        if not plan.world.is_first:
+            plan.train(None)
+            return
         with shown_training(plan.corpus, plan.run.config) as show:
             record = plan.train(show, command=shlex.join(["bnce", *sys.argv[1:]]), num_threads=threads)
     except Stopped as stop:
+        if not plan.world.is_first:  # the first one tells how it goes
+            raise typer.Exit(stop.status) from None
         path = plan.run.path
         summary = read_summary(path)
         if as_json:
@@ -142,14 +144,6 @@ def train(
         print_json(record)
     else:
         _print_results(record)
-
-
-def _follow(plan: Any) -> None:
-    """Train as one of many processes, of which the first one tells how it goes."""
-    try:
-        plan.train(None)
-    except Stopped as stop:
-        raise typer.Exit(stop.status) from None
 
 
 def _print_results(record: dict[str, Any]) -> None:

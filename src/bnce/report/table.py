@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -76,16 +77,10 @@ def columns_of(comparison: Comparison) -> tuple[Column, ...]:
 
 def grouped(entries: Sequence[Entry]) -> Iterator[tuple[list[Entry], bool]]:
     """Yield the entries model by model, and whether a new family of models begins with them."""
-    group: list[Entry] = []
-    family = entries[0].model.family if entries else 0
-    for entry in entries:
-        if group and entry.model != group[-1].model:
-            yield group, group[0].model.family != family
-            family = group[0].model.family
-            group = []
-        group.append(entry)
-    if group:
-        yield group, group[0].model.family != family
+    family = None
+    for model, group in itertools.groupby(entries, key=lambda entry: entry.model):
+        yield list(group), family not in (None, model.family)
+        family = model.family
 
 
 def terminal_table(comparison: Comparison, num_columns: int | None = None) -> Table:
