@@ -116,12 +116,10 @@ def score(
         raise UserError("--json prints the totals and --jsonl the sentences: give only one of them.")
     if per_word and as_json:
         raise UserError("--json prints only the totals: use --jsonl for the probability of every word.")
-    if documents is not None and (not carry or documents != "blank"):
-        raise UserError(
-            f"--documents is '{documents}': give 'blank'."
-            if carry
-            else "--documents works only with --carry: give --carry, too."
-        )
+    if documents is not None and not carry:
+        raise UserError("--documents works only with --carry: give --carry, too.")
+    if documents not in (None, "blank"):
+        raise UserError(f"--documents is '{documents}': give 'blank'.")
     normalised = is_normalised(mode, "scoring", (*MODES, CHECKED))
     form = get_layout(layout, per_word)
     num_bytes_read = 0
@@ -137,7 +135,7 @@ def score(
     totals = Totals()
     num_spelt = 0
     with _shown_reading(text, source_bytes(text)) as show:
-        for scored in _score_documents(reader, _documents(lines, documents is not None), cutter):
+        for scored in _score_documents(reader, lines, documents is not None, cutter):
             totals.add(scored)
             if spell:
                 num_spelt += sum(
@@ -214,23 +212,12 @@ class _Cutter:
         return [words]
 
 
-def _documents(lines: Iterable[str], cut: bool) -> Iterator[Iterable[str]]:
-    """Cut lines into documents at blank ones, or give all of them as one."""
-    if not cut:
-        yield lines
-        return
-    for is_blank, document in itertools.groupby(lines, key=lambda line: not line or line.isspace()):
+def _score_documents(reader: Reader, lines: Iterable[str], blank_ends: bool, cut: _Cutter) -> Iterator[ScoredSentence]:
+    """Score the sentences of documents, each with nothing before it; blank lines end documents, or nothing does."""
+    for is_blank, document in itertools.groupby(lines, key=lambda line: blank_ends and not line.strip()):
         if not is_blank:
-            yield document
-
-
-def _score_documents(
-    reader: Reader, documents: Iterable[Iterable[str]], cut: Callable[[str], list[list[str]]]
-) -> Iterator[ScoredSentence]:
-    """Score the sentences of documents, each with nothing before it."""
-    for document in documents:
-        reader.begin_document()
-        yield from reader.read(itertools.chain.from_iterable(map(cut, document)))
+            reader.begin_document()
+            yield from reader.read(itertools.chain.from_iterable(map(cut, document)))
 
 
 def _open_reader(model: Model, normalised: bool, carry: bool, spell: bool, num_checked: int | None) -> Reader:
