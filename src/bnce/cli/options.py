@@ -19,26 +19,6 @@ if TYPE_CHECKING:
     from bnce.text.tokenised import TokenisedSigns
     from bnce.training.experiment import PlannedRow
 
-ModelArgument = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Run, exported run (ONNX), mixture (.toml) or n-gram model.")
-]
-
-# For commands that need PyTorch's network.
-TrainedModelArgument = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Run, mixture (.toml) or n-gram model; not an exported run.")
-]
-
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory from 'bnce train'.")]
-
-DeviceOption = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help="Device to compute on: auto, cpu, cuda or cuda:N.",
-        autocompletion=complete("auto", "cpu", "cuda", "cuda:0"),
-    ),
-]
-
 
 def option(metavar: str, help: str, *names: str, **settings: Any) -> Any:
     """Make an option with a value; `names` are what it is called, where that is not the name of its argument."""
@@ -62,6 +42,27 @@ def names_option(help: str, names: Sequence[str]) -> Any:
     )
 
 
+ModelArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="Run, exported run (ONNX), mixture (.toml) or n-gram model.")
+]
+
+# For commands that need PyTorch's network.
+TrainedModelArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="Run, mixture (.toml) or n-gram model; not an exported run.")
+]
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory from 'bnce train'.")]
+
+DeviceOption = Annotated[
+    str,
+    option(
+        "NAME",
+        "Device to compute on: auto, cpu, cuda or cuda:N.",
+        autocompletion=complete("auto", "cpu", "cuda", "cuda:0"),
+    ),
+]
+
+
 ErrorsOption = Annotated[
     str,
     choice("strict|replace", "Invalid UTF-8 and NUL bytes: strict stops with an error, replace writes U+FFFD instead."),
@@ -69,10 +70,10 @@ ErrorsOption = Annotated[
 
 SettingsOption = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "KEY=VALUE",
+        "Change a setting, such as training.epochs=3. May be given several times.",
         "--set",
-        metavar="KEY=VALUE",
-        help="Change a setting, such as training.epochs=3. May be given several times.",
         autocompletion=complete_setting,
     ),
 ]
@@ -80,17 +81,14 @@ SettingsOption = Annotated[
 # How probabilities are had; `bnce score` has a third way, which compares the two.
 MODES = ("unnormalised", "normalised")
 MODE_HELP = "unnormalised: with the constant Z (fast). normalised: with the softmax (exact)."
-ModeOption = Annotated[str, typer.Option("--mode", metavar="MODE", help=MODE_HELP, autocompletion=complete(*MODES))]
+ModeOption = Annotated[str, option("MODE", MODE_HELP, "--mode", autocompletion=complete(*MODES))]
 
-SplitLinesOption = Annotated[
-    bool, typer.Option("--split", help="Split lines into sentences. Without it one line is one sentence.")
-]
+SplitLinesOption = Annotated[bool, flag("--split", "Split lines into sentences. Without it one line is one sentence.")]
 
 TokenisedOption = Annotated[
     bool,
-    typer.Option(
-        "--tokenised",
-        help="The text is tokenised: read <unk> as the unknown word, and undo marks such as @-@ and &apos;s.",
+    flag(
+        "--tokenised", "The text is tokenised: read <unk> as the unknown word, and undo marks such as @-@ and &apos;s."
     ),
 ]
 

@@ -44,7 +44,7 @@ def surprisal(
     measuring = Measuring(context, not unnormalised, spell, str(base), entropy, ends, prefix)
     if isinstance(words, str | bytes):
         raise UserError("The words are one string: give a list of them, such as ['a', 'word.'].")
-    if hasattr(words, "to_arrow"):  # polars
+    if hasattr(words, "to_arrow") and not hasattr(words, "iloc"):  # polars
         words = words.to_arrow()
     if _is_table(words):
         rows = _rows_of_table(words, _columns(word, text, sentence, glued), measuring)
