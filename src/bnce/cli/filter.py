@@ -165,8 +165,8 @@ def filter(
         raise UserError("There is no output directory: give --out DIR, or --dry-run to look at a sample.")
     if cluster is not None and (processes > 1 or workers is not None or dry_run):
         raise UserError("--cluster has its own workers: leave out --processes, --workers and --dry-run.")
-    choice = Choice.of(max_perplexity, keep, buckets)
-    if rest and len(choice.parts) != 2 and thresholds is None:
+    chosen = Choice.of(max_perplexity, keep, buckets)
+    if rest and len(chosen.parts) != 2 and thresholds is None:
         raise UserError("--rest is for documents that are not kept: give --max-perplexity or --keep, too.")
     normalised = None if mode == AUTO else mode == "normalised"
     share = _share(shard)
@@ -175,7 +175,7 @@ def filter(
         share = take_share(shares_from, share, processes)
     fields = Fields(field, id_field, () if scores_only else added, names_options=True)
     scoring = Scoring(str(run.absolute()), normalised, spell, precision, device, fields)
-    plan = Plan(out or Path(), Form(to, added, scores_only, id_field), choice, rest, errors == "skip")
+    plan = Plan(out or Path(), Form(to, added, scores_only, id_field), chosen, rest, errors == "skip")
     with _shown() as (show, notice), contextlib.nullcontext() if cluster is None else connected(cluster) as executor:
         job = Job(
             sources,
@@ -241,19 +241,19 @@ def _shown() -> Iterator[tuple[Callable[[Progress], None], Callable[[str], None]
 def _print_sample(job: Job, found: tuple[Distribution, Choice, dict[str, float] | None], as_json: bool) -> None:
     from bnce.filtering.choice import BINS
 
-    distribution, choice, check = found
+    distribution, chosen, check = found
     if as_json:
         record = {"num_documents": distribution.total, "quantiles": distribution.quantiles()}
         record |= {"counts": {f"{10 ** (place / BINS):.4g}": n for place, n in sorted(distribution.counts.items())}}
-        record |= {"parts": list(choice.parts), "limits": list(choice.limits), **job.scoring.described()}
+        record |= {"parts": list(chosen.parts), "limits": list(chosen.limits), **job.scoring.described()}
         print_json(record if check is None else record | {"precision_check": check})
         return
     stdout.print(f"Perplexities of {distribution.total:,} documents:")
-    for line in distribution.picture(choice.limits):
+    for line in distribution.picture(chosen.limits):
         stdout.print(line)
     quantiles = ", ".join(f"{100 * float(share):g}%: {value:g}" for share, value in distribution.quantiles().items())
     stdout.print(f"Quantiles: {quantiles}.")
-    for line in (*_limits(choice.parts, choice.limits), *_checked(check)):
+    for line in (*_limits(chosen.parts, chosen.limits), *_checked(check)):
         stdout.print(line)
 
 
