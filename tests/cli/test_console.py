@@ -17,8 +17,8 @@ from rich.console import Console
 
 from bnce import cli
 from bnce.cli.console import print_json, progress_bar
+from bnce.cli.display import Display
 from bnce.cli.help import HelpCommand
-from bnce.cli.train import Display
 from bnce.recipes.recipe import load_recipe
 from bnce.version import __version__
 

@@ -69,7 +69,7 @@ def test_two_rows_at_once_are_as_two_one_after_the_other(
         started.append(num_copies)
         return share_machine(gpus, num_copies)
 
-    monkeypatch.setattr("bnce.cli.row_copies.share_machine", share_and_count)
+    monkeypatch.setattr("bnce.cli.copies.share_machine", share_and_count)
     one = bnce(*options(corpus, place / "one"), "--threads", "1", "--json")
     two = bnce(*options(corpus, place / "two"), "--processes", "5", "--json")
     assert (one.status, two.status) == (0, 0), two.stderr
@@ -157,11 +157,11 @@ def test_what_is_wrong_is_told_once_and_nobody_is_started(
     given = options(corpus, place / "grid")
     assert "--processes received '0'" in refused(*given, "--processes", "0")
     with monkeypatch.context() as patched:
-        patched.setattr("bnce.cli.row_copies.run_copies", None)
+        patched.setattr("bnce.cli.copies.run_copies", None)
         assert "training.batch_size" in refused(*given, "--set", "training.batch_size=100000", "--processes", "2")
         assert "Unknown device" in refused(*given, "--device", "gpu", "--processes", "2")
     copies = [Ended(number, 2, "", "The disk is full; free some space, then go on.") for number in (1, 2)]
-    monkeypatch.setattr("bnce.cli.row_copies.run_copies", lambda *_: copies)
+    monkeypatch.setattr("bnce.cli.copies.run_copies", lambda *_: copies)
     assert refused(*given, "--processes", "2") == "bnce: The disk is full; free some space, then go on."
     assert list(place.iterdir()) == []
 
@@ -171,7 +171,7 @@ def test_a_process_that_failed_or_was_stopped_is_named(
 ) -> None:
     told = 'noise of a package\n3\n{"row": "rnn-bnce", "failed": "The GPU\'s memory is full."}\n{"row": "cut'
     copies = [Ended(1, 1, "", "Unexpected error, KeyError: report it."), Ended(2, 143, told, "")]
-    monkeypatch.setattr("bnce.cli.row_copies.run_copies", lambda *_: copies)
+    monkeypatch.setattr("bnce.cli.copies.run_copies", lambda *_: copies)
     outcome = bnce(*options(corpus, place / "grid"), "--processes", "2")
     assert outcome.status == 1
     assert outcome.stderr.splitlines() == [

@@ -97,9 +97,9 @@ def test_scores_go_to_a_pipe_whole_while_the_terminal_shows_a_bar(trained: Path,
 def test_paths_and_texts_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     from bnce.cli import console
 
-    console.stdout.print("runs/:cat:", markup=False)
-    console.stderr.print("runs/:cat:", markup=False)
-    assert capsys.readouterr() == ("runs/:cat:\n", "runs/:cat:\n")
+    console.stdout.print("runs/:cat:[b]")
+    console.stderr.print("runs/:cat:[b]")
+    assert capsys.readouterr() == ("runs/:cat:[b]\n", "runs/:cat:[b]\n")
 
 
 def test_every_bar_is_made_in_one_place() -> None:

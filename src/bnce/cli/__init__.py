@@ -25,10 +25,9 @@ from bnce.cli.help import HelpCommand, HelpGroup
 from bnce.cli.info import info
 from bnce.cli.interpolate import interpolate
 from bnce.cli.ngram import ngram
-from bnce.cli.numbers import checked
 from bnce.cli.prepare import prepare
 from bnce.cli.rescore import rescore
-from bnce.cli.run_app import run_app
+from bnce.cli.run_app import checked, run_app
 from bnce.cli.score import score
 from bnce.cli.serve import serve
 from bnce.cli.streams import drop_stdout, open_streams
@@ -53,7 +52,7 @@ app = typer.Typer(
 
 def _print_version(asked: bool) -> None:
     if asked:
-        stdout.print(f"bnce {__version__}", markup=False)
+        stdout.print(f"bnce {__version__}")
         raise typer.Exit
 
 

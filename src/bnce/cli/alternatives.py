@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import functools
 import math
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +15,10 @@ import typer
 
 from bnce import files
 from bnce.cli.console import open_corpus, print_json, stderr, stdout
-from bnce.cli.display import Display
-from bnce.cli.options import warn_of_unused
-from bnce.cli.row_copies import print_failure, train_in_copies, typed_arguments
-from bnce.errors import UserError, unknown_name
+from bnce.cli.copies import print_failure, train_in_copies, typed_arguments
+from bnce.cli.display import shown_training
+from bnce.cli.options import row_config, split_names, warn_of_unused
+from bnce.errors import UserError
 from bnce.kinds.alternatives import ALTERNATIVES
 from bnce.kinds.bodies import BODIES
 from bnce.machine.stopping import Stopped
@@ -26,7 +26,6 @@ from bnce.machine.stopping import Stopped
 if TYPE_CHECKING:
     from bnce.config import RunConfig
     from bnce.training.experiment import PlannedRow
-    from bnce.training.observer import Observer
 
 NAME = "alternatives"
 MODELS = ("relu-lstm", "transformer")
@@ -43,14 +42,14 @@ def compare_alternatives(
     recipe: str | None,
     models: str,
     losses: str,
-    settings: Sequence[str],
+    settings: Sequence[str] | None,
     budget: float | None,
     keep_models: bool,
     device: str,
     num_threads: int,
     as_json: bool,
-    trial_tokens: int,
-    seeds: str,
+    trial_tokens: int | None,
+    seeds: str | None,
     num_processes: int = 1,
     tasks: Iterable[int] | None = None,
 ) -> bool:
@@ -59,47 +58,32 @@ def compare_alternatives(
     With several processes, copies of this command search first, each with the `tasks` it takes: places in the list of
     losses and models. The final runs follow one by one, so that their speeds can be compared.
     """
-    from bnce.corpus.opening import corpus_setting
     from bnce.machine.devices import choose_device
-    from bnce.recipes.recipe import load_recipe
     from bnce.report.alternatives import read_alternatives, write_alternatives
     from bnce.scoring.speed import measure_scoring
     from bnce.training.alternatives import Comparing
 
-    wanted_models = list(MODELS) if models == "all" else _names(models, "model", BODIES.names)
+    wanted_models = list(MODELS) if models == "all" else split_names(models, "model", BODIES.names)
     by_name = {alternative.name: alternative for alternative in ALTERNATIVES}
-    wanted = list(by_name) if losses == "all" else _names(losses, "alternative", list(by_name))
+    wanted = list(by_name) if losses == "all" else split_names(losses, "alternative", list(by_name))
     if tasks is None:
         warn_of_unused(settings, wanted_models)
     opened, chosen = open_corpus(corpus), choose_device(device)
     failed: dict[str, str] = {}
 
     def make_config(row: PlannedRow) -> RunConfig:
-        config = load_recipe(
-            recipe or RECIPES.get(row.model, RECIPE),
-            model=row.model,
-            loss=row.loss,
-            corpus=corpus,
-            settings=[*settings, *row.settings],
-        )
-        return dataclasses.replace(config, corpus=corpus_setting(corpus))
-
-    @contextlib.contextmanager
-    def watch(config: RunConfig) -> Iterator[Observer]:
-        display = Display(config, len(opened.split("train")), opened.vocabulary.unit)
-        with display.bar:
-            yield display
+        return row_config(recipe or RECIPES.get(row.model, RECIPE), row, corpus, settings)
 
     comparing = Comparing(
         out=out,
         corpus=opened,
         device=chosen,
         make_config=make_config,
-        watch=watch,
+        watch=functools.partial(shown_training, opened),
         note_failure=failed.__setitem__ if tasks is None else print_failure,
         measure=lambda path: measure_scoring(path, opened, chosen),
-        trial_tokens=trial_tokens,
-        seeds=_numbers(seeds),
+        trial_tokens=trial_tokens or TRIAL_TOKENS,
+        seeds=SEEDS if seeds is None else _numbers(seeds),
         command=shlex.join(["bnce", *typed_arguments()]),
         keep_models=keep_models,
         num_threads=num_threads,
@@ -116,27 +100,19 @@ def compare_alternatives(
             failed |= train_in_copies(list(range(len(pairs))), min(num_processes, len(pairs)), chosen)[0]
         complete = comparing.compare(pairs)
     except Stopped as stop:
-        stderr.print("Stopped; the same command goes on.", markup=False)
+        stderr.print("Stopped; the same command goes on.")
         raise typer.Exit(stop.status) from None
     written = write_alternatives(out)
     if as_json:
         print_json({"rows": [dataclasses.asdict(line) for line in read_alternatives(out)], "failed": failed})
     else:
-        stdout.print(written[0].read_text(encoding="utf-8"), markup=False, highlight=False, soft_wrap=True)
-    stderr.print(f"Wrote {', '.join(path.name for path in written)} to {out}.", markup=False)
+        stdout.print(written[0].read_text(encoding="utf-8"))
+    stderr.print(f"Wrote {', '.join(path.name for path in written)} to {out}.")
     for name, why in failed.items():
-        stderr.print(f"{name} failed: {why}", markup=False)
+        stderr.print(f"{name} failed: {why}")
     if not complete:
-        stderr.print("Some runs are not finished; the same command goes on.", markup=False)
+        stderr.print("Some runs are not finished; the same command goes on.")
     return complete and not failed
-
-
-def _names(text: str, kind: str, allowed: Sequence[str]) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in allowed:
-            raise unknown_name(kind, name, allowed)
-    return names
 
 
 def _numbers(text: str) -> list[int]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bnce.cli.completion import complete_list, complete_recipe
+from bnce.cli.completion import complete_recipe
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, shown_progress, stdout
-from bnce.cli.options import DeviceOption, SettingsOption, warn_of_unused
+from bnce.cli.options import DeviceOption, SettingsOption, names_option, option, warn_of_unused
 from bnce.errors import UserError, unknown_name
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.kind import Registry
@@ -30,37 +30,17 @@ def bench(
             metavar="RECIPE", help="Recipe or TOML file with the model sizes.", autocompletion=complete_recipe
         ),
     ] = "demo",
-    models: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME,...",
-            help=f"Models, separated by commas, or all: {', '.join(BODIES.names)}.",
-            autocompletion=complete_list(*BODIES.names, "all"),
-        ),
-    ] = "relu-lstm",
-    losses: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME,...",
-            help=f"Losses, separated by commas, or all: {', '.join(LOSSES.names)}.",
-            autocompletion=complete_list(*LOSSES.names, "all"),
-        ),
-    ] = "all",
-    vocab_sizes: Annotated[
-        str, typer.Option(metavar="N,...", help="Vocabulary sizes in words, separated by commas.")
-    ] = "20000,800000",
+    models: Annotated[str, names_option("Models, separated by commas, or all", BODIES.names)] = "relu-lstm",
+    losses: Annotated[str, names_option("Losses, separated by commas, or all", LOSSES.names)] = "all",
+    vocab_sizes: Annotated[str, option("N,...", "Vocabulary sizes in words, separated by commas.")] = "20000,800000",
     settings: SettingsOption = None,
-    rounds: Annotated[
-        int, typer.Option(min=1, max=1000, metavar="N", help="Number of measurements; their median is printed.")
-    ] = 5,
-    seconds: Annotated[float, typer.Option(min=0.01, max=600, metavar="S", help="Seconds per measurement.")] = 0.5,
+    rounds: Annotated[int, option("N", "Number of measurements; their median is printed.", min=1, max=1000)] = 5,
+    seconds: Annotated[float, option("S", "Seconds per measurement.", min=0.01, max=600)] = 0.5,
     suite: Annotated[
-        str | None,
-        typer.Option(metavar="paper", help="Measure all rows of the paper's two tables instead. Needs a GPU."),
+        str | None, option("paper", "Measure all rows of the paper's two tables instead. Needs a GPU.")
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="DIR", help="With --suite: write paper.json and paper.md to DIR."),
+        Path | None, option("DIR", "With --suite: write paper.json and paper.md to DIR.", "--out", "-o")
     ] = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
@@ -108,13 +88,7 @@ def bench(
     warn_of_unused(settings, _names(models, BODIES))
     chosen = choose_device(device)
     with shown_progress("timing training steps") as progress:
-        result = measure(
-            configs,
-            chosen,
-            num_rounds=rounds,
-            round_seconds=seconds,
-            progress=progress,
-        )
+        result = measure(configs, chosen, num_rounds=rounds, round_seconds=seconds, progress=progress)
     result = {"recipe": recipe, **result}
     if as_json:
         print_json(result)
@@ -135,19 +109,14 @@ def _paper_suite(
     if out is not None:  # before the minutes that the figures take
         files.make_directory(out)
     with shown_progress("timing the paper's models") as progress:
-        result = bench_paper(
-            device,
-            num_rounds=rounds,
-            round_seconds=seconds,
-            progress=progress,
-        )
+        result = bench_paper(device, num_rounds=rounds, round_seconds=seconds, progress=progress)
     if out is not None:
         files.write_text(out / "paper.json", files.to_json(result, indent=1) + "\n")
         files.write_text(out / "paper.md", to_markdown(result))
     if as_json:
         print_json(result)
     else:
-        stdout.print(to_markdown(result), markup=False)
+        stdout.print(to_markdown(result))
 
 
 def _names(text: str, kinds: Registry[Any]) -> list[str]:
@@ -169,12 +138,11 @@ def _whole_number(text: str) -> int:
 
 def _print_table(result: dict[str, Any]) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
     from rich.table import Table
 
     title = f"Training speed on {result['device']}, torch {result['torch']}, recipe {result['recipe']}"
     # So narrow that all columns fit into 80 characters: a name or number cut in half would mislead.
-    table = Table(title=escape(title), box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    table = Table(title=title, box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     measured = result["measurements"]
     draws, ceiling = any(item["num_noise"] for item in measured), result["matmul_teraflops"]
     for name in ("model", "loss", *(["K"] if draws else []), "V", "B × T"):

@@ -6,13 +6,9 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from bnce.calibration import KINDS, MAX_WORDS
-from bnce.cli.completion import complete
-from bnce.cli.conditions import TokenisedOption
 from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, shown_progress, stderr, stdout
-from bnce.cli.options import DeviceOption, ErrorsOption, RunArgument
+from bnce.cli.options import DeviceOption, ErrorsOption, RunArgument, TokenisedOption, choice, flag, option
 
 if TYPE_CHECKING:
     from bnce.calibration.fit import Quality
@@ -22,39 +18,28 @@ if TYPE_CHECKING:
 def calibrate(
     run: RunArgument,
     text: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE", help="Calibrate on this text file. May be given several times."),
+        list[str] | None, option("FILE", "Calibrate on this text file. May be given several times.")
     ] = None,
     split: Annotated[
         str | None,
-        typer.Option(
-            metavar="train|valid|test",
-            help="Without --text: calibrate on this split of the corpus.",
-            show_default="valid",
-            autocompletion=complete("train", "valid", "test"),
-        ),
+        choice("train|valid|test", "Without --text: calibrate on this split of the corpus.", show_default="valid"),
     ] = None,
-    corpus: Annotated[str | None, typer.Option(metavar="DIR", help="Another corpus with the same vocabulary.")] = None,
+    corpus: Annotated[str | None, option("DIR", "Another corpus with the same vocabulary.")] = None,
     kind: Annotated[
         str,
-        typer.Option(
-            metavar="|".join(KINDS),
-            help="constant: one ln Z for all contexts. head: ln Z as a linear function of the last hidden layer.",
-            autocompletion=complete(*KINDS),
+        choice(
+            "|".join(KINDS),
+            "constant: one ln Z for all contexts. head: ln Z as a linear function of the last hidden layer.",
         ),
     ] = "constant",
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Run directory to create.", show_default=False)
-    ] = None,
-    in_place: Annotated[bool, typer.Option("--in-place", help="Change the run itself instead.")] = False,
+    out: Annotated[Path | None, option("DIR", "Run directory to create.", show_default=False)] = None,
+    in_place: Annotated[bool, flag("--in-place", "Change the run itself instead.")] = False,
     max_words: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Compute the exact ln Z at N words, spread over the text.")
+        int, option("N", "Compute the exact ln Z at N words, spread over the text.", min=1)
     ] = MAX_WORDS,
     by_sentence: Annotated[
         bool,
-        typer.Option(
-            "--by-sentence", help="Start every sentence afresh, as score and rescore do, not from the sentences before."
-        ),
+        flag("--by-sentence", "Start every sentence afresh, as score and rescore do, not from the sentences before."),
     ] = False,
     errors: ErrorsOption = "strict",
     tokenised: TokenisedOption = False,
@@ -98,7 +83,7 @@ def calibrate(
             tokenised=tokenised,
             device=device,
             progress=progress,
-            notice=lambda sentence: stderr.print(f"Warning: {sentence}", markup=False),
+            notice=lambda sentence: stderr.print(f"Warning: {sentence}"),
         )
     if as_json:
         print_json({"run": str(run), "out": str(out or run), **result.to_dict()})
@@ -106,24 +91,23 @@ def calibrate(
     _print(result, out or run, opened.vocabulary.unit)
     if out is None:
         stdout.print("  evaluation.json was removed from the run, because its PPLn was of the old Z:")
-        stdout.print(f"  run 'bnce evaluate {run} --save' to measure it again", markup=False)
+        stdout.print(f"  run 'bnce evaluate {run} --save' to measure it again")
 
 
 def _print(result: Calibration, out: Path, unit: str) -> None:
-    def say(line: str) -> None:
-        stdout.print(line, markup=False)
-
     how = ", every sentence for itself" if result.by_sentence else ""
     fitted = "a head and a constant" if result.kind == "head" else "the constant"
-    say(f"{out}: {fitted}, fitted to {result.num_positions:,} {unit}s of {', '.join(result.texts)}{how}")
+    stdout.print(f"{out}: {fitted}, fitted to {result.num_positions:,} {unit}s of {', '.join(result.texts)}{how}")
     before = "none" if result.log_z_before is None else f"{result.log_z_before:.3f}"
     left = ", of ln Z(context) less what the head predicts" if result.kind == "head" else ""
-    say(f"  ln Z = {result.log_z:.3f}{left} (before: {before})")
-    say(f"  on {result.num_held_out:,} {unit}s that were not fitted to:")
+    stdout.print(f"  ln Z = {result.log_z:.3f}{left} (before: {before})")
+    stdout.print(f"  on {result.num_held_out:,} {unit}s that were not fitted to:")
     for name, quality in (("before", result.before), ("after", result.after)):
-        say(f"    {name:7}{_describe(quality)}")
+        stdout.print(f"    {name:7}{_describe(quality)}")
     factor = math.exp(min(result.after.difference_std, 700.0))
-    say(f"  unnormalised probabilities are typically off by a factor of {factor:.2f}, e to that standard deviation")
+    stdout.print(
+        f"  unnormalised probabilities are typically off by a factor of {factor:.2f}, e to that standard deviation"
+    )
 
 
 def _describe(quality: Quality) -> str:

@@ -11,6 +11,7 @@ import typer
 
 from bnce.cli.completion import complete
 from bnce.cli.console import JsonOption, print_json, stderr, stdout
+from bnce.cli.options import option
 from bnce.errors import UserError, unknown_name
 from bnce.report.formats import FILES, FORMATS
 
@@ -20,22 +21,18 @@ if TYPE_CHECKING:
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories from 'bnce train'.")],
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help=f"Also write {', '.join(FILES.values())} to DIR.")
-    ] = None,
+    out: Annotated[Path | None, option("DIR", f"Also write {', '.join(FILES.values())} to DIR.")] = None,
     form: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "NAME",
+            f"Output format: {', '.join(FORMATS)}.",
             "--format",
-            metavar="NAME",
-            help=f"Output format: {', '.join(FORMATS)}.",
             show_default="table",
             autocompletion=complete(*FORMATS),
         ),
     ] = None,
-    title: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Heading of the table.", show_default="the corpus")
-    ] = None,
+    title: Annotated[str | None, option("TEXT", "Heading of the table.", show_default="the corpus")] = None,
     json: JsonOption = False,
 ) -> None:
     """Compare runs in one table, as the paper does.
@@ -62,10 +59,7 @@ def compare(
     measured = [run for run in runs if has_figures(run) or not (run / "config.toml").is_file()]
     for run in runs if measured else []:
         if run not in measured:
-            stderr.print(
-                f"warning: '{run}' is left out because it has no results: run 'bnce evaluate --save' on it.",
-                markup=False,
-            )
+            stderr.print(f"warning: '{run}' is left out because it has no results: run 'bnce evaluate --save' on it.")
     publish(compare_runs(measured or runs, title), out, form, json)
 
 
@@ -76,10 +70,10 @@ def publish(
     from bnce.report.formats import render, write_files
 
     for warning in comparison.conditions.warnings:
-        stderr.print(f"warning: {warning}", markup=False)
+        stderr.print(f"warning: {warning}")
     if out is not None:
         written = write_files(comparison, out)
-        stderr.print(f"Wrote {', '.join(path.name for path in written)} to {out}.", markup=False)
+        stderr.print(f"Wrote {', '.join(path.name for path in written)} to {out}.")
     if json:
         print_json({**comparison.as_record(), **(beside or {})})
     elif form in (None, "table"):
@@ -106,10 +100,7 @@ def _print_table(comparison: Comparison) -> None:
     fitting = Console(file=stdout.file, width=natural_width(num_columns), highlight=False, emoji=False)
     fitting.print(terminal_table(comparison, num_columns))
     for statement in comparison.conditions.statements:
-        stdout.print(statement, markup=False)
+        stdout.print(statement)
     if num_columns < len(columns):
         missing = ", ".join(column.heading for column in columns[num_columns:])
-        stdout.print(
-            f"Columns left out because the terminal is too narrow: {missing}; --format md shows all columns.",
-            markup=False,
-        )
+        stdout.print(f"Columns left out because the terminal is too narrow: {missing}; --format md shows all columns.")

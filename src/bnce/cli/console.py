@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,11 +18,11 @@ from bnce.kinds.limits import MAX_THREADS
 if TYPE_CHECKING:
     from bnce.cli.progress import LateProgress
     from bnce.corpus.store import Corpus
+    from bnce.scoring.model import Model
 
-# What is printed is text, such as a path that holds ':cat:': nothing in it stands for an emoji.
-stdout = Console(highlight=False, soft_wrap=True, emoji=False)
-stderr = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
-
+# What is printed is text, such as a path that holds ':cat:' or '[b]': nothing in it is an emoji or markup.
+stdout = Console(markup=False, highlight=False, soft_wrap=True, emoji=False)
+stderr = Console(stderr=True, markup=False, highlight=False, soft_wrap=True, emoji=False)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
@@ -56,6 +57,28 @@ def shown_progress(what: str) -> Iterator[Callable[[int, int], None]]:
     with progress_bar() as bar:
         task = bar.add_task(escape(what), total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total or None)
+
+
+def threads_for(paths: Iterable[Path], num_threads: int) -> int:
+    """Have PyTorch compute with so many threads if it computes one of these models, and give their number.
+
+    0 is one per core. Exported runs are opened with the number: ONNX Runtime keeps threads of its own.
+    """
+    from bnce.machine.workers import num_cores
+    from bnce.scoring.loading import needs_torch
+
+    if not any(map(needs_torch, paths)):
+        return num_threads or num_cores()
+    from bnce.machine.threads import use_threads
+
+    return use_threads(num_threads)
+
+
+def open_model(path: Path, device: str, num_threads: int) -> Model:
+    """Open a run, an exported run, a mixture or an n-gram model, to compute with so many threads."""
+    from bnce.scoring.loading import load
+
+    return load(path, device, threads_for([path], num_threads))
 
 
 def open_corpus(name: str) -> Corpus:

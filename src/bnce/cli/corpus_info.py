@@ -24,23 +24,23 @@ def corpus_record(path: Path, batch_size: int) -> dict[str, Any]:
     """Gather all that is shown, as plain values."""
     import numpy as np
 
-    from bnce.corpus.manifest import LENGTH_BOUNDS
+    from bnce.corpus.manifest import LENGTH_BOUNDS, count_lengths
     from bnce.corpus.store import Corpus
+    from bnce.corpus.vocabulary import END
     from bnce.corpus.word_choice import describe_untrained
 
     corpus = Corpus.open(path)
     top = np.argsort(-corpus.target_counts, kind="stable")[:_NUM_TOP_WORDS]
     audit = _audit(corpus, batch_size)
     untrained = describe_untrained(corpus.statistics)
+    splits = corpus_splits(corpus)
+    for name, split in splits.items():
+        if not split["sentence_lengths"]:  # a corpus of version 1 has none in its description
+            split["sentence_lengths"] = count_lengths(np.flatnonzero(corpus.split(name) == END)).tolist()
     return {
-        "corpus": str(path),
-        "unit": corpus.vocabulary.unit,
-        "vocab_size": len(corpus.vocabulary),
-        "num_types": corpus.num_types,
-        "min_count": corpus.manifest.min_count,
-        "vocabulary_digest": corpus.vocabulary.digest,
+        **corpus_facts(corpus),
         "normaliser": corpus.normaliser.to_dict(),
-        "splits": {name: _split(corpus, name) for name in corpus.statistics},
+        "splits": splits,
         "sentence_length_bounds": list(LENGTH_BOUNDS),
         "top_words": [
             {"word": corpus.vocabulary.words[number], "count": int(corpus.target_counts[number])} for number in top
@@ -48,18 +48,6 @@ def corpus_record(path: Path, batch_size: int) -> dict[str, Any]:
         "noise_audit": audit,
         "warnings": [*_warnings(audit), *([] if untrained is None else [untrained])],
     }
-
-
-def _split(corpus: Corpus, name: str) -> dict[str, Any]:
-    import numpy as np
-
-    from bnce.corpus.manifest import count_lengths
-    from bnce.corpus.vocabulary import END
-
-    split = corpus.statistics[name]
-    # A corpus of version 1 has none in its description.
-    lengths = split.sentence_lengths or count_lengths(np.flatnonzero(corpus.split(name) == END)).tolist()
-    return {**dataclasses.asdict(split), "sentence_lengths": list(lengths), "unk_rate": split.unk_rate}
 
 
 def _audit(corpus: Corpus, batch_size: int) -> dict[str, Any]:
@@ -87,6 +75,18 @@ def _warnings(audit: dict[str, Any]) -> list[str]:
         "shuffle the "
         "documents, or choose another batch size."
     ]
+
+
+def corpus_facts(corpus: Corpus) -> dict[str, Any]:
+    """Give what is known of a corpus as a whole as JSON has it."""
+    return {
+        "corpus": str(corpus.directory),
+        "unit": corpus.vocabulary.unit,
+        "vocab_size": len(corpus.vocabulary),
+        "num_types": corpus.num_types,
+        "min_count": corpus.manifest.min_count,
+        "vocabulary_digest": corpus.vocabulary.digest,
+    }
 
 
 def corpus_splits(corpus: Corpus) -> dict[str, dict[str, Any]]:
@@ -140,16 +140,16 @@ def print_corpus(record: dict[str, Any]) -> None:
     kept = describe_words(record["vocab_size"], record["num_types"], record["min_count"])
     pieces = " pieces" if record["unit"] == "piece" else ""
     size = f"V = {record['vocab_size']:,}{pieces} with </s> and <unk>"
-    stdout.print(escape(f"{record['corpus']}: {size}{kept and f'; {kept}'}"))
-    stdout.print(escape("normaliser: " + ", ".join(f"{key} = {value}" for key, value in record["normaliser"].items())))
+    stdout.print(f"{record['corpus']}: {size}{kept and f'; {kept}'}")
+    stdout.print("normaliser: " + ", ".join(f"{key} = {value}" for key, value in record["normaliser"].items()))
     stdout.print(f"vocabulary: sha256 {record['vocabulary_digest']}")
     stdout.print(split_table(record["splits"], record["unit"]))
     _print_lengths(record)
     words = "  ".join(f"{top['word']} {top['count']:,}" for top in record["top_words"])
-    stdout.print(escape(f"most frequent {record['unit']}s of train, with counts: {words}"))
+    stdout.print(f"most frequent {record['unit']}s of train, with counts: {words}")
     _print_audit(record["noise_audit"])
     for warning in record["warnings"]:
-        stdout.print(f"[bold yellow]warning:[/bold yellow] {escape(warning)}")
+        stdout.print(f"[bold yellow]warning:[/bold yellow] {escape(warning)}", markup=True)
 
 
 def _print_lengths(record: dict[str, Any]) -> None:

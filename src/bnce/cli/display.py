@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from bnce.cli.console import progress_bar
 
 if TYPE_CHECKING:
     from bnce.config import RunConfig
+    from bnce.corpus.store import Corpus
+
+
+@contextlib.contextmanager
+def shown_training(corpus: Corpus, config: RunConfig) -> Iterator[Display]:
+    """Show the progress of a run that is trained on a corpus."""
+    display = Display(config, len(corpus.split("train")), corpus.vocabulary.unit)
+    with display.bar:
+        yield display
 
 
 class Display:

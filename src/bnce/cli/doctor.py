@@ -60,9 +60,9 @@ def doctor(
     else:
         for finding in findings:
             mark = "[green]ok[/green]   " if finding.well else "[red]wrong[/red]"
-            stdout.print(f"{mark} {escape(finding.name)}: {escape(finding.detail)}")
+            stdout.print(f"{mark} {escape(finding.name)}: {escape(finding.detail)}", markup=True)
         if verdict:
-            stdout.print(escape(verdict))
+            stdout.print(verdict)
     if not well:
         raise typer.Exit(1)
 

@@ -2,61 +2,59 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-from rich.markup import escape
-
-from bnce.cli.completion import complete
-from bnce.cli.conditions import MAY_EXCEED, TokenisedOption, seen_by_evaluate
 from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, shown_progress, stderr, stdout
-from bnce.cli.evaluate_mixture import describe_mixture, evaluate_mixture
-from bnce.cli.options import DeviceOption, ErrorsOption, TrainedModelArgument
+from bnce.cli.options import (
+    MAY_EXCEED,
+    DeviceOption,
+    ErrorsOption,
+    TokenisedOption,
+    TrainedModelArgument,
+    choice,
+    flag,
+    option,
+    read_as,
+    warn_of_tokenised,
+)
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from bnce.scoring.model import Model
+
 
 def evaluate(
     run: TrainedModelArgument,
     split: Annotated[
-        str | None,
-        typer.Option(
-            metavar="train|valid|test",
-            help="Split of the corpus to evaluate on.",
-            show_default="test",
-            autocompletion=complete("train", "valid", "test"),
-        ),
+        str | None, choice("train|valid|test", "Split of the corpus to evaluate on.", show_default="test")
     ] = None,
-    text: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Evaluate on this text file instead of a split.")
-    ] = None,
-    corpus: Annotated[str | None, typer.Option(metavar="DIR", help="Another corpus with the same vocabulary.")] = None,
-    max_tokens: Annotated[int, typer.Option(min=0, metavar="N", help="Evaluate on the first N tokens; 0 for all.")] = 0,
+    text: Annotated[str | None, option("FILE", "Evaluate on this text file instead of a split.")] = None,
+    corpus: Annotated[str | None, option("DIR", "Another corpus with the same vocabulary.")] = None,
+    max_tokens: Annotated[int, option("N", "Evaluate on the first N tokens; 0 for all.", min=0)] = 0,
     max_words: Annotated[
         int,
-        typer.Option(
+        option(
+            "N",
+            "Evaluate on the first N words, </s> counted; 0 for all. The same text for words and for pieces.",
             min=0,
-            metavar="N",
-            help="Evaluate on the first N words, </s> counted; 0 for all. The same text for words and for pieces.",
         ),
     ] = 0,
     errors: ErrorsOption = "strict",
     tokenised: TokenisedOption = False,
     in_context_only: Annotated[
-        bool,
-        typer.Option("--in-context-only", help="Skip the sentence-by-sentence figures, which double the time."),
+        bool, flag("--in-context-only", "Skip the sentence-by-sentence figures, which double the time.")
     ] = False,
     detail: Annotated[
-        bool,
-        typer.Option("--detail", help="Also print perplexity by word frequency and position, and the worst sentences."),
+        bool, flag("--detail", "Also print perplexity by word frequency and position, and the worst sentences.")
     ] = False,
     save: Annotated[
-        bool, typer.Option("--save", help="Write the figures to RUN/evaluation.json, where 'bnce compare' reads them.")
+        bool, flag("--save", "Write the figures to RUN/evaluation.json, where 'bnce compare' reads them.")
     ] = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
@@ -88,28 +86,30 @@ def evaluate(
 
     check_one_text(split=split, text=text, corpus=corpus, tokenised=tokenised)
     use_threads(threads)
+    name = text or split or "test"
+    about: dict[str, Any] = {"run": str(run), "split" if text is None else "text": name}
     if run.is_file():
         if detail or save or in_context_only:
             raise UserError(
                 f"--detail, --save and --in-context-only are for a run, and '{run}' is a file: leave them out."
             )
-        described = evaluate_mixture(
-            run,
-            split=split,
-            text=text,
-            corpus=corpus,
-            max_tokens=max_tokens or max_words,
-            errors=errors,
-            tokenised=tokenised,
-            device=device,
-        )
-        if as_json:
-            print_json(described)
+        from bnce.scoring.interpolation import evaluate_sentences
+        from bnce.scoring.loading import load
+
+        model = load(run, device)
+        if text is not None:
+            sentences = _sentences_of_text(model, text, errors, tokenised)
         else:
-            describe_mixture(described, text or split or "test")
+            sentences = _sentences_of_corpus(model, corpus, name)
+        with shown_progress(f"evaluating on {name}") as progress:
+            first = _first(sentences, max_tokens or max_words)
+            record = {**about, **evaluate_sentences(model, first, lambda done: progress(done, 0))}
+        if as_json:
+            print_json(record)
+        else:
+            _describe_mixture(record, name)
         return
     opened = RunDirectory.open(run)
-    name = text or split or "test"
     with shown_progress(f"evaluating on {name}") as progress:
         result = measure(
             opened,
@@ -123,13 +123,13 @@ def evaluate(
             by_sentence=not in_context_only,
             device=device,
             progress=progress,
-            notice=lambda sentence: stderr.print(f"Warning: {sentence}", markup=False),
+            notice=lambda sentence: stderr.print(f"Warning: {sentence}"),
         )
     figures = result.to_dict()
     if save:
         # A comparison sets figures on different texts apart by their split.
         opened.write_json("evaluation.json", {"split": name if text is None else Path(text).name, **figures})
-    record: dict[str, Any] = {"run": str(run), "split" if text is None else "text": name, **figures}
+    record = {**about, **figures}
     if as_json:
         print_json(record if detail else without_detail(record))
     else:
@@ -145,7 +145,7 @@ def describe(record: Mapping[str, Any], name: str, unit: str) -> None:
     of_pieces = unit == "piece"
     counted = f"{num_words:,} words in {record['num_tokens']:,} pieces" if of_pieces else f"{num_words:,} tokens"
     stdout.print(
-        f"{escape(name)}: {counted}, {record['num_sentences']:,} of them </s>, "
+        f"{name}: {counted}, {record['num_sentences']:,} of them </s>, "
         f"{record['num_oov']:,} <unk> ({100 * rate:.2f}% of words)"
     )
     if of_pieces:
@@ -177,7 +177,7 @@ def describe(record: Mapping[str, Any], name: str, unit: str) -> None:
     stdout.print(f"  perplexities are per {'word or piece' if of_pieces else 'token'} and count </s> and <unk>")
     if "max_context" in record:
         unit = "piece" if of_pieces else "word"
-        stdout.print(f"  {seen_by_evaluate(record['min_context'], record['max_context'], unit)}")
+        stdout.print(f"  {_describe_context(record['min_context'], record['max_context'], unit)}")
     if (sentences := record.get("by_sentence")) is not None:
         stdout.print(f"  {_describe_sentences(sentences, of_pieces, is_exact)}")
     if record["ppl_n"] is not None and not is_exact:
@@ -196,6 +196,16 @@ def _describe_sentences(record: Mapping[str, Any], of_pieces: bool, is_exact: bo
     return f"sentence by sentence: {', '.join(told)}; every sentence starts afresh, all other figures are in context"
 
 
+def _describe_context(min_context: int, max_context: int, unit: str) -> str:
+    """Say what a word or piece is predicted from."""
+    if min_context == max_context:
+        return f"each {unit} is predicted from the {max_context} {unit}s before it, across sentences"
+    return (
+        f"each {unit} is predicted from the {min_context} to {max_context} {unit}s before it, across sentences "
+        "(from all of them at the start of the text)"
+    )
+
+
 def _number(value: float | None, num_digits: int) -> str:
     """Write a figure; read back from a file, one that is not finite is None."""
     return "undefined" if value is None or math.isnan(value) else f"{value:.{num_digits}f}"
@@ -208,7 +218,7 @@ def describe_detail(detail: Mapping[str, Any]) -> None:
     for sentence in detail["worst_sentences"]:
         words = (f"{word} {loss:.1f}" for word, loss in zip(sentence["words"], sentence["losses_nats"], strict=True))
         rest = " · …" if len(sentence["words"]) < sentence["num_tokens"] else ""
-        stdout.print(f"  {sentence['mean_loss_nats']:.2f}  {' · '.join(words)}{rest}", markup=False)
+        stdout.print(f"  {sentence['mean_loss_nats']:.2f}  {' · '.join(words)}{rest}")
     if detail["worst_sentences"]:
         stdout.print("  the worst sentences: mean loss, then every word with its loss (nats, with the softmax)")
 
@@ -225,3 +235,81 @@ def _group_table(groups: list[Mapping[str, Any]], heading: str) -> Table:
         perplexities = [group["ppl_n"], group["ppl_f"]] if constant else [group["ppl_f"]]
         table.add_row(group["name"], f"{group['num_tokens']:,}", *(f"{value:,.1f}" for value in perplexities))
     return table
+
+
+def _describe_mixture(record: dict[str, Any], name: str) -> None:
+    """Print the figures, and say plainly what is normalised."""
+    rate = record["num_oov"] / max(1, record["num_tokens"] - record["num_sentences"])
+    parts = record["components"]
+    stdout.print(
+        f"{name}: {record['num_tokens']:,} tokens, {record['num_sentences']:,} of them </s>, "
+        f"{record['num_oov']:,} OOV ({100 * rate:.2f}% of words)"
+    )
+    is_mixture = len(parts) > 1
+    how = "runs with the softmax" if is_mixture else "an n-gram model is normalised by itself"
+    stdout.print(f"  PPLf {_number(record['ppl_f'], 2)}  {how}; without OOV {_number(record['ppl_f_no_unk'], 2)}")
+    if record["ppl_n"] is not None:
+        stdout.print(
+            f"  PPLn {_number(record['ppl_n'], 2)}  runs with their constants Z; "
+            f"without OOV {_number(record['ppl_n_no_unk'], 2)}"
+        )
+    for part in parts if is_mixture else []:
+        stdout.print(f"  {part['weight']:.4f} × {part['path']}: PPLf {_number(part['ppl_f'], 2)}")
+    stdout.print("  perplexities are per token and count </s> and OOV words (as <unk>); every sentence starts afresh")
+    if record["vocabularies_differ"]:
+        stdout.print(
+            "  The models know different words. A word that one of them does not know gets the probability of its "
+            "<unk>, which is too high: probabilities sum to more than 1."
+        )
+    elif is_mixture and not record["has_pieces"]:
+        stdout.print("  PPLf: the probabilities of all words sum to 1")
+    if is_mixture and record["has_pieces"]:
+        stdout.print(
+            "  A run over pieces gives the end of a word its probability only with the first piece of the next word: "
+            "probabilities of all words sum to more than 1, and PPLf is a little too low."
+        )
+    if record["ppl_n"] is not None:
+        stdout.print(f"  PPLn is {MAY_EXCEED}")
+
+
+def _sentences_of_text(model: Model, path: str, errors: str, tokenised: bool) -> Iterator[list[str]]:
+    """Cut a text into sentences as the training text was."""
+    from bnce.text.sources import named, read_lines
+    from bnce.text.tokenised import TokenisedSigns
+
+    normaliser = read_as(model.normaliser, tokenised)
+    signs = TokenisedSigns(normaliser)
+    for line in read_lines(path, errors):
+        signs.look(line)
+        yield from normaliser(line)
+    warn_of_tokenised(signs, named(path))
+
+
+def _sentences_of_corpus(model: Model, corpus: str | None, split: str) -> Iterator[list[str]]:
+    """Spell the sentences of a split: of the corpus that is named, or else of the first run's."""
+    import numpy as np
+
+    from bnce.corpus.vocabulary import END
+    from bnce.runs.directory import RunDirectory
+    from bnce.scoring.interpolation import components_of
+
+    runs = [part for part in components_of(model) if part.kind == "run"]
+    if corpus is None and not runs:
+        raise UserError(f"'{model.name}' is an n-gram model and has no corpus: give --text FILE or --corpus DIR.")
+    source = open_corpus(corpus or RunDirectory.open(runs[0].name).config.corpus)
+    for run in runs:
+        if run.vocabulary.unit == source.vocabulary.unit:
+            RunDirectory.open(run.name).check_vocabulary(source)
+    ids = source.split(split)
+    ends = np.flatnonzero(ids == END).tolist()
+    return (source.vocabulary.spell(ids[last + 1 : end].tolist()) for last, end in itertools.pairwise([-1, *ends]))
+
+
+def _first(sentences: Iterator[list[str]], max_tokens: int) -> Iterator[list[str]]:
+    """Take the sentences that lie whole within the first tokens; 0 is no limit."""
+    num_tokens = 0
+    for words in sentences:
+        num_tokens += len(words) + 1
+        if 0 < max_tokens < num_tokens:
+            return
+        yield words

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
+import functools
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bnce.cli.alternatives import NAME, SEEDS, TRIAL_TOKENS, compare_alternatives
+from bnce.cli.alternatives import NAME, SEEDS, compare_alternatives
 from bnce.cli.compare import publish
-from bnce.cli.completion import complete, complete_list, complete_recipe
+from bnce.cli.completion import complete, complete_recipe
 from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, stderr
-from bnce.cli.display import Display
-from bnce.cli.options import DeviceOption, SettingsOption, warn_of_unused
-from bnce.cli.row_copies import ROWS_FROM, print_failure, train_in_copies, typed_arguments
-from bnce.errors import UserError, unknown_name
+from bnce.cli.copies import ROWS_FROM, become_copy, print_failure, train_in_copies, typed_arguments
+from bnce.cli.display import shown_training
+from bnce.cli.options import DeviceOption, SettingsOption, names_option, option, row_config, split_names, warn_of_unused
+from bnce.errors import UserError
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.limits import MAX_PROCESSES
 from bnce.kinds.losses import LOSSES
-from bnce.machine.copies import stop_with_starter, take_tasks
+from bnce.machine.copies import take_tasks
 from bnce.machine.stopping import Stopped
 
 if TYPE_CHECKING:
     from bnce.config import RunConfig
     from bnce.training.experiment import Outcome, PlannedRow
-    from bnce.training.observer import Observer
 
 # Those of the paper's tables, and ours beside them.
 TABLE_MODELS = tuple(body.name for body in BODIES if body.tables)
@@ -45,75 +42,50 @@ def experiment(
             autocompletion=complete("ltcb", "obwb", NAME),
         ),
     ],
-    corpus: Annotated[str, typer.Option(metavar="DIR", help="Corpus directory from 'bnce prepare'.")],
+    corpus: Annotated[str, option("DIR", "Corpus directory from 'bnce prepare'.")],
     out: Annotated[
-        Path,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="DIR",
-            help="Directory for runs and report. The same command continues the experiment.",
-        ),
+        Path, option("DIR", "Directory for runs and report. The same command continues the experiment.", "--out", "-o")
     ],
     recipe: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "RECIPE",
+            "Recipe to train the rows with.",
             "--recipe",
-            metavar="RECIPE",
-            help="Recipe to train the rows with.",
             show_default="wiki for ltcb, news for obwb; for alternatives wiki, or transformer for that model",
             autocompletion=complete_recipe,
         ),
     ] = None,
-    models: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME,...",
-            help=f"Train only these models, separated by commas: {', '.join(TABLE_MODELS)}.",
-            autocompletion=complete_list(*TABLE_MODELS, "all"),
-        ),
-    ] = "all",
-    losses: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME,...",
-            help=f"Train only with these losses, separated by commas: {', '.join(TABLE_LOSSES)}.",
-            autocompletion=complete_list(*TABLE_LOSSES, "all"),
-        ),
-    ] = "all",
+    models: Annotated[str, names_option("Train only these models, separated by commas", TABLE_MODELS)] = "all",
+    losses: Annotated[str, names_option("Train only with these losses, separated by commas", TABLE_LOSSES)] = "all",
     settings: SettingsOption = None,
     budget: Annotated[
-        float | None,
-        typer.Option(min=0.01, metavar="MINUTES", help="Minutes for all rows together, shared among the rows."),
+        float | None, option("MINUTES", "Minutes for all rows together, shared among the rows.", min=0.01)
     ] = None,
     keep_models: Annotated[bool, typer.Option(help="Keep the models of finished rows, or only their results.")] = True,
     processes: Annotated[
         int,
-        typer.Option(
-            metavar="N",
+        option(
+            "N",
+            "Train N rows at once, each on its own GPU if there are enough. With alternatives: N trials at once; "
+            "final runs follow one by one.",
             min=1,
             max=MAX_PROCESSES,
-            help="Train N rows at once, each on its own GPU if there are enough. With alternatives: N trials at once; "
-            "final runs follow one by one.",
         ),
     ] = 1,
     trial_tokens: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="With alternatives: training tokens of a trial. Fewer than all favour rates that are too high for the "
+        option(
+            "N",
+            "With alternatives: training tokens of a trial. Fewer than all favour rates that are too high for the "
             "final runs.",
+            min=0,
             show_default="all",
         ),
     ] = None,
     seeds: Annotated[
         str | None,
-        typer.Option(
-            metavar="N,...",
-            help="With alternatives: seeds of the final runs.",
-            show_default=",".join(map(str, SEEDS)),
-        ),
+        option("N,...", "With alternatives: seeds of the final runs.", show_default=",".join(map(str, SEEDS))),
     ] = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
@@ -139,9 +111,7 @@ def experiment(
           --out experiments/alternatives --models relu-lstm --budget 60
     """
     if rows_from is not None:
-        stop_with_starter(rows_from)
-        if device.startswith("cuda:"):
-            device = "cuda"  # the one that this copy was given, and the only one that it sees
+        device = become_copy(rows_from, device)
     if table == NAME:
         complete = compare_alternatives(
             corpus,
@@ -149,14 +119,14 @@ def experiment(
             recipe=recipe,
             models=models,
             losses=losses,
-            settings=settings or [],
+            settings=settings,
             budget=budget,
             keep_models=keep_models,
             device=device,
             num_threads=threads,
             as_json=as_json,
-            trial_tokens=TRIAL_TOKENS if trial_tokens is None else trial_tokens,
-            seeds=",".join(map(str, SEEDS)) if seeds is None else seeds,
+            trial_tokens=trial_tokens,
+            seeds=seeds,
             num_processes=processes,
             tasks=None if rows_from is None else take_tasks(rows_from),
         )
@@ -165,7 +135,6 @@ def experiment(
         return
     if trial_tokens is not None or seeds is not None:
         raise UserError(f"The table {table} has no trials: leave --trial-tokens and --seeds out.")
-    from bnce.corpus.opening import corpus_setting
     from bnce.machine.devices import choose_device, find_device
     from bnce.training.experiment import RECIPES, check_rows, find_outcome, find_unsettled, table_rows, train_rows
 
@@ -175,18 +144,7 @@ def experiment(
     opened = open_corpus(corpus)
 
     def make_config(row: PlannedRow) -> RunConfig:
-        from bnce.recipes.recipe import load_recipe
-
-        config = load_recipe(
-            recipe or RECIPES[table], model=row.model, loss=row.loss, corpus=corpus, settings=settings or []
-        )
-        return dataclasses.replace(config, corpus=corpus_setting(corpus))
-
-    @contextlib.contextmanager
-    def watch(config: RunConfig) -> Iterator[Observer]:
-        display = Display(config, len(opened.split("train")), opened.vocabulary.unit)
-        with display.bar:
-            yield display
+        return row_config(recipe or RECIPES[table], row, corpus, settings)
 
     if rows_from is None:
         warn_of_unused(settings, [row.model for row in wanted])
@@ -204,7 +162,7 @@ def experiment(
                 make_config,
                 opened,
                 choose_device(device),
-                watch,
+                functools.partial(shown_training, opened),
                 failed.__setitem__ if rows_from is None else print_failure,
                 turns=None if rows_from is None else take_tasks(rows_from),
                 num_at_once=1 if rows_from is None else processes,
@@ -246,10 +204,10 @@ def _tell(outcome: Outcome, as_json: bool) -> None:
     if as_json:
         print_json({"rows": [], **_record(outcome)})
     for name, why in outcome.failed.items():
-        stderr.print(f"{name} failed: {why}", markup=False)
+        stderr.print(f"{name} failed: {why}")
     if outcome.waiting:
         waiting = ", ".join(outcome.waiting)
-        stderr.print(f"Some rows are not finished; the same command continues them ({waiting}).", markup=False)
+        stderr.print(f"Some rows are not finished; the same command continues them ({waiting}).")
 
 
 def _chosen(rows: list[PlannedRow], models: str, losses: str) -> list[PlannedRow]:
@@ -257,10 +215,8 @@ def _chosen(rows: list[PlannedRow], models: str, losses: str) -> list[PlannedRow
     for text, kind in ((models, "model"), (losses, "loss")):
         if text == "all":
             continue
-        names, allowed = [name.strip() for name in text.split(",")], list(dict.fromkeys(getattr(r, kind) for r in rows))
-        for name in names:
-            if name not in allowed:
-                raise unknown_name(f"{kind} of this table", name, allowed)
+        allowed = list(dict.fromkeys(getattr(row, kind) for row in rows))
+        names = split_names(text, f"{kind} of this table", allowed)
         wanted = [row for row in wanted if getattr(row, kind) in names]
     if not wanted:
         raise UserError(f"The table has no row with models {models} and losses {losses}: choose others.")

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from bnce.cli.completion import complete
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, stdout
-from bnce.cli.options import RunArgument
+from bnce.cli.options import RunArgument, option
 from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
@@ -20,25 +18,22 @@ TARGETS = ("onnx", "transformers", "sherpa", "safetensors")
 
 def export(
     run: RunArgument,
-    to: Annotated[
-        str,
-        typer.Option(metavar="FORMAT", help=f"Target format: {', '.join(TARGETS)}.", autocompletion=complete(*TARGETS)),
-    ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Directory to create.")],
+    to: Annotated[str, option("FORMAT", f"Target format: {', '.join(TARGETS)}.", autocompletion=complete(*TARGETS))],
+    out: Annotated[Path, option("DIR", "Directory to create.")],
     rows: Annotated[
         str | None,
-        typer.Option(
-            metavar="TYPE",
-            help="Number format of the word tables: float32, float16, int8, or bf16 with --to safetensors.",
+        option(
+            "TYPE",
+            "Number format of the word tables: float32, float16, int8, or bf16 with --to safetensors.",
             show_default="float32",
             autocompletion=complete("float32", "float16", "bf16", "int8"),
         ),
     ] = None,
     tokens: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="With --to sherpa: tokens.txt of the recogniser ('token number' lines), whose order the tables get.",
+        option(
+            "FILE",
+            "With --to sherpa: tokens.txt of the recogniser ('token number' lines), whose order the tables get.",
             show_default="the words of RUN",
         ),
     ] = None,
@@ -77,7 +72,7 @@ def export(
     if as_json:
         print_json(record)
         return
-    stdout.print(f"{out}: {num_bytes / 1e6:,.1f} MB", markup=False)
+    stdout.print(f"{out}: {num_bytes / 1e6:,.1f} MB")
     if "max_row_error" in result:
         worst = max(result["max_row_error"].values())
         itself = "; the directory is itself a run" if to == "safetensors" else ""

@@ -50,8 +50,10 @@ def fail(error: Exception) -> int:
     if sentence is not None:
         sys.stderr.write(f"bnce: {_one_line(sentence)}\n")
         return BAD_INPUT
+    text = _one_line(_first_line(str(error)))
+    name = type(error).__name__ + (f" ({text})" if text else "")
     sys.stderr.write(
-        f"bnce: Unexpected error, {_name(error)}: run the command again with {DEBUG}=1 to see where "
+        f"bnce: Unexpected error, {name}: run the command again with {DEBUG}=1 to see where "
         "it comes from, and report it.\n"
     )
     return UNEXPECTED
@@ -89,11 +91,6 @@ def _explain_system(error: OSError) -> str:
 
 def _as_text(name: object) -> str:
     return os.fsdecode(name) if isinstance(name, str | bytes | os.PathLike) else str(name)
-
-
-def _name(error: Exception) -> str:
-    text = _one_line(_first_line(str(error)))
-    return type(error).__name__ + (f" ({text})" if text else "")
 
 
 def _first_line(text: str) -> str:

@@ -8,21 +8,18 @@ from typing import Annotated
 import typer
 
 from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdout
+from bnce.cli.options import option
 
 
 def fetch(
     name: Annotated[str, typer.Argument(metavar="ltcb|obwb|wikitext", help="Corpus to download.")],
     source: Annotated[
         str | None,
-        typer.Option(
-            "--from", metavar="URL|FILE", help="Mirror to download from, or file to copy.", show_default="the publisher"
-        ),
+        option("URL|FILE", "Mirror to download from, or file to copy.", "--from", show_default="the publisher"),
     ] = None,
-    cache: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Directory for downloads.", show_default="the user's cache")
-    ] = None,
+    cache: Annotated[Path | None, option("DIR", "Directory for downloads.", show_default="the user's cache")] = None,
     sha256: Annotated[
-        str | None, typer.Option(metavar="SUM", help="Expected SHA-256 of the file.", show_default="the published one")
+        str | None, option("SUM", "Expected SHA-256 of the file.", show_default="the published one")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -49,7 +46,7 @@ def fetch(
         sizes = {"bytes": fetched.path.stat().st_size, "sha256": fetched.sha256, "checked": fetched.checked}
         print_json({"corpus": name, "path": str(fetched.path), **sizes})
         return
-    stdout.print(str(fetched.path), markup=False)
+    stdout.print(str(fetched.path))
     if fetched.checked == "nothing":
         stderr.print(
             f"This file has no published checksum, so it was not checked. Its SHA-256 {fetched.sha256} was recorded."

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bnce.cli.completion import complete
-from bnce.cli.conditions import MAY_EXCEED
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr, stdout
-from bnce.cli.filter_copies import SHARES_FROM, filter_in_copies, take_share
-from bnce.cli.options import MODES, DeviceOption, TrainedModelArgument
+from bnce.cli.copies import SHARES_FROM, become_copy, filter_in_copies, take_share
+from bnce.cli.options import MAY_EXCEED, MODE_HELP, MODES, DeviceOption, TrainedModelArgument, choice, flag, option
 from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
@@ -35,122 +34,89 @@ def filter(
         ),
     ],
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="DIR", help="Output directory. The same command continues it."),
+        Path | None, option("DIR", "Output directory. The same command continues it.", "--out", "-o")
     ] = None,
-    field: Annotated[str, typer.Option(metavar="NAME", help="Field or column that holds the text.")] = "text",
+    field: Annotated[str, option("NAME", "Field or column that holds the text.")] = "text",
     max_perplexity: Annotated[
-        float | None,
-        typer.Option(metavar="X", help="Keep the documents with a perplexity of at most X.", show_default="all"),
+        float | None, option("X", "Keep the documents with a perplexity of at most X.", show_default="all")
     ] = None,
     keep: Annotated[
         str | None,
-        typer.Option(
-            metavar="P%",
-            help="Keep the P percent with the lowest perplexity. The limit is fitted on a sample and saved.",
+        option(
+            "P%",
+            "Keep the P percent with the lowest perplexity. The limit is fitted on a sample and saved.",
             show_default="all",
         ),
     ] = None,
     buckets: Annotated[
         str | None,
-        typer.Option(
-            metavar="P,Q",
-            help="Write head, middle and tail as CCNet does: up to percentile P, up to Q, and above, such as 30,60. "
+        option(
+            "P,Q",
+            "Write head, middle and tail as CCNet does: up to percentile P, up to Q, and above, such as 30,60. "
             "Limits are fitted on a sample and saved.",
             show_default="none",
         ),
     ] = None,
     thresholds: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Use the limits in this thresholds.json, which an earlier command saved."),
+        Path | None, option("FILE", "Use the limits in this thresholds.json, which an earlier command saved.")
     ] = None,
-    rest: Annotated[
-        bool, typer.Option("--rest", help="Also write the documents that are not kept, to DIR/rest.")
-    ] = False,
+    rest: Annotated[bool, flag("--rest", "Also write the documents that are not kept, to DIR/rest.")] = False,
     sample: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Documents in the sample: the first ones of up to 100 shards.",
-            show_default="5000",
-        ),
+        int | None, option("N", "Documents in the sample: the first ones of up to 100 shards.", show_default="5000")
     ] = None,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Write nothing. Print how the perplexities of the sample are distributed."),
+        bool, flag("--dry-run", "Write nothing. Print how the perplexities of the sample are distributed.")
     ] = False,
     scores_only: Annotated[
-        bool,
-        typer.Option("--scores-only", help="Write only the scores, with the field --id or the number of the record."),
+        bool, flag("--scores-only", "Write only the scores, with the field --id or the number of the record.")
     ] = False,
     id_field: Annotated[
         str | None,
-        typer.Option(
-            "--id", metavar="NAME", help="With --scores-only: field that names a document.", show_default="its number"
-        ),
+        option("NAME", "With --scores-only: field that names a document.", "--id", show_default="its number"),
     ] = None,
     names: Annotated[
-        str, typer.Option(metavar="A,B,C", help="Names of the three fields that are added.")
+        str, option("A,B,C", "Names of the three fields that are added.")
     ] = "perplexity,num_words,unknown_rate",
-    to: Annotated[
-        str | None,
-        typer.Option(
-            metavar="jsonl|parquet",
-            help="Output format.",
-            show_default="that of the shard",
-            autocompletion=complete("jsonl", "parquet"),
-        ),
-    ] = None,
+    to: Annotated[str | None, choice("jsonl|parquet", "Output format.", show_default="that of the shard")] = None,
     mode: Annotated[
         str,
-        typer.Option(
+        option(
+            "MODE",
+            f"{MODE_HELP} auto: unnormalised if the run has a constant Z.",
             "--mode",
-            metavar="MODE",
-            help="unnormalised: with the constant Z (fast). normalised: with the softmax (exact). auto: unnormalised "
-            "if the run has a constant Z.",
             autocompletion=complete(AUTO, *MODES),
         ),
     ] = AUTO,
     spell: Annotated[
-        bool,
-        typer.Option("--spell", help="Give unknown words the probability of <unk> times that of their spelling."),
+        bool, flag("--spell", "Give unknown words the probability of <unk> times that of their spelling.")
     ] = False,
     precision: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help="Precision of products on a GPU: float32, tf32 or bf16 (fastest). The effect of tf32 and bf16 on "
+        option(
+            "NAME",
+            "Precision of products on a GPU: float32, tf32 or bf16 (fastest). The effect of tf32 and bf16 on "
             "perplexities is measured and printed.",
             autocompletion=complete("float32", "tf32", "bf16"),
         ),
     ] = "float32",
     errors: Annotated[
-        str,
-        typer.Option(
-            metavar="stop|skip",
-            help="A document that cannot be read: stop with an error, or skip it and say so.",
-            autocompletion=complete("stop", "skip"),
-        ),
+        str, choice("stop|skip", "A document that cannot be read: stop with an error, or skip it and say so.")
     ] = "stop",
-    shard: Annotated[
-        str, typer.Option(metavar="I/N", help="Filter every N-th shard from the I-th on, for array jobs.")
-    ] = "1/1",
-    processes: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Run N processes on this machine, one per GPU.")
-    ] = 1,
+    shard: Annotated[str, option("I/N", "Filter every N-th shard from the I-th on, for array jobs.")] = "1/1",
+    processes: Annotated[int, option("N", "Run N processes on this machine, one per GPU.", min=1)] = 1,
     workers: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="Processes that read and cut text beside the model.",
+        option(
+            "N",
+            "Processes that read and cut text beside the model.",
             show_default="1 thread on a CPU, one per core on a GPU",
         ),
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Run on the workers of this Dask scheduler: its address, such as tcp://host:8786, or its scheduler "
+        option(
+            "ADDRESS",
+            "Run on the workers of this Dask scheduler: its address, such as tcp://host:8786, or its scheduler "
             "file. All machines must share the shards, the model and the output directory.",
         ),
     ] = None,
@@ -199,18 +165,17 @@ def filter(
         raise UserError("There is no output directory: give --out DIR, or --dry-run to look at a sample.")
     if cluster is not None and (processes > 1 or workers is not None or dry_run):
         raise UserError("--cluster has its own workers: leave out --processes, --workers and --dry-run.")
-    choice = Choice.of(max_perplexity, keep, buckets)
-    if rest and len(choice.parts) != 2 and thresholds is None:
+    chosen = Choice.of(max_perplexity, keep, buckets)
+    if rest and len(chosen.parts) != 2 and thresholds is None:
         raise UserError("--rest is for documents that are not kept: give --max-perplexity or --keep, too.")
     normalised = None if mode == AUTO else mode == "normalised"
-    if shares_from is not None and device.startswith("cuda:"):
-        device = "cuda"  # the one that this copy was given, and the only one that it sees
-    fields = Fields(field, id_field, () if scores_only else added, names_options=True)
-    scoring = Scoring(str(run.absolute()), normalised, spell, precision, device, fields)
-    plan = Plan(out or Path(), Form(to, added, scores_only, id_field), choice, rest, errors == "skip")
     share = _share(shard)
     if shares_from is not None:
+        device = become_copy(shares_from, device)
         share = take_share(shares_from, share, processes)
+    fields = Fields(field, id_field, () if scores_only else added, names_options=True)
+    scoring = Scoring(str(run.absolute()), normalised, spell, precision, device, fields)
+    plan = Plan(out or Path(), Form(to, added, scores_only, id_field), chosen, rest, errors == "skip")
     with _shown() as (show, notice), contextlib.nullcontext() if cluster is None else connected(cluster) as executor:
         job = Job(
             sources,
@@ -239,9 +204,9 @@ def filter(
         timing = {"seconds": round(seconds, 3), "words_per_second": round(speed)}
         print_json({"run": str(run), "out": str(out), **scoring.described(), **summary, **timing})
         return
-    stderr.print(f"{seconds:,.1f} seconds, {speed:,.0f} words per second.", markup=False)
+    stderr.print(f"{seconds:,.1f} seconds, {speed:,.0f} words per second.")
     for line in _report(summary):
-        stderr.print(line, markup=False)
+        stderr.print(line)
 
 
 def _share(text: str) -> tuple[int, int]:
@@ -276,20 +241,20 @@ def _shown() -> Iterator[tuple[Callable[[Progress], None], Callable[[str], None]
 def _print_sample(job: Job, found: tuple[Distribution, Choice, dict[str, float] | None], as_json: bool) -> None:
     from bnce.filtering.choice import BINS
 
-    distribution, choice, check = found
+    distribution, chosen, check = found
     if as_json:
         record = {"num_documents": distribution.total, "quantiles": distribution.quantiles()}
         record |= {"counts": {f"{10 ** (place / BINS):.4g}": n for place, n in sorted(distribution.counts.items())}}
-        record |= {"parts": list(choice.parts), "limits": list(choice.limits), **job.scoring.described()}
+        record |= {"parts": list(chosen.parts), "limits": list(chosen.limits), **job.scoring.described()}
         print_json(record if check is None else record | {"precision_check": check})
         return
-    stdout.print(f"Perplexities of {distribution.total:,} documents:", markup=False)
-    for line in distribution.picture(choice.limits):
-        stdout.print(line, markup=False)
+    stdout.print(f"Perplexities of {distribution.total:,} documents:")
+    for line in distribution.picture(chosen.limits):
+        stdout.print(line)
     quantiles = ", ".join(f"{100 * float(share):g}%: {value:g}" for share, value in distribution.quantiles().items())
-    stdout.print(f"Quantiles: {quantiles}.", markup=False)
-    for line in (*_limits(choice.parts, choice.limits), *_checked(check)):
-        stdout.print(line, markup=False)
+    stdout.print(f"Quantiles: {quantiles}.")
+    for line in (*_limits(chosen.parts, chosen.limits), *_checked(check)):
+        stdout.print(line)
 
 
 def _limits(parts: Sequence[str], limits: Sequence[float]) -> list[str]:

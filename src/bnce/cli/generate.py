@@ -5,46 +5,28 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated
 
-import typer
-
-from bnce.cli.console import JsonOption, ThreadsOption, print_json, stdout
-from bnce.cli.options import DeviceOption, ModelArgument
-from bnce.cli.threads import threads_for
+from bnce.cli.console import JsonOption, ThreadsOption, open_model, print_json, stdout
+from bnce.cli.options import DeviceOption, ModelArgument, flag, option
 
 
 def generate(
     run: ModelArgument,
-    prompt: Annotated[
-        str, typer.Option(metavar="TEXT", help="Continue this text.", show_default="the start of a sentence")
-    ] = "",
-    num_texts: Annotated[int, typer.Option("--num", "-n", min=1, max=4096, metavar="N", help="Number of texts.")] = 5,
-    max_words: Annotated[int, typer.Option(min=1, metavar="N", help="Stop after N words.")] = 40,
+    prompt: Annotated[str, option("TEXT", "Continue this text.", show_default="the start of a sentence")] = "",
+    num_texts: Annotated[int, option("N", "Number of texts.", "--num", "-n", min=1, max=4096)] = 5,
+    max_words: Annotated[int, option("N", "Stop after N words.", min=1)] = 40,
     temperature: Annotated[
-        float,
-        typer.Option(
-            metavar="T", help="Sampling temperature. Below 1 prefers likely words; 0 always takes the most likely word."
-        ),
+        float, option("T", "Sampling temperature. Below 1 prefers likely words; 0 always takes the most likely word.")
     ] = 0.8,
-    top_k: Annotated[int, typer.Option(metavar="K", help="Sample from the K most likely words; 0 for all.")] = 0,
+    top_k: Annotated[int, option("K", "Sample from the K most likely words; 0 for all.")] = 0,
     top_p: Annotated[
-        float,
-        typer.Option(
-            metavar="P", help="Sample from the most likely words whose probabilities sum to P (above 0, at most 1)."
-        ),
+        float, option("P", "Sample from the most likely words whose probabilities sum to P (above 0, at most 1).")
     ] = 1.0,
-    allow_unknown: Annotated[bool, typer.Option("--allow-unk", help="Allow <unk> in the text.")] = False,
+    allow_unknown: Annotated[bool, flag("--allow-unk", "Allow <unk> in the text.")] = False,
     num_next: Annotated[
         int,
-        typer.Option(
-            "--next",
-            min=0,
-            metavar="K",
-            help="Print the K most likely next words and their probabilities instead of texts.",
-        ),
+        option("K", "Print the K most likely next words and their probabilities instead of texts.", "--next", min=0),
     ] = 0,
-    seed: Annotated[
-        int, typer.Option(min=0, max=2**64 - 1, metavar="N", help="Random seed. The same seed gives the same texts.")
-    ] = 1,
+    seed: Annotated[int, option("N", "Random seed. The same seed gives the same texts.", min=0, max=2**64 - 1)] = 1,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
@@ -58,11 +40,10 @@ def generate(
           --temperature 0.7
       bnce generate runs/relu-lstm --prompt "the function" --next 10
     """
-    from bnce.scoring.loading import load
     from bnce.scoring.sampling import Sampling
 
     sampling = Sampling(temperature, top_k, top_p, allow_unknown)
-    model = load(run, device, threads_for([run], threads))
+    model = open_model(run, device, threads)
     if num_next:
         words = model.next_words(prompt, num_next)
         if as_json:
@@ -70,11 +51,11 @@ def generate(
             print_json(record)
         else:
             for word in words:
-                stdout.print(f"{word.prob:.6f}  {word.word}", markup=False)
+                stdout.print(f"{word.prob:.6f}  {word.word}")
         return
     texts = model.generate(prompt, num_texts, max_words, sampling, seed)
     if as_json:
         print_json({"run": str(run), "prompt": prompt, "seed": seed, "texts": texts})
     else:
         for text in texts:
-            stdout.print(text, markup=False)
+            stdout.print(text)

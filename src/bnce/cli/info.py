@@ -11,7 +11,7 @@ import typer
 from bnce.cli.completion import complete, complete_subject
 from bnce.cli.console import JsonOption, print_json, stdout
 from bnce.cli.corpus_info import corpus_record, print_corpus
-from bnce.cli.options import SettingsOption, warn_of_unused
+from bnce.cli.options import SettingsOption, option, warn_of_unused
 from bnce.errors import UserError
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.losses import LOSSES
@@ -33,29 +33,17 @@ def info(
         ),
     ],
     model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"For a recipe: {', '.join(BODIES.names)}.",
-            autocompletion=complete(*BODIES.names),
-        ),
+        str | None, option("NAME", f"For a recipe: {', '.join(BODIES.names)}.", autocompletion=complete(*BODIES.names))
     ] = None,
     loss: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"For a recipe: {', '.join(LOSSES.names)}.",
-            autocompletion=complete(*LOSSES.names),
-        ),
+        str | None, option("NAME", f"For a recipe: {', '.join(LOSSES.names)}.", autocompletion=complete(*LOSSES.names))
     ] = None,
     vocab_size: Annotated[
-        int | None,
-        typer.Option(min=3, metavar="N", help="For a recipe: vocabulary size, in words.", show_default="the paper's"),
+        int | None, option("N", "For a recipe: vocabulary size, in words.", min=3, show_default="the paper's")
     ] = None,
     settings: SettingsOption = None,
     batch_size: Annotated[
-        int,
-        typer.Option(min=2, metavar="N", help="For a corpus: number of parallel streams for the noise audit."),
+        int, option("N", "For a corpus: number of parallel streams for the noise audit.", min=2)
     ] = 400,
     as_json: JsonOption = False,
 ) -> None:
@@ -148,7 +136,7 @@ def _run(path: Path) -> dict[str, Any]:
 def _print(record: dict[str, Any], indent: str = "") -> None:
     for key, value in record.items():
         if isinstance(value, dict):
-            stdout.print(f"{indent}[bold]{key}[/bold]")
+            stdout.print(f"{indent}[bold]{key}[/bold]", markup=True)
             _print(value, indent + "  ")
         elif isinstance(value, list):
             for item in value:
@@ -158,4 +146,4 @@ def _print(record: dict[str, Any], indent: str = "") -> None:
         elif isinstance(value, float):
             stdout.print(f"{indent}{key}: {value:g}")
         else:
-            stdout.print(f"{indent}{key}: {value}", markup=False)
+            stdout.print(f"{indent}{key}: {value}")

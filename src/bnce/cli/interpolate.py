@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bnce import files
-from bnce.cli.conditions import MAY_EXCEED
-from bnce.cli.console import JsonOption, ThreadsOption, print_json, stderr, stdout
-from bnce.cli.options import DeviceOption, ErrorsOption, ModeOption, SplitLinesOption, is_normalised
-from bnce.cli.threads import threads_for
+from bnce.cli.console import JsonOption, ThreadsOption, print_json, stderr, stdout, threads_for
+from bnce.cli.options import MAY_EXCEED, DeviceOption, ErrorsOption, ModeOption, SplitLinesOption, is_normalised, option
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,11 +22,10 @@ def interpolate(
     paths: Annotated[
         list[Path], typer.Argument(metavar="MODEL", help="Two or more runs, ARPA files or KenLM binaries.")
     ],
-    valid: Annotated[str, typer.Option(metavar="FILE", help="Text to find the weights on; - for standard input.")],
-    test: Annotated[str | None, typer.Option(metavar="FILE", help="Also print perplexities on this text.")] = None,
+    valid: Annotated[str, option("FILE", "Text to find the weights on; - for standard input.")],
+    test: Annotated[str | None, option("FILE", "Also print perplexities on this text.")] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.toml", help="Write the mixture to FILE.toml. Other commands take it as RUN."),
+        Path | None, option("FILE.toml", "Write the mixture to FILE.toml. Other commands take it as RUN.")
     ] = None,
     split: SplitLinesOption = False,
     mode: ModeOption = "unnormalised",
@@ -84,20 +81,17 @@ def interpolate(
                 f"Warning: the models know different words of {name}, so perplexities with OOV words cannot be "
                 "compared. "
                 f"The weights are found on words that all models know ({report['num_known']:,} of "
-                f"{report['num_tokens']:,}).",
-                markup=False,
+                f"{report['num_tokens']:,})."
             )
     if as_json:
         record = {"models": [str(path) for path in paths], "mode": mode, "weights": weights.tolist(), **reports}
         print_json({**record, "out": None if out is None else str(out)})
         return
     stdout.print(_table(paths, weights.tolist(), reports))
-    stdout.print(
-        "perplexity per word and </s>; 'known' leaves out words that at least one model does not know", markup=False
-    )
+    stdout.print("perplexity per word and </s>; 'known' leaves out words that at least one model does not know")
     how = "with the softmax" if mode == "normalised" else f"with the constant Z ({MAY_EXCEED})"
     what = "sentence" if split else "line, which is one sentence,"
-    stdout.print(f"every {what} starts afresh; runs {how}", markup=False)
+    stdout.print(f"every {what} starts afresh; runs {how}")
 
 
 def _read(model: Model, path: str, split: bool, errors: str) -> list[list[str]]:

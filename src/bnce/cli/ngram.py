@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,12 +11,11 @@ import typer
 
 from bnce import files
 from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdout
-from bnce.cli.options import ErrorsOption, lowercase_option, numbers_option, sentences_option, tokens_option
+from bnce.cli.options import ErrorsOption, lowercase_option, numbers_option, option, sentences_option, tokens_option
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
     from bnce.ngrams.estimate import NgramText
-    from bnce.ngrams.kneser_ney import Order
 
 
 def ngram(
@@ -27,36 +27,30 @@ def ngram(
             "for standard input. Or one corpus directory: its training text is used.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="ARPA file to write.")],
-    order: Annotated[
-        int, typer.Option(min=2, max=6, metavar="N", help="Length of the longest n-grams in words, from 2 to 6.")
-    ] = 3,
+    out: Annotated[Path, option("FILE", "ARPA file to write.", "--out", "-o")],
+    order: Annotated[int, option("N", "Length of the longest n-grams in words, from 2 to 6.", min=2, max=6)] = 3,
     vocab: Annotated[
         Path | None,
-        typer.Option(
-            metavar="RUN|FILE",
-            help="Use the vocabulary of a run, a corpus or a vocab.txt. Text is then cut into words as in that run or "
+        option(
+            "RUN|FILE",
+            "Use the vocabulary of a run, a corpus or a vocab.txt. Text is then cut into words as in that run or "
             "corpus.",
             show_default="all words of the text",
         ),
     ] = None,
     prune: Annotated[
         str,
-        typer.Option(
-            metavar="N,N,...",
-            help="Drop n-grams that occur N times or less; one number per order. 0,0,1 drops trigrams that occur once.",
+        option(
+            "N,N,...",
+            "Drop n-grams that occur N times or less; one number per order. 0,0,1 drops trigrams that occur once.",
         ),
     ] = "0",
-    max_tokens: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Use the first N tokens of the text; 0 for all.")
-    ] = 0,
+    max_tokens: Annotated[int, option("N", "Use the first N tokens of the text; 0 for all.", min=0)] = 0,
     lowercase: Annotated[bool | None, lowercase_option("lowercase")] = None,
     tokens: Annotated[str | None, tokens_option("words")] = None,
     sentences: Annotated[str | None, sentences_option("split")] = None,
     numbers: Annotated[str | None, numbers_option("keep")] = None,
-    field: Annotated[
-        str, typer.Option(metavar="NAME", help="Field of JSON and Parquet records that holds the text.")
-    ] = "text",
+    field: Annotated[str, option("NAME", "Field of JSON and Parquet records that holds the text.")] = "text",
     errors: ErrorsOption = "strict",
     as_json: JsonOption = False,
 ) -> None:
@@ -104,37 +98,43 @@ def ngram(
             max_tokens=max_tokens,
             field=field,
             errors=errors,
-            progress=lambda done, total: show("reading", done, total),
+            progress=functools.partial(show, "reading"),
             check_size=check_size,
         )
         check_size(len(text.ids))
-        orders = estimate(
-            text.ids, len(text.vocabulary), order, pruned, lambda done, total: show("counting", done, total)
-        )
-        write_arpa(
-            out,
-            text.vocabulary.words,
-            orders,
-            text.normaliser,
-            lambda done, total: show("writing", done, total),
-        )
-    record = _record(text, orders, pruned)
-    record = {"out": str(out), **record, "out_bytes": out.stat().st_size, "seconds": time.perf_counter() - begin}
+        orders = estimate(text.ids, len(text.vocabulary), order, pruned, functools.partial(show, "counting"))
+        write_arpa(out, text.vocabulary.words, orders, text.normaliser, functools.partial(show, "writing"))
+    num_ngrams = [one.num_kept for one in orders]
+    record = {
+        "out": str(out),
+        "order": len(orders),
+        "num_tokens": len(text.ids),
+        "num_sentences": text.num_sentences,
+        "num_oov": text.num_oov,
+        "vocab_size": len(text.vocabulary),
+        "vocabulary_digest": text.vocabulary.digest,
+        "normaliser": text.normaliser.to_dict(),
+        "num_ngrams": num_ngrams,
+        "num_pruned": [len(one.key_N) - one.num_kept for one in orders],
+        "prune": pruned,
+        "discounts": [list(one.discounts) for one in orders],
+        "discounts_estimated": [not one.is_fallback for one in orders],
+        "out_bytes": out.stat().st_size,
+        "seconds": time.perf_counter() - begin,
+    }
     for number, one in enumerate(orders, 1):
         if one.is_fallback:
             stderr.print(
                 f"warning: the text has too few {number}-grams to estimate their discounts: "
-                f"{', '.join(f'{value:g}' for value in one.discounts)} are used.",
-                markup=False,
+                f"{', '.join(f'{value:g}' for value in one.discounts)} are used."
             )
     if as_json:
         print_json(record)
         return
     stdout.print(
-        f"{out}: {', '.join(f'{count:,} {number}-grams' for number, count in enumerate(record['num_ngrams'], 1))} "
+        f"{out}: {', '.join(f'{count:,} {number}-grams' for number, count in enumerate(num_ngrams, 1))} "
         f"of {record['num_tokens']:,} tokens, {record['num_oov']:,} of them <unk>; "
-        f"vocabulary {record['vocab_size']:,}, {record['seconds']:.1f} s",
-        markup=False,
+        f"vocabulary {record['vocab_size']:,}, {record['seconds']:.1f} s"
     )
 
 
@@ -161,23 +161,6 @@ def _numbers(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise UserError(f"--prune received '{text}': give whole numbers, separated by commas, such as 0,0,1.") from None
-
-
-def _record(text: NgramText, orders: list[Order], pruned: list[int]) -> dict[str, Any]:
-    return {
-        "order": len(orders),
-        "num_tokens": len(text.ids),
-        "num_sentences": text.num_sentences,
-        "num_oov": text.num_oov,
-        "vocab_size": len(text.vocabulary),
-        "vocabulary_digest": text.vocabulary.digest,
-        "normaliser": text.normaliser.to_dict(),
-        "num_ngrams": [one.num_kept for one in orders],
-        "num_pruned": [len(one.key_N) - one.num_kept for one in orders],
-        "prune": pruned,
-        "discounts": [list(one.discounts) for one in orders],
-        "discounts_estimated": [not one.is_fallback for one in orders],
-    }
 
 
 def _available_bytes() -> int | None:

@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bnce.cli.completion import complete, complete_setting
+from bnce.cli.completion import complete, complete_list, complete_setting
 from bnce.cli.console import stderr
 from bnce.errors import UserError, unknown_name
+
+if TYPE_CHECKING:
+    from bnce.config import RunConfig
+    from bnce.text.normalise import Normaliser
+    from bnce.text.tokenised import TokenisedSigns
+    from bnce.training.experiment import PlannedRow
+
+
+def option(metavar: str, help: str, *names: str, **settings: Any) -> Any:
+    """Make an option with a value; `names` are what it is called, where that is not the name of its argument."""
+    return typer.Option(*names, metavar=metavar, help=help, **settings)
+
+
+def flag(name: str, help: str, **settings: Any) -> Any:
+    """Make an option without a value."""
+    return typer.Option(name, help=help, **settings)
+
+
+def choice(names: str, help: str, show_default: bool | str = True) -> Any:
+    """Make an option whose value is one of some names, written with | between them."""
+    return typer.Option(metavar=names, help=help, show_default=show_default, autocompletion=complete(*names.split("|")))
+
+
+def names_option(help: str, names: Sequence[str]) -> Any:
+    """Make an option whose value is a list of names with commas, or all; its help ends with the names."""
+    return typer.Option(
+        metavar="NAME,...", help=f"{help}: {', '.join(names)}.", autocompletion=complete_list(*names, "all")
+    )
+
 
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="RUN", help="Run, exported run (ONNX), mixture (.toml) or n-gram model.")
@@ -25,28 +55,25 @@ RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory 
 
 DeviceOption = Annotated[
     str,
-    typer.Option(
-        metavar="NAME",
-        help="Device to compute on: auto, cpu, cuda or cuda:N.",
+    option(
+        "NAME",
+        "Device to compute on: auto, cpu, cuda or cuda:N.",
         autocompletion=complete("auto", "cpu", "cuda", "cuda:0"),
     ),
 ]
 
+
 ErrorsOption = Annotated[
     str,
-    typer.Option(
-        metavar="strict|replace",
-        help="Invalid UTF-8 and NUL bytes: strict stops with an error, replace writes U+FFFD instead.",
-        autocompletion=complete("strict", "replace"),
-    ),
+    choice("strict|replace", "Invalid UTF-8 and NUL bytes: strict stops with an error, replace writes U+FFFD instead."),
 ]
 
 SettingsOption = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "KEY=VALUE",
+        "Change a setting, such as training.epochs=3. May be given several times.",
         "--set",
-        metavar="KEY=VALUE",
-        help="Change a setting, such as training.epochs=3. May be given several times.",
         autocompletion=complete_setting,
     ),
 ]
@@ -54,11 +81,20 @@ SettingsOption = Annotated[
 # How probabilities are had; `bnce score` has a third way, which compares the two.
 MODES = ("unnormalised", "normalised")
 MODE_HELP = "unnormalised: with the constant Z (fast). normalised: with the softmax (exact)."
-ModeOption = Annotated[str, typer.Option("--mode", metavar="MODE", help=MODE_HELP, autocompletion=complete(*MODES))]
+ModeOption = Annotated[str, option("MODE", MODE_HELP, "--mode", autocompletion=complete(*MODES))]
 
-SplitLinesOption = Annotated[
-    bool, typer.Option("--split", help="Split lines into sentences. Without it one line is one sentence.")
+SplitLinesOption = Annotated[bool, flag("--split", "Split lines into sentences. Without it one line is one sentence.")]
+
+TokenisedOption = Annotated[
+    bool,
+    flag(
+        "--tokenised", "The text is tokenised: read <unk> as the unknown word, and undo marks such as @-@ and &apos;s."
+    ),
 ]
+
+MAY_EXCEED = (
+    "unnormalised: probabilities sum to 1 only approximately, and a single one may be above 1 (its logarithm above 0)"
+)
 
 
 def goes_to_stdout(out: Path, as_json: bool) -> bool:
@@ -70,6 +106,15 @@ def goes_to_stdout(out: Path, as_json: bool) -> bool:
     return True
 
 
+def split_names(text: str, kind: str, allowed: Sequence[str]) -> list[str]:
+    """Read a list of names with commas, and refuse an unknown one; `kind` says what they name."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in allowed:
+            raise unknown_name(kind, name, allowed)
+    return names
+
+
 def is_normalised(mode: str, what: str, modes: Sequence[str] = MODES) -> bool:
     """Tell whether a mode uses the softmax, and refuse an unknown one; `what` names the task."""
     if mode not in modes:
@@ -77,12 +122,36 @@ def is_normalised(mode: str, what: str, modes: Sequence[str] = MODES) -> bool:
     return mode == "normalised"
 
 
+def row_config(recipe: str, row: PlannedRow, corpus: str | None, settings: Sequence[str] | None) -> RunConfig:
+    """Resolve a recipe for a row of an experiment; without a corpus, it has its own."""
+    from bnce.corpus.opening import corpus_setting
+    from bnce.recipes.recipe import load_recipe
+
+    given = [*(settings or []), *row.settings]
+    config = load_recipe(recipe, model=row.model, loss=row.loss, corpus=corpus, settings=given)
+    return dataclasses.replace(config, corpus=corpus_setting(config.corpus))
+
+
 def warn_of_unused(settings: Sequence[str] | None, models: Iterable[str]) -> None:
     """Say which settings change nothing, because no model that is asked for has a use for them."""
     from bnce.training.plan import find_unused
 
     if (told := find_unused(settings or [], models)) is not None:
-        stderr.print(told, markup=False)
+        stderr.print(told)
+
+
+def read_as(normaliser: Normaliser, tokenised: bool) -> Normaliser:
+    """Choose how the text is read."""
+    from bnce.text.tokenised import for_tokenised
+
+    return for_tokenised(normaliser) if tokenised else normaliser
+
+
+def warn_of_tokenised(signs: TokenisedSigns, name: str) -> None:
+    """Say that a text looks tokenised, if it does, and what to do."""
+    told = signs.notice(name)
+    if told is not None:
+        stderr.print(f"Warning: {told} Give --tokenised, or use the text from before tokenisation.")
 
 
 def lowercase_option(default: str) -> Any:
@@ -94,30 +163,27 @@ def lowercase_option(default: str) -> Any:
 
 def tokens_option(default: str, more: str = "", *names: str) -> Any:
     """Make the option of `Normaliser.tokens`; a command may know `names` beyond it, and say what they mean."""
-    return typer.Option(
-        metavar="|".join(("words", "whitespace", "spoken", *names)),
-        help="words: separate words from punctuation. whitespace: split at blanks only. spoken: English as recognisers "
+    return choice(
+        "|".join(("words", "whitespace", "spoken", *names)),
+        "words: separate words from punctuation. whitespace: split at blanks only. spoken: English as recognisers "
         f"write it: lower case, no punctuation, numbers and titles spelled out.{more}",
-        show_default=default,
-        autocompletion=complete("words", "whitespace", "spoken", *names),
+        default,
     )
 
 
 def sentences_option(default: str) -> Any:
     """Make the option of `Normaliser.sentences`."""
-    return typer.Option(
-        metavar="split|lines",
-        help="split: a sentence ends after . ! or ? and at the end of a line. lines: only at the end of a line.",
-        show_default=default,
-        autocompletion=complete("split", "lines"),
+    return choice(
+        "split|lines",
+        "split: a sentence ends after . ! or ? and at the end of a line. lines: only at the end of a line.",
+        default,
     )
 
 
 def numbers_option(default: str) -> Any:
     """Make the option of `Normaliser.numbers`."""
-    return typer.Option(
-        metavar="keep|zero|word",
-        help="keep: leave numbers as they are. zero: write every digit as 0. word: replace every number with <num>.",
-        show_default=default,
-        autocompletion=complete("keep", "zero", "word"),
+    return choice(
+        "keep|zero|word",
+        "keep: leave numbers as they are. zero: write every digit as 0. word: replace every number with <num>.",
+        default,
     )

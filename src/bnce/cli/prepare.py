@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bnce.cli.console import JsonOption, print_json, shown_progress, stderr, stdout
-from bnce.cli.corpus_info import corpus_splits, describe_pieces, describe_words, split_table
-from bnce.cli.options import ErrorsOption, lowercase_option, numbers_option, sentences_option, tokens_option
+from bnce.cli.corpus_info import corpus_facts, corpus_splits, describe_pieces, describe_words, split_table
+from bnce.cli.options import (
+    ErrorsOption,
+    flag,
+    lowercase_option,
+    numbers_option,
+    option,
+    sentences_option,
+    tokens_option,
+)
 
 if TYPE_CHECKING:
     from bnce.corpus.store import Corpus
@@ -30,48 +38,40 @@ def prepare(
             "published corpus and its path: ltcb with enwik9, obwb with its .tar.gz, wikitext with its .zip.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Corpus directory to create.")],
-    valid: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Text of the validation split, instead of a part of SOURCE.")
-    ] = None,
-    test: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Text of the test split, instead of a part of SOURCE.")
-    ] = None,
+    out: Annotated[Path, option("DIR", "Corpus directory to create.", "--out", "-o")],
+    valid: Annotated[str | None, option("FILE", "Text of the validation split, instead of a part of SOURCE.")] = None,
+    test: Annotated[str | None, option("FILE", "Text of the test split, instead of a part of SOURCE.")] = None,
     vocab_size: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="Keep the N most frequent words, </s> and <unk> included; with --bpe, learn N pieces.",
+        option(
+            "N",
+            "Keep the N most frequent words, </s> and <unk> included; with --bpe, learn N pieces.",
             show_default="all words; 80000 for ltcb; 32768 pieces",
         ),
     ] = None,
     min_count: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="Keep words that occur N times or more.",
+        option(
+            "N",
+            "Keep words that occur N times or more.",
             show_default="1; 2 if <unk> would otherwise never be trained; 3 for obwb",
         ),
     ] = None,
     vocab: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Use this vocabulary: one word per line, </s> and <unk> first.")
+        Path | None, option("FILE", "Use this vocabulary: one word per line, </s> and <unk> first.")
     ] = None,
     bpe: Annotated[
         bool,
-        typer.Option(
-            "--bpe",
-            help="Cut words into pieces with byte-level byte-pair encoding, learned from the training split.",
-        ),
+        flag("--bpe", "Cut words into pieces with byte-level byte-pair encoding, learned from the training split."),
     ] = False,
     pieces: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Use these pieces: the pieces.json of a corpus or run. Implies --bpe."),
+        Path | None, option("FILE", "Use these pieces: the pieces.json of a corpus or run. Implies --bpe.")
     ] = None,
     known_words: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="With --bpe: make every word outside this vocabulary <unk>, one word per line, </s> and <unk> first. "
+        option(
+            "FILE",
+            "With --bpe: make every word outside this vocabulary <unk>, one word per line, </s> and <unk> first. "
             "Use the vocab.txt of a word corpus for a fair comparison with it.",
         ),
     ] = None,
@@ -79,28 +79,23 @@ def prepare(
     tokens: Annotated[str | None, tokens_option("words; whitespace for obwb and wikitext", BPE_HELP, BPE)] = None,
     sentences: Annotated[str | None, sentences_option("split; lines for obwb and wikitext")] = None,
     numbers: Annotated[str | None, numbers_option("keep")] = None,
-    field: Annotated[
-        str, typer.Option(metavar="NAME", help="Field of JSON and Parquet records that holds the text.")
-    ] = "text",
+    field: Annotated[str, option("NAME", "Field of JSON and Parquet records that holds the text.")] = "text",
     valid_fraction: Annotated[
-        float, typer.Option(metavar="F", help="Fraction of the documents for the validation split, from 0 to 1.")
+        float, option("F", "Fraction of the documents for the validation split, from 0 to 1.")
     ] = 0.02,
     test_fraction: Annotated[
-        float, typer.Option(metavar="F", help="Fraction of the documents for the test split; 0 for no test split.")
+        float, option("F", "Fraction of the documents for the test split; 0 for no test split.")
     ] = 0.02,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed for choosing the validation and test documents.")] = 1,
+    seed: Annotated[int, option("N", "Seed for choosing the validation and test documents.")] = 1,
     errors: ErrorsOption = "strict",
     workers: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Number of processes. The result does not depend on it.", show_default="one per core"
-        ),
+        int | None, option("N", "Number of processes. The result does not depend on it.", show_default="one per core")
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Run on the workers of this Dask scheduler instead: its address, such as tcp://host:8786, or its "
+        option(
+            "ADDRESS",
+            "Run on the workers of this Dask scheduler instead: its address, such as tcp://host:8786, or its "
             "scheduler file. All machines must share the output directory. The result does not depend on them.",
         ),
     ] = None,
@@ -176,41 +171,26 @@ def prepare(
             notice=notices.append,
         )
     for notice in notices:
-        stderr.print(f"Warning: {notice}", markup=False)
+        stderr.print(f"Warning: {notice}")
     seconds = time.perf_counter() - start
     if as_json:
-        print_json(_record(corpus, seconds))
+        print_json({**corpus_facts(corpus), "splits": corpus_splits(corpus), "seconds": round(seconds, 3)})
     else:
         _print_table(corpus, seconds, is_chosen=min_count is None)
 
 
-def _record(corpus: Corpus, seconds: float) -> dict[str, object]:
-    return {
-        "corpus": str(corpus.directory),
-        "unit": corpus.vocabulary.unit,
-        "vocab_size": len(corpus.vocabulary),
-        "num_types": corpus.num_types,
-        "min_count": corpus.manifest.min_count,
-        "vocabulary_digest": corpus.vocabulary.digest,
-        "splits": corpus_splits(corpus),
-        "seconds": round(seconds, 3),
-    }
-
-
 def _print_table(corpus: Corpus, seconds: float, is_chosen: bool) -> None:
-    from rich.markup import escape
-
     from bnce.corpus.word_choice import MIN_COUNT_FOR_UNKNOWN
 
     unit = corpus.vocabulary.unit
     title = f"{corpus.directory}: V = {len(corpus.vocabulary):,} {unit}s, prepared in {seconds:.1f} s"
-    stdout.print(split_table(corpus_splits(corpus), unit, title=escape(title)))
+    stdout.print(split_table(corpus_splits(corpus), unit, title=title))
     if unit == "piece":
-        stdout.print(escape(describe_pieces(corpus)))
+        stdout.print(describe_pieces(corpus))
         return
     min_count = corpus.manifest.min_count
     given = "as given; " if min_count is None else ""
     told = f"Vocabulary: {given}{describe_words(len(corpus.vocabulary), corpus.num_types, min_count)}."
     if is_chosen and min_count == MIN_COUNT_FOR_UNKNOWN:
         told += " If all words were kept, <unk> would never be trained. --min-count 1 keeps them all."
-    stdout.print(escape(told))
+    stdout.print(told)

@@ -6,27 +6,40 @@ import sys
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from bnce import files
-from bnce.cli.conditions import TokenisedOption, read_as, warn_of_tokenised
-from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr
-from bnce.cli.options import DeviceOption, ModelArgument, ModeOption, goes_to_stdout, is_normalised
-from bnce.cli.rescored import Outcome, check_together, full_lines, pairs, read_lists, which_lists
-from bnce.cli.threads import threads_for
+from bnce.cli.console import JsonOption, ThreadsOption, open_model, print_json, progress_bar, stderr
+from bnce.cli.options import (
+    DeviceOption,
+    ModelArgument,
+    ModeOption,
+    TokenisedOption,
+    flag,
+    goes_to_stdout,
+    is_normalised,
+    option,
+    read_as,
+    warn_of_tokenised,
+)
+from bnce.cli.rescored import check_together, full_lines, outcome_lines, pairs, read_lists, which_lists
 from bnce.errors import UserError
 from bnce.kinds.nbest_formats import NBEST_FORMATS
 
 PANEL = "Weights (logarithms, higher is better)"
 CARRY_PANEL = "Context from earlier utterances"
 
+_weighing = partial(option, rich_help_panel=PANEL)
+_carrying = partial(option, rich_help_panel=CARRY_PANEL)
+
 
 def _weight(text: str, default: str = "0") -> Any:
     """Make the option of a weight, which has its default where neither it nor a file is given."""
-    return typer.Option(metavar="W", help=text, show_default=default, rich_help_panel=PANEL)
+    return _weighing("W", text, show_default=default)
 
 
 def rescore(
@@ -42,40 +55,30 @@ def rescore(
     ] = None,
     form: Annotated[
         str,
-        typer.Option(
+        option(
+            "NAME",
+            f"Format of NBEST: {', '.join(NBEST_FORMATS.names)}; auto decides by the name and the first lines.",
             "--format",
-            metavar="NAME",
-            help=f"Format of NBEST: {', '.join(NBEST_FORMATS.names)}; auto decides by the name and the first lines.",
         ),
     ] = "auto",
     keys: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Keys of Kaldi text: numbered (utt-1, utt-2, …), plain (utt on every line), or auto.",
-        ),
+        str, option("NAME", "Keys of Kaldi text: numbered (utt-1, utt-2, …), plain (utt on every line), or auto.")
     ] = "auto",
-    am_scores: Annotated[
-        list[str] | None, typer.Option(metavar="FILE", help="Acoustic scores for Kaldi text: 'key score' lines.")
-    ] = None,
+    am_scores: Annotated[list[str] | None, option("FILE", "Acoustic scores for Kaldi text: 'key score' lines.")] = None,
     lm_scores: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE", help="Scores of the old language model for Kaldi text: 'key score' lines."),
+        list[str] | None, option("FILE", "Scores of the old language model for Kaldi text: 'key score' lines.")
     ] = None,
     score_files: Annotated[
         list[str] | None,
-        typer.Option(
-            "--scores", metavar="NAME=FILE", help="Any other score for Kaldi text: 'key score' lines. Can be repeated."
-        ),
+        option("NAME=FILE", "Any other score for Kaldi text: 'key score' lines. Can be repeated.", "--scores"),
     ] = None,
     manifest: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE", help="Manifest of NeMo beams, with the names and references of the utterances."),
+        list[str] | None, option("FILE", "Manifest of NeMo beams, with the names and references of the utterances.")
     ] = None,
     beam_size: Annotated[
-        int | None, typer.Option(metavar="N", help="Hypotheses per utterance of NeMo beams, if all have as many.")
+        int | None, option("N", "Hypotheses per utterance of NeMo beams, if all have as many.")
     ] = None,
-    costs: Annotated[bool, typer.Option("--costs", help="Scores are costs, as in Kaldi: lower is better.")] = (False),
+    costs: Annotated[bool, flag("--costs", "Scores are costs, as in Kaldi: lower is better.")] = False,
     am_weight: Annotated[float | None, _weight("Weight of the acoustic score.", "1")] = None,
     old_lm_weight: Annotated[float | None, _weight("Weight of the old language model's score.")] = None,
     lm_weight: Annotated[
@@ -95,136 +98,107 @@ def rescore(
     ] = None,
     weight: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=W",
-            help="Weight of a score by its name in NBEST, such as ctc=0.3. Can be repeated.",
+        _weighing(
+            "NAME=W",
+            "Weight of a score by its name in NBEST, such as ctc=0.3. Can be repeated.",
             show_default="0 for each",
-            rich_help_panel=PANEL,
         ),
     ] = None,
     weights_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--weights",
-            metavar="FILE",
-            help="Read the weights from a file that --save-weights wrote.",
-            rich_help_panel=PANEL,
-        ),
+        Path | None, _weighing("FILE", "Read the weights from a file that --save-weights wrote.", "--weights")
     ] = None,
     tune_on: Annotated[
         list[str] | None,
-        typer.Option(
-            "--tune",
-            metavar="DEV",
-            help="Find weights with few word errors: of those within chance of the fewest errors, the ones that change "
+        _weighing(
+            "DEV",
+            "Find weights with few word errors: of those within chance of the fewest errors, the ones that change "
             "the fewest first hypotheses. DEV is the file of NBEST's references or, without NBEST, n-best lists with "
             "references; then it can be repeated. Weights given as options stay fixed.",
-            rich_help_panel=PANEL,
+            "--tune",
         ),
     ] = None,
     test: Annotated[
-        str | None,
-        typer.Option(
-            "--test",
-            metavar="TEST",
-            help="Rescore these n-best lists with the weights that were tuned on DEV.",
-            rich_help_panel=PANEL,
-        ),
+        str | None, _weighing("TEST", "Rescore these n-best lists with the weights that were tuned on DEV.", "--test")
     ] = None,
     folds: Annotated[
         int | None,
-        typer.Option(
-            metavar="K",
-            help="Also cross-validate --tune: cut DEV into K parts, and judge each with weights of the others.",
-            rich_help_panel=PANEL,
-        ),
+        _weighing("K", "Also cross-validate --tune: cut DEV into K parts, and judge each with weights of the others."),
     ] = None,
     mbr: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--mbr",
-            help="Choose the hypothesis with the fewest expected errors (minimum Bayes risk), not the highest total.",
+            "Choose the hypothesis with the fewest expected errors (minimum Bayes risk), not the highest total.",
             rich_help_panel=PANEL,
         ),
     ] = False,
     mbr_scale: Annotated[
         float | None,
-        typer.Option(
-            metavar="S",
-            help="Scale of the totals for --mbr: the larger, the more the highest total counts.",
+        _weighing(
+            "S",
+            "Scale of the totals for --mbr: the larger, the more the highest total counts.",
             show_default="tuned by --tune, else 2",
-            rich_help_panel=PANEL,
         ),
     ] = None,
-    save_weights: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the weights to a JSON file.", rich_help_panel=PANEL)
-    ] = None,
+    save_weights: Annotated[Path | None, _weighing("FILE", "Write the weights to a JSON file.")] = None,
     refs: Annotated[
         list[str] | None,
-        typer.Option(
-            "--refs",
-            metavar="REFS",
-            help="References: 'utt words…' lines, a .trn file or JSON lines. For several lists, give one file for all, "
+        option(
+            "REFS",
+            "References: 'utt words…' lines, a .trn file or JSON lines. For several lists, give one file for all, "
             "or one for each, those of --tune first.",
+            "--refs",
             show_default="those in the lists",
         ),
     ] = None,
     cache: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Keep RUN's scores in FILE and do not compute again what is in it."),
+        Path | None, option("FILE", "Keep RUN's scores in FILE and do not compute again what is in it.")
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the best hypotheses to FILE.", show_default="standard output"),
+        Path | None, option("FILE", "Write the best hypotheses to FILE.", show_default="standard output")
     ] = None,
     out_form: Annotated[
         str,
-        typer.Option(
-            "--out-format",
-            metavar="NAME",
-            help="Format of the output: kaldi, trn, or jsonl (all hypotheses with all scores); auto decides by the "
+        option(
+            "NAME",
+            "Format of the output: kaldi, trn, or jsonl (all hypotheses with all scores); auto decides by the "
             "file extension of --out.",
+            "--out-format",
         ),
     ] = "auto",
     full: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Write all hypotheses with all scores to FILE, which ends in .tsv or .jsonl."
-        ),
+        Path | None, option("FILE", "Write all hypotheses with all scores to FILE, which ends in .tsv or .jsonl.")
     ] = None,
     changes: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write an HTML page of the words that were corrected or broken, and the best and worst utterances.",
+        option(
+            "FILE", "Write an HTML page of the words that were corrected or broken, and the best and worst utterances."
         ),
     ] = None,
     mode: ModeOption = "unnormalised",
     carry: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--carry",
-            help="Score each utterance with the earlier utterances as context. NBEST must be in the order of speaking.",
+            "Score each utterance with the earlier utterances as context. NBEST must be in the order of speaking.",
             rich_help_panel=CARRY_PANEL,
         ),
     ] = False,
     carry_from: Annotated[
         str | None,
-        typer.Option(
-            metavar="best|first",
-            help="Hypothesis to use as context: the best by the weights, or the first of its list.",
+        _carrying(
+            "best|first",
+            "Hypothesis to use as context: the best by the weights, or the first of its list.",
             show_default="best",
-            rich_help_panel=CARRY_PANEL,
         ),
     ] = None,
     documents: Annotated[
         str | None,
-        typer.Option(
-            metavar="blank|REGEX",
-            help="blank: a blank line ends a document, and the next one starts afresh. REGEX: utterances whose names "
+        _carrying(
+            "blank|REGEX",
+            "blank: a blank line ends a document, and the next one starts afresh. REGEX: utterances whose names "
             "begin with the same match are one document.",
             show_default="one document",
-            rich_help_panel=CARRY_PANEL,
         ),
     ] = None,
     tokenised: TokenisedOption = False,
@@ -267,7 +241,6 @@ def rescore(
     from bnce.rescoring.work import Scorer, Tuner
     from bnce.rescoring.writing import check_writable, out_format, written
     from bnce.scoring.fingerprint import fingerprint
-    from bnce.scoring.loading import load
     from bnce.scoring.weights import MBR_SCALE, NAMES, Weights
     from bnce.text.sources import named
     from bnce.text.tokenised import TokenisedSigns
@@ -322,7 +295,7 @@ def rescore(
     if changes is not None and last.spoken is None:
         raise UserError(f"--changes needs references for '{last.path}': give them with --refs.")
     begun = time.perf_counter()
-    model = load(run, device, threads_for([run], threads))
+    model = open_model(run, device, threads)
     if not normalised:
         model.refuse_unnormalised()
     model.normaliser = read_as(model.normaliser, tokenised)
@@ -377,30 +350,40 @@ def rescore(
         title = f"Rescored with {run.name}"
         facts = [line for lists in every for line in lists.lines()]
         files.write_text(changes, changes_page(title, compared, changed, facts))
-    outcome = Outcome(
-        run=str(run),
-        lists=last,
-        mode=mode,
-        carry=rule if carry else None,
-        num_documents=len(find_documents(last.nbest, documents)) if carry else None,
-        weights=weights,
-        weights_file=None if weights_file is None else str(weights_file),
-        untuned=dev is None and weights_file is None and "lm_weight" not in given,
-        tuning=tuning,
-        tests=last is not dev,
-        compared=compared,
-        changes=changed,
-        form=find_form(model, scores),
-        asked_mbr=mbr,
-        seconds={"load": load_seconds, "score": scorer.seconds, "tune": tuner.seconds},
-        num_scored=scorer.num_scored,
-        num_cached=scorer.num_cached,
-    )
+    found_form = find_form(model, scores)
+    record = {
+        "run": str(run),
+        "nbest": last.path,
+        "format": last.nbest.form,
+        "scores": list(last.nbest.score_names),
+        "mode": mode,
+        "carry": rule if carry else None,
+        "num_documents": len(find_documents(last.nbest, documents)) if carry else None,
+        "num_utterances": len(last.nbest.utterances),
+        "num_hypotheses": last.nbest.num_hypotheses,
+        "form": found_form.to_dict(),
+        # Whether the order of the hypotheses took the place of scores.
+        "by_rank": not last.nbest.has_am and weights.rank_weight != 0,
+        "weights": weights.to_dict(),
+        "weights_file": None if weights_file is None else str(weights_file),
+        "tuned": tuning is not None,
+        # Whether nobody said how much the new model counts.
+        "untuned": dev is None and weights_file is None and "lm_weight" not in given,
+        "tuning": tuning,
+        "seconds": {"load": load_seconds, "score": scorer.seconds, "tune": tuner.seconds},
+        "num_scored": scorer.num_scored,
+        "num_cached": scorer.num_cached,
+        "hypotheses_per_second": scorer.num_scored / scorer.seconds if scorer.num_scored and scorer.seconds else None,
+        **({} if compared is None else compared.to_dict()),
+        **({} if changed is None else {"changes": changed.to_dict()}),
+    }
     if as_json:
-        print_json(outcome.to_dict())
+        print_json(record)
         return
     for lists in every:
         for line in lists.lines():
-            stderr.print(line, markup=False)
-    for line in outcome.lines():
-        stderr.print(line, markup=False)
+            stderr.print(line)
+    for line in outcome_lines(
+        record, last, weights, found_form, compared, changed, asked_mbr=mbr, tests=last is not dev
+    ):
+        stderr.print(line)

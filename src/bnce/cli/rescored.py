@@ -199,120 +199,70 @@ def pairs(given: Sequence[str], option: str, metavar: str) -> dict[str, str]:
     return found
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What came of rescoring."""
+def outcome_lines(
+    record: Mapping[str, Any],
+    lists: Lists,
+    weights: Weights,
+    form: Form,
+    compared: Comparison | None,
+    changes: Changes | None,
+    *,
+    asked_mbr: bool,
+    tests: bool,
+) -> Iterator[str]:
+    """Say in sentences what came of rescoring; `tests`: on others than the lists that were tuned on."""
+    from bnce.text.sources import named
 
-    run: str
-    lists: Lists
-    mode: str
-    carry: str | None
-    num_documents: int | None
-    weights: Weights
-    weights_file: str | None
-    untuned: bool  # nobody said how much the new model counts
-    tuning: dict[str, Any] | None
-    tests: bool  # whether the lists are others than those that were tuned on
-    compared: Comparison | None
-    changes: Changes | None
-    form: Form
-    asked_mbr: bool
-    seconds: dict[str, float]
-    num_scored: int
-    num_cached: int | None
+    nbest, name, tuning = lists.nbest, named(lists.path), record["tuning"]
+    yield f"{len(nbest.utterances)} utterances, {nbest.num_hypotheses} hypotheses; {weights}"
+    yield _speed(record)
+    yield str(form)
+    if record["by_rank"]:
+        yield (
+            f"{name} has no acoustic scores, so the order of the hypotheses counts: the first one of a list is "
+            "taken to be the recogniser's best, and so on."
+        )
+    elif not nbest.has_am and not any(weight for _, weight in weights.scores):
+        yield f"{name} has no acoustic scores, and rank_weight is 0: what the recogniser preferred does not count."
+    if record["num_documents"] is not None:
+        yield (
+            f"Each utterance was scored with the {record['carry']} hypotheses of earlier utterances as context, in "
+            f"{record['num_documents']} document{'' if record['num_documents'] == 1 else 's'}."
+        )
+    if record["untuned"]:
+        yield (
+            "No weights were tuned: these are cautious defaults, which fit no recogniser well. Give --tune with "
+            "references to find weights, or --lm-weight."
+        )
+    if tuning is not None:
+        yield _told(tuning, name)
+        if "cross_validation" in tuning:
+            yield _validated(tuning["cross_validation"])
+    if asked_mbr and not weights.mbr_scale:
+        yield (
+            "Choosing by expected errors gained no more than chance over the highest total, so the highest total "
+            "decides."
+        )
+    if compared is not None:
+        yield from compared.lines()
+    if changes is not None:
+        yield str(changes)
+    if tuning is not None and not tests:
+        yield "The weights were tuned on these references: measure word error rates on others."
+    elif record["weights_file"] is not None and tuning is None:
+        yield f"The weights are those of '{record['weights_file']}'."
 
-    @property
-    def by_rank(self) -> bool:
-        """Whether the order of the hypotheses took the place of scores."""
-        return not self.lists.nbest.has_am and self.weights.rank_weight != 0
 
-    @property
-    def hypotheses_per_second(self) -> float | None:
-        """How fast hypotheses were scored; None where none were."""
-        return self.num_scored / self.seconds["score"] if self.num_scored and self.seconds["score"] else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give everything as JSON has it."""
-        nbest = self.lists.nbest
-        return {
-            "run": self.run,
-            "nbest": self.lists.path,
-            "format": nbest.form,
-            "scores": list(nbest.score_names),
-            "mode": self.mode,
-            "carry": self.carry,
-            "num_documents": self.num_documents,
-            "num_utterances": len(nbest.utterances),
-            "num_hypotheses": nbest.num_hypotheses,
-            "form": self.form.to_dict(),
-            "by_rank": self.by_rank,
-            "weights": self.weights.to_dict(),
-            "weights_file": self.weights_file,
-            "tuned": self.tuning is not None,
-            "untuned": self.untuned,
-            "tuning": self.tuning,
-            "seconds": self.seconds,
-            "num_scored": self.num_scored,
-            "num_cached": self.num_cached,
-            "hypotheses_per_second": self.hypotheses_per_second,
-            **({} if self.compared is None else self.compared.to_dict()),
-            **({} if self.changes is None else {"changes": self.changes.to_dict()}),
-        }
-
-    def lines(self) -> Iterator[str]:
-        """Say it in sentences."""
-        from bnce.text.sources import named
-
-        nbest, name = self.lists.nbest, named(self.lists.path)
-        yield f"{len(nbest.utterances)} utterances, {nbest.num_hypotheses} hypotheses; {self.weights}"
-        yield self._speed()
-        yield str(self.form)
-        if self.by_rank:
-            yield (
-                f"{name} has no acoustic scores, so the order of the hypotheses counts: the first one of a list is "
-                "taken to be the recogniser's best, and so on."
-            )
-        elif not nbest.has_am and not any(weight for _, weight in self.weights.scores):
-            yield (
-                f"{name} has no acoustic scores, and rank_weight is 0: what the recogniser preferred does not count."
-            )
-        if self.num_documents is not None:
-            yield (
-                f"Each utterance was scored with the {self.carry} hypotheses of earlier utterances as context, in "
-                f"{self.num_documents} document{'' if self.num_documents == 1 else 's'}."
-            )
-        if self.untuned:
-            yield (
-                "No weights were tuned: these are cautious defaults, which fit no recogniser well. Give --tune with "
-                "references to find weights, or --lm-weight."
-            )
-        if self.tuning is not None:
-            yield _told(self.tuning, name)
-            if "cross_validation" in self.tuning:
-                yield _validated(self.tuning["cross_validation"])
-        if self.asked_mbr and not self.weights.mbr_scale:
-            yield (
-                "Choosing by expected errors gained no more than chance over the highest total, so the highest total "
-                "decides."
-            )
-        if self.compared is not None:
-            yield from self.compared.lines()
-        if self.changes is not None:
-            yield str(self.changes)
-        if self.tuning is not None and not self.tests:
-            yield "The weights were tuned on these references: measure word error rates on others."
-        elif self.weights_file is not None and self.tuning is None:
-            yield f"The weights are those of '{self.weights_file}'."
-
-    def _speed(self) -> str:
-        parts = [f"loading {self.seconds['load']:.1f} s", f"scoring {self.seconds['score']:.1f} s"]
-        if self.hypotheses_per_second is not None:
-            parts[1] += f" ({self.num_scored} hypotheses, {self.hypotheses_per_second:,.0f} per second)"
-        if self.num_cached:
-            parts.append(f"{self.num_cached} scores from the cache")
-        if self.tuning is not None:
-            parts.append(f"tuning {self.seconds['tune']:.1f} s")
-        return f"Time: {', '.join(parts)}."
+def _speed(record: Mapping[str, Any]) -> str:
+    seconds = record["seconds"]
+    parts = [f"loading {seconds['load']:.1f} s", f"scoring {seconds['score']:.1f} s"]
+    if record["hypotheses_per_second"] is not None:
+        parts[1] += f" ({record['num_scored']} hypotheses, {record['hypotheses_per_second']:,.0f} per second)"
+    if record["num_cached"]:
+        parts.append(f"{record['num_cached']} scores from the cache")
+    if record["tuning"] is not None:
+        parts.append(f"tuning {seconds['tune']:.1f} s")
+    return f"Time: {', '.join(parts)}."
 
 
 def full_lines(scores: Scores, weights: Weights, ending: str) -> Iterator[str]:

@@ -1,10 +1,13 @@
-"""Runs typer's app so that what it finds wrong with a command line is told as everything else is: one sentence."""
+"""Runs typer's app so that what is wrong with a command line is told as everything else is: one sentence."""
 
 from __future__ import annotations
 
 import copy
+import functools
+import math
 import sys
-from collections.abc import Sequence
+import typing
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import typer
@@ -12,37 +15,56 @@ import typer
 from bnce.errors import UserError
 
 PROGRAM = "bnce"
+MAX_NUMBER = 2**63 - 1
 _INTERRUPTED = 130  # the status of a program that Ctrl-C ended
 
 # The base of typer's errors is not among its public names: older versions take it from click, newer ones bring a copy.
 _CommandLineError: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
+def checked(command: Callable[..., None]) -> Callable[..., None]:
+    """Refuse numbers that no command can use before it runs: not finite, or beyond 64 bits."""
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        for name, value in given.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                _refuse(command, name, f"is {value}: give a finite number.")
+            if isinstance(value, int) and abs(value) > MAX_NUMBER:
+                _refuse(command, name, f"has {len(str(abs(value)))} digits: give a number up to {MAX_NUMBER:,}.")
+        command(**given)
+
+    return run
+
+
+def _refuse(command: Callable[..., None], name: str, why: str) -> None:
+    """Refuse the value of an option, unless it has a bound of its own above, which has been checked."""
+    option = typing.get_args(typing.get_type_hints(command, include_extras=True)[name])[1]
+    if option.max is None:
+        # Typer keeps the first spelling of an annotated option as its default.
+        spellings = (str(option.default), *(option.param_decls or ()))
+        long = next((one for one in spellings if one.startswith("--")), f"--{name.replace('_', '-')}")
+        raise UserError(f"{long} {why}")
+
+
 def run_app(app: typer.Typer) -> None:
     """Run the command that was typed, and leave with its status; without one, show what there is."""
     arguments = sys.argv[1:] or ["--help"]
-    is_command = arguments[0] in map(_name, app.registered_commands)
+    typed = copy.copy(app)
+    # typer takes longer to build all commands than some of them need to run.
+    named = [
+        command for command in app.registered_commands if getattr(command.callback, "__name__", "") == arguments[0]
+    ]
+    typed.registered_commands = named or app.registered_commands
     try:
-        typed = _only(app, arguments[0]) if is_command else app
         status = typed(args=arguments, prog_name=PROGRAM, standalone_mode=False)
     except typer.Abort:
         status = _INTERRUPTED
     except _CommandLineError as error:
-        command = f"{PROGRAM} {arguments[0]}" if is_command else PROGRAM
+        command = f"{PROGRAM} {arguments[0]}" if named else PROGRAM
         raise UserError(_sentence(error, arguments, command)) from error
     # A command gives nothing back; typer.Exit comes back as its status.
     sys.exit(status or 0)
-
-
-def _name(command: Any) -> str:
-    return str(command.name or getattr(command.callback, "__name__", ""))
-
-
-def _only(app: typer.Typer, name: str) -> typer.Typer:
-    """Give the app with one command: typer takes longer to build all of them than some commands need to run."""
-    found = copy.copy(app)
-    found.registered_commands = [command for command in app.registered_commands if _name(command) == name]
-    return found
 
 
 def _sentence(error: Any, arguments: Sequence[str], command: str) -> str:

@@ -13,18 +13,23 @@ import typer
 
 from bnce import files
 from bnce.cli.completion import complete
-from bnce.cli.conditions import MAY_EXCEED, TokenisedOption, read_as, seen_by_score, warn_of_tokenised
-from bnce.cli.console import JsonOption, ThreadsOption, print_json, shown_progress, stderr
+from bnce.cli.console import JsonOption, ThreadsOption, open_model, print_json, shown_progress, stderr
 from bnce.cli.options import (
+    MAY_EXCEED,
     MODE_HELP,
     MODES,
     DeviceOption,
     ErrorsOption,
     ModelArgument,
     SplitLinesOption,
+    TokenisedOption,
+    choice,
+    flag,
     is_normalised,
+    option,
+    read_as,
+    warn_of_tokenised,
 )
-from bnce.cli.threads import threads_for
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
@@ -47,34 +52,28 @@ def score(
     ] = "-",
     mode: Annotated[
         str,
-        typer.Option(
+        option(
+            "MODE",
+            f"{MODE_HELP} {CHECKED}: with the constant Z, compared with the softmax at a sample of words.",
             "--mode",
-            metavar="MODE",
-            help=f"{MODE_HELP} {CHECKED}: with the constant Z, compared with the softmax at a sample of words.",
             autocompletion=complete(*MODES, CHECKED),
         ),
     ] = "unnormalised",
-    per_word: Annotated[bool, typer.Option("--per-word", help="Print the probability of every word.")] = False,
+    per_word: Annotated[bool, flag("--per-word", "Print the probability of every word.")] = False,
     layout: Annotated[
-        str,
-        typer.Option(
-            metavar="kenlm|srilm",
-            help="Print in the format of KenLM's query, or of SRILM's ngram -ppl.",
-            autocompletion=complete("kenlm", "srilm"),
-        ),
+        str, choice("kenlm|srilm", "Print in the format of KenLM's query, or of SRILM's ngram -ppl.")
     ] = "kenlm",
     carry: Annotated[
         bool,
-        typer.Option(
-            "--carry",
-            help="Score each sentence with the earlier sentences as context. Without it each one starts afresh.",
+        flag(
+            "--carry", "Score each sentence with the earlier sentences as context. Without it each one starts afresh."
         ),
     ] = False,
     documents: Annotated[
         str | None,
-        typer.Option(
-            metavar="blank",
-            help="With --carry: a blank line ends a document, and the next document starts afresh. Blank lines are not "
+        option(
+            "blank",
+            "With --carry: a blank line ends a document, and the next document starts afresh. Blank lines are not "
             "scored.",
             show_default="one document",
         ),
@@ -82,20 +81,18 @@ def score(
     split: SplitLinesOption = False,
     spell: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--spell",
-            help="Give unknown words a probability of their own: p(<unk>) times that of their spelling. Also print "
+            "Give unknown words a probability of their own: p(<unk>) times that of their spelling. Also print "
             "bits per byte.",
         ),
     ] = False,
-    num_checked: Annotated[int, typer.Option(min=1, metavar="N", help="With --mode checked: check N words.")] = 1000,
+    num_checked: Annotated[int, option("N", "With --mode checked: check N words.", min=1)] = 1000,
     errors: ErrorsOption = "strict",
     tokenised: TokenisedOption = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
-    as_jsonl: Annotated[
-        bool, typer.Option("--jsonl", help="Print one JSON object per sentence, with every word.")
-    ] = False,
+    as_jsonl: Annotated[bool, flag("--jsonl", "Print one JSON object per sentence, with every word.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Score text: log10 probabilities, unknown words, perplexity.
@@ -112,7 +109,6 @@ def score(
     """
     from bnce.corpus.vocabulary import UNK
     from bnce.scoring.layouts import get_layout
-    from bnce.scoring.loading import load
     from bnce.scoring.scored import Totals
     from bnce.text.sources import named, read_lines, source_bytes
 
@@ -120,12 +116,10 @@ def score(
         raise UserError("--json prints the totals and --jsonl the sentences: give only one of them.")
     if per_word and as_json:
         raise UserError("--json prints only the totals: use --jsonl for the probability of every word.")
-    if documents is not None and (not carry or documents != "blank"):
-        raise UserError(
-            f"--documents is '{documents}': give 'blank'."
-            if carry
-            else "--documents works only with --carry: give --carry, too."
-        )
+    if documents is not None and not carry:
+        raise UserError("--documents works only with --carry: give --carry, too.")
+    if documents not in (None, "blank"):
+        raise UserError(f"--documents is '{documents}': give 'blank'.")
     normalised = is_normalised(mode, "scoring", (*MODES, CHECKED))
     form = get_layout(layout, per_word)
     num_bytes_read = 0
@@ -135,13 +129,13 @@ def score(
         num_bytes_read += num_bytes
 
     lines = read_lines(text, errors, advance)
-    model = load(run, device, threads_for([run], threads))
+    model = open_model(run, device, threads)
     reader = _open_reader(model, normalised, carry, spell, num_checked if mode == CHECKED else None)
     cutter = _Cutter(read_as(model.normaliser, tokenised), split)
     totals = Totals()
     num_spelt = 0
     with _shown_reading(text, source_bytes(text)) as show:
-        for scored in _score_documents(reader, _documents(lines, documents is not None), cutter):
+        for scored in _score_documents(reader, lines, documents is not None, cutter):
             totals.add(scored)
             if spell:
                 num_spelt += sum(
@@ -175,25 +169,23 @@ def score(
             f"mean {check.mean_difference:.4f}, at most {check.max_difference:.4f}; "
             f"ln Z(context) {check.log_z_mean:.4f} ± {check.log_z_std:.4f} (mean ± standard deviation)\n"
         )
-    stderr.print(f"log10 probabilities, {_with_what(model, normalised, carry)}.", markup=False)
+    stderr.print(f"log10 probabilities, {_with_what(model, normalised, carry)}.")
     # A mixture has no limit of its own; that of a run is in its units.
     unit = "word" if model.max_context is None else model.vocabulary.unit
-    stderr.print(seen_by_score(context, model.max_context, unit), markup=False)
-    stderr.print(f"Perplexities are {form.counted_spelt if spell else form.counted}.", markup=False)
+    stderr.print(_describe_context(context, model.max_context, unit))
+    stderr.print(f"Perplexities are {form.counted_spelt if spell else form.counted}.")
     if spell:
-        stderr.print(SPELT, markup=False)
+        stderr.print(SPELT)
     if cutter.num_changed:
         share = 100 * totals.num_oov / max(1, totals.num_words)
         stderr.print(
             f"{cutter.num_changed:,} of {cutter.num_lines:,} lines were brought into the form of the training text; "
-            f"{totals.num_oov:,} of {totals.num_words:,} words ({share:.2f}%) are unknown to the model.",
-            markup=False,
+            f"{totals.num_oov:,} of {totals.num_words:,} words ({share:.2f}%) are unknown to the model."
         )
     if cutter.num_several:
         stderr.print(
             f"{cutter.num_several:,} of {cutter.num_lines:,} lines have several sentences; the training text had </s> "
-            "between sentences. --split cuts lines in the same way and gives a lower perplexity.",
-            markup=False,
+            "between sentences. --split cuts lines in the same way and gives a lower perplexity."
         )
 
 
@@ -220,23 +212,12 @@ class _Cutter:
         return [words]
 
 
-def _documents(lines: Iterable[str], cut: bool) -> Iterator[Iterable[str]]:
-    """Cut lines into documents at blank ones, or give all of them as one."""
-    if not cut:
-        yield lines
-        return
-    for is_blank, document in itertools.groupby(lines, key=lambda line: not line or line.isspace()):
+def _score_documents(reader: Reader, lines: Iterable[str], blank_ends: bool, cut: _Cutter) -> Iterator[ScoredSentence]:
+    """Score the sentences of documents, each with nothing before it; blank lines end documents, or nothing does."""
+    for is_blank, document in itertools.groupby(lines, key=lambda line: blank_ends and not line.strip()):
         if not is_blank:
-            yield document
-
-
-def _score_documents(
-    reader: Reader, documents: Iterable[Iterable[str]], cut: Callable[[str], list[list[str]]]
-) -> Iterator[ScoredSentence]:
-    """Score the sentences of documents, each with nothing before it."""
-    for document in documents:
-        reader.begin_document()
-        yield from reader.read(itertools.chain.from_iterable(map(cut, document)))
+            reader.begin_document()
+            yield from reader.read(itertools.chain.from_iterable(map(cut, document)))
 
 
 def _open_reader(model: Model, normalised: bool, carry: bool, spell: bool, num_checked: int | None) -> Reader:
@@ -251,6 +232,18 @@ def _open_reader(model: Model, normalised: bool, carry: bool, spell: bool, num_c
     if carry and model.kind == "n-gram":
         raise UserError(f"'{model.name}' is an n-gram model, which starts every sentence afresh: leave out --carry.")
     return model.reader(normalised=normalised, carry=carry, spell=spell)
+
+
+def _describe_context(context: str, num_words: int | None, unit: str) -> str:
+    """Say what a word is predicted from."""
+    seen = {
+        "line": "the words before it in its line, not from earlier lines (use --carry for that)",
+        "sentence": "the words before it in its sentence, not from earlier sentences (use --carry for that)",
+        "text": "all words before it in the text, across sentences",
+        "document": "all words before it in its document, across sentences; a blank line ends a document",
+    }[context]
+    units = "of them" if unit == "word" else f"{unit}s"
+    return f"Each word is predicted from {seen}{'' if num_words is None else f'; from at most {num_words} {units}'}."
 
 
 def _with_what(model: Model, normalised: bool, carry: bool) -> str:

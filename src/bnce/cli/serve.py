@@ -11,9 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from bnce.cli.completion import complete
-from bnce.cli.console import JsonOption, ThreadsOption, print_json, stderr
-from bnce.cli.options import DeviceOption, ModelArgument
-from bnce.cli.threads import threads_for
+from bnce.cli.console import JsonOption, ThreadsOption, print_json, stderr, threads_for
+from bnce.cli.options import DeviceOption, ModelArgument, flag, option
 from bnce.errors import unknown_name
 from bnce.serve.limits import Limits, span
 
@@ -30,30 +29,26 @@ def _limit(name: str, text: str) -> Any:
 def serve(
     run: ModelArgument,
     host: Annotated[
-        str,
-        typer.Option(metavar="ADDRESS", help="Address to listen on. 127.0.0.1 can be reached only from this machine."),
+        str, option("ADDRESS", "Address to listen on. 127.0.0.1 can be reached only from this machine.")
     ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, metavar="N", help="Port to listen on; 0 for any free port.")
-    ] = 8000,
+    port: Annotated[int, option("N", "Port to listen on; 0 for any free port.", min=0, max=65535)] = 8000,
     allowed_host: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Accept requests for this host name, such as lm.example.org or *.example.org; * for any name. May be "
+        option(
+            "NAME",
+            "Accept requests for this host name, such as lm.example.org or *.example.org; * for any name. May be "
             "given several times.",
         ),
     ] = None,
     token: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "TEXT",
+            "Answer only requests with this token. Other users of the machine can see it here; --token-file hides it.",
             envvar="BNCE_TOKEN",
-            metavar="TEXT",
-            help="Answer only requests with this token. Other users of the machine can see it here; --token-file hides "
-            "it.",
         ),
     ] = None,
-    token_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Read the token from a file.")] = None,
+    token_file: Annotated[Path | None, option("FILE", "Read the token from a file.")] = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
     max_batch: Annotated[int, _limit("max_batch", "Words per pass through the model.")] = Limits.max_batch,
@@ -88,13 +83,13 @@ def serve(
     ] = Limits.request_seconds,
     log_level: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help="Log messages of this level and above: debug, info, warning or error.",
+        option(
+            "NAME",
+            "Log messages of this level and above: debug, info, warning or error.",
             autocompletion=complete(*LOG_LEVELS),
         ),
     ] = "warning",
-    access_log: Annotated[bool, typer.Option("--access-log", help="Log every request to standard error.")] = False,
+    access_log: Annotated[bool, flag("--access-log", "Log every request to standard error.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Serve a model over HTTP, until Ctrl-C.
@@ -149,8 +144,7 @@ def serve(
     with listener:
         if not is_loopback(address):
             stderr.print(
-                f"Warning: {host} can be reached from other machines. {UNPROTECTED if secret is None else UNENCRYPTED}",
-                markup=False,
+                f"Warning: {host} can be reached from other machines. {UNPROTECTED if secret is None else UNENCRYPTED}"
             )
         num_threads = threads_for([run], threads)
         logging.basicConfig(level=log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
@@ -163,13 +157,11 @@ def serve(
                 print_json({"url": url, "run": str(run), "vocab_size": model.vocab_size, "threads": num_threads})
                 # Whoever reads it through a pipe waits for it now.
                 sys.stdout.flush()
-            where = _describe_device(device) if needs_torch(run) else f"ONNX Runtime, CPU, {num_threads} thread(s)"
-            stderr.print(f"Serving {run} at {url} on {where} (Ctrl-C to stop)", markup=False)
+            where = f"ONNX Runtime, CPU, {num_threads} thread(s)"
+            if needs_torch(run):
+                from bnce.machine.devices import choose_device, describe_device
+
+                where = describe_device(choose_device(device))
+            stderr.print(f"Serving {run} at {url} on {where} (Ctrl-C to stop)")
 
         run_server(app, listener, limits, metrics, announce, log_level=log_level, access_log=access_log)
-
-
-def _describe_device(device: str) -> str:
-    from bnce.machine.devices import choose_device, describe_device
-
-    return describe_device(choose_device(device))

@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bnce.cli.completion import complete
-from bnce.cli.conditions import MAY_EXCEED
-from bnce.cli.console import JsonOption, ThreadsOption, print_json, shown_progress, stderr
-from bnce.cli.options import DeviceOption, ModelArgument, goes_to_stdout
-from bnce.cli.threads import threads_for
+from bnce.cli.console import JsonOption, ThreadsOption, open_model, print_json, shown_progress, stderr
+from bnce.cli.options import MAY_EXCEED, DeviceOption, ModelArgument, choice, flag, goes_to_stdout, option
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
     from bnce.scoring.model import Model
-    from bnce.tables.columns import Measuring
-    from bnce.tables.surprisal import Columns, Result
+    from bnce.tables.columns import Columns, Measuring
+    from bnce.tables.surprisal import Result
 
 
 def surprisal(
@@ -32,100 +30,82 @@ def surprisal(
     ],
     out: Annotated[
         Path,
-        typer.Option(
-            metavar="FILE",
-            help="Output table, in the format of TABLE. Of text it is what the name says. - for standard output.",
+        option(
+            "FILE", "Output table, in the format of TABLE. Of text it is what the name says. - for standard output."
         ),
     ],
-    word: Annotated[
-        str, typer.Option(metavar="COLUMN", help="Column with the words as they are shown, marks included.")
-    ] = "word",
+    word: Annotated[str, option("COLUMN", "Column with the words as they are shown, marks included.")] = "word",
     text: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="Column that tells texts apart. May be given several times.",
-            show_default="one text",
-        ),
+        option("COLUMN", "Column that tells texts apart. May be given several times.", show_default="one text"),
     ] = None,
     sentence: Annotated[
         str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="Column that tells the sentences of a text apart.",
+        option(
+            "COLUMN",
+            "Column that tells the sentences of a text apart.",
             show_default="where they end in the training text",
         ),
     ] = None,
     glued: Annotated[
         str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="Column that is true where no blank stands before a word, as in do + n't.",
+        option(
+            "COLUMN",
+            "Column that is true where no blank stands before a word, as in do + n't.",
             show_default="blanks between all words",
         ),
     ] = None,
     context: Annotated[
         str,
-        typer.Option(
-            metavar="text|sentence",
-            help="text: a word is predicted from all words before it in its text. sentence: only from those of its "
+        choice(
+            "text|sentence",
+            "text: a word is predicted from all words before it in its text. sentence: only from those of its "
             "sentence.",
-            autocompletion=complete("text", "sentence"),
         ),
     ] = "text",
     unnormalised: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--unnormalised",
-            help="Use the constant Z instead of the softmax (fast), and print how far off it is at a sample of words.",
+            "Use the constant Z instead of the softmax (fast), and print how far off it is at a sample of words.",
         ),
     ] = False,
     spell: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--spell",
-            help="Give unknown words the surprisal of <unk> plus that of their spelling. Without it their cells are "
-            "empty.",
+            "Give unknown words the surprisal of <unk> plus that of their spelling. Without it their cells are empty.",
         ),
     ] = False,
     base: Annotated[
-        str,
-        typer.Option(
-            metavar="2|e|10",
-            help="Base of the logarithms: columns end in _bits (2), _nats (e) or _base10 (10).",
-            autocompletion=complete("2", "e", "10"),
-        ),
+        str, choice("2|e|10", "Base of the logarithms: columns end in _bits (2), _nats (e) or _base10 (10).")
     ] = "2",
     entropy: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--entropy",
-            help="Add a column with the entropy of the next word before each word. It is exact: n-gram models and "
+            "Add a column with the entropy of the next word before each word. It is exact: n-gram models and "
             "mixtures are slow.",
         ),
     ] = False,
     ends: Annotated[
-        bool,
-        typer.Option("--ends", help="Add a column with the surprisal of </s> at the last word of every sentence."),
+        bool, flag("--ends", "Add a column with the surprisal of </s> at the last word of every sentence.")
     ] = False,
-    prefix: Annotated[
-        str, typer.Option(metavar="TEXT", help="Begin the names of all new columns with this.", show_default="none")
-    ] = "",
+    prefix: Annotated[str, option("TEXT", "Begin the names of all new columns with this.", show_default="none")] = "",
     form: Annotated[
         str,
-        typer.Option(
+        option(
+            "NAME",
+            "Format of TABLE: tsv, csv, parquet, arrow, text, or auto, which decides by the name.",
             "--format",
-            metavar="NAME",
-            help="Format of TABLE: tsv, csv, parquet, arrow, text, or auto, which decides by the name.",
             autocompletion=complete("auto", "tsv", "csv", "parquet", "arrow", "text"),
         ),
     ] = "auto",
     quotes: Annotated[
         str,
-        typer.Option(
-            metavar="auto|csv|none",
-            help="csv: cells may be in quotes. none: a quote is part of a word. auto: csv for CSV, none for TSV.",
-            autocompletion=complete("auto", "csv", "none"),
+        choice(
+            "auto|csv|none",
+            "csv: cells may be in quotes. none: a quote is part of a word. auto: csv for CSV, none for TSV.",
         ),
     ] = "auto",
     device: DeviceOption = "auto",
@@ -145,9 +125,8 @@ def surprisal(
       bnce surprisal runs/relu-lstm novel.txt --out words.parquet
       bnce surprisal mixture.toml words.tsv --sentence item --out surprisal.tsv
     """
-    from bnce.scoring.loading import load
-    from bnce.tables.columns import Measuring
-    from bnce.tables.surprisal import COLUMNAR, Columns, add_surprisal, find_format
+    from bnce.tables.columns import Columns, Measuring
+    from bnce.tables.surprisal import COLUMNAR, add_surprisal, find_format
 
     if goes_to_stdout(out, as_json):
         if (found := find_format(table, form)) in COLUMNAR:
@@ -155,7 +134,7 @@ def surprisal(
         out = Path("/dev/stdout")
     measuring = Measuring(context, not unnormalised, spell, base, entropy, ends, prefix)
     columns = Columns(word, tuple(text or ()), sentence, glued)
-    model = load(run, device, threads_for([run], threads))
+    model = open_model(run, device, threads)
     with shown_progress(f"measuring {table}") as progress:
         result = add_surprisal(
             model,
@@ -171,7 +150,7 @@ def surprisal(
         print_json({"run": str(run), "table": table, "out": str(out), **_record(model, columns, measuring, result)})
         return
     for line in _report(model, columns, measuring, result):
-        stderr.print(line, markup=False)
+        stderr.print(line)
 
 
 def _record(model: Model, columns: Columns, measuring: Measuring, result: Result) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import typer
 
 from bnce.cli.completion import complete, complete_recipe, complete_setting
 from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, stderr, stdout
-from bnce.cli.display import Display
-from bnce.cli.options import DeviceOption
+from bnce.cli.display import shown_training
+from bnce.cli.options import DeviceOption, flag, option
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.limits import MAX_PROCESSES, TIMEOUT_SECONDS
 from bnce.kinds.losses import LOSSES
@@ -34,72 +34,51 @@ def train(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"Network: {BODIES.help}.",
-            show_default="the recipe's",
-            autocompletion=complete(*BODIES.names),
-        ),
+        option("NAME", f"Network: {BODIES.help}.", show_default="the recipe's", autocompletion=complete(*BODIES.names)),
     ] = None,
     loss: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"Loss: {LOSSES.help}.",
-            show_default="the recipe's",
-            autocompletion=complete(*LOSSES.names),
-        ),
+        option("NAME", f"Loss: {LOSSES.help}.", show_default="the recipe's", autocompletion=complete(*LOSSES.names)),
     ] = None,
     corpus: Annotated[
         str | None,
-        typer.Option(
-            metavar="DIR",
-            help="Corpus directory from 'bnce prepare'. With --resume: its new location, if it was moved.",
-        ),
+        option("DIR", "Corpus directory from 'bnce prepare'. With --resume: its new location, if it was moved."),
     ] = None,
     init: Annotated[
         Path | None,
-        typer.Option(
-            metavar="RUN",
-            help="Start from the weights of this run, to adapt it to other text or to train it longer. The network "
+        option(
+            "RUN",
+            "Start from the weights of this run, to adapt it to other text or to train it longer. The network "
             "stays "
             "the same; words that are also in the corpus keep their weights.",
         ),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", metavar="DIR", help="Run directory to create.", show_default="runs/RECIPE-MODEL-LOSS"
-        ),
+        Path | None, option("DIR", "Run directory to create.", "--out", "-o", show_default="runs/RECIPE-MODEL-LOSS")
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Change a setting, such as training.epochs=3. With --resume, only rates, epochs, evaluation and "
+        option(
+            "KEY=VALUE",
+            "Change a setting, such as training.epochs=3. With --resume, only rates, epochs, evaluation and "
             f"checkpoint settings can change. May be given several times. For optimiser.name: {OPTIMISERS.help}.",
+            "--set",
             autocompletion=complete_setting,
         ),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run at --out, as if it had never stopped.")
-    ] = False,
+    resume: Annotated[bool, flag("--resume", "Continue the run at --out, as if it had never stopped.")] = False,
     processes: Annotated[
         int,
-        typer.Option(
-            metavar="N",
+        option(
+            "N",
+            "Train in N processes on this machine, each on its own GPU if there are enough. N must divide "
+            "training.groups. For several machines, use torchrun (see docs/scaling.md).",
             min=1,
             max=MAX_PROCESSES,
-            help="Train in N processes on this machine, each on its own GPU if there are enough. N must divide "
-            "training.groups. For several machines, use torchrun (see docs/scaling.md).",
         ),
     ] = 1,
     timeout_seconds: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS", min=1.0, max=86400.0, help="How long processes wait for each other before they give up."
-        ),
+        float, option("SECONDS", "How long processes wait for each other before they give up.", min=1.0, max=86400.0)
     ] = TIMEOUT_SECONDS,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
@@ -145,20 +124,21 @@ def train(
         open_corpus=open_corpus,
         timeout_seconds=timeout_seconds,
     )
-    if not plan.world.is_first:
-        _follow(plan)
-        return
-    show = Display(plan.run.config, len(plan.corpus.split("train")), plan.corpus.vocabulary.unit)
     try:
-        with show.bar:
+        if not plan.world.is_first:
+            plan.train(None)
+            return
+        with shown_training(plan.corpus, plan.run.config) as show:
             record = plan.train(show, command=shlex.join(["bnce", *sys.argv[1:]]), num_threads=threads)
     except Stopped as stop:
+        if not plan.world.is_first:  # the first one tells how it goes
+            raise typer.Exit(stop.status) from None
         path = plan.run.path
         summary = read_summary(path)
         if as_json:
             print_json({"run": str(path), **summary})
         where = f"and saved at step {summary['step']}" if summary.get("step") else "before the first step"
-        stderr.print(f"Stopped {where}. Continue with  {resume_command(path)}", markup=False)
+        stderr.print(f"Stopped {where}. Continue with  {resume_command(path)}")
         raise typer.Exit(stop.status) from None
     if as_json:
         print_json(record)
@@ -166,21 +146,12 @@ def train(
         _print_results(record)
 
 
-def _follow(plan: Any) -> None:
-    """Train as one of many processes, of which the first one tells how it goes."""
-    try:
-        plan.train(None)
-    except Stopped as stop:
-        raise typer.Exit(stop.status) from None
-
-
 def _print_results(record: dict[str, Any]) -> None:
     startup = f" after {record['startup_seconds']:.1f} s of start-up" if record["startup_seconds"] else ""
     units = f"{record['unit']}s"
     stdout.print(
         f"{record['run']}: {record['tokens']:,} {units} in {record['train_seconds']:.1f} s of training{startup}, "
-        f"{record['words_per_second']:,.0f} words/s on {record['device']}; {record['num_parameters']:,} parameters",
-        markup=False,
+        f"{record['words_per_second']:,.0f} words/s on {record['device']}; {record['num_parameters']:,} parameters"
     )
     if record["stopped_early"]:
         stdout.print(f"  ended early at step {record['step']}: the best validation was at step {record['best_step']}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, stdout
+from bnce.cli.options import option
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,41 +22,31 @@ NUM_EXAMPLES = 5
 
 def vocab(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory. It is not changed.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Run directory to create.")],
+    out: Annotated[Path, option("DIR", "Run directory to create.")],
     add: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Words to add, one per line: WORD, or WORD TAB count, or WORD TAB count TAB similar words (commas).",
+        option(
+            "FILE", "Words to add, one per line: WORD, or WORD TAB count, or WORD TAB count TAB similar words (commas)."
         ),
     ] = None,
-    drop: Annotated[str | None, typer.Option(metavar="FILE", help="Words to remove, one per line.")] = None,
+    drop: Annotated[str | None, option("FILE", "Words to remove, one per line.")] = None,
     unk_list: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="Words that share the probability of <unk>, one per line: WORD, or WORD TAB weight."
-        ),
+        str | None, option("FILE", "Words that share the probability of <unk>, one per line: WORD, or WORD TAB weight.")
     ] = None,
     unk_rest: Annotated[
-        float,
-        typer.Option(
-            metavar="F", help="With --unk-list: fraction of <unk> for words that are not listed, from 0 to 1."
-        ),
+        float, option("F", "With --unk-list: fraction of <unk> for words that are not listed, from 0 to 1.")
     ] = 0.0,
     unk_rest_words: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="With --unk-rest: number of words that share this fraction.",
-            show_default="as many as listed",
+        option(
+            "N", "With --unk-rest: number of words that share this fraction.", min=1, show_default="as many as listed"
         ),
     ] = None,
     spelling: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Train the spelling model of unknown words on these words, one per line: WORD, or WORD TAB count. "
+        option(
+            "FILE",
+            "Train the spelling model of unknown words on these words, one per line: WORD, or WORD TAB count. "
             "'bnce score --spell' uses it.",
         ),
     ] = None,
@@ -117,10 +108,7 @@ def _train_spelling(path: str, words: Sequence[NewWord]) -> SpellingModel:
 
 
 def _print(change: LexiconChange, out: Path) -> None:
-    def say(sentence: str) -> None:
-        stdout.print(sentence, markup=False)
-
-    say(f"{out}: {change.num_words_before:,} words became {change.num_words_after:,}")
+    stdout.print(f"{out}: {change.num_words_before:,} words became {change.num_words_after:,}")
     for what, words in (
         ("added", [added.word for added in change.added]),
         ("already known, not changed", change.already_known),
@@ -129,13 +117,15 @@ def _print(change: LexiconChange, out: Path) -> None:
     ):
         if words:
             more = " …" if len(words) > NUM_EXAMPLES else ""
-            say(f"  {len(words):,} {what}: {' '.join(words[:NUM_EXAMPLES])}{more}")
+            stdout.print(f"  {len(words):,} {what}: {' '.join(words[:NUM_EXAMPLES])}{more}")
     for added in change.added[:NUM_EXAMPLES]:
         near = ", ".join(f"{word} {similarity:.2f}" for word, similarity in added.neighbours[:NUM_EXAMPLES])
-        say(f"  {added.word} (count {added.count:,}) after {near or 'no word, because none has a similar spelling'}")
+        stdout.print(
+            f"  {added.word} (count {added.count:,}) after {near or 'no word, because none has a similar spelling'}"
+        )
     if change.unknown_words is not None:
         rest = f", {change.unknown_words.rest:.2%} of it for other words" if change.unknown_words.rest else ""
-        say(f"  <unk> is shared by {len(change.unknown_words):,} listed words{rest}")
+        stdout.print(f"  <unk> is shared by {len(change.unknown_words):,} listed words{rest}")
     if change.has_spelling:
-        say("  'bnce score --spell' spells the words that are outside the new vocabulary")
-    say("  the new run can be used and evaluated, but not trained further")
+        stdout.print("  'bnce score --spell' spells the words that are outside the new vocabulary")
+    stdout.print("  the new run can be used and evaluated, but not trained further")

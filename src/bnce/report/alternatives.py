@@ -22,13 +22,13 @@ from bnce.report.drawing import make_logarithmic, new_axes, page_style
 from bnce.report.names import name_loss
 from bnce.report.runs import has_figures, number
 from bnce.runs.metrics import read_metrics
+from bnce.training.alternatives import CHOICE_FILE, SCORING_FILE, TRIALS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "alternatives"
 MAX_LOG = 100.0  # of a ratio that is shown
-CHOICE_FILE, SCORING_FILE, TRIALS = "choices.json", "scoring.json", "trials"
 BASELINE = next(alternative.name for alternative in ALTERNATIVES if LOSSES.find(alternative.loss).is_baseline)
 
 
@@ -65,14 +65,18 @@ def read_alternatives(out: Path) -> list[Line]:
     for body in BODIES:
         found = [_read(out, body.name, alternative, choices) for alternative in ALTERNATIVES]
         of_model = [line for line in found if line is not None]
-        speeds = [line.words_per_second for line in of_model if line.alternative == BASELINE]
-        lines += [_with_speedup(line, speeds[0] if speeds else None) for line in of_model]
+        softmax = next((line.words_per_second for line in of_model if line.alternative == BASELINE), None)
+        for line in of_model:
+            if softmax is not None and line.words_per_second is not None:
+                line = dataclasses.replace(line, speedup_over_softmax=line.words_per_second / softmax)
+            lines.append(line)
     return lines
 
 
 def _read(out: Path, model: str, alternative: Alternative, choices: Mapping[str, Any]) -> Line | None:
     name = f"{model}-{alternative.name}"
-    paths = sorted(path for path in out.glob(f"{name}-seed*") if has_figures(path) and _is_seed(path, name))
+    seeds = re.compile(rf"{re.escape(name)}-seed\d+")
+    paths = sorted(path for path in out.glob(f"{name}-seed*") if has_figures(path) and seeds.fullmatch(path.name))
     if not paths:
         return None
     rows = [entry.row for entry in compare_runs(paths).entries]
@@ -119,10 +123,6 @@ def _fitted(path: Path) -> float | None:
     return ppl_f * math.exp(min(constant - found, MAX_LOG))
 
 
-def _is_seed(path: Path, name: str) -> bool:
-    return re.fullmatch(r"-seed\d+", path.name.removeprefix(name)) is not None
-
-
 def _trials(out: Path, name: str) -> list[Path]:
     found = (path for path in (out / TRIALS).glob(f"{name}-*") if path.name.removeprefix(f"{name}-").isdigit())
     return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
@@ -131,12 +131,6 @@ def _trials(out: Path, name: str) -> list[Path]:
 def _valid(path: Path) -> float | None:
     perplexities = [record["ppl_f"] for record in read_metrics(path).records if record.get("ppl_f") is not None]
     return min(perplexities, default=None)
-
-
-def _with_speedup(line: Line, softmax: float | None) -> Line:
-    if softmax is None or line.words_per_second is None:
-        return line
-    return dataclasses.replace(line, speedup_over_softmax=line.words_per_second / softmax)
 
 
 def write_alternatives(out: Path) -> list[Path]:
@@ -148,13 +142,11 @@ def write_alternatives(out: Path) -> list[Path]:
     }
     for path, text in written.items():
         files.write_text(path, text)
-    plots = []
-    for model in dict.fromkeys(line.model for line in lines):
-        path = out / f"{NAME}-{model}.svg"
+    plots = {model: out / f"{NAME}-{model}.svg" for model in dict.fromkeys(line.model for line in lines)}
+    for model, path in plots.items():
         with page_style():
             draw([line for line in lines if line.model == model]).savefig(path, metadata={"Date": None})
-        plots.append(path)
-    return [*written, *plots]
+    return [*written, *plots.values()]
 
 
 def markdown(lines: Sequence[Line]) -> str:
@@ -204,15 +196,13 @@ def _search_cells(line: Line) -> str:
 
 
 def _notes(lines: Sequence[Line]) -> list[str]:
-    conditions = list(dict.fromkeys(json.dumps(dict(line.conditions)) for line in lines))
-    shown = []
-    for found in map(json.loads, conditions):
-        shown.append(
-            f"{found['device']}, torch {found['torch']}, bnce {found['bnce']}; corpus {found['corpus']}, V = "
-            f"{found['vocab_size']:,}, {found['train_tokens']:,} training tokens, {found['num_tokens']:,} test tokens."
-        )
+    shown = [
+        f"{found['device']}, torch {found['torch']}, bnce {found['bnce']}; corpus {found['corpus']}, V = "
+        f"{found['vocab_size']:,}, {found['train_tokens']:,} training tokens, {found['num_tokens']:,} test tokens."
+        for found in (line.conditions for line in lines)
+    ]
     return [
-        *shown,
+        *dict.fromkeys(shown),
         "",
         "PPLf is normalised by the sum over the vocabulary, PPLn by the constant Z, in the next column by the "
         "constant that fits validation text. PPLn is left out where a loss does not hold Z. ± is the standard "
@@ -234,14 +224,8 @@ def draw(lines: Sequence[Line]) -> Figure:
         settings = {"name": next(kind.loss for kind in ALTERNATIVES if kind.name == line.alternative)}
         colour = name_loss({**settings, "num_noise": line.chosen.get("loss.num_noise", 0)}).colour.light
         axes.plot(line.words_per_second, line.ppl_f, "o", color=colour)
-        axes.annotate(
-            line.shown,
-            (line.words_per_second, line.ppl_f),
-            (4, 3),
-            textcoords="offset points",
-            fontsize=8,
-            color=colour,
-        )
+        at, beside = (line.words_per_second, line.ppl_f), (4, 3)
+        axes.annotate(line.shown, at, beside, textcoords="offset points", fontsize=8, color=colour)
     axes.set_xlabel("training words per second (log scale)")
     axes.set_ylabel("test PPLf (log scale)")
     make_logarithmic(axes, "x")

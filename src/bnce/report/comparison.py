@@ -52,8 +52,8 @@ class Comparison:
         """Raw numbers for JSON; every condition is a list, with one value where all runs agree."""
         return {
             "title": self.title,
-            "rows": [row.as_record() for row in self.rows],
-            "conditions": self.conditions.as_record(),
+            "rows": [dataclasses.asdict(row) for row in self.rows],
+            "conditions": {key: list(value) for key, value in dataclasses.asdict(self.conditions).items()},
         }
 
 
@@ -78,12 +78,9 @@ def compare_runs(paths: Iterable[str | Path], title: str | None = None) -> Compa
     ]
     entries = [dataclasses.replace(entry, row=row) for entry, row in zip(entries, rows, strict=True)]
     conditions = gather_conditions(rows, [entry.run for entry in entries])
-    return Comparison(printable(title or _default_title(conditions)), tuple(entries), conditions)
-
-
-def _default_title(conditions: Conditions) -> str:
     corpora = conditions.corpora
-    return f"Language models on {corpora[0]}" if len(corpora) == 1 else "Language models compared"
+    default = f"Language models on {corpora[0]}" if len(corpora) == 1 else "Language models compared"
+    return Comparison(printable(title or default), tuple(entries), conditions)
 
 
 def _make_entry(run: Run) -> Entry:
@@ -131,10 +128,6 @@ def _make_entry(run: Run) -> Entry:
         # A run that is still going has not summed up its speed yet.
         words_per_second=_first(number(ended, "words_per_second"), number(last, "words_per_second")),
         num_parameters=count(summary, "num_parameters"),
-        speedup_over_softmax=None,
-        softmax_quality_ppl_f=None,
-        seconds_to_softmax_quality=None,
-        reached_at_first_evaluation=False,
         log_z_mean_nats=number(figures, "log_z_mean"),
         log_z_std_nats=number(figures, "log_z_std"),
         log_z_constant_nats=_first(number(figures, "log_z"), number(run.settings("loss"), "log_z")),
@@ -158,8 +151,6 @@ def _make_entry(run: Run) -> Entry:
         seed=count(summary, "seed"),
         command=text(summary, "command"),
         status=text(summary, "status"),
-        comparable=True,
-        difference=None,
     )
     return Entry(row, model, loss, run)
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from bnce.report.numbers import share
 from bnce.report.row import Row
@@ -34,16 +34,12 @@ class Conditions:
     statements: tuple[str, ...]
     warnings: tuple[str, ...]
 
-    def as_record(self) -> dict[str, Any]:
-        """The conditions for JSON."""
-        return {key: list(value) for key, value in dataclasses.asdict(self).items()}
-
 
 def find_differences(rows: Sequence[Row]) -> list[str]:
     """Say of each row why its perplexities cannot be compared with those of most rows, empty if they can."""
     # Whatever the pieces are, they spell the same words.
     digest = _most_common(row.vocabulary_digest for row in rows if row.unit == "word")
-    has_pieces = "piece" in _units(rows)
+    has_pieces = any(row.unit == "piece" for row in rows)
     split = _most_common(row.split for row in rows)
     num_words = _most_common(row.num_words for row in rows if row.split == split)
     oov_share = _most_common(row.oov_share for row in rows if row.split == split)
@@ -85,7 +81,7 @@ def _statements(conditions: Conditions, rows: Sequence[Row], runs: Sequence[Run]
     splits = _listed(conditions.splits)
     num_tokens = _listed(f"{value:,}" for value in conditions.num_tokens)
     vocab_size = _listed(f"{value:,}" for value in conditions.vocab_sizes)
-    has_pieces = "piece" in _units(rows)
+    has_pieces = any(row.unit == "piece" for row in rows)
     oov = _listed(_different(f"{share(row.oov_share)} of {row.oov_share_of}" for row in rows if row.oov_share_of))
     statements = [
         f"Corpus: {corpus}, split {splits}, {num_tokens} tokens, V = {vocab_size}, <unk> (OOV) {oov}.",
@@ -137,10 +133,6 @@ def _differing_settings(rows: Sequence[Row], runs: Sequence[Run]) -> list[str]:
         for name, values in found.items()
         if len(values) > 1
     ]
-
-
-def _units(rows: Sequence[Row]) -> tuple[str, ...]:
-    return _different(row.unit for row in rows)
 
 
 def _counted(labels: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bnce.report import numbers
 from bnce.report.comparison import Comparison, Entry
 from bnce.report.drawing import make_logarithmic, new_axes
-from bnce.report.plots import Marked, Plot, make_plot, mark_entries
+from bnce.report.plots import STYLES, Marked, Plot, make_plot, mark_entries
 from bnce.report.runs import number, printable, text
 from bnce.text.normalise import UNKNOWN_WORD
 
@@ -26,7 +26,6 @@ _CAPTIONS = {
     "by_frequency": "Words by their rank in the training text; <unk> is drawn separately, its PPLn as a ring. ",
     "by_position": "Position 1 is the first word after a sentence end. ",
 }
-_STYLES = "Solid: PPLf, with the full softmax. Dashed: PPLn, with the constant Z."
 _LABELS = {"by_frequency": "rank in the training text", "by_position": "position in the sentence"}
 
 # A loss at which a word is shaded fully: e^-12 is about one in 160,000.
@@ -57,7 +56,7 @@ def draw_detail_plots(comparison: Comparison) -> list[Plot]:
     for key, (name, heading) in _HEADINGS.items():
         marked = [pair for pair in mark_entries(comparison.entries) if read_groups(pair[0], key)]
         if marked:
-            caption = f"{_CAPTIONS[key]}{_STYLES}"
+            caption = f"{_CAPTIONS[key]}{STYLES}"
             plots.append(make_plot(name, heading, caption, lambda: _draw_groups(marked, key), marked))  # noqa: B023
     return plots
 

@@ -30,6 +30,7 @@ def to_html(comparison: Comparison) -> str:
         f'<span class="mark" style="color:var({entry.loss.colour.variable})">{letter}</span>'
         for entry, (_, letter) in zip(comparison.entries, markers(comparison.entries), strict=True)
     ]
+    plots = [*draw_plots(comparison), *draw_detail_plots(comparison)]
     parts = [
         "<!doctype html>",
         '<html lang="en">',
@@ -48,7 +49,7 @@ def to_html(comparison: Comparison) -> str:
         *_table(comparison, legend),
         "<h2>Plots</h2>",
         '<div class="plots">',
-        *(line for plot in _plots(comparison) for line in _figure(plot, comparison, legend)),
+        *(line for plot in plots for line in _figure(plot, comparison, legend)),
         "</div>",
         *sentence_section(comparison, legend),
         "<h2>Runs</h2>",
@@ -58,10 +59,6 @@ def to_html(comparison: Comparison) -> str:
         "</html>",
     ]
     return "\n".join(parts) + "\n"
-
-
-def _plots(comparison: Comparison) -> list[Plot]:
-    return [*draw_plots(comparison), *draw_detail_plots(comparison)]
 
 
 def _prose(plain: str) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # Runs of one loss share its colour and differ by marker: matplotlib's name, and the sign in the legend.
 MARKERS = (("o", "●"), ("s", "■"), ("^", "▲"), ("D", "◆"), ("v", "▼"), ("P", "✚"), ("X", "✖"), ("*", "★"))
 
+STYLES = "Solid: PPLf, with the full softmax. Dashed: PPLn, with the constant Z."
 MAX_LOG = 700.0  # of a perplexity: exp of more is no number
 _MAX_MARKERS = 12  # on a curve
 _MAX_LETTERS = 60  # of a name above its bar
@@ -49,21 +50,20 @@ def draw_plots(comparison: Comparison) -> list[Plot]:
     timed = [pair for pair in marked if curve(pair[0].run, "seconds", "ppl_f")]
     # The log Z of an exactly normalised model is 0 and would only stretch the axis.
     normalised = [pair for pair in marked if _histogram(pair[0]) and pair[0].loss.kind.structure is None]
-    styles = "Solid: PPLf, with the full softmax. Dashed: PPLn, with the constant Z."
     speeds = [pair for pair in marked if pair[0].row.words_per_second is not None]
     sought = [pair for pair in marked if pair[0].row.softmax_quality_ppl_f is not None]
     return [
         make_plot(
             "words",
             "Validation perplexity by training words",
-            f"{styles} Lower is better.",
+            f"{STYLES} Lower is better.",
             lambda: _draw_curves(curves, "tokens", "training words"),
             curves,
         ),
         make_plot(
             "seconds",
             "Validation perplexity by training time",
-            f"{styles} Further left is faster.",
+            f"{STYLES} Further left is faster.",
             lambda: _draw_curves(timed, "seconds", "training time (seconds, log scale)"),
             timed,
         ),

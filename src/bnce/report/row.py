@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Row:
     """What the table, CSV and JSON say of one run; None is what the run did not record."""
 
@@ -28,10 +26,12 @@ class Row:
     bits_per_byte: float | None
     words_per_second: float | None
     num_parameters: int | None
-    speedup_over_softmax: float | None
-    softmax_quality_ppl_f: float | None  # to be reached on validation; None without a softmax run to be as good as
-    seconds_to_softmax_quality: float | None
-    reached_at_first_evaluation: bool  # so that those seconds are the most it can have taken
+    # These four, and the last two, are known only beside other runs.
+    speedup_over_softmax: float | None = None
+    # The quality is to be reached on validation; None without a softmax run to be as good as.
+    softmax_quality_ppl_f: float | None = None
+    seconds_to_softmax_quality: float | None = None
+    reached_at_first_evaluation: bool = False  # so that those seconds are the most it can have taken
     log_z_mean_nats: float | None
     log_z_std_nats: float | None
     log_z_constant_nats: float | None
@@ -55,8 +55,8 @@ class Row:
     seed: int | None
     command: str | None
     status: str | None
-    comparable: bool
-    difference: str | None
+    comparable: bool = True
+    difference: str | None = None
 
     @property
     def shown(self) -> str:
@@ -67,12 +67,3 @@ class Row:
     def tokens_per_word(self) -> float:
         """Pieces per word of the evaluated text, where tokens are pieces; else 1."""
         return self.num_tokens / self.num_words if self.num_words and self.num_tokens else 1.0
-
-    def as_record(self) -> dict[str, Any]:
-        """The fields by name, in the order they are declared."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def columns(cls) -> list[str]:
-        """The names of the fields, which are CSV's header."""
-        return [field.name for field in dataclasses.fields(cls)]

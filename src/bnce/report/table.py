@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -76,16 +77,10 @@ def columns_of(comparison: Comparison) -> tuple[Column, ...]:
 
 def grouped(entries: Sequence[Entry]) -> Iterator[tuple[list[Entry], bool]]:
     """Yield the entries model by model, and whether a new family of models begins with them."""
-    group: list[Entry] = []
-    family = entries[0].model.family if entries else 0
-    for entry in entries:
-        if group and entry.model != group[-1].model:
-            yield group, group[0].model.family != family
-            family = group[0].model.family
-            group = []
-        group.append(entry)
-    if group:
-        yield group, group[0].model.family != family
+    family = None
+    for model, group in itertools.groupby(entries, key=lambda entry: entry.model):
+        yield list(group), family not in (None, model.family)
+        family = model.family
 
 
 def terminal_table(comparison: Comparison, num_columns: int | None = None) -> Table:
@@ -145,9 +140,9 @@ def to_latex(comparison: Comparison) -> str:
 def to_csv(comparison: Comparison) -> str:
     """Raw numbers, one line per run; the conditions are columns, since CSV has no place below the table."""
     written = io.StringIO()
-    writer = csv.DictWriter(written, Row.columns(), lineterminator="\n")
+    writer = csv.DictWriter(written, [field.name for field in dataclasses.fields(Row)], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(row.as_record() for row in comparison.rows)
+    writer.writerows(dataclasses.asdict(row) for row in comparison.rows)
     return written.getvalue()
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -12,20 +12,9 @@ from bnce.errors import UserError
 from bnce.scoring.loading import load
 from bnce.scoring.model import Model
 from bnce.tables.columnar import arrow_columns, rows_of
-from bnce.tables.columns import Block, Measuring, Row
-from bnce.tables.delimited import truth
+from bnce.tables.columns import Block, Columns, Measuring, Row, check_columns, truth
 from bnce.tables.measure import Measurer
 from bnce.tables.readers import open_reader
-from bnce.tables.surprisal import Columns, check_columns
-
-
-class Named(NamedTuple):
-    """Which columns are what: names of columns of a table, or values, one per word."""
-
-    word: str
-    text: Any
-    sentence: Any
-    glued: Any
 
 
 def surprisal(
@@ -53,107 +42,67 @@ def surprisal(
     if not isinstance(model, Model):
         model = load(model)
     measuring = Measuring(context, not unnormalised, spell, str(base), entropy, ends, prefix)
-    given = _Given.of(words)
-    rows, split = given.rows(Named(word, text, sentence, glued), measuring), sentence is None
-    blocks = list(Measurer(model, measuring, open_reader(model, measuring), split).measure(rows))
+    if isinstance(words, str | bytes):
+        raise UserError("The words are one string: give a list of them, such as ['a', 'word.'].")
+    if hasattr(words, "to_arrow") and not hasattr(words, "iloc"):  # polars
+        words = words.to_arrow()
+    if _is_table(words):
+        rows = _rows_of_table(words, _columns(word, text, sentence, glued), measuring)
+    else:
+        rows = _rows(words, text, sentence, glued)
+    blocks = list(Measurer(model, measuring, open_reader(model, measuring), sentence is None).measure(rows))
     empty: Block = [np.zeros(0, dtype=kind) for kind in measuring.columns.values()]
-    return given.with_columns(
-        list(measuring.columns), [np.concatenate(parts) for parts in zip(empty, *blocks, strict=True)]
-    )
+    found = [np.concatenate(parts) for parts in zip(empty, *blocks, strict=True)]
+    return _with_columns(words, dict(zip(measuring.columns, found, strict=True)))
 
 
-class _Given:
-    """Words that are a sequence of strings."""
-
-    def __init__(self, words: Any) -> None:
-        self.words = words
-
-    @staticmethod
-    def of(words: Any) -> _Given:
-        """See what the words are, by what they can do: neither pandas nor Arrow is imported for it."""
-        if isinstance(words, str | bytes):
-            raise UserError("The words are one string: give a list of them, such as ['a', 'word.'].")
-        if hasattr(words, "iloc"):
-            return _Frame(words) if hasattr(words, "assign") else _Series(words)
-        if hasattr(words, "to_arrow"):  # polars
-            words = words.to_arrow()
-        if hasattr(words, "append_column"):
-            return _ArrowTable(words)
-        if type(words).__module__.startswith("pyarrow"):
-            return _ArrowArray(words)
-        return _Given(words)
-
-    def rows(self, named: Named, measuring: Measuring) -> Iterator[Row]:
-        """Give the rows; all but the words are values, one for each."""
-        words = _values(self.words)
-        num_words = len(words)
-        texts = _one_each(named.text, num_words, "text")
-        sentences = _one_each(named.sentence, num_words, "sentence")
-        glued = _one_each(named.glued, num_words, "glued")
-        for number, (shown, of_text, of_sentence, is_glued) in enumerate(
-            zip(words, texts, sentences, glued, strict=True), start=1
-        ):
-            yield Row(_word(shown, number), of_text, of_sentence, truth(is_glued, number, "The table"))
-
-    def with_columns(self, names: Sequence[str], block: Block) -> Any:
-        """Give the columns by name."""
-        return dict(zip(names, block, strict=True))
+# What the words are is seen by what they can do: neither pandas nor Arrow is imported for it.
 
 
-class _Series(_Given):
-    """A column of pandas."""
-
-    def with_columns(self, names: Sequence[str], block: Block) -> Any:
-        """Give a DataFrame with the same index."""
-        return self.words.to_frame().assign(**dict(zip(names, block, strict=True)))
+def _is_table(words: Any) -> bool:
+    return hasattr(words, "assign") or hasattr(words, "append_column")
 
 
-class _ArrowArray(_Given):
-    """A column of Arrow."""
-
-    def with_columns(self, names: Sequence[str], block: Block) -> Any:
-        """Give a table of Arrow."""
-        import pyarrow
-
-        return pyarrow.table(arrow_columns(block), names=list(names))
-
-
-class _Frame(_Given):
-    """A table of pandas."""
-
-    def rows(self, named: Named, measuring: Measuring) -> Iterator[Row]:
-        """Give the rows, by the names of columns."""
-        columns = _columns(named)
-        check_columns(list(self.words.columns), columns, measuring, "The table")
-        texts = list(zip(*(_values(self.words[name]) for name in columns.text), strict=True)) or None
-        others = [None if name is None else _values(self.words[name]) for name in (columns.sentence, columns.glued)]
-        return _Given(self.words[columns.word]).rows(Named(columns.word, texts, *others), measuring)
-
-    def with_columns(self, names: Sequence[str], block: Block) -> Any:
-        """Give the table with the columns added."""
-        return self.words.assign(**dict(zip(names, block, strict=True)))
+def _rows(words: Any, text: Any, sentence: Any, glued: Any) -> Iterator[Row]:
+    """Give the rows of a sequence of words; all but the words are values, one for each."""
+    shown = _values(words)
+    texts = _one_each(text, len(shown), "text")
+    sentences = _one_each(sentence, len(shown), "sentence")
+    truths = _one_each(glued, len(shown), "glued")
+    for place, word in enumerate(shown):
+        is_glued = truth(truths[place], place + 1, "The table")
+        yield Row(_word(word, place + 1), texts[place], sentences[place], is_glued)
 
 
-class _ArrowTable(_Given):
-    """A table of Arrow."""
-
-    def rows(self, named: Named, measuring: Measuring) -> Iterator[Row]:
-        """Give the rows, by the names of columns."""
-        columns = _columns(named)
-        check_columns(self.words.schema.names, columns, measuring, "The table")
-        return rows_of(self.words, "The table", columns.word, columns.text, columns.sentence, columns.glued)
-
-    def with_columns(self, names: Sequence[str], block: Block) -> Any:
-        """Give the table with the columns added."""
-        table = self.words
-        for name, column in zip(names, arrow_columns(block), strict=True):
-            table = table.append_column(name, column)
-        return table
+def _rows_of_table(table: Any, columns: Columns, measuring: Measuring) -> Iterator[Row]:
+    """Give the rows of a table of pandas or Arrow, by the names of columns."""
+    is_arrow = hasattr(table, "append_column")
+    check_columns(table.schema.names if is_arrow else list(table.columns), columns, measuring, "The table")
+    if is_arrow:
+        return rows_of(table, "The table", columns)
+    texts = list(zip(*(_values(table[name]) for name in columns.text), strict=True)) or None
+    sentences, truths = (None if name is None else table[name] for name in (columns.sentence, columns.glued))
+    return _rows(table[columns.word], texts, sentences, truths)
 
 
-def _columns(named: Named) -> Columns:
-    texts = [named.text] if isinstance(named.text, str) else list(named.text or [])
-    columns = Columns(named.word, texts, named.sentence, named.glued)
+def _with_columns(words: Any, added: dict[str, Any]) -> Any:
+    """Give a table of pandas or Arrow with columns added, a column as a table of its kind, or else the columns."""
+    if hasattr(words, "iloc"):
+        return (words if _is_table(words) else words.to_frame()).assign(**added)
+    if not type(words).__module__.startswith("pyarrow"):
+        return added
+    import pyarrow
+
+    columns = arrow_columns(list(added.values()))
+    if not _is_table(words):
+        return pyarrow.table(columns, names=list(added))
+    for name, column in zip(added, columns, strict=True):
+        words = words.append_column(name, column)
+    return words
+
+
+def _columns(word: str, text: Any, sentence: Any, glued: Any) -> Columns:
+    columns = Columns(word, [text] if isinstance(text, str) else list(text or []), sentence, glued)
     for name in columns.names:
         if not isinstance(name, str):
             raise UserError(f"A column is {name!r:.60}: give the name of a column of the table.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,7 @@ import numpy as np
 
 from bnce.errors import UserError
 from bnce.files import atomic_file
-from bnce.tables.columns import Block, Row
-from bnce.tables.delimited import find_column, truth
+from bnce.tables.columns import Block, Columns, Row, find_column, truth
 from bnce.text.sources import check_source, named
 
 BATCH_ROWS = 2**13
@@ -26,8 +25,9 @@ class ColumnarFile:
     def __init__(self, path: str, form: str) -> None:
         check_source(path)
         self.name, self.form = named(path), form
-        if form == "arrow" and not _starts_with(path, _ARROW_MAGIC):
-            self.form = "arrow stream"
+        if form == "arrow":
+            with open(path, "rb") as file:
+                self.form = form if file.read(len(_ARROW_MAGIC)) == _ARROW_MAGIC else "arrow stream"
         with self._told():
             self._file = _open(path, self.form)
         self.schema = self._file.schema_arrow if form == "parquet" else self._file.schema
@@ -64,19 +64,20 @@ class ColumnarFile:
             raise UserError(f"{self.name} is damaged or not {kind} file ({reason}): write it again.") from error
 
 
-def rows_of(
-    table: Any, name: str, word: str, text: Sequence[str], sentence: str | None, glued: str | None = None
-) -> Iterator[Row]:
+def rows_of(table: Any, name: str, columns: Columns) -> Iterator[Row]:
     """Give the rows of an Arrow table or batch; an empty word is one of no letters."""
-    names = table.schema.names
-    words = _words(table.column(find_column(names, word, name)), word, name)
-    texts = [_keys(table.column(find_column(names, one, name)), one, name) for one in text]
-    keys = None if sentence is None else _keys(table.column(find_column(names, sentence, name)), sentence, name)
-    truths = None if glued is None else table.column(find_column(names, glued, name)).to_pylist()
-    for place, one in enumerate(words):
-        key, texts_of_one = None if keys is None else keys[place], tuple([column[place] for column in texts])
+
+    def column(of: str) -> Any:
+        return table.column(find_column(table.schema.names, of, name))
+
+    words = _words(column(columns.word), columns.word, name)
+    texts = [_keys(column(one), one, name) for one in columns.text]
+    keys = None if columns.sentence is None else _keys(column(columns.sentence), columns.sentence, name)
+    truths = None if columns.glued is None else column(columns.glued).to_pylist()
+    for place, word in enumerate(words):
+        key = None if keys is None else keys[place]
         is_glued = truths is not None and truth(truths[place], place + 1, name)
-        yield Row(one or "", texts_of_one, key, is_glued)
+        yield Row(word or "", tuple([values[place] for values in texts]), key, is_glued)
 
 
 def arrow_columns(block: Block) -> list[Any]:
@@ -100,9 +101,9 @@ def write_columnar(
     kinds = {float: pyarrow.float64(), int: pyarrow.int64(), bool: pyarrow.bool_()}
     for name, kind in columns.items():
         schema = schema.append(pyarrow.field(name, kinds[kind]))
-    with atomic_file(out) as partial, _writer(partial, form, schema, compression) as write:
+    with atomic_file(out) as partial, _writer(str(partial), form, schema, compression) as writer:
         for batch, block in parts:
-            write(pyarrow.RecordBatch.from_arrays([*batch.columns, *arrow_columns(block)], schema=schema))
+            writer.write_batch(pyarrow.RecordBatch.from_arrays([*batch.columns, *arrow_columns(block)], schema=schema))
 
 
 def in_batches(batches: deque[Any], blocks: Iterable[Block]) -> Iterator[tuple[Any, Block]]:
@@ -116,11 +117,6 @@ def in_batches(batches: deque[Any], blocks: Iterable[Block]) -> Iterator[tuple[A
             left = [column[num_rows:] for column in left]
 
 
-def _starts_with(path: str, magic: bytes) -> bool:
-    with open(path, "rb") as file:
-        return file.read(len(magic)) == magic
-
-
 def _open(path: str, form: str) -> Any:
     import pyarrow
     import pyarrow.parquet
@@ -131,18 +127,13 @@ def _open(path: str, form: str) -> Any:
     return pyarrow.ipc.open_file(source) if form == "arrow" else pyarrow.ipc.open_stream(source)
 
 
-@contextlib.contextmanager
-def _writer(path: Path, form: str, schema: Any, compression: str) -> Iterator[Callable[[Any], Any]]:
+def _writer(path: str, form: str, schema: Any, compression: str) -> Any:
     import pyarrow
     import pyarrow.parquet
 
     if form == "parquet":
-        with pyarrow.parquet.ParquetWriter(str(path), schema, compression=compression) as parquet:
-            yield parquet.write_batch
-    else:
-        make = pyarrow.ipc.new_file if form == "arrow" else pyarrow.ipc.new_stream
-        with make(str(path), schema) as arrow:
-            yield arrow.write_batch
+        return pyarrow.parquet.ParquetWriter(path, schema, compression=compression)
+    return (pyarrow.ipc.new_file if form == "arrow" else pyarrow.ipc.new_stream)(path, schema)
 
 
 def _words(column: Any, name: str, table: str) -> list[str | None]:

@@ -17,12 +17,11 @@ from typing import IO, Any, NamedTuple
 
 from bnce.errors import UserError, argument, unknown_name
 from bnce.files import atomic_file
-from bnce.tables.columns import Block
+from bnce.tables.columns import Block, find_column
 from bnce.text.sources import MAX_LINE_BYTES, check_source, file_ending, named, read_chunks
 from bnce.text.unpack import PACKED
 
 SEPARATORS = {"tsv": "\t", "csv": ","}
-_TRUTHS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False, "none": False}
 QUOTES = ("auto", "csv", "none")
 _PACKERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 _QUOTED = re.compile(r'"([^"]*+(?:""[^"]*+)*+)"')
@@ -139,27 +138,6 @@ class DelimitedFile:
             place = end + 1
 
 
-def truth(value: object, number: int, table: str) -> bool:
-    """Read a cell that says yes or no; an empty one says no."""
-    found = _TRUTHS.get(str(value).lower())
-    if found is None:
-        raise UserError(
-            f"{table}, row {number} has {value!r:.40} where it says whether the word is glued to the one before: give "
-            "true or false."
-        )
-    return found
-
-
-def find_column(names: list[str], name: str, table: str) -> int:
-    """Find the one column of a name."""
-    places = [place for place, one in enumerate(names) if one == name]
-    if len(places) != 1:
-        found = f"has {len(places)} columns" if places else "has no column"
-        listed = ", ".join(f"'{one:.40}'" for one in names[:20])
-        raise UserError(f"{table} {found} '{name}': its columns are {listed}; name one of them.")
-    return places[0]
-
-
 def write_delimited(
     out: Path,
     separator: str,
@@ -180,7 +158,7 @@ def write_delimited(
             for values in zip(*(column.tolist() for column in block), strict=True):
                 while waiting[0].fields is None:
                     write(waiting.popleft(), "")
-                write(waiting.popleft(), _format_fields(values, separator))
+                write(waiting.popleft(), "".join(f"{separator}{_format(value)}" for value in values))
         for record in waiting:
             write(record, "")
 
@@ -195,12 +173,8 @@ def _open_packed(path: Path, ending: str) -> IO[bytes]:
     return open(path, "wb")
 
 
-def _format_fields(values: Iterable[object], separator: str) -> str:
-    """Write numbers as fields: seven digits, which is what float32 has, and nothing for NaN."""
-    return "".join(f"{separator}{_format(value)}" for value in values)
-
-
 def _format(value: object) -> str:
+    """Write a field; numbers have seven digits, which is what float32 has, and NaN is nothing."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):

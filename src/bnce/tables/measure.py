@@ -105,13 +105,6 @@ class Measurer:
         if before is not None:
             yield self._score(segments, seen[before.text] - begin)
 
-    def _score(self, segments: Sequence[_Segment], num_rows: int) -> Block:
-        sentences = [sentence for segment in segments for sentence in segment.sentences]
-        scores: list[WordScores] = self._of_each(self.reader, segments)
-        entropies = [] if self._entropies is None else self._of_each(self._entropies, segments)
-        rows = [np.array(one, dtype=np.int64) for segment in segments for one in segment.rows]
-        return self._columns(sentences, rows, scores, entropies, num_rows)
-
     def _of_each(self, reader: Any, segments: Sequence[_Segment]) -> list[Any]:
         """Let a reader read sentences: text by text, or where texts make no difference all at once."""
         if self.measuring.context == "sentence":
@@ -123,16 +116,11 @@ class Measurer:
             found += reader.score(segment.sentences)
         return found
 
-    def _columns(
-        self,
-        sentences: Sequence[list[str]],
-        rows: Sequence[NDArray[np.int64]],
-        scores: Sequence[WordScores],
-        entropies: Sequence[Floats],
-        num_rows: int,
-    ) -> Block:
-        """Sum up the words of every row."""
-        word_N = [word for sentence in sentences for word in sentence]
+    def _score(self, segments: Sequence[_Segment], num_rows: int) -> Block:
+        """Score the words, and sum them up for every row."""
+        scores: list[WordScores] = self._of_each(self.reader, segments)
+        rows = [np.array(one, dtype=np.int64) for segment in segments for one in segment.rows]
+        word_N = [word for segment in segments for sentence in segment.sentences for word in sentence]
         row_N = np.concatenate([np.zeros(0, dtype=np.int64), *rows])
         surprisal_N = -self._factor * np.concatenate([np.zeros(0), *(one.log_probs[:-1] for one in scores)])
         oov_N = np.concatenate([np.zeros(0, dtype=bool), *(one.oov[:-1] for one in scores)])
@@ -147,10 +135,15 @@ class Measurer:
         unknown_R = np.bincount(row_N[~known_N], minlength=num_rows) > 0
         end_S = -self._factor * np.array([one.log_probs[-1] for one in scores])
         self._count(surprisal_R, unknown_R, end_S)
-        columns: Block = [
-            surprisal_R,
-            _sum_up(surprisal_N[is_word_N], row_N[is_word_N], num_rows),
-            *([self._entropy(row_N, entropies, num_rows)] if self.measuring.entropy else []),
+        columns: Block = [surprisal_R, _sum_up(surprisal_N[is_word_N], row_N[is_word_N], num_rows)]
+        if self._entropies is not None:
+            entropies = self._of_each(self._entropies, segments)
+            entropy_N = self._factor * np.concatenate([np.zeros(0), *(one[:-1] for one in entropies)])
+            entropy_R = np.full(num_rows, np.nan)
+            # That before its first word: rows come in order, and of several values for one place the last one stays.
+            entropy_R[row_N[::-1]] = entropy_N[::-1]
+            columns.append(entropy_R)
+        columns += [
             _sum_up(log10_N[is_word_N], row_N[is_word_N], num_rows),
             unknown_R,
             np.bincount(row_N, tokens_N, num_rows).astype(np.int64),
@@ -159,14 +152,6 @@ class Measurer:
             last_S = np.array([one[-1] for one in rows], dtype=np.int64)
             columns.append(_sum_up(end_S, last_S, num_rows))
         return columns
-
-    def _entropy(self, row_N: NDArray[np.int64], entropies: Sequence[Floats], num_rows: int) -> Floats:
-        """Give every row the entropy before its first word."""
-        entropy_N = self._factor * np.concatenate([np.zeros(0), *(one[:-1] for one in entropies)])
-        entropy_R = np.full(num_rows, np.nan)
-        # Rows come in their order, and of several values for one place the last one stays.
-        entropy_R[row_N[::-1]] = entropy_N[::-1]
-        return entropy_R
 
     def _count(self, surprisal_R: Floats, unknown_R: NDArray[np.bool_], end_S: Floats) -> None:
         empty_R = np.isnan(surprisal_R)

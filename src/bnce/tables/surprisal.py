@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,11 @@ from bnce.errors import UserError, argument, unknown_name
 from bnce.scoring.batches import Check
 from bnce.scoring.model import Model
 from bnce.tables.columnar import BATCH_ROWS, ColumnarFile, in_batches, rows_of, write_columnar
-from bnce.tables.columns import Block, Measuring, Row, Totals
-from bnce.tables.delimited import SEPARATORS, DelimitedFile, Record, find_column, truth, write_delimited
+from bnce.tables.columns import Block, Columns, Measuring, Row, Totals, check_columns, truth
+from bnce.tables.delimited import SEPARATORS, DelimitedFile, Record, write_delimited
 from bnce.tables.measure import Measurer
-from bnce.tables.plain_text import COLUMNS, ShownWord, as_record, read_words
 from bnce.tables.readers import open_reader
-from bnce.text.sources import file_ending
+from bnce.text.sources import file_ending, read_lines
 from bnce.text.unpack import PACKED
 
 TEXT = "text"
@@ -32,23 +31,9 @@ FORMATS = {
     TEXT: (".txt",),
 }
 COLUMNAR = ("parquet", "arrow")
+TEXT_COLUMNS = ("text", "line", "word")  # of the table that is made of plain text
 
 Progress = Callable[[int], object]
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Which columns of a table are what."""
-
-    word: str = "word"
-    text: Sequence[str] = ()
-    sentence: str | None = None
-    glued: str | None = None
-
-    @property
-    def names(self) -> list[str]:
-        """The names of all of them."""
-        return [self.word, *self.text, *(name for name in (self.sentence, self.glued) if name is not None)]
 
 
 @dataclass(frozen=True)
@@ -125,17 +110,6 @@ def find_format(path: str, form: str, default: str | None = None) -> str:
     )
 
 
-def check_columns(names: Sequence[str], columns: Columns, measuring: Measuring, table: str) -> None:
-    """Refuse a table that lacks a column, or has one of those that are to be added."""
-    for name in columns.names:
-        find_column(list(names), name, table)
-    for name in measuring.columns:
-        if name in names:
-            raise UserError(
-                f"{table} already has a column '{name}': remove it, or give other names with {argument('prefix')}."
-            )
-
-
 def _add_to_delimited(
     table: DelimitedFile, out: Path, columns: Columns, measuring: Measuring, measured: Measure
 ) -> None:
@@ -169,7 +143,7 @@ def _add_to_columnar(table: ColumnarFile, out: Path, columns: Columns, measuring
     def rows() -> Iterator[Row]:
         for batch in table.batches():
             waiting.append(batch)
-            yield from rows_of(batch, table.name, columns.word, columns.text, columns.sentence, columns.glued)
+            yield from rows_of(batch, table.name, columns)
 
     parts = in_batches(waiting, measured(rows()))
     write_columnar(out, table.form, table.schema, measuring.columns, parts, table.compression)
@@ -181,28 +155,40 @@ def _add_to_text(path: str, out: Path, form: str, measuring: Measuring, measured
         waiting: deque[Record] = deque()
 
         def rows() -> Iterator[Row]:
-            for shown in read_words(path):
-                waiting.append(as_record(shown, separator))
-                yield _row(shown)
+            for row in _read_text(path):
+                word = row.word
+                if separator == "," and any(sign in word for sign in ',"'):
+                    word = '"' + word.replace('"', '""') + '"'
+                fields = [str(row.text), str(row.sentence), word]
+                waiting.append(Record(separator.join(fields), "\n", fields))
+                yield row
 
-        header = [Record(separator.join(COLUMNS), "\n", list(COLUMNS))]
+        header = [Record(separator.join(TEXT_COLUMNS), "\n", list(TEXT_COLUMNS))]
         write_delimited(out, separator, header, waiting, list(measuring.columns), measured(rows()))
         return
     import pyarrow
 
     kinds = (pyarrow.int64(), pyarrow.int64(), pyarrow.string())
-    schema = pyarrow.schema(list(zip(COLUMNS, kinds, strict=True)))
+    schema = pyarrow.schema(list(zip(TEXT_COLUMNS, kinds, strict=True)))
     batches: deque[Any] = deque()
 
     def rows_in_batches() -> Iterator[Row]:
-        words = read_words(path)
+        words = _read_text(path)
         while some := list(itertools.islice(words, BATCH_ROWS)):
-            arrays = [pyarrow.array(column, kind) for column, kind in zip(zip(*some, strict=True), kinds, strict=True)]
-            batches.append(pyarrow.RecordBatch.from_arrays(arrays, schema=schema))
-            yield from map(_row, some)
+            records = [dict(zip(TEXT_COLUMNS, (row.text, row.sentence, row.word), strict=True)) for row in some]
+            batches.append(pyarrow.RecordBatch.from_pylist(records, schema=schema))
+            yield from some
 
     write_columnar(out, form, schema, measuring.columns, in_batches(batches, measured(rows_in_batches())))
 
 
-def _row(shown: ShownWord) -> Row:
-    return Row(shown.word, shown.text, shown.line)
+def _read_text(path: str) -> Iterator[Row]:
+    """Read the words of a text as rows: a blank line ends a text, and a line is a sentence; both count from 1."""
+    text, is_blank = 0, True
+    for number, line in enumerate(read_lines(path), start=1):
+        words = line.split()
+        if words and is_blank:
+            text += 1
+        is_blank = not words
+        for word in words:
+            yield Row(word, text, number)
