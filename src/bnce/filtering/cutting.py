@@ -25,6 +25,7 @@ from bnce.runs.unknown_words import UnknownWords
 from bnce.spelling.model import SpellingModel
 from bnce.text.blocks import gather
 from bnce.text.normalise import UNKNOWN_WORD, Normaliser
+from bnce.text.records import json_type, whole_characters
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NUM_ENDS = 2  # of MARKS, those that end a sentence
@@ -193,7 +194,7 @@ def _read_rows(block: Texts) -> tuple[list[int], list[str], list[str] | None, li
 
 def _text(record: Any, fields: Fields) -> str:
     if not isinstance(record, dict):
-        raise UserError(f"is {_json_type(record)}, not a JSON object: give one record per line.")
+        raise UserError(f"is {json_type(record)}, not a JSON object: give one record per line.")
     for name in (fields.text, fields.id):
         if name is not None and name not in record:
             has = ", ".join(f"'{one}'" for one in list(record)[:8]) or "none"
@@ -209,7 +210,7 @@ def _text(record: Any, fields: Fields) -> str:
         return ""
     if not isinstance(text, str):
         raise UserError(
-            f"has {_json_type(text)} in its field '{fields.text}': it must be a string; name another with "
+            f"has {json_type(text)} in its field '{fields.text}': it must be a string; name another with "
             f"{argument('field')}."
         )
     return text
@@ -227,18 +228,11 @@ def _reason(error: Exception) -> str:
 
 def whole_text(text: str) -> str:
     """Make one document of a text, whatever characters escapes have spelled in it: those alone that can be scored."""
-    if "\0" in text or not text.isascii():
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\0", "\ufffd")
-    return text.replace("\r\n", "\n")
+    return whole_characters(text).replace("\r\n", "\n")
 
 
 def _to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _json_type(value: object) -> str:
-    names = {dict: "an object", list: "an array", str: "a string", bool: "a truth value", type(None): "null"}
-    return names.get(type(value), "a number")
 
 
 def _sums(value_M: NDArray[Any], end_N: NDArray[np.int64]) -> NDArray[Any]:

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from bnce.errors import UserError, argument
 from bnce.filtering.cutting import CutBlock
-from bnce.filtering.shards import JSON, PARQUET, Block, Shard, open_parquet, told
+from bnce.filtering.shards import JSON, PARQUET, Block, Shard
+from bnce.text.records import open_parquet
 from bnce.text.sources import file_ending, named
 
 DIGITS = 6  # of a perplexity: more of them differ between machines
@@ -94,7 +95,7 @@ class Output(contextlib.ExitStack):
         self._parts = [None if path is None else self.enter_context(make(path, compression, ending)) for path in paths]
         if self._writes_parquet and shard.form == PARQUET and not form.scores_only:
             # A file without rows has columns, too.
-            with told(shard.path), open_parquet(shard) as file:
+            with open_parquet(shard.path) as file:
                 empty = file.schema_arrow.empty_table()
             for part in self._parts:
                 if part is not None:
@@ -243,7 +244,7 @@ class _ParquetFile(_PartFile):
 
 
 def _compression(shard: Shard) -> str:
-    with told(shard.path), open_parquet(shard) as file:
+    with open_parquet(shard.path) as file:
         found = file.metadata
         name = found.row_group(0).column(0).compression if found.num_row_groups and found.num_columns else "SNAPPY"
     return "none" if name == "UNCOMPRESSED" else str(name).lower()

@@ -96,10 +96,10 @@ def fetch(
     except ValueError as error:
         if known is None:
             raise
+        unless = f", or remove '{record}' if the file was meant to change" if checked == "recorded" else ""
         raise UserError(
             f"'{source}' is damaged or another file, because its checksum is not the {checked} {known}. It was "
-            "removed: "
-            f"download it again, name another mirror with {argument('source')}{_unless_recorded(checked, record)}."
+            f"removed: download it again, name another mirror with {argument('source')}{unless}."
         ) from error
     except OSError as error:
         raise UserError(f"Cannot fetch '{source}' to '{directory}': {error.strerror or error}.") from error
@@ -135,7 +135,3 @@ def _known_hash(download: Download, place: Path, record: Path, sha256: str | Non
     if record.exists():
         return f"sha256:{record.read_text(encoding='utf-8').split()[0]}", "recorded"
     return None, "nothing"
-
-
-def _unless_recorded(checked: str, record: Path) -> str:
-    return f", or remove '{record}' if the file was meant to change" if checked == "recorded" else ""

@@ -6,6 +6,7 @@ are found by their tags, which cannot occur inside, since there `<` is written `
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -48,11 +49,6 @@ _NAMESPACES = frozenset(("Media", "Special", "Talk", *_TOPICS, *(f"{topic}_talk"
 class MarkupNormaliser(Normaliser):
     """Takes off markup before words are cut: that is most of the work, and this is where it is shared out."""
 
-    @classmethod
-    def of(cls, normaliser: Normaliser) -> MarkupNormaliser:
-        """Give a normaliser's settings to one for text with markup."""
-        return cls(**normaliser.to_dict())
-
     def spaced(self, text: str) -> str:
         """Cut whole articles, between which document ends stand, into words."""
         between = f"\n{DOCUMENT_END}\n"
@@ -82,7 +78,10 @@ def read_articles(path: str, errors: str = "strict", advance: Advance | None = N
     """
     check_errors(errors)
     check_dump(path)
-    bounds = _bounds(unpacked_bytes(path))
+    total, whole = unpacked_bytes(path), sum(PUBLISHED_SIZES.values())
+    # The byte at which each split ends.
+    ends = itertools.accumulate(size / whole * total for size in PUBLISHED_SIZES.values())
+    bounds = dict(zip(PUBLISHED_SIZES, ends, strict=True))
     any_article = False
     pages = _Pages(path, advance)
     for page in pages:
@@ -92,17 +91,6 @@ def read_articles(path: str, errors: str = "strict", advance: Advance | None = N
             yield next(split for split, end in bounds.items() if page.offset < end or split == "test"), [source]
     if not any_article:
         raise UserError(f"{named(path)} has redirects and pages of other namespaces, but no article: give enwik9.")
-
-
-def _bounds(total: int) -> dict[str, float]:
-    """Give the byte at which each split ends."""
-    whole = sum(PUBLISHED_SIZES.values())
-    ends = {}
-    end = 0.0
-    for split, size in PUBLISHED_SIZES.items():
-        end += size / whole * total
-        ends[split] = end
-    return ends
 
 
 class _Pages:
