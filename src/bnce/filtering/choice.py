@@ -23,7 +23,6 @@ FORMAT, VERSION = "bnce-thresholds", 1
 BUCKETS = ("head", "middle", "tail")
 KEPT = ("kept", "rest")
 ALL = ("all",)
-PERCENTILES = (30.0, 60.0)  # CCNet's
 BINS = 100  # of a factor of ten, in what is counted
 SHOWN_QUANTILES = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 _PICTURE_ROWS, _PICTURE_WIDTH = 16, 50

@@ -92,19 +92,10 @@ class Counts:
         return record | {"distribution": {str(place): count for place, count in self.distribution.counts.items()}}
 
 
-@dataclass(frozen=True)
-class ShardTask:
-    """A shard to be filtered on whatever machine; the model is opened there."""
-
-    shard: Shard
-    scoring: Scoring
-    plan: Plan
-    settings: str
-
-    def __call__(self) -> dict[str, Any]:
-        """Do it, with nobody to help."""
-        with _one_at_a_time, Workers(1) as workers:
-            return filter_shard(self.shard, open_engine(self.scoring), self.plan, self.settings, workers)
+def filter_alone(shard: Shard, scoring: Scoring, plan: Plan, settings: str) -> dict[str, Any]:
+    """Filter a shard on whatever machine, where the model is opened, with nobody to help."""
+    with _one_at_a_time, Workers(1) as workers:
+        return filter_shard(shard, open_engine(scoring), plan, settings, workers)
 
 
 _one_at_a_time = threading.Lock()  # an engine serves one thread
