@@ -89,7 +89,6 @@ ROOM_ORDERS = {
         "sharing",
         "tally",
         "word_choice",
-        "rare_words",
         "encoding",
         "prepare",
         "opening",

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow
 import pytest
 
-from bnce.corpus import rare_words
 from bnce.corpus import tally as tally_module
-from bnce.corpus.rare_words import train_spelling
+from bnce.corpus import word_choice
 from bnce.corpus.tally import Tally
 from bnce.corpus.vocabulary import SPECIALS, Vocabulary
+from bnce.corpus.word_choice import train_spelling
 from bnce.spelling.model import SpellingModel
 
 COUNTS = {"the": 90, "of": 50, "zebra": 3, "été": 3, "yak": 2, "gnu": 1, "emu": 1}
@@ -51,17 +51,17 @@ def expect(model: SpellingModel, words: list[str], counts: list[int], vocabulary
 
 
 def test_learns_from_words_outside_as_often_as_they_occur(tally: Tally, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rare_words, "MIN_TYPES", 3)
+    monkeypatch.setattr(word_choice, "MIN_TYPES", 3)
     words, counts = ["zebra", "été", "yak", "emu", "gnu"], [3, 3, 2, 1, 1]
     expect(train_spelling(tally, VOCABULARY), words, counts, VOCABULARY)
-    monkeypatch.setattr(rare_words, "MAX_TYPES", 4)
+    monkeypatch.setattr(word_choice, "MAX_TYPES", 4)
     expect(train_spelling(tally, VOCABULARY), words[:4], counts[:4], VOCABULARY)
 
 
 def test_learns_from_the_rarest_words_where_few_are_outside(tally: Tally, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rare_words, "MIN_TYPES", 6)
+    monkeypatch.setattr(word_choice, "MIN_TYPES", 6)
     words, counts = ["zebra", "été", "yak", "emu", "gnu", "of"], [3, 3, 2, 1, 1, 1]
     expect(train_spelling(tally, VOCABULARY), words, counts, VOCABULARY)
     whole = Vocabulary([*SPECIALS, *COUNTS])
-    monkeypatch.setattr(rare_words, "MIN_TYPES", 3)
+    monkeypatch.setattr(word_choice, "MIN_TYPES", 3)
     expect(train_spelling(tally, whole), ["emu", "gnu", "yak"], [1, 1, 1], whole)

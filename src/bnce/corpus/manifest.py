@@ -156,7 +156,8 @@ def _digest(record: Mapping[str, Any]) -> str:
 
 
 def _parse(record: Mapping[str, Any]) -> Manifest:
-    vocabulary, splits = record["vocabulary"], record["splits"]
+    vocabulary, splits, pieces = record["vocabulary"], record["splits"], record.get("pieces")
+    spelling = record.get("spelling", {"sha256": None})
     for name in splits:
         if name not in SPLITS:
             raise ValueError(f"a split '{name}'")
@@ -167,22 +168,12 @@ def _parse(record: Mapping[str, Any]) -> Manifest:
         statistics={name: _statistics(split) for name, split in splits.items()},
         hashes={name: _text(split, "sha256") for name, split in splits.items()},
         counts_hash=_text(record["counts"], "sha256") if record["version"] >= _HASHED else None,
-        spelling_hash=_spelling(record),
+        spelling_hash=None if spelling["sha256"] is None else _text(spelling, "sha256"),
         dtype=_text(record, "dtype"),
         num_types=None if vocabulary.get("num_types") is None else _count(vocabulary, "num_types"),
         min_count=None if vocabulary.get("min_count") is None else _count(vocabulary, "min_count"),
-        pieces=_pieces(record),
+        pieces=None if pieces is None else {name: _text(pieces, name) for name in pieces},
     )
-
-
-def _pieces(record: Mapping[str, Any]) -> Mapping[str, str] | None:
-    pieces = record.get("pieces")
-    return None if pieces is None else {name: _text(pieces, name) for name in pieces}
-
-
-def _spelling(record: Mapping[str, Any]) -> str | None:
-    found = record.get("spelling", {"sha256": None})
-    return None if found["sha256"] is None else _text(found, "sha256")
 
 
 def _statistics(split: Mapping[str, Any]) -> SplitStatistics:

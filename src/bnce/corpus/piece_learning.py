@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnce.corpus.pieces import PieceVocabulary, alphabet, letters, need_tokenizers
+from bnce.corpus.pieces import ALPHABET, PieceVocabulary, letters, need_tokenizers
 from bnce.corpus.vocabulary import SPECIALS, Vocabulary
 from bnce.errors import UserError, argument
 
@@ -59,13 +59,13 @@ def learn_pieces(
     learning.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=size - len(SPECIALS),
-        initial_alphabet=alphabet(),
+        initial_alphabet=ALPHABET,
         show_progress=False,
         max_token_length=MAX_PIECE_LETTERS,
     )
     learning.train_from_iterator(_feed(words, counts), trainer)
     merges = _without_specials(json.loads(learning.to_str())["model"]["merges"])
-    pieces = [*alphabet(), *map("".join, merges)]
+    pieces = [*ALPHABET, *map("".join, merges)]
     first = _assemble(pieces, merges, None)
     found = first.encode_each(words)
     weight_V = np.bincount(found.ids, weights=np.repeat(counts, found.lengths), minlength=len(first))[len(SPECIALS) :]
@@ -82,7 +82,7 @@ def _assemble(pieces: Sequence[str], merges: Sequence[tuple[str, str]], known: V
 
 def _without_specials(merges: Iterable[Sequence[str]]) -> list[tuple[str, str]]:
     """Leave out what would spell a special word, as text such as x</s> can, and what is made of that."""
-    known = set(alphabet())
+    known = set(ALPHABET)
     kept = []
     for left, right in merges:
         if left in known and right in known and left + right not in SPECIALS:

@@ -24,12 +24,11 @@ from bnce.corpus.meter import Meter, Progress
 from bnce.corpus.numbering import MARKS, number_block
 from bnce.corpus.piece_learning import DEFAULT_SIZE, MAX_LEARNED_TYPES, check_size, learn_pieces
 from bnce.corpus.pieces import read_pieces
-from bnce.corpus.rare_words import train_spelling
 from bnce.corpus.sharing import check_shared, deal_out, see_files
 from bnce.corpus.store import Corpus, Ids
 from bnce.corpus.tally import Tally
 from bnce.corpus.vocabulary import MIN_SIZE, SPECIALS, Vocabulary
-from bnce.corpus.word_choice import choose_words, describe_untrained
+from bnce.corpus.word_choice import choose_words, describe_untrained, train_spelling
 from bnce.errors import UserError, argument
 from bnce.files import atomic_directory
 from bnce.machine.workers import Workers

@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bnce.config import TrainingConfig
-from bnce.corpus.store import Corpus
+from bnce.corpus.store import Corpus, count_words
 from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
 from bnce.machine.memory import free_gpu_memory_bytes
 
 SORTED_AT_ONCE = 2**24  # words
-COUNTED_AT_ONCE = 2**22  # words
 
 
 @dataclass(frozen=True)
@@ -80,11 +79,7 @@ class Streams:
 
     def count_targets(self, vocab_size: int) -> NDArray[np.int64]:
         """Count how often each word is a target in one epoch: the noise distribution counts exactly these."""
-        counts_V = np.zeros(vocab_size, dtype=np.int64)
-        for begin in range(0, self.num_tokens, COUNTED_AT_ONCE):
-            block = self.ids[begin : min(begin + COUNTED_AT_ONCE, self.num_tokens)]
-            counts_V += np.bincount(block, minlength=vocab_size)
-        return counts_V
+        return count_words(self.ids[: self.num_tokens], vocab_size)
 
     def max_distinct_targets(self, num_groups: int = 1) -> int | None:
         """Count the different targets of the chunk that has most of them, where that is quickly done.
