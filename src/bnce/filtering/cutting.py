@@ -25,7 +25,7 @@ from bnce.runs.unknown_words import UnknownWords
 from bnce.spelling.model import SpellingModel
 from bnce.text.blocks import gather
 from bnce.text.normalise import UNKNOWN_WORD, Normaliser
-from bnce.text.records import json_type, whole_characters
+from bnce.text.records import check_field, explain, find_text, whole_characters
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NUM_ENDS = 2  # of MARKS, those that end a sentence
@@ -171,7 +171,7 @@ def read_records(block: Texts, fields: Fields) -> tuple[list[int], list[str], li
             if names is not None:
                 names.append(_to_json(record[fields.id]))
         except (ValueError, RecursionError) as error:
-            problems.append(Problem(block.first + row, _reason(error)))
+            problems.append(Problem(block.first + row, explain(error)))
             continue
         rows.append(row)
         texts.append(whole_text(text))
@@ -185,7 +185,7 @@ def _read_rows(block: Texts) -> tuple[list[int], list[str], list[str] | None, li
         try:
             texts.append(whole_text(text.as_py() or ""))
         except UnicodeDecodeError as error:  # Arrow does not look
-            problems.append(Problem(block.first + row, _reason(error)))
+            problems.append(Problem(block.first + row, explain(error)))
             continue
         rows.append(row)
     names = [_to_json(block.data[1][row].as_py()) for row in rows] if len(block.data) > 1 else None
@@ -193,37 +193,13 @@ def _read_rows(block: Texts) -> tuple[list[int], list[str], list[str] | None, li
 
 
 def _text(record: Any, fields: Fields) -> str:
-    if not isinstance(record, dict):
-        raise UserError(f"is {json_type(record)}, not a JSON object: give one record per line.")
-    for name in (fields.text, fields.id):
-        if name is not None and name not in record:
-            has = ", ".join(f"'{one}'" for one in list(record)[:8]) or "none"
-            raise UserError(
-                f"has no field '{name:.60}': it has {has:.200}; name a field with "
-                f"{argument('field' if name == fields.text else 'id')}."
-            )
+    text = find_text(record, fields.text)
+    if fields.id is not None:
+        check_field(record, fields.id, "id")
     for name in fields.added:
         if name in record:
             raise UserError(f"already has a field '{name}': give other names with {argument('names')}.")
-    text = record[fields.text]
-    if text is None:
-        return ""
-    if not isinstance(text, str):
-        raise UserError(
-            f"has {json_type(text)} in its field '{fields.text}': it must be a string; name another with "
-            f"{argument('field')}."
-        )
     return text
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, UserError):
-        return str(error)
-    if isinstance(error, UnicodeDecodeError):
-        return f"has invalid UTF-8 (byte 0x{error.object[error.start]:02x}): convert the file to UTF-8."
-    if isinstance(error, RecursionError):
-        return "is nested too deeply: give one record per line."
-    return f"is not JSON ({error!s:.100}): give one record per line."
 
 
 def whole_text(text: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from bnce.errors import UserError, argument
 from bnce.filtering.cutting import Fields, Problem, Texts
-from bnce.text.records import JSON_ENDINGS, PARQUET_ENDINGS, check_column, open_parquet
+from bnce.text.records import JSON_ENDINGS, PARQUET_ENDINGS, check_column, check_field, open_parquet
 from bnce.text.sources import (
     MAX_LINE_BYTES,
     STANDARD_INPUT,
@@ -164,15 +164,10 @@ def _read_parquet(shard: Shard, fields: Fields, advance: Advance | None) -> Iter
 
 def check_columns(shard: Shard, schema: Any, fields: Fields) -> None:
     """Refuse a Parquet file without a column of texts, or with one of those that are to be added."""
-    for name, option in ((fields.text, "field"), (fields.id, "id")):
-        if name is not None and name not in schema.names:
-            has = ", ".join(f"'{one}'" for one in schema.names[:8]) or "none"
-            raise UserError(
-                f"{named(shard.path)} has no column '{name}': it has {has}; name a column with {argument(option)}."
-            )
+    place = f"{named(shard.path)} "
+    check_column(shard.path, schema, fields.text, nulls=True)
+    if fields.id is not None:
+        check_field(schema.names, fields.id, "id", "column", place)
     for name in fields.added:
         if name in schema.names:
-            raise UserError(
-                f"{named(shard.path)} already has a column '{name}': give other names with {argument('names')}."
-            )
-    check_column(shard.path, schema, fields.text, nulls=True)
+            raise UserError(f"{place}already has a column '{name}': give other names with {argument('names')}.")

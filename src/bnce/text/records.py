@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from bnce.errors import UserError, argument
@@ -30,11 +30,8 @@ def read_records(
     """Yield the lines of every record's text; a record whose text is null or blank is none."""
     check_errors(errors)
     check_source(path)
-    texts = (
-        _read_parquet(path, field, advance)
-        if _kind(path) in PARQUET_ENDINGS
-        else _read_json(path, field, errors, advance)
-    )
+    is_parquet = _kind(path) in PARQUET_ENDINGS
+    texts = _read_parquet(path, field, advance) if is_parquet else _read_json(path, field, errors, advance)
     any_words = False
     for place, text in texts:
         if not text or text.isspace():
@@ -62,26 +59,48 @@ def _read_json(path: str, field: str, errors: str, advance: Advance | None) -> I
             continue
         place = f"{named(path)}, line {number}"
         try:
-            record = json.loads(line)
+            text = find_text(json.loads(line), field)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{place} is not JSON ({error}): give one record per line.") from error
-        if not isinstance(record, dict):
-            raise UserError(f"{place} is {json_type(record)}, not a JSON object: give one record per line.")
-        if field not in record:
-            raise _no_field(place, field, record)
-        text = record[field]
-        if not isinstance(text, str | None):
-            raise UserError(
-                f"{place} has {json_type(text)} in its field '{field}': "
-                f"it must be a string; name another with {argument('field')}."
-            )
+            raise UserError(f"{place} {explain(error)}") from error
         yield place, text
+
+
+def find_text(record: Any, field: str) -> str:
+    """Find the text of a record, empty where it is null; an error says what follows the record's place in a message."""
+    if not isinstance(record, dict):
+        raise UserError(f"is {_json_type(record)}, not a JSON object: give one record per line.")
+    check_field(record, field, "field")
+    text = record[field]
+    if not isinstance(text, str | None):
+        raise UserError(
+            f"has {_json_type(text)} in its field '{field}': it must be a string; name another with "
+            f"{argument('field')}."
+        )
+    return text or ""
+
+
+def check_field(fields: Collection[str], field: str, option: str, what: str = "field", place: str = "") -> None:
+    """Refuse a record, or a file with columns, that lacks what an option names."""
+    if field not in fields:
+        has = ", ".join(f"'{name}'" for name in list(fields)[:8]) or "none"
+        raise UserError(
+            f"{place}has no {what} '{field:.60}': it has {has:.200}; name a {what} with {argument(option)}."
+        )
+
+
+def explain(error: Exception) -> str:
+    """Say what keeps a record from being read, to follow its place in a message."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, UnicodeDecodeError):
+        return f"has invalid UTF-8 (byte 0x{error.object[error.start]:02x}): convert the file to UTF-8."
+    if isinstance(error, RecursionError):
+        return "is nested too deeply: give one record per line."
+    return f"is not JSON ({error!s:.100}): give one record per line."
 
 
 def _read_parquet(path: str, field: str, advance: Advance | None) -> Iterator[tuple[str, str | None]]:
     with open_parquet(path) as file:
-        if field not in file.schema_arrow.names:
-            raise _no_field(named(path), field, file.schema_arrow.names)
         check_column(path, file.schema_arrow, field)
         num_records = 0
         share = os.path.getsize(path) / max(1, file.metadata.num_rows)
@@ -108,9 +127,10 @@ def open_parquet(path: str) -> Iterator[Any]:
 
 
 def check_column(path: str, schema: Any, field: str, *, nulls: bool = False) -> None:
-    """Refuse a column of a Parquet file that is not one of texts, or perhaps of nothing at all."""
+    """Refuse a Parquet file without a column of texts; of nulls alone, where that will do."""
     import pyarrow
 
+    check_field(schema.names, field, "field", "column", f"{named(path)} ")
     kind = schema.field(field).type
     if pyarrow.types.is_dictionary(kind):
         kind = kind.value_type
@@ -128,14 +148,6 @@ def whole_characters(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\0", "\ufffd")
 
 
-def _no_field(place: str, field: str, fields: Any) -> UserError:
-    names = ", ".join(f"'{name}'" for name in list(fields)[:8])
-    return UserError(
-        f"{place} has no field '{field}': it has {names or 'none'}; name a field with {argument('field')}."
-    )
-
-
-def json_type(value: object) -> str:
-    """Name the type of a value as JSON does."""
+def _json_type(value: object) -> str:
     names = {dict: "an object", list: "an array", str: "a string", bool: "a truth value", type(None): "null"}
     return names.get(type(value), "a number")
