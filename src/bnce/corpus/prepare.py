@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import operator
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -39,7 +40,7 @@ from bnce.text.normalise import Normaliser
 from bnce.text.published import find_benchmark
 from bnce.text.records import DEFAULT_FIELD
 from bnce.text.shares import Share
-from bnce.text.sources import Document, check_errors
+from bnce.text.sources import check_errors
 from bnce.text.tokenised import TokenisedSigns
 
 DEFAULT_FRACTION = 0.02
@@ -136,7 +137,9 @@ def prepare(
         num_unknown = 0
         texts: Iterable[Iterator[Block | Share]]
         if benchmark is not None:
-            texts = (gather(run, split) for split, run in _runs(benchmark.read(paths[1], errors, meter.read)))
+            # Neighbouring documents of one split are one text.
+            by_split = itertools.groupby(benchmark.read(paths[1], errors, meter.read), key=operator.itemgetter(0))
+            texts = (gather((document for _, document in run), split) for split, run in by_split)
         elif see_files(workers, itertools.chain.from_iterable(names.values())):
             deal = functools.partial(deal_out, workers, read=read, signs=signs, field=field, errors=errors)
             texts = (deal(files, split, advance=meter.read) for split, files in names.items())
@@ -213,12 +216,6 @@ def _scratch(directory: Path) -> Iterator[Path]:
         # A task that nobody waits for any more may still be running somewhere: now it cannot put a new file there.
         scratch.rename(gone)
     shutil.rmtree(gone)
-
-
-def _runs(documents: Iterable[tuple[str, Document]]) -> Iterator[tuple[str, Iterator[Document]]]:
-    """Put neighbouring documents of one split together."""
-    for split, run in itertools.groupby(documents, key=lambda pair: pair[0]):
-        yield split, (document for _, document in run)
 
 
 def _check_settings(out: Path, cut: Cut, vocab_size: int | None, min_count: int, num_workers: int, errors: str) -> None:
