@@ -74,7 +74,6 @@ ROOM_ORDERS = {
         "published",
         "intake",
         "shares",
-        "download",
         "fetch",
     ],
     "corpus": [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,9 +74,19 @@ def learn_pieces(
 
 
 def _assemble(pieces: Sequence[str], merges: Sequence[tuple[str, str]], known: Vocabulary | None) -> PieceVocabulary:
+    """Make a tokenizer of a text that is already words and single blanks, with a blank before the first word."""
+    tokenizers = need_tokenizers()
     every = [*SPECIALS, *pieces]
-    model = need_tokenizers().models.BPE({piece: number for number, piece in enumerate(every)}, list(merges))
-    return PieceVocabulary(every, _tokenizer(model).to_str(pretty=True) + "\n", known)
+    made = tokenizers.Tokenizer(tokenizers.models.BPE({piece: n for n, piece in enumerate(every)}, list(merges)))
+    # Words stay apart: a text is cut before every blank.
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+        [
+            tokenizers.pre_tokenizers.Split(" ", "merged_with_next"),
+            tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    made.decoder = tokenizers.decoders.ByteLevel()
+    return PieceVocabulary(every, made.to_str(pretty=True) + "\n", known)
 
 
 def _without_specials(merges: Iterable[Sequence[str]]) -> list[tuple[str, str]]:
@@ -109,18 +118,3 @@ def _feed(words: Sequence[str], counts: NDArray[np.int64]) -> Iterator[str]:
                 yield "".join(waiting)
                 waiting, num_characters = [], 0
     yield "".join(waiting)
-
-
-def _tokenizer(model: Any) -> Any:
-    """Make a tokenizer of a text that is already words and single blanks, with a blank before the first word."""
-    tokenizers = need_tokenizers()
-    made = tokenizers.Tokenizer(model)
-    # Words stay apart: a text is cut before every blank.
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
-        [
-            tokenizers.pre_tokenizers.Split(" ", "merged_with_next"),
-            tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    made.decoder = tokenizers.decoders.ByteLevel()
-    return made

@@ -8,6 +8,7 @@ Legend: T time steps, B streams, C context words, L = C + T.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -152,12 +153,11 @@ class DeviceStreams(Streams):
 class PrefetchedStreams(Streams):
     """The same streams for a text that is too large for a device: the next chunk is read while this one is used."""
 
-    def __init__(
-        self, ids: np.ndarray, batch_size: int, num_steps: int, num_context: int = 0, columns: slice = slice(None)
-    ) -> None:
-        super().__init__(ids, batch_size, num_steps, num_context, columns)
-        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="chunks")
-        self._ahead: tuple[int, Future[Chunk]] | None = None
+    _ahead: tuple[int, Future[Chunk]] | None = None
+
+    @functools.cached_property
+    def _reader(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(max_workers=1, thread_name_prefix="chunks")
 
     def chunk(self, index: int) -> Chunk:
         """Give chunk `index`, and begin to read the one after it."""

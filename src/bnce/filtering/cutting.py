@@ -74,17 +74,15 @@ class Fields:
     names_options: bool = False  # whether reasons are for the command line: a worker does not know
 
 
+@dataclass(frozen=True)
 class Cutter:
     """Cuts texts into words and gives their ids, as the training text of a run was cut; it can be sent to workers."""
 
-    def __init__(self, run: str, digest: str, normaliser: Normaliser, fields: Fields, spell: bool = False) -> None:
-        self.run, self.digest, self.normaliser, self.fields, self.spell = run, digest, normaliser, fields, spell
-
-    def __call__(self, block: Texts) -> CutBlock:
-        """Read the records of a block and cut their texts."""
-        rows, texts, names, problems = read_records(block, self.fields)
-        figures = self.cut(texts)
-        return CutBlock(np.array(rows, dtype=np.int64), *figures, names, problems)
+    run: str
+    digest: str
+    normaliser: Normaliser
+    fields: Fields
+    spell: bool = False
 
     def cut(self, texts: Sequence[str]) -> Figures:
         """Give the fields of `CutBlock` from `num_words_N` to `length_N`."""
@@ -126,16 +124,13 @@ class Cutter:
         return share_W
 
 
+@dataclass(frozen=True)
 class WordCutter:
     """Lets a model of any kind score texts where they are cut: n-gram models are quick, and mixtures can do no more."""
 
-    def __init__(self, model: str, fields: Fields, normalised: bool = False) -> None:
-        self.model, self.fields, self.normalised = model, fields, normalised
-
-    def __call__(self, block: Texts) -> CutBlock:
-        """Read the records of a block and score their texts."""
-        rows, texts, names, problems = read_records(block, self.fields)
-        return CutBlock(np.array(rows, dtype=np.int64), *self.cut(texts), names, problems)
+    model: str
+    fields: Fields
+    normalised: bool = False
 
     def cut(self, texts: Sequence[str]) -> Figures:
         """Give the fields of `CutBlock` from `num_words_N` to `length_N`."""
@@ -151,6 +146,12 @@ class WordCutter:
             figures.append((sum(map(len, sentences)), len(sentences), num_unknown, log_prob))
         words, ends, unknown = (np.array([one[place] for one in figures], dtype=np.int64) for place in range(3))
         return words, ends, unknown, np.array([one[3] for one in figures]), None, np.zeros(len(texts), dtype=np.int64)
+
+
+def cut_block(block: Texts, cutter: Cutter | WordCutter) -> CutBlock:
+    """Read the records of a block and cut, or score, their texts."""
+    rows, texts, names, problems = read_records(block, cutter.fields)
+    return CutBlock(np.array(rows, dtype=np.int64), *cutter.cut(texts), names, problems)
 
 
 def read_records(block: Texts, fields: Fields) -> tuple[list[int], list[str], list[str] | None, list[Problem]]:

@@ -6,6 +6,7 @@ Outputs appear under their names when all of them are whole. A report, written l
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import threading
@@ -20,7 +21,7 @@ import numpy as np
 from bnce import files
 from bnce.errors import UserError, argument
 from bnce.filtering.choice import Choice, Distribution
-from bnce.filtering.cutting import CutBlock, Problem
+from bnce.filtering.cutting import CutBlock, Problem, cut_block
 from bnce.filtering.engine import Engine, Scoring, ahead, open_engine
 from bnce.filtering.shards import JSON, Block, Shard, find_damage, read_blocks
 from bnce.filtering.writing import Form, Output, Scores
@@ -64,7 +65,6 @@ class Counts:
 
     def __init__(self, choice: Choice) -> None:
         self.parts = {part: [0, 0] for part in choice.parts}
-        self.names = list(choice.parts)
         self.num_documents = self.num_words = self.num_tokens = self.num_unknown = self.num_empty = 0
         self.num_problems = 0
         self.problems: list[str] = []
@@ -82,13 +82,13 @@ class Counts:
         known = np.isfinite(scores.perplexity)
         self.log_prob -= float((np.log(scores.perplexity[known]) * tokens_N[known]).sum())
         self.distribution.add(Distribution.of(scores.perplexity))
-        for number, name in enumerate(self.names):
+        for number, name in enumerate(self.parts):
             self.parts[name][0] += int(np.count_nonzero(part_N == number))
             self.parts[name][1] += int(cut.num_words_N[part_N == number].sum())
 
     def to_dict(self) -> dict[str, Any]:
         """Give what a report has."""
-        record = {name: value for name, value in vars(self).items() if name not in ("names", "distribution")}
+        record = {name: value for name, value in vars(self).items() if name != "distribution"}
         return record | {"distribution": {str(place): count for place, count in self.distribution.counts.items()}}
 
 
@@ -186,7 +186,8 @@ def _pairs(
             damage.append(str(error))
 
     blocks, ahead_of_them = itertools.tee(read())
-    with contextlib.closing(workers.map(engine.cut, (block.texts for block in ahead_of_them))) as cuts:
+    cut_texts = functools.partial(cut_block, cutter=engine.cut)
+    with contextlib.closing(workers.map(cut_texts, (block.texts for block in ahead_of_them))) as cuts:
         for block, cut in zip(blocks, cuts, strict=True):
             tell(block.problems)
             tell(cut.problems)
