@@ -87,7 +87,7 @@ class Summary:
 
     def to_dict(self) -> dict[str, Any]:
         """Add up the reports."""
-        distribution, parts = Distribution({}), {name: [0, 0] for name in self.choice.parts}
+        distribution, parts = Distribution(), {name: [0, 0] for name in self.choice.parts}
         names = ("num_documents", "num_words", "num_tokens", "num_unknown", "num_empty", "num_problems")
         totals = dict.fromkeys(names, 0)
         log_prob = 0.0
@@ -95,7 +95,7 @@ class Summary:
             for name in names:
                 totals[name] += report[name]
             log_prob += report["log_prob"]
-            distribution.add(Distribution({int(place): n for place, n in report["distribution"].items()}))
+            distribution.counts.update({int(place): n for place, n in report["distribution"].items()})
             for name, counted in report["parts"].items():
                 parts[name] = [old + new for old, new in zip(parts[name], counted, strict=True)]
         num_tokens, num_words = totals["num_tokens"], totals["num_words"]

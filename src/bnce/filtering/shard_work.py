@@ -69,7 +69,7 @@ class Counts:
         self.num_problems = 0
         self.problems: list[str] = []
         self.log_prob = 0.0
-        self.distribution = Distribution({})
+        self.distribution = Distribution()
 
     def add(self, cut: CutBlock, scores: Scores, part_N: Any) -> None:
         """Count the documents of a block."""
@@ -81,7 +81,7 @@ class Counts:
         self.num_empty += int(np.count_nonzero(tokens_N == 0))
         known = np.isfinite(scores.perplexity)
         self.log_prob -= float((np.log(scores.perplexity[known]) * tokens_N[known]).sum())
-        self.distribution.add(Distribution.of(scores.perplexity))
+        self.distribution.counts.update(Distribution.of(scores.perplexity).counts)
         for number, name in enumerate(self.parts):
             self.parts[name][0] += int(np.count_nonzero(part_N == number))
             self.parts[name][1] += int(cut.num_words_N[part_N == number].sum())

@@ -160,10 +160,10 @@ def _known_hash(download: Download, place: Path, record: Path, sha256: str | Non
 class Resume:
     """Fetches a file to a `.part` beside `place`, several times if need be; pooch calls it as its downloader."""
 
-    def __init__(self, place: Path, progress: Progress | None = None) -> None:
+    def __init__(self, place: Path, progress: Progress | None) -> None:
         self._part = place.with_name(f"{place.name}.part")
         self._origin = place.with_name(f"{place.name}.part.json")
-        self._progress = progress
+        self._progress = progress or (lambda done, total: None)
 
     def __call__(self, url: str, output_file: str, pooch: Any, check_only: bool = False) -> None:
         """Bring `url`, an address or a path, to `output_file`."""
@@ -177,8 +177,8 @@ class Resume:
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise UserError(
-                    f"The disk is full, so '{url}' cannot be downloaded: free some space, then run the same command "
-                    "again."
+                    f"The disk is full, so '{url}' cannot be downloaded: free some space, then run the same "
+                    "command again."
                 ) from error
             raise
 
@@ -187,7 +187,7 @@ class Resume:
         with open(path, "rb") as source, open(output_file, "wb") as sink:
             while chunk := source.read(_CHUNK_BYTES):
                 sink.write(chunk)
-                self._tell(sink.tell(), total)
+                self._progress(sink.tell(), total)
 
     def _fetch(self, url: str) -> None:
         failures = 0
@@ -250,7 +250,7 @@ class Resume:
             with open(self._part, "ab" if goes_on else "wb") as part:
                 while chunk := response.read(_CHUNK_BYTES):
                     part.write(chunk)
-                    self._tell(part.tell(), total)
+                    self._progress(part.tell(), total)
                 # A connection that is cut looks like the end of the file, but for the length.
                 return not total or part.tell() == total
 
@@ -269,10 +269,6 @@ class Resume:
             return str(origin["validator"]) if origin["url"] == url else ""
         except (OSError, ValueError, KeyError, TypeError):
             return ""
-
-    def _tell(self, done: int, total: int) -> None:
-        if self._progress is not None:
-            self._progress(done, total)
 
 
 def is_address(source: str) -> bool:

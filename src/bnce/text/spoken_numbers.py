@@ -82,24 +82,14 @@ def say_numbers(text: str) -> str:
             parts += text[done : begin.start()], " "
             done = begin.end()
             continue
-        parts += text[done : begin.start()], _say(*found.groups())
+        parts += text[done : begin.start()], _say(found.groups())
         done = found.end()
     return "".join((*parts, text[done:])) if parts else text
 
 
 @functools.lru_cache(2**16)
-def _say(
-    currency: str | None,
-    fraction: str | None,
-    hour: str | None,
-    minute: str | None,
-    whole: str | None,
-    ordinal: str | None,
-    plural: str | None,
-    rest: str | None,
-    scale: str | None,
-    unit: str | None,
-) -> str:
+def _say(parts: tuple[str | None, ...]) -> str:
+    currency, fraction, hour, minute, whole, ordinal, plural, rest, scale, unit = parts
     if fraction is not None:
         return f" {_FRACTIONS.get(fraction) or ' '.join(cardinal(int(part)) for part in fraction.split('/'))} "
     if hour is not None and minute is not None:
