@@ -156,14 +156,16 @@ def sample(
     quota = math.ceil(num_documents / len(chosen))
     found: list[np.ndarray] = []
     first: CutBlock | None = None
+
+    def emit(block: Block, cut: CutBlock, scores: Scores) -> None:
+        nonlocal first
+        first = cut if first is None else first
+        found.append(scores.perplexity)
+
     for shard in chosen:
         pairs = _first(_pairs(shard, engine, workers, problem, None), quota)
         with contextlib.closing(ahead(pairs, 1)) as cut_first:
-            watched, kept = itertools.tee(cut_first)
-            engine.score_blocks(watched, lambda block, cut, scores: found.append(scores.perplexity))
-            if first is None:
-                first = next((cut for _, cut in kept), None)
-            del kept
+            engine.score_blocks(cut_first, emit)
     return np.concatenate([np.zeros(0), *found]), first
 
 

@@ -206,8 +206,7 @@ def _whole_lines(chunks: Iterable[bytes], name: str, num_lines: int = 0) -> Iter
 
 def read_chunks(path: str, advance: Advance | None = None, member: str | None = None) -> Iterator[bytes]:
     """Yield the unpacked bytes of a file, and turn what can go wrong into a sentence."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_told(path))
+    with _told(path), contextlib.ExitStack() as stack:
         if path == STANDARD_INPUT and sys.stdin is None:
             raise UserError("Standard input is closed: give a file, or pipe text into the command.")
         raw: IO[bytes] = sys.stdin.buffer if path == STANDARD_INPUT else stack.enter_context(open(path, "rb"))
