@@ -26,6 +26,7 @@ MANIFEST_FILE = "corpus.json"
 SPLITS = ("train", "valid", "test")
 # Sentences are counted by length: up to 5 words, up to 10, … and longer than the last.
 LENGTH_BOUNDS = (5, 10, 15, 20, 25, 30, 40, 60, 80, 100)
+_COUNTS = ("num_tokens", "num_sentences", "num_documents", "num_oov")  # that every version has of a split
 
 
 @dataclass(frozen=True)
@@ -58,15 +59,9 @@ class SplitStatistics:
 def sum_statistics(parts: Sequence[SplitStatistics]) -> SplitStatistics:
     """Add up the figures of a split's parts."""
     lengths = tuple(sum(column) for column in zip(*(part.sentence_lengths for part in parts), strict=True))
-    return SplitStatistics(
-        num_tokens=sum(part.num_tokens for part in parts),
-        num_sentences=sum(part.num_sentences for part in parts),
-        num_documents=sum(part.num_documents for part in parts),
-        num_oov=sum(part.num_oov for part in parts),
-        sentence_lengths=lengths,
-        num_words=sum(part.num_words for part in parts),
-        num_bytes=None if any(part.num_bytes is None for part in parts) else sum(part.num_bytes or 0 for part in parts),
-    )
+    counts = {name: sum(getattr(part, name) for part in parts) for name in (*_COUNTS, "num_words")}
+    num_bytes = None if any(part.num_bytes is None for part in parts) else sum(part.num_bytes or 0 for part in parts)
+    return SplitStatistics(**counts, sentence_lengths=lengths, num_bytes=num_bytes)
 
 
 def count_lengths(sentence_end_at: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -178,8 +173,7 @@ def _parse(record: Mapping[str, Any]) -> Manifest:
 
 def _statistics(split: Mapping[str, Any]) -> SplitStatistics:
     newer = [name for name in ("num_words", "num_bytes") if split.get(name) is not None]
-    names = ["num_tokens", "num_sentences", "num_documents", "num_oov", *newer]
-    counts = {name: _count(split, name) for name in names}
+    counts = {name: _count(split, name) for name in (*_COUNTS, *newer)}
     lengths = split.get("sentence_lengths", [])
     if not isinstance(lengths, list) or any(type(count) is not int or count < 0 for count in lengths):
         raise ValueError("sentence_lengths")
