@@ -117,20 +117,16 @@ class LossConfig:
         _must(0 <= self.penalty <= MAX_RATE, "loss.penalty", self.penalty, f"it must be from 0 to {MAX_RATE:g}")
         _must(math.isfinite(self.noise_power), "loss.noise_power", self.noise_power, "it must be a finite number")
         self._check_own(kind)
-        if self.noise == "bigram":
-            self._check_bigrams(kind)
-        if kind.draws == "must":
-            _at_least(f"loss.num_noise of {self.name}", self.num_noise, 1)
-
-    def _check_bigrams(self, kind: Loss) -> None:
-        """Refuse noise that depends on the word before where positions share their words."""
-        if kind.draws_for != "position":
+        # Noise that depends on the word before is not for positions that share their words.
+        if self.noise == "bigram" and kind.draws_for != "position":
             able = " or ".join(other.name for other in LOSSES if other.draws_for == "position")
             raise UserError(f"loss.noise is bigram, which is for {able}, but the loss is {self.name}: leave it out.")
-        if self.noise_power != 1:
+        if self.noise == "bigram" and self.noise_power != 1:
             raise UserError(
                 f"loss.noise_power is {self.noise_power:g}, but bigram noise cannot be flattened: leave it out."
             )
+        if kind.draws == "must":
+            _at_least(f"loss.num_noise of {self.name}", self.num_noise, 1)
 
     def _check_own(self, kind: Loss) -> None:
         """Check the settings that not all losses have, and refuse those of others."""

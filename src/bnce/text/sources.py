@@ -31,9 +31,7 @@ def expand_sources(names: Sequence[str]) -> list[str]:
     """List the files that are meant: those under directories and those that fit a pattern, each lot sorted."""
     paths = []
     for name in names:
-        if name == STANDARD_INPUT or os.path.isfile(name):
-            found = [name]
-        elif os.path.isdir(name):
+        if name != STANDARD_INPUT and os.path.isdir(name):
             found = _files_under(name)
             if not found:
                 raise UserError(f"The directory '{name}' has no files: give a directory with text files.")
