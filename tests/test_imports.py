@@ -74,7 +74,6 @@ ROOM_ORDERS = {
         "published",
         "intake",
         "shares",
-        "download",
         "fetch",
     ],
     "corpus": [
@@ -89,7 +88,6 @@ ROOM_ORDERS = {
         "sharing",
         "tally",
         "word_choice",
-        "rare_words",
         "encoding",
         "prepare",
         "opening",

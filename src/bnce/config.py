@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -64,10 +65,8 @@ class ModelConfig:
                 f"model.hidden_size is {self.hidden_size}, which {self.num_heads} heads cannot share evenly: make it a "
                 f"multiple of {self.num_heads}, or change model.num_heads."
             )
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"model.dropout is {self.dropout}: it must be at least 0 and below 1.")
-        if not 0 <= self.embedding_range < math.inf:
-            raise UserError(f"model.embedding_range is {self.embedding_range}: give 0 or more.")
+        _must(0 <= self.dropout < 1, "model.dropout", self.dropout, "it must be at least 0 and below 1")
+        _must(0 <= self.embedding_range < math.inf, "model.embedding_range", self.embedding_range, "give 0 or more")
         if self.num_layers > 1 and "num_layers" not in kind.sizes:
             raise UserError(
                 f"model.num_layers is {self.num_layers}, but {kind.shown} has no number of layers to choose: leave it "
@@ -81,7 +80,10 @@ class ModelConfig:
         if "num_layers" in kind.sizes:
             num_layers = num_layers or kind.num_layers
         if "num_heads" in kind.sizes:
-            num_heads = num_heads or _choose_heads(self.hidden_size)
+            # About 64 units each, as many as can share a layer evenly.
+            most = max(1, self.hidden_size // HEAD_SIZE)
+            fitting = (number for number in range(most, 0, -1) if self.hidden_size % number == 0)
+            num_heads = num_heads or next(fitting)
         if kind.attends:
             context = context or num_steps
         return dataclasses.replace(self, num_layers=num_layers, num_heads=num_heads, context=context)
@@ -110,27 +112,21 @@ class LossConfig:
         _among("noise", self.noise, NOISE_NAMES)
         _among("loss.softmax", self.softmax, SOFTMAX_NAMES)
         _at_least("loss.num_noise", self.num_noise, 0)
-        if not abs(self.log_z) <= MAX_LOG_Z:
-            raise UserError(f"loss.log_z is {self.log_z}: it must be from {-MAX_LOG_Z:g} to {MAX_LOG_Z:g}.")
-        if not 0 <= self.penalty <= MAX_RATE:
-            raise UserError(f"loss.penalty is {self.penalty}: it must be from 0 to {MAX_RATE:g}.")
-        if not math.isfinite(self.noise_power):
-            raise UserError(f"loss.noise_power is {self.noise_power}: it must be a finite number.")
+        bounds = f"it must be from {-MAX_LOG_Z:g} to {MAX_LOG_Z:g}"
+        _must(abs(self.log_z) <= MAX_LOG_Z, "loss.log_z", self.log_z, bounds)
+        _must(0 <= self.penalty <= MAX_RATE, "loss.penalty", self.penalty, f"it must be from 0 to {MAX_RATE:g}")
+        _must(math.isfinite(self.noise_power), "loss.noise_power", self.noise_power, "it must be a finite number")
         self._check_own(kind)
-        if self.noise == "bigram":
-            self._check_bigrams(kind)
-        if kind.draws == "must":
-            _at_least(f"loss.num_noise of {self.name}", self.num_noise, 1)
-
-    def _check_bigrams(self, kind: Loss) -> None:
-        """Refuse noise that depends on the word before where positions share their words."""
-        if kind.draws_for != "position":
+        # Noise that depends on the word before is not for positions that share their words.
+        if self.noise == "bigram" and kind.draws_for != "position":
             able = " or ".join(other.name for other in LOSSES if other.draws_for == "position")
             raise UserError(f"loss.noise is bigram, which is for {able}, but the loss is {self.name}: leave it out.")
-        if self.noise_power != 1:
+        if self.noise == "bigram" and self.noise_power != 1:
             raise UserError(
                 f"loss.noise_power is {self.noise_power:g}, but bigram noise cannot be flattened: leave it out."
             )
+        if kind.draws == "must":
+            _at_least(f"loss.num_noise of {self.name}", self.num_noise, 1)
 
     def _check_own(self, kind: Loss) -> None:
         """Check the settings that not all losses have, and refuse those of others."""
@@ -142,12 +138,10 @@ class LossConfig:
                         f"loss.{name} is {shown(getattr(self, name))}, but {self.name} has no use for it: leave it "
                         f"out, or use {argument('loss', other.name)}."
                     )
-        rising = [*dict.fromkeys(sorted(self.cutoffs))]
-        if rising != list(self.cutoffs) or any(cutoff < 1 for cutoff in rising):
-            raise UserError(f"loss.cutoffs is {list(self.cutoffs)}: give rising numbers from 1 on.")
+        is_rising = all(before < after for before, after in itertools.pairwise((0, *self.cutoffs)))
+        _must(is_rising, "loss.cutoffs", list(self.cutoffs), "give rising numbers from 1 on")
         _at_least("loss.num_classes", self.num_classes, 0)
-        if not 1 <= self.div_value <= MAX_RATE:
-            raise UserError(f"loss.div_value is {self.div_value}: it must be 1 or more.")
+        _must(1 <= self.div_value <= MAX_RATE, "loss.div_value", self.div_value, "it must be 1 or more")
         if kind.structure is None:
             return
         if self.learn_log_z:
@@ -180,18 +174,12 @@ class OptimiserConfig:
         _among("optimiser.gradient", self.gradient, GRADIENT_NAMES)
         _among("optimiser.schedule", self.schedule, SCHEDULE_NAMES)
         for key in ("learning_rate", "body_learning_rate", "clip_norm"):
-            if not 0 < getattr(self, key) <= MAX_RATE:
-                raise UserError(
-                    f"optimiser.{key} is {getattr(self, key)}: it must be above 0 and at most {MAX_RATE:g}."
-                )
-        if not 0 <= self.initial_accumulator <= MAX_RATE:
-            raise UserError(
-                f"optimiser.initial_accumulator is {self.initial_accumulator}: it must be from 0 to {MAX_RATE:g}."
-            )
-        if not 0 <= self.beta2 < 1:
-            raise UserError(f"optimiser.beta2 is {self.beta2}: it must be at least 0 and below 1.")
-        if not MIN_EPS <= self.eps <= MAX_RATE:
-            raise UserError(f"optimiser.eps is {self.eps}: it must be from {MIN_EPS:g} to {MAX_RATE:g}.")
+            rate = getattr(self, key)
+            _must(0 < rate <= MAX_RATE, f"optimiser.{key}", rate, f"it must be above 0 and at most {MAX_RATE:g}")
+        start, eps = self.initial_accumulator, self.eps
+        _must(0 <= start <= MAX_RATE, "optimiser.initial_accumulator", start, f"it must be from 0 to {MAX_RATE:g}")
+        _must(0 <= self.beta2 < 1, "optimiser.beta2", self.beta2, "it must be at least 0 and below 1")
+        _must(MIN_EPS <= eps <= MAX_RATE, "optimiser.eps", eps, f"it must be from {MIN_EPS:g} to {MAX_RATE:g}")
         _at_least("optimiser.patience", self.patience, 1)
         _at_least("optimiser.warmup_steps", self.warmup_steps, 0)
 
@@ -222,8 +210,8 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         for key in ("batch_size", "groups", "num_steps", "evaluations_per_epoch"):
             _at_least(f"training.{key}", getattr(self, key), 1)
-        if not 0 < self.epochs <= MAX_SIZE:
-            raise UserError(f"training.epochs is {self.epochs:g}: it must be above 0 and at most {MAX_SIZE}.")
+        bounds = f"it must be above 0 and at most {MAX_SIZE}"
+        _must(0 < self.epochs <= MAX_SIZE, "training.epochs", f"{self.epochs:g}", bounds)
         if self.epochs == int(self.epochs):
             object.__setattr__(self, "epochs", int(self.epochs))  # shown and written as it was when it had to be whole
         object.__setattr__(self, "budget", self.budget.strip())
@@ -234,10 +222,8 @@ class TrainingConfig:
         _among("training.precision", self.precision, PRECISION_NAMES)
         _among("training.tables", self.tables, TABLES_NAMES)
         _among("training.wire", self.wire, WIRE_NAMES)
-        if not 0 <= self.reset_rate <= 1:
-            raise UserError(f"training.reset_rate is {self.reset_rate}: it must be from 0 to 1.")
-        if not self.checkpoint_seconds > 0:
-            raise UserError(f"training.checkpoint_seconds is {self.checkpoint_seconds}: it must be above 0.")
+        _must(0 <= self.reset_rate <= 1, "training.reset_rate", self.reset_rate, "it must be from 0 to 1")
+        _must(self.checkpoint_seconds > 0, "training.checkpoint_seconds", self.checkpoint_seconds, "it must be above 0")
 
     @property
     def budget_seconds(self) -> float:
@@ -443,13 +429,11 @@ def _among(kind: str, value: str, allowed: Sequence[str]) -> None:
         raise unknown_name(kind, value, allowed)
 
 
-def _choose_heads(size: int) -> int:
-    """Find a number of heads of about 64 units each that can share a layer evenly."""
-    return next(number for number in range(max(1, size // HEAD_SIZE), 0, -1) if size % number == 0)
-
-
 def _at_least(key: str, value: int, least: int, most: int = MAX_SIZE) -> None:
-    if value < least:
-        raise UserError(f"{key} is {value}: it must be at least {least}.")
-    if value > most:
-        raise UserError(f"{key} is {value}: it must be at most {most}.")
+    _must(value >= least, key, value, f"it must be at least {least}")
+    _must(value <= most, key, value, f"it must be at most {most}")
+
+
+def _must(holds: bool, key: str, value: object, rule: str) -> None:
+    if not holds:
+        raise UserError(f"{key} is {value}: {rule}.")

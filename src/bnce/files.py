@@ -47,12 +47,11 @@ def atomic_file(path: Path) -> Iterator[Path]:
         with _scratch(place) as scratch_beside:
             partial = scratch_beside / place.name
             yield partial
-            with open(partial, "rb") as written:
-                os.fsync(written.fileno())
+            _sync(partial)
             if place.exists():  # what one may not read must not be open to all because it was written anew
                 partial.chmod(stat.S_IMODE(place.stat().st_mode))
             os.replace(partial, place)
-            _sync_directory(place.parent)
+            _sync(place.parent)
 
 
 @contextlib.contextmanager
@@ -66,7 +65,7 @@ def atomic_directory(path: Path) -> Iterator[Path]:
             yield partial
             refuse_existing(path)
             os.replace(partial, place)
-        _sync_directory(place.parent)
+        _sync(place.parent)
 
 
 def _follow(path: Path) -> Path:
@@ -187,12 +186,12 @@ def _is_gone(process: int) -> bool:
 
 
 @contextlib.contextmanager
-def _locked(directory: Path, required: bool = False) -> Iterator[None]:
+def _locked(path: Path, *, required: bool = False, waits: bool = False) -> Iterator[None]:
     """Hold the lock of a directory or a file, which ends with the process; some file systems have none."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_NONBLOCK)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             if required:
                 raise
@@ -217,15 +216,11 @@ def held(directory: Path, busy: str) -> Iterator[None]:
 @contextlib.contextmanager
 def one_maker(path: Path) -> Iterator[None]:
     """Let one process at a time make `path`: the others wait, and then find what the first one made."""
-    with _explain(path, path):
-        _make_parents(path)
-        descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with contextlib.ExitStack() as stack:
+        with _explain(path, path):
+            _make_parents(path)
+            stack.enter_context(_locked(path.parent, waits=True))
         yield
-    finally:
-        os.close(descriptor)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -311,7 +306,7 @@ def _no_place(path: Path, reason: str | None) -> UserError:
     return UserError(f"Cannot write '{path}': {reason}; choose a place where you can write.")
 
 
-def _sync_directory(path: Path) -> None:
+def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

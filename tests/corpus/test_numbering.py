@@ -35,7 +35,7 @@ def test_block_numbers_its_words_by_first_occurrence() -> None:
     part = numbered.splits["valid"]
     assert part.numbers.tolist() == [4, 5, 4, 0, 2, 5, 0, 6, 0]
     assert part.numbers.dtype == np.uint16
-    assert (part.num_sentences, part.num_documents) == (3, 2)
+    assert (part.sentence_lengths.sum(), part.num_documents) == (3, 2)
 
 
 def test_blanks_and_empty_lines_make_no_words() -> None:
@@ -107,7 +107,7 @@ def test_counts_add_up(documents: list[list[str]], lowercase: bool, tokens: str,
     words = numbered.words.to_pylist()
     assert Counter(words[number] for number in part.numbers) == Counter(word for words in expected for word in words)
     assert [words[number] for number in part.numbers] == [word for sentence in expected for word in sentence]
-    assert part.num_sentences == len(expected)
+    assert part.sentence_lengths.sum() == len(expected)
     assert part.num_documents == sum(map(bool, by_document))
 
 

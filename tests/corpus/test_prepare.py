@@ -332,7 +332,7 @@ def test_executor_that_breaks(texts: dict[str, str], place: Path) -> None:
 
 def test_block_that_was_lost_on_the_way(texts: dict[str, str], place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shared disk that has less than was written must not pass for text."""
-    stored = encoding.number_and_store
+    stored = encoding.Numbering.store
 
     def number(*given: Any, **named: Any) -> Any:
         counted = stored(*given, **named)
@@ -340,7 +340,7 @@ def test_block_that_was_lost_on_the_way(texts: dict[str, str], place: Path, monk
         os.truncate(path, path.stat().st_size - 2)
         return counted
 
-    monkeypatch.setattr(encoding, "number_and_store", number)
+    monkeypatch.setattr(encoding.Numbering, "store", number)
     with pytest.raises(UserError, match="is shorter than it was written"):
         prepare([texts["train"]], place / "c", valid=texts["valid"], test=texts["test"])
     assert list(place.iterdir()) == []

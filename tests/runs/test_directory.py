@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_corpus import random_ids, small_config, small_corpus, write_corpus
+from small_corpus import random_ids, small_config, write_corpus
 
 from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import Vocabulary
@@ -20,16 +20,6 @@ from bnce.runs.identity import UNKNOWN_WORDS_FILE
 from bnce.runs.model_file import build_model, load_model, save_weights
 from bnce.runs.resuming import is_begun
 from bnce.spelling.model import SPELLING_FILE, SpellingModel
-
-
-@pytest.fixture
-def corpus(tmp_path: Path) -> Corpus:
-    return small_corpus(tmp_path / "corpus")
-
-
-@pytest.fixture
-def run(tmp_path: Path, corpus: Corpus) -> RunDirectory:
-    return RunDirectory.create(tmp_path / "runs" / "run", small_config(corpus), corpus)
 
 
 def test_opens_as_it_was_created(run: RunDirectory, corpus: Corpus) -> None:

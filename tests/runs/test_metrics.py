@@ -7,22 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
-from small_corpus import small_config, small_corpus
 
-from bnce.corpus.store import Corpus
 from bnce.errors import UserError
 from bnce.runs.directory import RunDirectory
 from bnce.runs.metrics import METRICS_FILE, append_metrics, keep_metrics_up_to, read_metrics
-
-
-@pytest.fixture
-def corpus(tmp_path: Path) -> Corpus:
-    return small_corpus(tmp_path / "corpus")
-
-
-@pytest.fixture
-def run(tmp_path: Path, corpus: Corpus) -> RunDirectory:
-    return RunDirectory.create(tmp_path / "runs" / "run", small_config(corpus), corpus)
 
 
 def test_metrics_are_kept_up_to_a_step(run: RunDirectory) -> None:

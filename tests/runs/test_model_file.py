@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_corpus import small_config, small_corpus
+from small_corpus import small_config
 
 from bnce.corpus.store import Corpus
 from bnce.errors import UserError
@@ -17,16 +17,6 @@ from bnce.runs.directory import RunDirectory
 from bnce.runs.identity import UNKNOWN_WORDS_FILE
 from bnce.runs.model_file import build_model, load_model, save_weights
 from bnce.spelling.model import SPELLING_FILE
-
-
-@pytest.fixture
-def corpus(tmp_path: Path) -> Corpus:
-    return small_corpus(tmp_path / "corpus")
-
-
-@pytest.fixture
-def run(tmp_path: Path, corpus: Corpus) -> RunDirectory:
-    return RunDirectory.create(tmp_path / "runs" / "run", small_config(corpus), corpus)
 
 
 def test_a_model_comes_back_bit_for_bit_and_ready_for_use(run: RunDirectory) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bnce.errors import UserError
-from bnce.text import download, fetch
+from bnce.text import fetch
 from bnce.text.fetch import DOWNLOADS, Download
 from bnce.text.published import BENCHMARKS
 from tests.text.file_server import FileServer, serve
@@ -26,8 +26,8 @@ NAME = "corpus.zip"
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
-    monkeypatch.setattr(download, "_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(download, "_CHUNK_BYTES", 10_000)
+    monkeypatch.setattr(fetch, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(fetch, "_CHUNK_BYTES", 10_000)
     for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(variable, raising=False)
     with serve(FileServer(CONTENT), NAME) as served:

@@ -65,7 +65,7 @@ def test_any_text_comes_back(tmp_path: Path, texts: list[str]) -> None:
         ("[1]", "line 2 is an array, not a JSON object"),
         ("3", "line 2 is a number, not a JSON object"),
         ("{", "line 2 is not JSON"),
-        ("[" * 100_000, "line 2 is not JSON"),
+        ("[" * 100_000, "line 2 is nested too deeply"),
         ('{"body": "x"}', "line 2 has no field 'text': it has 'body'; name a field with field"),
         ("{}", "it has none; name a field"),
         ('{"text": 3}', "line 2 has a number in its field 'text'"),
@@ -88,7 +88,7 @@ def test_escapes_are_replaced_on_request(tmp_path: Path) -> None:
 
 def test_bad_parquet(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "t.parquet", ["x"])
-    assert "no field 'body': it has 'id', 'text'" in refusal(path, "body")
+    assert "no column 'body': it has 'id', 'text'" in refusal(path, "body")
     assert "int64 in its column 'id': it must be text" in refusal(path, "id")
     content = Path(path).read_bytes()
     Path(path).write_bytes(content[: len(content) // 2])

@@ -201,6 +201,6 @@ def _distinct_words(number: int) -> list[str]:
 
 def test_markup_goes_before_words_are_cut() -> None:
     plain = Normaliser(lowercase=False, numbers="zero")
-    marked = MarkupNormaliser.of(plain)
+    marked = MarkupNormaliser(**plain.to_dict())
     assert marked.spaced("A [[b|c]] {{d\n\0\ne}} f 12.").split() == ["A", "c", "d", "\0", "e", "f", "00", "."]
     assert marked.to_dict() == plain.to_dict()

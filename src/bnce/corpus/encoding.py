@@ -41,7 +41,6 @@ class StoredSplit(NamedTuple):
     offset: int
     num_words: int
     num_documents: int
-    num_sentences: int
     sentence_lengths: NDArray[np.int64]
 
 
@@ -87,12 +86,12 @@ class Numbering:
     def __call__(self, text: Block | Share) -> Counted:
         """Number text, and keep all but the words and their counts on disk."""
         if isinstance(text, Block):
-            return number_and_store(text, self.normaliser, self.cut, self.directory, self.is_shared)
+            return self.store(text)
         stored = []
         num_unknown = 0
         sums = []
         for block in gather(read_share(text, self.field, self.errors), text.split, text.first_document):
-            counted = number_and_store(block, self.normaliser, self.cut, self.directory, self.is_shared)
+            counted = self.store(block)
             stored += counted.stored
             num_unknown += counted.num_unknown
             sums.append(pyarrow.table({"word": counted.words, "count": counted.train_counts}))
@@ -101,32 +100,30 @@ class Numbering:
         joined = join_counts(sums)
         return Counted(stored, joined["word"].combine_chunks(), joined["count"].to_numpy(), num_unknown)
 
-
-def number_and_store(block: Block, normaliser: Normaliser, cut: Cut, directory: Path, is_shared: bool) -> Counted:
-    """Number a block, and keep all but the words and their counts in a new file."""
-    numbered = number_block(block, normaliser, cut)
-    words = numbered.words.slice(len(MARKS))
-    train_counts = np.zeros(len(numbered.words), dtype=np.int64)
-    # Of no other task, nor of this one if it has to be run again while a worker that was given up still writes.
-    path = directory / f"{uuid.uuid4().hex}.numbers"
-    splits = {}
-    dtype = "uint16"
-    with open(path, "wb") as file:
-        words_bytes = file.write(_join_lines(words))
-        for name, part in numbered.splits.items():
-            counts = (part.num_documents, part.num_sentences, part.sentence_lengths)
-            splits[name] = StoredSplit(file.tell(), len(part.numbers), *counts)
-            file.write(part.numbers.data)
-            dtype = part.numbers.dtype.name
-            if name == "train":
-                train_counts = np.bincount(part.numbers, minlength=len(train_counts))
-        if is_shared:
-            # What a machine only holds in its memory is lost with it, after its task has passed for done.
-            file.flush()
-            os.fsync(file.fileno())
-    stored = StoredBlock(path, words_bytes, dtype, splits)
-    num_unknown = int(train_counts[MARKS.index(UNKNOWN_WORD)])
-    return Counted([stored], words, train_counts[len(MARKS) :], num_unknown)
+    def store(self, block: Block) -> Counted:
+        """Number a block, and keep all but the words and their counts in a new file."""
+        numbered = number_block(block, self.normaliser, self.cut)
+        words = numbered.words.slice(len(MARKS))
+        train_counts = np.zeros(len(numbered.words), dtype=np.int64)
+        # Of no other task, nor of this one if it has to be run again while a worker that was given up still writes.
+        path = self.directory / f"{uuid.uuid4().hex}.numbers"
+        splits = {}
+        dtype = "uint16"
+        with open(path, "wb") as file:
+            words_bytes = file.write(_join_lines(words))
+            for name, part in numbered.splits.items():
+                splits[name] = StoredSplit(file.tell(), len(part.numbers), part.num_documents, part.sentence_lengths)
+                file.write(part.numbers.data)
+                dtype = part.numbers.dtype.name
+                if name == "train":
+                    train_counts = np.bincount(part.numbers, minlength=len(train_counts))
+            if self.is_shared:
+                # What a machine only holds in its memory is lost with it, after its task has passed for done.
+                file.flush()
+                os.fsync(file.fileno())
+        stored = StoredBlock(path, words_bytes, dtype, splits)
+        num_unknown = int(train_counts[MARKS.index(UNKNOWN_WORD)])
+        return Counted([stored], words, train_counts[len(MARKS) :], num_unknown)
 
 
 def encode_corpus(
@@ -207,7 +204,7 @@ def describe(part: NumberedSplit | StoredSplit, ids: Ids, num_words: int, num_by
     """Give the figures of a split of a block."""
     return SplitStatistics(
         num_tokens=len(ids),
-        num_sentences=part.num_sentences,
+        num_sentences=int(part.sentence_lengths.sum()),
         num_documents=part.num_documents,
         num_oov=int(np.count_nonzero(ids == UNK)),
         sentence_lengths=tuple(part.sentence_lengths.tolist()),

@@ -25,6 +25,7 @@ MANIFEST_FILE = "corpus.json"
 SPLITS = ("train", "valid", "test")
 # Sentences are counted by length: up to 5 words, up to 10, … and longer than the last.
 LENGTH_BOUNDS = (5, 10, 15, 20, 25, 30, 40, 60, 80, 100)
+_COUNTS = ("num_tokens", "num_sentences", "num_documents", "num_oov")  # that every version has of a split
 
 
 @dataclass(frozen=True)
@@ -57,15 +58,9 @@ class SplitStatistics:
 def sum_statistics(parts: Sequence[SplitStatistics]) -> SplitStatistics:
     """Add up the figures of a split's parts."""
     lengths = tuple(sum(column) for column in zip(*(part.sentence_lengths for part in parts), strict=True))
-    return SplitStatistics(
-        num_tokens=sum(part.num_tokens for part in parts),
-        num_sentences=sum(part.num_sentences for part in parts),
-        num_documents=sum(part.num_documents for part in parts),
-        num_oov=sum(part.num_oov for part in parts),
-        sentence_lengths=lengths,
-        num_words=sum(part.num_words for part in parts),
-        num_bytes=None if any(part.num_bytes is None for part in parts) else sum(part.num_bytes or 0 for part in parts),
-    )
+    counts = {name: sum(getattr(part, name) for part in parts) for name in (*_COUNTS, "num_words")}
+    num_bytes = None if any(part.num_bytes is None for part in parts) else sum(part.num_bytes or 0 for part in parts)
+    return SplitStatistics(**counts, sentence_lengths=lengths, num_bytes=num_bytes)
 
 
 def count_lengths(sentence_end_at: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -151,7 +146,8 @@ def damaged(directory: Path, reason: str) -> UserError:
 
 
 def _parse(record: Mapping[str, Any]) -> Manifest:
-    vocabulary, splits = record["vocabulary"], record["splits"]
+    vocabulary, splits, pieces = record["vocabulary"], record["splits"], record.get("pieces")
+    spelling = record.get("spelling", {"sha256": None})
     for name in splits:
         if name not in SPLITS:
             raise ValueError(f"a split '{name}'")
@@ -162,28 +158,17 @@ def _parse(record: Mapping[str, Any]) -> Manifest:
         statistics={name: _statistics(split) for name, split in splits.items()},
         hashes={name: _text(split, "sha256") for name, split in splits.items()},
         counts_hash=_text(record["counts"], "sha256") if record["version"] >= _HASHED else None,
-        spelling_hash=_spelling(record),
+        spelling_hash=None if spelling["sha256"] is None else _text(spelling, "sha256"),
         dtype=_text(record, "dtype"),
         num_types=None if vocabulary.get("num_types") is None else _count(vocabulary, "num_types"),
         min_count=None if vocabulary.get("min_count") is None else _count(vocabulary, "min_count"),
-        pieces=_pieces(record),
+        pieces=None if pieces is None else {name: _text(pieces, name) for name in pieces},
     )
-
-
-def _pieces(record: Mapping[str, Any]) -> Mapping[str, str] | None:
-    pieces = record.get("pieces")
-    return None if pieces is None else {name: _text(pieces, name) for name in pieces}
-
-
-def _spelling(record: Mapping[str, Any]) -> str | None:
-    found = record.get("spelling", {"sha256": None})
-    return None if found["sha256"] is None else _text(found, "sha256")
 
 
 def _statistics(split: Mapping[str, Any]) -> SplitStatistics:
     newer = [name for name in ("num_words", "num_bytes") if split.get(name) is not None]
-    names = ["num_tokens", "num_sentences", "num_documents", "num_oov", *newer]
-    counts = {name: _count(split, name) for name in names}
+    counts = {name: _count(split, name) for name in (*_COUNTS, *newer)}
     lengths = split.get("sentence_lengths", [])
     if not isinstance(lengths, list) or any(type(count) is not int or count < 0 for count in lengths):
         raise ValueError("sentence_lengths")

@@ -41,11 +41,6 @@ class NumberedSplit(NamedTuple):
     num_documents: int
     sentence_lengths: NDArray[np.int64]
 
-    @property
-    def num_sentences(self) -> int:
-        """Count the sentence ends."""
-        return int(self.sentence_lengths.sum())
-
 
 class NumberedBlock(NamedTuple):
     """The words of a block in the order of their numbers, the marks first, and its text by split."""

@@ -30,13 +30,10 @@ def open_corpus(name: str, progress: Callable[[int, int], None] | None = None) -
             progress(0, 0)  # to show that something is going on: another process may be at it
         with files.one_maker(cache):
             if not cache.exists():
-                _prepare_docstrings(cache, progress)
+                # With every word, since published figures are of this vocabulary.
+                size, workers = DOCSTRING_WORDS, num_cores()
+                prepare([DOCSTRINGS], cache, vocab_size=size, min_count=1, num_workers=workers, progress=progress)
     return Corpus.open(cache)
-
-
-def _prepare_docstrings(cache: Path, progress: Callable[[int, int], None] | None) -> None:
-    # With every word, since published figures are of this vocabulary.
-    prepare([DOCSTRINGS], cache, vocab_size=DOCSTRING_WORDS, min_count=1, num_workers=num_cores(), progress=progress)
 
 
 def corpus_setting(name: str) -> str:

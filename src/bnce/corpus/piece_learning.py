@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bnce.corpus.pieces import PieceVocabulary, alphabet, letters, need_tokenizers
+from bnce.corpus.pieces import ALPHABET, PieceVocabulary, letters, need_tokenizers
 from bnce.corpus.vocabulary import SPECIALS, Vocabulary
 from bnce.errors import UserError, argument
 
@@ -59,13 +58,13 @@ def learn_pieces(
     learning.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=size - len(SPECIALS),
-        initial_alphabet=alphabet(),
+        initial_alphabet=ALPHABET,
         show_progress=False,
         max_token_length=MAX_PIECE_LETTERS,
     )
     learning.train_from_iterator(_feed(words, counts), trainer)
     merges = _without_specials(json.loads(learning.to_str())["model"]["merges"])
-    pieces = [*alphabet(), *map("".join, merges)]
+    pieces = [*ALPHABET, *map("".join, merges)]
     first = _assemble(pieces, merges, None)
     found = first.encode_each(words)
     weight_V = np.bincount(found.ids, weights=np.repeat(counts, found.lengths), minlength=len(first))[len(SPECIALS) :]
@@ -75,14 +74,24 @@ def learn_pieces(
 
 
 def _assemble(pieces: Sequence[str], merges: Sequence[tuple[str, str]], known: Vocabulary | None) -> PieceVocabulary:
+    """Make a tokenizer of a text that is already words and single blanks, with a blank before the first word."""
+    tokenizers = need_tokenizers()
     every = [*SPECIALS, *pieces]
-    model = need_tokenizers().models.BPE({piece: number for number, piece in enumerate(every)}, list(merges))
-    return PieceVocabulary(every, _tokenizer(model).to_str(pretty=True) + "\n", known)
+    made = tokenizers.Tokenizer(tokenizers.models.BPE({piece: n for n, piece in enumerate(every)}, list(merges)))
+    # Words stay apart: a text is cut before every blank.
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+        [
+            tokenizers.pre_tokenizers.Split(" ", "merged_with_next"),
+            tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    made.decoder = tokenizers.decoders.ByteLevel()
+    return PieceVocabulary(every, made.to_str(pretty=True) + "\n", known)
 
 
 def _without_specials(merges: Iterable[Sequence[str]]) -> list[tuple[str, str]]:
     """Leave out what would spell a special word, as text such as x</s> can, and what is made of that."""
-    known = set(alphabet())
+    known = set(ALPHABET)
     kept = []
     for left, right in merges:
         if left in known and right in known and left + right not in SPECIALS:
@@ -109,18 +118,3 @@ def _feed(words: Sequence[str], counts: NDArray[np.int64]) -> Iterator[str]:
                 yield "".join(waiting)
                 waiting, num_characters = [], 0
     yield "".join(waiting)
-
-
-def _tokenizer(model: Any) -> Any:
-    """Make a tokenizer of a text that is already words and single blanks, with a blank before the first word."""
-    tokenizers = need_tokenizers()
-    made = tokenizers.Tokenizer(model)
-    # Words stay apart: a text is cut before every blank.
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
-        [
-            tokenizers.pre_tokenizers.Split(" ", "merged_with_next"),
-            tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    made.decoder = tokenizers.decoders.ByteLevel()
-    return made

@@ -31,6 +31,13 @@ KNOWN_WORDS_FILE = "known_words.txt"
 PIECES_FILES = (PIECES_FILE, KNOWN_WORDS_FILE)
 BLANK = "Ġ"
 
+# GPT-2's letters: a printable byte stands for itself, others for the letters from U+0100 on.
+_PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+_LETTER_OF_BYTE = {byte: chr(byte) for byte in _PRINTABLE} | {byte: chr(256 + n) for n, byte in enumerate(_OTHERS)}
+_BYTE_OF_LETTER = {letter: byte for byte, letter in _LETTER_OF_BYTE.items()}
+ALPHABET = sorted(_BYTE_OF_LETTER)
+
 _CACHED_WORDS = 2**18
 # Longer ones are rare, and would fill the memory.
 _CACHED_LETTERS = 64
@@ -167,7 +174,7 @@ def read_pieces(path: str | Path, known: Vocabulary | None) -> PieceVocabulary:
     remedy = f"give the {PIECES_FILE} of a corpus or run"
     ids: dict[str, int] = _open_tokenizer(rules, problem, remedy).get_vocab()
     pieces = sorted(ids, key=lambda piece: ids[piece])
-    if tuple(pieces[: len(SPECIALS)]) != tuple(SPECIALS) or not ids.keys() >= set(alphabet()):
+    if tuple(pieces[: len(SPECIALS)]) != tuple(SPECIALS) or not ids.keys() >= set(ALPHABET):
         raise UserError(
             f"{problem} (its tokens do not begin with {' and '.join(SPECIALS)}, or some of the 256 bytes are missing): "
             f"{remedy}."
@@ -200,29 +207,10 @@ def need_tokenizers() -> Any:
     return tokenizers
 
 
-@functools.cache
-def _byte_of_letter() -> dict[str, int]:
-    """Give the byte that each of GPT-2's letters stands for: a printable one for itself, others from U+0100 on."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
-
-
-def alphabet() -> list[str]:
-    """List the letters that stand for the 256 bytes."""
-    return sorted(_byte_of_letter())
-
-
-@functools.cache
-def _letter_of_byte() -> dict[int, str]:
-    return {byte: letter for letter, byte in _byte_of_letter().items()}
-
-
 def letters(word: str) -> str:
     """Write a word and the blank before it in letters that stand for bytes."""
-    return BLANK + word.encode("utf-8", "replace").decode("latin-1").translate(_letter_of_byte())
+    return BLANK + word.encode("utf-8", "replace").decode("latin-1").translate(_LETTER_OF_BYTE)
 
 
 def _text(spelt: str) -> str:
-    byte_of = _byte_of_letter()
-    return bytes(byte_of[letter] for letter in spelt).decode("utf-8", "replace").removeprefix(" ")
+    return bytes(_BYTE_OF_LETTER[letter] for letter in spelt).decode("utf-8", "replace").removeprefix(" ")

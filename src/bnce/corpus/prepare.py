@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import operator
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -24,12 +25,11 @@ from bnce.corpus.meter import Meter, Progress
 from bnce.corpus.numbering import MARKS, number_block
 from bnce.corpus.piece_learning import DEFAULT_SIZE, MAX_LEARNED_TYPES, check_size, learn_pieces
 from bnce.corpus.pieces import read_pieces
-from bnce.corpus.rare_words import train_spelling
 from bnce.corpus.sharing import check_shared, deal_out, see_files
 from bnce.corpus.store import Corpus, Ids
 from bnce.corpus.tally import Tally
 from bnce.corpus.vocabulary import MIN_SIZE, SPECIALS, Vocabulary
-from bnce.corpus.word_choice import choose_words, describe_untrained
+from bnce.corpus.word_choice import choose_words, describe_untrained, train_spelling
 from bnce.errors import UserError, argument
 from bnce.files import atomic_directory
 from bnce.machine.workers import Workers
@@ -40,7 +40,7 @@ from bnce.text.normalise import Normaliser
 from bnce.text.published import find_benchmark
 from bnce.text.records import DEFAULT_FIELD
 from bnce.text.shares import Share
-from bnce.text.sources import Document, check_errors
+from bnce.text.sources import check_errors
 from bnce.text.tokenised import TokenisedSigns
 
 DEFAULT_FRACTION = 0.02
@@ -137,7 +137,9 @@ def prepare(
         num_unknown = 0
         texts: Iterable[Iterator[Block | Share]]
         if benchmark is not None:
-            texts = (gather(run, split) for split, run in _runs(benchmark.read(paths[1], errors, meter.read)))
+            # Neighbouring documents of one split are one text.
+            by_split = itertools.groupby(benchmark.read(paths[1], errors, meter.read), key=operator.itemgetter(0))
+            texts = (gather((document for _, document in run), split) for split, run in by_split)
         elif see_files(workers, itertools.chain.from_iterable(names.values())):
             deal = functools.partial(deal_out, workers, read=read, signs=signs, field=field, errors=errors)
             texts = (deal(files, split, advance=meter.read) for split, files in names.items())
@@ -214,12 +216,6 @@ def _scratch(directory: Path) -> Iterator[Path]:
         # A task that nobody waits for any more may still be running somewhere: now it cannot put a new file there.
         scratch.rename(gone)
     shutil.rmtree(gone)
-
-
-def _runs(documents: Iterable[tuple[str, Document]]) -> Iterator[tuple[str, Iterator[Document]]]:
-    """Put neighbouring documents of one split together."""
-    for split, run in itertools.groupby(documents, key=lambda pair: pair[0]):
-        yield split, (document for _, document in run)
 
 
 def _check_settings(out: Path, cut: Cut, vocab_size: int | None, min_count: int, num_workers: int, errors: str) -> None:

@@ -143,7 +143,7 @@ class Corpus:
     def _counts(self) -> NDArray[np.int64]:
         expected = self.manifest.counts_hash
         if expected is not None:
-            self._compare(COUNTS_FILE, expected)
+            compare_hash(self.directory, COUNTS_FILE, expected)
         return np.array(_map(self.directory, COUNTS_FILE, len(self.vocabulary), np.dtype(np.int64)))
 
     @property
@@ -151,7 +151,7 @@ class Corpus:
         """The file of the spelling model, compared with its hash; None where there is no such model."""
         if self.manifest.spelling_hash is None:
             return None
-        self._compare(SPELLING_FILE, self.manifest.spelling_hash)
+        compare_hash(self.directory, SPELLING_FILE, self.manifest.spelling_hash)
         return self.directory / SPELLING_FILE
 
     def _map(self, name: str) -> Ids:
@@ -159,7 +159,7 @@ class Corpus:
         return _map(self.directory, f"{name}.npy", num_tokens, dtype)
 
     def _check(self, name: str, ids: Ids) -> None:
-        self._compare(f"{name}.npy", self.manifest.hashes[name])
+        compare_hash(self.directory, f"{name}.npy", self.manifest.hashes[name])
         num_sentences = num_oov = 0
         for block in _blocks(ids):
             lowest, highest = int(block.min()), int(block.max())
@@ -177,9 +177,6 @@ class Corpus:
                 f"{name}.npy has {num_sentences} sentence ends and {num_oov} unknown words, "
                 f"but {MANIFEST_FILE} says {told.num_sentences} and {told.num_oov}",
             )
-
-    def _compare(self, file: str, expected: str) -> None:
-        compare_hash(self.directory, file, expected)
 
 
 def compare_hash(directory: Path, file: str, expected: str) -> None:

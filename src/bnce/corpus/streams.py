@@ -8,6 +8,7 @@ Legend: T time steps, B streams, C context words, L = C + T.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,13 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bnce.config import TrainingConfig
-from bnce.corpus.store import Corpus
+from bnce.corpus.store import Corpus, count_words
 from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
 from bnce.machine.memory import free_gpu_memory_bytes
 
 SORTED_AT_ONCE = 2**24  # words
-COUNTED_AT_ONCE = 2**22  # words
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,7 @@ class Streams:
 
     def count_targets(self, vocab_size: int) -> NDArray[np.int64]:
         """Count how often each word is a target in one epoch: the noise distribution counts exactly these."""
-        counts_V = np.zeros(vocab_size, dtype=np.int64)
-        for begin in range(0, self.num_tokens, COUNTED_AT_ONCE):
-            block = self.ids[begin : min(begin + COUNTED_AT_ONCE, self.num_tokens)]
-            counts_V += np.bincount(block, minlength=vocab_size)
-        return counts_V
+        return count_words(self.ids[: self.num_tokens], vocab_size)
 
     def max_distinct_targets(self, num_groups: int = 1) -> int | None:
         """Count the different targets of the chunk that has most of them, where that is quickly done.
@@ -157,12 +153,11 @@ class DeviceStreams(Streams):
 class PrefetchedStreams(Streams):
     """The same streams for a text that is too large for a device: the next chunk is read while this one is used."""
 
-    def __init__(
-        self, ids: np.ndarray, batch_size: int, num_steps: int, num_context: int = 0, columns: slice = slice(None)
-    ) -> None:
-        super().__init__(ids, batch_size, num_steps, num_context, columns)
-        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="chunks")
-        self._ahead: tuple[int, Future[Chunk]] | None = None
+    _ahead: tuple[int, Future[Chunk]] | None = None
+
+    @functools.cached_property
+    def _reader(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(max_workers=1, thread_name_prefix="chunks")
 
     def chunk(self, index: int) -> Chunk:
         """Give chunk `index`, and begin to read the one after it."""

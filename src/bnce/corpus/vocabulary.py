@@ -31,20 +31,15 @@ class WordIds(NamedTuple):
 
     def expand(self, number_N: NDArray[Any]) -> NDArray[Any]:
         """Give the ids of a text that is written as the numbers of these words."""
-        if len(self.ids) == len(self.lengths):
-            place_N = number_N
-        else:
-            place_N = self._places(number_N)
+        place_N = number_N
+        if len(self.ids) != len(self.lengths):
+            begin_N = (np.cumsum(self.lengths) - self.lengths)[number_N]
+            length_N = self.lengths[number_N]
+            # A word begins at one place there, and at another in the text: the difference holds for all of its ids.
+            shift_N = begin_N - np.cumsum(length_N) + length_N
+            place_N = np.repeat(shift_N, length_N) + np.arange(int(length_N.sum()))
         ids_N: NDArray[Any] = self.ids[place_N]
         return ids_N
-
-    def _places(self, number_N: NDArray[Any]) -> NDArray[np.int64]:
-        """Find where in `ids` those of a text are."""
-        begin_N = (np.cumsum(self.lengths) - self.lengths)[number_N]
-        length_N = self.lengths[number_N]
-        end_N = np.cumsum(length_N)
-        # A word begins at one place there, and at another in the text: the difference holds for all of its ids.
-        return np.repeat(begin_N - end_N + length_N, length_N) + np.arange(int(length_N.sum()))
 
 
 class Vocabulary:

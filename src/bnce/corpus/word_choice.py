@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from bnce.corpus.manifest import SplitStatistics
 from bnce.corpus.tally import Ranking, Tally
+from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError, argument
+from bnce.spelling.model import SpellingModel
 from bnce.text.normalise import UNKNOWN_WORD
 
 # Words that occur less often are left out where <unk> would not be trained otherwise; OBWB leaves out those below 3.
 MIN_COUNT_FOR_UNKNOWN = 2
+# Words that a spelling model learns from, the most frequent ones. So many take three seconds and 20 MB; with
+# V = 80,000, unknown tokens of Wikipedia then take 23.0 bits, where 100,000 types give 26.0 and all 710,000 give 22.5.
+MAX_TYPES = 500_000
+# Where fewer are outside, the rarest words of the vocabulary stand in for them, each once: they are spelt alike.
+MIN_TYPES = 1_000
 
 
 def choose_words(tally: Tally, max_words: int | None, min_count: int | None, num_unknown: int) -> tuple[Ranking, int]:
@@ -42,3 +51,12 @@ def describe_untrained(statistics: Mapping[str, SplitStatistics]) -> str | None:
         f"unknown words next to no probability. They are {' and '.join(rates)}. Leave rare words out of the vocabulary "
         f"with {argument('min_count')} or {argument('vocab_size')}."
     )
+
+
+def train_spelling(tally: Tally, vocabulary: Vocabulary) -> SpellingModel:
+    """Train a spelling model on the words outside a vocabulary, each as often as the text has it."""
+    words, counts = tally.most_frequent_outside(vocabulary.words, MAX_TYPES)
+    if len(words) < MIN_TYPES:
+        rarest = tally.rarest_inside(vocabulary.words, MIN_TYPES - len(words))
+        words, counts = [*words, *rarest], np.append(counts, np.ones(len(rarest), dtype=np.int64))
+    return SpellingModel.train(words, counts).leaving_out(vocabulary.words)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ FORMAT, VERSION = "bnce-thresholds", 1
 BUCKETS = ("head", "middle", "tail")
 KEPT = ("kept", "rest")
 ALL = ("all",)
-PERCENTILES = (30.0, 60.0)  # CCNet's
 BINS = 100  # of a factor of ten, in what is counted
 SHOWN_QUANTILES = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 _PICTURE_ROWS, _PICTURE_WIDTH = 16, 50
@@ -110,28 +110,23 @@ def read_thresholds(path: Path, model: dict[str, Any]) -> Choice:
 class Distribution:
     """How often perplexities occur, by bins of a hundredth of a factor of ten: sums can be merged."""
 
-    counts: dict[int, int]
+    counts: Counter[int] = field(default_factory=Counter)
 
     @classmethod
     def of(cls, perplexity_N: NDArray[np.float64]) -> Distribution:
         """Count some perplexities."""
         known = perplexity_N[np.isfinite(perplexity_N)]
         bins, counts = np.unique(np.floor(np.log10(np.maximum(known, 1e-9)) * BINS).astype(int), return_counts=True)
-        return cls(dict(zip(bins.tolist(), counts.tolist(), strict=True)))
-
-    def add(self, other: Distribution) -> None:
-        """Add counts."""
-        for place, count in other.counts.items():
-            self.counts[place] = self.counts.get(place, 0) + count
+        return cls(Counter(dict(zip(bins.tolist(), counts.tolist(), strict=True))))
 
     @property
     def total(self) -> int:
         """How many documents have a perplexity."""
-        return sum(self.counts.values())
+        return self.counts.total()
 
     def quantiles(self, shares: Sequence[float] = SHOWN_QUANTILES) -> dict[str, float]:
         """Give quantiles, to 1%."""
-        if not self.total:
+        if not self.counts:
             return {}
         places = sorted(self.counts)
         sums = np.cumsum([self.counts[place] for place in places])
@@ -143,7 +138,7 @@ class Distribution:
 
     def picture(self, limits: Sequence[float] = ()) -> list[str]:
         """Draw the middle 99% as lines of text, the perplexity upwards by equal factors."""
-        if not self.total:
+        if not self.counts:
             return ["No document has a perplexity."]
         low, high = (math.log10(value) for value in self.quantiles((0.005, 0.995)).values())
         low, high = min(low, high - 0.05), max(high, low + 0.05)

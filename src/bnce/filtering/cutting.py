@@ -25,6 +25,7 @@ from bnce.runs.unknown_words import UnknownWords
 from bnce.spelling.model import SpellingModel
 from bnce.text.blocks import gather
 from bnce.text.normalise import UNKNOWN_WORD, Normaliser
+from bnce.text.records import check_field, explain, find_text, whole_characters
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NUM_ENDS = 2  # of MARKS, those that end a sentence
@@ -73,17 +74,15 @@ class Fields:
     names_options: bool = False  # whether reasons are for the command line: a worker does not know
 
 
+@dataclass(frozen=True)
 class Cutter:
     """Cuts texts into words and gives their ids, as the training text of a run was cut; it can be sent to workers."""
 
-    def __init__(self, run: str, digest: str, normaliser: Normaliser, fields: Fields, spell: bool = False) -> None:
-        self.run, self.digest, self.normaliser, self.fields, self.spell = run, digest, normaliser, fields, spell
-
-    def __call__(self, block: Texts) -> CutBlock:
-        """Read the records of a block and cut their texts."""
-        rows, texts, names, problems = read_records(block, self.fields)
-        figures = self.cut(texts)
-        return CutBlock(np.array(rows, dtype=np.int64), *figures, names, problems)
+    run: str
+    digest: str
+    normaliser: Normaliser
+    fields: Fields
+    spell: bool = False
 
     def cut(self, texts: Sequence[str]) -> Figures:
         """Give the fields of `CutBlock` from `num_words_N` to `length_N`."""
@@ -125,16 +124,13 @@ class Cutter:
         return share_W
 
 
+@dataclass(frozen=True)
 class WordCutter:
     """Lets a model of any kind score texts where they are cut: n-gram models are quick, and mixtures can do no more."""
 
-    def __init__(self, model: str, fields: Fields, normalised: bool = False) -> None:
-        self.model, self.fields, self.normalised = model, fields, normalised
-
-    def __call__(self, block: Texts) -> CutBlock:
-        """Read the records of a block and score their texts."""
-        rows, texts, names, problems = read_records(block, self.fields)
-        return CutBlock(np.array(rows, dtype=np.int64), *self.cut(texts), names, problems)
+    model: str
+    fields: Fields
+    normalised: bool = False
 
     def cut(self, texts: Sequence[str]) -> Figures:
         """Give the fields of `CutBlock` from `num_words_N` to `length_N`."""
@@ -150,6 +146,12 @@ class WordCutter:
             figures.append((sum(map(len, sentences)), len(sentences), num_unknown, log_prob))
         words, ends, unknown = (np.array([one[place] for one in figures], dtype=np.int64) for place in range(3))
         return words, ends, unknown, np.array([one[3] for one in figures]), None, np.zeros(len(texts), dtype=np.int64)
+
+
+def cut_block(block: Texts, cutter: Cutter | WordCutter) -> CutBlock:
+    """Read the records of a block and cut, or score, their texts."""
+    rows, texts, names, problems = read_records(block, cutter.fields)
+    return CutBlock(np.array(rows, dtype=np.int64), *cutter.cut(texts), names, problems)
 
 
 def read_records(block: Texts, fields: Fields) -> tuple[list[int], list[str], list[str] | None, list[Problem]]:
@@ -170,7 +172,7 @@ def read_records(block: Texts, fields: Fields) -> tuple[list[int], list[str], li
             if names is not None:
                 names.append(_to_json(record[fields.id]))
         except (ValueError, RecursionError) as error:
-            problems.append(Problem(block.first + row, _reason(error)))
+            problems.append(Problem(block.first + row, explain(error)))
             continue
         rows.append(row)
         texts.append(whole_text(text))
@@ -184,7 +186,7 @@ def _read_rows(block: Texts) -> tuple[list[int], list[str], list[str] | None, li
         try:
             texts.append(whole_text(text.as_py() or ""))
         except UnicodeDecodeError as error:  # Arrow does not look
-            problems.append(Problem(block.first + row, _reason(error)))
+            problems.append(Problem(block.first + row, explain(error)))
             continue
         rows.append(row)
     names = [_to_json(block.data[1][row].as_py()) for row in rows] if len(block.data) > 1 else None
@@ -192,53 +194,22 @@ def _read_rows(block: Texts) -> tuple[list[int], list[str], list[str] | None, li
 
 
 def _text(record: Any, fields: Fields) -> str:
-    if not isinstance(record, dict):
-        raise UserError(f"is {_json_type(record)}, not a JSON object: give one record per line.")
-    for name in (fields.text, fields.id):
-        if name is not None and name not in record:
-            has = ", ".join(f"'{one}'" for one in list(record)[:8]) or "none"
-            raise UserError(
-                f"has no field '{name:.60}': it has {has:.200}; name a field with "
-                f"{argument('field' if name == fields.text else 'id')}."
-            )
+    text = find_text(record, fields.text)
+    if fields.id is not None:
+        check_field(record, fields.id, "id")
     for name in fields.added:
         if name in record:
             raise UserError(f"already has a field '{name}': give other names with {argument('names')}.")
-    text = record[fields.text]
-    if text is None:
-        return ""
-    if not isinstance(text, str):
-        raise UserError(
-            f"has {_json_type(text)} in its field '{fields.text}': it must be a string; name another with "
-            f"{argument('field')}."
-        )
     return text
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, UserError):
-        return str(error)
-    if isinstance(error, UnicodeDecodeError):
-        return f"has invalid UTF-8 (byte 0x{error.object[error.start]:02x}): convert the file to UTF-8."
-    if isinstance(error, RecursionError):
-        return "is nested too deeply: give one record per line."
-    return f"is not JSON ({error!s:.100}): give one record per line."
 
 
 def whole_text(text: str) -> str:
     """Make one document of a text, whatever characters escapes have spelled in it: those alone that can be scored."""
-    if "\0" in text or not text.isascii():
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\0", "\ufffd")
-    return text.replace("\r\n", "\n")
+    return whole_characters(text).replace("\r\n", "\n")
 
 
 def _to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _json_type(value: object) -> str:
-    names = {dict: "an object", list: "an array", str: "a string", bool: "a truth value", type(None): "null"}
-    return names.get(type(value), "a number")
 
 
 def _sums(value_M: NDArray[Any], end_N: NDArray[np.int64]) -> NDArray[Any]:

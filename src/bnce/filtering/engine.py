@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 import queue
@@ -64,22 +65,18 @@ class Engine:
         self.cut: Cutter | WordCutter
         self.model: Model
         path = os.path.abspath(scoring.model)
-        if Path(path).is_file():
-            # Whoever cuts texts scores them, too: KenLM is as quick as that.
-            self.model = open_model(path)
-            if scoring.spell:
-                self.model.refuse_spelling()
-            is_normalised = not self.model.self_normalised if scoring.normalised is None else scoring.normalised
-            self.is_normalised = is_normalised
-            self.cut = WordCutter(path, scoring.fields, self.is_normalised)
-            return
         if is_exported(Path(path)):
             raise UserError(f"'{scoring.model}' is an exported run: bnce filter needs the run that it was made from.")
-        model = self.model = load(path, scoring.device)
-        assert isinstance(model, RunModel)
+        is_file = Path(path).is_file()
+        model = self.model = open_model(path) if is_file else load(path, scoring.device)
         if scoring.spell:
             model.refuse_spelling()
         self.is_normalised = not model.self_normalised if scoring.normalised is None else scoring.normalised
+        if is_file:
+            # Whoever cuts texts scores them, too: KenLM is as quick as that.
+            self.cut = WordCutter(path, scoring.fields, self.is_normalised)
+            return
+        assert isinstance(model, RunModel)
         self.streams = StreamScorer(model.network, normalised=self.is_normalised, precision=scoring.precision)
         self.cut = Cutter(path, model.vocabulary.digest, model.normaliser, scoring.fields, scoring.spell)
 
@@ -150,8 +147,7 @@ class Engine:
         """Compare perplexities with those in float32; None where these are the same."""
         if self.streams is None or self.scoring.precision == "float32" or not len(cut.row_N):
             return None
-        plain = Engine.__new__(Engine)
-        plain.__dict__.update(self.__dict__)
+        plain = copy.copy(self)
         plain.streams = StreamScorer(self.streams.network, normalised=self.is_normalised)
         ratio = self.score_cut(cut).perplexity / plain.score_cut(cut).perplexity
         known = np.abs(ratio[np.isfinite(ratio)] - 1)

@@ -10,6 +10,7 @@ DIR/.bnce/settings.json   what the directory is made with; DIR/.bnce/NAME.json: 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +27,7 @@ from bnce.corpus.sharing import check_shared, see_files
 from bnce.errors import UserError, argument
 from bnce.filtering.choice import Choice, Distribution, read_thresholds, write_thresholds
 from bnce.filtering.engine import CHECKED_DOCUMENTS, Scoring, check_scoring, open_engine
-from bnce.filtering.shard_work import REPORTS, Plan, ShardTask, filter_shard, sample, shorten
+from bnce.filtering.shard_work import REPORTS, Plan, filter_alone, filter_shard, sample, shorten
 from bnce.filtering.shards import Shard, find_shards
 from bnce.machine.workers import Workers, num_cores
 from bnce.reading import digest_record, read_object
@@ -85,7 +86,7 @@ class Summary:
 
     def to_dict(self) -> dict[str, Any]:
         """Add up the reports."""
-        distribution, parts = Distribution({}), {name: [0, 0] for name in self.choice.parts}
+        distribution, parts = Distribution(), {name: [0, 0] for name in self.choice.parts}
         names = ("num_documents", "num_words", "num_tokens", "num_unknown", "num_empty", "num_problems")
         totals = dict.fromkeys(names, 0)
         log_prob = 0.0
@@ -93,7 +94,7 @@ class Summary:
             for name in names:
                 totals[name] += report[name]
             log_prob += report["log_prob"]
-            distribution.add(Distribution({int(place): n for place, n in report["distribution"].items()}))
+            distribution.counts.update({int(place): n for place, n in report["distribution"].items()})
             for name, counted in report["parts"].items():
                 parts[name] = [old + new for old, new in zip(parts[name], counted, strict=True)]
         num_tokens, num_words = totals["num_tokens"], totals["num_words"]
@@ -118,13 +119,8 @@ def run(job: Job) -> Summary:
     (plan.out / REPORTS).mkdir(parents=True, exist_ok=True)
     model = _model(job.scoring)
     given = _settings(job, model)
-    with _kept_settings(plan.out, given):
-        return _run(job, plan, shards, model, digest_record(given))
-
-
-def _run(job: Job, plan: Plan, shards: list[Shard], model: dict[str, Any], settings: str) -> Summary:
-    scoring = job.scoring
-    with Workers(_num_workers(job), job.executor) as workers:
+    settings, scoring = digest_record(given), job.scoring
+    with _kept_settings(plan.out, given), Workers(_num_workers(job), job.executor) as workers:
         choice, check = plan.choice, None
         if not choice.is_fitted or job.thresholds is not None:
             choice, check = _fit(job, shards, model)
@@ -327,24 +323,21 @@ def _run_elsewhere(
     job: Job, plan: Plan, settings: str, todo: list[Shard], workers: Workers
 ) -> dict[Shard, dict[str, Any]]:
     """Let the workers of a cluster filter shards, which they must see as this machine does."""
-    place = (plan.out / REPORTS).absolute()
-    check_shared(workers, place)
-    if todo and not see_files(workers, [shard.path for shard in todo] + [_any_file(job.scoring.model)]):
+    check_shared(workers, (plan.out / REPORTS).absolute())
+    model = Path(job.scoring.model)
+    if todo and not see_files(
+        workers, [*(shard.path for shard in todo), str(model if model.is_file() else model / "vocab.txt")]
+    ):
         raise UserError(
             "A worker does not see the shards or the model as this machine does: put them into a directory that all "
             "workers share, under the same path."
         )
     plan = replace(plan, out=plan.out.absolute())
-    tasks = (ShardTask(shard, job.scoring, plan, settings) for shard in todo)
+    work = functools.partial(filter_alone, scoring=job.scoring, plan=plan, settings=settings)
     reports = {}
-    for shard, report in zip(todo, workers.map(ShardTask.__call__, tasks), strict=True):
+    for shard, report in zip(todo, workers.map(work, todo), strict=True):
         reports[shard] = report
         for sentence in report["problems"]:
             job.progress.notice(sentence)
         job.progress.tell(source_bytes(shard.path), report["num_documents"], report["num_words"])
     return reports
-
-
-def _any_file(model: str) -> str:
-    path = Path(model)
-    return str(path if path.is_file() else path / "vocab.txt")

@@ -6,6 +6,7 @@ Outputs appear under their names when all of them are whole. A report, written l
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import threading
@@ -20,7 +21,7 @@ import numpy as np
 from bnce import files
 from bnce.errors import UserError, argument
 from bnce.filtering.choice import Choice, Distribution
-from bnce.filtering.cutting import CutBlock, Problem
+from bnce.filtering.cutting import CutBlock, Problem, cut_block
 from bnce.filtering.engine import Engine, Scoring, ahead, open_engine
 from bnce.filtering.shards import JSON, Block, Shard, find_damage, read_blocks
 from bnce.filtering.writing import Form, Output, Scores
@@ -64,12 +65,11 @@ class Counts:
 
     def __init__(self, choice: Choice) -> None:
         self.parts = {part: [0, 0] for part in choice.parts}
-        self.names = list(choice.parts)
         self.num_documents = self.num_words = self.num_tokens = self.num_unknown = self.num_empty = 0
         self.num_problems = 0
         self.problems: list[str] = []
         self.log_prob = 0.0
-        self.distribution = Distribution({})
+        self.distribution = Distribution()
 
     def add(self, cut: CutBlock, scores: Scores, part_N: Any) -> None:
         """Count the documents of a block."""
@@ -81,30 +81,21 @@ class Counts:
         self.num_empty += int(np.count_nonzero(tokens_N == 0))
         known = np.isfinite(scores.perplexity)
         self.log_prob -= float((np.log(scores.perplexity[known]) * tokens_N[known]).sum())
-        self.distribution.add(Distribution.of(scores.perplexity))
-        for number, name in enumerate(self.names):
+        self.distribution.counts.update(Distribution.of(scores.perplexity).counts)
+        for number, name in enumerate(self.parts):
             self.parts[name][0] += int(np.count_nonzero(part_N == number))
             self.parts[name][1] += int(cut.num_words_N[part_N == number].sum())
 
     def to_dict(self) -> dict[str, Any]:
         """Give what a report has."""
-        record = {name: value for name, value in vars(self).items() if name not in ("names", "distribution")}
+        record = {name: value for name, value in vars(self).items() if name != "distribution"}
         return record | {"distribution": {str(place): count for place, count in self.distribution.counts.items()}}
 
 
-@dataclass(frozen=True)
-class ShardTask:
-    """A shard to be filtered on whatever machine; the model is opened there."""
-
-    shard: Shard
-    scoring: Scoring
-    plan: Plan
-    settings: str
-
-    def __call__(self) -> dict[str, Any]:
-        """Do it, with nobody to help."""
-        with _one_at_a_time, Workers(1) as workers:
-            return filter_shard(self.shard, open_engine(self.scoring), self.plan, self.settings, workers)
+def filter_alone(shard: Shard, scoring: Scoring, plan: Plan, settings: str) -> dict[str, Any]:
+    """Filter a shard on whatever machine, where the model is opened, with nobody to help."""
+    with _one_at_a_time, Workers(1) as workers:
+        return filter_shard(shard, open_engine(scoring), plan, settings, workers)
 
 
 _one_at_a_time = threading.Lock()  # an engine serves one thread
@@ -165,14 +156,16 @@ def sample(
     quota = math.ceil(num_documents / len(chosen))
     found: list[np.ndarray] = []
     first: CutBlock | None = None
+
+    def emit(block: Block, cut: CutBlock, scores: Scores) -> None:
+        nonlocal first
+        first = cut if first is None else first
+        found.append(scores.perplexity)
+
     for shard in chosen:
         pairs = _first(_pairs(shard, engine, workers, problem, None), quota)
         with contextlib.closing(ahead(pairs, 1)) as cut_first:
-            watched, kept = itertools.tee(cut_first)
-            engine.score_blocks(watched, lambda block, cut, scores: found.append(scores.perplexity))
-            if first is None:
-                first = next((cut for _, cut in kept), None)
-            del kept
+            engine.score_blocks(cut_first, emit)
     return np.concatenate([np.zeros(0), *found]), first
 
 
@@ -195,7 +188,8 @@ def _pairs(
             damage.append(str(error))
 
     blocks, ahead_of_them = itertools.tee(read())
-    with contextlib.closing(workers.map(engine.cut, (block.texts for block in ahead_of_them))) as cuts:
+    cut_texts = functools.partial(cut_block, cutter=engine.cut)
+    with contextlib.closing(workers.map(cut_texts, (block.texts for block in ahead_of_them))) as cuts:
         for block, cut in zip(blocks, cuts, strict=True):
             tell(block.problems)
             tell(cut.problems)

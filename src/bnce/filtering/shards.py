@@ -6,7 +6,6 @@ beside them.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 from bnce.errors import UserError, argument
 from bnce.filtering.cutting import Fields, Problem, Texts
+from bnce.text.records import JSON_ENDINGS, PARQUET_ENDINGS, check_column, check_field, open_parquet
 from bnce.text.sources import (
     MAX_LINE_BYTES,
     STANDARD_INPUT,
@@ -26,8 +26,6 @@ from bnce.text.sources import (
     source_bytes,
 )
 
-JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
-PARQUET_ENDINGS = (".parquet", ".pq")
 PACKED_ENDINGS = (".gz", ".xz", ".bz2", ".zst")
 BLOCK_BYTES = 2**20
 _MAX_ROWS = 2**12
@@ -101,7 +99,7 @@ def find_damage(shard: Shard, fields: Fields) -> str | None:
     if shard.form == JSON:
         return None
     try:
-        with told(shard.path), open_parquet(shard) as file:
+        with open_parquet(shard.path) as file:
             check_columns(shard, file.schema_arrow, fields)
     except UserError as error:
         return str(error)
@@ -147,7 +145,7 @@ def _read_json(shard: Shard, advance: Advance | None) -> Iterator[Block]:
 def _read_parquet(shard: Shard, fields: Fields, advance: Advance | None) -> Iterator[Block]:
     import pyarrow
 
-    with told(shard.path), open_parquet(shard) as file:
+    with open_parquet(shard.path) as file:
         schema = file.schema_arrow
         check_columns(shard, schema, fields)
         num_rows, size = file.metadata.num_rows, source_bytes(shard.path)
@@ -164,45 +162,12 @@ def _read_parquet(shard: Shard, fields: Fields, advance: Advance | None) -> Iter
             first += batch.num_rows
 
 
-def open_parquet(shard: Shard) -> Any:
-    """Open a Parquet shard."""
-    import pyarrow.parquet
-
-    return pyarrow.parquet.ParquetFile(shard.path, pre_buffer=False)
-
-
 def check_columns(shard: Shard, schema: Any, fields: Fields) -> None:
     """Refuse a Parquet file without a column of texts, or with one of those that are to be added."""
-    import pyarrow
-
-    for name, option in ((fields.text, "field"), (fields.id, "id")):
-        if name is not None and name not in schema.names:
-            has = ", ".join(f"'{one}'" for one in schema.names[:8]) or "none"
-            raise UserError(
-                f"{named(shard.path)} has no column '{name}': it has {has}; name a column with {argument(option)}."
-            )
+    place = f"{named(shard.path)} "
+    check_column(shard.path, schema, fields.text, nulls=True)
+    if fields.id is not None:
+        check_field(schema.names, fields.id, "id", "column", place)
     for name in fields.added:
         if name in schema.names:
-            raise UserError(
-                f"{named(shard.path)} already has a column '{name}': give other names with {argument('names')}."
-            )
-    kind = schema.field(fields.text).type
-    kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
-    is_text = (pyarrow.types.is_string, pyarrow.types.is_large_string, pyarrow.types.is_null)
-    if not any(check(kind) for check in is_text):
-        raise UserError(
-            f"{named(shard.path)} has {kind} in its column '{fields.text}': it must be text; name another with "
-            f"{argument('field')}."
-        )
-
-
-@contextlib.contextmanager
-def told(path: str) -> Iterator[None]:
-    """Say in one sentence what is wrong with a Parquet file."""
-    import pyarrow
-
-    try:
-        yield
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = str(error).split("\n")[0].rstrip(".")
-        raise UserError(f"{named(path)} is damaged or not a Parquet file ({reason:.200}): fetch it again.") from error
+            raise UserError(f"{place}already has a column '{name}': give other names with {argument('names')}.")

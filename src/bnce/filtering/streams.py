@@ -165,16 +165,15 @@ class _Layout:
 
     def next(self) -> _Window | None:
         """Lay out the next window: streams go on with what they read, and then take new documents."""
-        scorer, reading = self.scorer, self._reading
+        scorer = self.scorer
         T, C, S = scorer.num_steps, scorer.network.num_context, CHUNKS * scorer.num_steps
         segments, finished, resets = [], [], []
+        texts: list[Ids] = []  # of the segments
         left: list[_Reading | None] = []
         places: list[int] = []
-        columns: list[list[tuple[int, Ids]]] = []  # of each stream: where words go, and which
 
         def fill(stream: int, now: _Reading | None) -> _Reading | None:
             """Fill a stream with a document and those after it; give what does not fit."""
-            column: list[tuple[int, Ids]] = []
             level = 0
             while level < S:
                 if now is None:
@@ -184,7 +183,7 @@ class _Layout:
                     now = _Reading(*taken, 0)
                     resets.append((C + level, stream))
                 end = min(S, level + len(now.ids) - now.place)
-                column.append((level, now.ids[now.place : now.place + end - level]))
+                texts.append(now.ids[now.place : now.place + end - level])
                 segments.append((stream, level, end, now.number))
                 now = now._replace(place=now.place + end - level)
                 level = end
@@ -193,25 +192,22 @@ class _Layout:
                     now = None
                     if scorer.aligned:
                         level = -(-level // T) * T
-            if column:
-                columns.append(column)
             return now
 
-        for place, one in enumerate(reading):
+        for place, one in enumerate(self._reading):
             if one is not None:
-                rest = fill(len(columns), one)
+                left.append(fill(len(places), one))
                 places.append(place)
-                left.append(rest)
-        while len(columns) < scorer.num_streams:
-            num_before = len(columns)
-            rest = fill(num_before, None)
-            if len(columns) == num_before:
+        while len(places) < scorer.num_streams:
+            num_before = len(segments)
+            rest = fill(len(places), None)
+            if len(segments) == num_before:
                 break
-            places.append(-1)
             left.append(rest)
-        if not columns:
+            places.append(-1)
+        if not places:
             return None
-        width = scorer.width(len(columns))
+        width = scorer.width(len(places))
         num_steps = -(-max(end for _, _, end, _ in segments) // T) * T
         word_LB = np.full((C + 1 + S, width), END, dtype=np.int64)
         reset_LB = np.zeros((C + S, width), dtype=bool)
@@ -221,9 +217,8 @@ class _Layout:
         reset_LB[:C, kept_B] = self._last_reset_CB[:, old_B[kept_B]]
         # Documents are whole in rows of a stream: written so, and turned at once.
         text_BS = np.full((width, S), END, dtype=np.int64)
-        for stream, column in enumerate(columns):
-            for level, ids in column:
-                text_BS[stream, level : level + len(ids)] = ids
+        for (stream, begin, end, _), ids in zip(segments, texts, strict=True):
+            text_BS[stream, begin:end] = ids
         word_LB[C + 1 :] = text_BS.T
         if resets:
             reset_LB[tuple(np.array(resets).T)] = True

@@ -6,19 +6,21 @@ import bz2
 import contextlib
 import gzip
 import io
+import json
 import lzma
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bnce.errors import UserError, argument
 from bnce.filtering.cutting import CutBlock
-from bnce.filtering.shards import JSON, PARQUET, Block, Shard, open_parquet, told
+from bnce.filtering.shards import JSON, PARQUET, Block, Shard
+from bnce.text.records import open_parquet
 from bnce.text.sources import file_ending, named
 
 DIGITS = 6  # of a perplexity: more of them differ between machines
@@ -88,17 +90,31 @@ class Output(contextlib.ExitStack):
         self._shard, self._form = shard, form
         self._writes_parquet = form.format_of(shard) == PARQUET
         self._schema: Any = None
-        ending = "" if self._writes_parquet else file_ending(form.name_of(shard))
-        make: type[_PartFile] = _ParquetFile if self._writes_parquet else _LinesFile
-        compression = _compression(shard) if self._writes_parquet and shard.form == PARQUET else "zstd"
-        self._parts = [None if path is None else self.enter_context(make(path, compression, ending)) for path in paths]
+        self._parts: list[Any] = [None if path is None else self.enter_context(self._open(path)) for path in paths]
         if self._writes_parquet and shard.form == PARQUET and not form.scores_only:
             # A file without rows has columns, too.
-            with told(shard.path), open_parquet(shard) as file:
+            with open_parquet(shard.path) as file:
                 empty = file.schema_arrow.empty_table()
             for part in self._parts:
                 if part is not None:
                     part.write(self._with_scores(empty, Scores(np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0))))
+
+    def _open(self, path: Path) -> Any:
+        if self._writes_parquet:
+            return _ParquetFile(path, _compression(self._shard) if self._shard.form == PARQUET else "zstd")
+        ending = file_ending(self._form.name_of(self._shard))
+        if ending == ".gz":
+            # Without its name and the time in it: the same shard gives the same bytes.
+            return gzip.GzipFile("", "wb", 6, self.enter_context(open(path, "wb")), mtime=0)
+        if ending == ".xz":
+            return lzma.open(path, "wb", preset=3)
+        if ending == ".bz2":
+            return bz2.open(path, "wb")
+        if ending == ".zst":
+            import pyarrow
+
+            return pyarrow.CompressedOutputStream(str(path), "zstd")
+        return open(path, "wb")
 
     def write(self, block: Block, cut: CutBlock, scores: Scores, part_N: NDArray[np.int64]) -> None:
         """Write the documents of a block, each to its part."""
@@ -183,31 +199,10 @@ class Output(contextlib.ExitStack):
             ) from error
 
 
-class _PartFile(contextlib.AbstractContextManager["_PartFile"]):
-    """A file that a part of a shard is written to."""
-
-    def __init__(self, path: Path, compression: str, ending: str) -> None:
-        raise NotImplementedError
-
-    def write(self, records: Any) -> None:
-        raise NotImplementedError
-
-
-class _LinesFile(_PartFile):
-    def __init__(self, path: Path, compression: str, ending: str) -> None:
-        self._file = _open_packed(path, ending)
-
-    def write(self, records: Any) -> None:
-        self._file.write(records)
-
-    def __exit__(self, *error: object) -> None:
-        self._file.close()
-
-
-class _ParquetFile(_PartFile):
+class _ParquetFile(contextlib.AbstractContextManager["_ParquetFile"]):
     """Gathers rows into groups of a usual size: a group per block would be many small ones."""
 
-    def __init__(self, path: Path, compression: str, ending: str) -> None:
+    def __init__(self, path: Path, compression: str) -> None:
         self._path, self._compression = path, compression
         self._waiting: list[Any] = []
         self._writer: Any = None
@@ -243,41 +238,13 @@ class _ParquetFile(_PartFile):
 
 
 def _compression(shard: Shard) -> str:
-    with told(shard.path), open_parquet(shard) as file:
+    with open_parquet(shard.path) as file:
         found = file.metadata
         name = found.row_group(0).column(0).compression if found.num_row_groups and found.num_columns else "SNAPPY"
     return "none" if name == "UNCOMPRESSED" else str(name).lower()
 
 
-class _Gzip(gzip.GzipFile):
-    """A packed file without its name and the time in it: the same shard gives the same bytes."""
-
-    def __init__(self, path: Path) -> None:
-        self._raw = open(path, "wb")  # noqa: SIM115
-        super().__init__("", "wb", 6, self._raw, mtime=0)
-
-    def close(self) -> None:
-        super().close()
-        self._raw.close()
-
-
-def _open_packed(path: Path, ending: str) -> IO[bytes]:
-    if ending == ".gz":
-        return _Gzip(path)  # type: ignore[return-value]
-    if ending == ".xz":
-        return lzma.open(path, "wb", preset=3)
-    if ending == ".bz2":
-        return bz2.open(path, "wb")
-    if ending == ".zst":
-        import pyarrow
-
-        return pyarrow.CompressedOutputStream(str(path), "zstd")  # type: ignore[no-any-return]
-    return open(path, "wb")
-
-
 def _escaped(name: str) -> str:
-    import json
-
     return json.dumps(name, ensure_ascii=False)[1:-1]
 
 

@@ -31,7 +31,7 @@ from bnce.runs.model_file import calibration_of, load_model, read_weights, save_
 from bnce.runs.unknown_words import UNKNOWN_WORDS_FILE, UnknownWords
 from bnce.spelling.model import SPELLING_FILE, SpellingModel
 
-TABLES = ("embedding", "output.weight", "output.bias")
+TABLES = ("embedding", "output.weight", "output.bias")  # in the order of `Rows`
 KEPT_UNKNOWN = 0.1  # of the count of <unk>: texts to come have unknown words as well
 
 
@@ -144,9 +144,9 @@ def change_tables(
     if kept_V.sum() + len(added) < MIN_SIZE:
         raise UserError(f"Dropping {len(dropped)} words leaves only {' and '.join(SPECIALS)}: keep at least one.")
     _give_to_unknown(tensors, counts_V, ~kept_V)
-    for name in TABLES:
+    for place, name in enumerate(TABLES):
         kept = tensors[name][torch.from_numpy(kept_V)]
-        tensors[name] = kept if rows is None else torch.cat([kept, rows.by_table[name]])
+        tensors[name] = kept if rows is None else torch.cat([kept, rows[place]])
     counts_V = counts_V[kept_V]
     tensors["output.bias"] += _take_from_unknown(tensors["output.bias"], counts_V, float(new_counts_A.sum()))
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -93,18 +94,12 @@ def log_mass(weight_AD: Tensor, contexts: Contexts) -> Tensor:
     return torch.cat(blocks) - math.log(len(contexts.log_z_M))
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(NamedTuple):
     """The rows of new words in the three tables."""
 
     embedding_AR: Tensor
     weight_AD: Tensor
     bias_A: Tensor
-
-    @property
-    def by_table(self) -> dict[str, Tensor]:
-        """The rows under the names that a model gives its tables."""
-        return {"embedding": self.embedding_AR, "output.weight": self.weight_AD, "output.bias": self.bias_A}
 
 
 @torch.no_grad()

@@ -24,10 +24,10 @@ def find_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
+        if device.type not in ("cpu", "cuda"):
+            raise RuntimeError
     except RuntimeError as error:
         raise UserError(f"Unknown device '{name}': use auto, cpu, cuda or cuda:N.") from error
-    if device.type not in ("cpu", "cuda"):
-        raise UserError(f"Unknown device '{name}': use auto, cpu, cuda or cuda:N.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"The device is '{name}', but PyTorch finds no CUDA GPU: use {argument('device', 'cpu')}.")
     if device.type == "cuda" and device.index is not None and device.index >= torch.cuda.device_count():

@@ -87,11 +87,6 @@ class Sleep:
         self._holder: threading.Thread | None = None
         self._end = threading.Event()
 
-    @property
-    def is_on(self) -> bool:
-        """Whether threads sleep now."""
-        return self._holder is not None
-
     def turn_on(self) -> None:
         """Have threads sleep."""
         if self._holder is None:

@@ -74,7 +74,7 @@ class World:
         if self.is_alone:
             return tensor
         self.bytes_sent[what] += 2 * tensor.nbytes * (self.size - 1) // self.size
-        staged = self._stage(tensor)
+        staged = tensor.to(self.device)
         with _explained():
             dist.all_reduce(staged)
         return tensor if staged is tensor else tensor.copy_(staged)
@@ -84,7 +84,7 @@ class World:
         if self.is_alone:
             return tensor.unsqueeze(0)
         self.bytes_sent[what] += tensor.nbytes * (self.size - 1)
-        staged = self._stage(tensor.contiguous())
+        staged = tensor.contiguous().to(self.device)
         gathered = staged.new_empty((self.size, *tensor.shape))
         with _explained():
             _ALL_GATHER(gathered.flatten(0, min(1, tensor.ndim)), staged.reshape(-1, *tensor.shape[1:]))
@@ -96,7 +96,7 @@ class World:
             return tensor_RN
         assert len(tensor_RN) == self.size
         self.bytes_sent[what] += tensor_RN.nbytes * (self.size - 1) // self.size
-        staged = self._stage(tensor_RN.contiguous())
+        staged = tensor_RN.contiguous().to(self.device)
         received = torch.empty_like(staged)
         with _explained():
             dist.all_to_all_single(received, staged)
@@ -146,9 +146,6 @@ class World:
         """Wait until all processes are here."""
         if not self.is_alone:
             self.sum_(torch.zeros(1, device=self.device), "control")
-
-    def _stage(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.device)
 
 
 def in_many_processes() -> bool:

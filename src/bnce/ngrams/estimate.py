@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce.corpus.meter import Progress
-from bnce.corpus.numbering import MARK_IDS, MARKS, number_block
+from bnce.corpus.numbering import MARK_IDS, MARKS, number_documents
 from bnce.corpus.store import Corpus, is_corpus
 from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
 from bnce.errors import UserError, argument
 from bnce.ngrams.arpa import START_WORD
 from bnce.runs.directory import RunDirectory
-from bnce.text.blocks import Cut, gather
+from bnce.text.blocks import gather
 from bnce.text.intake import find_files, read_text, text_bytes
 from bnce.text.normalise import Normaliser
 from bnce.text.records import DEFAULT_FIELD
@@ -97,13 +97,22 @@ def read_files(
         num_bytes += more
 
     _refuse_start(vocabulary or ())
-    growing = _Growing()
-    number_words = growing.encode if vocabulary is None else vocabulary.encode
+    growing = {word: number for number, word in enumerate(SPECIALS)}
+
+    def number_words(words: Sequence[str]) -> NDArray[np.int64]:
+        if vocabulary is not None:
+            return vocabulary.encode(words)
+        _refuse_start(words)
+        return np.fromiter((growing.setdefault(word, len(growing)) for word in words), np.int64, len(words))
+
     parts: list[Ids] = []
     num_tokens = 0
     documents = itertools.chain.from_iterable(read_text(name, field, errors, advance=advance) for name in files)
-    for words, numbers in _blocks(documents, normaliser):
-        id_of = np.append(MARK_IDS, number_words(words)).astype(np.int32)
+    for block in gather(documents, "text"):
+        words, numbers, _ = number_documents(block, normaliser)
+        if not len(numbers):
+            continue
+        id_of = np.append(MARK_IDS, number_words(words.to_pylist()[len(MARKS) :])).astype(np.int32)
         parts.append(id_of[numbers])
         num_tokens += len(numbers)
         check_size(min(num_tokens, max_tokens or num_tokens))
@@ -114,33 +123,7 @@ def read_files(
     if not parts:
         raise UserError("The text has no words: give a file with text.")
     ids = np.concatenate(parts)[: max_tokens or None]
-    return NgramText(ids, Vocabulary(growing.words) if vocabulary is None else vocabulary, normaliser)
-
-
-class _Growing:
-    """A vocabulary that takes in every word it meets."""
-
-    def __init__(self) -> None:
-        self._ids = {word: number for number, word in enumerate(SPECIALS)}
-
-    @property
-    def words(self) -> list[str]:
-        return list(self._ids)
-
-    def encode(self, words: Sequence[str]) -> NDArray[np.int64]:
-        """Give the ids of words, new ones where they are new."""
-        _refuse_start(words)
-        ids = self._ids
-        return np.fromiter((ids.setdefault(word, len(ids)) for word in words), dtype=np.int64, count=len(words))
-
-
-def _blocks(documents: Iterator[list[str]], normaliser: Normaliser) -> Iterator[tuple[list[str], Ids]]:
-    """Yield the text a few megabytes at a time: its words, and their numbers after those of the marks."""
-    for block in gather(documents, "text"):
-        numbered = number_block(block, normaliser, Cut(0, {}))
-        words = numbered.words.to_pylist()[len(MARKS) :]
-        for part in numbered.splits.values():
-            yield words, part.numbers
+    return NgramText(ids, Vocabulary(list(growing)) if vocabulary is None else vocabulary, normaliser)
 
 
 def _refuse_pieces(vocabulary: Vocabulary, path: Path) -> None:

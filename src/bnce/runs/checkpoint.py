@@ -12,7 +12,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -189,21 +189,22 @@ def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def read_metadata(path: Path) -> dict[str, str]:
     """Read what a file says beside its tensors, without these and so without its checksum."""
-    try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            return dict(file.metadata() or {})
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"'{path}' is incomplete or not a safetensors file ({error}).") from error
+    with _opened(path) as file:
+        return dict(file.metadata() or {})
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    with _opened(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
-            metadata = dict(file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            yield file
     except (SafetensorError, OSError) as error:
         raise UserError(f"'{path}' is incomplete or not a safetensors file ({error}).") from error
-    return tensors, metadata
 
 
 def _check(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str], kind: str) -> None:

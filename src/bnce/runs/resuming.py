@@ -93,17 +93,6 @@ def resume_config(path: Path, settings: Sequence[str] = (), wanted: RunConfig | 
 
     `wanted` is a recipe that was named, with the settings on top: it must come to the same.
     """
-    _require_run(path)
-    before = read_config(path / "config.toml")
-    config = change_settings(before, settings)
-    check_changes(before, config if wanted is None else wanted, path)
-    if wanted is not None:
-        # A change is one that was asked for: a recipe that has become another one, in a later version, asks for none.
-        check_same_settings(config, wanted, path, f"resume it with  {resume_command(path)}")
-    return config
-
-
-def _require_run(path: Path) -> None:
     if not (path / "config.toml").is_file():
         raise UserError(
             f"'{path}' is not a run directory, so there is nothing to resume: leave out {argument('resume', True)} to "
@@ -114,6 +103,13 @@ def _require_run(path: Path) -> None:
             f"The words of '{path}' were changed by 'bnce vocab', so it has no state to resume from: "
             "prepare a corpus with the words you want and train a new run."
         )
+    before = read_config(path / "config.toml")
+    config = change_settings(before, settings)
+    check_changes(before, config if wanted is None else wanted, path)
+    if wanted is not None:
+        # A change is one that was asked for: a recipe that has become another one, in a later version, asks for none.
+        check_same_settings(config, wanted, path, f"resume it with  {resume_command(path)}")
+    return config
 
 
 def check_resumable(run: RunDirectory) -> None:

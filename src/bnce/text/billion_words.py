@@ -11,7 +11,7 @@ import os
 import re
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ MIN_COUNT = 3
 
 # Shard 0 of 100 is not for training: it is what was cut into the 50 held-out ones.
 _SHARDS = {"train": range(1, 100), "valid": range(5), "test": range(5, 50)}
+_EVERY = [(split, number) for split, numbers in _SHARDS.items() for number in numbers]
 _NAME = re.compile(
     r"(?:^|/)(?:training-monolingual\.tokenized\.shuffled/news\.en-(?P<train>\d{5})-of-00100"
     r"|heldout-monolingual\.tokenized\.shuffled/news\.en\.heldout-(?P<heldout>\d{5})-of-00050)$"
@@ -89,8 +90,8 @@ def _find_shards(directory: str) -> dict[Shard, str]:
             if shard is not None:
                 _refuse_second(found, shard, directory)
                 found[shard] = file
-    _refuse_missing(set(found), directory)
-    return {(split, number): found[split, number] for split, numbers in _SHARDS.items() for number in numbers}
+    _refuse_missing(found, directory)
+    return {shard: found[shard] for shard in _EVERY}
 
 
 def _parse(name: str) -> Shard | None:
@@ -103,42 +104,33 @@ def _parse(name: str) -> Shard | None:
 
 
 def _read_tar(path: str, errors: str, advance: Advance | None) -> Iterator[tuple[str, Document]]:
-    due = {split: iter(numbers) for split, numbers in _SHARDS.items()}
-    turn = {split: next(numbers) for split, numbers in due.items()}
-    seen: dict[Shard, str] = {}
+    turn = {split: numbers[0] for split, numbers in _SHARDS.items()}
+    seen: set[Shard] = set()
     waiting: dict[Shard, Path] = {}
     with tempfile.TemporaryDirectory(prefix="bnce-") as scratch:
         for shard, chunks in _tar_shards(path, advance):
             _refuse_second(seen, shard, path)
-            seen[shard] = path
+            seen.add(shard)
             split, number = shard
             if number != turn[split]:
                 waiting[shard] = Path(scratch, f"{split}-{number}.zst")
                 _pack(chunks, waiting[shard])
                 continue
             yield from _documents(shard, chunks, errors)
-            while (turn_now := next(due[split], None)) is not None:
-                turn[split] = turn_now
-                file = waiting.pop((split, turn_now), None)
-                if file is None:
-                    break
-                yield from _documents((split, turn_now), read_chunks(str(file)), errors)
+            turn[split] += 1
+            while (file := waiting.pop((split, turn[split]), None)) is not None:
+                yield from _documents((split, turn[split]), read_chunks(str(file)), errors)
                 file.unlink()
-    _refuse_missing(set(seen), path)
+                turn[split] += 1
+    _refuse_missing(seen, path)
 
 
 def _tar_shards(path: str, advance: Advance | None) -> Iterator[tuple[Shard, Iterator[bytes]]]:
     """Yield the shards of a tar as they come, each to be read before the next."""
     chunks = read_chunks(path, advance)
-    with contextlib.ExitStack() as stack:
-        with _told(path):
-            archive = stack.enter_context(tarfile.open(fileobj=_Joined(chunks), mode="r|"))  # type: ignore[call-overload]
-        members = iter(archive)
-        while True:
-            with _told(path):
-                member = next(members, None)
-            if member is None:
-                break
+    archive: tarfile.TarFile
+    with _told(path), tarfile.open(fileobj=_Joined(chunks), mode="r|") as archive:  # type: ignore[call-overload]
+        for member in archive:
             shard = _parse(member.name) if member.isfile() else None
             if shard is not None:
                 yield shard, _member_chunks(archive, member, path)
@@ -150,13 +142,9 @@ def _tar_shards(path: str, advance: Advance | None) -> Iterator[tuple[Shard, Ite
 def _member_chunks(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> Iterator[bytes]:
     with _told(path):
         file = archive.extractfile(member)
-    assert file is not None
-    while True:
-        with _told(path):
-            chunk = file.read(CHUNK_BYTES)
-        if not chunk:
-            return
-        yield chunk
+        assert file is not None
+        while chunk := file.read(CHUNK_BYTES):
+            yield chunk
 
 
 class _Joined:
@@ -191,17 +179,16 @@ def _told(path: str) -> Iterator[None]:
         raise UserError(f"'{path}' is damaged, incomplete or not a tar file ({error}): download it again.") from error
 
 
-def _refuse_second(found: dict[Shard, str], shard: Shard, path: str) -> None:
+def _refuse_second(found: Container[Shard], shard: Shard, path: str) -> None:
     if shard in found:
         raise UserError(f"'{path}' contains {shard_name(shard)} twice: give the release as published.")
 
 
-def _refuse_missing(found: set[Shard], path: str) -> None:
-    every = [(split, number) for split, numbers in _SHARDS.items() for number in numbers]
-    missing = [shard_name(shard) for shard in every if shard not in found]
+def _refuse_missing(found: Container[Shard], path: str) -> None:
+    missing = [shard_name(shard) for shard in _EVERY if shard not in found]
     if missing:
         more = f" and {len(missing) - _NAMED_AT_MOST} more" if len(missing) > _NAMED_AT_MOST else ""
         raise UserError(
-            f"'{path}' lacks {len(missing)} of the {len(every)} shards of the release: "
+            f"'{path}' lacks {len(missing)} of the {len(_EVERY)} shards of the release: "
             f"{', '.join(missing[:_NAMED_AT_MOST])}{more}; give the whole release."
         )

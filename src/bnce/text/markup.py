@@ -60,7 +60,7 @@ def strip_markup(text: str) -> str:
             text, num_hidden = _NOWIKI.subn(lambda found: found.group(1).translate(_HIDE), text)
             hidden = num_hidden > 0
         text = _drop_elements(text)
-        text = _TAG.sub(_tag_text, text)
+        text = _TAG.sub(lambda tag: "\n" if tag.group(1).lower() in _BLOCKS else "", text)
     if "[[" in text:
         text = _SIMPLE_LINK.sub(r"\1", text)
     if "{{{" in text:
@@ -106,10 +106,6 @@ def _drop_elements(text: str) -> str:
                 position = closing[following][1]
     kept.append(text[position:])
     return "".join(kept)
-
-
-def _tag_text(tag: re.Match[str]) -> str:
-    return "\n" if tag.group(1).lower() in _BLOCKS else ""
 
 
 def _drop_brackets(text: str) -> str:

@@ -36,7 +36,7 @@ BENCHMARKS = {
         read=read_articles,
         check=check_dump,
         normaliser=lambda path: Normaliser(),
-        cutter=MarkupNormaliser.of,
+        cutter=lambda normaliser: MarkupNormaliser(**normaliser.to_dict()),
         vocab_size=VOCAB_SIZE,
     ),
     "obwb": Benchmark(

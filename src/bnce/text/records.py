@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from bnce.errors import UserError, argument
@@ -13,14 +14,14 @@ from bnce.text.unpack import PACKED
 
 DEFAULT_FIELD = "text"
 
-_JSON_LINES = (".jsonl", ".ndjson", ".json")
-_PARQUET = (".parquet", ".pq")
+JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
+PARQUET_ENDINGS = (".parquet", ".pq")
 _BATCH_RECORDS = 1024
 
 
 def holds_records(path: str) -> bool:
     """Tell by its name whether a file holds records, not lines of text."""
-    return _kind(path) in _JSON_LINES + _PARQUET
+    return _kind(path) in JSON_ENDINGS + PARQUET_ENDINGS
 
 
 def read_records(
@@ -29,13 +30,20 @@ def read_records(
     """Yield the lines of every record's text; a record whose text is null or blank is none."""
     check_errors(errors)
     check_source(path)
-    texts = _read_parquet(path, field, advance) if _kind(path) in _PARQUET else _read_json(path, field, errors, advance)
+    is_parquet = _kind(path) in PARQUET_ENDINGS
+    texts = _read_parquet(path, field, advance) if is_parquet else _read_json(path, field, errors, advance)
     any_words = False
     for place, text in texts:
         if not text or text.isspace():
             continue
         any_words = True
-        yield _whole_characters(text, errors, place).replace("\r\n", "\n").split("\n")
+        whole = whole_characters(text)
+        if errors == "strict" and whole != text:
+            raise UserError(
+                f"{place} has a NUL or half of a character: fix it, or give {argument('errors', 'replace')} to put "
+                "U+FFFD in its place."
+            )
+        yield whole.replace("\r\n", "\n").split("\n")
     if not any_words:
         raise no_words(named(path))
 
@@ -51,71 +59,93 @@ def _read_json(path: str, field: str, errors: str, advance: Advance | None) -> I
             continue
         place = f"{named(path)}, line {number}"
         try:
-            record = json.loads(line)
+            text = find_text(json.loads(line), field)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{place} is not JSON ({error}): give one record per line.") from error
-        if not isinstance(record, dict):
-            raise UserError(f"{place} is {_json_type(record)}, not a JSON object: give one record per line.")
-        if field not in record:
-            raise _no_field(place, field, record)
-        text = record[field]
-        if not isinstance(text, str | None):
-            raise UserError(
-                f"{place} has {_json_type(text)} in its field '{field}': "
-                f"it must be a string; name another with {argument('field')}."
-            )
+            raise UserError(f"{place} {explain(error)}") from error
         yield place, text
 
 
+def find_text(record: Any, field: str) -> str:
+    """Find the text of a record, empty where it is null; an error says what follows the record's place in a message."""
+    if not isinstance(record, dict):
+        raise UserError(f"is {_json_type(record)}, not a JSON object: give one record per line.")
+    check_field(record, field, "field")
+    text = record[field]
+    if not isinstance(text, str | None):
+        raise UserError(
+            f"has {_json_type(text)} in its field '{field}': it must be a string; name another with "
+            f"{argument('field')}."
+        )
+    return text or ""
+
+
+def check_field(fields: Collection[str], field: str, option: str, what: str = "field", place: str = "") -> None:
+    """Refuse a record, or a file with columns, that lacks what an option names."""
+    if field not in fields:
+        has = ", ".join(f"'{name}'" for name in list(fields)[:8]) or "none"
+        raise UserError(
+            f"{place}has no {what} '{field:.60}': it has {has:.200}; name a {what} with {argument(option)}."
+        )
+
+
+def explain(error: Exception) -> str:
+    """Say what keeps a record from being read, to follow its place in a message."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, UnicodeDecodeError):
+        return f"has invalid UTF-8 (byte 0x{error.object[error.start]:02x}): convert the file to UTF-8."
+    if isinstance(error, RecursionError):
+        return "is nested too deeply: give one record per line."
+    return f"is not JSON ({error!s:.100}): give one record per line."
+
+
 def _read_parquet(path: str, field: str, advance: Advance | None) -> Iterator[tuple[str, str | None]]:
-    import pyarrow
+    with open_parquet(path) as file:
+        check_column(path, file.schema_arrow, field)
+        num_records = 0
+        share = os.path.getsize(path) / max(1, file.metadata.num_rows)
+        for batch in file.iter_batches(_BATCH_RECORDS, columns=[field], use_threads=False):
+            for text in batch.column(0).to_pylist():
+                num_records += 1
+                yield f"{named(path)}, record {num_records}", text
+            if advance is not None:
+                before = num_records - batch.num_rows
+                advance(round(share * num_records) - round(share * before))
+
+
+@contextlib.contextmanager
+def open_parquet(path: str) -> Iterator[Any]:
+    """Open a Parquet file, and say in one sentence what is wrong with it."""
     import pyarrow.parquet
 
     try:
         with pyarrow.parquet.ParquetFile(path, pre_buffer=False) as file:
-            if field not in file.schema_arrow.names:
-                raise _no_field(named(path), field, file.schema_arrow.names)
-            kind = file.schema_arrow.field(field).type
-            if pyarrow.types.is_dictionary(kind):
-                kind = kind.value_type
-            if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
-                raise UserError(
-                    f"{named(path)} has {kind} in its column '{field}': it must be text; name another with "
-                    f"{argument('field')}."
-                )
-            num_records = 0
-            share = os.path.getsize(path) / max(1, file.metadata.num_rows)
-            for batch in file.iter_batches(_BATCH_RECORDS, columns=[field], use_threads=False):
-                for text in batch.column(0).to_pylist():
-                    num_records += 1
-                    yield f"{named(path)}, record {num_records}", text
-                if advance is not None:
-                    before = num_records - batch.num_rows
-                    advance(round(share * num_records) - round(share * before))
+            yield file
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).split("\n")[0].rstrip(".")
-        raise UserError(f"{named(path)} is damaged or not a Parquet file ({reason}): download it again.") from error
+        raise UserError(f"{named(path)} is damaged or not a Parquet file ({reason:.200}): fetch it again.") from error
 
 
-def _whole_characters(text: str, errors: str, place: str) -> str:
-    """Meet what only escapes can spell: NULs, and halves of characters, which no file of text holds."""
+def check_column(path: str, schema: Any, field: str, *, nulls: bool = False) -> None:
+    """Refuse a Parquet file without a column of texts; of nulls alone, where that will do."""
+    import pyarrow
+
+    check_field(schema.names, field, "field", "column", f"{named(path)} ")
+    kind = schema.field(field).type
+    if pyarrow.types.is_dictionary(kind):
+        kind = kind.value_type
+    is_text = pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
+    if not is_text and not (nulls and pyarrow.types.is_null(kind)):
+        raise UserError(
+            f"{named(path)} has {kind} in its column '{field}': it must be text; name another with {argument('field')}."
+        )
+
+
+def whole_characters(text: str) -> str:
+    """Put U+FFFD for what only escapes can spell: NULs, and halves of characters, which no file of text holds."""
     if "\0" not in text and text.isascii():
         return text
-    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\0", "\ufffd")
-    if errors == "strict" and whole != text:
-        raise UserError(
-            f"{place} has a NUL or half of a character: fix it, or give {argument('errors', 'replace')} to put U+FFFD "
-            "in "
-            "its place."
-        )
-    return whole
-
-
-def _no_field(place: str, field: str, fields: Any) -> UserError:
-    names = ", ".join(f"'{name}'" for name in list(fields)[:8])
-    return UserError(
-        f"{place} has no field '{field}': it has {names or 'none'}; name a field with {argument('field')}."
-    )
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\0", "\ufffd")
 
 
 def _json_type(value: object) -> str:

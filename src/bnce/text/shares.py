@@ -41,11 +41,6 @@ class Part(NamedTuple):
     end: int
     file_bytes: int
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether it is all of the file."""
-        return self.begin == 0 and self.end == self.file_bytes
-
 
 class Share(NamedTuple):
     """Some parts of a text, one after the other; without a split each document is drawn into one."""
@@ -136,18 +131,18 @@ def read_part(part: Part, field: str, errors: str) -> Iterator[Document]:
             f"'{part.name}' has changed, or is another file on another machine: all workers must see the same file "
             "under the same path."
         )
-    if part.is_whole:
-        return read_text(part.path, field, errors)
-    return group_lines(read_range(part.path, part.begin, part.end, errors))
+    return _documents(part, part.path, field, errors)
+
+
+def _documents(part: Part, path: str, field: str, errors: str, num_lines: int = 0) -> Iterator[Document]:
+    if part.begin == 0 and part.end == part.file_bytes:
+        return read_text(path, field, errors)
+    return group_lines(read_range(path, part.begin, part.end, errors, num_lines))
 
 
 def explain(share: Share, field: str, errors: str) -> None:
     """Read a share here, for what is wrong with it: here its name and the numbers of its lines are known."""
     for part in share.parts:
-        if part.is_whole:
-            documents = read_text(part.name, field, errors)
-        else:
-            num_lines = count_lines(part.name, part.begin)
-            documents = group_lines(read_range(part.name, part.begin, part.end, errors, num_lines))
-        for _ in documents:
+        num_lines = count_lines(part.name, part.begin)
+        for _ in _documents(part, part.name, field, errors, num_lines):
             pass

@@ -31,9 +31,7 @@ def expand_sources(names: Sequence[str]) -> list[str]:
     """List the files that are meant: those under directories and those that fit a pattern, each lot sorted."""
     paths = []
     for name in names:
-        if name == STANDARD_INPUT or os.path.isfile(name):
-            found = [name]
-        elif os.path.isdir(name):
+        if name != STANDARD_INPUT and os.path.isdir(name):
             found = _files_under(name)
             if not found:
                 raise UserError(f"The directory '{name}' has no files: give a directory with text files.")
@@ -206,8 +204,7 @@ def _whole_lines(chunks: Iterable[bytes], name: str, num_lines: int = 0) -> Iter
 
 def read_chunks(path: str, advance: Advance | None = None, member: str | None = None) -> Iterator[bytes]:
     """Yield the unpacked bytes of a file, and turn what can go wrong into a sentence."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_told(path))
+    with _told(path), contextlib.ExitStack() as stack:
         if path == STANDARD_INPUT and sys.stdin is None:
             raise UserError("Standard input is closed: give a file, or pipe text into the command.")
         raw: IO[bytes] = sys.stdin.buffer if path == STANDARD_INPUT else stack.enter_context(open(path, "rb"))

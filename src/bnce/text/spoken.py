@@ -123,7 +123,7 @@ _SIGNS = str.maketrans(
         "­": "",
     }
 )
-_USED = "£€°"  # by numbers
+_USED = f"£€°{PLACEHOLDER}"  # by numbers, and for <unk>
 # Apostrophes that are not between two letters.
 _OUTER_APOSTROPHES = re.compile(r"'(?:'*(?![^\W_])|(?<![^\W_]')'*)")
 
@@ -148,7 +148,7 @@ def speak(text: str, *, end_sentences: bool) -> str:
     There may be several blanks between two words, and newlines with no word between them.
     """
     if not text.isascii():
-        text = _BEYOND_ASCII.sub(_fold, text)
+        text = _BEYOND_ASCII.sub(lambda run: _fold(run[0]), text)
     text = _NUMERAL.sub(_say_numeral, text)
     text = _read_stops(text, end_sentences)
     text = say_numbers(text)
@@ -165,20 +165,16 @@ def speak(text: str, *, end_sentences: bool) -> str:
 _SHORT = {short: re.compile(rf"{short}(?<![\w']{short})(?![\w'])") for short in _WITHOUT_STOP}
 
 
-def _fold(found: re.Match[str]) -> str:
-    return _fold_run(found[0])
-
-
 @functools.lru_cache(2**12)
-def _fold_run(run: str) -> str:
+def _fold(run: str) -> str:
     """Write letters without accents, typographic marks as those of a typewriter, and blanks for other marks."""
     plain = unicodedata.normalize("NFKD", run.translate(_SIGNS)).translate(_SIGNS)
     folded = unicodedata.normalize("NFC", _ACCENTS.sub("", plain))
-    return "".join(sign if sign.isascii() or sign in _USED or _is_letter(sign) else " " for sign in folded)
+    return "".join(sign if sign in _USED or sign.isascii() or _is_letter(sign) else " " for sign in folded)
 
 
 def _is_letter(sign: str) -> bool:
-    return sign.isalpha() or unicodedata.category(sign)[0] == "M" or sign == PLACEHOLDER
+    return sign.isalpha() or unicodedata.category(sign)[0] == "M"
 
 
 def _read_stops(text: str, end_sentences: bool) -> str:

@@ -47,7 +47,7 @@ _UNITS = {
     "GHz": ("gigahertz", "gigahertz"),
 }
 _FRACTIONS = {"1/2": "one half", "1/3": "one third", "2/3": "two thirds", "1/4": "one quarter", "3/4": "three quarters"}
-_ROMAN_PARTS = {"C": 100, "XC": 90, "L": 50, "XL": 40, "X": 10, "IX": 9, "V": 5, "IV": 4, "I": 1}
+_ROMAN_FORM = re.compile("C{0,3}(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})")
 _ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 
 # What follows a number decides how it is said, so that one pattern has it all. Blanks stay within a line.
@@ -82,71 +82,46 @@ def say_numbers(text: str) -> str:
             parts += text[done : begin.start()], " "
             done = begin.end()
             continue
-        parts += text[done : begin.start()], _say(*found.groups())
+        parts += text[done : begin.start()], _say(found.groups())
         done = found.end()
     return "".join((*parts, text[done:])) if parts else text
 
 
 @functools.lru_cache(2**16)
-def _say(
-    currency: str | None,
-    fraction: str | None,
-    hour: str | None,
-    minute: str | None,
-    whole: str | None,
-    ordinal: str | None,
-    plural: str | None,
-    rest: str | None,
-    scale: str | None,
-    unit: str | None,
-) -> str:
+def _say(parts: tuple[str | None, ...]) -> str:
+    currency, fraction, hour, minute, whole, ordinal, plural, rest, scale, unit = parts
     if fraction is not None:
-        said = _FRACTIONS.get(fraction) or " ".join(cardinal(int(part)) for part in fraction.split("/"))
-    elif hour is not None and minute is not None:
-        said = f"{cardinal(int(hour))} {_pair(minute) if minute != '00' else ''}"
-    else:
-        assert whole is not None
-        said = _say_whole(currency, whole, ordinal, plural, rest, scale, unit)
-    return f" {said} "
-
-
-def _say_whole(
-    currency: str | None,
-    whole: str,
-    ordinal: str | None,
-    plural: str | None,
-    rest: str | None,
-    scale: str | None,
-    unit: str | None,
-) -> str:
+        return f" {_FRACTIONS.get(fraction) or ' '.join(cardinal(int(part)) for part in fraction.split('/'))} "
+    if hour is not None and minute is not None:
+        return f" {cardinal(int(hour))} {_pair(minute) if minute != '00' else ''} "
+    assert whole is not None
     digits = whole.replace(",", "")
     counts = currency is not None or unit is not None or scale is not None
     if _is_spelt(whole):
-        said = " ".join(_ONES[int(digit)] for digit in digits)
+        said = _spell(digits)
     elif ordinal is not None:
-        return make_ordinal(cardinal(int(digits)))
+        return f" {make_ordinal(cardinal(int(digits)))} "
     elif len(whole) == 4 and not counts and rest is None and _is_year(int(digits)):
-        said = _year(digits)
+        said = f"{cardinal(int(digits[:2]))} {_pair(digits[2:]) if digits[2:] != '00' else 'hundred'}"
     else:
         said = cardinal(int(digits))
     if plural is not None:
-        return make_plural(said)
+        return f" {make_plural(said)} "
     is_one = digits == "1" and rest is None and scale is None
     if currency is not None:
-        return f"{_say_money(currency, said, is_one, rest, scale)} {_UNITS[unit][1] if unit else ''}"
+        return f" {_say_money(currency, said, is_one, rest, scale)} {_UNITS[unit][1] if unit else ''} "
     if rest is not None:
-        said += " point " + " ".join(_ONES[int(digit)] for digit in rest[1:])
-    return " ".join(part for part in (said, scale, _UNITS[unit][not is_one] if unit else None) if part)
+        said += f" point {_spell(rest[1:])}"
+    return f" {_join(said, scale, _UNITS[unit][not is_one] if unit else None)} "
 
 
 def _say_money(currency: str, said: str, is_one: bool, rest: str | None, scale: str | None) -> str:
     one, hundredth = _CURRENCIES[currency]
     name = one if is_one else f"{one}s"
     if rest is None:
-        return " ".join(part for part in (said, scale, name) if part)
+        return _join(said, scale, name)
     if scale is not None or len(rest) != 3:
-        said += " point " + " ".join(_ONES[int(digit)] for digit in rest[1:])
-        return " ".join(part for part in (said, scale, f"{one}s") if part)
+        return _join(f"{said} point {_spell(rest[1:])}", scale, f"{one}s")
     cents = int(rest[1:])
     name = one if said == "one" else f"{one}s"
     coins = "pence" if not hundredth else hundredth if cents == 1 else f"{hundredth}s"
@@ -163,10 +138,12 @@ def _is_year(number: int) -> bool:
     return 1010 <= number <= 1999 or 2010 <= number <= 2099
 
 
-def _year(digits: str) -> str:
-    if digits.endswith("00"):
-        return f"{cardinal(int(digits[:2]))} hundred"
-    return f"{cardinal(int(digits[:2]))} {_pair(digits[2:])}"
+def _spell(digits: str) -> str:
+    return " ".join(_ONES[int(digit)] for digit in digits)
+
+
+def _join(*parts: str | None) -> str:
+    return " ".join(filter(None, parts))
 
 
 def _pair(digits: str) -> str:
@@ -206,15 +183,8 @@ def make_plural(said: str) -> str:
 
 def read_roman(letters: str) -> int | None:
     """Give the value of a Roman numeral below 400, or None for what is not one in its usual form."""
+    if not _ROMAN_FORM.fullmatch(letters):
+        return None
     values = [_ROMAN[letter] for letter in letters]
     pairs = zip(values, [*values[1:], 0], strict=True)
-    number = sum(-value if value < after else value for value, after in pairs)
-    return number if 0 < number < 400 and _write_roman(number) == letters else None
-
-
-def _write_roman(number: int) -> str:
-    written = ""
-    for letters, value in _ROMAN_PARTS.items():
-        written += letters * (number // value)
-        number %= value
-    return written
+    return sum(-value if value < after else value for value, after in pairs)

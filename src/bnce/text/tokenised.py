@@ -97,9 +97,5 @@ class TokenisedSigns:
 
 def _undo(text: str) -> str:
     text = _UNKNOWN_WORDS.sub(PLACEHOLDER, _SENTENCE_MARKS.sub("", text))
-    text = _ESCAPED.sub(_unescape, _JOINED.sub(r"\1", text))
+    text = _ESCAPED.sub(lambda found: html.unescape(found[0].replace("&bar;", "|")), _JOINED.sub(r"\1", text))
     return _APART.sub(r"\1", _BRACKET_WORDS.sub(lambda found: _BRACKETS[found[0]], text))
-
-
-def _unescape(found: re.Match[str]) -> str:
-    return "|" if found[0] == "&bar;" else html.unescape(found[0])

@@ -6,6 +6,7 @@ are found by their tags, which cannot occur inside, since there `<` is written `
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -48,11 +49,6 @@ _NAMESPACES = frozenset(("Media", "Special", "Talk", *_TOPICS, *(f"{topic}_talk"
 class MarkupNormaliser(Normaliser):
     """Takes off markup before words are cut: that is most of the work, and this is where it is shared out."""
 
-    @classmethod
-    def of(cls, normaliser: Normaliser) -> MarkupNormaliser:
-        """Give a normaliser's settings to one for text with markup."""
-        return cls(**normaliser.to_dict())
-
     def spaced(self, text: str) -> str:
         """Cut whole articles, between which document ends stand, into words."""
         between = f"\n{DOCUMENT_END}\n"
@@ -82,11 +78,13 @@ def read_articles(path: str, errors: str = "strict", advance: Advance | None = N
     """
     check_errors(errors)
     check_dump(path)
-    bounds = _bounds(unpacked_bytes(path))
+    total, whole = unpacked_bytes(path), sum(PUBLISHED_SIZES.values())
+    # The byte at which each split ends.
+    ends = itertools.accumulate(size / whole * total for size in PUBLISHED_SIZES.values())
+    bounds = dict(zip(PUBLISHED_SIZES, ends, strict=True))
     any_article = False
-    pages = _Pages(path, advance)
-    for page in pages:
-        source = article_source(page, pages.namespaces, errors, path)
+    for page, namespaces in _read_pages(path, advance):
+        source = article_source(page, namespaces, errors, path)
         if source:
             any_article = True
             yield next(split for split, end in bounds.items() if page.offset < end or split == "test"), [source]
@@ -94,76 +92,58 @@ def read_articles(path: str, errors: str = "strict", advance: Advance | None = N
         raise UserError(f"{named(path)} has redirects and pages of other namespaces, but no article: give enwik9.")
 
 
-def _bounds(total: int) -> dict[str, float]:
-    """Give the byte at which each split ends."""
-    whole = sum(PUBLISHED_SIZES.values())
-    ends = {}
-    end = 0.0
-    for split, size in PUBLISHED_SIZES.items():
-        end += size / whole * total
-        ends[split] = end
-    return ends
-
-
-class _Pages:
-    """The pages of a dump, as a stream; once they are read, `namespaces` holds what its head lists."""
-
-    def __init__(self, path: str, advance: Advance | None) -> None:
-        self._path, self._advance = path, advance
-        self.namespaces: frozenset[str] = _NAMESPACES
-
-    def __iter__(self) -> Iterator[Page]:
-        buffer = b""
-        position = searched = 0
-        is_head = True
-        for chunk in read_chunks(self._path, self._advance):
-            buffer += chunk
-            if is_head:
-                begin = buffer.find(_PAGE)
-                if begin < 0 and len(buffer) < _HEAD_BYTES:
-                    continue
-                self._read_head(buffer, begin)
-                is_head = False
-            done = 0
-            while (end := buffer.find(_PAGE_END, max(done, searched))) >= 0:
-                begin = buffer.find(_PAGE, done, end)
-                if begin >= 0:
-                    begin += len(_PAGE)
-                    yield Page(position + begin, buffer[begin:end], is_whole=True)
-                done = end + len(_PAGE_END)
-            position += done
-            buffer = buffer[done:]
-            # The end of a page may lie across two chunks.
-            searched = max(0, len(buffer) - len(_PAGE_END))
-            if len(buffer) > MAX_PAGE_BYTES:
-                raise UserError(
-                    f"{named(self._path)} has a page of more than {MAX_PAGE_BYTES // 2**20} MiB at byte {position}: "
-                    "it is not a Wikipedia dump; give enwik9."
-                )
+def _read_pages(path: str, advance: Advance | None) -> Iterator[tuple[Page, frozenset[str]]]:
+    """Stream the pages of a dump, each with the namespaces that its head lists."""
+    buffer, namespaces = b"", _NAMESPACES
+    position = searched = 0
+    is_head = True
+    for chunk in read_chunks(path, advance):
+        buffer += chunk
         if is_head:
-            self._read_head(buffer, buffer.find(_PAGE))
-        begin = buffer.find(_PAGE)
-        if begin >= 0:
-            begin += len(_PAGE)
-            yield Page(position + begin, buffer[begin:], is_whole=False)
-
-    def _read_head(self, buffer: bytes, begin: int) -> None:
-        if begin < 0:
+            begin = buffer.find(_PAGE)
+            if begin < 0 and len(buffer) < _HEAD_BYTES:
+                continue
+            namespaces = _read_head(buffer, begin, path)
+            is_head = False
+        done = 0
+        while (end := buffer.find(_PAGE_END, max(done, searched))) >= 0:
+            begin = buffer.find(_PAGE, done, end)
+            if begin >= 0:
+                begin += len(_PAGE)
+                yield Page(position + begin, buffer[begin:end], is_whole=True), namespaces
+            done = end + len(_PAGE_END)
+        position += done
+        buffer = buffer[done:]
+        # The end of a page may lie across two chunks.
+        searched = max(0, len(buffer) - len(_PAGE_END))
+        if len(buffer) > MAX_PAGE_BYTES:
             raise UserError(
-                f"{named(self._path)} has no <page> in its first MiB, so it is not a Wikipedia dump: "
-                "give enwik9, or prepare text without a corpus name."
+                f"{named(path)} has a page of more than {MAX_PAGE_BYTES // 2**20} MiB at byte {position}: "
+                "it is not a Wikipedia dump; give enwik9."
             )
-        listed = _NAMESPACE.findall(buffer[:begin])
-        if listed:
-            names = (name.decode("utf-8", "replace") for key, name in listed if key != b"0")
-            self.namespaces = frozenset(name.replace(" ", "_") for name in names)
+    if is_head:
+        namespaces = _read_head(buffer, buffer.find(_PAGE), path)
+    begin = buffer.find(_PAGE)
+    if begin >= 0:
+        begin += len(_PAGE)
+        yield Page(position + begin, buffer[begin:], is_whole=False), namespaces
+
+
+def _read_head(buffer: bytes, begin: int, path: str) -> frozenset[str]:
+    if begin < 0:
+        raise UserError(
+            f"{named(path)} has no <page> in its first MiB, so it is not a Wikipedia dump: "
+            "give enwik9, or prepare text without a corpus name."
+        )
+    listed = _NAMESPACE.findall(buffer[:begin])
+    names = (name.decode("utf-8", "replace") for key, name in listed if key != b"0")
+    return frozenset(name.replace(" ", "_") for name in names) if listed else _NAMESPACES
 
 
 def article_source(page: Page, namespaces: frozenset[str], errors: str, path: str) -> str:
     """Give the markup of a page that is an article, or nothing for a redirect or a page about pages."""
-    content = page.content
     try:
-        text = content.decode("utf-8", "replace" if errors == "replace" or not page.is_whole else "strict")
+        text = page.content.decode("utf-8", "replace" if errors == "replace" or not page.is_whole else "strict")
     except UnicodeDecodeError as error:
         raise UserError(
             f"{named(path)} has invalid UTF-8 at byte offset {page.offset + error.start}: "
