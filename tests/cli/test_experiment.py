@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kill_itself import killed_in
 
 from bnce.config import read_config
 from bnce.runs.checkpoint import MODEL_FILE, state_files
 from bnce.runs.directory import is_finished
+from bnce.training import checkpoints
 from bnce.training.step import TrainingStep
 
 from .conftest import Command, settings
@@ -124,21 +123,15 @@ def test_killed_and_continued(corpus: Path, place: Path, bnce: Command) -> None:
     """However it ends: the rows that were done stay as they are, and the one that was not goes on."""
     options = ["--corpus", corpus, "--models", "rnn", "--losses", "bnce,chunk-bnce", *settings("training.epochs=4")]
     command = ["experiment", "ltcb", *options, "--out", place / "grid", "--device", "cpu"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bnce", *map(str, command)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
     second = place / "grid" / "rnn-chunk-bnce"
-    deadline = time.monotonic() + 120
-    while not state_files(second) and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
+
+    def has_a_state(directory: Path, *_: Any) -> bool:
+        return directory.name == second.name and bool(state_files(directory))
+
+    assert killed_in(lambda: bnce(*command), checkpoints, "save_state", has_a_state)
     assert is_finished(place / "grid" / "rnn-bnce")
     assert state_files(second)
-    assert not is_finished(second), "it was killed too late"
+    assert not is_finished(second)
     first = {path.name: path.stat().st_mtime_ns for path in (place / "grid" / "rnn-bnce").iterdir()}
     assert bnce(*command).status == 0
     assert {path.name: path.stat().st_mtime_ns for path in (place / "grid" / "rnn-bnce").iterdir()} == first

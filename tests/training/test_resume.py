@@ -7,21 +7,19 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
 import re
 import shlex
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from kill_itself import killed_in
 from small_corpus import Watcher, random_ids, small_config, small_corpus, write_corpus
 
+from bnce.cli import app
 from bnce.config import change_settings, to_toml
 from bnce.corpus.store import Corpus
 from bnce.errors import UserError
@@ -33,9 +31,12 @@ from bnce.runs.directory import RunDirectory, read_summary
 from bnce.runs.metrics import append_metrics, read_metrics
 from bnce.runs.model_file import load_model
 from bnce.runs.resuming import settings_of_state
-from bnce.training import trainer
+from bnce.training import checkpoints, trainer
 from bnce.training.plan import create_run
 from bnce.training.run import run_training
+from tests.cli.conftest import Command, bnce
+
+__all__ = ["bnce"]
 
 CPU = torch.device("cpu")
 OF_THE_MACHINE = ("seconds", "words_per_second", "peak_memory_bytes")
@@ -519,67 +520,48 @@ def command(corpus: Corpus, out: Path) -> list[str]:
     arguments += ["--out", str(out), "--device", "cpu"]
     for setting in SETTINGS:
         arguments += ["--set", setting]
-    return [sys.executable, "-m", "bnce", *arguments]
-
-
-def start(words: list[str]) -> subprocess.Popen[str]:
-    # One thread, as in this process: the order of a sum is part of its bits.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def wait_for_a_state(process: subprocess.Popen[str], out: Path, after_step: int) -> None:
-    """Wait until the run has saved a state beyond a step."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        steps = [int(path.name[6:18]) for path in state_files(out)] if out.is_dir() else []
-        if steps and max(steps) > after_step:
-            return
-        assert process.poll() is None, process.stderr.read() if process.stderr else ""
-        time.sleep(0.002)
-    raise AssertionError(f"{out} has no state after step {after_step}")
+    return arguments
 
 
 @pytest.fixture(scope="module")
 def unbroken(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     """Train the same run in this process in one go."""
-    from bnce.cli import app
-
     out = tmp_path_factory.mktemp("unbroken") / "run"
-    app(command(corpus, out)[3:], standalone_mode=False)
+    app(command(corpus, out), standalone_mode=False)
     return RunDirectory.open(out)
 
 
 def test_killed_and_resumed(tmp_path: Path, corpus: Corpus, unbroken: RunDirectory) -> None:
     out = tmp_path / "run"
     words = command(corpus, out)
-    killed = start(words)
-    # Past the first evaluation at step 50, so that there are metrics to keep.
-    wait_for_a_state(killed, out, after_step=50)
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate(timeout=60)
-    assert killed.returncode == -signal.SIGKILL
+    # Past the evaluation at step 50, so that there are metrics to keep, and the one at step 100, which leaves a state.
+    is_late = lambda directory, step, *_: step > 100  # noqa: E731
+    assert killed_in(lambda: app(words, standalone_mode=False), checkpoints, "save_state", is_late)
     run = RunDirectory.open(out)
     _, record = newest_state(run)
     assert 50 < record["step"] < NUM_STEPS
     assert json.loads((out / "summary.json").read_text(encoding="utf-8"))["status"] == "running"
-    resumed = start([*words, "--resume"])
-    _, stderr = resumed.communicate(timeout=120)
-    assert resumed.returncode == 0, stderr
+    app([*words, "--resume"], standalone_mode=False)
     assert_the_same_to_the_bit(run, unbroken)
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, corpus: Corpus, unbroken: RunDirectory) -> None:
+def test_ctrl_c_saves_and_says_how_to_go_on(
+    bnce: Command, tmp_path: Path, corpus: Corpus, unbroken: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "a run"
-    interrupted = start(command(corpus, out))
-    wait_for_a_state(interrupted, out, after_step=0)
-    interrupted.send_signal(signal.SIGINT)
-    stdout, stderr = interrupted.communicate(timeout=60)
-    assert interrupted.returncode == 130
-    assert stdout == ""
-    assert "Traceback" not in stderr
+    plain = checkpoints.save_state
+
+    def interrupted(*arguments: Any) -> None:
+        plain(*arguments)
+        signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints, "save_state", interrupted)
+        ended = bnce(*command(corpus, out))
+    assert (ended.status, ended.stdout) == (130, "")
+    assert "Traceback" not in ended.stderr
     told = re.search(
-        r"^Stopped and saved at step (\d+)\. Continue with  bnce (train .* --resume)$", stderr, re.MULTILINE
+        r"^Stopped and saved at step (\d+)\. Continue with  bnce (train .* --resume)$", ended.stderr, re.MULTILINE
     )
     assert told is not None
     run = RunDirectory.open(out)
@@ -587,7 +569,5 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, corpus: Corpus, unbr
     assert record["step"] == int(told[1]) < NUM_STEPS
     assert json.loads((out / "summary.json").read_text(encoding="utf-8"))["status"] == "stopped"
     # What it says to type works as it stands.
-    from bnce.cli import app
-
     app(shlex.split(told[2]), standalone_mode=False)
     assert_the_same_to_the_bit(run, unbroken)
