@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked_program import run_shell
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -23,15 +24,13 @@ def run(command: list[str], directory: Path) -> subprocess.CompletedProcess[str]
     """Run a program with `bnce` on its path and the package importable, as after an install."""
     programs = directory / "programs"
     programs.mkdir(exist_ok=True)
-    (programs / "bnce").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m bnce "$@"\n')
-    (programs / "bnce").chmod(0o755)
     environment = {
         **os.environ,
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT / "src"),
         "CUDA_VISIBLE_DEVICES": "",
     }
-    return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=250)
+    return run_shell(command, directory, environment, programs, timeout=250)
 
 
 def write_text(path: Path, num_sentences: int, seed: int) -> None:
