@@ -6,13 +6,18 @@ its imports, its end by a signal) is tested in tests/cli, with `python -m bnce`.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bnce.__main__ import main
@@ -86,21 +91,97 @@ def _be_called(caller: socket.socket) -> None:
         while data := caller.recv(65536):
             told += data
         words, directory, environment = json.loads(told)
-        for number, stream in enumerate(streams):
-            os.dup2(stream, number)
-            os.close(stream)
-        sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)  # noqa: SIM115
         os.chdir(directory)
-        os.environ.clear()
-        os.environ.update(environment)
-        warnings.resetwarnings()
-        sys.argv = ["bnce", *words]
-        try:
-            main()
-        except SystemExit as end:
-            status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-        sys.stdout.flush()
-        sys.stderr.flush()
+        status = _run(words, streams, environment)
     finally:
         caller.sendall(bytes([status]))
         os._exit(status)
+
+
+def _run(words: Sequence[str], streams: Sequence[int], environment: Mapping[str, str]) -> int:
+    """Run a command in this process, which nothing else is done in; give its status."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)  # noqa: SIM115
+    os.environ.clear()
+    os.environ.update(environment)
+    warnings.resetwarnings()
+    logging.root.handlers.clear()  # pytest's
+    sys.argv = ["bnce", *words]
+    status = 0
+    try:
+        main()
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return status
+
+
+class ForkedBnce:
+    """The command `bnce` as a process, which is a fork of this one; it has what tests use of `subprocess.Popen`."""
+
+    def __init__(
+        self,
+        *words: object,
+        environment: Mapping[str, str],
+        stdout: int | None = None,
+        stderr: int | None = None,
+        process_group: bool = False,
+    ) -> None:
+        """Start it; without descriptors, standard output goes to a pipe, and standard error to a file."""
+        self.returncode: int | None = None
+        self._told = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
+        reading, writing = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            status = 1
+            try:
+                os.close(reading)
+                if process_group:
+                    os.setpgid(0, 0)
+                nothing = os.open(os.devnull, os.O_RDONLY)
+                out = writing if stdout is None else stdout
+                streams = (nothing, out, self._told.fileno() if stderr is None else stderr)
+                if stdout is not None:
+                    os.close(writing)
+                status = _run([*map(str, words)], streams, environment)
+            finally:
+                os._exit(status)
+        if process_group:
+            with contextlib.suppress(OSError):  # whoever is first
+                os.setpgid(self.pid, self.pid)
+        os.close(writing)
+        self.stdout = open(reading, encoding="utf-8")  # noqa: SIM115
+
+    def poll(self) -> int | None:
+        """Give its status, where it has ended."""
+        if self.returncode is None:
+            self._ended(os.waitpid(self.pid, os.WNOHANG))
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, where it has not ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it."""
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Wait for its end, as long as a test may take, and give what it wrote."""
+        if self.stdout.closed:
+            return "", ""
+        out = self.stdout.read()
+        if self.returncode is None:
+            self._ended(os.waitpid(self.pid, 0))
+        self._told.seek(0)
+        told = self._told.read()
+        self.stdout.close()
+        self._told.close()
+        return out, told
+
+    def _ended(self, found: tuple[int, int]) -> None:
+        if found[0]:
+            self.returncode = os.waitstatus_to_exitcode(found[1])
