@@ -20,7 +20,7 @@ from kill_itself import killed_in
 from small_corpus import Watcher, random_ids, small_config, small_corpus, write_corpus
 
 from bnce.cli import app
-from bnce.config import change_settings, to_toml
+from bnce.config import RunConfig, change_settings, to_toml
 from bnce.corpus.store import Corpus
 from bnce.errors import UserError
 from bnce.language_model import LanguageModel
@@ -38,6 +38,7 @@ from tests.cli.conftest import Command, bnce
 
 __all__ = ["bnce"]
 
+MakeRun = Callable[[RunConfig, Corpus], RunDirectory]
 CPU = torch.device("cpu")
 OF_THE_MACHINE = ("seconds", "words_per_second", "peak_memory_bytes")
 STATE_OF_THE_MACHINE = ("seconds", "seconds_at_evaluation")
@@ -49,6 +50,21 @@ RANDOM = {"model": {"name": "lstm", "dropout": 0.2}, "loss": {"name": "snce", "n
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return small_corpus(tmp_path_factory.mktemp("resume") / "corpus")
+
+
+@pytest.fixture(scope="module")
+def unbroken_of(tmp_path_factory: pytest.TempPathFactory) -> MakeRun:
+    """Give a maker of runs in one go; nobody may change them, and the same settings give the same one."""
+    made: dict[str, RunDirectory] = {}
+
+    def make(config: RunConfig, corpus: Corpus) -> RunDirectory:
+        key = to_toml(config)
+        if key not in made:
+            made[key] = create_run(tmp_path_factory.mktemp("unbroken") / "run", config, corpus)
+            run_training(made[key], corpus, CPU, Watcher())
+        return made[key]
+
+    return make
 
 
 def metrics(run: RunDirectory) -> list[dict[str, Any]]:
@@ -127,21 +143,19 @@ def train_in_pieces(
         pytest.param({**RANDOM, "optimiser": {"name": "rowwise-adam", "beta2": 0.9}}, id="row-wise Adam"),
     ],
 )
-def test_stopped_and_resumed(tmp_path: Path, corpus: Corpus, sections: dict[str, Any]) -> None:
+def test_stopped_and_resumed(tmp_path: Path, corpus: Corpus, unbroken_of: MakeRun, sections: dict[str, Any]) -> None:
     training = {"evaluations_per_epoch": 3, **sections.get("training", {})}
     config = small_config(corpus, **{**sections, "training": training})
-    unbroken = create_run(tmp_path / "unbroken", config, corpus)
-    run_training(unbroken, corpus, CPU, Watcher())
+    unbroken = unbroken_of(config, corpus)
     broken = create_run(tmp_path / "broken", config, corpus)
     # Before the first evaluation, between two, at the end of an epoch and right after it.
     train_in_pieces(broken, corpus, [3, 20, 50, 51])
     assert_the_same_to_the_bit(broken, unbroken)
 
 
-def test_a_torn_state_falls_back_to_the_one_before(tmp_path: Path, corpus: Corpus) -> None:
+def test_a_torn_state_falls_back_to_the_one_before(tmp_path: Path, corpus: Corpus, unbroken_of: MakeRun) -> None:
     config = small_config(corpus, **RANDOM, training={"evaluations_per_epoch": 3})
-    unbroken = create_run(tmp_path / "unbroken", config, corpus)
-    run_training(unbroken, corpus, CPU, Watcher())
+    unbroken = unbroken_of(config, corpus)
     broken = create_run(tmp_path / "broken", config, corpus)
 
     def tear(run: RunDirectory) -> None:
@@ -198,13 +212,17 @@ def long_corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 @pytest.mark.parametrize("checkpoint_seconds", [600.0, math.inf], ids=["saved", "saved only when stopped"])
 @pytest.mark.parametrize("split", ["valid", "test"])
 def test_stopped_while_it_evaluates(
-    tmp_path: Path, long_corpus: Corpus, monkeypatch: pytest.MonkeyPatch, split: str, checkpoint_seconds: float
+    tmp_path: Path,
+    long_corpus: Corpus,
+    unbroken_of: MakeRun,
+    monkeypatch: pytest.MonkeyPatch,
+    split: str,
+    checkpoint_seconds: float,
 ) -> None:
     """It stops at once, and what is resumed evaluates what is due, once."""
     settings = {"evaluations_per_epoch": 3, "checkpoint_seconds": checkpoint_seconds}
     config = small_config(long_corpus, **RANDOM, training=settings)
-    unbroken, broken = (create_run(tmp_path / name, config, long_corpus) for name in ("unbroken", "broken"))
-    run_training(unbroken, long_corpus, CPU, Watcher())
+    unbroken, broken = unbroken_of(config, long_corpus), create_run(tmp_path / "broken", config, long_corpus)
     watcher = Watcher()
     with signal_at(monkeypatch, split, signal.SIGTERM), pytest.raises(Stopped) as stopped:
         run_training(broken, long_corpus, CPU, watcher)
@@ -266,12 +284,11 @@ def test_the_validation_text_may_not_change(tmp_path: Path, corpus: Corpus) -> N
 
 @pytest.mark.parametrize("at_step", [0, 30, 50])
 def test_stopped_in_the_middle_of_a_step(
-    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, at_step: int
+    tmp_path: Path, corpus: Corpus, unbroken_of: MakeRun, monkeypatch: pytest.MonkeyPatch, at_step: int
 ) -> None:
     """It does not wait for the step's end, and the step is made again from its beginning."""
     config = small_config(corpus, **RANDOM)
-    unbroken, broken = (create_run(tmp_path / name, config, corpus) for name in ("unbroken", "broken"))
-    run_training(unbroken, corpus, CPU, Watcher())
+    unbroken, broken = unbroken_of(config, corpus), create_run(tmp_path / "broken", config, corpus)
     steps, plain = iter(range(1000)), LanguageModel.loss_sum
 
     def loss_sum(self: LanguageModel, *arguments: Any) -> Any:
