@@ -163,10 +163,8 @@ def test_nce_finds_the_language(
     assert result.log_z_std < 0.05
 
 
-@pytest.mark.parametrize(
-    ("loss", "num_noise"),
-    [("nce", 20), ("snce", 50), ("bnce", 0), ("chunk-bnce", 0), ("chunk-softmax", 0), ("self-normalised-softmax", 0)],
-)
+# One loss of each kind of noise: the gradient of ln Z is compared for every loss in tests/stacks/test_autocast.py.
+@pytest.mark.parametrize(("loss", "num_noise"), [("snce", 50), ("bnce", 0), ("self-normalised-softmax", 0)])
 def test_a_learned_z_finds_the_language(
     language: MarkovLanguage, corpus: Corpus, tmp_path: Path, loss: str, num_noise: int
 ) -> None:
@@ -189,13 +187,10 @@ def test_blackout_nearly_finds_the_language(language: MarkovLanguage, corpus: Co
     assert result.ppl_n is None, "nothing holds Z"
 
 
-@pytest.mark.parametrize("noise_power", [0.75, 1.0])
-def test_negative_sampling_learns_no_probabilities(
-    language: MarkovLanguage, corpus: Corpus, tmp_path: Path, noise_power: float
-) -> None:
+def test_negative_sampling_learns_no_probabilities(language: MarkovLanguage, corpus: Corpus, tmp_path: Path) -> None:
     """Its scores are ln p − ln(K · p_n). With ln(K · p_n) added they are ln p: with the softmax, and with Z = 1."""
     K, true_perplexity = 50, language.perplexity(corpus.split("test"))
-    model = train(corpus, tmp_path, "negative-sampling", K, noise_power=noise_power)
+    model = train(corpus, tmp_path, "negative-sampling", K, noise_power=0.75)
     raw = evaluate(model, corpus.split("test"))
     # A softmax over ln p − ln(K · p_n) of the language itself: what the best model of this kind has.
     ratio_VV = language.prob_VV / model.output.noise.log_probs_V.double().exp().numpy()

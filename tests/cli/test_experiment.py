@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kill_itself import killed_in
 
 from bnce.config import read_config
 from bnce.runs.checkpoint import MODEL_FILE, state_files
 from bnce.runs.directory import is_finished
+from bnce.training import checkpoints
 from bnce.training.step import TrainingStep
 
 from .conftest import Command, settings
@@ -35,33 +34,29 @@ def test_rows_table_and_report(bnce: Command, corpus: Path, place: Path) -> None
     assert {"table.md", "table.tex", "table.csv", "table.json", "report.html"} <= {
         path.name for path in report.iterdir()
     }
+    assert (place / "grid" / "rnn-bnce" / MODEL_FILE).exists()
+    assert state_files(place / "grid" / "rnn-bnce") == []
     again = bnce("experiment", "ltcb", *options)
     assert again.status == 0
     assert "RNN (B-NCE)" in again.stdout
-
-
-def test_the_report_has_all_rows_whichever_were_asked_for(bnce: Command, corpus: Path, place: Path) -> None:
-    options = ["--corpus", corpus, "--out", place / "grid", *settings(), "--json"]
-    assert bnce("experiment", "ltcb", "--models", "rnn", "--losses", "softmax,bnce", *options).status == 0
-    record = bnce("experiment", "ltcb", "--models", "ffnn", "--losses", "bnce", *options).json
+    # The report has all rows, whichever were asked for.
+    options = ["--corpus", corpus, "--models", "ffnn", "--losses", "bnce", "--out", place / "grid", *settings()]
+    record = bnce("experiment", "ltcb", *options, "--json").json
     assert [row["run"] for row in record["rows"]] == ["ffnn-bnce", "rnn-softmax", "rnn-bnce"]
     assert (record["finished"], record["waiting"], record["failed"]) == (True, [], {})
 
 
-def test_a_recipe_and_settings_reach_the_rows(bnce: Command, corpus: Path, place: Path) -> None:
+def test_a_recipe_and_settings_reach_the_rows_and_models_are_dropped_when_asked(
+    bnce: Command, corpus: Path, place: Path
+) -> None:
     options = ["--corpus", corpus, "--models", "rnn", "--losses", "bnce", "--out", place / "grid", *settings()]
-    assert bnce("experiment", "ltcb", "--recipe", "obwb", *options, "--set", "training.seed=7").status == 0
+    more = ["--recipe", "obwb", "--set", "training.seed=7", "--no-keep-models"]
+    assert bnce("experiment", "ltcb", *options, *more).status == 0
     config = read_config(place / "grid" / "rnn-bnce" / "config.toml")
     assert (config.recipe, config.optimiser.learning_rate, config.training.seed) == ("obwb", 1.0, 7)
     assert config.corpus == str(corpus.resolve())
-
-
-def test_models_are_dropped_when_asked(bnce: Command, corpus: Path, place: Path) -> None:
-    options = ["--corpus", corpus, "--models", "rnn", "--losses", "bnce", *settings()]
-    for name, words in (("kept", []), ("dropped", ["--no-keep-models"])):
-        assert bnce("experiment", "ltcb", *options, "--out", place / name, *words).status == 0
-        assert (place / name / "rnn-bnce" / MODEL_FILE).exists() == (name == "kept")
-        assert state_files(place / name / "rnn-bnce") == []
+    assert not (place / "grid" / "rnn-bnce" / MODEL_FILE).exists()
+    assert state_files(place / "grid" / "rnn-bnce") == []
 
 
 def test_a_budget_of_minutes(bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,21 +119,15 @@ def test_killed_and_continued(corpus: Path, place: Path, bnce: Command) -> None:
     """However it ends: the rows that were done stay as they are, and the one that was not goes on."""
     options = ["--corpus", corpus, "--models", "rnn", "--losses", "bnce,chunk-bnce", *settings("training.epochs=4")]
     command = ["experiment", "ltcb", *options, "--out", place / "grid", "--device", "cpu"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bnce", *map(str, command)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
     second = place / "grid" / "rnn-chunk-bnce"
-    deadline = time.monotonic() + 120
-    while not state_files(second) and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
+
+    def has_a_state(directory: Path, *_: Any) -> bool:
+        return directory.name == second.name and bool(state_files(directory))
+
+    assert killed_in(lambda: bnce(*command), checkpoints, "save_state", has_a_state)
     assert is_finished(place / "grid" / "rnn-bnce")
     assert state_files(second)
-    assert not is_finished(second), "it was killed too late"
+    assert not is_finished(second)
     first = {path.name: path.stat().st_mtime_ns for path in (place / "grid" / "rnn-bnce").iterdir()}
     assert bnce(*command).status == 0
     assert {path.name: path.stat().st_mtime_ns for path in (place / "grid" / "rnn-bnce").iterdir()} == first

@@ -338,13 +338,12 @@ def test_interrupt_leaves_nothing(place: Path) -> None:
     # Nine blocks: more than wait for their turn, so that some are done, and scratch files hold words.
     process.stdin.write(b"some words of text\n" * 500_000)
     process.stdin.flush()
-    deadline = time.monotonic() + 30
     while not any(path.stat().st_size for path in place.glob(".c.*.partial/scratch/*.numbers")):
-        assert time.monotonic() < deadline
+        assert process.poll() is None
         time.sleep(0.02)
     assert [path.name.startswith(".c.") for path in place.iterdir()] == [True]
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate()
     assert process.returncode not in (0, 2)
     assert out == b""
     assert b"Traceback" not in err

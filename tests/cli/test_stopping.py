@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,7 @@ def test_prepare_with_workers(texts: Path, place: Path) -> None:
     # Until it counts words: what it writes beside its place has begun.
     while not list(place.glob(".corpus.*.partial/*")):
         assert process.poll() is None
+        time.sleep(0.01)
     os.killpg(process.pid, signal.SIGTERM)
     stdout, stderr = process.communicate(timeout=60)
     assert (process.returncode, stdout) == (143, "")

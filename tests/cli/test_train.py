@@ -33,12 +33,20 @@ from .conftest import Command, settings
 Refused = Callable[..., str]
 
 
+@pytest.fixture(scope="module")
+def stopped_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a place for the run that tests have copies of; the first of them trains it."""
+    return tmp_path_factory.mktemp("stopped") / "run"
+
+
 @pytest.fixture
-def stopped(bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def stopped(bnce: Command, corpus: Path, place: Path, stopped_once: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give a run of 80 steps that was stopped after its first evaluation, at step 40, and before its second."""
-    with stopping_at(monkeypatch, 50):
-        outcome = bnce("train", "wiki", "--corpus", corpus, "--out", place / "run", *settings())
-    assert outcome.status == 130
+    if not stopped_once.exists():
+        with stopping_at(monkeypatch, 50):
+            outcome = bnce("train", "wiki", "--corpus", corpus, "--out", stopped_once, *settings())
+        assert outcome.status == 130
+    shutil.copytree(stopped_once, place / "run")
     return place / "run"
 
 

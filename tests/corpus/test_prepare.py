@@ -382,7 +382,7 @@ def test_killed_run_leaves_nothing_that_matters(tmp_path: Path, texts: dict[str,
         assert run.stdin is not None
         run.stdin.write(b"some words and more of them\n\n" * 2**19)
         run.stdin.flush()
-        wait_until(lambda: list(place.glob(".c.*/scratch/*.numbers")))
+        wait_until(lambda: list(place.glob(".c.*/scratch/*.numbers")) or run.poll() is not None)
         children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
         os.kill(run.pid, signal.SIGKILL)
         with contextlib.suppress(BrokenPipeError):
@@ -399,9 +399,8 @@ def test_killed_run_leaves_nothing_that_matters(tmp_path: Path, texts: dict[str,
 
 
 def wait_until(happens: Callable[[], object]) -> None:
-    end = time.monotonic() + 30
+    """Wait as long as a test may take."""
     while not happens():
-        assert time.monotonic() < end
         time.sleep(0.02)
 
 

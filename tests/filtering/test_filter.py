@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
 import random
-import signal
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from kill_itself import killed_in
 
+from bnce import files
 from bnce.filtering import engine
 from bnce.filtering.choice import Choice
 from bnce.filtering.engine import Scoring
 from bnce.filtering.filter import Job, run
-from bnce.filtering.shard_work import Plan
-from bnce.filtering.writing import Form
+from bnce.filtering.shard_work import REPORTS, Plan
+from bnce.filtering.writing import Form, Output
 
-NUM_SHARDS, NUM_KILLS = 3, 4
+NUM_SHARDS, NUM_DOCUMENTS = 3, 200
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def shards(tmp_path: Path) -> Path:
     directory = tmp_path / "shards"
     directory.mkdir()
     for shard in range(NUM_SHARDS):
-        texts = (" ".join(draw.choices(words, k=draw.randint(1, 90))) for _ in range(400))
+        texts = (" ".join(draw.choices(words, k=draw.randint(1, 90))) for _ in range(NUM_DOCUMENTS))
         lines = (json.dumps({"id": f"{shard}-{n}", "text": text}) + "\n" for n, text in enumerate(texts))
         (directory / f"{shard}.jsonl").write_text("".join(lines), encoding="utf-8")
     return directory
@@ -45,23 +45,10 @@ def outputs(out: Path) -> dict[str, bytes]:
     return {str(path.relative_to(out)): path.read_bytes() for path in found}
 
 
-def kill_in_a_shard(job: Job, num_done: int, delay: float) -> bool:
-    """Run a job in a process, and kill it soon after it has begun its next shard; say whether it was still running."""
-    child = os.fork()
-    if child == 0:
-        try:
-            run(job)
-        finally:
-            os._exit(0)
-    out = job.plan.out
-    while len(list(out.rglob(".*.partial"))) < 3 and os.waitpid(child, os.WNOHANG) == (0, 0):
-        time.sleep(0.001)
-    time.sleep(delay)
-    try:
-        os.kill(child, signal.SIGKILL)
-    except ProcessLookupError:
-        return False
-    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+def killed_at(job: Job, owner: object, name: str, call: int) -> bool:
+    """Run a job in a process that kills itself in a call of a function."""
+    calls = itertools.count(1)
+    return killed_in(lambda: run(job), owner, name, lambda *_: next(calls) == call)
 
 
 def test_kills_leave_no_trace(
@@ -73,24 +60,29 @@ def test_kills_leave_no_trace(
     # Blocks of a few documents, so that a kill finds a shard half written.
     monkeypatch.setattr("bnce.filtering.shards.BLOCK_BYTES", 2000)
     monkeypatch.setattr("bnce.text.unpack.CHUNK_BYTES", 1000)
-    run(make_job(trained, shards, tmp_path / "whole"))
-    job = make_job(trained, shards, tmp_path / "broken")
-    draw = random.Random(1)
-    num_killed = sum(kill_in_a_shard(job, 0, draw.uniform(0, 0.05)) for _ in range(NUM_KILLS))
-    assert num_killed >= 2
-    left = list((tmp_path / "broken").rglob("*.partial"))
-    assert left, "no kill came in the middle of a shard"
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    run(make_job(trained, shards, whole))
+    job = make_job(trained, shards, broken)
+    first, report = broken / "head" / "0.jsonl", broken / REPORTS / "0.jsonl.json"
+    assert killed_at(job, Output, "write", 4)
+    assert list(broken.rglob("*.partial")), "in the middle of the first shard"
+    assert killed_at(job, files, "write_text", 1)
+    assert (first.exists(), report.exists()) == (True, False), "before its report"
+    for call in (20, 9):
+        assert killed_at(job, Output, "write", call)
+        assert report.exists()
+        assert list(broken.rglob("*.partial")), "in the middle of the second shard"
     summary = run(job).to_dict()
-    assert summary["num_documents"] == 400 * NUM_SHARDS
-    assert outputs(tmp_path / "broken") == outputs(tmp_path / "whole")
+    assert summary["num_documents"] == NUM_DOCUMENTS * NUM_SHARDS
+    assert outputs(broken) == outputs(whole)
     names = [
         json.loads(line)["id"]
         for part in ("head", "middle", "tail")
-        for path in (tmp_path / "broken" / part).iterdir()
+        for path in (broken / part).iterdir()
         for line in path.read_text().splitlines()
     ]
-    assert sorted(names) == sorted(f"{shard}-{n}" for shard in range(NUM_SHARDS) for n in range(400))
-    assert not list((tmp_path / "broken").rglob("*.partial"))
+    assert sorted(names) == sorted(f"{shard}-{n}" for shard in range(NUM_SHARDS) for n in range(NUM_DOCUMENTS))
+    assert not list(broken.rglob("*.partial"))
 
 
 def test_a_long_document_holds_up_no_memory(

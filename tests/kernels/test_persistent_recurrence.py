@@ -1,5 +1,7 @@
 """How a network is spread over a GPU, which needs none; what the kernels compute is tested on one (tests/gpu)."""
 
+import itertools
+
 import pytest
 
 from bnce.kernels import persistent_recurrence as persistent
@@ -8,16 +10,14 @@ KERNELS = ["lstm_forward", "lstm_backward", "rnn_forward", "rnn_backward"]
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("H", [128, 384, 640])
-@pytest.mark.parametrize("B", [1, 37, 400, 500, 1600, 9999])
-@pytest.mark.parametrize("max_ctas", [20, 120, 132])
-def test_every_stream_has_its_place(name: str, H: int, B: int, max_ctas: int) -> None:
-    plan = persistent.make_plan(name, H, B, max_ctas)
-    assert plan.num_ctas <= max_ctas
-    assert plan.num_ctas_per_group % plan.num_cluster_ctas == 0, "a cluster works for one group"
-    assert plan.num_counters * plan.group_size >= B
-    assert plan.group_size <= plan.N <= persistent.MAX_STREAMS
-    assert plan.N % 8 == 0, "the tensor cores take streams by eight"
+def test_every_stream_has_its_place(name: str) -> None:
+    for H, B, max_ctas in itertools.product((128, 384, 640), (1, 37, 400, 500, 1600, 9999), (20, 120, 132)):
+        plan, of = persistent.make_plan(name, H, B, max_ctas), f"H={H}, B={B}, max_ctas={max_ctas}"
+        assert plan.num_ctas <= max_ctas, of
+        assert plan.num_ctas_per_group % plan.num_cluster_ctas == 0, f"a cluster works for one group: {of}"
+        assert plan.num_counters * plan.group_size >= B, of
+        assert plan.group_size <= plan.N <= persistent.MAX_STREAMS, of
+        assert plan.N % 8 == 0, f"the tensor cores take streams by eight: {of}"
 
 
 def test_streams_are_spread_over_all_groups_before_there_is_a_second_pass() -> None:

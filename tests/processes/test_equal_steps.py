@@ -32,15 +32,13 @@ EVERY = [
     {"loss": loss, "optimiser": optimiser, "sharded": sharded, "in_order": in_order}
     for loss, optimiser, sharded, in_order in itertools.product(LOSSES, OPTIMISERS, (True, False), (True, False))
 ]
-# Every loss, every optimiser and both ways to keep tables; all combinations take minutes on two cores.
+# Every loss with both ways to keep tables, and every optimiser; all combinations take minutes on two cores. What a loss
+# sends does not depend on the optimiser, so losses take turns.
+SHARDED = (("sgd", True, True), ("rowwise-adam", True, False))
 SOME = [
     {"loss": loss, "optimiser": optimiser, "sharded": sharded, "in_order": in_order}
-    for loss in LOSSES
-    for optimiser, sharded, in_order in (
-        ("sgd", True, True),
-        ("rowwise", False, True),
-        ("rowwise-adam", True, False),
-    )
+    for number, loss in enumerate(LOSSES)
+    for optimiser, sharded, in_order in (SHARDED[number % 2], ("rowwise", False, True))
 ]
 OTHER_BODIES = [
     {
@@ -82,8 +80,9 @@ def alone() -> list[dict[str, Tensor]]:
 def test_any_number_of_processes_trains_the_same(size: int, alone: list[dict[str, Tensor]], tmp_path: Path) -> None:
     """In float64, with clipping active: the same to the last bit in a fixed order, to 1e-12 in any."""
     cases = list(zip(CASES, alone, strict=True))
-    if size == 4 and CASES is SOME:
-        cases = cases[::2]  # four processes on two cores are slow
+    if size == 4 and not os.environ.get("BNCE_EVERY_CASE"):
+        # Four processes on two cores are slow, and whole tables are added up over four as over two.
+        cases = [(case, expected) for case, expected in cases if case["sharded"]]
     processes = in_processes(size, str(tmp_path), [case for case, _ in cases])
     for (case, expected), found in zip(cases, processes, strict=True):
         for name, tensor in expected.items():

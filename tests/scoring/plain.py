@@ -22,10 +22,18 @@ def model_of(body: str) -> LanguageModel:
     return small_model(name, order=4, num_layers=int(num_layers or 0), num_heads=2)
 
 
+def in_float64(model: LanguageModel) -> LanguageModel:
+    """Copy a model as it is now."""
+    return copy.deepcopy(model).double().eval()
+
+
 def plain_scores(model: LanguageModel, history: Sequence[int]) -> torch.Tensor:
     """Compute the raw scores (V,) of what comes after a history, in float64."""
-    double = copy.deepcopy(model).double().eval()
-    context = [END] * (model.num_context + 1) + list(history)
+    return _scores(in_float64(model), history)
+
+
+def _scores(double: LanguageModel, history: Sequence[int]) -> torch.Tensor:
+    context = [END] * (double.num_context + 1) + list(history)
     with torch.no_grad():
         hidden_TBD, _ = double(torch.tensor(context).unsqueeze(1), double.initial_state(1))
         return torch.nn.functional.linear(hidden_TBD[-1, 0], double.output.weight, double.output.bias)
@@ -36,8 +44,9 @@ def plain_log_probs(
 ) -> np.ndarray:
     """Compute ln p of every word of a sentence, which may have words before it."""
     found = []
+    double = in_float64(model)
     for place, word in enumerate(sentence):
-        score_V = plain_scores(model, [*before, *sentence[:place]])
+        score_V = _scores(double, [*before, *sentence[:place]])
         constant = torch.logsumexp(score_V, 0) if normalised else model.output.log_z.double()
         found.append(float(score_V[word] - constant))
     return np.array(found)

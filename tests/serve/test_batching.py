@@ -193,8 +193,7 @@ def test_what_nobody_waits_for_is_not_asked() -> None:
         async with running(recorder) as batcher:
             recorder.may_answer.clear()
             first = asyncio.create_task(batcher.ask(questions(1), 1))
-            # With the model by then.
-            await asyncio.sleep(0.1)
+            await until(lambda: batcher.num_waiting == 1 and not batcher._waiting)  # it is with the model
             given_up = asyncio.create_task(batcher.ask(questions(2), 1))
             await until(lambda: batcher.num_waiting == 2)
             given_up.cancel()

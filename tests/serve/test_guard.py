@@ -34,7 +34,7 @@ class Client:
             more = len(self.chunks) > 1 or self.then != "end"
             return {"type": "http.request", "body": self.chunks.pop(0), "more_body": more}
         if self.then == "leave":
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0)
             return {"type": "http.disconnect"}
         if self.then == "more":
             return {"type": "http.request", "body": b"x" * 10, "more_body": True}
@@ -124,9 +124,10 @@ def test_an_answer_that_takes_too_long_is_given_up() -> None:
 
 
 def test_a_client_that_leaves_ends_the_work() -> None:
-    ended: list[str] = []
+    began, ended = asyncio.Event(), list[str]()
 
     async def work(scope: Scope, receive: Receive, send: Send) -> None:
+        began.set()
         try:
             await asyncio.sleep(5)
         except asyncio.CancelledError:
@@ -137,6 +138,7 @@ def test_a_client_that_leaves_ends_the_work() -> None:
         async def receive(self) -> Message:
             if self.chunks:
                 return {"type": "http.request", "body": self.chunks.pop(0), "more_body": False}
+            await began.wait()
             return await super().receive()
 
     before, during = Client([b"ab"], "leave"), Leaving([b"abc"], "leave")

@@ -50,9 +50,15 @@ def check(model: Model, compiled: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("loss", bnce.LOSSES.names)
-def test_a_model_is_one_graph(loss: str) -> None:
+def test_a_model_is_one_graph_and_refuses_what_is_no_word(loss: str) -> None:
     model = Model(build(loss))
-    check(model, torch.compile(model, fullgraph=True, backend="aot_eager"))
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    check(model, compiled)
+    hidden, targets = hidden_and_targets()
+    for target in (V, -1):
+        targets[0, 0] = target
+        with pytest.raises((IndexError, RuntimeError), match=f"out of (range|bounds)|{V} is out"):
+            compiled(hidden, targets)
 
 
 def test_sequences_of_several_lengths_are_one_graph() -> None:
@@ -77,16 +83,6 @@ def test_second_derivatives_are_refused_when_compiled() -> None:
     (grad,) = torch.autograd.grad(loss, hidden, create_graph=True)
     with pytest.raises(RuntimeError, match="double backward"):
         grad.sum().backward()
-
-
-@pytest.mark.parametrize("loss", bnce.LOSSES.names)
-def test_a_target_that_is_no_word_is_refused_when_compiled(loss: str) -> None:
-    hidden, targets = hidden_and_targets()
-    compiled = torch.compile(build(loss), fullgraph=True, backend="aot_eager")
-    for target in (V, -1):
-        targets[0, 0] = target
-        with pytest.raises((IndexError, RuntimeError), match=f"out of (range|bounds)|{V} is out"):
-            compiled(hidden, targets)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -211,31 +211,30 @@ def test_losses_of_plain_operations_have_second_derivatives(loss: str, sparse: b
     )
 
 
-@pytest.mark.parametrize("target", [V, -1, -100])
 @pytest.mark.parametrize("loss", bnce.LOSSES.names)
 @pytest.mark.parametrize("form", ["fused", "plain"])
-def test_a_sum_over_a_target_that_is_no_word_is_refused(loss: str, target: int, form: str) -> None:
+def test_a_sum_over_a_target_that_is_no_word_is_refused(loss: str, form: str) -> None:
     hidden, targets = hidden_and_targets()
-    targets[1, 2] = target
-    with pytest.raises(bnce.UserError, match=f"targets hold {target}, but the layer has {V} words"):
-        build(loss, softmax=form).loss_sum(hidden, targets)
+    layer = build(loss, softmax=form)
+    for target in (V, -1, -100):
+        targets[1, 2] = target
+        with pytest.raises(bnce.UserError, match=f"targets hold {target}, but the layer has {V} words"):
+            layer.loss_sum(hidden, targets)
 
 
-@pytest.mark.parametrize("target", [V, -1, -100])
 @pytest.mark.parametrize("loss", bnce.LOSSES.names)
 @pytest.mark.parametrize("path", ["mask", "hole", "none"])
-def test_a_target_that_is_no_word_is_refused_among_positions_that_do_not_count(
-    loss: str, target: int, path: str
-) -> None:
+def test_a_target_that_is_no_word_is_refused_among_positions_that_do_not_count(loss: str, path: str) -> None:
     """-100 is one to PyTorch's own cross entropy, which would leave it out."""
     hidden, targets = hidden_and_targets()
-    targets[1, 2] = target
     mask = torch.ones_like(targets, dtype=torch.bool) if path == "mask" else None
     if path == "hole":
         targets[0, 0] = -7
     layer = build(loss, ignore_index=-7, reduction="none" if path == "none" else "mean")
-    with pytest.raises(bnce.UserError, match=f"targets hold {target}, but the layer has {V} words"):
-        layer(hidden, targets, mask)
+    for target in (V, -1, -100):
+        targets[1, 2] = target
+        with pytest.raises(bnce.UserError, match=f"targets hold {target}, but the layer has {V} words"):
+            layer(hidden, targets, mask)
 
 
 def test_the_noise_of_a_placeholder_is_never_made_up() -> None:

@@ -7,22 +7,20 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
 import re
 import shlex
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from kill_itself import killed_in
 from small_corpus import Watcher, random_ids, small_config, small_corpus, write_corpus
 
-from bnce.config import change_settings, to_toml
+from bnce.cli import app
+from bnce.config import RunConfig, change_settings, to_toml
 from bnce.corpus.store import Corpus
 from bnce.errors import UserError
 from bnce.language_model import LanguageModel
@@ -33,10 +31,14 @@ from bnce.runs.directory import RunDirectory, read_summary
 from bnce.runs.metrics import append_metrics, read_metrics
 from bnce.runs.model_file import load_model
 from bnce.runs.resuming import settings_of_state
-from bnce.training import trainer
+from bnce.training import checkpoints, trainer
 from bnce.training.plan import create_run
 from bnce.training.run import run_training
+from tests.cli.conftest import Command, bnce
 
+__all__ = ["bnce"]
+
+MakeRun = Callable[[RunConfig, Corpus], RunDirectory]
 CPU = torch.device("cpu")
 OF_THE_MACHINE = ("seconds", "words_per_second", "peak_memory_bytes")
 STATE_OF_THE_MACHINE = ("seconds", "seconds_at_evaluation")
@@ -48,6 +50,21 @@ RANDOM = {"model": {"name": "lstm", "dropout": 0.2}, "loss": {"name": "snce", "n
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return small_corpus(tmp_path_factory.mktemp("resume") / "corpus")
+
+
+@pytest.fixture(scope="module")
+def unbroken_of(tmp_path_factory: pytest.TempPathFactory) -> MakeRun:
+    """Give a maker of runs in one go; nobody may change them, and the same settings give the same one."""
+    made: dict[str, RunDirectory] = {}
+
+    def make(config: RunConfig, corpus: Corpus) -> RunDirectory:
+        key = to_toml(config)
+        if key not in made:
+            made[key] = create_run(tmp_path_factory.mktemp("unbroken") / "run", config, corpus)
+            run_training(made[key], corpus, CPU, Watcher())
+        return made[key]
+
+    return make
 
 
 def metrics(run: RunDirectory) -> list[dict[str, Any]]:
@@ -126,21 +143,19 @@ def train_in_pieces(
         pytest.param({**RANDOM, "optimiser": {"name": "rowwise-adam", "beta2": 0.9}}, id="row-wise Adam"),
     ],
 )
-def test_stopped_and_resumed(tmp_path: Path, corpus: Corpus, sections: dict[str, Any]) -> None:
+def test_stopped_and_resumed(tmp_path: Path, corpus: Corpus, unbroken_of: MakeRun, sections: dict[str, Any]) -> None:
     training = {"evaluations_per_epoch": 3, **sections.get("training", {})}
     config = small_config(corpus, **{**sections, "training": training})
-    unbroken = create_run(tmp_path / "unbroken", config, corpus)
-    run_training(unbroken, corpus, CPU, Watcher())
+    unbroken = unbroken_of(config, corpus)
     broken = create_run(tmp_path / "broken", config, corpus)
     # Before the first evaluation, between two, at the end of an epoch and right after it.
     train_in_pieces(broken, corpus, [3, 20, 50, 51])
     assert_the_same_to_the_bit(broken, unbroken)
 
 
-def test_a_torn_state_falls_back_to_the_one_before(tmp_path: Path, corpus: Corpus) -> None:
+def test_a_torn_state_falls_back_to_the_one_before(tmp_path: Path, corpus: Corpus, unbroken_of: MakeRun) -> None:
     config = small_config(corpus, **RANDOM, training={"evaluations_per_epoch": 3})
-    unbroken = create_run(tmp_path / "unbroken", config, corpus)
-    run_training(unbroken, corpus, CPU, Watcher())
+    unbroken = unbroken_of(config, corpus)
     broken = create_run(tmp_path / "broken", config, corpus)
 
     def tear(run: RunDirectory) -> None:
@@ -197,13 +212,17 @@ def long_corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 @pytest.mark.parametrize("checkpoint_seconds", [600.0, math.inf], ids=["saved", "saved only when stopped"])
 @pytest.mark.parametrize("split", ["valid", "test"])
 def test_stopped_while_it_evaluates(
-    tmp_path: Path, long_corpus: Corpus, monkeypatch: pytest.MonkeyPatch, split: str, checkpoint_seconds: float
+    tmp_path: Path,
+    long_corpus: Corpus,
+    unbroken_of: MakeRun,
+    monkeypatch: pytest.MonkeyPatch,
+    split: str,
+    checkpoint_seconds: float,
 ) -> None:
     """It stops at once, and what is resumed evaluates what is due, once."""
     settings = {"evaluations_per_epoch": 3, "checkpoint_seconds": checkpoint_seconds}
     config = small_config(long_corpus, **RANDOM, training=settings)
-    unbroken, broken = (create_run(tmp_path / name, config, long_corpus) for name in ("unbroken", "broken"))
-    run_training(unbroken, long_corpus, CPU, Watcher())
+    unbroken, broken = unbroken_of(config, long_corpus), create_run(tmp_path / "broken", config, long_corpus)
     watcher = Watcher()
     with signal_at(monkeypatch, split, signal.SIGTERM), pytest.raises(Stopped) as stopped:
         run_training(broken, long_corpus, CPU, watcher)
@@ -265,12 +284,11 @@ def test_the_validation_text_may_not_change(tmp_path: Path, corpus: Corpus) -> N
 
 @pytest.mark.parametrize("at_step", [0, 30, 50])
 def test_stopped_in_the_middle_of_a_step(
-    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, at_step: int
+    tmp_path: Path, corpus: Corpus, unbroken_of: MakeRun, monkeypatch: pytest.MonkeyPatch, at_step: int
 ) -> None:
     """It does not wait for the step's end, and the step is made again from its beginning."""
     config = small_config(corpus, **RANDOM)
-    unbroken, broken = (create_run(tmp_path / name, config, corpus) for name in ("unbroken", "broken"))
-    run_training(unbroken, corpus, CPU, Watcher())
+    unbroken, broken = unbroken_of(config, corpus), create_run(tmp_path / "broken", config, corpus)
     steps, plain = iter(range(1000)), LanguageModel.loss_sum
 
     def loss_sum(self: LanguageModel, *arguments: Any) -> Any:
@@ -519,67 +537,48 @@ def command(corpus: Corpus, out: Path) -> list[str]:
     arguments += ["--out", str(out), "--device", "cpu"]
     for setting in SETTINGS:
         arguments += ["--set", setting]
-    return [sys.executable, "-m", "bnce", *arguments]
-
-
-def start(words: list[str]) -> subprocess.Popen[str]:
-    # One thread, as in this process: the order of a sum is part of its bits.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def wait_for_a_state(process: subprocess.Popen[str], out: Path, after_step: int) -> None:
-    """Wait until the run has saved a state beyond a step."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        steps = [int(path.name[6:18]) for path in state_files(out)] if out.is_dir() else []
-        if steps and max(steps) > after_step:
-            return
-        assert process.poll() is None, process.stderr.read() if process.stderr else ""
-        time.sleep(0.002)
-    raise AssertionError(f"{out} has no state after step {after_step}")
+    return arguments
 
 
 @pytest.fixture(scope="module")
 def unbroken(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     """Train the same run in this process in one go."""
-    from bnce.cli import app
-
     out = tmp_path_factory.mktemp("unbroken") / "run"
-    app(command(corpus, out)[3:], standalone_mode=False)
+    app(command(corpus, out), standalone_mode=False)
     return RunDirectory.open(out)
 
 
 def test_killed_and_resumed(tmp_path: Path, corpus: Corpus, unbroken: RunDirectory) -> None:
     out = tmp_path / "run"
     words = command(corpus, out)
-    killed = start(words)
-    # Past the first evaluation at step 50, so that there are metrics to keep.
-    wait_for_a_state(killed, out, after_step=50)
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate(timeout=60)
-    assert killed.returncode == -signal.SIGKILL
+    # Past the evaluation at step 50, so that there are metrics to keep, and the one at step 100, which leaves a state.
+    is_late = lambda directory, step, *_: step > 100  # noqa: E731
+    assert killed_in(lambda: app(words, standalone_mode=False), checkpoints, "save_state", is_late)
     run = RunDirectory.open(out)
     _, record = newest_state(run)
     assert 50 < record["step"] < NUM_STEPS
     assert json.loads((out / "summary.json").read_text(encoding="utf-8"))["status"] == "running"
-    resumed = start([*words, "--resume"])
-    _, stderr = resumed.communicate(timeout=120)
-    assert resumed.returncode == 0, stderr
+    app([*words, "--resume"], standalone_mode=False)
     assert_the_same_to_the_bit(run, unbroken)
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, corpus: Corpus, unbroken: RunDirectory) -> None:
+def test_ctrl_c_saves_and_says_how_to_go_on(
+    bnce: Command, tmp_path: Path, corpus: Corpus, unbroken: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "a run"
-    interrupted = start(command(corpus, out))
-    wait_for_a_state(interrupted, out, after_step=0)
-    interrupted.send_signal(signal.SIGINT)
-    stdout, stderr = interrupted.communicate(timeout=60)
-    assert interrupted.returncode == 130
-    assert stdout == ""
-    assert "Traceback" not in stderr
+    plain = checkpoints.save_state
+
+    def interrupted(*arguments: Any) -> None:
+        plain(*arguments)
+        signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints, "save_state", interrupted)
+        ended = bnce(*command(corpus, out))
+    assert (ended.status, ended.stdout) == (130, "")
+    assert "Traceback" not in ended.stderr
     told = re.search(
-        r"^Stopped and saved at step (\d+)\. Continue with  bnce (train .* --resume)$", stderr, re.MULTILINE
+        r"^Stopped and saved at step (\d+)\. Continue with  bnce (train .* --resume)$", ended.stderr, re.MULTILINE
     )
     assert told is not None
     run = RunDirectory.open(out)
@@ -587,7 +586,5 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, corpus: Corpus, unbr
     assert record["step"] == int(told[1]) < NUM_STEPS
     assert json.loads((out / "summary.json").read_text(encoding="utf-8"))["status"] == "stopped"
     # What it says to type works as it stands.
-    from bnce.cli import app
-
     app(shlex.split(told[2]), standalone_mode=False)
     assert_the_same_to_the_bit(run, unbroken)
