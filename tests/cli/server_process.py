@@ -13,14 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from forked_program import ForkedBnce
-
 
 @dataclass
 class ServerProcess:
     """A running server."""
 
-    process: subprocess.Popen[str] | ForkedBnce
+    process: subprocess.Popen[str]
     url: str
 
     @property
@@ -48,24 +46,16 @@ class ServerProcess:
 
 
 @contextmanager
-def serving(run: Path, *options: object, forked: bool = True) -> Iterator[ServerProcess]:
-    """Start a server and wait until it is ready; it is gone when the block ends, however that ends.
-
-    A fork holds the memory that the tests before it have taken.
-    """
-    words = ["serve", run, "--port", 0, "--json", "--threads", 1, *options]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
-    process: subprocess.Popen[str] | ForkedBnce
-    if forked:
-        process = ForkedBnce(*words, environment=environment)
-    else:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "bnce", *map(str, words)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
+def serving(run: Path, *options: object) -> Iterator[ServerProcess]:
+    """Start a server and wait until it is ready; it is gone when the block ends, however that ends."""
+    command = [sys.executable, "-m", "bnce", "serve", run, "--port", 0, "--json", "--threads", 1, *options]
+    process = subprocess.Popen(
+        list(map(str, command)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""},
+    )
     try:
         assert process.stdout is not None
         line = process.stdout.readline()

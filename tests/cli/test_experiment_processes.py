@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -14,7 +15,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from forked_program import ForkedBnce
 
 from bnce.machine.copies import Ended, share_machine
 from bnce.runs.checkpoint import state_files
@@ -126,13 +126,18 @@ def test_one_row_diverges_and_the_process_of_another_is_killed(bnce: Command, co
 def test_a_signal_saves_all_rows_and_leaves_nobody_behind(corpus: Path, place: Path, number: signal.Signals) -> None:
     """To the whole group, as a terminal does; also where the command that started the others cannot say a word."""
     rows = [place.resolve() / "grid" / name for name in ("rnn-softmax", "rnn-bnce")]
-    words = [*options(corpus, place / "grid", *LONG), "--processes", "2", "--json"]
-    process = ForkedBnce(*words, environment=os.environ, process_group=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bnce", *options(corpus, place / "grid", *LONG), "--processes", "2", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
     wait_until(lambda: all(map(state_files, rows)) or process.poll() is not None)
     workers = children(process.pid)
     assert len(workers) == 2
     os.killpg(process.pid, number)
-    stdout, stderr = process.communicate()
+    stdout, stderr = process.communicate(timeout=60)
     wait_until(lambda: not any(holds(pid, row) for pid in workers for row in rows))
     assert [read_status(row) for row in rows] == ["stopped", "stopped"], stderr
     if number == signal.SIGKILL:

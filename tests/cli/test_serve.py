@@ -39,7 +39,7 @@ Refused = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def server(trained: Path) -> Iterator[ServerProcess]:
-    with serving(trained, "--body-seconds", BODY_SECONDS, forked=False) as running:
+    with serving(trained, "--body-seconds", BODY_SECONDS) as running:
         yield running
 
 

@@ -6,13 +6,14 @@ import contextlib
 import json
 import os
 import pty
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from forked_program import ForkedBnce
 from rich.console import Console
 
 from bnce.cli.console import progress_bar
@@ -41,13 +42,13 @@ def terminal() -> Iterator[tuple[int, bytearray]]:
         os.close(screen)
 
 
-def run_on_terminal(*arguments: object, out: int | None = None) -> tuple[int | None, str, str]:
-    """Run a command with a terminal on standard error and `out`, or a pipe, on standard output."""
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+def run_on_terminal(out: Any, *arguments: object) -> tuple[subprocess.CompletedProcess[bytes], str]:
+    """Run a command with a terminal on standard error and `out` on standard output."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm", "COLUMNS": "100"}
+    words = [sys.executable, "-m", "bnce", *map(str, arguments)]
     with terminal() as (writing, shown):
-        process = ForkedBnce(*arguments, environment=environment, stdout=out, stderr=writing)
-        printed, _ = process.communicate()
-    return process.returncode, printed, shown.decode()
+        done = subprocess.run(words, env=environment, stdout=out, stderr=writing, timeout=120)
+    return done, shown.decode()
 
 
 @pytest.fixture
@@ -76,9 +77,8 @@ def test_what_is_printed_beside_a_bar_is_on_standard_output(
 
 def test_scores_go_to_a_file_whole_while_the_terminal_shows_a_bar(tmp_path: Path, trained: Path, text: Path) -> None:
     with open(tmp_path / "out", "wb") as out:
-        words = ("score", trained, text, "--layout", "srilm", "--per-word")
-        status, _, shown = run_on_terminal(*words, out=out.fileno())
-    assert status == 0
+        done, shown = run_on_terminal(out, "score", trained, text, "--layout", "srilm", "--per-word")
+    assert done.returncode == 0
     printed = (tmp_path / "out").read_text()
     assert printed.count("p( </s> | ") == NUM_LINES
     assert f"file {text}: {NUM_LINES} sentences" in printed
@@ -87,9 +87,9 @@ def test_scores_go_to_a_file_whole_while_the_terminal_shows_a_bar(tmp_path: Path
 
 
 def test_scores_go_to_a_pipe_whole_while_the_terminal_shows_a_bar(trained: Path, text: Path) -> None:
-    status, printed, shown = run_on_terminal("score", trained, text, "--jsonl")
-    assert status == 0
-    assert [json.loads(line)["num_oov"] for line in printed.splitlines()] == [1] * NUM_LINES
+    done, shown = run_on_terminal(subprocess.PIPE, "score", trained, text, "--jsonl")
+    assert done.returncode == 0
+    assert [json.loads(line)["num_oov"] for line in done.stdout.splitlines()] == [1] * NUM_LINES
     assert "scoring" in shown
     assert "num_oov" not in shown
 
