@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 # One process per core; whoever is free takes tests from the other. Plain `pytest` runs them in order.
 PARALLEL := --numprocesses auto --dist worksteal
 
-.PHONY: setup demo test test-gpu lint format docs clean
+.PHONY: setup demo test test-kernels test-gpu lint format docs clean
 
 setup: $(VENV)/.installed
 
@@ -29,10 +29,14 @@ demo: setup
 # Or every program that a test starts would compile bnce again.
 test: export PYTHONDONTWRITEBYTECODE :=
 # The server's page is tested in a real browser, where there is one or one can be installed. BNCE_CHROMIUM=none hides it.
-test: $(VENV)/.installed-test lint
+test: $(VENV)/.installed-test
 	$(BIN)/python tests/browser.py
-	TRITON_INTERPRET=1 $(BIN)/pytest --override-ini addopts=-q $(PARALLEL) tests/kernels
+	$(MAKE) --jobs 2 --output-sync lint test-kernels
 	$(BIN)/pytest $(PARALLEL)
+
+# The kernels of a GPU, by Triton's interpreter.
+test-kernels: $(VENV)/.installed-test
+	TRITON_INTERPRET=1 $(BIN)/pytest --override-ini addopts=-q tests/kernels
 
 # On a machine with a GPU, in whatever environment has PyTorch for it.
 test-gpu:

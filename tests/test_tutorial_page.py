@@ -1,7 +1,8 @@
-"""docs/tutorial.md: its commands run as they stand, and docs/formats.md names every file that they write."""
+"""docs/tutorial.md, then docs/rescoring.md: commands run as they stand, and docs/formats.md names their files."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -30,6 +31,19 @@ def test_the_commands_lead_from_text_to_rescored_lists(tmp_path: Path) -> None:
     said = re.findall(r"^test-0002 .*", (tmp_path / "sample/data/test/text").read_text(), re.MULTILINE)
     assert done.stdout.splitlines()[-1:] == said
     assert "corrected" in (tmp_path / "changes.html").read_text(encoding="utf-8")
+
+    done = run_commands(read_page("rescoring.md"), tmp_path)
+    assert done.returncode == 0, done.stderr
+    for form in ("NeMo beams", "Kaldi text"):
+        assert f"was read as {form}" in done.stderr
+    rates = [float(rate) for rate in re.findall(r"WER (?:before|after) +([\d.]+)%", done.stderr)]
+    assert len(rates) == 4, "before and after, in two formats"
+    # The same utterances: what the recogniser heard is the same in all, and so is most of what is made of it.
+    assert rates[0] == rates[2] == before
+    assert max(rates[1::2]) < 1
+    assert (tmp_path / "kaldi.trn").read_text(encoding="utf-8").count("(test-") == 150
+    lists = [json.loads(line) for line in (tmp_path / "nemo.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len(lists) == 150
 
     told = set(re.findall(r"`([^`\n]+)`", read_page("formats.md")))
     for directory in ("corpora/books", "runs/books"):

@@ -68,7 +68,7 @@ def test_several_processes_search_and_one_trains_the_final_runs(
         started.append(num_copies)
         return share_machine(gpus, num_copies)
 
-    monkeypatch.setattr("bnce.cli.row_copies.share_machine", share_and_count)
+    monkeypatch.setattr("bnce.cli.copies.share_machine", share_and_count)
     words = ["experiment", "alternatives", "--corpus", corpus, "--models", "rnn", *settings(), "--seeds", "1"]
     words += ["--losses", "bnce,chunk-bnce", "--trial-tokens", 400, "--json"]
     together = bnce(*words, "--out", place / "together", "--processes", 2)
