@@ -18,6 +18,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -62,6 +63,7 @@ CPP = {
     "faster-rnnlm, sigmoid, hierarchical softmax": ("-hidden-type", "sigmoid"),
 }
 KENLM = "KenLM 5-gram"
+NEW_SETTINGS = ("budget",)  # of this version, which do not change how a run scores
 
 # A process starts with the peak of the one that it is forked from: a small one stands between.
 LAUNCH = """
@@ -317,6 +319,17 @@ def startup_table(given: argparse.Namespace, book: Book) -> list[str]:
     return rows
 
 
+def without_new_settings(path: Path) -> Path:
+    """Copy a run without the settings that an earlier version does not know and refuses."""
+    copy = Path(f"{path}-before")
+    if not copy.exists():
+        shutil.copytree(path, copy)
+        config = copy / "config.toml"
+        lines = config.read_text(encoding="utf-8").splitlines(keepends=True)
+        config.write_text("".join(line for line in lines if not line.startswith(NEW_SETTINGS)), encoding="utf-8")
+    return copy
+
+
 def scoring_table(given: argparse.Namespace, book: Book) -> list[str]:
     """Time short lines on one thread, without what a single line takes; words are tokens, `</s>` among them."""
     line, text = given.work / "line.txt", given.work / "short.txt"
@@ -336,7 +349,7 @@ def scoring_table(given: argparse.Namespace, book: Book) -> list[str]:
             run(bnce("export", path, "--to", "onnx", "--out", exported))
         ways = {f"{name}, run": (path, HERE), f"{name}, exported": (exported, HERE)}
         if given.before is not None:
-            ways = {f"{name}, run, before": (path, given.before), **ways}
+            ways = {f"{name}, run, before": (without_new_settings(path), given.before), **ways}
         found: dict[str, list[list[float]]] = {way: [] for way in ways}
         for number in range(given.rounds):
             for way, arguments in ways.items():

@@ -262,6 +262,34 @@ def test_readme_quotes_the_layer_beside_a_linear_one() -> None:
             assert cell == (f"{found['ms']} ms, {found['extra MiB']} MiB" if found["extra MiB"] else found["ms"])
 
 
+def test_the_comparison_quotes_what_was_measured() -> None:
+    text = page("docs/comparison.md")
+    taken = {
+        re.sub(r"bnce |Adam, |sigmoid|NCE (?=\d)", "", row["training, 2 threads"]): row
+        for row in table(page("benchmarks/results/cpu-peers.md"), "training, 2 threads")
+    }
+    names = {
+        "`bnce` LSTM, B-NCE": "LSTM, B-NCE",
+        "`bnce` RNN, B-NCE": "RNN, B-NCE",
+        "PyTorch LSTM, softmax": "PyTorch LSTM, softmax",
+        "PyTorch LSTM, adaptive softmax": "PyTorch LSTM, adaptive softmax",
+        "PyTorch LSTM, Pytorch-NCE with K = 100": "PyTorch LSTM, Pytorch-NCE, K = 100",
+        "faster-rnnlm, GRU, 50 noise words": "faster-rnnlm, GRU, 50",
+        "faster-rnnlm, sigmoid, 50 noise words": "faster-rnnlm, , 50",
+        "faster-rnnlm, sigmoid, hierarchical softmax": "faster-rnnlm, , hierarchical softmax",
+    }
+    rows = table(text, "| training tokens/s | test perplexity")
+    assert [row[""] for row in rows] == list(names)
+    for row in rows:
+        found = taken[names[row[""]]]
+        assert row["training tokens/s"] == found["tokens/s"].split()[0]
+        measured = found["sentence by sentence"] or f"{number(found['test PPLf in context']):.0f}"
+        assert measured in row["test perplexity, sentence by sentence"]
+    (softmaxes,) = table(page("benchmarks/results/h200/softmax.md"), "| V | D")
+    for name in ("fused", "plain", "compiled", "cce", "liger"):
+        assert f"| {number(softmaxes[name].strip('*')):.2f} ms |" in text, name
+
+
 def test_every_result_file_is_listed_and_has_its_command() -> None:
     listed = page("docs/figures.md")
     for path in sorted([*RESULTS.glob("*.md"), *RESULTS.glob("h200/*.md")]):
