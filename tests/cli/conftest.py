@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 from small_corpus import VOCAB_SIZE
 
 from bnce.cli import app, main
+from bnce.machine.copies import share_machine
 
 NUM_PIECES = 280
 SMALL = [
@@ -76,6 +77,19 @@ def bnce(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
         return Outcome(int(ended.value.code or 0), printed.out, printed.err)
 
     return run
+
+
+@pytest.fixture
+def copies_started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Give the numbers of copies that commands start; how many of them are in time to find work is chance."""
+    started: list[int] = []
+
+    def share_and_count(gpus: Sequence[str], num_copies: int) -> list[dict[str, str]]:
+        started.append(num_copies)
+        return share_machine(gpus, num_copies)
+
+    monkeypatch.setattr("bnce.cli.copies.share_machine", share_and_count)
+    return started
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +13,6 @@ import pytest
 from bnce.config import read_config
 from bnce.kinds.alternatives import ALTERNATIVES
 from bnce.kinds.losses import LOSSES
-from bnce.machine.copies import share_machine
 from bnce.report import alternatives as report
 from bnce.runs.checkpoint import MODEL_FILE
 from bnce.training import alternatives
@@ -60,22 +59,15 @@ def test_search_runs_and_tables(bnce: Command, corpus: Path, place: Path) -> Non
 
 
 def test_several_processes_search_and_one_trains_the_final_runs(
-    bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+    bnce: Command, corpus: Path, place: Path, copies_started: list[int]
 ) -> None:
-    started: list[int] = []
-
-    def share_and_count(gpus: Sequence[str], num_copies: int) -> list[dict[str, str]]:
-        started.append(num_copies)
-        return share_machine(gpus, num_copies)
-
-    monkeypatch.setattr("bnce.cli.copies.share_machine", share_and_count)
     words = ["experiment", "alternatives", "--corpus", corpus, "--models", "rnn", *settings(), "--seeds", "1"]
     words += ["--losses", "bnce,chunk-bnce", "--trial-tokens", 400, "--json"]
     together = bnce(*words, "--out", place / "together", "--processes", 2)
     assert together.status == 0, together.stderr
     copies = {line[:4] for line in together.stderr.splitlines() if line.startswith("[")}
     assert copies <= {"[1] ", "[2] "}, "one that starts late may find no trial left"
-    assert started == [2]
+    assert copies_started == [2]
     rows, alone = (json.loads(outcome.stdout)["rows"] for outcome in (together, bnce(*words, "--out", place / "alone")))
     assert [row["trials"] for row in rows] == [row["trials"] for row in alone]
     assert [(row["chosen"], row["ppl_f"]) for row in rows] == [(row["chosen"], row["ppl_f"]) for row in alone]

@@ -11,12 +11,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from bnce.machine.copies import Ended, share_machine
+from bnce.machine.copies import Ended
 from bnce.runs.checkpoint import state_files
 from bnce.runs.directory import read_status, read_summary
 
@@ -60,16 +60,9 @@ def holds(pid: int, row: Path) -> bool:
 
 
 def test_two_rows_at_once_are_as_two_one_after_the_other(
-    bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+    bnce: Command, corpus: Path, place: Path, copies_started: list[int]
 ) -> None:
     """The same figures, bit for bit, the same report, and a record of the command that somebody typed."""
-    started: list[int] = []
-
-    def share_and_count(gpus: Sequence[str], num_copies: int) -> list[dict[str, str]]:
-        started.append(num_copies)
-        return share_machine(gpus, num_copies)
-
-    monkeypatch.setattr("bnce.cli.copies.share_machine", share_and_count)
     one = bnce(*options(corpus, place / "one"), "--threads", "1", "--json")
     two = bnce(*options(corpus, place / "two"), "--processes", "5", "--json")
     assert (one.status, two.status) == (0, 0), two.stderr
@@ -90,7 +83,7 @@ def test_two_rows_at_once_are_as_two_one_after_the_other(
     assert {path.name for path in (place / "two" / "report").iterdir()} == written
     *progress, last = two.stderr.splitlines()
     assert last.startswith("Wrote ")
-    assert started == [2], "no more processes than rows"
+    assert copies_started == [2], "no more processes than rows"
     assert {line[:4] for line in progress} <= {"[1] ", "[2] "}, "one that starts late may find no row left"
 
 
