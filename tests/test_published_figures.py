@@ -288,6 +288,10 @@ def test_the_comparison_quotes_what_was_measured() -> None:
     (softmaxes,) = table(page("benchmarks/results/h200/softmax.md"), "| V | D")
     for name in ("fused", "plain", "compiled", "cce", "liger"):
         assert f"| {number(softmaxes[name].strip('*')):.2f} ms |" in text, name
+    for row in table(page("benchmarks/results/h200/layer-calls.md"), "loss | call"):
+        if row["call"] == "layer(h, t)":
+            launched, captured = (f"{float(row[way]):.2f} ms" for way in ("launched, ms", "captured, ms"))
+            assert f"| {launched}; {captured} as a CUDA graph |" in text, row["loss"]
 
 
 def test_every_result_file_is_listed_and_has_its_command() -> None:
