@@ -60,6 +60,7 @@ SIDES = {
     "words softmax": ("words", "softmax"),
     "pieces softmax": ("pieces", "softmax"),
     "words bnce": ("words", "bnce"),
+    "words chunk-softmax": ("words", "chunk-softmax"),
 }
 SEARCHED = ("words chunk-bnce", "pieces softmax", "words softmax")
 SIZE = "512 x 6"

@@ -28,6 +28,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 PYTHON = sys.executable
 MPS_SECONDS = 5.0
+MPS_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Job:
     kind: str  # host, timed or shared
     command: str
     needs: tuple[str, ...] = ()
+    shares: bool = True  # through MPS, where it is on: a process that crashes ends all that share
 
 
 def _recogniser(name: str, *needs: str) -> Job:
@@ -53,7 +55,7 @@ def _reading(name: str) -> Job:
 
 
 def _layer(what: str) -> Job:
-    return Job(f"layer-{what}", "timed", f"$PYTHON $HERE/layer.py {what} --out $WORK/layer")
+    return Job(f"layer-{what}", "timed", f"$PYTHON $HERE/layer.py {what} --out $WORK/layer", shares=False)
 
 
 def _filter_run(name: str) -> Job:
@@ -63,15 +65,19 @@ def _filter_run(name: str) -> Job:
 
 FILTER_MODELS = ("ffnn", "rnn", "lstm", "relu-lstm")
 FILTER_RUNS = (*(f"filter-{name}" for name in FILTER_MODELS), "filter-transformer")
-ALTERNATIVES = "$PYTHON -m bnce experiment alternatives --corpus $WORK/filter/corpus --out $WORK/alternatives"
-# The losses that the verdicts are about, then the others.
-MAIN = "softmax,chunk-bnce,chunk-softmax,bnce,self-normalised-softmax,adaptive-softmax"
-OTHERS = (
-    "sampled-softmax-unigram,sampled-softmax,nce,snce,blackout,class-softmax,hierarchical-softmax,bnce-1000,"
-    "chunk-softmax-free,nce-learned-z,negative-sampling,nce-bigram,bnce-200,bnce-4000"
+ONE_EPOCH = "--set training.epochs=1 --set training.evaluations_per_epoch=1"
+ALTERNATIVES = (
+    f"$PYTHON -m bnce experiment alternatives --corpus $WORK/filter/corpus --out $WORK/alternatives {ONE_EPOCH}"
 )
+# The losses that the verdicts are about, then the others.
+VERDICT = "softmax,chunk-bnce,chunk-softmax"
+MAIN = f"{VERDICT},bnce,self-normalised-softmax,adaptive-softmax"
+OTHERS = "sampled-softmax-unigram,sampled-softmax,nce,snce,blackout,class-softmax,hierarchical-softmax"
+REST = "bnce-1000,chunk-softmax-free,nce-learned-z,negative-sampling,nce-bigram,bnce-200,bnce-4000"
 AWAY_RUNS = "$WORK/alternatives/relu-lstm-{chunk-bnce,chunk-softmax,bnce,self-normalised-softmax}-seed2"
 SPLITS = "--valid $DATA/wiki/valid.txt.xz --test $DATA/wiki/test.txt.xz"
+
+TESTS = ("tests/gpu/test_training.py", "tests/gpu/test_layer_on_gpu.py", "tests/gpu/test_[!lt]*.py")
 
 JOBS = (
     Job(
@@ -82,46 +88,15 @@ JOBS = (
         " filter.write_shards(work, 'valid', 1_200_000, 10_000_000);"
         " filter.write_shards(work, 'train', 60_000_000, 10_000_000)\"",
     ),
-    Job("tests", "shared", "cd $HERE/.. && $PYTHON -m pytest --override-ini addopts=-q -p no:cacheprovider tests/gpu"),
-    Job(
-        "recogniser-text",
-        "host",
-        "$PYTHON $HERE/recogniser.py --books $DATA/books --wiki $DATA/wiki --lists $DATA/nbest --work $WORK/recogniser"
-        " --stage prepare",
+    *(
+        Job(
+            f"tests-{number}",
+            "shared",
+            f"cd $HERE/.. && $PYTHON -m pytest --override-ini addopts=-q -p no:cacheprovider {files}",
+            shares=False,
+        )
+        for number, files in enumerate(TESTS, 1)
     ),
-    Job(
-        "reading-text",
-        "host",
-        "mkdir -p $WORK/reading && cp -n $DATA/reading/dropped.json $WORK/reading/; $PYTHON $HERE/reading.py"
-        " --books $DATA/books --wiki $DATA/wiki --reading $DATA/reading --work $WORK/reading --stage prepare",
-    ),
-    Job(
-        "cased-text",
-        "host",
-        f"$PYTHON -m bnce prepare $DATA/wiki/train-*.txt.xz {SPLITS} --cased --vocab-size 800000 --out $WORK/cased",
-    ),
-    *map(_layer, ("calls", "tables", "linear")),
-    Job("recurrence", "timed", '$PYTHON $HERE/recurrence.py --ways "one launch" steps --seconds 57 --out $WORK/layer'),
-    Job(
-        "filter",
-        "timed",
-        "$PYTHON $HERE/filter.py speed $WORK/filter --model relu-lstm --device cuda --precision bf16 --words 60000000"
-        " --alone-documents 20000",
-        ("wiki-text",),
-    ),
-    Job(
-        "cased-softmax",
-        "timed",
-        '$PYTHON $HERE/bodies.py $WORK/cased $WORK/cased --final --seeds 2 --sides "words softmax"'
-        " --train-words 6000000 --searched $HERE/results/h200/bodies.jsonl --out $WORK/bodies-cased.jsonl",
-        ("cased-text",),
-    ),
-    _recogniser("transformer-both"),
-    _recogniser("relu-lstm-large-both"),
-    _recogniser("transformer-adapted", "transformer-both"),
-    _recogniser("relu-lstm-large-adapted", "relu-lstm-large-both"),
-    *map(_recogniser, ("relu-lstm", "lstm", "transformer", "relu-lstm-large")),
-    *(_reading(f"{name}-{seed}") for seed in (1, 2, 3) for name in ("transformer", "relu-lstm", "lstm")),
     *map(_filter_run, FILTER_MODELS),
     Job(
         "filter-transformer",
@@ -130,6 +105,35 @@ JOBS = (
         " --set training.epochs=1",
         ("wiki-text",),
     ),
+    # The rest of the text may arrive while the first jobs run; whoever brings it makes the file.
+    Job("text-is-there", "host", "until [ -e $DATA/complete ]; do sleep 0.5; done"),
+    Job(
+        "recogniser-text",
+        "host",
+        "$PYTHON $HERE/recogniser.py --books $DATA/books --wiki $DATA/wiki --lists $DATA/nbest --work $WORK/recogniser"
+        " --stage prepare",
+        ("text-is-there",),
+    ),
+    Job(
+        "reading-text",
+        "host",
+        "mkdir -p $WORK/reading && cp -n $DATA/reading/dropped.json $WORK/reading/; $PYTHON $HERE/reading.py"
+        " --books $DATA/books --wiki $DATA/wiki --reading $DATA/reading --work $WORK/reading --stage prepare",
+        ("text-is-there",),
+    ),
+    Job(
+        "cased-text",
+        "host",
+        f"$PYTHON -m bnce prepare $DATA/wiki/train-*.txt.xz {SPLITS} --cased --vocab-size 800000 --out $WORK/cased",
+        ("text-is-there",),
+    ),
+    _recogniser("transformer-both"),
+    _recogniser("relu-lstm-large-both"),
+    *(_reading(f"{name}-1") for name in ("transformer", "relu-lstm", "lstm")),
+    *map(_recogniser, ("relu-lstm", "lstm", "transformer", "relu-lstm-large")),
+    _recogniser("transformer-adapted", "transformer-both"),
+    _recogniser("relu-lstm-large-adapted", "relu-lstm-large-both"),
+    *(_reading(f"{name}-{seed}") for seed in (2, 3) for name in ("transformer", "relu-lstm", "lstm")),
     Job(
         "judge",
         "shared",
@@ -147,6 +151,43 @@ JOBS = (
         FILTER_RUNS,
     ),
     Job(
+        "transformer-chunk-softmax",
+        "shared",
+        '$PYTHON $HERE/bodies.py $WORK/filter/corpus $WORK/filter/corpus --search --final --sides "words chunk-softmax"'
+        " --out $WORK/bodies-chunk-softmax.jsonl",
+        ("wiki-text",),
+    ),
+    Job(
+        "recurrence",
+        "timed",
+        '$PYTHON $HERE/recurrence.py --ways "one launch" steps --seconds 57 --out $WORK/layer',
+        shares=False,
+    ),
+    *map(_layer, ("calls", "tables", "linear")),
+    Job(
+        "filter",
+        "timed",
+        "$PYTHON $HERE/filter.py speed $WORK/filter --model relu-lstm --device cuda --precision bf16 --words 60000000"
+        " --alone-documents 20000",
+        ("wiki-text",),
+        shares=False,
+    ),
+    Job(
+        "catalogues",
+        "timed",
+        "$PYTHON $HERE/item_catalogues.py --like $DATA/items/Beauty.txt.xz --sizes 10000000 --timed 100"
+        " --out $WORK/catalogues.jsonl",
+        shares=False,
+    ),
+    Job(
+        "cased-softmax",
+        "timed",
+        '$PYTHON $HERE/bodies.py $WORK/cased $WORK/cased --final --seeds 2 --sides "words softmax"'
+        " --train-words 6000000 --searched $HERE/results/h200/bodies.jsonl --out $WORK/bodies-cased.jsonl",
+        ("cased-text",),
+        shares=False,
+    ),
+    Job(
         "alternatives-main",
         "timed",
         f"{ALTERNATIVES} --models relu-lstm --losses {MAIN} --processes 4 --seeds 2",
@@ -161,37 +202,45 @@ JOBS = (
         ("alternatives-main",),
     ),
     Job(
+        "alternatives-seeds",
+        "timed",
+        f"{ALTERNATIVES} --models relu-lstm --losses {VERDICT} --seeds 2,3,4 --no-keep-models",
+        ("alternatives-main",),
+    ),
+    Job(
         "alternatives-others",
         "timed",
         f"{ALTERNATIVES} --models relu-lstm --losses {OTHERS} --processes 4 --seeds 2 --no-keep-models",
         ("wiki-text",),
     ),
     Job(
-        "alternatives-seeds",
-        "timed",
-        f"{ALTERNATIVES} --models relu-lstm --losses {MAIN} --seeds 2,3,4 --no-keep-models",
-        ("alternatives-main",),
-    ),
-    Job(
         "alternatives-lstm",
         "timed",
-        f"{ALTERNATIVES} --models lstm --losses softmax,chunk-bnce,chunk-softmax --processes 3 --seeds 2,3,4"
-        " --no-keep-models",
+        f"{ALTERNATIVES} --models lstm --losses {VERDICT} --processes 3 --seeds 2,3,4 --no-keep-models",
         ("wiki-text",),
     ),
     Job(
-        "alternatives-transformer",
+        "alternatives-rest",
         "timed",
-        f"{ALTERNATIVES} --models transformer --losses softmax,chunk-bnce,chunk-softmax --processes 3 --seeds 2,3,4"
-        " --no-keep-models",
+        f"{ALTERNATIVES} --models relu-lstm --losses {REST} --processes 4 --seeds 2 --no-keep-models",
         ("wiki-text",),
+    ),
+    Job(
+        "cased-alternatives",
+        "timed",
+        f"$PYTHON -m bnce experiment alternatives --corpus $WORK/cased --out $WORK/cased-alternatives {ONE_EPOCH}"
+        " --recipe news --models relu-lstm --losses chunk-bnce,chunk-softmax --processes 2 --seeds 2,3,4"
+        " --set training.max_train_tokens=27000000 --no-keep-models",
+        ("cased-text",),
     ),
 )
 KEPT = (
-    *("logs", "layer", "bodies-cased.jsonl", "away.jsonl", "filter/judged", "filter/results.jsonl"),
+    *("logs", "layer", "bodies-cased.jsonl", "bodies-chunk-softmax.jsonl", "catalogues.jsonl", "away.jsonl"),
+    *("filter/judged", "filter/results.jsonl"),
+    *(f"filter/documents-{name}.json" for name in (*FILTER_MODELS, "transformer")),
     *(f"recogniser/{name}" for name in ("scores", "trained", "commands.jsonl")),
     *(f"reading/{name}" for name in ("surprisals", "trained", "commands", "dropped.json")),
-    "alternatives",
+    *("alternatives", "cased-alternatives"),
 )
 LARGE = (".safetensors", ".npy", ".zst", ".parquet", ".bin", "vocab.txt", "tensorboard")
 
@@ -256,9 +305,11 @@ class Queue:
         return all(job.kind != "host" for job in (*self.running, *self.waiting))
 
     def _start(self, job: Job, now: float) -> None:
+        alone = () if job.shares else (MPS_VARIABLE,)
+        environment = {name: value for name, value in self.environment.items() if name not in alone}
         log = open(self.work / "logs" / f"{job.name}.log", "ab")  # noqa: SIM115 (the job has it)
         process = subprocess.Popen(
-            ["bash", "-c", job.command], env=self.environment, stdout=log, stderr=log, start_new_session=True
+            ["bash", "-c", job.command], env=environment, stdout=log, stderr=log, start_new_session=True
         )
         log.close()
         self.running[job] = (process, now)
@@ -290,7 +341,7 @@ def start_mps(work: Path) -> bool:
     """Start NVIDIA's daemon that lets processes compute on one GPU at the same time, where there is one."""
     if shutil.which("nvidia-cuda-mps-control") is None:
         return False
-    for variable, name in (("CUDA_MPS_PIPE_DIRECTORY", "mps"), ("CUDA_MPS_LOG_DIRECTORY", "mps-log")):
+    for variable, name in ((MPS_VARIABLE, "mps"), ("CUDA_MPS_LOG_DIRECTORY", "mps-log")):
         os.environ[variable] = str(work / name)
         (work / name).mkdir(parents=True, exist_ok=True)
     done = subprocess.run(["nvidia-cuda-mps-control", "-d"], check=False, capture_output=True, timeout=MPS_SECONDS)

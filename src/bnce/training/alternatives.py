@@ -142,7 +142,9 @@ def _own_setting(start: RunConfig, alternative: Alternative, best: Settings) -> 
 
 def trial_row(model: str, alternative: Alternative, settings: Settings, number: int, num_tokens: int) -> PlannedRow:
     """Name a trial."""
-    shared = {"training.max_train_tokens": num_tokens, "training.max_test_tokens": UNREAD_TEST, "training.epochs": 1}
+    shared = {"training.max_test_tokens": UNREAD_TEST}
+    if num_tokens:
+        shared["training.max_train_tokens"] = num_tokens
     place = f"{TRIALS}/{model}-{alternative.name}-{number}"
     return PlannedRow(model, alternative.loss, written({**shared, **settings}), place)
 
