@@ -83,10 +83,15 @@ JOBS = (
     Job(
         "wiki-text",
         "host",
-        f"$PYTHON $HERE/filter.py make $WORK/filter --train $DATA/wiki/train-1.txt.xz {SPLITS} --order 0"
-        " && cd $HERE && $PYTHON -c \"import filter, os, pathlib; work = pathlib.Path(os.environ['WORK'], 'filter');"
+        f"$PYTHON $HERE/filter.py make $WORK/filter --train $DATA/wiki/train-1.txt.xz {SPLITS} --order 0",
+    ),
+    Job(
+        "wiki-shards",
+        "host",
+        "cd $HERE && $PYTHON -c \"import filter, os, pathlib; work = pathlib.Path(os.environ['WORK'], 'filter');"
         " filter.write_shards(work, 'valid', 1_200_000, 10_000_000);"
         " filter.write_shards(work, 'train', 60_000_000, 10_000_000)\"",
+        ("wiki-text",),
     ),
     *(
         Job(
@@ -169,7 +174,7 @@ JOBS = (
         "timed",
         "$PYTHON $HERE/filter.py speed $WORK/filter --model relu-lstm --device cuda --precision bf16 --words 60000000"
         " --alone-documents 20000",
-        ("wiki-text",),
+        ("wiki-shards",),
         shares=False,
     ),
     Job(
