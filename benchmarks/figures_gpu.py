@@ -110,6 +110,22 @@ JOBS = (
         " --set training.epochs=1",
         ("wiki-text",),
     ),
+    Job(
+        "judge",
+        "shared",
+        "mkdir -p $WORK/filter/judged; cp -n $DATA/judged/lots.json $WORK/filter/judged/;"
+        " $PYTHON $HERE/filter.py judge $WORK/filter --device cuda",
+        FILTER_RUNS,
+    ),
+    Job(
+        "documents",
+        "shared",
+        'cd $HERE && SHARDS=$($PYTHON -c "import filter, os, pathlib;'
+        " print(filter.write_shards(pathlib.Path(os.environ['WORK'], 'filter'), 'test', 1_000_000, 1_000_000))\")"
+        f" && for model in {' '.join(FILTER_MODELS)} transformer; do $PYTHON -m bnce filter $WORK/filter/runs/$model"
+        " $SHARDS --out $WORK/filter/out-$model --device cuda --json > $WORK/filter/documents-$model.json; done",
+        FILTER_RUNS,
+    ),
     # The rest of the text may arrive while the first jobs run; whoever brings it makes the file.
     Job("text-is-there", "host", "until [ -e $DATA/complete ]; do sleep 0.5; done"),
     Job(
@@ -140,22 +156,6 @@ JOBS = (
     _recogniser("relu-lstm-large-adapted", "relu-lstm-large-both"),
     *(_reading(f"{name}-{seed}") for seed in (2, 3) for name in ("transformer", "relu-lstm", "lstm")),
     Job(
-        "judge",
-        "shared",
-        "mkdir -p $WORK/filter/judged; cp -n $DATA/judged/lots.json $WORK/filter/judged/;"
-        " $PYTHON $HERE/filter.py judge $WORK/filter --device cuda",
-        FILTER_RUNS,
-    ),
-    Job(
-        "documents",
-        "shared",
-        'cd $HERE && SHARDS=$($PYTHON -c "import filter, os, pathlib;'
-        " print(filter.write_shards(pathlib.Path(os.environ['WORK'], 'filter'), 'test', 1_000_000, 1_000_000))\")"
-        f" && for model in {' '.join(FILTER_MODELS)} transformer; do $PYTHON -m bnce filter $WORK/filter/runs/$model"
-        " $SHARDS --out $WORK/filter/out-$model --device cuda --json > $WORK/filter/documents-$model.json; done",
-        FILTER_RUNS,
-    ),
-    Job(
         "transformer-chunk-softmax",
         "shared",
         '$PYTHON $HERE/bodies.py $WORK/filter/corpus $WORK/filter/corpus --search --final --sides "words chunk-softmax"'
@@ -181,6 +181,7 @@ JOBS = (
         "catalogues",
         "timed",
         "$PYTHON $HERE/item_catalogues.py --like $DATA/items/Beauty.txt.xz --sizes 10000000 --timed 100"
+        " --losses bnce,chunk-bnce,in-batch,softmax"
         " --out $WORK/catalogues.jsonl",
         shares=False,
     ),
@@ -332,9 +333,11 @@ class Queue:
 
 
 def choose(names: str) -> list[Job]:
-    """Take the jobs of these names, and what they need before them; all without a name."""
+    """Take the jobs of these names or beginnings of names, and what they need before them; all without a name."""
     by_name = {job.name: job for job in JOBS}
-    wanted = {part.name for part in JOBS if not names or any(part.name.startswith(name) for name in names.split(","))}
+    wanted = set()
+    for name in names.split(","):
+        wanted |= {name} if name in by_name else {part for part in by_name if part.startswith(name)}
     if not wanted:
         raise SystemExit(f"No job's name begins with {names}: {', '.join(by_name)}.")
     while more := {need for name in wanted for need in by_name[name].needs} - wanted:
@@ -366,7 +369,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="directory of texts and lists")
     parser.add_argument("--work", type=Path, help="directory for everything that is made")
-    parser.add_argument("--only", default="", help="jobs whose names begin so, divided by commas, and what they need")
+    parser.add_argument("--only", default="", help="jobs, or how their names begin, divided by commas")
     parser.add_argument("--minutes", type=float, default=28.0, help="stop after N minutes (28)")
     parser.add_argument("--shared", type=int, default=4, help="models that are trained at once (4)")
     parser.add_argument("--no-mps", action="store_true", help="do not start NVIDIA's MPS")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import compress
 from pathlib import Path
 
 import pytest
 from torch import Tensor
 
+from bnce.kinds.losses import LOSSES
 from bnce.machine.world import World
 from tests.processes.equal_steps import in_processes, train
 
@@ -37,8 +39,10 @@ def in_one() -> list[dict[str, Tensor]]:
 def test_processes_train_the_same_on_a_gpu(
     backend: str, size: int, in_one: list[dict[str, Tensor]], tmp_path: Path
 ) -> None:
-    found = in_processes(size, str(tmp_path), CASES, backend)
-    for case, one, many in zip(CASES, in_one, found, strict=True):
+    # What is drawn on a GPU depends on which groups a process has; on a CPU it does not, and is compared there.
+    compared = [size == 1 or LOSSES.find(str(case["loss"])).draws != "must" for case in CASES]
+    found = in_processes(size, str(tmp_path), [*compress(CASES, compared)], backend)
+    for case, one, many in zip(compress(CASES, compared), compress(in_one, compared), found, strict=True):
         for name, tensor in one.items():
             error = float((many[name].double() - tensor.cpu().double()).abs().max())
             assert error <= 1e-4 * max(1.0, float(tensor.abs().max())), (case, name)
