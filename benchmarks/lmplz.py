@@ -10,6 +10,7 @@ training text, in which words outside the vocabulary are a word of their own, an
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 
 from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import END, UNK
+from bnce.ngrams.arpa import NORMALISER_COMMENT
 
 STAND_IN = "\x02unk"  # lmplz refuses <unk> in a text
 BLOCK = 10_000_000
@@ -32,10 +34,11 @@ def lines(corpus: Corpus) -> Iterator[bytes]:
         yield "".join(map(shown.__getitem__, np.asarray(ids[begin : begin + BLOCK]).tolist())).encode()
 
 
-def rename(arpa: Path, out: Path) -> None:
-    """Give the stand-in its name, in place of the <unk> that lmplz adds."""
+def rename(arpa: Path, out: Path, corpus: Corpus) -> None:
+    """Give the stand-in its name, in place of the <unk> that lmplz adds, and say how the text was cut into words."""
     partial = out.with_suffix(".partial")
     with open(arpa, encoding="utf-8") as given, open(partial, "w", encoding="utf-8") as file:
+        file.write(f"{NORMALISER_COMMENT}{json.dumps(corpus.normaliser.to_dict())}\n")
         for line in given:
             if line.startswith("ngram 1="):
                 line = f"ngram 1={int(line[8:]) - 1}\n"
@@ -57,14 +60,15 @@ def main() -> None:
     given = parser.parse_args()
     arpa = given.out.with_suffix(".lmplz")
     options = ["-o", str(given.order), "--prune", *given.prune.split(), "-S", given.memory, "-T", str(given.out.parent)]
+    corpus = Corpus.open(given.corpus)
     with subprocess.Popen([given.lmplz, *options, "--arpa", str(arpa)], stdin=subprocess.PIPE) as process:
         assert process.stdin is not None
-        for block in lines(Corpus.open(given.corpus)):
+        for block in lines(corpus):
             process.stdin.write(block)
         process.stdin.close()
     if process.returncode:
         raise SystemExit(process.returncode)
-    rename(arpa, given.out)
+    rename(arpa, given.out, corpus)
     arpa.unlink()
 
 

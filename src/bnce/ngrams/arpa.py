@@ -21,7 +21,7 @@ AS_IT_STANDS = Normaliser(lowercase=False, tokens="whitespace", sentences="lines
 START_WORD = "<s>"
 LOG10_ZERO = -99.0  # how ARPA files write the probability of <s>, which is never predicted
 
-_NORMALISER_COMMENT = "# bnce normaliser: "
+NORMALISER_COMMENT = "# bnce normaliser: "
 _MAX_COMMENT_BYTES = 4096
 _MAX_HEAD_BYTES = 2**16
 _BLOCK_NGRAMS = 2**16
@@ -43,7 +43,7 @@ def write_arpa(
     num_written = 0
     with files.atomic_file(path) as partial, open(partial, "w", encoding="utf-8") as file:
         if normaliser is not None:
-            file.write(f"{_NORMALISER_COMMENT}{json.dumps(normaliser.to_dict())}\n")
+            file.write(f"{NORMALISER_COMMENT}{json.dumps(normaliser.to_dict())}\n")
         file.write("\\data\\\n")
         file.writelines(f"ngram {number}={one.num_kept}\n" for number, one in enumerate(orders, 1))
         for number, one in enumerate(orders, 1):
@@ -96,10 +96,10 @@ def stored_normaliser(path: Path) -> Normaliser:
     """Read how the text of a model was cut into words, where 'bnce ngram' has written it."""
     with open(path, "rb") as file:
         line = file.readline(_MAX_COMMENT_BYTES).decode("utf-8", "replace")
-    if not line.startswith(_NORMALISER_COMMENT):
+    if not line.startswith(NORMALISER_COMMENT):
         return AS_IT_STANDS
     try:
-        return Normaliser.from_dict(parse_object(line.removeprefix(_NORMALISER_COMMENT)))
+        return Normaliser.from_dict(parse_object(line.removeprefix(NORMALISER_COMMENT)))
     except ValueError as error:
         raise UserError(
             f"The first line of '{path}' does not say how its text was cut into words ({error}): make the file again, "
