@@ -4,7 +4,7 @@
     python benchmarks/figures_gpu.py --data DIR --work DIR --minutes 9 --only layer,filter   # and what they need
     python benchmarks/figures_gpu.py --list
 
-DIR has wiki/ and books/ (train-*.txt.xz, valid.txt.xz, test.txt.xz), nbest/, reading/ (with dropped.json of reading.py)
+DIR has wiki/ and books/ (train-*.txt.xz, valid.txt.xz, test.txt.xz), nbest/, reading/
 and texts/ (docstrings.txt, references.txt: text of other kinds). Three kinds of jobs: `host` jobs use no GPU (preparing
 text) and run beside others; `timed` jobs have the GPU and the machine to themselves, because what they measure is time;
 `shared` jobs train models whose time does not matter, several at once. NVIDIA's MPS lets them share the chip, if it can
@@ -54,8 +54,9 @@ def _reading(name: str) -> Job:
     return Job(f"reading-{name}", "shared", told, ("reading-text",))
 
 
-def _layer(what: str) -> Job:
-    return Job(f"layer-{what}", "timed", f"$PYTHON $HERE/layer.py {what} --out $WORK/layer", shares=False)
+def _layer(what: str, options: str = "") -> Job:
+    command = f"$PYTHON $HERE/layer.py {what} {options} --out $WORK/layer"
+    return Job(f"layer-{what}", "timed", command, shares=False)
 
 
 def _filter_run(name: str) -> Job:
@@ -138,7 +139,7 @@ JOBS = (
     Job(
         "reading-text",
         "host",
-        "mkdir -p $WORK/reading && cp -n $DATA/reading/dropped.json $WORK/reading/; $PYTHON $HERE/reading.py"
+        "mkdir -p $WORK/reading && cp -rn $HERE/results/h200/reading/. $WORK/reading/; $PYTHON $HERE/reading.py"
         " --books $DATA/books --wiki $DATA/wiki --reading $DATA/reading --work $WORK/reading --stage prepare",
         ("text-is-there",),
     ),
@@ -168,7 +169,8 @@ JOBS = (
         '$PYTHON $HERE/recurrence.py --ways "one launch" steps --seconds 57 --out $WORK/layer',
         shares=False,
     ),
-    *map(_layer, ("calls", "tables", "linear")),
+    _layer("tables", "--hidden-size 512 --rounds 15"),
+    *map(_layer, ("calls", "linear")),
     Job(
         "filter",
         "timed",

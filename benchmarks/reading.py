@@ -27,6 +27,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,7 +38,7 @@ STAGES = ("clean", "prepare", "ngram", "train", "surprisal", "fit")
 VOCAB_SIZE = 80_000
 MAX_TEST_TOKENS = 400_000
 TABLE = "natural-stories.tsv.xz"
-KEPT_COLUMNS = ("surprisal_bits", "word_surprisal_bits")
+BITS = "surprisal_bits"
 
 
 class Trained(NamedTuple):
@@ -187,6 +188,8 @@ def count(work: Work) -> None:
 def train(work: Work, names: list[str]) -> None:
     """Train models, one after the other."""
     for name in names:
+        if all((work.directory / kept).exists() for kept in (f"trained/{name}.json", f"surprisals/{name}.tsv")):
+            continue  # all that is needed of it
         kind, seed = name.rsplit("-", 1)
         one, out = MODELS[kind], work.directory / "runs" / name
         settings = [*one.settings, *SETTINGS, f"training.seed={seed}", *(SMALL if work.given.small else ())]
@@ -218,7 +221,7 @@ def measure(work: Work, names: list[str]) -> None:
 
 
 def write_surprisals(work: Work, name: str, model: Path, options: tuple[str, ...]) -> None:
-    """Write a small table of surprisals, for the journey back from where the models are."""
+    """Write a small table of surprisals that may be kept anywhere: it has a checksum of each word, and not the text."""
     out = work.directory / "surprisals" / f"{name}.tsv"
     if out.exists():
         return
@@ -228,12 +231,16 @@ def write_surprisals(work: Work, name: str, model: Path, options: tuple[str, ...
     table = (work.words(), "--text", "story", "--out", whole)
     work.run("surprisal", model, *table, *options, makes=whole, name=f"surprisal-{name}")
     with open(part, "w", encoding="utf-8") as file:
-        print("word", *KEPT_COLUMNS, sep="\t", file=file)
+        print("checksum", BITS, sep="\t", file=file)
         for row in read_table(whole):
-            cells = (f"{float(row[column]):.4f}" if row[column] else "" for column in KEPT_COLUMNS)
-            print(row["word"], *cells, sep="\t", file=file)
+            print(checksum(row["word"]), f"{float(row[BITS]):.3f}" if row[BITS] else "", sep="\t", file=file)
     part.rename(out)
     whole.unlink()
+
+
+def checksum(word: str) -> str:
+    """Give four digits that show whether a table is of the same words."""
+    return f"{zlib.crc32(word.encode()) & 0xFFFF:04x}"
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
@@ -252,11 +259,12 @@ def fit(work: Work, names: list[str]) -> None:
         raise SystemExit(f"{work.directory / 'surprisals'} has no table. Run the stage surprisal or ngram first.")
     rows = read_table(work.words())
     words = [row["word"] for row in rows]
+    checksums = [checksum(word) for word in words]
     for name, table in tables.items():
-        if [row["word"] for row in table] != words:
+        if [row.get("checksum") for row in table] != checksums:
             raise SystemExit(f"surprisals/{name}.tsv has other words than {TABLE}. Remove it and make it again.")
     # The word as it was shown, marks included: that is what the reading time is the time of.
-    columns = {name: [row["surprisal_bits"] for row in table] for name, table in tables.items()}
+    columns = {name: [row[BITS] for row in table] for name, table in tables.items()}
     columns |= means_over_seeds(columns, list(MODELS))
     scores = work.directory / "scores.tsv"
     with open(scores, "w", encoding="utf-8") as file:

@@ -80,7 +80,8 @@ def given(tmp_path: Path) -> list[str]:
         (work / folder).mkdir(parents=True)
     for seed in (1, 2):
         for mode in ("", "-z"):
-            lines = ["word\tsurprisal_bits\tword_surprisal_bits", f'"It\t{seed}\t1', f"is\t{2 * seed}\t1", "so.\t\t1"]
+            # Checksums of "It, is and so.: the last four digits of CRC-32 in hexadecimal.
+            lines = ["checksum\tsurprisal_bits", f"0af5\t{seed}", f"e297\t{2 * seed}", "75bc\t"]
             (work / "surprisals" / f"lstm-{seed}{mode}.tsv").write_text("\n".join(lines) + "\n")
         facts: dict[str, Any] = {
             "ppl_f": 60.0 + seed,
@@ -129,7 +130,7 @@ def test_fit_gives_differences_to_the_ngram_model(
     # GPT-3 comes before the 5-gram: its difference is the other one with its sign and its ends turned.
     assert "| −1.0 [−2.0, +1.0] | −1.0 [−2.0, +1.0] |\n| 5-gram of the same text |  | 99.0 |" in report
     assert "seed 1, exact | 61.0 | 65.0 | +5.0 [+1.0, +11.0] | +6.0 [+1.0, +11.0] | +1.0 [−1.0, +2.0] |" in report
-    (surprisals / "5-gram.tsv").write_text("word\tsurprisal_bits\nother\t1\n")
+    (surprisals / "5-gram.tsv").write_text("checksum\tsurprisal_bits\n0000\t1\n")
     with pytest.raises(SystemExit, match=r"surprisals/5-gram.tsv has other words than natural-stories"):
         run_stage(given, "fit", monkeypatch)
 

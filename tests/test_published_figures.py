@@ -99,8 +99,8 @@ def test_the_readme_quotes_rescoring_as_it_was_measured() -> None:
     }
     more = next(name for name in wer if re.fullmatch(r"rescored: trigram of [\d.]+ times the text", name))
     told = re.search(
-        r"lowers its word error rate from ([\d.]+) to ([\d.]+)%. A trigram model of the same text reaches ([\d.]+)%, "
-        r"and a trigram model of (\w+) times the text ([\d.]+)%",
+        r"a run lowers it from ([\d.]+) to ([\d.]+)%, a trigram of the same text to ([\d.]+)%, "
+        r"and a trigram of (\w+) times the text to ([\d.]+)%",
         " ".join(page("README.md").split()),
     )
     assert told is not None
@@ -108,6 +108,79 @@ def test_the_readme_quotes_rescoring_as_it_was_measured() -> None:
     assert [told[1], told[2], told[3]] == [f"{wer[name]:.1f}" for name in names]
     assert told[5] == f"{wer[more]:.1f}"
     assert {"six": 6, "seven": 7}[told[4]] == round(number(more))
+
+
+def test_word_error_rates_of_real_lists_are_quoted_as_they_were_measured() -> None:
+    result = page("benchmarks/results/h200/recogniser.md")
+    parts = [part for part in result.split("\n### ") if part.startswith("espnet")]
+    found: dict[str, list[str]] = {}  # by model: other and clean of the first recogniser, then of the second
+    largest = 0.0
+    for part in parts:
+        first, oracle = re.findall(r"(?:First best|oracle) ([\d.]+)%", part)
+        found.setdefault("first best", []).append(first)
+        found.setdefault("oracle", []).append(oracle)
+        for row in table(part, "model | WER, constant Z"):
+            found.setdefault(row["model"], []).append(row["WER, constant Z"].rstrip("%"))
+            if row["softmax"]:
+                largest = max(largest, abs(number(row["WER, constant Z"]) - number(row["softmax"])))
+                assert "−" in row["after − first best"].split("]")[0].split(",")[1], "beyond chance"
+                assert "−" in row["model − 5-gram"].split(",")[1], "beyond chance"
+    text = " ".join(page("docs/rescoring.md").split())
+    for row in table(page("docs/rescoring.md"), "model, training text"):
+        name = row["model, training text"].replace("Wikipedia", "wiki").partition(":")[0]
+        rates = next(rates for model, rates in found.items() if model.startswith(name))
+        cells = [row["20-best lists with scores"], row["10-best lists without scores"]]
+        assert [cell.strip("*%") for cell in cells] == [" / ".join(rates[:2]), " / ".join(rates[2:])]
+    assert f"differ by at most {largest:.2f} points" in text
+    other, clean = re.findall(r"[\d.]+%", result.partition("| LSTM, books | p |")[2].splitlines()[0])[1::2]
+    assert f"together reach {other.rstrip('%')} / {clean}" in text
+    best = next(rates for model, rates in found.items() if model.startswith("Transformer"))
+    before, after, ngram = (
+        f"{float(rates[0]):.1f}" for rates in (found["first best"], best, found["5-gram, books + wiki"])
+    )
+    told = f"from {before} to {after}% with a Transformer. A 5-gram model of the same text reaches {ngram}%"
+    assert told in " ".join(page("README.md").split())
+
+
+def test_reading_times_are_quoted_as_they_were_measured() -> None:
+    result = page("benchmarks/results/h200/reading.md")
+    rows = table(result, "surprisal of") + [
+        {"surprisal of": row["run"].replace(", seed 1", ""), **row} for row in table(result, "run | PPLf")
+    ]
+    for row in table(page("docs/surprisal.md"), "surprisal of | stories"):
+        name = row["surprisal of"].partition(" with the data")[0]
+        names = (name, f"{name}, exact", f"{name} of the same text")
+        found = [one for one in rows if one["surprisal of"] in names and "[" in one["gain, stories 1 to 7"]]
+        assert (row["stories 1 to 7"], row["all ten stories"]) == (
+            found[0]["gain, stories 1 to 7"],
+            found[0]["gain, all ten stories"],
+        )
+        if name == "Transformer 512 × 6":
+            lead = found[0]["minus 5-gram, stories 1 to 7"]
+            assert f"lead over the 5-gram, {lead}, may be chance" in page("docs/surprisal.md")
+
+
+def test_judgement_is_quoted_as_it_was_measured() -> None:
+    sections = {
+        "other passages": "### Other documents, 5%",
+        "themselves with two": "### Itself, two sentences",
+        "themselves with their": "### Itself, sentences shuffled",
+        "docstrings": "### Docstrings",
+    }
+    result = page("benchmarks/results/h200/filter.md")
+    quoted = table(page("docs/filtering.md"), "good passages against")
+    assert len(quoted) == len(sections)
+    for row in quoted:
+        title = next(title for begin, title in sections.items() if row["good passages against"].startswith(begin))
+        taken = {
+            row["model"]: number(row.get("ROC area") or row["share of pairs"])
+            for row in table(result.partition(title)[2], "model")
+        }
+        for name in ("KenLM 5-gram", "ReLu-LSTM", "Transformer"):
+            assert number(row[name]) == next(value for model, value in taken.items() if model.startswith(name))
+    end_to_end, alone = (number(row["words/s"]) for row in table(result, "what | words"))
+    assert f"filtered {end_to_end:.1f}M words per second" in " ".join(page("docs/filtering.md").split())
+    assert f"would allow {alone:.0f}M" in " ".join(page("docs/filtering.md").split())
 
 
 def test_rescoring_quotes_lists_without_scores_as_they_were_measured() -> None:

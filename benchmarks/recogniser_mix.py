@@ -1,0 +1,72 @@
+"""What a second model adds to the best one on real lists: ways to mix, each with the share that is best on dev.
+
+    python benchmarks/recogniser_mix.py --lists DIR --work DIR --first transformer-both --others 5-gram-both,5-gram,lstm
+
+It reads the scores that recogniser.py has written to WORK/scores. Shares are of the second model. `ln p` adds the
+logarithms with these shares, `p` mixes the probabilities of whole hypotheses. For every share all weights are tuned on
+dev; the share with the fewest errors on dev is measured on test.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from recogniser_rows import HALVES, PARTS, UNNORMALISED, judge_list, place_of, read_list
+
+from bnce.rescoring.choice import complete
+from bnce.rescoring.comparison import compare
+from bnce.rescoring.rescore import put_together
+from bnce.rescoring.work import Tuner
+
+SET = "espnet-eb100"
+SHARES = (0.1, 0.2, 0.3, 0.5)
+
+
+def mixed(how: str, share: float, first_N: np.ndarray, other_N: np.ndarray) -> np.ndarray:
+    """Mix ln p of two models."""
+    if how == "ln p":
+        return (1 - share) * first_N + share * other_N
+    return np.logaddexp(np.log1p(-share) + first_N, np.log(share) + other_N)
+
+
+def rates(given: argparse.Namespace, part: str, how: str, other: str, share: float) -> list[float]:
+    """Tune on dev and give the word error rates on dev and test."""
+    found = []
+    for half in HALVES:
+        (first_N, oov_N), (other_N, _) = (
+            np.load(given.work / "scores" / f"{name}.npz")[place_of(SET, half, part, UNNORMALISED)]
+            for name in (given.first, other)
+        )
+        nbest, judge = (read(given.lists, SET, half, part, 0) for read in (read_list, judge_list))
+        total_N = mixed(how, share, first_N, other_N) if share else first_N
+        scores = put_together(nbest, total_N.tolist(), oov_N.astype(int).tolist())
+        if not found:
+            weights = Tuner(complete(None, {}, nbest, tunes=True)).find(scores, judge.num_errors_N)
+        found.append(100 * compare(judge, scores.best(weights)).to_dict()["after"]["wer"])
+    return found
+
+
+def main() -> None:
+    """Print a row per way and part."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--lists", type=Path, required=True, help="directory of the sets of lists")
+    parser.add_argument("--work", type=Path, required=True, help="directory of recogniser.py")
+    parser.add_argument("--first", required=True, help="the model to add to")
+    parser.add_argument("--others", required=True, help="models to add, divided by commas")
+    given = parser.parse_args()
+    print("| second model | mixed | test-other: share | dev | test | test-clean: share | dev | test |")
+    print("|---|---|---:|---:|---:|---:|---:|---:|")
+    ways = [("none", "")] + [(other, how) for other in given.others.split(",") for how in ("ln p", "p")]
+    for other, how in ways:
+        cells = [other, how]
+        for part in PARTS:
+            shares = SHARES if how else (0.0,)
+            (dev, test), share = min((rates(given, part, how, other if how else given.first, s), s) for s in shares)
+            cells += [f"{share:g}", f"{dev:.2f}%", f"{test:.2f}%"]
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
