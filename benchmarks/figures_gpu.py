@@ -9,7 +9,7 @@ and texts/ (docstrings.txt, references.txt: text of other kinds). Three kinds of
 text) and run beside others; `timed` jobs have the GPU and the machine to themselves, because what they measure is time;
 `shared` jobs train models whose time does not matter, several at once. NVIDIA's MPS lets them share the chip, if it can
 be started. Outputs are in the work directory; logs in WORK/logs. What is worth keeping is listed in KEPT and packed
-into --pack FILE.tgz at the end, also when time runs out.
+into --pack FILE.tgz after every job.
 """
 
 from __future__ import annotations
@@ -256,8 +256,8 @@ LARGE = (".safetensors", ".npy", ".zst", ".parquet", ".bin", "vocab.txt", "tenso
 class Queue:
     """Runs jobs as the rules of their kinds allow, in the order of the list."""
 
-    def __init__(self, data: Path, work: Path, jobs: list[Job], num_shared: int) -> None:
-        self.work, self.waiting, self.num_shared = work, list(jobs), num_shared
+    def __init__(self, data: Path, work: Path, jobs: list[Job], num_shared: int, packed: Path | None = None) -> None:
+        self.work, self.waiting, self.num_shared, self.packed = work, list(jobs), num_shared, packed
         self.running: dict[Job, tuple[subprocess.Popen[bytes], float]] = {}
         source = os.pathsep.join([str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")])
         places = {"DATA": data, "WORK": work, "PYTHON": PYTHON, "HERE": HERE, "PYTHONPATH": source}
@@ -331,6 +331,8 @@ class Queue:
         else:
             self.failed.add(job.name)
             print((self.work / "logs" / f"{job.name}.log").read_text(errors="replace")[-1500:], flush=True)
+        if self.packed is not None:  # after every job: the machine may go at any time
+            pack(self.work, self.packed)
         print(f"{now:6.0f} s  {job.name} ended with {process.returncode} after {now - started:.0f} s", flush=True)
 
 
@@ -360,10 +362,12 @@ def start_mps(work: Path) -> bool:
 
 def pack(work: Path, out: Path) -> None:
     """Pack what is worth keeping, without models and texts."""
-    with tarfile.open(out, "w:gz") as archive:
+    partial = out.with_name(f"{out.name}.partial")
+    with tarfile.open(partial, "w:gz") as archive:
         for name in KEPT:
             if (work / name).exists():
                 archive.add(work / name, name, filter=lambda info: None if info.name.endswith(LARGE) else info)
+    partial.rename(out)
 
 
 def main() -> None:
@@ -375,7 +379,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=28.0, help="stop after N minutes (28)")
     parser.add_argument("--shared", type=int, default=4, help="models that are trained at once (4)")
     parser.add_argument("--no-mps", action="store_true", help="do not start NVIDIA's MPS")
-    parser.add_argument("--pack", type=Path, metavar="FILE.tgz", help="pack the results into this file at the end")
+    parser.add_argument("--pack", type=Path, metavar="FILE.tgz", help="pack the results into this file after every job")
     parser.add_argument("--list", action="store_true", help="print the jobs and stop")
     given = parser.parse_args()
     jobs = choose(given.only)
@@ -387,7 +391,11 @@ def main() -> None:
     work = given.work.resolve()
     print(f"MPS: {'on' if not given.no_mps and start_mps(work) else 'off'}", flush=True)
     queue = Queue(
-        given.data.resolve(), work, [job for job in jobs if not (work / "done" / job.name).exists()], given.shared
+        given.data.resolve(),
+        work,
+        [job for job in jobs if not (work / "done" / job.name).exists()],
+        given.shared,
+        given.pack,
     )
     try:
         queue.run(60 * given.minutes)

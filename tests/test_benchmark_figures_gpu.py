@@ -65,6 +65,14 @@ def test_time_is_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert not queue.is_done("long")
 
 
+def test_results_are_packed_after_every_job(tmp_path: Path) -> None:
+    packed = tmp_path / "kept.tgz"
+    later = Job("later", "timed", f"tar tzf {packed} > $WORK/seen")
+    made = Job("made", "timed", "mkdir $WORK/layer; echo 1 > $WORK/layer/figures")
+    Queue(tmp_path, tmp_path, [made, later], num_shared=1, packed=packed).run(60)
+    assert "layer/figures" in (tmp_path / "seen").read_text(encoding="ascii").split()
+
+
 def test_every_job_can_be_chosen_with_what_it_needs() -> None:
     names = [one.name for one in figures_gpu.JOBS]
     assert len(set(names)) == len(names)
