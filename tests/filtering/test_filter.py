@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -182,3 +183,32 @@ def test_a_shard_that_cannot_be_written_ends_the_command(
     assert sorted(written) == [".bnce/0.jsonl.json", ".bnce/settings.json", "0.jsonl"]
     monkeypatch.setattr(Output, "write", write)
     assert run(job).to_dict()["num_documents"] == NUM_DOCUMENTS * NUM_SHARDS
+
+
+def test_whoever_stops_the_command_does_not_wait_for_writing(
+    trained: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of two shards may wait for a disk, or for a slow compression."""
+    monkeypatch.setattr("bnce.filtering.shards.BLOCK_BYTES", 2000)
+    monkeypatch.setattr("bnce.text.unpack.CHUNK_BYTES", 1000)
+    is_stopped, num_written, num_scored = threading.Event(), itertools.count(), itertools.count()
+    score_blocks = engine.Engine.score_blocks
+
+    def write(*given: Any) -> None:
+        assert is_stopped.wait(30)
+        time.sleep(0.3)  # the writer goes on while others see that it is over
+        next(num_written)
+
+    def score(self: Any, *given: Any) -> None:
+        if next(num_scored):
+            is_stopped.set()
+            raise KeyboardInterrupt
+        score_blocks(self, *given)
+
+    monkeypatch.setattr(Output, "write", write)
+    monkeypatch.setattr(engine.Engine, "score_blocks", score)
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        run(Job([str(shards)], Scoring(str(trained), device="cpu"), Plan(out, Form(), Choice()), num_workers=1))
+    assert next(num_written) <= 2
+    assert not [path for path in out.rglob("*") if path.is_file()]

@@ -14,6 +14,7 @@ import itertools
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -34,12 +35,14 @@ from bnce.machine.workers import Workers
 from bnce.text.sources import Advance, named
 
 MAX_TOLD = 100  # problems that a report lists
+MAX_UNWRITTEN = 32  # scored blocks: the model goes on while a disk syncs the files of the last shard
 REPORTS = ".bnce"
 
 # What has been done since it was last told: bytes of shards, documents, words.
 Tell = Callable[[int, int, int], None]
 Notice = Callable[[str], None]
 Pairs = Iterator[tuple[Block, CutBlock]]
+Scored = Handover[tuple[Block, CutBlock, Scores]]
 Written = Future[dict[str, Any]]
 
 
@@ -122,8 +125,11 @@ def filter_shards(
 ) -> Iterator[dict[str, Any]]:
     """Filter shards, whose blocks `pairs` gives; while one is scored, a thread writes the last. Give the reports."""
 
+    in_work: deque[Scored] = deque(maxlen=2)
+
     def score(shard: Shard, before: Written | None) -> Written:
-        counts, scored = Counts(plan.choice), Handover[tuple[Block, CutBlock, Scores]]()
+        counts, scored = Counts(plan.choice), Scored(MAX_UNWRITTEN)
+        in_work.append(scored)
         written = writer.submit(_write, shard, scored, before, engine, plan, settings, counts, tell)
 
         def problem(sentence: str) -> None:
@@ -138,27 +144,29 @@ def filter_shards(
             if not scored.put((block, cut, scores)):
                 written.result()  # it ended too early, and says why
 
-        try:
-            engine.score_blocks(_told(pairs, shard, problem), emit)
-        except BaseException:
-            scored.close()
-            raise
+        engine.score_blocks(_told(pairs, shard, problem), emit)
         scored.end()
         return written
 
     last: Written | None = None
     with ThreadPoolExecutor(1, "bnce-writing") as writer:
-        for shard in shards:
-            before, last = last, score(shard, last)
-            if before is not None:
-                yield before.result()
-        if last is not None:
-            yield last.result()
+        try:
+            for shard in shards:
+                before, last = last, score(shard, last)
+                if before is not None:
+                    yield before.result()
+            if last is not None:
+                yield last.result()
+        except BaseException as error:
+            # The shard before one with an error is finished; whoever stops the command waits for nothing.
+            for scored in [*in_work][-1:] if isinstance(error, Exception) else in_work:
+                scored.close()
+            raise
 
 
 def _write(
     shard: Shard,
-    scored: Handover[tuple[Block, CutBlock, Scores]],
+    scored: Scored,
     before: Written | None,
     engine: Engine,
     plan: Plan,
