@@ -157,6 +157,8 @@ def find_run(work: Path, model: str) -> Path:
 
 def speed(work: Path, options: argparse.Namespace) -> None:
     """Time shards in and out, and the model alone."""
+    # Each worker would import this file again, and PyTorch with it, for seconds that those of the command do not take.
+    globals().pop("__file__", None)
     path = find_run(work, options.model)
     shards = write_shards(work, "train", options.words, options.shard_words)
     warm = write_shards(work, "valid", options.words // 50, options.shard_words)

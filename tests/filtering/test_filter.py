@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from kill_itself import killed_in
 
 from bnce import files
 from bnce.filtering import engine
+from bnce.filtering import shards as reading
 from bnce.filtering.choice import Choice
 from bnce.filtering.engine import Scoring
 from bnce.filtering.filter import Job, run
@@ -119,3 +123,92 @@ def test_a_long_document_holds_up_no_memory(
     assert [one["num_words"] for one in found] == lengths
     assert np.isfinite([one["perplexity"] for one in found]).all()
     assert 1 < most <= 5
+
+
+def test_the_next_shard_is_read_while_one_is_scored(
+    trained: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that waited for every shard to be opened, or to be written, would stand still between them."""
+    begun = threading.Event()
+    read_blocks, score_blocks, flush = reading.read_blocks, engine.Engine.score_blocks, Output.__exit__
+    scored = []
+
+    def read(shard: reading.Shard, *given: Any) -> Any:
+        if shard.name == "1.jsonl":
+            begun.set()
+        return read_blocks(shard, *given)
+
+    def score(self: Any, *given: Any) -> None:
+        assert begun.wait(30), "the second shard is not read before the first is scored"
+        score_blocks(self, *given)
+        scored.append(threading.get_ident())
+        if len(scored) == 2:
+            second.set()
+
+    def close(self: Any, *error: Any) -> Any:
+        assert second.wait(30), "the first shard is not written while the second is scored"
+        assert threading.get_ident() not in scored
+        return flush(self, *error)
+
+    second = threading.Event()
+    monkeypatch.setattr(reading, "read_blocks", read)
+    monkeypatch.setattr(engine.Engine, "score_blocks", score)
+    monkeypatch.setattr(Output, "__exit__", close)
+    plan = Plan(tmp_path / "out", Form(), Choice())
+    assert (
+        run(Job([str(shards)], Scoring(str(trained), device="cpu"), plan, num_workers=1)).to_dict()["num_shards"] == 3
+    )
+
+
+@pytest.mark.parametrize("at_end", [False, True])  # by then the next shard is scored
+def test_a_shard_that_cannot_be_written_ends_the_command(
+    trained: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_end: bool
+) -> None:
+    """The thread that writes says so, however far the others are, and no later shard is written."""
+    monkeypatch.setattr("bnce.filtering.shards.BLOCK_BYTES", 500)
+    monkeypatch.setattr("bnce.text.unpack.CHUNK_BYTES", 500)
+    write = Output.write
+
+    def fail(self: Any, block: reading.Block, *given: Any) -> None:
+        if self._shard.name == "1.jsonl" and (block.end is not None if at_end else block.texts.first > 50):
+            raise OSError("no space is left")
+        write(self, block, *given)
+
+    monkeypatch.setattr(Output, "write", fail)
+    out = tmp_path / "out"
+    job = Job([str(shards)], Scoring(str(trained), device="cpu"), Plan(out, Form(), Choice()), num_workers=1)
+    with pytest.raises(OSError, match="no space is left"):
+        run(job)
+    written = [str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()]
+    assert sorted(written) == [".bnce/0.jsonl.json", ".bnce/settings.json", "0.jsonl"]
+    monkeypatch.setattr(Output, "write", write)
+    assert run(job).to_dict()["num_documents"] == NUM_DOCUMENTS * NUM_SHARDS
+
+
+def test_whoever_stops_the_command_does_not_wait_for_writing(
+    trained: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of two shards may wait for a disk, or for a slow compression."""
+    monkeypatch.setattr("bnce.filtering.shards.BLOCK_BYTES", 2000)
+    monkeypatch.setattr("bnce.text.unpack.CHUNK_BYTES", 1000)
+    is_stopped, num_written, num_scored = threading.Event(), itertools.count(), itertools.count()
+    score_blocks = engine.Engine.score_blocks
+
+    def write(*given: Any) -> None:
+        assert is_stopped.wait(30)
+        time.sleep(0.3)  # the writer goes on while others see that it is over
+        next(num_written)
+
+    def score(self: Any, *given: Any) -> None:
+        if next(num_scored):
+            is_stopped.set()
+            raise KeyboardInterrupt
+        score_blocks(self, *given)
+
+    monkeypatch.setattr(Output, "write", write)
+    monkeypatch.setattr(engine.Engine, "score_blocks", score)
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        run(Job([str(shards)], Scoring(str(trained), device="cpu"), Plan(out, Form(), Choice()), num_workers=1))
+    assert next(num_written) <= 2
+    assert not [path for path in out.rglob("*") if path.is_file()]

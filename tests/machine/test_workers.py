@@ -8,8 +8,10 @@ import operator
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +49,24 @@ def test_endless_items_are_taken_as_needed(num_workers: int) -> None:
     assert taken <= 5 + 3 * num_workers
     results.close()
     assert not multiprocessing.active_children()
+
+
+def test_a_result_does_not_wait_for_items_to_be_read() -> None:
+    """The items are read as they are needed, however many could be under way."""
+    read: list[int] = []
+    results = Workers(8, _AtOnce()).map(operator.neg, (read.append(item) or item for item in range(20)))
+    assert next(results) == 0
+    assert read == [0]
+    assert list(results) == [-item for item in range(1, 20)]
+
+
+class _AtOnce(Executor):
+    """Has done everything when it is asked to."""
+
+    def submit(self, function: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(function(*given, **named))
+        return done
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])

@@ -5,14 +5,11 @@ from __future__ import annotations
 import copy
 import functools
 import os
-import queue
-import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +25,8 @@ from bnce.scoring.model import Model
 from bnce.scoring.run_model import RunModel
 
 MAX_WAITING = 256  # blocks behind one that is not scored yet, because of a very long document in it
-BLOCKS_AHEAD = 8
 CHECKED_DOCUMENTS = 200
 
-Item = TypeVar("Item")
 Emit = Callable[[Block, CutBlock, Scores], None]
 
 
@@ -181,44 +176,6 @@ def to_scores(cut: CutBlock, log_prob_N: NDArray[np.float64]) -> Scores:
         unknown_N = cut.num_unknown_N / cut.num_words_N
     perplexity_N[num_tokens_N == 0] = np.nan
     return Scores(rounded(perplexity_N), cut.num_words_N, rounded(unknown_N))
-
-
-def ahead(items: Generator[Item], size: int = BLOCKS_AHEAD) -> Generator[Item]:
-    """Let a thread get the next items while the last ones are worked on."""
-    taken: queue.Queue[Any] = queue.Queue(size)
-    is_over = threading.Event()
-
-    def put(item: object) -> bool:
-        while not is_over.is_set():
-            try:
-                taken.put(item, timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
-
-    def work() -> None:
-        try:
-            with closing(items):
-                for item in items:
-                    if not put((item, None)):
-                        return
-        except BaseException as error:  # for whoever waits for it
-            put((None, error))
-        else:
-            put(None)
-
-    thread = threading.Thread(target=work, name="bnce-reading", daemon=True)
-    thread.start()
-    try:
-        while (found := taken.get()) is not None:
-            item, error = found
-            if error is not None:
-                raise error
-            yield item
-    finally:
-        is_over.set()
-        thread.join()
 
 
 @functools.lru_cache(maxsize=1)

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
@@ -27,7 +29,8 @@ from bnce.corpus.sharing import check_shared, see_files
 from bnce.errors import UserError, argument
 from bnce.filtering.choice import Choice, Distribution, read_thresholds, write_thresholds
 from bnce.filtering.engine import CHECKED_DOCUMENTS, Scoring, check_scoring, open_engine
-from bnce.filtering.shard_work import REPORTS, Plan, filter_alone, filter_shard, sample, shorten
+from bnce.filtering.handover import ahead
+from bnce.filtering.shard_work import REPORTS, Plan, filter_alone, filter_shards, read_pairs, sample, shorten
 from bnce.filtering.shards import Shard, find_shards
 from bnce.machine.workers import Workers, num_cores
 from bnce.reading import digest_record, read_object
@@ -51,12 +54,14 @@ class Progress:
     num_documents: int = 0
     num_words: int = 0
     what: str = "filtering"
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def tell(self, num_bytes: int, num_documents: int, num_words: int) -> None:
-        """Hear of what was done."""
-        self.num_bytes += num_bytes
-        self.num_documents += num_documents
-        self.num_words += num_words
+        """Hear of what was done, by whichever thread."""
+        with self._lock:
+            self.num_bytes += num_bytes
+            self.num_documents += num_documents
+            self.num_words += num_words
         if num_documents:
             self.show(self)
 
@@ -134,13 +139,15 @@ def run(job: Job) -> Summary:
         progress.what = "filtering"
         if job.executor is not None:
             reports |= _run_elsewhere(job, plan, settings, todo, workers)
-        else:
-            for shard in todo:
-                engine = open_engine(scoring)
-                if check is None and scoring.precision != "float32":
-                    check = _sample(job, [shard], workers, CHECKED_DOCUMENTS)[1]
-                    progress.what = "filtering"
-                reports[shard] = filter_shard(shard, engine, plan, settings, workers, progress.tell, progress.notice)
+        elif todo:
+            engine = open_engine(scoring)
+            with ahead(read_pairs(todo, engine, workers, lambda num_bytes: progress.tell(num_bytes, 0, 0))) as read:
+                first = next(read)
+                if check is None:
+                    check = engine.check_precision(shorten(first[1], CHECKED_DOCUMENTS))
+                pairs = itertools.chain([first], read)
+                found = filter_shards(todo, pairs, engine, plan, settings, progress.tell, progress.notice)
+                reports |= zip(todo, found, strict=True)
     return Summary([reports[shard] for shard in mine], choice, check)
 
 

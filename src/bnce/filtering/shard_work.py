@@ -1,4 +1,7 @@
-"""One shard, from its file to the files of its parts: a task that gives the same bytes wherever and whenever it runs.
+"""Shards, from their files to the files of their parts: each gives the same bytes wherever and whenever it is filtered.
+
+Three threads work side by side: one reads shards and has their blocks cut, one scores them, and one writes them. So
+the next shard is read, and the last one finished, while the model computes.
 
 Outputs appear under their names when all of them are whole. A report, written last, says that the shard is done.
 """
@@ -11,7 +14,9 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,19 +26,24 @@ import numpy as np
 from bnce import files
 from bnce.errors import UserError, argument
 from bnce.filtering.choice import Choice, Distribution
-from bnce.filtering.cutting import CutBlock, Problem, cut_block
-from bnce.filtering.engine import Engine, Scoring, ahead, open_engine
-from bnce.filtering.shards import JSON, Block, Shard, find_damage, read_blocks
+from bnce.filtering.cutting import CutBlock, cut_block
+from bnce.filtering.engine import Engine, Scoring, open_engine
+from bnce.filtering.handover import Handover, ahead
+from bnce.filtering.shards import JSON, Block, Shard, find_damage, read_all_blocks
 from bnce.filtering.writing import Form, Output, Scores
 from bnce.machine.workers import Workers
 from bnce.text.sources import Advance, named
 
 MAX_TOLD = 100  # problems that a report lists
+MAX_UNWRITTEN = 32  # scored blocks: the model goes on while a disk syncs the files of the last shard
 REPORTS = ".bnce"
 
 # What has been done since it was last told: bytes of shards, documents, words.
 Tell = Callable[[int, int, int], None]
 Notice = Callable[[str], None]
+Pairs = Iterator[tuple[Block, CutBlock]]
+Scored = Handover[tuple[Block, CutBlock, Scores]]
+Written = Future[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -95,52 +105,97 @@ class Counts:
 def filter_alone(shard: Shard, scoring: Scoring, plan: Plan, settings: str) -> dict[str, Any]:
     """Filter a shard on whatever machine, where the model is opened, with nobody to help."""
     with _one_at_a_time, Workers(1) as workers:
-        return filter_shard(shard, open_engine(scoring), plan, settings, workers)
+        engine = open_engine(scoring)
+        with ahead(read_pairs([shard], engine, workers)) as pairs:
+            (report,) = filter_shards([shard], pairs, engine, plan, settings)
+    return report
 
 
 _one_at_a_time = threading.Lock()  # an engine serves one thread
 
 
-def filter_shard(
-    shard: Shard,
+def filter_shards(
+    shards: Sequence[Shard],
+    pairs: Pairs,
     engine: Engine,
     plan: Plan,
     settings: str,
-    workers: Workers,
     tell: Tell = lambda num_bytes, num_documents, num_words: None,
     notice: Notice = lambda sentence: None,
+) -> Iterator[dict[str, Any]]:
+    """Filter shards, whose blocks `pairs` gives; while one is scored, a thread writes the last. Give the reports."""
+
+    in_work: deque[Scored] = deque(maxlen=2)
+
+    def score(shard: Shard, before: Written | None) -> Written:
+        counts, scored = Counts(plan.choice), Scored(MAX_UNWRITTEN)
+        in_work.append(scored)
+        written = writer.submit(_write, shard, scored, before, engine, plan, settings, counts, tell)
+
+        def problem(sentence: str) -> None:
+            if not plan.skip:
+                raise UserError(f"{sentence} To go on without it, give {argument('errors', 'skip')}.")
+            counts.num_problems += 1
+            if len(counts.problems) < MAX_TOLD:
+                counts.problems.append(sentence)
+                notice(sentence)
+
+        def emit(block: Block, cut: CutBlock, scores: Scores) -> None:
+            if not scored.put((block, cut, scores)):
+                written.result()  # it ended too early, and says why
+
+        engine.score_blocks(_told(pairs, shard, problem), emit)
+        scored.end()
+        return written
+
+    last: Written | None = None
+    with ThreadPoolExecutor(1, "bnce-writing") as writer:
+        try:
+            for shard in shards:
+                before, last = last, score(shard, last)
+                if before is not None:
+                    yield before.result()
+            if last is not None:
+                yield last.result()
+        except BaseException as error:
+            # The shard before one with an error is finished; whoever stops the command waits for nothing.
+            for scored in [*in_work][-1:] if isinstance(error, Exception) else in_work:
+                scored.close()
+            raise
+
+
+def _write(
+    shard: Shard,
+    scored: Scored,
+    before: Written | None,
+    engine: Engine,
+    plan: Plan,
+    settings: str,
+    counts: Counts,
+    tell: Tell,
 ) -> dict[str, Any]:
-    """Filter a shard and write its report, which is given back."""
+    """Write the blocks of a shard and then its report, which is given back."""
     begin = time.perf_counter()
-    counts, stamp = Counts(plan.choice), shard.stamp
     paths = plan.paths(shard)
-    for path in (*paths, plan.report(shard)):
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-
-    def problem(sentence: str) -> None:
-        if not plan.skip:
-            raise UserError(f"{sentence} To go on without it, give {argument('errors', 'skip')}.")
-        counts.num_problems += 1
-        if len(counts.problems) < MAX_TOLD:
-            counts.problems.append(sentence)
-            notice(sentence)
-
-    def emit(block: Block, cut: CutBlock, scores: Scores) -> None:
-        part_N = plan.choice.choose(scores.perplexity)
-        output.write(block, cut, scores, part_N)
-        counts.add(cut, scores, part_N)
-        tell(0, len(cut.row_N), int(cut.num_words_N.sum()))
-
-    if (damage := find_damage(shard, engine.scoring.fields)) is not None:
-        problem(damage)  # and there is nothing to write
-    else:
+    with contextlib.closing(scored):
+        if before is not None:
+            before.result()  # nothing is written after a shard that could not be
+        for path in (*paths, plan.report(shard)):
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
-            partials = [None if path is None else stack.enter_context(files.atomic_file(path)) for path in paths]
-            output = stack.enter_context(Output(shard, plan.form, partials))
-            read = _pairs(shard, engine, workers, problem, lambda num_bytes: tell(num_bytes, 0, 0))
-            with contextlib.closing(ahead(read)) as pairs:
-                engine.score_blocks(pairs, emit)
+            output = None
+            if find_damage(shard, engine.scoring.fields) is None:  # else there is nothing to write
+                partials = [None if path is None else stack.enter_context(files.atomic_file(path)) for path in paths]
+                output = stack.enter_context(Output(shard, plan.form, partials))
+            for block, cut, scores in scored:
+                part_N = plan.choice.choose(scores.perplexity)
+                if output is not None:
+                    output.write(block, cut, scores, part_N)
+                counts.add(cut, scores, part_N)
+                tell(0, len(cut.row_N), int(cut.num_words_N.sum()))
+    assert block.end is not None
+    stamp = block.end.stamp
     report = {"name": shard.name, "source": shard.path, "stamp": stamp, "settings": settings, **counts.to_dict()}
     report["probabilities"] = engine.probabilities
     report["seconds"] = round(time.perf_counter() - begin, 3)
@@ -163,45 +218,40 @@ def sample(
         found.append(scores.perplexity)
 
     for shard in chosen:
-        pairs = _first(_pairs(shard, engine, workers, problem, None), quota)
-        with contextlib.closing(ahead(pairs, 1)) as cut_first:
-            engine.score_blocks(cut_first, emit)
+        with ahead(_first(read_pairs([shard], engine, workers), shard, problem, quota), 1) as pairs:
+            engine.score_blocks(pairs, emit)
     return np.concatenate([np.zeros(0), *found]), first
 
 
-def _pairs(
-    shard: Shard, engine: Engine, workers: Workers, problem: Notice, advance: Advance | None
+def read_pairs(
+    shards: Sequence[Shard], engine: Engine, workers: Workers, advance: Advance | None = None
 ) -> Generator[tuple[Block, CutBlock]]:
-    """Read the blocks of a shard and have them cut, telling of every record that cannot be read."""
-    unit = "line" if shard.form == JSON else "row"
-
-    def tell(found: list[Problem]) -> None:
-        for one in found:
-            problem(f"{named(shard.path)}, {unit} {one.number} {one.reason}")
-
-    damage: list[str] = []
-
-    def read() -> Iterator[Block]:
-        try:
-            yield from read_blocks(shard, engine.scoring.fields, advance)
-        except UserError as error:
-            damage.append(str(error))
-
-    blocks, ahead_of_them = itertools.tee(read())
+    """Read the blocks of one shard after the other, and have them cut."""
+    blocks, ahead_of_them = itertools.tee(read_all_blocks(shards, engine.scoring.fields, advance))
     cut_texts = functools.partial(cut_block, cutter=engine.cut)
     with contextlib.closing(workers.map(cut_texts, (block.texts for block in ahead_of_them))) as cuts:
-        for block, cut in zip(blocks, cuts, strict=True):
-            tell(block.problems)
-            tell(cut.problems)
-            yield block, cut
-    for sentence in damage:
-        problem(sentence)
+        yield from zip(blocks, cuts, strict=True)
 
 
-def _first(pairs: Generator[tuple[Block, CutBlock]], quota: int) -> Generator[tuple[Block, CutBlock]]:
+def _told(pairs: Pairs, shard: Shard, problem: Notice) -> Iterator[tuple[Block, CutBlock]]:
+    """Pass on the blocks of one shard, telling of whatever in it cannot be read."""
+    unit = "line" if shard.form == JSON else "row"
+    for block, cut in pairs:
+        for one in (*block.problems, *cut.problems):
+            problem(f"{named(shard.path)}, {unit} {one.number} {one.reason}")
+        if block.end is not None and block.end.damage is not None:
+            problem(block.end.damage)
+        yield block, cut
+        if block.end is not None:
+            return
+
+
+def _first(
+    pairs: Generator[tuple[Block, CutBlock]], shard: Shard, problem: Notice, quota: int
+) -> Generator[tuple[Block, CutBlock]]:
     """Pass on so many documents."""
     with contextlib.closing(pairs):
-        for block, cut in pairs:
+        for block, cut in _told(pairs, shard, problem):
             yield block, shorten(cut, quota)
             quota -= len(cut.row_N)
             if quota <= 0:

@@ -7,9 +7,9 @@ beside them.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from bnce.errors import UserError, argument
 from bnce.filtering.cutting import Fields, Problem, Texts
@@ -67,6 +67,14 @@ class Block:
     texts: Texts
     kept: Any  # the lines, or the rows with all their columns
     problems: list[Problem]
+    end: End | None = None  # of the last block of a shard
+
+
+class End(NamedTuple):
+    """How a shard ended: what it was before it was read, and the damage that kept the rest from being read."""
+
+    stamp: list[int]
+    damage: str | None
 
 
 def find_shards(sources: Sequence[str]) -> list[Shard]:
@@ -85,6 +93,20 @@ def find_shards(sources: Sequence[str]) -> list[Shard]:
         check_source(path)
     root = os.path.commonpath([os.path.dirname(path) for path in paths])
     return [Shard(path, os.path.relpath(path, root)) for path in paths]
+
+
+def read_all_blocks(shards: Iterable[Shard], fields: Fields, advance: Advance | None = None) -> Iterator[Block]:
+    """Read one shard after the other; the last block of each, which may have no records, says how it ended."""
+    for shard in shards:
+        stamp, damage, last = shard.stamp, None, Block(Texts(1, b""), b"", [])
+        try:
+            for place, block in enumerate(read_blocks(shard, fields, advance)):
+                if place:
+                    yield last
+                last = block
+        except UserError as error:
+            damage = str(error)
+        yield replace(last, end=End(stamp, damage))
 
 
 def read_blocks(shard: Shard, fields: Fields, advance: Advance | None = None) -> Iterator[Block]:

@@ -40,12 +40,8 @@ Take = Callable[[], "tuple[int, Ids] | None"]
 Done = Callable[[NDArray[np.int64], NDArray[np.float64]], None]
 
 
-class _Reading(NamedTuple):
-    """A document that a stream is at, and how much of it was read."""
-
-    number: int
-    ids: Ids
-    place: int
+# A document that a stream is at: its number, its ids, and how many of them were read.
+_Reading = tuple[int, Ids, int]
 
 
 class _Window(NamedTuple):
@@ -53,7 +49,7 @@ class _Window(NamedTuple):
 
     word_LB: NDArray[np.int64]
     reset_LB: NDArray[np.bool_]
-    segments: list[tuple[int, int, int, int]]  # stream, begin, end, document
+    segment_N4: NDArray[np.int64]  # stream, begin, end, document
     finished: list[int]  # documents that end here
     num_steps: int
 
@@ -142,14 +138,14 @@ class StreamScorer:
         with float32_products(tf32=self.precision == "tf32"):
             for begin in range(0, window.num_steps, T):
                 parts.append(chunk.run(word_LB[begin : begin + C + 1 + T], reset_LB[begin : begin + C + T]).clone())
-        log_prob_SB = torch.cat(parts)
+        log_prob_BS = torch.cat(parts).T.contiguous()  # turned here: NumPy takes ten times as long
         if self.device.type == "cpu":
-            return log_prob_SB, None
-        found_SB = torch.empty(log_prob_SB.shape, dtype=log_prob_SB.dtype, pin_memory=True)
-        found_SB.copy_(log_prob_SB, non_blocking=True)
+            return log_prob_BS, None
+        found_BS = torch.empty(log_prob_BS.shape, dtype=log_prob_BS.dtype, pin_memory=True)
+        found_BS.copy_(log_prob_BS, non_blocking=True)
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(self.device))
-        return found_SB, event
+        return found_BS, event
 
 
 class _Layout:
@@ -167,31 +163,36 @@ class _Layout:
         """Lay out the next window: streams go on with what they read, and then take new documents."""
         scorer = self.scorer
         T, C, S = scorer.num_steps, scorer.network.num_context, CHUNKS * scorer.num_steps
-        segments, finished, resets = [], [], []
-        texts: list[Ids] = []  # of the segments
+        # Of thousands of documents per window each costs the host time: numbers in one list, and no objects.
+        segments: list[int] = []
+        finished, resets = [], []
         left: list[_Reading | None] = []
         places: list[int] = []
+        # Documents are whole in rows of a stream: written so, and turned at once.
+        text_BS = np.full((scorer.num_streams, S), END, dtype=np.int32)
 
         def fill(stream: int, now: _Reading | None) -> _Reading | None:
             """Fill a stream with a document and those after it; give what does not fit."""
             level = 0
             while level < S:
-                if now is None:
-                    taken = self._take()
-                    if taken is None:
-                        break
-                    now = _Reading(*taken, 0)
+                if now is not None:
+                    number, ids, place = now
+                elif (taken := self._take()) is not None:
+                    (number, ids), place = taken, 0
                     resets.append((C + level, stream))
-                end = min(S, level + len(now.ids) - now.place)
-                texts.append(now.ids[now.place : now.place + end - level])
-                segments.append((stream, level, end, now.number))
-                now = now._replace(place=now.place + end - level)
-                level = end
-                if now.place == len(now.ids):
-                    finished.append(now.number)
+                else:
+                    break
+                num_left = len(ids) - place
+                end = min(S, level + num_left)
+                text_BS[stream, level:end] = ids[place : place + end - level]
+                segments.extend((stream, level, end, number))
+                now = number, ids, place + end - level
+                if end == level + num_left:
+                    finished.append(number)
                     now = None
                     if scorer.aligned:
-                        level = -(-level // T) * T
+                        end = -(-end // T) * T
+                level = end
             return now
 
         for place, one in enumerate(self._reading):
@@ -208,23 +209,20 @@ class _Layout:
         if not places:
             return None
         width = scorer.width(len(places))
-        num_steps = -(-max(end for _, _, end, _ in segments) // T) * T
+        segment_N4 = np.array(segments, dtype=np.int64).reshape(-1, 4)
+        num_steps = -(-int(segment_N4[:, 2].max()) // T) * T
         word_LB = np.full((C + 1 + S, width), END, dtype=np.int64)
         reset_LB = np.zeros((C + S, width), dtype=bool)
         old_B = np.array(places)
         kept_B = np.flatnonzero(old_B >= 0)
         word_LB[: C + 1, kept_B] = self._last_LB[:, old_B[kept_B]]
         reset_LB[:C, kept_B] = self._last_reset_CB[:, old_B[kept_B]]
-        # Documents are whole in rows of a stream: written so, and turned at once.
-        text_BS = np.full((width, S), END, dtype=np.int64)
-        for (stream, begin, end, _), ids in zip(segments, texts, strict=True):
-            text_BS[stream, begin:end] = ids
-        word_LB[C + 1 :] = text_BS.T
+        word_LB[C + 1 :, : len(text_BS)] = text_BS[:width].T
         if resets:
             reset_LB[tuple(np.array(resets).T)] = True
         self._reading, self.places = left, places
         self._last_LB, self._last_reset_CB = word_LB[S:], reset_LB[S:]
-        return _Window(word_LB[: C + 1 + num_steps], reset_LB[: C + num_steps], segments, finished, num_steps)
+        return _Window(word_LB[: C + 1 + num_steps], reset_LB[: C + num_steps], segment_N4, finished, num_steps)
 
 
 class _Chunk:
@@ -299,15 +297,14 @@ class _Chunk:
             part.copy_(new)
 
 
-def _add_up(window: _Window, log_prob_SB: Tensor, event: object, sums: dict[int, float], done: Done) -> None:
+def _add_up(window: _Window, log_prob_BS: Tensor, event: object, sums: dict[int, float], done: Done) -> None:
     """Add what a window found to the sums of its documents, and tell of those that ended."""
     if isinstance(event, torch.cuda.Event):
         event.synchronize()
-    log_prob_BS = log_prob_SB.numpy().T.astype(np.float64, order="C")
-    stream_N, begin_N, end_N, number_N = np.array(window.segments, dtype=np.int64).T
+    stream_N, begin_N, end_N, number_N = window.segment_N4.T
     S = log_prob_BS.shape[1]
     edges = np.stack([stream_N * S + begin_N, stream_N * S + end_N], 1).ravel()
-    flat = np.append(log_prob_BS.ravel(), 0.0)  # an edge may be the end of all
+    flat = np.append(log_prob_BS.numpy().ravel(), 0.0)  # in float64; an edge may be the end of all
     for number, total in zip(number_N.tolist(), np.add.reduceat(flat, edges)[::2].tolist(), strict=True):
         sums[number] = sums.get(number, 0.0) + total
     if window.finished:

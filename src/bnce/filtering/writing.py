@@ -5,7 +5,6 @@ from __future__ import annotations
 import bz2
 import contextlib
 import gzip
-import io
 import json
 import lzma
 import math
@@ -189,9 +188,9 @@ class Output(contextlib.ExitStack):
         read = pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1)
         try:
             if self._schema is None:
-                self._schema = _without_times(pyarrow.json.read_json(io.BytesIO(text), read).schema)
+                self._schema = _without_times(pyarrow.json.read_json(pyarrow.BufferReader(text), read).schema)
             parse = pyarrow.json.ParseOptions(self._schema, unexpected_field_behavior="error")
-            return pyarrow.json.read_json(io.BytesIO(text), read, parse)
+            return pyarrow.json.read_json(pyarrow.BufferReader(text), read, parse)
         except pyarrow.ArrowException as error:
             raise UserError(
                 f"{named(self._shard.path)} has records from line {block.texts.first} on that do not fit the columns "

@@ -79,7 +79,8 @@ class Workers:
         try:
             for item in itertools.chain(first, items):
                 waiting.append(executor.submit(function, item))
-                if len(waiting) > _ITEMS_AHEAD * self.num_workers:
+                # One for one: as many as were under way stay so.
+                if len(waiting) > _ITEMS_AHEAD * self.num_workers or waiting[0].done():
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
