@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 # One process per core; whoever is free takes tests from the other. Plain `pytest` runs them in order.
 PARALLEL := --numprocesses auto --dist worksteal
 
-.PHONY: setup demo test test-kernels test-gpu lint format docs clean
+.PHONY: setup demo test test-kernels test-gpu lint format docs dist clean
 
 setup: $(VENV)/.installed
 
@@ -21,6 +21,10 @@ $(VENV)/.installed-test: $(VENV)/.installed
 
 $(VENV)/.installed-docs: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
+$(VENV)/.installed-dist: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dist]'
 	touch $@
 
 demo: setup
@@ -55,6 +59,13 @@ format: $(VENV)/.installed-test
 # The variable silences an announcement of Material's.
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# What is published, in dist/: the source distribution, and the wheel that is built from it. --no-isolation takes the
+# setuptools of the environment, so nothing is downloaded. --strict stops at a page that an index could not show.
+dist: $(VENV)/.installed-dist
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
 
 clean:
 	rm -rf $(VENV) demo site build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache

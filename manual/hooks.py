@@ -14,7 +14,18 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 from manual.commands import commands_page
-from manual.links import CHANGELOG, DOCS, LANGUAGES, find_links, for_python_markdown, lead_into_manual, place_of, slug
+from manual.links import (
+    CHANGELOG,
+    DOCS,
+    LANGUAGES,
+    NOTEBOOK,
+    find_links,
+    for_python_markdown,
+    lead_into_manual,
+    place_of,
+    slug,
+)
+from manual.notebooks import notebook_page
 from manual.python_names import python_page
 
 ROOT = Path(__file__).parents[1]
@@ -78,17 +89,22 @@ def _linked_from_outside() -> list[str]:
     found = [CHANGELOG]
     while to_read:
         page = to_read.pop()
-        for link in find_links((ROOT / page).read_text(encoding="utf-8"), page):
+        for link in find_links(_read(page), page):
             if link.path in found or link.path.startswith(f"{DOCS}/") or not (ROOT / link.path).is_file():
                 continue
             found.append(link.path)
-            if link.path.endswith(".md"):
+            if link.path.endswith((".md", NOTEBOOK)):
                 to_read.append(link.path)
     return found
 
 
-def _page_of(path: str) -> str:
+def _read(path: str) -> str:
     text = (ROOT / path).read_text(encoding="utf-8")
+    return notebook_page(text) if path.endswith(NOTEBOOK) else text
+
+
+def _page_of(path: str) -> str:
+    text = _read(path)
     suffix = Path(path).suffix
     if suffix not in LANGUAGES:
         return _SEARCHED_LAST + text

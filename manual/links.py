@@ -1,8 +1,8 @@
 """Links of Markdown pages: where they lead in the repository, and where the same thing is in the manual.
 
 Pages are written for a code host, where a link can lead to any file beside them. In the manual, pages of `docs` lie at
-the top. A file outside it that a page links to is below `repository/`: Markdown as a page, source as a page with its
-code, anything else as it is. A directory has no page; what is left of a link to one is its path.
+the top. A file outside it that a page links to is below `repository/`: Markdown and notebooks as pages, source as a
+page with its code, anything else as it is. A directory has no page; what is left of a link to one is its path.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import NamedTuple
 DOCS = "docs"
 CHANGELOG = "CHANGELOG.md"
 OUTSIDE = "repository"  # where the manual has files from outside docs
+NOTEBOOK = ".ipynb"
 LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "sh", ".cu": "cuda"}  # files that are shown as code
 
 _FENCE = re.compile(r"^( {0,3})(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\2[`~]*[ ]*$|\Z)", re.DOTALL | re.MULTILINE)
@@ -57,7 +58,7 @@ def place_of(path: str, root: Path) -> str | None:
         return path.removeprefix(f"{DOCS}/")
     if not (root / path).is_file():
         return None
-    return f"{OUTSIDE}/{path}" + (".md" if Path(path).suffix in LANGUAGES else "")
+    return f"{OUTSIDE}/{path}" + (".md" if Path(path).suffix in {*LANGUAGES, NOTEBOOK} else "")
 
 
 def lead_into_manual(markdown: str, page: str, place: str, find_place: Callable[[str], str | None]) -> str:

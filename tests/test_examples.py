@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 from itertools import pairwise
@@ -130,3 +131,29 @@ def test_hugging_face_trainer_learns(capsys: pytest.CaptureFixture[str]) -> None
 def test_lightning_learns(capsys: pytest.CaptureFixture[str]) -> None:
     assert example("lightning_module")["main"](["--steps", "25", "--classes", "40"]) < 25
     assert "validation perplexity" in capsys.readouterr().out
+
+
+def test_notebook_runs_from_top_to_bottom(capsys: pytest.CaptureFixture[str]) -> None:
+    """As a kernel runs it: one cell after the other, in one set of names."""
+    cells = json.loads((EXAMPLES / "quickstart.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [(cell["outputs"], cell["execution_count"]) for cell in code] == [([], None)] * len(code), "clear them"
+    names: dict[str, Any] = {"__name__": "__main__"}
+    try:
+        for number, cell in enumerate(code, 1):
+            exec(compile("".join(cell["source"]), f"<cell {number}>", "exec"), names)
+    finally:
+        names["temporary"].cleanup()
+    assert not names["folder"].exists()
+    printed = capsys.readouterr().out
+    # Far from a guess among the words by their frequencies, whose perplexity is 308.
+    softmax, by_nce = names["results"]["softmax"], names["results"]["bnce"]
+    assert softmax.ppl_n is None
+    assert max(softmax.ppl_f, by_nce.ppl_f) < 150
+    assert by_nce.ppl_n == pytest.approx(by_nce.ppl_f, rel=0.1)
+    assert re.search(r"^bnce +\d+\.\d +\d+\.\d ", printed, re.MULTILINE), "a row with PPLn and PPLf"
+    assert re.search(r"^banana .* not in the vocabulary$", printed, re.MULTILINE)
+    assert len(re.findall(r"^0\.\d{3}  \S+$", printed, re.MULTILINE)) == 5, "the next words"
+    alone = re.search(r"^test: PPLn ([\d.]+), PPLf ([\d.]+)$", printed, re.MULTILINE)
+    assert alone is not None
+    assert max(float(value) for value in alone.groups()) < 150

@@ -29,6 +29,7 @@ from bnce.runs.metrics import METRICS_FILE
 from bnce.training.alternatives import CHOICE_FILE, SCORING_FILE
 from manual import links
 from manual.commands import command_names, commands_page
+from manual.notebooks import notebook_page
 from manual.python_names import python_page
 
 ROOT = Path(__file__).parents[1]
@@ -113,6 +114,19 @@ def test_links_out_of_docs_lead_into_the_manual() -> None:
     assert moved("[a](docs/usage.md)", "CHANGELOG.md", "changelog.md") == "[a](usage.md)"
     nested = moved("[a](../../docs/usage.md)", "benchmarks/results/a.md", "repository/benchmarks/results/a.md")
     assert nested == "[a](../../../usage.md)"
+
+
+def test_a_notebook_is_a_page() -> None:
+    path = "examples/quickstart.ipynb"
+    assert links.place_of(path, ROOT) == f"repository/{path}.md"
+    page = notebook_page(read(path))
+    assert page.startswith("# Quickstart\n")
+    assert "\n```python\nimport ast\n" in page
+    assert page.count("```") == 2 * read(path).count('"cell_type": "code"')
+    found = list(links.find_links(page, path))
+    assert len(found) > 2
+    for link in found:
+        assert (ROOT / link.path).is_file(), f"{path} links to {link.path}, which does not exist"
 
 
 def test_headings_are_named_as_on_a_code_host() -> None:

@@ -28,6 +28,11 @@ from bnce.runs.model_file import save_weights
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+# What lies beside the directories of a source distribution.
+BESIDE = {
+    *("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "README.md", "SECURITY.md"),
+    *("pyproject.toml", "setup.py"),
+}
 # Used where they are found, and never needed: triton comes with PyTorch for a GPU, the others are forms of the softmax.
 NOT_NEEDED = {"triton", "cut_cross_entropy", "liger_kernel"}
 
@@ -156,10 +161,26 @@ def test_the_files_hold_what_they_should(installed: Installed) -> None:
     links = re.findall(r"\]\(([^)]+)\)", description)
     assert [link for link in links if not link.startswith(("https://", "#"))] == []
     with tarfile.open(installed.sdist) as archive:
-        packed = {name.partition("/")[2] for name in archive.getnames()}
+        packed = {file.name.partition("/")[2] for file in archive if file.isfile()}
+    assert {f"src/{name}" for name in data} <= packed
     linked = re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert {"README.md", "LICENSE", "pyproject.toml", *linked} <= packed
-    assert not [name for name in packed if name.startswith("tests")]
+    others = {name for name in packed if not name.startswith(("src/", "docs/", "examples/", "benchmarks/results/"))}
+    assert others == {*BESIDE, "PKG-INFO", "setup.cfg"}
+    # Our own tables and figures: no text, word list or model of others.
+    kinds = {Path(name).suffix for name in packed if name.startswith("benchmarks/")}
+    assert kinds <= {".md", ".json", ".jsonl", ".tsv"}
+
+
+def test_what_is_published_is_built_and_checked_before_the_tests() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    commands = re.findall(r"^\t\$\(BIN\)/python -m (build|twine) (.*)$", makefile, flags=re.MULTILINE)
+    assert commands == [("build", "--no-isolation"), ("twine", "check --strict dist/*")]
+    steps = re.findall(r"^make (\S+)$", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert steps.index("dist") < steps.index("test")
+    assert re.search(r"^\trm -rf .* dist ", makefile.partition("\nclean:\n")[2], flags=re.MULTILINE)
+    needed = {Requirement(line).name for line in PROJECT["optional-dependencies"]["dist"]}
+    assert needed == {"build", "setuptools", "twine"}
 
 
 def test_the_layer_needs_pytorch_and_numpy_alone(installed: Installed) -> None:

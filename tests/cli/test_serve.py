@@ -279,7 +279,7 @@ def test_an_answer_nobody_reads_is_dropped(server: ServerProcess) -> None:
 
 
 def test_connections_have_a_bound_and_other_machines_a_warning(trained: Path) -> None:
-    options = ["--max-connections", 2, "--host", "0.0.0.0", "--access-log", "--log-level", "info"]
+    options = ["--max-connections", 2, "--host", "0.0.0.0", "--access-log"]
     with serving(trained, *options) as server:
         url = f"http://127.0.0.1:{server.port}/healthz"
         idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2)]

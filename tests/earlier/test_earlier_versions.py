@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tarfile
 from pathlib import Path
@@ -12,11 +13,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import bnce as package
 from bnce.cli import app
 from bnce.errors import UserError
 from bnce.measure.integrity import examine_directory
 
 HERE = Path(__file__).parent
+UPGRADING = (HERE.parents[1] / "docs" / "upgrading.md").read_text(encoding="utf-8")
 LOSSES = ("softmax", "nce", "snce", "chunk-bnce")
 MODELS = ("ffnn", "rnn", "relu-rnn", "lstm", "relu-lstm")
 # Figures of another processor's last bits.
@@ -113,3 +116,30 @@ def test_exports_open(written: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     for graph in sorted((written / "onnx").glob("*.onnx")):
         assert onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"]).get_inputs()
+
+
+def test_exports_to_onnx_have_to_be_made_again(written: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    result = CliRunner().invoke(app, ["score", str(written / "onnx"), str(written / "score.txt")])
+    assert isinstance(result.exception, UserError)
+    told = re.search(r"it has (format 1), and 0.2 opens (format 3) \| \*\*`bnce (export RUN --to onnx) ", UPGRADING)
+    assert told is not None
+    for part in told.groups():
+        assert part in str(result.exception)
+    bnce("export", written / "run-relu-lstm", "--to", "onnx", "--out", tmp_path / "again")
+    now = bnce("score", tmp_path / "again", written / "score.txt")
+    assert now["log10_prob"] == pytest.approx(expected(written, "score")["log10_prob"], **CLOSE)
+
+
+def test_the_page_on_upgrading_names_what_is_there(written: Path) -> None:
+    (table,) = re.findall(r"## Python\n.*?\n\|---\|---\|\n(.*?)\n\n", UPGRADING, re.DOTALL)
+    after = " ".join(row.split(" | ")[1] for row in table.splitlines())
+    names, methods = re.findall(r"bnce\.(\w+)", after), re.findall(r"(?:model|\))\.(\w+)\(", after)
+    assert len(names) == 3
+    assert set(names) <= set(package.__all__)
+    model = package.load(written / "run-relu-lstm")
+    assert set(methods) == {"score_words", "reader", "read"}
+    words = ["ba", "be"]
+    (scored,) = model.score_words([words], share_prefixes=True)
+    (read,) = model.reader(normalised=False, carry=False).read([words])
+    assert read.log10_prob * 2.302585 == pytest.approx(float(sum(scored.log_probs)), rel=1e-4)

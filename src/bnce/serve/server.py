@@ -186,6 +186,9 @@ def run_server(
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=math.ceil(limits.body_seconds + limits.request_seconds),
     )
+    if access_log:
+        # A request is logged at the level info, and who asks for requests need not ask for everything else.
+        logging.getLogger("uvicorn.access").setLevel(logging.INFO)
     server = _AnnouncedServer(config, announce)
     # uvicorn raises the signal again when all is done, which would end the process with a status of failure.
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
