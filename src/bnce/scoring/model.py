@@ -30,7 +30,7 @@ from bnce.scoring.weights import Weights, count_words
 from bnce.text.normalise import END_WORD, Normaliser
 
 # Sentences in memory at a time, fewer where they are long: enough that neighbours in length are alike.
-BLOCK_SENTENCES = 2**14
+BLOCK_SENTENCES = 2**15
 BLOCK_WORDS = 2**18
 
 Words = Sequence[str]
