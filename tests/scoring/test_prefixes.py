@@ -13,7 +13,7 @@ from small_corpus import VOCAB_SIZE, small_model
 from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
 from bnce.scoring import prefixes
-from bnce.scoring.prefixes import num_prefixes, score_prefixes
+from bnce.scoring.prefixes import flatten, num_prefixes, score_prefixes, split
 from bnce.scoring.scorer import Scorer
 
 from .plain import BODIES, model_of, plain_log_probs
@@ -93,6 +93,11 @@ def test_large_states_make_small_trees(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_prefixes_are_counted_as_a_set_counts_them(sequences: list[list[int]]) -> None:
     distinct = {tuple(sequence[: place + 1]) for sequence in sequences for place in range(len(sequence))}
     assert num_prefixes(sequences) == len(distinct)
+
+
+@given(st.lists(st.lists(st.integers(0, 3), max_size=6), max_size=12))
+def test_sequences_are_cut_apart_as_they_were_joined(sequences: list[list[int]]) -> None:
+    assert [part.tolist() for part in split(*flatten(sequences))] == sequences
 
 
 def test_nothing_to_score() -> None:

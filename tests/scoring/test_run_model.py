@@ -90,6 +90,24 @@ def test_an_ngram_model_tells_its_order() -> None:
 
 
 @pytest.mark.parametrize("body", ["ffnn", "lstm"])
+def test_sentences_together_have_what_each_has_alone(body: str) -> None:
+    """Unknown words share <unk> wherever they stand, and the results of one sentence are not those of another."""
+    plain = make_model(body)
+    model = RunModel(plain.network, plain.vocabulary, plain.normaliser, UnknownWords({"zebra": 3.0, "gnu": 1.0}))
+    texts = ["zebra w3", "", "w4 gnu yak", "w3", "w5 w6 <unk> w7 w8 zebra", "gnu"]
+    together = model.score(texts)
+    for text, found in zip(texts, together, strict=True):
+        (alone,) = model.score([text])
+        np.testing.assert_allclose(found.log10_probs, alone.log10_probs, atol=1e-6)
+        assert found.log10_prob == pytest.approx(float(alone.log10_probs.sum()))
+        for part in ("words", "ids", "ngram_lengths"):
+            assert getattr(found, part) == getattr(alone, part)
+        assert found.oov.tolist() == alone.oov.tolist() == [word in ("yak", "<unk>") for word in found.words]
+    together[0].ngram_lengths.clear()
+    assert together[3].ngram_lengths == [2, 3]
+
+
+@pytest.mark.parametrize("body", ["ffnn", "lstm"])
 @pytest.mark.parametrize("text", ["", "w5", "w5 zebra w7 w8 w9"])
 def test_next_words_are_the_likeliest_and_sum_to_one(body: str, text: str) -> None:
     model = make_model(body)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
 from bnce.scoring.engine import Array, Engine, Ints, engine_of
-from bnce.scoring.prefixes import TREE_SEQUENCES, flatten, walk
+from bnce.scoring.prefixes import TREE_SEQUENCES, flatten, split, walk
 from bnce.scoring.scorer import Scorer
 
 # Words laid out at once, padding counted: a few very long sentences stand alone.
@@ -93,7 +93,7 @@ class SentenceScorer:
                 in_tree_N = np.repeat(in_tree_S, length_S)
                 log_prob_N[in_tree_N] = self._score_trees(self._tree, word_N[in_tree_N], length_S[in_tree_S])
             self._score_apart(word_N, np.where(in_tree_S, 0, length_S), end_S - length_S, log_prob_N)
-        return np.split(log_prob_N, end_S[:-1])
+        return split(log_prob_N, length_S)
 
     def check(self) -> Check | None:
         """Compute the exact values at the sample of positions; None where none is kept."""

@@ -11,7 +11,6 @@ Methods that score text give log10 probabilities, as SRILM and KenLM do; all oth
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,13 +23,14 @@ from numpy.typing import NDArray
 from bnce.corpus.vocabulary import END, SPECIALS, Vocabulary
 from bnce.errors import UserError, argument
 from bnce.scoring.batches import Check
+from bnce.scoring.prefixes import split
 from bnce.scoring.sampling import Sampling, check_texts, highest, sample_words
 from bnce.scoring.scored import Floats, NextWord, RescoredHypothesis, ScoredSentence, WordScores
 from bnce.scoring.weights import Weights, count_words
 from bnce.text.normalise import END_WORD, Normaliser
 
 # Sentences in memory at a time, fewer where they are long: enough that neighbours in length are alike.
-BLOCK_SENTENCES = 2**14
+BLOCK_SENTENCES = 2**15
 BLOCK_WORDS = 2**18
 
 Words = Sequence[str]
@@ -235,11 +235,10 @@ class Model(ABC):
         if self.vocabulary.unit != "word":
             return [self.encode(words) for words in sentences]
         # All at once, which takes a third of the time.
-        ends = np.cumsum(np.array([len(words) + 1 for words in sentences], dtype=np.int64))
-        every = itertools.chain.from_iterable((*words, END_WORD) for words in sentences)
-        ids = self.vocabulary.encode(every)
-        ids[ends - 1] = END
-        return np.split(ids, ends[:-1]) if len(ends) else []
+        length_S = np.array([len(words) + 1 for words in sentences], dtype=np.int64)
+        ids = self.vocabulary.encode(flat_words(sentences))
+        ids[np.cumsum(length_S) - 1] = END
+        return split(ids, length_S)
 
     def count_steps(self, words: Words, most: int) -> int:
         """Count the steps that words take, without `</s>`; above `most` the number may be too low, but is above it."""
@@ -332,6 +331,11 @@ class Model(ABC):
     def join(self, words: Words, made: Sequence[int]) -> str:
         """Write the words of new ids behind those of a prompt."""
         return " ".join([*words, *self.vocabulary.spell(made)])
+
+
+def flat_words(sentences: Sequence[Words]) -> list[str]:
+    """Give the words of all sentences one after the other, with `</s>` at the end of each."""
+    return [word for words in sentences for word in (*words, END_WORD)]
 
 
 def sentence_blocks(sentences: Iterable[list[str]]) -> Iterator[list[list[str]]]:

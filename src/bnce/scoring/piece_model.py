@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce.corpus.vocabulary import END, UNK
+from bnce.scoring.engine import Ints
 from bnce.scoring.model import Words
 from bnce.scoring.prefixes import score_prefixes
 from bnce.scoring.run_model import RunModel, share
@@ -74,10 +75,14 @@ class PieceModel(RunModel):
             return " ".join([*words[:-1], words[-1] + spelt[0], *spelt[1:]])
         return " ".join([*words, *spelt])
 
-    def sum_words(self, ids: NDArray[np.int64], log_probs: Floats) -> tuple[NDArray[np.int64], Floats]:
+    def sum_words(self, word_N: Ints, log_prob_N: Floats, length_S: Ints) -> tuple[Ints, Floats, Ints]:
         """Sum up the pieces of every word; its id is that of the first."""
-        start = np.flatnonzero(self.vocabulary.starts_word[ids])
-        return ids[start], np.add.reduceat(log_probs, start)
+        starts_N = self.vocabulary.starts_word[word_N]
+        (start,) = np.nonzero(starts_N)
+        if not len(start):
+            return word_N, log_prob_N, length_S
+        num_words_S = np.add.reduceat(starts_N, np.cumsum(length_S) - length_S, dtype=np.int64)
+        return word_N[start], np.add.reduceat(log_prob_N, start), num_words_S
 
 
 class _Open(NamedTuple):

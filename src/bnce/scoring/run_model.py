@@ -15,9 +15,9 @@ from bnce.corpus.vocabulary import UNK, Vocabulary
 from bnce.errors import UserError
 from bnce.runs.unknown_words import UnknownWords
 from bnce.scoring.batches import Check, SentenceScorer
-from bnce.scoring.engine import engine_of
-from bnce.scoring.model import Model, Reader, Words, sentence_blocks
-from bnce.scoring.prefixes import score_prefixes
+from bnce.scoring.engine import Ints, engine_of
+from bnce.scoring.model import Model, Reader, Words, flat_words, sentence_blocks
+from bnce.scoring.prefixes import flatten, score_prefixes, split
 from bnce.scoring.sampling import Sampling, generate
 from bnce.scoring.scored import Floats, NextWord, ScoredSentence, WordScores
 from bnce.scoring.scorer import Scorer, State, gather
@@ -158,20 +158,20 @@ class RunModel(Model):
 
         With `spell` the share of every word is the probability of its spelling.
         """
-        by_word = [self.sum_words(*pair) for pair in zip(ids, log_probs, strict=True)]
-        log_share = self._spell(sentences, [numbers for numbers, _ in by_word]) if spell else self.log_share
-        found = []
-        for words, (numbers, scores) in zip(sentences, by_word, strict=True):
-            shared, oov = share(words, numbers, scores, log_share)
-            num_words = len(numbers)
-            most = self.engine.num_context or num_words
-            lengths = [*range(2, min(num_words, most) + 2), *[most + 2] * (num_words - most)]
-            found.append(WordScores(shared, oov, lengths))
-        return found
+        # All sentences at once: several operations for each would take longer than a small network.
+        word_N, length_S = flatten(ids)
+        word_N, log_prob_N, length_S = self.sum_words(word_N, np.concatenate([np.zeros(0), *log_probs]), length_S)
+        words = flat_words(sentences)
+        log_share = self._spell(words, word_N) if spell else self.log_share
+        scores = (split(part_N, length_S) for part_N in share(words, word_N, log_prob_N, log_share))
+        longest = int(length_S.max(initial=0))
+        most = self.engine.num_context or longest
+        lengths = [*range(2, min(longest, most) + 2), *[most + 2] * (longest - most)]
+        return [WordScores(shared, oov, lengths[: len(oov)]) for shared, oov in zip(*scores, strict=True)]
 
-    def sum_words(self, ids: NDArray[np.int64], log_probs: Floats) -> tuple[NDArray[np.int64], Floats]:
-        """Give one id and ln p for every word: those that there are, where ids are words."""
-        return ids, log_probs
+    def sum_words(self, word_N: Ints, log_prob_N: Floats, length_S: Ints) -> tuple[Ints, Floats, Ints]:
+        """Give one id and ln p for every word, and the words of each sentence: as they are, where ids are words."""
+        return word_N, log_prob_N, length_S
 
     def start(self) -> State:
         """Give the network's state at the start of a text."""
@@ -245,13 +245,11 @@ class RunModel(Model):
     def _num_targets(self) -> int:
         return 0 if self._target_counts is None else int(self._target_counts.sum())
 
-    def _spell(self, sentences: Sequence[Words], ids: Sequence[NDArray[np.int64]]) -> LogShare:
-        """Spell the unknown words of some sentences, all at once."""
+    def _spell(self, words: Words, ids: Ints) -> LogShare:
+        """Spell the unknown ones of some words, all at once."""
         if self.spelling is None:  # nothing is unknown but <unk> in the text
             return self.log_share
-        pairs = zip(sentences, ids, strict=True)
-        places = ((words, place) for words, numbers in pairs for place in np.flatnonzero(numbers == UNK).tolist())
-        unknown = list(dict.fromkeys(words[place] for words, place in places))
+        unknown = list(dict.fromkeys(words[place] for place in np.flatnonzero(ids == UNK).tolist()))
         return dict(zip(unknown, self.spelling.log_probs(unknown).tolist(), strict=True)).get
 
 

