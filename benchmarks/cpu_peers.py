@@ -403,6 +403,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--perplexities", action="store_true", help="also train each for one epoch")
     parser.add_argument("--num-lines", type=int, default=30_000, help="short lines to score")
+    parser.add_argument("--only", default=",".join(TABLES), help=f"tables, divided by commas: {', '.join(TABLES)}")
     parser.add_argument("--out", type=Path, help="file for the page")
     parser.add_argument("--once", nargs="+", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -422,10 +423,7 @@ def main() -> None:
     parts = [
         ["# On a CPU, beside what people use instead"],
         [f"    python benchmarks/cpu_peers.py {' '.join(told())}"],
-        training_table(given, book),
-        startup_table(given, book),
-        scoring_table(given, book),
-        kenlm_line(given, book),
+        *(TABLES[name](given, book) for name in given.only.split(",")),
         absent(given),
         [conditions(given, book)],
     ]
@@ -433,6 +431,9 @@ def main() -> None:
     print(page)
     if given.out is not None:
         given.out.write_text(page, encoding="utf-8")
+
+
+TABLES = {"training": training_table, "startup": startup_table, "scoring": scoring_table, "kenlm": kenlm_line}
 
 
 def absent(given: argparse.Namespace) -> list[str]:
