@@ -103,7 +103,7 @@ def test_one_sentence_and_the_others_go_on(
     told = refused("filter", trained, directory, "--out", out)
     assert sentence in told
     assert "bad." in told
-    assert told.endswith("To go on without it, give --errors skip.")
+    assert told.endswith("To continue without it, give --errors skip.")
     done = bnce("filter", trained, directory, "--out", out, "--errors", "skip", "--json")
     assert done.json["num_problems"] == 1
     assert sentence in done.stderr
