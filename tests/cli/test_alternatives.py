@@ -138,7 +138,7 @@ def test_no_run_starts_after_its_time(
     words = ["--corpus", corpus, "--out", place / "grid", "--models", "rnn", "--losses", "bnce", "--budget", 1]
     outcome = bnce("experiment", "alternatives", *words, *settings())
     assert outcome.status == 1
-    assert "the same command goes on" in outcome.stderr
+    assert "the same command continues them" in outcome.stderr
     assert not (place / "grid" / "trials").exists()
 
 

@@ -45,7 +45,7 @@ def test_says_what_was_done(bnce: Command, trained: Path, texts: Path, place: Pa
         lines[0] == f"{place / 'a'}: the constant, fitted to 880 words of {texts / 'valid.txt'}, {texts / 'test.txt'}"
     )
     assert re.fullmatch(r"  ln Z = \d\.\d{3} \(before: 9\.000\)", lines[1])
-    assert re.fullmatch(r"  on \d+ words that were not fitted to:", lines[2])
+    assert re.fullmatch(r"  on \d+ words that the fit did not use:", lines[2])
     quality = r"PPLf [\d.]+  PPLn [\d.]+  ln Z\(context\) − what replaces it: [+-]\d\.\d{3} ± \d\.\d{3} \(mean ± .*\)"
     assert re.fullmatch(f"    before {quality}", lines[3])
     assert re.fullmatch(f"    after  {quality}", lines[4])
@@ -53,8 +53,8 @@ def test_says_what_was_done(bnce: Command, trained: Path, texts: Path, place: Pa
     assert len(lines) == 6
     head = bnce("calibrate", trained, "--kind", "head", "--by-sentence", "--out", place / "b").stdout.splitlines()
     assert head[0].startswith(f"{place / 'b'}: a head and a constant, fitted to 480 words of valid of ")
-    assert head[0].endswith(", every sentence for itself")
-    assert "less what the head predicts" in head[1]
+    assert head[0].endswith(", every sentence without context")
+    assert "the mean of ln Z(context) minus the prediction of the head" in head[1]
 
 
 def test_in_place_is_told(bnce: Command, trained: Path, texts: Path, place: Path) -> None:

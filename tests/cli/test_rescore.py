@@ -44,7 +44,7 @@ def test_the_best_by_the_model_alone(bnce: Command, trained: Path, lists: Path) 
         expected.append(" ".join([name, *best.words[:-1]]))
     assert outcome.stdout.splitlines() == expected
     assert "2 utterances, 5 hypotheses; am_weight 0, old_lm_weight 0, lm_weight 1" in outcome.stderr
-    assert "rank_weight is 0: what the recogniser preferred does not count." in outcome.stderr
+    assert "rank_weight is 0: the recogniser's order of the hypotheses does not count." in outcome.stderr
 
 
 def test_without_scores_the_order_counts(bnce: Command, trained: Path, lists: Path, tmp_path: Path) -> None:
@@ -420,7 +420,7 @@ def test_expected_errors_folds_and_changes(bnce: Command, refused: Refused, trai
     plain.write_text("u-1 ba\nu-2 be\n", encoding="utf-8")
     for arguments, expected in (
         ([test, "--mbr", "--carry"], "--mbr cannot be used with --carry"),
-        ([test, "--weights", saved, "--carry"], "chooses by expected errors, which --carry cannot"),
+        ([test, "--weights", saved, "--carry"], "has weights for --mbr, which cannot be used with --carry"),
         ([test, "--mbr-scale", 1], "--mbr-scale works only with --mbr"),
         ([test, "--mbr", "--mbr-scale", -1], "--mbr-scale is -1: give a number above 0"),
         ([test, "--folds", 3], "--folds works only with --tune"),

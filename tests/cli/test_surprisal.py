@@ -104,5 +104,5 @@ def test_what_does_not_go_to_standard_output(
     told = refused("surprisal", trained, table, "--out", "-", "--json")
     assert "--out - and --json both write to standard output: leave one of them out." in told
     told = refused("surprisal", trained, "words.parquet", "--out", "-")
-    assert "'words.parquet' is a table in parquet format, which is not printed: give --out FILE.parquet." in told
+    assert "'words.parquet' is a table in parquet format, which cannot be printed: give --out FILE.parquet." in told
     assert not (table.parent / "-").exists()

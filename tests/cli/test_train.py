@@ -421,7 +421,7 @@ def test_threads_are_chosen_kept_and_told(bnce: Command, corpus: Path, place: Pa
     arguments = ["train", "wiki", "--corpus", corpus, "--out", place / "run", *settings()]
     outcome = bnce(*arguments, "--threads", 1, "--json")
     assert outcome.json["threads"] == 1
-    assert "Training on CPU, 1 thread; --threads changes it.\n" in outcome.stderr
+    assert "Training on CPU, 1 thread; --threads sets the number of threads.\n" in outcome.stderr
     assert bnce(*arguments, "--threads", 100_000).status == 2
 
 

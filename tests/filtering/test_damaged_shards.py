@@ -103,7 +103,7 @@ def test_one_sentence_and_the_others_go_on(
     told = refused("filter", trained, directory, "--out", out)
     assert sentence in told
     assert "bad." in told
-    assert told.endswith("To go on without it, give --errors skip.")
+    assert told.endswith("To continue without it, give --errors skip.")
     # The shard before it is done, and no other is begun.
     written = [str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()]
     assert sorted(written) == [".bnce/a.jsonl.json", ".bnce/settings.json", "a.jsonl"]

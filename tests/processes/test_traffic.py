@@ -110,5 +110,5 @@ def test_too_little_room_is_an_error_that_names_the_setting(tmp_path: Path) -> N
     from tests.small_corpus import small_corpus
 
     corpus = small_corpus(tmp_path / "corpus")
-    with pytest.raises(UserError, match=r"rows .* room for 7: continue with training\.row_capacity="):
+    with pytest.raises(UserError, match=r"rows .* room for only 7: continue with training\.row_capacity="):
         train(World(), str(corpus.directory), str(tmp_path / "run"), settings=config(row_capacity=7))

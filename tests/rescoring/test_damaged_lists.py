@@ -259,7 +259,7 @@ def test_json_of_other_shapes(tmp_path: Path, in_array: bool) -> None:
 )
 def test_half_letters(tmp_path: Path, name: str, line: str) -> None:
     (tmp_path / name).write_text(f"{line}\n", encoding="utf-8")
-    assert "line 1 has the text '\\ud800', in which half of a letter is missing" in refused(
+    assert "line 1 has the text '\\ud800', which has half of a character (a lone surrogate)" in refused(
         {"path": tmp_path / name}, "auto"
     )
     (tmp_path / name).write_text('{"utt": "u", "hyps": [{"text": "a", "x\\ty": 1}]}\n', encoding="utf-8")

@@ -96,9 +96,11 @@ def test_states_of_no_sentence_and_of_another(model: RunModel) -> None:
     earlier = lm.start(False)
     lm.start(False)
     for ask in (lambda: lm.score(None, 1), lambda: lm.finish(None)):
-        with pytest.raises(UserError, match=r"^The state is None, which is not of this sentence: give one that start"):
+        with pytest.raises(
+            UserError, match=r"^The state is None, which does not belong to this sentence: give a state"
+        ):
             ask()
-    with pytest.raises(UserError, match="which is not of this sentence"):
+    with pytest.raises(UserError, match="which does not belong to this sentence"):
         lm.score(earlier, 1)
 
 

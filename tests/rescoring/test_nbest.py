@@ -103,7 +103,7 @@ def test_formats_by_ending(tmp_path: Path) -> None:
         ("n.tsv", "utt\tam\tlm\ttext\n", "has no hypothesis"),
         ("n.jsonl", "{}\n{", "line 1 has none of the fields utt, utt_id"),
         ("n.jsonl", "{", "line 1 is not a JSON object"),
-        ("n.jsonl", "[1]", "line 1 has something else than an object"),
+        ("n.jsonl", "[1]", "line 1 has an element in its array that is not an object"),
         ("n.jsonl", "3", "line 1 is not a JSON object"),
         ("n.jsonl", '{"utt": "a", "hyps": []}', "line 1 has no list of hypotheses"),
         ("n.jsonl", '{"utt": "a", "hyps": "x"}', "line 1 has no list of hypotheses"),

@@ -251,7 +251,9 @@ def test_a_name_that_is_not_ours_is_refused(client: TestClient) -> None:
     for host in ("evil.example", "localhost.evil.example", "192.0.2.1:8000"):
         refused = client.get("/healthz", headers={"host": host})
         assert refused.status_code == 421
-        assert refused.json()["detail"].startswith(f"This server is not called '{host}': start it with allowed_host")
+        assert refused.json()["detail"].startswith(
+            f"'{host}' is not an allowed host name of this server: start it with allowed_host"
+        )
     assert client.get("/healthz", headers={"host": "127.0.0.1:8000"}).status_code == 200
 
 

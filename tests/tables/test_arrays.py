@@ -129,7 +129,7 @@ def test_words_that_are_glued() -> None:
         bnce.surprisal(MODEL, frame, glued="glued").values["surprisal_bits"],
     ):
         assert found.tolist() == pytest.approx([*expected, math.nan], nan_ok=True)
-    with pytest.raises(bnce.UserError, match="row 1 has 'maybe' where it says whether"):
+    with pytest.raises(bnce.UserError, match="row 1 has 'maybe' in the column of glued"):
         bnce.surprisal(MODEL, ["a"], glued=["maybe"])
 
 

@@ -110,9 +110,9 @@ def test_any_bytes_are_a_table_or_one_sentence(
         (b"word\tn\na\xff\t1\n", "t.tsv", r"line 2 is not UTF-8 \(byte 0xff\)"),
         (b'word\tn\n"""If"\t1\n', "t.tsv", "row 1 has the word .* give quotes='csv' if"),
         (b'word,n\na,1\n"b,2\n', "t.csv", "row 2 has a quote that is never closed"),
-        (b'word,n\n"b"c,2\n', "t.csv", "row 1 has letters behind a closing quote"),
+        (b'word,n\n"b"c,2\n', "t.csv", "row 1 has letters after a closing quote"),
         (b"word\tnum_tokens\n", "t.tsv", "already has a column 'num_tokens': .* with prefix"),
-        (b"word\rn\r", "t.tsv", "line ends of CR alone"),
+        (b"word\rn\r", "t.tsv", "has lines that end in CR only"),
         (b"word\n", "t.odd", "does not tell its format"),
     ],
 )

@@ -131,7 +131,7 @@ def test_sentences_that_are_known() -> None:
 
 def test_what_is_refused_names_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_run()
-    with pytest.raises(UserError, match=r"Row 3 goes back to the text '1', whose rows ended at row 1: "):
+    with pytest.raises(UserError, match=r"Row 3 belongs to the text '1', whose rows ended at row 1: "):
         measured(model, [Row("a", 1), Row("b", 2), Row("c", 1)])
     with pytest.raises(UserError, match=r"Row 2 has half of a character"):
         measured(model, [Row("a"), Row("\ud800")])

@@ -66,7 +66,9 @@ class TestRefusals:
         plain = dataclasses.replace(BODIES.find("lstm"), resets=False)
         monkeypatch.setattr(BODIES, "find", lambda name: plain)
         config = small_config(corpus, model={"name": "lstm"}, training={"reset_rate": 0.25})
-        with pytest.raises(UserError, match=r"reset_rate is 0.25, but LSTM cannot start afresh inside a chunk: leave"):
+        with pytest.raises(
+            UserError, match=r"reset_rate is 0.25, but LSTM cannot start without context inside a chunk:"
+        ):
             create_run(place / "run", config, corpus)
 
     def test_too_little_text(self, place: Path, corpus: Corpus) -> None:

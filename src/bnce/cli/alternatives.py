@@ -100,7 +100,7 @@ def compare_alternatives(
             failed |= train_in_copies(list(range(len(pairs))), min(num_processes, len(pairs)), chosen)[0]
         complete = comparing.compare(pairs)
     except Stopped as stop:
-        stderr.print("Stopped; the same command goes on.")
+        stderr.print("Stopped. The same command continues.")
         raise typer.Exit(stop.status) from None
     written = write_alternatives(out)
     if as_json:
@@ -111,7 +111,7 @@ def compare_alternatives(
     for name, why in failed.items():
         stderr.print(f"{name} failed: {why}")
     if not complete:
-        stderr.print("Some runs are not finished; the same command goes on.")
+        stderr.print("Some runs are not finished; the same command continues them.")
     return complete and not failed
 
 

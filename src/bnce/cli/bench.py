@@ -48,8 +48,8 @@ def bench(
 ) -> None:
     """Measure training speed in words per second.
 
-    By default every loss is measured at 20,000 and at 800,000 words; softmax is left out above 100,000 words. --suite
-    paper takes about two minutes and 25 GiB on one H200.
+    By default every loss is measured with vocabularies of 20,000 and 800,000 words; softmax is left out above 100,000
+    words. --suite paper takes about two minutes and 25 GiB on one H200.
 
     \b
     Examples:

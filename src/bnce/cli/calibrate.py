@@ -39,7 +39,7 @@ def calibrate(
     ] = MAX_WORDS,
     by_sentence: Annotated[
         bool,
-        flag("--by-sentence", "Start every sentence afresh, as score and rescore do, not from the sentences before."),
+        flag("--by-sentence", "Start every sentence without context, as score and rescore do."),
     ] = False,
     errors: ErrorsOption = "strict",
     tokenised: TokenisedOption = False,
@@ -90,18 +90,18 @@ def calibrate(
         return
     _print(result, out or run, opened.vocabulary.unit)
     if out is None:
-        stdout.print("  evaluation.json was removed from the run, because its PPLn was of the old Z:")
+        stdout.print("  evaluation.json was removed from the run, because its PPLn was computed with the old Z:")
         stdout.print(f"  run 'bnce evaluate {run} --save' to measure it again")
 
 
 def _print(result: Calibration, out: Path, unit: str) -> None:
-    how = ", every sentence for itself" if result.by_sentence else ""
+    how = ", every sentence without context" if result.by_sentence else ""
     fitted = "a head and a constant" if result.kind == "head" else "the constant"
     stdout.print(f"{out}: {fitted}, fitted to {result.num_positions:,} {unit}s of {', '.join(result.texts)}{how}")
     before = "none" if result.log_z_before is None else f"{result.log_z_before:.3f}"
-    left = ", of ln Z(context) less what the head predicts" if result.kind == "head" else ""
+    left = ", the mean of ln Z(context) minus the prediction of the head" if result.kind == "head" else ""
     stdout.print(f"  ln Z = {result.log_z:.3f}{left} (before: {before})")
-    stdout.print(f"  on {result.num_held_out:,} {unit}s that were not fitted to:")
+    stdout.print(f"  on {result.num_held_out:,} {unit}s that the fit did not use:")
     for name, quality in (("before", result.before), ("after", result.after)):
         stdout.print(f"    {name:7}{_describe(quality)}")
     factor = math.exp(min(result.after.difference_std, 700.0))

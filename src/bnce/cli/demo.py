@@ -30,9 +30,9 @@ def demo(
 ) -> None:
     """Train three small models and compare them in a table.
 
-    A ReLu-LSTM learns from the docstrings of the installed Python packages, with the softmax, with shared NCE (S-NCE)
-    and with B-NCE: 400,000 tokens each, about 3 minutes on two CPU cores. The same command continues a demo that was
-    stopped, and shows a finished one again.
+    The text is the docstrings of the installed Python packages. A ReLu-LSTM is trained on 400,000 tokens with each of
+    three losses: softmax, shared NCE (S-NCE) and B-NCE. This takes about 3 minutes on two CPU cores. The same command
+    continues a demo that was stopped, and shows a finished one again.
 
     \b
     Examples:

@@ -31,9 +31,9 @@ def doctor(
 ) -> None:
     """Check the installation, or the files of a corpus or run.
 
-    Without an argument: compare the losses with float64, check the noise and the machine. With a corpus, a run or an
-    exported run: read every file and compare it with its hash or checksum. This finds files that were damaged on disk
-    or while copying. The exit status is 1 if something is wrong.
+    Without an argument: compare the losses with their equations in float64, and check the noise and the machine. With
+    a corpus, a run or an exported run: read every file and compare it with its hash or checksum. This finds files that
+    were damaged on disk or while copying. The exit status is 1 if something is wrong.
 
     \b
     Examples:

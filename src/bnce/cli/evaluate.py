@@ -41,7 +41,8 @@ def evaluate(
         int,
         option(
             "N",
-            "Evaluate on the first N words, </s> counted; 0 for all. The same text for words and for pieces.",
+            "Evaluate on the first N words, </s> counted; 0 for all. This is the same text for runs over words and "
+            "over pieces.",
             min=0,
         ),
     ] = 0,
@@ -62,14 +63,14 @@ def evaluate(
 ) -> None:
     """Measure the perplexity of a run, or of a mixture.
 
-    A run is measured twice: in context, where a word is predicted from the words before it across sentences, and
-    sentence by sentence, where every sentence starts afresh as in 'bnce score' and 'bnce rescore'. Do not compare one
-    with the other. A mixture is measured sentence by sentence only.
+    A run is measured in two ways. In context: a word is predicted from the words before it, also from earlier
+    sentences. Sentence by sentence: every sentence starts without context, as in 'bnce score' and 'bnce rescore'. Do
+    not compare figures of one way with those of the other. A mixture is measured sentence by sentence only.
 
     PPLf is the perplexity with the full softmax. PPLn is the perplexity with the constant Z in place of the softmax
-    sum; a model trained with softmax, or another loss without a constant, has no PPLn. The command also prints
-    ln Z(context) and the number of unknown words. A run over pieces has perplexities per word first; these and bits per
-    byte can be compared with those of a run over words on the same text.
+    sum; a model trained with softmax, or another loss without a constant, has no PPLn. The command also prints ln
+    Z(context) and the number of unknown words. For a run over pieces of words, perplexities per word are printed
+    first. These and bits per byte can be compared with a run over words on the same text.
 
     \b
     Examples:

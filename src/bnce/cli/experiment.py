@@ -38,7 +38,8 @@ def experiment(
         str,
         typer.Argument(
             metavar="ltcb|obwb|alternatives",
-            help="ltcb: the paper's Table 2. obwb: Table 4. alternatives: every loss with the same search.",
+            help="ltcb: the paper's Table 2. obwb: Table 4. alternatives: all losses, each with the same search for "
+            "settings.",
             autocompletion=complete("ltcb", "obwb", NAME),
         ),
     ],
@@ -60,7 +61,8 @@ def experiment(
     losses: Annotated[str, names_option("Train only with these losses, separated by commas", TABLE_LOSSES)] = "all",
     settings: SettingsOption = None,
     budget: Annotated[
-        float | None, option("MINUTES", "Minutes for all rows together, shared among the rows.", min=0.01)
+        float | None,
+        option("MINUTES", "Minutes for all rows together. Each row gets a part of the remaining time.", min=0.01),
     ] = None,
     keep_models: Annotated[bool, typer.Option(help="Keep the models of finished rows, or only their results.")] = True,
     processes: Annotated[
@@ -77,8 +79,8 @@ def experiment(
         int | None,
         option(
             "N",
-            "With alternatives: training tokens of a trial. Fewer than all favour rates that are too high for the "
-            "final runs.",
+            "With alternatives: number of training tokens per trial. Trials that are shorter than the final runs "
+            "tend to choose learning rates that are too high.",
             min=0,
             show_default="all",
         ),
@@ -97,8 +99,8 @@ def experiment(
     Each row is evaluated on the test split; table, plots and report are written at the end. The same command continues
     an experiment: finished rows are skipped, stopped rows are resumed. Rows that diverge are named at the end.
 
-    'alternatives' compares all losses with a ReLu-LSTM and a Transformer. Each gets the same number of trials, judged
-    on validation; then its choice is trained with every seed.
+    'alternatives' compares all losses with a ReLu-LSTM and a Transformer. Each loss gets the same number of trials.
+    The settings of the trial with the lowest validation PPLf are then trained with every seed.
 
     \b
     Examples:

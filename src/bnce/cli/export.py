@@ -33,7 +33,8 @@ def export(
         Path | None,
         option(
             "FILE",
-            "With --to sherpa: tokens.txt of the recogniser ('token number' lines), whose order the tables get.",
+            "With --to sherpa: tokens.txt of the recogniser ('token number' lines). The word tables are written in "
+            "its order.",
             show_default="the words of RUN",
         ),
     ] = None,
@@ -42,9 +43,9 @@ def export(
 ) -> None:
     """Export the best model of a run for other programs.
 
-    Formats: onnx (onnxruntime; 'bnce score' and others open it without PyTorch), transformers (Hugging Face), sherpa
-    (RNN language model of sherpa-onnx), safetensors (a smaller run directory). The results of the exported model are
-    compared with PyTorch's.
+    Formats: onnx (for onnxruntime; 'bnce score' and other commands open it without PyTorch), transformers (Hugging
+    Face), sherpa (RNN language model of sherpa-onnx), safetensors (a smaller run directory). The results of the
+    exported model are compared with PyTorch's.
 
     \b
     Examples:

@@ -34,7 +34,7 @@ def filter(
         ),
     ],
     out: Annotated[
-        Path | None, option("DIR", "Output directory. The same command continues it.", "--out", "-o")
+        Path | None, option("DIR", "Output directory. The same command continues after an interruption.", "--out", "-o")
     ] = None,
     field: Annotated[str, option("NAME", "Field or column that holds the text.")] = "text",
     max_perplexity: Annotated[
@@ -62,13 +62,16 @@ def filter(
     ] = None,
     rest: Annotated[bool, flag("--rest", "Also write the documents that are not kept, to DIR/rest.")] = False,
     sample: Annotated[
-        int | None, option("N", "Documents in the sample: the first ones of up to 100 shards.", show_default="5000")
+        int | None,
+        option(
+            "N", "Number of documents in the sample. They are the first ones of up to 100 shards.", show_default="5000"
+        ),
     ] = None,
     dry_run: Annotated[
         bool, flag("--dry-run", "Write nothing. Print how the perplexities of the sample are distributed.")
     ] = False,
     scores_only: Annotated[
-        bool, flag("--scores-only", "Write only the scores, with the field --id or the number of the record.")
+        bool, flag("--scores-only", "Write only the scores. Each has the number of its record, or the field --id.")
     ] = False,
     id_field: Annotated[
         str | None,
@@ -88,27 +91,32 @@ def filter(
         ),
     ] = AUTO,
     spell: Annotated[
-        bool, flag("--spell", "Give unknown words the probability of <unk> times that of their spelling.")
+        bool,
+        flag("--spell", "Give each unknown word its own probability: p(<unk>) times the probability of its spelling."),
     ] = False,
     precision: Annotated[
         str,
         option(
             "NAME",
-            "Precision of products on a GPU: float32, tf32 or bf16 (fastest). The effect of tf32 and bf16 on "
+            "Precision of matrix products on a GPU: float32, tf32 or bf16 (fastest). The effect of tf32 and bf16 on "
             "perplexities is measured and printed.",
             autocompletion=complete("float32", "tf32", "bf16"),
         ),
     ] = "float32",
     errors: Annotated[
-        str, choice("stop|skip", "A document that cannot be read: stop with an error, or skip it and say so.")
+        str,
+        choice(
+            "stop|skip",
+            "What to do with a document that cannot be read: stop with an error, or skip it with a message.",
+        ),
     ] = "stop",
-    shard: Annotated[str, option("I/N", "Filter every N-th shard from the I-th on, for array jobs.")] = "1/1",
+    shard: Annotated[str, option("I/N", "Filter the shards I, I+N, I+2N and so on, for array jobs.")] = "1/1",
     processes: Annotated[int, option("N", "Run N processes on this machine, one per GPU.", min=1)] = 1,
     workers: Annotated[
         int | None,
         option(
             "N",
-            "Processes that read and cut text beside the model.",
+            "Number of processes that read text and cut it into words.",
             show_default="1 thread on a CPU, one per core on a GPU",
         ),
     ] = None,
@@ -127,9 +135,8 @@ def filter(
 ) -> None:
     """Score documents by perplexity, and keep the best.
 
-    Every record comes out with perplexity, num_words and unknown_rate. All
-    other fields stay as they are. A shard is written when it is whole: after a
-    break, the same command continues.
+    Adds the fields perplexity, num_words and unknown_rate to every record. All other fields stay as they are. A shard
+    is written only when it is complete. After an interruption, the same command continues.
 
     \b
     Examples:
@@ -160,7 +167,7 @@ def filter(
     if to not in (None, "jsonl", "parquet"):
         raise unknown_name("output format", to, ("jsonl", "parquet"))
     if id_field is not None and not scores_only:
-        raise UserError("--id names documents in an output of scores alone: give --scores-only, too.")
+        raise UserError("--id works only with --scores-only: give --scores-only, too.")
     if out is None and not dry_run:
         raise UserError("There is no output directory: give --out DIR, or --dry-run to look at a sample.")
     if cluster is not None and (processes > 1 or workers is not None or dry_run):

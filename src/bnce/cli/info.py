@@ -50,7 +50,8 @@ def info(
     """Describe a recipe, a run or a corpus.
 
     For a recipe or a run: architecture, number of parameters, settings, results. For a corpus: sizes, most frequent
-    words, sentence lengths, and the noise audit, which checks that the words of parallel streams suit B-NCE as noise.
+    words, sentence lengths, and the noise audit, which checks whether the words of parallel streams can be the noise
+    of B-NCE.
 
     \b
     Examples:

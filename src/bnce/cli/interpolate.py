@@ -36,8 +36,8 @@ def interpolate(
 ) -> None:
     """Mix language models, with weights that fit a text best.
 
-    Probabilities are mixed word by word; the EM algorithm finds the weights. Every sentence starts afresh. A word that
-    a model does not know gets the probability of its <unk>.
+    Probabilities are mixed word by word; the EM algorithm finds the weights. Every sentence starts without context. A
+    word that a model does not know gets the probability of its <unk>.
 
     \b
     Examples:

@@ -56,8 +56,8 @@ def ngram(
 ) -> None:
     """Estimate an n-gram model of text and write an ARPA file.
 
-    The method is interpolated modified Kneser-Ney. Give --vocab RUN to interpolate the model with that run: both then
-    know the same words. The text has to fit into memory.
+    The method is interpolated modified Kneser-Ney. If you want to interpolate the model with a run, give --vocab RUN:
+    both then know the same words. The text has to fit into memory.
 
     \b
     Examples:

@@ -83,7 +83,9 @@ MODES = ("unnormalised", "normalised")
 MODE_HELP = "unnormalised: with the constant Z (fast). normalised: with the softmax (exact)."
 ModeOption = Annotated[str, option("MODE", MODE_HELP, "--mode", autocompletion=complete(*MODES))]
 
-SplitLinesOption = Annotated[bool, flag("--split", "Split lines into sentences. Without it one line is one sentence.")]
+SplitLinesOption = Annotated[
+    bool, flag("--split", "Split lines into sentences. Without this option, each line is one sentence.")
+]
 
 TokenisedOption = Annotated[
     bool,
@@ -165,7 +167,7 @@ def tokens_option(default: str, more: str = "", *names: str) -> Any:
     """Make the option of `Normaliser.tokens`; a command may know `names` beyond it, and say what they mean."""
     return choice(
         "|".join(("words", "whitespace", "spoken", *names)),
-        "words: separate words from punctuation. whitespace: split at blanks only. spoken: English as recognisers "
+        "words: separate words from punctuation. whitespace: split at whitespace only. spoken: English as recognisers "
         f"write it: lower case, no punctuation, numbers and titles spelled out.{more}",
         default,
     )

@@ -71,8 +71,8 @@ def prepare(
         Path | None,
         option(
             "FILE",
-            "With --bpe: make every word outside this vocabulary <unk>, one word per line, </s> and <unk> first. "
-            "Use the vocab.txt of a word corpus for a fair comparison with it.",
+            "With --bpe: read every word that is not in FILE as <unk>. FILE has one word per line, </s> and <unk> "
+            "first. With the vocab.txt of a word corpus, perplexities per word on both corpora can be compared.",
         ),
     ] = None,
     lowercase: Annotated[bool | None, lowercase_option("lowercase; cased for obwb and wikitext")] = None,
@@ -96,7 +96,7 @@ def prepare(
         option(
             "ADDRESS",
             "Run on the workers of this Dask scheduler instead: its address, such as tcp://host:8786, or its "
-            "scheduler file. All machines must share the output directory. The result does not depend on them.",
+            "scheduler file. All machines must share the output directory. The result does not depend on the workers.",
         ),
     ] = None,
     as_json: JsonOption = False,

@@ -76,7 +76,8 @@ def rescore(
         list[str] | None, option("FILE", "Manifest of NeMo beams, with the names and references of the utterances.")
     ] = None,
     beam_size: Annotated[
-        int | None, option("N", "Hypotheses per utterance of NeMo beams, if all have as many.")
+        int | None,
+        option("N", "Number of hypotheses per utterance in NeMo beams, if it is the same for all utterances."),
     ] = None,
     costs: Annotated[bool, flag("--costs", "Scores are costs, as in Kaldi: lower is better.")] = False,
     am_weight: Annotated[float | None, _weight("Weight of the acoustic score.", "1")] = None,
@@ -111,9 +112,10 @@ def rescore(
         list[str] | None,
         _weighing(
             "DEV",
-            "Find weights with few word errors: of those within chance of the fewest errors, the ones that change "
-            "the fewest first hypotheses. DEV is the file of NBEST's references or, without NBEST, n-best lists with "
-            "references; then it can be repeated. Weights given as options stay fixed.",
+            "Find weights with few word errors. If several weights make nearly the same number of errors, the ones "
+            "that change the fewest first hypotheses are used. With NBEST, DEV is the file of its references. "
+            "Without NBEST, DEV is n-best lists with references, and --tune can be repeated. Weights given as "
+            "options stay fixed.",
             "--tune",
         ),
     ] = None,
@@ -122,7 +124,11 @@ def rescore(
     ] = None,
     folds: Annotated[
         int | None,
-        _weighing("K", "Also cross-validate --tune: cut DEV into K parts, and judge each with weights of the others."),
+        _weighing(
+            "K",
+            "Also cross-validate --tune: divide DEV into K parts, and measure each part with weights that were "
+            "tuned on the other parts.",
+        ),
     ] = None,
     mbr: Annotated[
         bool,
@@ -136,7 +142,7 @@ def rescore(
         float | None,
         _weighing(
             "S",
-            "Scale of the totals for --mbr: the larger, the more the highest total counts.",
+            "Scale of the totals for --mbr. With a larger scale, the highest total counts more.",
             show_default="tuned by --tune, else 2",
         ),
     ] = None,
@@ -145,14 +151,14 @@ def rescore(
         list[str] | None,
         option(
             "REFS",
-            "References: 'utt words…' lines, a .trn file or JSON lines. For several lists, give one file for all, "
-            "or one for each, those of --tune first.",
+            "References: 'utt words…' lines, a .trn file or JSON lines. For several lists, give one file for all of "
+            "them, or one file per list, first those of --tune.",
             "--refs",
             show_default="those in the lists",
         ),
     ] = None,
     cache: Annotated[
-        Path | None, option("FILE", "Keep RUN's scores in FILE and do not compute again what is in it.")
+        Path | None, option("FILE", "Save RUN's scores in FILE. Scores that are already there are not computed again.")
     ] = None,
     out: Annotated[
         Path | None, option("FILE", "Write the best hypotheses to FILE.", show_default="standard output")
@@ -196,8 +202,8 @@ def rescore(
         str | None,
         _carrying(
             "blank|REGEX",
-            "blank: a blank line ends a document, and the next one starts afresh. REGEX: utterances whose names "
-            "begin with the same match are one document.",
+            "blank: a blank line ends a document, and the next document starts without context. REGEX: matched at "
+            "the start of the utterance name; utterances with the same match are one document.",
             show_default="one document",
         ),
     ] = None,
@@ -288,7 +294,9 @@ def rescore(
     if mbr and (not weights.mbr_scale or mbr_scale is not None):
         weights = replace(weights, mbr_scale=mbr_scale or MBR_SCALE)
     if carry and weights.mbr_scale:
-        raise UserError(f"'{weights_file}' chooses by expected errors, which --carry cannot: tune without --mbr.")
+        raise UserError(
+            f"'{weights_file}' has weights for --mbr, which cannot be used with --carry: tune without --mbr."
+        )
     check_scores(weights, last.nbest, last.path, given)
     if folds is not None and dev is not None:
         check_folds(folds, len(dev.nbest.utterances))

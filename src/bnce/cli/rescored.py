@@ -78,7 +78,9 @@ def which_lists(nbest: str | None, tuned_on: Sequence[str], test: str | None, re
             raise UserError(f"{what}: give NBEST, or lists with references as --tune DEV.")
         return Chosen(tuple(tuned_on), test, tuple(refs))
     if test is not None:
-        raise UserError("NBEST and --test cannot be used together: give the lists to tune on as --tune DEV, no NBEST.")
+        raise UserError(
+            "NBEST and --test cannot be used together: leave out NBEST, and give the lists to tune on as --tune DEV."
+        )
     if len(tuned_on) > 1:
         raise UserError(
             f"--tune is given {len(tuned_on)} times: with NBEST it is the file of its references; leave out NBEST to "
@@ -112,7 +114,10 @@ def check_together(
             "one of them out."
         )
     if carry and num_tuned > 1:
-        raise UserError("--carry works with one --tune list, because lists do not know each other's order.")
+        raise UserError(
+            "--carry works with one --tune list only, because the order of speaking across lists is not known: give "
+            "one list."
+        )
     if folds is not None and not num_tuned:
         raise UserError("--folds works only with --tune: give --tune, too.")
     if mbr_scale is not None and not mbr:
@@ -219,11 +224,14 @@ def outcome_lines(
     yield str(form)
     if record["by_rank"]:
         yield (
-            f"{name} has no acoustic scores, so the order of the hypotheses counts: the first one of a list is "
-            "taken to be the recogniser's best, and so on."
+            f"{name} has no acoustic scores, so the order of the hypotheses counts: the first one of a list is the "
+            "recogniser's best, the second one its second best, and so on."
         )
     elif not nbest.has_am and not any(weight for _, weight in weights.scores):
-        yield f"{name} has no acoustic scores, and rank_weight is 0: what the recogniser preferred does not count."
+        yield (
+            f"{name} has no acoustic scores, and rank_weight is 0: the recogniser's order of the hypotheses does not "
+            "count."
+        )
     if record["num_documents"] is not None:
         yield (
             f"Each utterance was scored with the {record['carry']} hypotheses of earlier utterances as context, in "
@@ -240,8 +248,8 @@ def outcome_lines(
             yield _validated(tuning["cross_validation"])
     if asked_mbr and not weights.mbr_scale:
         yield (
-            "Choosing by expected errors gained no more than chance over the highest total, so the highest total "
-            "decides."
+            "Choosing by expected errors was not better than choosing the highest total by more than chance, so the "
+            "highest total decides."
         )
     if compared is not None:
         yield from compared.lines()
@@ -282,7 +290,7 @@ def _validated(found: Mapping[str, Any]) -> str:
     low, high = (100 * bound for bound in found["difference"]["interval"])
     return (
         f"Cross-validation ({found['num_folds']} folds): WER {100 * found['after']['wer']:.2f}% on utterances that the "
-        f"weights were not tuned on, {100 * found['difference']['wer']:+.2f} points against before (95% interval "
+        f"weights were not tuned on, {100 * found['difference']['wer']:+.2f} points compared with before (95% interval "
         f"{low:.2f} to {high:.2f})."
     )
 

@@ -66,15 +66,17 @@ def score(
     carry: Annotated[
         bool,
         flag(
-            "--carry", "Score each sentence with the earlier sentences as context. Without it each one starts afresh."
+            "--carry",
+            "Score each sentence with the earlier sentences as context. Without this option, every "
+            "sentence starts without context.",
         ),
     ] = False,
     documents: Annotated[
         str | None,
         option(
             "blank",
-            "With --carry: a blank line ends a document, and the next document starts afresh. Blank lines are not "
-            "scored.",
+            "With --carry: a blank line ends a document, and the next document starts without context. Blank lines "
+            "are not scored.",
             show_default="one document",
         ),
     ] = None,
@@ -83,7 +85,7 @@ def score(
         bool,
         flag(
             "--spell",
-            "Give unknown words a probability of their own: p(<unk>) times that of their spelling. Also print "
+            "Give each unknown word its own probability: p(<unk>) times the probability of its spelling. Also print "
             "bits per byte.",
         ),
     ] = False,

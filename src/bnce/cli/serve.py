@@ -44,7 +44,8 @@ def serve(
         str | None,
         option(
             "TEXT",
-            "Answer only requests with this token. Other users of the machine can see it here; --token-file hides it.",
+            "Answer only requests with this token. Other users of the machine can read the command line; "
+            "--token-file is safer.",
             envvar="BNCE_TOKEN",
         ),
     ] = None,
@@ -53,7 +54,7 @@ def serve(
     threads: ThreadsOption = 0,
     max_batch: Annotated[int, _limit("max_batch", "Words per pass through the model.")] = Limits.max_batch,
     max_wait_ms: Annotated[
-        float, _limit("max_wait_ms", "Milliseconds that a request waits for others to join it.")
+        float, _limit("max_wait_ms", "Milliseconds that a request waits, so that others can be scored with it.")
     ] = Limits.max_wait_ms,
     max_body_bytes: Annotated[int, _limit("max_body_bytes", "Bytes per request.")] = Limits.max_body_bytes,
     max_sentences: Annotated[int, _limit("max_sentences", "Sentences per request.")] = Limits.max_sentences,

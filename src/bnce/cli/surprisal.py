@@ -31,27 +31,31 @@ def surprisal(
     out: Annotated[
         Path,
         option(
-            "FILE", "Output table, in the format of TABLE. Of text it is what the name says. - for standard output."
+            "FILE",
+            "Output table, in the format of TABLE. If TABLE is plain text, the file extension sets the "
+            "format. - for standard output.",
         ),
     ],
-    word: Annotated[str, option("COLUMN", "Column with the words as they are shown, marks included.")] = "word",
+    word: Annotated[str, option("COLUMN", "Column with the words, with their punctuation marks.")] = "word",
     text: Annotated[
         list[str] | None,
-        option("COLUMN", "Column that tells texts apart. May be given several times.", show_default="one text"),
+        option(
+            "COLUMN", "Column with the name or number of the text. May be given several times.", show_default="one text"
+        ),
     ] = None,
     sentence: Annotated[
         str | None,
         option(
             "COLUMN",
-            "Column that tells the sentences of a text apart.",
-            show_default="where they end in the training text",
+            "Column with the number of the sentence in its text.",
+            show_default="found as in the training text",
         ),
     ] = None,
     glued: Annotated[
         str | None,
         option(
             "COLUMN",
-            "Column that is true where no blank stands before a word, as in do + n't.",
+            "Column that is true if there is no blank before the word, as in do + n't.",
             show_default="blanks between all words",
         ),
     ] = None,
@@ -67,14 +71,16 @@ def surprisal(
         bool,
         flag(
             "--unnormalised",
-            "Use the constant Z instead of the softmax (fast), and print how far off it is at a sample of words.",
+            "Use the constant Z instead of the softmax (fast). The difference is measured at a sample of words and "
+            "printed.",
         ),
     ] = False,
     spell: Annotated[
         bool,
         flag(
             "--spell",
-            "Give unknown words the surprisal of <unk> plus that of their spelling. Without it their cells are empty.",
+            "Give unknown words the surprisal of <unk> plus that of their spelling. Without this option, their cells "
+            "are empty.",
         ),
     ] = False,
     base: Annotated[
@@ -84,14 +90,16 @@ def surprisal(
         bool,
         flag(
             "--entropy",
-            "Add a column with the entropy of the next word before each word. It is exact: n-gram models and "
-            "mixtures are slow.",
+            "Add a column with the entropy of the prediction of each word. It is computed over all words, which is "
+            "slow for n-gram models and mixtures.",
         ),
     ] = False,
     ends: Annotated[
         bool, flag("--ends", "Add a column with the surprisal of </s> at the last word of every sentence.")
     ] = False,
-    prefix: Annotated[str, option("TEXT", "Begin the names of all new columns with this.", show_default="none")] = "",
+    prefix: Annotated[
+        str, option("TEXT", "Text to put before the names of all new columns.", show_default="none")
+    ] = "",
     form: Annotated[
         str,
         option(
@@ -114,9 +122,8 @@ def surprisal(
 ) -> None:
     """Add the surprisal of every word to a table.
 
-    Rows keep their order, and all other columns stay as they are. Words are
-    cut as the training text was: the surprisal of "England," is that of the
-    word and of its comma.
+    Rows keep their order, and all other columns stay as they are. Text is cut into words as in training: "England," is
+    a word and a comma, and its surprisal is the sum of both.
 
     \b
     Examples:
@@ -130,7 +137,9 @@ def surprisal(
 
     if goes_to_stdout(out, as_json):
         if (found := find_format(table, form)) in COLUMNAR:
-            raise UserError(f"'{table}' is a table in {found} format, which is not printed: give --out FILE.{found}.")
+            raise UserError(
+                f"'{table}' is a table in {found} format, which cannot be printed: give --out FILE.{found}."
+            )
         out = Path("/dev/stdout")
     measuring = Measuring(context, not unnormalised, spell, base, entropy, ends, prefix)
     columns = Columns(word, tuple(text or ()), sentence, glued)

@@ -38,7 +38,12 @@ def train(
     ] = None,
     loss: Annotated[
         str | None,
-        option("NAME", f"Loss: {LOSSES.help}.", show_default="the recipe's", autocompletion=complete(*LOSSES.names)),
+        option(
+            "NAME",
+            f"Loss: {LOSSES.help}. A chunk is training.num_steps words of every parallel stream of the text.",
+            show_default="the recipe's",
+            autocompletion=complete(*LOSSES.names),
+        ),
     ] = None,
     corpus: Annotated[
         str | None,
@@ -78,7 +83,13 @@ def train(
         ),
     ] = 1,
     timeout_seconds: Annotated[
-        float, option("SECONDS", "How long processes wait for each other before they give up.", min=1.0, max=86400.0)
+        float,
+        option(
+            "SECONDS",
+            "Seconds that processes wait for each other before they stop with an error.",
+            min=1.0,
+            max=86400.0,
+        ),
     ] = TIMEOUT_SECONDS,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,

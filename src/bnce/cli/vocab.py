@@ -34,7 +34,10 @@ def vocab(
         str | None, option("FILE", "Words that share the probability of <unk>, one per line: WORD, or WORD TAB weight.")
     ] = None,
     unk_rest: Annotated[
-        float, option("F", "With --unk-list: fraction of <unk> for words that are not listed, from 0 to 1.")
+        float,
+        option(
+            "F", "With --unk-list: fraction of the probability of <unk> for words that are not listed, from 0 to 1."
+        ),
     ] = 0.0,
     unk_rest_words: Annotated[
         int | None,

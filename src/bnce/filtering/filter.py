@@ -182,10 +182,15 @@ def _open(job: Job, writes: bool = True) -> list[Shard]:
     for source in job.sources if writes else ():
         # The same command would find its own outputs there.
         if os.path.isdir(source) and os.path.commonpath([os.path.abspath(source), out]) == os.path.abspath(source):
-            raise UserError(f"The output directory '{job.plan.out}' is inside the source '{source}': give another.")
+            raise UserError(
+                f"The output directory '{job.plan.out}' is inside the source '{source}': give another output directory."
+            )
     for shard in shards if writes else ():
         if os.path.commonpath([out, shard.path]) == out:
-            raise UserError(f"The output directory '{job.plan.out}' has the shard '{shard.path}' in it: give another.")
+            raise UserError(
+                f"The output directory '{job.plan.out}' contains the source shard '{shard.path}': give another "
+                "output directory."
+            )
     return shards
 
 
@@ -300,7 +305,7 @@ def _sample(
 
     def problem(sentence: str) -> None:
         if not job.plan.skip:
-            raise UserError(f"{sentence} To go on without it, give {argument('errors', 'skip')}.")
+            raise UserError(f"{sentence} To continue without it, give {argument('errors', 'skip')}.")
 
     job.progress.what = "sampling"
     engine = open_engine(job.scoring)

@@ -134,7 +134,7 @@ def filter_shards(
 
         def problem(sentence: str) -> None:
             if not plan.skip:
-                raise UserError(f"{sentence} To go on without it, give {argument('errors', 'skip')}.")
+                raise UserError(f"{sentence} To continue without it, give {argument('errors', 'skip')}.")
             counts.num_problems += 1
             if len(counts.problems) < MAX_TOLD:
                 counts.problems.append(sentence)

@@ -87,8 +87,8 @@ def find_shards(sources: Sequence[str]) -> list[Shard]:
         is_packed = inner != path
         if file_ending(inner) not in JSON_ENDINGS and (is_packed or file_ending(inner) not in PARQUET_ENDINGS):
             raise UserError(
-                f"'{path}' is not a shard by its name: give files that end in {', '.join(JSON_ENDINGS)} (also with "
-                f"{', '.join(PACKED_ENDINGS)}) or {', '.join(PARQUET_ENDINGS)}."
+                f"'{path}' does not have the name of a shard: give files that end in {', '.join(JSON_ENDINGS)} (also "
+                f"with {', '.join(PACKED_ENDINGS)}) or {', '.join(PARQUET_ENDINGS)}."
             )
         check_source(path)
     root = os.path.commonpath([os.path.dirname(path) for path in paths])

@@ -91,7 +91,7 @@ LOSSES: Registry[Loss] = Registry(
     Loss(
         name="self-normalised-softmax",
         shown="self-normalised softmax",
-        help="softmax that learns to be normalised by the constant Z; as slow as softmax",
+        help="softmax with a penalty that keeps its sum near the constant Z; as slow as softmax",
         built_by="bnce.losses.self_normalised_softmax:self_normalised_softmax",
         each_by="bnce.losses.self_normalised_softmax:self_normalised_softmax_each",
         checked_by="bnce.losses.by_equation:self_normalised_softmax",
@@ -145,7 +145,7 @@ LOSSES: Registry[Loss] = Registry(
     Loss(
         name="blackout",
         shown="BlackOut",
-        help="weighted softmax over drawn words, each also told apart from the target",
+        help="weighted softmax over drawn words, with a penalty on the probability of each drawn word",
         built_by="bnce.losses.blackout:blackout",
         each_by="bnce.losses.blackout:blackout_each",
         checked_by="bnce.losses.by_equation:blackout",
@@ -224,7 +224,7 @@ LOSSES: Registry[Loss] = Registry(
     Loss(
         name="adaptive-softmax",
         shown="adaptive softmax",
-        help="exact; frequent words in one softmax, rare words in smaller ones behind it",
+        help="exact; one softmax over the frequent words, smaller ones over groups of rare words",
         built_by="bnce.losses.adaptive_softmax:adaptive_softmax",
         each_by="bnce.losses.adaptive_softmax:adaptive_softmax_each",
         checked_by="bnce.losses.by_equation:adaptive_softmax",
@@ -237,7 +237,7 @@ LOSSES: Registry[Loss] = Registry(
     Loss(
         name="hierarchical-softmax",
         shown="hierarchical softmax",
-        help="exact; a few binary choices per word, on a path of a Huffman tree",
+        help="exact; a word is a path of binary choices in a Huffman tree",
         built_by="bnce.losses.hierarchical_softmax:hierarchical_softmax",
         each_by="bnce.losses.hierarchical_softmax:hierarchical_softmax_each",
         checked_by="bnce.losses.by_equation:hierarchical_softmax",
@@ -249,7 +249,7 @@ LOSSES: Registry[Loss] = Registry(
     Loss(
         name="class-softmax",
         shown="class softmax",
-        help="exact; first the class of a word, about √V frequency classes, then the word in its class",
+        help="exact; predicts the class of a word (about √V classes by frequency), then the word in its class",
         built_by="bnce.losses.class_softmax:class_softmax",
         each_by="bnce.losses.class_softmax:class_softmax_each",
         checked_by="bnce.losses.by_equation:class_softmax",

@@ -91,7 +91,8 @@ class Changes:
         return (
             f"{found['num_changed']} utterances have another hypothesis: {found['num_better']} have fewer errors, "
             f"{found['num_worse']} have more. {found['num_corrected']} words were corrected and {found['num_broken']} "
-            f"broken; {found['num_insertions_removed']} inserted words went and {found['num_insertions_added']} came."
+            f"broken; {found['num_insertions_removed']} inserted words were removed and "
+            f"{found['num_insertions_added']} were added."
         )
 
 

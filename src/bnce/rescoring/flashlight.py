@@ -77,8 +77,8 @@ def ctc_decoder_lm(model: Model, words: Iterable[str], *, unk_score: float = -10
             node = self.nodes.get(state)
             if node is None:
                 raise UserError(
-                    f"The state is {state!r:.60}, which is not of this sentence: give one that start or score has "
-                    "given since the last start."
+                    f"The state is {state!r:.60}, which does not belong to this sentence: give a state that start or "
+                    "score has returned since the last start."
                 )
             if node.own is None:
                 assert node.parent is not None

@@ -98,8 +98,8 @@ class Access:
             if not self._hosts.allows(host):
                 return RefusedError(
                     421,
-                    f"This server is not called '{host[:100]}': start it with {argument('allowed_host')} if it "
-                    "should be.",
+                    f"'{host[:100]}' is not an allowed host name of this server: start it with "
+                    f"{argument('allowed_host')} to allow this name.",
                 )
         if scope["path"] in self._open_paths or self.trusts(scope):
             return None

@@ -33,7 +33,7 @@ class ScoreRequest(_Strict):
     texts: list[Text] | None = Field(None, description="Each string is cut into sentences like the training text.")
     mode: Mode = Field("unnormalised", description="With the constant Z, or with the softmax.")
     spell: bool = Field(
-        False, description="Give unknown words a probability of their own: p(<unk>) times that of their spelling."
+        False, description="Give each unknown word its own probability: p(<unk>) times the probability of its spelling."
     )
     exact: bool = Field(False, description="With mode unnormalised: also return the softmax's values and ln Z.")
 

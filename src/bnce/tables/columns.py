@@ -118,7 +118,6 @@ def truth(value: object, number: int, table: str) -> bool:
     found = _TRUTHS.get(str(value).lower())
     if found is None:
         raise UserError(
-            f"{table}, row {number} has {value!r:.40} where it says whether the word is glued to the one before: give "
-            "true or false."
+            f"{table}, row {number} has {value!r:.40} in the column of {argument('glued')}: give true or false."
         )
     return found

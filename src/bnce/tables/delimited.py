@@ -56,7 +56,7 @@ class DelimitedFile:
         if header.fields is None:
             raise UserError(f"{self.name} has no header: give a table whose first line has the names of its columns.")
         if "\r" in header.raw:
-            raise UserError(f"{self.name} has line ends of CR alone: convert them to LF.")
+            raise UserError(f"{self.name} has lines that end in CR only: convert the line ends to LF.")
         self.header, self.names = header, header.fields
 
     def place(self, name: str) -> int:
@@ -125,7 +125,7 @@ class DelimitedFile:
                 fields.append(found[1].replace('""', '"'))
                 if end < len(raw) and raw[end] != self.separator:
                     raise UserError(
-                        f"{self.name}, row {number} has letters behind a closing quote ({raw[place : end + 8]:.40}): "
+                        f"{self.name}, row {number} has letters after a closing quote ({raw[place : end + 8]:.40}): "
                         f"double the quotes inside a field, or give {argument('quotes', 'none')} if quotes are part of "
                         "words."
                     )

@@ -97,9 +97,9 @@ class Measurer:
                 close()
             if max(len(open_words), number - begin - BLOCK_ROWS) > MAX_SENTENCE_WORDS:
                 raise UserError(
-                    f"The sentence at row {number + 1} has more than {MAX_SENTENCE_WORDS:,} words or rows: name a "
-                    f"column that tells sentences apart with {argument('sentence')}, or one that tells texts apart "
-                    f"with {argument('text')}."
+                    f"The sentence at row {number + 1} has more than {MAX_SENTENCE_WORDS:,} words or rows: give "
+                    f"{argument('sentence')} a column with the number of the sentence, or {argument('text')} a "
+                    "column with the name of the text."
                 )
         close()
         if before is not None:
@@ -218,6 +218,7 @@ def _whole(word: str, number: int) -> str:
 def _returns(number: int, text: Hashable, last: int) -> UserError:
     shown = ", ".join(map(str, text)) if isinstance(text, tuple) else str(text)
     return UserError(
-        f"Row {number} goes back to the text '{shown:.60}', whose rows ended at row {last}: put the rows of a text "
-        f"next to each other in reading order, or name one more column that tells texts apart with {argument('text')}."
+        f"Row {number} belongs to the text '{shown:.60}', whose rows ended at row {last}: put the rows of a text "
+        f"next to each other in reading order, or give {argument('text')} one more column, so that each text has its "
+        "own name."
     )

@@ -80,8 +80,9 @@ def check_groups(training: TrainingConfig, num_processes: int) -> None:
     """Refuse groups of streams that the processes cannot share evenly."""
     if training.groups % num_processes:
         raise UserError(
-            f"training.groups is {training.groups}, but the run has {num_processes} processes, which must be able to "
-            f"divide them: set training.groups to a multiple of {num_processes}, or use another number of processes."
+            f"training.groups is {training.groups}, but the run has {num_processes} processes, and each must get the "
+            f"same number of groups: set training.groups to a multiple of {num_processes}, or use another number of "
+            "processes."
         )
 
 
@@ -103,7 +104,7 @@ def check_trainable(config: RunConfig, corpus: Corpus, device: torch.device | No
         if not BODIES.find(model.name).resets:
             raise UserError(
                 f"training.reset_rate is {training.reset_rate:g}, but {BODIES.find(model.name).shown} cannot start "
-                "afresh inside a chunk: leave it out, or use another model."
+                "without context inside a chunk: leave the setting out, or use another model."
             )
         if not corpus.statistics["train"].num_sentences:
             raise UserError(
@@ -112,8 +113,8 @@ def check_trainable(config: RunConfig, corpus: Corpus, device: torch.device | No
             )
     if BODIES.find(model.name).attends and model.context > training.num_steps:
         raise UserError(
-            f"model.context is {model.context}, but a chunk of training.num_steps={training.num_steps} words never "
-            f"shows as many: set model.context={training.num_steps}, or raise training.num_steps."
+            f"model.context is {model.context}, but training.num_steps={training.num_steps} is the longest context "
+            f"in training: set model.context={training.num_steps}, or raise training.num_steps."
         )
     if loss.learn_log_z and not kind.self_normalises:
         raise UserError(f"loss.learn_log_z is on, but the loss {loss.name} has no constant Z: leave it out.")

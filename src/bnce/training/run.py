@@ -98,7 +98,9 @@ def _run_training(
             trainer.resume()
     _tell_of_part(run.config, corpus, observer)
     if device.type == "cpu":
-        observer.noticed(f"Training on {describe_device(device)}; {argument('num_threads')} changes it.")
+        observer.noticed(
+            f"Training on {describe_device(device)}; {argument('num_threads')} sets the number of threads."
+        )
 
     def summary(status: str) -> dict[str, Any]:
         return {**summarise(trainer, run, status, command), **({"init": init} if init else {})}

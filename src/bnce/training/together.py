@@ -78,7 +78,7 @@ class Together:
         most = int(self.world.gather(asked, "control").max())
         if most:
             raise UserError(
-                f"A step needed {most:,} rows of one process, but there is room for "
+                f"A step needed {most:,} rows of one process, but there is room for only "
                 f"{tables.traffic.capacity:,}: continue with training.row_capacity={most + most // 4}, from the "
                 "newest checkpoint."
             )

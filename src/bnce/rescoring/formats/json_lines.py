@@ -92,7 +92,7 @@ def _array(source: Source) -> Iterator[tuple[int, bool, dict[str, Any]]]:
         except (ValueError, RecursionError) as error:
             raise _not_json(source, line, error) from error
         if not isinstance(record, dict):
-            raise UserError(f"{source.at(line)} has something else than an object in its array: give objects.")
+            raise UserError(f"{source.at(line)} has an element in its array that is not an object: give only objects.")
         yield line, False, record
         while place < len(text) and text[place].isspace():
             place += 1

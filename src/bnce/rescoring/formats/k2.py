@@ -39,7 +39,7 @@ def read(source: Source, extras: Extras) -> NBest:
         said, *columns = rest.split("\t")
         if kind == "ref":
             if utterance.reference is not None or columns:
-                what = "a reference again" if utterance.reference is not None else "scores behind a reference"
+                what = "a reference again" if utterance.reference is not None else "scores after a reference"
                 raise UserError(f"{where} has {what} for '{name}': give each utterance one reference and no score.")
             utterance.reference = _words(said, where)
         else:
@@ -56,7 +56,7 @@ def _words(said: str, where: str) -> str:
     try:
         words = ast.literal_eval(said)
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
-        raise UserError(f"{where} has words that are no list: give them as ['a', 'b'].") from error
+        raise UserError(f"{where} has words that are not a Python list: give them as ['a', 'b'].") from error
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise UserError(f"{where} has the words {shown(words)}: give them as ['a', 'b'].")
     return whole(" ".join(" ".join(words).split()), where)
@@ -67,7 +67,7 @@ def _scores(columns: list[str], where: str, sources: dict[str, str]) -> dict[str
     for column in columns:
         name, equals, value = column.partition("=")
         if not equals or not name.strip() or name in given:
-            raise UserError(f"{where} has {shown(column)} behind a hypothesis: give each score once, as name=value.")
+            raise UserError(f"{where} has {shown(column)} after a hypothesis: give each score once, as name=value.")
         given[name] = value
     names = role_names(list(given))
     for name, role in names.items():

@@ -84,8 +84,9 @@ def _share_out(source: Source, beams: list[_Beam], num_named: int | None, extras
     if size is not None:
         if len(beams) % size:
             raise UserError(
-                f"{source} has {len(beams)} hypotheses, which are not whole utterances of {size}: it is cut short, or "
-                f"utterances differ in length; then give {argument('manifest')} alone."
+                f"{source} has {len(beams)} hypotheses, which is not a multiple of {size}: the file is incomplete, "
+                "or utterances have different numbers of hypotheses. In the second case, give "
+                f"{argument('manifest')} without {argument('beam_size')}."
             )
         if num_named is not None and len(beams) // size != num_named:
             raise UserError(
@@ -104,8 +105,9 @@ def _share_out(source: Source, beams: list[_Beam], num_named: int | None, extras
     if len(begins) == num_named - 1:
         return [beams[begin:end] for begin, end in pairwise([0, *begins, len(beams)])]
     raise UserError(
-        f"{source} has {len(beams)} hypotheses whose scores rise {len(rises)} times, which do not fit the {num_named} "
-        f"utterances of '{extras.manifest}': give {argument('beam_size')}, or a blank line between utterances."
+        f"{source} has {len(beams)} hypotheses. Their scores rise {len(rises)} times, which does not fit the "
+        f"{num_named} utterances of '{extras.manifest}': give {argument('beam_size')}, or a blank line "
+        "between utterances."
     )
 
 

@@ -114,7 +114,8 @@ def whole(text: str, where: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         raise UserError(
-            f"{where} has the text {shown(text)}, in which half of a letter is missing: write the letter itself."
+            f"{where} has the text {shown(text)}, which has half of a character (a lone surrogate): write the whole "
+            "character."
         ) from error
     return text
 
