@@ -56,4 +56,6 @@ def test_readers_are_sent_to_public_names_alone(path: Path) -> None:
     assert re.findall(r"(?:from|import) bnce\.\w+", text) == []
     named = set(re.findall(r"(?<![\w/.-])bnce\.([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)", text))
     inner = {name for name in named if name.split(".")[0] not in bnce.__all__ and name not in ("__all__", "py")}
+    if path.name == "upgrading.md":  # which names what 0.1 had
+        inner = {name for name in inner if name.split(".")[0] != "use"}
     assert inner == set()
