@@ -153,3 +153,13 @@ def test_noise_comes_back_from_a_narrow_type_as_it_was() -> None:
     for name, buffer in noise.named_buffers():
         assert torch.equal(buffer, before[name].to(buffer.dtype))
     assert len(noise) == V
+
+
+def test_autocast_does_not_round_the_scores_of_given_words() -> None:
+    layer = build("bnce")
+    hidden, targets = hidden_and_targets()
+    with torch.no_grad():
+        expected = layer.log_probs(hidden, targets, normalised=False)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = layer.log_probs(hidden, targets, normalised=False)
+    assert torch.equal(found, expected)

@@ -29,7 +29,8 @@ def score_words(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, words_NK: 
 def score_targets(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, word_N: Tensor) -> Tensor:
     """Compute the raw score h·w + c of one word for each position (N,), in float32."""
     row_ND = weight_VD.index_select(0, word_N)  # which copies whole rows, where an index copies number by number
-    product_N: Tensor = torch.linalg.vecdot(at_least_float32(row_ND), at_least_float32(hidden_ND))
+    with torch.autocast(hidden_ND.device.type, enabled=False):  # which would make it a bf16 product
+        product_N: Tensor = torch.linalg.vecdot(at_least_float32(row_ND), at_least_float32(hidden_ND))
     return product_N + bias_V[word_N]
 
 
