@@ -163,12 +163,6 @@ JOBS = (
         " --out $WORK/bodies-chunk-softmax.jsonl",
         ("wiki-text",),
     ),
-    Job(
-        "recurrence",
-        "timed",
-        '$PYTHON $HERE/recurrence.py --ways "one launch" steps --seconds 57 --out $WORK/layer',
-        shares=False,
-    ),
     _layer("tables", "--hidden-size 512 --rounds 15"),
     *map(_layer, ("calls", "linear")),
     Job(
@@ -196,6 +190,12 @@ JOBS = (
         shares=False,
     ),
     Job(
+        "recurrence",
+        "timed",
+        '$PYTHON $HERE/recurrence.py --ways "one launch" steps --seconds 57 --out $WORK/layer',
+        shares=False,
+    ),
+    Job(
         "alternatives-main",
         "timed",
         f"{ALTERNATIVES} --models relu-lstm --losses {MAIN} --processes 4 --seeds 2",
@@ -203,7 +203,7 @@ JOBS = (
     ),
     Job(
         "away",
-        "timed",
+        "shared",
         f"bash -c '$PYTHON $HERE/away.py {AWAY_RUNS} --text books=$DATA/books/test.txt.xz"
         " --text docstrings=$DATA/texts/docstrings.txt --text references=$DATA/texts/references.txt"
         " --work $WORK/away --out $WORK/away.jsonl'",

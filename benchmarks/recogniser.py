@@ -7,14 +7,16 @@
 Books (train-*.txt.xz, valid.txt.xz, test.txt.xz) and encyclopedia text (train-*.txt.xz) are prepared with
 `--tokens spoken`; the 80,000 words are those of the books. The lists are directories of dev-clean, dev-other,
 test-clean and test-other .jsonl.xz. Weights are tuned on dev and judged on test once. Each stage leaves what it made
-in the work directory and does not make it again: scores/NAME.npz has all that rescoring needs of a model, so that
-models can stay where they were trained. --small tries everything in minutes on a CPU, with tiny models.
+in the work directory and does not make it again: scores/NAME.npz has all that rescoring needs of a model, and
+words/NAME.npz what mixing with another model word by word needs (recogniser_mix.py), so that models can stay where they
+were trained. --small tries everything in minutes on a CPU, with tiny models.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import os
 import shlex
@@ -25,7 +27,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from recogniser_rows import HALVES, MODES, NGRAMS, PARTS, SETS, UNNORMALISED, make_rows, place_of, read_list, table
+from recogniser_rows import EXACT, HALVES, NGRAMS, PARTS, SETS, UNNORMALISED, make_rows, place_of, read_list, table
+from recogniser_words import score_by_word, write_words
 
 import bnce
 from bnce.rescoring.rescore import score_nbest
@@ -220,14 +223,15 @@ def write_scores(work: Work, name: str, path: Path) -> None:
     out.parent.mkdir(exist_ok=True)
     begin = time.monotonic()
     model = bnce.load(path, device="cpu" if name in NGRAMS.values() else work.given.device)
-    found = {}
-    for set_name in SETS:
-        for half in HALVES:
-            for part in PARTS:
-                nbest = read_list(work.given.lists, set_name, half, part, work.limit)
-                for mode in MODES if model.has_constant else (UNNORMALISED,):
-                    scores = score_nbest(model, nbest, normalised=mode != UNNORMALISED)
-                    found[place_of(set_name, half, part, mode)] = np.stack([scores.lm_N, scores.num_oov_N])
+    found, by_word = {}, {}
+    for set_name, half, part in itertools.product(SETS, HALVES, PARTS):
+        nbest = read_list(work.given.lists, set_name, half, part, work.limit)
+        place = place_of(set_name, half, part, UNNORMALISED)
+        by_word[place], found[place] = score_by_word(model, nbest)
+        if model.has_constant:
+            exact = score_nbest(model, nbest, normalised=True)
+            found[place_of(set_name, half, part, EXACT)] = np.stack([exact.lm_N, exact.num_oov_N])
+    write_words(work.directory / "words" / f"{name}.npz", by_word)
     with open(out.with_suffix(".part"), "wb") as file:
         np.savez_compressed(file, **found)
     out.with_suffix(".part").rename(out)

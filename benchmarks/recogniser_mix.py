@@ -2,9 +2,9 @@
 
     python benchmarks/recogniser_mix.py --lists DIR --work DIR --first transformer-both --others 5-gram-both,5-gram,lstm
 
-It reads the scores that recogniser.py has written to WORK/scores. Shares are of the second model. `ln p` adds the
-logarithms with these shares, `p` mixes the probabilities of whole hypotheses. For every share all weights are tuned on
-dev; the share with the fewest errors on dev is measured on test.
+It reads what recogniser.py has written to WORK/scores and WORK/words. Shares are of the second model. `ln p` adds the
+logarithms with these shares, `p` mixes the probabilities of whole hypotheses, `p of words` those of every word. For
+every share all weights are tuned on dev; the share with the fewest errors on dev is measured on test.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from recogniser_rows import HALVES, PARTS, UNNORMALISED, judge_list, place_of, read_list
+from recogniser_rows import HALVES, PARTS, SHARES, UNNORMALISED, judge_list, place_of, read_list
+from recogniser_words import mix_words
 
 from bnce.rescoring.choice import complete
 from bnce.rescoring.comparison import compare
@@ -21,7 +22,7 @@ from bnce.rescoring.rescore import put_together
 from bnce.rescoring.work import Tuner
 
 SET = "espnet-eb100"
-SHARES = (0.1, 0.2, 0.3, 0.5)
+WAYS = ("ln p", "p", "p of words")
 
 
 def mixed(how: str, share: float, first_N: np.ndarray, other_N: np.ndarray) -> np.ndarray:
@@ -40,7 +41,11 @@ def rates(given: argparse.Namespace, part: str, how: str, other: str, share: flo
             for name in (given.first, other)
         )
         nbest, judge = (read(given.lists, SET, half, part, 0) for read in (read_list, judge_list))
-        total_N = mixed(how, share, first_N, other_N) if share else first_N
+        if how == "p of words":
+            files = (given.work / "words" / f"{name}.npz" for name in (given.first, other))
+            total_N = mix_words(share, *files, place_of(SET, half, part, UNNORMALISED))
+        else:
+            total_N = mixed(how, share, first_N, other_N) if share else first_N
         scores = put_together(nbest, total_N.tolist(), oov_N.astype(int).tolist())
         if not found:
             weights = Tuner(complete(None, {}, nbest, tunes=True)).find(scores, judge.num_errors_N)
@@ -58,7 +63,7 @@ def main() -> None:
     given = parser.parse_args()
     print("| second model | mixed | test-other: share | dev | test | test-clean: share | dev | test |")
     print("|---|---|---:|---:|---:|---:|---:|---:|")
-    ways = [("none", "")] + [(other, how) for other in given.others.split(",") for how in ("ln p", "p")]
+    ways = [("none", "")] + [(other, how) for other in given.others.split(",") for how in WAYS]
     for other, how in ways:
         cells = [other, how]
         for part in PARTS:

@@ -1,7 +1,8 @@
 """Word error rates from scores that models gave before: weights are tuned on dev and judged on test, without any model.
 
 `recogniser.py` makes the scores, on another machine if need be: a file per model with ln p and the number of unknown
-words of every hypothesis of every list, and this tunes and compares, a process per row.
+words of every hypothesis of every list, and one with ln p of every word. This tunes and compares, a process per row. A
+model and an n-gram model are mixed word by word, with the share of the n-gram model that has the fewest errors on dev.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from recogniser_words import mix_words
 
 from bnce.rescoring.choice import complete
 from bnce.rescoring.comparison import NUM_DRAWS, SEED, compare
@@ -30,8 +32,9 @@ NGRAMS = {"books": "5-gram", "both": "5-gram-both"}  # by the text that they are
 UNNORMALISED, EXACT = MODES = ("unnormalised", "normalised")
 COLUMNS = (
     "| model | WER, constant Z | 95% interval | softmax | constant − softmax | after − first best | model − 5-gram | "
-    "with the 5-gram |"
+    "with the 5-gram | its share | difference |"
 )
+SHARES = (0.1, 0.2, 0.3, 0.5)  # of the n-gram model, by which it is mixed in
 KEY = ("model", "set", "part", "mode", "ngram")  # the last: the n-gram model that is mixed in, or none
 
 Row = dict[str, Any]
@@ -61,34 +64,36 @@ def place_of(name: str, half: str, part: str, mode: str) -> str:
     return f"{name}/{half}-{part}/{mode}"
 
 
-def scores_of(row: Row, half: str, work: Path, lists: Path, limit: int) -> Scores:
-    """Put a model's scores beside those of a list, and those of the n-gram model, if that is asked for."""
+def scores_of(row: Row, half: str, work: Path, lists: Path, limit: int, share: float) -> Scores:
+    """Put a model's scores beside those of a list; those of the n-gram model are mixed in with their share."""
     nbest = read_list(lists, row["set"], half, row["part"], limit)
+    place = place_of(row["set"], half, row["part"], row["mode"])
     with np.load(work / "scores" / f"{row['model']}.npz") as found:
-        values = found[place_of(row["set"], half, row["part"], row["mode"])]
-    scores = put_together(nbest, values[0].tolist(), values[1].astype(int).tolist())
-    if not row["ngram"]:
-        return scores
-    with np.load(work / "scores" / f"{row['ngram']}.npz") as found:
-        ngram_N = found[place_of(row["set"], half, row["part"], UNNORMALISED)][0]
-    named = replace(nbest, score_names=(*nbest.score_names, "ngram"))
-    return replace(scores, nbest=named, others={**scores.others, "ngram": ngram_N})
+        log_prob_N, num_oov_N = found[place]
+    if share:
+        first, second = (work / "words" / f"{row[key]}.npz" for key in ("model", "ngram"))
+        log_prob_N = mix_words(share, first, second, place)
+    return put_together(nbest, log_prob_N.tolist(), num_oov_N.astype(int).tolist())
 
 
 def work_out(row: Row, work: Path, lists: Path, limit: int) -> Row:
     """Tune on dev, judge on test once, and keep which hypotheses were chosen."""
-    dev, test = (scores_of(row, half, work, lists, limit) for half in HALVES)
-    judges = [judge_list(lists, row["set"], half, row["part"], limit) for half in HALVES]
-    weights = Tuner(complete(None, {}, dev.nbest, tunes=True)).find(dev, judges[0].num_errors_N)
-    best_U = test.best(weights)
-    found = compare(judges[1], best_U).to_dict()
-    tuned = compare(judges[0], dev.best(weights)).to_dict()
+    dev_judge, test_judge = (judge_list(lists, row["set"], half, row["part"], limit) for half in HALVES)
+    tried = []
+    for share in SHARES if row["ngram"] else (0.0,):
+        dev = scores_of(row, "dev", work, lists, limit, share)
+        weights = Tuner(complete(None, {}, dev.nbest, tunes=True)).find(dev, dev_judge.num_errors_N)
+        tried.append((compare(dev_judge, dev.best(weights)).to_dict()["after"]["wer"], share, weights))
+    dev_wer, share, weights = min(tried, key=lambda found: found[:2])
+    best_U = scores_of(row, "test", work, lists, limit, share).best(weights)
+    found = compare(test_judge, best_U).to_dict()
     return {
         **row,
         "weights": weights.to_dict(),
-        "dev_wer": tuned["after"]["wer"],
+        "share": share,
+        "dev_wer": dev_wer,
         **{name: found[name] for name in ("before", "after", "oracle", "difference")},
-        "num_errors": judges[1].num_errors_N[best_U].tolist(),
+        "num_errors": test_judge.num_errors_N[best_U].tolist(),
     }
 
 
@@ -140,7 +145,7 @@ def table(rows: list[Row], names: dict[str, str], shown: dict[str, str]) -> list
             f"oracle {_rate(first['oracle'])}.",
             "",
             COLUMNS,
-            f"|---|{'---:|' * 7}",
+            f"|---|{'---:|' * 9}",
         ]
         for name, ngram_name in names.items():
             row = own.get((UNNORMALISED, "", name))
@@ -157,7 +162,11 @@ def table(rows: list[Row], names: dict[str, str], shown: dict[str, str]) -> list
                 "" if exact is None else difference(row, exact),
                 f"{100 * row['difference']['wer']:+.2f} {_interval(row['difference']['interval'])}",
                 "" if ngram is None or ngram is row else difference(row, ngram),
-                "" if both is None else _rate(both["after"]),
+                *(
+                    ("", "", "")
+                    if both is None
+                    else (_rate(both["after"]), f"{both['share']:g}", difference(both, row))
+                ),
             ]
             lines.append(f"| {' | '.join(cells)} |")
         lines.append("")

@@ -10,6 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_corpus import VOCAB_SIZE, small_model
+
+from bnce.corpus.vocabulary import SPECIALS, Vocabulary
+from bnce.rescoring.rescore import score_nbest
+from bnce.scoring.run_model import RunModel
+from bnce.text.normalise import Normaliser
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 NUM = 30
@@ -21,12 +27,14 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
     pytest.importorskip("jiwer")
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import recogniser_rows as rows
+    import recogniser_words as words
 
     chosen = random.Random(1)
     lists, work = tmp_path / "lists", tmp_path / "work"
     (work / "scores").mkdir(parents=True)
     ngram = rows.NGRAMS["books"]
     scores: dict[str, dict[str, np.ndarray]] = {"good": {}, ngram: {}}
+    by_word: dict[str, dict[str, list[np.ndarray]]] = {"good": {}, ngram: {}}
     for name in rows.SETS:
         (lists / name).mkdir(parents=True)
         for half in rows.HALVES:
@@ -42,11 +50,15 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
                 with lzma.open(lists / name / f"{half}-{part}.jsonl.xz", "wt", encoding="utf-8") as file:
                     file.write("\n".join(lines))
                 nothing = np.zeros(2 * NUM)
-                scores[ngram][rows.place_of(name, half, part, rows.UNNORMALISED)] = np.stack([nothing, nothing])
+                place = rows.place_of(name, half, part, rows.UNNORMALISED)
+                scores[ngram][place] = np.stack([nothing, nothing])
+                by_word[ngram][place] = [np.zeros(2) for _ in nothing]
+                by_word["good"][place] = [np.array([value, 0.0]) for value in good]
                 for mode in rows.MODES:
                     scores["good"][rows.place_of(name, half, part, mode)] = np.stack([np.array(good), nothing])
     for name, found in scores.items():
         np.savez_compressed(work / "scores" / f"{name}.npz", **found)
+        words.write_words(work / "words" / f"{name}.npz", by_word[name])
     return work, lists
 
 
@@ -83,3 +95,31 @@ def test_every_model_that_goes_on_comes_after_its_start(places: tuple[Path, Path
             assert one.init in names[:place], name
             assert one.corpus == "books"
             assert recogniser.ngram_of(name) == "5-gram-both", "it has read both texts"
+
+
+def test_words_are_mixed_one_by_one(places: tuple[Path, Path], tmp_path: Path) -> None:
+    import recogniser_words as words
+
+    first, second = [np.log([0.5, 0.1]), np.log([0.2])], [np.log([0.1, 0.3]), np.log([0.4])]
+    paths = [tmp_path / f"{name}.npz" for name in ("first", "second")]
+    for path, log_probs in zip(paths, (first, second), strict=True):
+        words.write_words(path, {"list": log_probs})
+    expected = [np.log(0.75 * 0.5 + 0.25 * 0.1) + np.log(0.75 * 0.1 + 0.25 * 0.3), np.log(0.75 * 0.2 + 0.25 * 0.4)]
+    assert words.mix_words(0.25, *paths, "list") == pytest.approx(expected, abs=2 / words.PER_NAT)
+    words.write_words(paths[1], {"list": [np.log([0.1]), np.log([0.3, 0.4])]})
+    with pytest.raises(SystemExit, match="into different words"):
+        words.mix_words(0.25, *paths, "list")
+
+
+def test_words_of_a_model_add_up_to_its_scores(places: tuple[Path, Path]) -> None:
+    import recogniser_words as words
+
+    rows = sys.modules["recogniser_rows"]
+    nbest = rows.read_list(places[1], "espnet-eb100", "dev", "other", 5)
+    letters = [*SPECIALS, *"abcdef", *(f"w{number}" for number in range(9, VOCAB_SIZE))]
+    model = RunModel(small_model("lstm"), Vocabulary(letters), Normaliser(True, "words", "lines"))
+    by_word, totals = words.score_by_word(model, nbest)
+    scores = score_nbest(model, nbest)
+    assert totals[0] == pytest.approx(scores.lm_N)
+    assert (totals[1] == scores.num_oov_N).all()
+    assert [log_probs.sum() for log_probs in by_word] == pytest.approx(scores.lm_N)
