@@ -58,21 +58,36 @@ def test_search_runs_and_tables(bnce: Command, corpus: Path, place: Path) -> Non
     assert json.loads(again.stdout)["rows"] == rows, "nothing is trained or timed again"
 
 
-def test_several_processes_search_and_one_trains_the_final_runs(
+def test_several_processes_search_and_train_the_seeds_that_are_not_timed(
     bnce: Command, corpus: Path, place: Path, copies_started: list[int]
 ) -> None:
-    words = ["experiment", "alternatives", "--corpus", corpus, "--models", "rnn", *settings(), "--seeds", "1"]
+    words = ["experiment", "alternatives", "--corpus", corpus, "--models", "rnn", *settings(), "--seeds", "1,2"]
     words += ["--losses", "bnce,chunk-bnce", "--trial-tokens", 400, "--json"]
     together = bnce(*words, "--out", place / "together", "--processes", 2)
     assert together.status == 0, together.stderr
     copies = {line[:4] for line in together.stderr.splitlines() if line.startswith("[")}
     assert copies <= {"[1] ", "[2] "}, "one that starts late may find no trial left"
     assert copies_started == [2]
-    rows, alone = (json.loads(outcome.stdout)["rows"] for outcome in (together, bnce(*words, "--out", place / "alone")))
-    assert [row["trials"] for row in rows] == [row["trials"] for row in alone]
-    assert [(row["chosen"], row["ppl_f"]) for row in rows] == [(row["chosen"], row["ppl_f"]) for row in alone]
+    rows, single = (json.loads(made.stdout)["rows"] for made in (together, bnce(*words, "--out", place / "single")))
+    assert [row["trials"] for row in rows] == [row["trials"] for row in single]
+    assert [(row["chosen"], row["ppl_f"]) for row in rows] == [(row["chosen"], row["ppl_f"]) for row in single]
     finals = [line for line in together.stderr.splitlines() if " step 80," in line]  # trials have 10 steps
-    assert [line.partition(" step")[0] for line in finals] == ["rnn bnce", "rnn chunk-bnce"], "by no copy"
+    by_copies, alone = ([line for line in finals if line.startswith("[") is copied] for copied in (True, False))
+    assert [line.partition(" step")[0] for line in alone] == ["rnn bnce", "rnn chunk-bnce"], "the first seed's"
+    assert len(by_copies) == 2, "the second seed's"
+    timed = {path.parent.name for path in (place / "together").glob(f"*/{alternatives.SCORING_FILE}")}
+    assert timed == {"rnn-bnce-seed1", "rnn-chunk-bnce-seed1"}
+    assert len(list((place / "together").glob(f"*/{MODEL_FILE}"))) == 4, "models are kept"
+
+
+def test_speeds_are_of_runs_that_were_timed(bnce: Command, corpus: Path, place: Path) -> None:
+    out = place / "grid"
+    words = ["experiment", "alternatives", "--corpus", corpus, "--out", out, "--models", "rnn", *settings()]
+    found = json.loads(bnce(*words, "--losses", "bnce", "--trial-tokens", 400, "--seeds", "1,3", "--json").stdout)
+    summaries = [
+        json.loads((out / f"rnn-bnce-seed{seed}" / "summary.json").read_text(encoding="utf-8")) for seed in (1, 3)
+    ]
+    assert found["rows"][0]["words_per_second"] == summaries[0]["words_per_second"] != summaries[1]["words_per_second"]
 
 
 def test_validation_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,8 +55,9 @@ def compare_alternatives(
 ) -> bool:
     """Train and report; say whether every run is done.
 
-    With several processes, copies of this command search first, each with the `tasks` it takes: places in the list of
-    losses and models. The final runs follow one by one, so that their speeds can be compared.
+    With several processes, copies of this command search first and train the seeds after the first, each with the
+    `tasks` it takes: places in the list of losses and models. The runs of the first seed follow one by one, so that
+    their speeds can be compared.
     """
     from bnce.machine.devices import choose_device
     from bnce.report.alternatives import read_alternatives, write_alternatives
@@ -94,7 +95,7 @@ def compare_alternatives(
     try:
         if tasks is not None:
             for task in tasks:
-                comparing.search(*pairs[task])
+                comparing.prepare(*pairs[task])
             return True
         if min(num_processes, len(pairs)) > 1:
             failed |= train_in_copies(list(range(len(pairs))), min(num_processes, len(pairs)), chosen)[0]

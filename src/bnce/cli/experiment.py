@@ -69,8 +69,8 @@ def experiment(
         int,
         option(
             "N",
-            "Train N rows at once, each on its own GPU if there are enough. With alternatives: N trials at once; "
-            "final runs follow one by one.",
+            "Train N rows at once, each on its own GPU if there are enough. With alternatives: N trials at once, and "
+            "final runs of the seeds after the first; the run of the first seed follows alone and is timed.",
             min=1,
             max=MAX_PROCESSES,
         ),

@@ -80,7 +80,9 @@ def _read(out: Path, model: str, alternative: Alternative, choices: Mapping[str,
     if not paths:
         return None
     rows = [entry.row for entry in compare_runs(paths).entries]
+    # A run whose scoring was timed had the machine to itself; others may have run beside each other.
     scoring = [_read_json(path / SCORING_FILE) for path in paths]
+    timed = [row for row, record in zip(rows, scoring, strict=True) if record]
     kind = LOSSES.find(alternative.loss)
     free = kind.penalises and choices.get(name, {}).get("loss.penalty", alternative.settings.get("loss.penalty")) == 0
     normalises = kind.self_normalises and not free
@@ -96,7 +98,7 @@ def _read(out: Path, model: str, alternative: Alternative, choices: Mapping[str,
         ppl_n_fitted=_mean(map(_fitted, paths)) if normalises else None,
         log_z_mean_nats=_mean(row.log_z_mean_nats for row in rows),
         log_z_std_nats=_mean(row.log_z_std_nats for row in rows),
-        words_per_second=_mean(row.words_per_second for row in rows),
+        words_per_second=_mean(row.words_per_second for row in timed),
         speedup_over_softmax=None,
         peak_memory_bytes=_mean(row.peak_memory_bytes for row in rows),
         cpu_scoring_words_per_second=_mean(number(record, "cpu_words_per_second") for record in scoring),
@@ -206,12 +208,12 @@ def _notes(lines: Sequence[Line]) -> list[str]:
         "",
         "PPLf is normalised by the sum over the vocabulary, PPLn by the constant Z, in the next column by the "
         "constant that fits validation text. PPLn is left out where a loss does not hold Z. ± is the standard "
-        "deviation over seeds; that of log Z is over test contexts. Every loss had the same number of trials: "
-        "both rates as the recipe has them, halved and doubled, then two values of a setting of its "
-        "own, or of the body's rate. Validation text alone decided. Scoring is of given words: a loss that "
-        "holds Z divides by the constant, a structured one reads its own parts, the others sum over the "
-        "vocabulary. The scores of negative sampling are no probabilities: its PPLf is that of a softmax over "
-        "them.",
+        "deviation over seeds; that of log Z is over test contexts. Speeds are those of the first seed's run, which "
+        "ran alone. Every loss had the same number of trials: both rates as the recipe has them, halved and "
+        "doubled, then two values of a setting of its own, or of the body's rate. Validation text alone decided. "
+        "Scoring is of given words: a loss that holds Z divides by the constant, a structured one reads its own "
+        "parts, the others sum over the vocabulary. The scores of negative sampling are no probabilities: its PPLf "
+        "is that of a softmax over them.",
     ]
 
 

@@ -3,7 +3,8 @@
 A trial trains on the text, or on part of it, and is judged on validation alone. The learning rates are tried at half
 and at twice their values, then two values of a setting of the loss's own (where it has none, the body's rate alone),
 each with the best of what came before. Trials and final runs are rows of an experiment: finished ones are kept and not
-repeated.
+repeated. Trials and the seeds after the first may run beside each other; the run of the first seed has the machine to
+itself, and the speeds of the table are its speeds.
 """
 
 from __future__ import annotations
@@ -68,8 +69,16 @@ class Comparing:
             choices = {**_read_choices(self.out), f"{model}-{alternative.name}": chosen}
             files.write_text(self.out / CHOICE_FILE, files.to_json(choices, indent=2) + "\n")
             for seed in self.seeds:
-                complete &= self._train(final_row(model, alternative, chosen, seed), measured=True)
+                row = final_row(model, alternative, chosen, seed)
+                complete &= self._train(row, measured=seed == self.seeds[0])
         return complete
+
+    def prepare(self, model: str, alternative: Alternative) -> None:
+        """Do what may run beside other runs: the search, and the final runs whose speed does not count."""
+        if (chosen := self.search(model, alternative)) is None:
+            return
+        for seed in self.seeds[1:]:
+            self._train(final_row(model, alternative, chosen, seed), measured=False)
 
     def search(self, model: str, alternative: Alternative) -> dict[str, Setting] | None:
         """Find the settings with the lowest validation PPLf; None where time ran out or no trial stayed finite."""
@@ -109,7 +118,7 @@ class Comparing:
             self.watch,
             note,
             command=self.command,
-            keep_models=measured,
+            keep_models=measured or (self.keep_models and not row.place.startswith(TRIALS)),
             num_threads=self.num_threads,
         )
         if measured and is_finished(path) and not (path / SCORING_FILE).exists():
