@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
-from . import choosing, cpu_pages, gpu_pages, paper_runs, readme, recognisers, verdicts, words_and_pieces
+from . import (
+    choosing,
+    cpu_pages,
+    gpu_pages,
+    optimisers_table,
+    paper_runs,
+    readme,
+    recognisers,
+    verdicts,
+    words_and_pieces,
+)
 from .sources import Block, Said
 
-SUBJECTS = (readme, paper_runs, verdicts, words_and_pieces, choosing, recognisers, cpu_pages, gpu_pages)
+SUBJECTS = (
+    readme,
+    paper_runs,
+    verdicts,
+    words_and_pieces,
+    choosing,
+    recognisers,
+    cpu_pages,
+    gpu_pages,
+    optimisers_table,
+)
 
 
 def all_quotes() -> list[Block | Said]:
