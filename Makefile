@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 # One process per core; whoever is free takes tests from the other. Plain `pytest` runs them in order.
 PARALLEL := --numprocesses auto --dist worksteal
 
-.PHONY: setup demo test test-kernels test-gpu lint format docs dist clean
+.PHONY: setup demo test test-kernels test-gpu lint format figures docs dist clean
 
 setup: $(VENV)/.installed
 
@@ -54,6 +54,14 @@ lint: $(VENV)/.installed-test
 format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Take the CPU figures again, in 20 minutes on two idle cores, and write all figures of README and docs from
+# benchmarks/results. WIKI=DIR, with train-1, valid and test.txt.xz, also takes the simulated lists: 30 minutes more.
+figures: $(VENV)/.installed-test
+	rm -rf build/figures
+	$(BIN)/python benchmarks/figures_cpu.py demo export vocab score serve --work build/figures
+	$(if $(WIKI),$(BIN)/python benchmarks/figures_cpu.py nbest --work build/figures --wiki $(WIKI))
+	$(BIN)/python benchmarks/publish.py
 
 # The manual, in site/: open site/index.html. --strict stops at a link that leads nowhere; --quiet would switch that off.
 # The variable silences an announcement of Material's.

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from provenance import origin
 
 from bnce.config import RunConfig
 from bnce.machine.memory import release_memory
@@ -97,6 +98,8 @@ def main(arguments: list[str] | None = None) -> None:
         "row-wise Adagrad and Adam, words drawn from Zipf's law; one process that sends to itself by "
         f"{backend.upper()}, steps captured as CUDA graphs; median of {options.rounds} rounds of {options.seconds} s "
         "in turns, ± half their range.",
+        "",
+        origin("1, the recipe's"),
     ]
     text = "    python benchmarks/distributed.py --out benchmarks/results/h200\n\n" + "\n".join(lines) + "\n"
     print(text)

@@ -26,7 +26,6 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -50,6 +49,7 @@ from fault_kinds import files, kills, options, requests  # noqa: E402
 from fault_kinds.bed import Bed, make_bed, make_devices  # noqa: E402
 from fault_kinds.process import Case, run_cases  # noqa: E402
 from fault_kinds.verdict import BAD, GOOD, Outcome, Verdict  # noqa: E402
+from provenance import commit  # noqa: E402
 
 SHARES = {"corpus": 0.2, "run": 0.25, "input": 0.2, "options": 0.2, "server": 0.15}
 KILLS = {"kill train": 0.5, "kill experiment": 0.25, "kill prepare": 0.25}
@@ -282,14 +282,6 @@ def machine() -> str:
     """Name the processor and the number of cores."""
     found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
     return f"{found[1] if found else platform.machine()}, {len(os.sched_getaffinity(0))} cores"
-
-
-def commit() -> str:
-    """Name the commit of this code."""
-    done = subprocess.run(
-        ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@
 
 On two idle cores: demo 3 minutes, export 3, vocab 3, score 8, serve 3, nbest 30. `export` and `serve` use the run that
 `demo` trains. Speeds need an idle machine; perplexities, sizes, differences and word error rates do not. Each step
-writes benchmarks/results/STEP.md; demo, export and vocab also write their numbers to benchmarks/results/cpu.json, and
-the last two put them into docs/export.md and docs/usage.md. tests/test_published_figures.py compares what is quoted
-with what was taken, and docs/figures.md lists what comes from where.
+writes benchmarks/results/STEP.md; demo, export and vocab also write their numbers to benchmarks/results/cpu.json.
+benchmarks/publish.py then puts them into README and docs (`make figures` runs both), and docs/figures.md lists what
+comes from where.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import textwrap
 import time
 from collections.abc import Callable
 from functools import partial
@@ -31,6 +30,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from quotes.cpu_texts import NUM_ROUNDS, ROWS, demo_text, export_text, vocab_text
 from score import VOCAB_SIZE, make_model, processor
 
 from bnce.corpus.store import Corpus
@@ -41,15 +41,6 @@ from bnce.version import __version__
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-ROWS = {
-    "float32": "4 bytes, the same bits",
-    "bf16": "2 bytes",
-    "int8": "1 byte, plus 4 bytes per row for its scale",
-}
-SHOWN = {"softmax": "softmax", "snce": "S-NCE, K = 100", "bnce": "**B-NCE**"}  # as the README has them
-QUOTED = {"export": "docs/export.md", "vocab": "docs/usage.md"}
-NUM_ROUNDS = 15
-DOCS_WIDTH = 130
 EXPORT_TOKENS = 60_000
 FEW_WORDS, MANY_WORDS = 10_000, 20_002
 ONNX_SIZES = (8, 8, 600)  # a body of next to nothing: the graphs of the output layer are timed
@@ -220,67 +211,6 @@ def nbest(commands: Commands, wiki: Path) -> None:
     )
 
 
-def demo_text(found: Figures) -> str:
-    """Write the table as the README has it."""
-    rows = found["rows"]
-    size, tokens = rows[0]["vocab_size"], rows[0]["train_tokens"]
-    lines = [f"ReLu-LSTM, V = {size:,}, {tokens:,} training tokens, one epoch; perplexities on test.", ""]
-    lines += ["| | PPLn | PPLf | training words/s | × softmax |", "|---|---:|---:|---:|---:|"]
-    for row in rows:
-        ppl_n = "–" if row["ppl_n"] is None else f"{row['ppl_n']:.1f}"
-        speed = f"{row['words_per_second'] / 1000:.1f}K | {row['speedup_over_softmax']:.1f}"
-        lines.append(f"| {SHOWN[row['loss']]} | {ppl_n} | {row['ppl_f']:.1f} | {speed} |")
-    return "\n".join(lines)
-
-
-def export_text(found: Figures) -> str:
-    """Write the table of docs/export.md."""
-    lines = ["| `--rows` | per number of a table | model file | PPLn | PPLf |", "|---|---|---:|---:|---:|"]
-    for name, row in found["rows"].items():
-        size = f"{row['model_bytes'] / 1e6:.1f} MB"
-        lines.append(f"| `{name}` | {ROWS[name]} | {size} | {row['ppl_n']:.2f} | {row['ppl_f']:.2f} |")
-    onnx = found["onnx"]
-    paragraph = (
-        f"Measured with the B-NCE model of `make demo` (V = {found['vocab_size']:,}) on the first "
-        f"{found['num_tokens']:,} tokens of its test text. Perplexities are per token and count `</s>` and `<unk>`. "
-        "The largest difference from PyTorch "
-        f"was {onnx['max_difference']:.1e} (ONNX) and {found['transformers']['max_difference']:.1e} (transformers). "
-    )
-    if "words_ms" in onnx:
-        paragraph += (
-            f"With random weights at V = {onnx['vocab_size']:,} and D = {onnx['hidden_size']}, `words.onnx` took "
-            f"{onnx['words_ms']:.1f} ms for {onnx['words_positions']} positions with one word each, and "
-            f"`all_words.onnx` took {onnx['all_words_ms']:.0f} ms for {onnx['all_words_positions']} positions (medians "
-            f"of {NUM_ROUNDS} rounds on two CPU cores). "
-        )
-    paragraph += "`python benchmarks/figures_cpu.py demo export --work work` measures all of this."
-    return "\n".join([*lines, "", textwrap.fill(paragraph, DOCS_WIDTH, break_on_hyphens=False)])
-
-
-def vocab_text(found: Figures) -> str:
-    """Write the paragraph of docs/usage.md."""
-    paragraph = (
-        f"Adding words compared with giving them shares of `<unk>`: {found['num_added']:,} words were added to an LSTM "
-        f"of 96–192 with B-NCE over {found['vocab_size']:,} words of the installed Python's docstrings, with their "
-        "counts in the training text and with neighbours by spelling. PPLf is then "
-        f"{found['ppl_f_added']:.1f} on {found['num_tokens']:,} tokens of test. With the same words as shares of "
-        f"`<unk>` it is {found['ppl_f_shares']:.1f}. The mean of ln Z(context) is {found['log_z_mean_before']:.3f} "
-        f"before and {found['log_z_mean_after']:.3f} after. (`python benchmarks/figures_cpu.py vocab --work work`)"
-    )
-    return textwrap.fill(paragraph, DOCS_WIDTH, break_on_hyphens=False)
-
-
-def quote(path: Path, name: str, text: str) -> None:
-    """Put a text between its two marks in a page."""
-    page = path.read_text(encoding="utf-8")
-    begin, end = f"<!-- {name}: benchmarks/figures_cpu.py writes this -->\n", f"\n<!-- end of {name} -->"
-    before, _, rest = page.partition(begin)
-    _, found, after = rest.partition(end)
-    if not found:
-        raise SystemExit(f"{path} has no marks for {name}")
-    path.write_text(before + begin + text + end + after, encoding="utf-8")
-
-
 def keep(step: str, found: Figures, commands: Commands) -> None:
     """Write a step's figures beside those of the other steps."""
     path = RESULTS / "cpu.json"
@@ -295,8 +225,6 @@ def keep(step: str, found: Figures, commands: Commands) -> None:
     ran = "\n".join(f"    {line}" for line in commands.typed)
     head = f"# Figures: {step}\n\n    python benchmarks/figures_cpu.py {step} --work work\n\nwhich ran\n\n{ran}\n"
     (RESULTS / f"{step}.md").write_text(f"{head}\nMachine: {found['machine']}.\n\n{text}\n", encoding="utf-8")
-    if step in QUOTED:
-        quote(ROOT / QUOTED[step], step, text)
     print(text)
 
 

@@ -26,16 +26,6 @@ def markdown(lines: list[Line]) -> str:
     return "\n\n".join(tables)
 
 
-def put_between_marks(page: str, tables: str) -> str:
-    """Put tables into a page, in place of what is there."""
-    before, begin, rest = page.partition("<!-- items: ")
-    mark, _, rest = rest.partition("-->\n")
-    _, end, after = rest.partition("<!-- items end -->")
-    if not begin or not end:
-        raise SystemExit("The page has no place for the tables: it needs <!-- items: FILE --> and <!-- items end -->.")
-    return f"{before}{begin}{mark}-->\n{tables}\n{end}{after}"
-
-
 def _of_set(lines: list[Line], name: str) -> str:
     of_set = [line for line in lines if line["set"] == name]
     items = next(line["num_items"] for line in of_set)

@@ -2,7 +2,7 @@
 
 python benchmarks/items.py Beauty.txt.xz --search --final --out items.jsonl     # quality
 python benchmarks/items.py Beauty.txt.xz --measure --out items.jsonl            # time and memory, each loss alone
-python benchmarks/items.py --table items.jsonl --into docs/other-fields.md
+python benchmarks/items.py --table items.jsonl
 
 A file has one user per line: the user, then items in the order of time. A user's last item is the test, the one before
 it validation, the rest is trained on. The body is a causal Transformer over item embeddings, which are tied to the
@@ -28,7 +28,7 @@ import torch
 from item_data import ItemSet, make_set, read_sequences
 from item_measure import measure
 from item_model import LOSSES, Recommender, Shape
-from item_tables import choose, markdown, put_between_marks
+from item_tables import choose, markdown
 from item_training import Trainer
 
 Line = dict[str, Any]
@@ -151,7 +151,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--final", action="store_true", help="train the choice of the search with every seed")
     parser.add_argument("--measure", action="store_true", help="time every loss alone, and take its peak memory")
     parser.add_argument("--table", nargs="+", type=Path, metavar="JSONL", help="print the tables of these files")
-    parser.add_argument("--into", type=Path, metavar="PAGE", help="--table: write them between the marks of this page")
     parser.add_argument("--losses", type=names, default=list(LOSSES), help="losses, divided by commas (all)")
     rates = [0.0005, 0.001, 0.002, 0.004]
     parser.add_argument("--rates", type=numbers, default=rates, help="learning rates (0.0005,0.001,0.002,0.004)")
@@ -176,11 +175,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if unknown := [loss for loss in given.losses if loss not in LOSSES]:
         parser.error(f"--losses has {', '.join(unknown)}: choose from {', '.join(LOSSES)}")
     if given.table:
-        tables = markdown(read_lines(given.table))
-        if given.into is None:
-            print(tables)
-        else:
-            given.into.write_text(put_between_marks(given.into.read_text(encoding="utf-8"), tables), encoding="utf-8")
+        print(markdown(read_lines(given.table)))
         return
     if not given.files or not (given.search or given.final or given.measure):
         parser.error("give files of users, and --search, --final or --measure (or --table)")

@@ -27,6 +27,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from provenance import origin
 from torch import Tensor, nn
 
 import bnce
@@ -333,6 +334,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         "",
         f"{name}, torch {torch.__version__}, bnce {__version__}; bf16 autocast on a GPU, float32 on a CPU; median of "
         f"{given.rounds} rounds of {length}, ± half their range.",
+        "",
+        origin("1"),
     ]
     print("\n".join(lines))
     if given.out is not None:

@@ -216,6 +216,8 @@ def _conditions(
     for key in ("device", "torch", "bnce", "commit"):
         if told := sorted({str(run[key]) for run in runs if run.get(key)}):
             lines.append(f"- {key}: {', '.join(told)}.")
+        elif key == "commit":
+            lines.append("- commit: not recorded.")
     if runs:
         seconds = [run["train_seconds"] for run in runs if run.get("train_seconds")]
         tokens = sorted({f"{run['tokens']:,}" for run in runs if run.get("tokens")})

@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 
 import torch
+from provenance import origin
 
 from bnce.losses.softmax_forms import FORMS, can_run, fastest
 from bnce.machine.devices import choose_device, describe_device
@@ -25,7 +26,8 @@ def main() -> None:
     out, tables = (lambda given: (given.out, given.tables.split(",")))(parser.parse_args())
     device = choose_device("auto")
     dtype = torch.bfloat16 if device.type == "cuda" else None
-    lines = ["| | V | D | words | " + " | ".join(FORMS) + " |", "|---|---:|---:|---:|" + "---:|" * len(FORMS)]
+    lines = ["    python benchmarks/softmax.py --out benchmarks/results/h200", ""]
+    lines += ["| | V | D | words | " + " | ".join(FORMS) + " |", "|---|---:|---:|---:|" + "---:|" * len(FORMS)]
     for table in tables:
         vocab_size, size, num_words = SIZES[table]
         weight, bias = torch.randn(vocab_size, size, device=device) * 0.05, torch.randn(vocab_size, device=device)
@@ -40,6 +42,8 @@ def main() -> None:
         f"{describe_device(device)}, torch {torch.__version__}, bnce {__version__}; median of 5, "
         f"{'bf16 products, float32 masters' if dtype else 'float32'}; forward and backward for hidden rows, "
         f"weights and biases. Not at hand: {', '.join(missing) or 'none'}; — also where a form refused the size.",
+        "",
+        origin("none set; the rows are random"),
     ]
     print("\n".join(lines))
     if out is not None:

@@ -21,7 +21,7 @@ try:
     import items
     from item_data import BLOCK, Sequences, make_set
     from item_model import LOSSES, Recommender, Shape
-    from item_tables import markdown, put_between_marks
+    from item_tables import markdown
     from item_training import Trainer, gains
 finally:
     sys.path.pop(0)
@@ -296,18 +296,3 @@ def test_every_loss_is_measured_with_a_catalogue_and_one_that_needs_too_much_mem
     capsys.readouterr()
     items.main(["--table", str(out)])
     assert "| 90 | softmax over all items, all positions at once | out of memory | | | |" in capsys.readouterr().out
-
-
-def test_tables_go_between_the_marks_of_a_page(tmp_path: Path) -> None:
-    page = "before\n<!-- items: some.jsonl -->\nold\n<!-- items end -->\nafter\n"
-    assert put_between_marks(page, "new") == page.replace("old", "new")
-    with pytest.raises(SystemExit, match="no place"):
-        put_between_marks("before\n", "new")
-
-
-def test_the_page_shows_what_was_measured() -> None:
-    page = (ROOT / "docs" / "other-fields.md").read_text(encoding="utf-8")
-    measured = ROOT / page.partition("<!-- items: ")[2].partition(" -->")[0]
-    if not measured.exists():
-        pytest.skip("benchmarks/items.py has not been run on this code")
-    assert put_between_marks(page, markdown(items.read_lines([measured]))) == page

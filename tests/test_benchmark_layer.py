@@ -5,12 +5,18 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import layer
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))  # as the script runs: beside its parts
+try:
+    import layer
+finally:
+    sys.path.pop(0)
+
 
 SMALL = ["--vocab-size", "60", "--hidden-size", "8", "--steps", "3", "--streams", "4", "--sizes", "50,70"]
 QUICK = ["--rounds", "2", "--repeats", "1", "--chunks", "2", "--device", "cpu"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import statistics
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,39 +12,108 @@ from typing import Any
 
 import pytest
 
-from benchmarks import resets
 from bnce.config import ModelConfig
 from bnce.language_model import count_parameters
 from bnce.recipes.recipe import load_recipe
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))  # as the script runs: beside its parts
+try:
+    import publish
+    import resets
+    from quotes import recognisers, words_and_pieces
+    from quotes.sources import number, table
+finally:
+    sys.path.pop(0)
+
 RESULTS = ROOT / "benchmarks" / "results"
 CPU: dict[str, Any] = json.loads((RESULTS / "cpu.json").read_text(encoding="utf-8"))
-MODELS = {"5-gram FFNN": "ffnn", "RNN": "rnn", "ReLu-RNN": "relu-rnn", "LSTM": "lstm", "ReLu-LSTM": "relu-lstm"}
+QUOTES = publish.all_quotes()
+# Numbers of the README that nothing measures: sizes and settings, versions, and how long something takes.
+SETTINGS = (
+    "over 80,000 or 800,000 words", "Interspeech 2017", "over 80,000 words", "K = 100",
+    "20 time steps of all 400 streams", "With 800,000 words",
+    "Python 3.11 or newer", "PyTorch 2.11 or newer", "Python 3.11 and 3.12", "Python 3.13",
+    "15 minutes on a laptop", "20-best", "A 5-gram", "32,768 BPE pieces", "fewer than 64", "1,000 drawn",
+    "20 × 400 positions of 400 units", "Apache 2.0",
+)  # fmt: skip
+CODE_AND_LINKS = r"^```.*?^```|`[^`\n]+`|\]\([^)\n]*\)|<!--.*?-->"
+NUMBER = r"(?<![\w.])\d[\d.,]*"
 
 
 def page(path: str) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
 
 
-def table(text: str, first: str) -> list[dict[str, str]]:
-    """Read the table whose head begins with `first`, by the names of its columns."""
-    lines = text.splitlines()
-    start = next(number for number, line in enumerate(lines) if line.startswith(f"| {first}"))
-    head = [cell.strip() for cell in lines[start].strip("|").split("|")]
-    rows = []
-    for line in lines[start + 2 :]:
-        if not line.startswith("|"):
-            break
-        rows.append(dict(zip(head, (cell.strip() for cell in line.strip("|").split("|")), strict=True)))
-    return rows
+def test_pages_say_what_the_results_say(capsys: pytest.CaptureFixture[str]) -> None:
+    assert publish.main(["--check"]) == 0, capsys.readouterr().out
 
 
-def number(cell: str) -> float:
-    """Read the first number of a cell, a median for one with its spread."""
-    found = re.search(r"-?[\d,]+(?:\.\d+)?", cell)
-    assert found is not None, cell
-    return float(found[0].replace(",", ""))
+def test_every_number_that_is_written_is_checked() -> None:
+    """Change each digit-run of each figure and of each generated block: the check must see it."""
+    changed = 0
+    for quote in QUOTES:
+        text = page(quote.page)
+        for place in publish.places(text, quote):
+            for found in re.finditer(r"\d+", place.wanted):
+                one = str(9 - int(found[0][-1]))
+                start = place.start + found.end() - 1
+                wrong = text[:start] + one + text[start + 1 :]
+                try:
+                    seen = list(publish.differences(quote.page, wrong, publish.places(wrong, quote)))
+                except LookupError:  # a digit in the name of a block
+                    seen = ["the block is gone"]
+                assert seen, (quote, found[0])
+                changed += 1
+    assert changed > 1500
+
+
+def test_the_readme_has_no_other_numbers() -> None:
+    text = page("README.md")
+    known = [place for quote in QUOTES if quote.page == "README.md" for place in publish.places(text, quote)]
+    spans = [(place.start, place.end) for place in known]
+    for pattern in (CODE_AND_LINKS, *(r"\s+".join(map(re.escape, words.split())) for words in SETTINGS)):
+        found = [match.span() for match in re.finditer(pattern, text, re.DOTALL | re.MULTILINE)]
+        assert found, f"the README no longer says '{pattern}'"
+        spans += found
+    others = [
+        text[match.start() - 30 : match.end() + 20]
+        for match in re.finditer(NUMBER, text)
+        if not any(start <= match.start() < end for start, end in spans)
+    ]
+    assert not others, "neither quoted from a result (benchmarks/quotes) nor one of SETTINGS"
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> Path:
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copy(ROOT / "README.md", tmp_path)
+    return tmp_path
+
+
+def test_what_differs_is_named_and_then_repaired(pages: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    readme = pages / "README.md"
+    right = wrong = readme.read_text(encoding="utf-8")
+    for words in ("| B-NCE | ", "lowers its word error rate from "):
+        assert words in wrong
+        wrong = wrong.replace(words, words + "9")
+    readme.write_text(wrong, encoding="utf-8")
+    assert publish.main(["--check", "--pages", str(pages)]) == 1
+    told = capsys.readouterr().out
+    assert re.search(r"README.md:\d+: '\| B-NCE \| 9(\S+) .*', but the results say '\| B-NCE \| \1 ", told)
+    assert re.search(r"README.md:\d+: '9(\S+)', but the results say '\1'", told)
+    assert publish.main(["--pages", str(pages)]) == 0
+    assert readme.read_text(encoding="utf-8") == right
+
+
+def test_a_reworded_sentence_and_a_block_of_nobody_are_named(pages: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    filtering = pages / "docs" / "filtering.md"
+    text = filtering.read_text(encoding="utf-8").replace("words per second from", "words in a second from")
+    filtering.write_text(text + "\n<!-- odd: from nowhere -->\n1\n<!-- end -->\n", encoding="utf-8")
+    assert publish.main(["--check", "--pages", str(pages)]) == 1
+    told = capsys.readouterr().out
+    assert "docs/filtering.md has 'filtered {} words per second' 0 times instead of once" in told
+    assert "docs/filtering.md: nothing writes the block 'odd'" in told
 
 
 @pytest.fixture(scope="module")
@@ -59,17 +128,20 @@ def figures_cpu() -> ModuleType:
     return figures_cpu
 
 
+@pytest.mark.parametrize("step", ["demo", "export", "vocab"])
+def test_result_files_hold_what_cpu_json_has(figures_cpu: ModuleType, step: str) -> None:
+    assert getattr(figures_cpu, f"{step}_text")(CPU[step]) in page(f"benchmarks/results/{step}.md")
+
+
 @pytest.mark.parametrize(
-    ("heading", "recipe", "vocab_size"), [("## Table 2", "ltcb", 80_000), ("## Table 4", "obwb", 800_000)]
+    ("name", "recipe"), [("ltcb", "ltcb"), ("ltcb-all", "ltcb"), ("obwb", "obwb"), ("sgd", "ltcb")]
 )
-def test_numbers_of_parameters(heading: str, recipe: str, vocab_size: int) -> None:
-    rows = table(page("docs/results.md").partition(heading)[2], "model | loss | PPLn")
-    model = ""
-    assert len(rows) > 10
+def test_numbers_of_parameters(name: str, recipe: str) -> None:
+    rows = json.loads((RESULTS / "h200" / "experiments" / f"{name}.json").read_text(encoding="utf-8"))["rows"]
+    assert len(rows) > 3
     for row in rows:
-        model = MODELS[row["model"]] if row["model"] else model
-        total = sum(count_parameters(load_recipe(recipe, model=model).model, vocab_size).values())
-        assert row["NoP"] == (f"{total / 1e6:.1f}M" if total < 5e8 else f"{total / 1e9:.2f}B"), model
+        config = load_recipe(recipe, model=row["model"]).model
+        assert row["num_parameters"] == sum(count_parameters(config, row["vocab_size"]).values()), row["label"]
 
 
 def test_ratios_by_arithmetic(figures_cpu: ModuleType) -> None:
@@ -84,146 +156,26 @@ def test_ratios_by_arithmetic(figures_cpu: ModuleType) -> None:
         assert ("missed" in row["bar"]) == (times < BAR_UNNORMALISED)
 
 
-def test_the_readme_quotes_scoring_as_it_was_measured() -> None:
-    small, large = (number(row["times"]) for row in table(page("benchmarks/results/score.md"), "recipe, sizes | exact"))
-    told = re.search(
-        r"scores (\d+) times as many sentences .*? its larger one (\d+) times", " ".join(page("README.md").split())
-    )
-    assert told is not None
-    assert [int(told[1]), int(told[2])] == [round(small), round(large)]
+def test_models_lower_word_error_rates_beyond_chance_as_the_pages_say() -> None:
+    assert "beyond chance" in page("docs/rescoring.md")
+    rows = [row for part in recognisers.parts() for row in table(part, "model | WER, constant Z")]
+    assert len(rows) > 10
+    for row in rows:
+        for column in ("after − first best", "model − 5-gram"):
+            if row[column]:
+                highest = row[column].rstrip("]").split(",")[1].strip()
+                assert highest.startswith("−"), (row["model"], column)
 
 
-def test_the_readme_quotes_rescoring_as_it_was_measured() -> None:
-    wer = {
-        row["hypotheses"]: number(row["WER"]) for row in table(page("benchmarks/results/nbest.md"), "hypotheses | WER")
-    }
-    more = next(name for name in wer if re.fullmatch(r"rescored: trigram of [\d.]+ times the text", name))
-    told = re.search(
-        r"a run lowers it from ([\d.]+) to ([\d.]+)%, a trigram of the same text to ([\d.]+)%, "
-        r"and a trigram of (\w+) times the text to ([\d.]+)%",
-        " ".join(page("README.md").split()),
-    )
-    assert told is not None
-    names = ["first best", "rescored: bnce run", "rescored: trigram of the run's text"]
-    assert [told[1], told[2], told[3]] == [f"{wer[name]:.1f}" for name in names]
-    assert told[5] == f"{wer[more]:.1f}"
-    assert {"six": 6, "seven": 7}[told[4]] == round(number(more))
+def test_validation_text_chose_among_seven_trials_and_three_seeds_followed() -> None:
+    lines = [json.loads(line) for line in (RESULTS / "h200" / "bodies.jsonl").read_text(encoding="utf-8").splitlines()]
+    for side, runs in words_and_pieces.final_runs().items():
+        assert len([line for line in lines if (line["stage"], line["side"]) == ("search", side)]) == 7
+        assert [run["seed"] for run in runs] == [2, 3, 4]
 
 
-def test_word_error_rates_of_real_lists_are_quoted_as_they_were_measured() -> None:
-    result = page("benchmarks/results/h200/recogniser.md")
-    parts = [part for part in result.split("\n### ") if part.startswith("espnet")]
-    found: dict[str, list[str]] = {}  # by model: other and clean of the first recogniser, then of the second
-    largest = 0.0
-    for part in parts:
-        first, oracle = re.findall(r"(?:First best|oracle) ([\d.]+)%", part)
-        found.setdefault("first best", []).append(first)
-        found.setdefault("oracle", []).append(oracle)
-        for row in table(part, "model | WER, constant Z"):
-            found.setdefault(row["model"], []).append(row["WER, constant Z"].rstrip("%"))
-            if row["softmax"]:
-                largest = max(largest, abs(number(row["WER, constant Z"]) - number(row["softmax"])))
-                assert "−" in row["after − first best"].split("]")[0].split(",")[1], "beyond chance"
-                assert "−" in row["model − 5-gram"].split(",")[1], "beyond chance"
-    text = " ".join(page("docs/rescoring.md").split())
-    for row in table(page("docs/rescoring.md"), "model, training text"):
-        name = row["model, training text"].replace("Wikipedia", "wiki").partition(":")[0]
-        rates = next(rates for model, rates in found.items() if model.startswith(name))
-        cells = [row["20-best lists with scores"], row["10-best lists without scores"]]
-        assert [cell.strip("*%") for cell in cells] == [" / ".join(rates[:2]), " / ".join(rates[2:])]
-    assert f"differ by at most {largest:.2f} points" in text
-    other, clean = re.findall(r"[\d.]+%", result.partition("| LSTM, books | p |")[2].splitlines()[0])[1::2]
-    assert f"together reach {other.rstrip('%')} / {clean}" in text
-    best = next(rates for model, rates in found.items() if model.startswith("Transformer"))
-    before, after, ngram = (
-        f"{float(rates[0]):.1f}" for rates in (found["first best"], best, found["5-gram, books + wiki"])
-    )
-    told = f"from {before} to {after}% with a Transformer. A 5-gram model of the same text reaches {ngram}%"
-    assert told in " ".join(page("README.md").split())
-
-
-def test_reading_times_are_quoted_as_they_were_measured() -> None:
-    result = page("benchmarks/results/h200/reading.md")
-    rows = table(result, "surprisal of") + [
-        {"surprisal of": row["run"].replace(", seed 1", ""), **row} for row in table(result, "run | PPLf")
-    ]
-    for row in table(page("docs/surprisal.md"), "surprisal of | stories"):
-        name = row["surprisal of"].partition(" with the data")[0]
-        names = (name, f"{name}, exact", f"{name} of the same text")
-        found = [one for one in rows if one["surprisal of"] in names and "[" in one["gain, stories 1 to 7"]]
-        assert (row["stories 1 to 7"], row["all ten stories"]) == (
-            found[0]["gain, stories 1 to 7"],
-            found[0]["gain, all ten stories"],
-        )
-        if name == "Transformer 512 × 6":
-            lead = found[0]["minus 5-gram, stories 1 to 7"]
-            assert f"lead over the 5-gram, {lead}, may be chance" in page("docs/surprisal.md")
-
-
-def test_judgement_is_quoted_as_it_was_measured() -> None:
-    sections = {
-        "other passages": "### Other documents, 5%",
-        "themselves with two": "### Itself, two sentences",
-        "themselves with their": "### Itself, sentences shuffled",
-        "docstrings": "### Docstrings",
-    }
-    result = page("benchmarks/results/h200/filter.md")
-    quoted = table(page("docs/filtering.md"), "good passages against")
-    assert len(quoted) == len(sections)
-    for row in quoted:
-        title = next(title for begin, title in sections.items() if row["good passages against"].startswith(begin))
-        taken = {
-            row["model"]: number(row.get("ROC area") or row["share of pairs"])
-            for row in table(result.partition(title)[2], "model")
-        }
-        for name in ("KenLM 5-gram", "ReLu-LSTM", "Transformer"):
-            assert number(row[name]) == next(value for model, value in taken.items() if model.startswith(name))
-    end_to_end, alone = (number(row["words/s"]) for row in table(result, "what | words"))
-    assert f"filtered {end_to_end:.1f}M words per second" in " ".join(page("docs/filtering.md").split())
-    assert f"would allow {alone:.0f}M" in " ".join(page("docs/filtering.md").split())
-
-
-def test_rescoring_quotes_lists_without_scores_as_they_were_measured() -> None:
-    rows = table(page("benchmarks/results/rank.md"), "test-clean, 52,576 words | WER")
-    first, alone, order, tuned, _ = (row["WER"] for row in rows)
-    told = (
-        f"the first hypotheses had a word error rate of {first}. The new model alone reached {alone}, order and model "
-        f"{order}, and with tuned weights {tuned} "
-    )
-    assert told in " ".join(page("docs/rescoring.md").split())
-
-
-def test_results_quote_the_demo_as_it_was_measured() -> None:
-    if "demo" not in CPU:
-        pytest.skip("benchmarks/figures_cpu.py demo has not been run on this code")
-    for row in CPU["demo"]["rows"]:
-        name = {"softmax": "softmax", "snce": "S-NCE, K = 100", "bnce": r"\*\*B-NCE\*\*"}[row["loss"]]
-        told = re.search(rf"^\| {name} \| (\S+) \| (\S+) \| (\S+)K \| (\S+) \|$", page("docs/results.md"), re.MULTILINE)
-        assert told is not None, row["loss"]
-        assert told[1] == ("–" if row["ppl_n"] is None else f"{row['ppl_n']:.1f}")
-        assert told[2] == f"{row['ppl_f']:.1f}"
-        assert told[3] == f"{row['words_per_second'] / 1000:.1f}"
-
-
-def test_serving_quotes_the_load_as_it_was_measured() -> None:
-    taken = table(page("benchmarks/results/serve.md"), "requests | requests/s")
-    quoted = table(page("docs/serving.md"), "requests | requests/s")
-    assert len(quoted) == len(taken)
-    pairs = (
-        ("requests/s", "requests/s"),
-        ("median, ms", "latency, median ms"),
-        ("99th percentile, ms", "99th percentile, ms"),
-    )
-    for one, other in zip(quoted, taken, strict=True):
-        assert [number(one[name]) for name, _ in pairs] == [number(other[name]) for _, name in pairs]
-
-
-@pytest.mark.parametrize("step", ["export", "vocab"])
-def test_docs_hold_what_the_script_wrote(figures_cpu: ModuleType, step: str) -> None:
-    text = getattr(figures_cpu, f"{step}_text")(CPU[step])
-    begin, end = f"<!-- {step}: benchmarks/figures_cpu.py writes this -->\n", f"\n<!-- end of {step} -->"
-    assert f"{begin}{text}{end}" in page(figures_cpu.QUOTED[step])
-    assert text in page(f"benchmarks/results/{step}.md")
+def test_resets_are_those_of_the_runs() -> None:
+    assert resets.markdown(resets.read_lines(RESULTS / "resets.jsonl")) in page("benchmarks/results/resets.md")
 
 
 def demo_model() -> ModelConfig:
@@ -263,125 +215,27 @@ def test_an_export_differs_from_pytorch_by_what_the_docs_say(figures_cpu: Module
         assert compare(model, tmp_path)["max_difference"] < 1e-4
 
 
-def test_words_and_pieces_are_quoted_as_they_were_measured() -> None:
-    lines = [json.loads(line) for line in (RESULTS / "h200" / "bodies.jsonl").read_text().splitlines()]
-    found = {}
-    for side in ("words chunk-bnce", "words softmax", "pieces softmax"):
-        searched = [line for line in lines if line["stage"] == "search" and line["side"] == side]
-        best = min(searched, key=lambda line: line["valid"]["ppl_f"])
-        assert len(searched) == 7
-        runs = [line for line in lines if line["stage"] == "final" and line["side"] == side]
-        runs = [run for run in runs if run["settings"] == best["settings"]]  # validation text alone decides
-        assert [run["seed"] for run in runs] == [2, 3, 4]
-        found[side] = runs
-    rows = table(page("docs/results.md"), "| PPLf | PPLn | bits per byte")
-    for row, (side, runs) in zip(rows, found.items(), strict=True):
-        for column, digits, values in (
-            ("PPLf", 2, [run["test"]["ppl_f"] for run in runs]),
-            ("PPLn", 2, [run["test"]["ppl_n"] for run in runs]),
-            ("bits per byte", 4, [run["whole"]["bits_per_byte"] for run in runs]),
-        ):
-            if values[0] is not None:
-                expected = f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
-                assert row[column] == expected, (side, column)
-        assert number(row["seconds of training"]) == pytest.approx(
-            statistics.mean(run["seconds"] for run in runs), abs=0.06
-        )
-        speed = statistics.mean(run["words_per_second"] for run in runs)
-        assert number(row["words/s"]) == pytest.approx(speed / 1e6, abs=0.006)
-    quoted = page("README.md"), page("docs/choosing.md")
-    ours, theirs = rows[0], rows[2]
-    assert all(f"{number(row['PPLf']):.1f}" in text for row in (ours, theirs) for text in quoted)
-
-
-def test_all_of_the_text_and_large_vocabularies_are_quoted_as_they_were_measured() -> None:
-    lines: dict[tuple[int, str], list[dict]] = {}
-    for name in ("bodies-all", "bodies-cased"):
-        for text in (RESULTS / "h200" / f"{name}.jsonl").read_text().splitlines():
-            line = json.loads(text)
-            lines.setdefault((line["known_words"], line["side"]), []).append(line)
-    rows = table(page("docs/results.md"), "conditions | side | PPLf")
-    assert len(rows) == len(lines)
-    known = 0
-    sides = {"words, **chunk B-NCE**": "words chunk-bnce", "words, softmax": "words softmax"}
-    for row in rows:
-        told = re.search(r"V = ([\d,]+)", row["conditions"])
-        known = known if told is None else int(told[1].replace(",", ""))
-        runs = lines[known, sides.get(row["side"], "pieces softmax")]
-        digits = 2 if known == 80_000 else 1
-        for column in ("PPLf", "PPLn"):
-            values = [run["test"][column.lower().replace("ppl", "ppl_")] for run in runs]
-            if values[0] is not None:
-                assert row[column].startswith(f"{statistics.mean(values):.{digits}f}"), (row, column)
-        assert number(row["seconds of training"]) == pytest.approx(
-            statistics.mean(run["seconds"] for run in runs), abs=0.06
-        )
-    first, second = (f"{number(row['PPLf']):.1f}" for row in rows[:2])
-    assert f"On four times the text the two have {first} and {second}." in " ".join(page("README.md").split())
-    spelled = table(page("benchmarks/results/h200/bodies.md"), "| perplexity per word")
-    words, pieces = (f"{number(row['perplexity per word']):.1f}" for row in spelled)
-    assert f"({words} and {pieces} per word)" in " ".join(page("docs/choosing.md").split())
-
-
-def test_readme_quotes_the_layer_beside_a_linear_one() -> None:
-    taken = {
-        (row["V"], row["output layer"]): row for row in table(page("benchmarks/results/h200/layer-linear.md"), "V ")
-    }
-    quoted = table(page("README.md"), "classes | before")
-    assert len(quoted) * 3 == len(taken)
-    for row in quoted:
-        for name, cell in list(row.items())[1:]:
-            found = taken[row["classes"], name.partition(": ")[2].replace("`", "")]
-            assert cell == (f"{found['ms']} ms, {found['extra MiB']} MiB" if found["extra MiB"] else found["ms"])
-
-
-def test_the_comparison_quotes_what_was_measured() -> None:
-    text = page("docs/comparison.md")
-    taken = {
-        re.sub(r"bnce |Adam, |sigmoid|NCE (?=\d)", "", row["training, 2 threads"]): row
-        for row in table(page("benchmarks/results/cpu-peers.md"), "training, 2 threads")
-    }
-    names = {
-        "`bnce` LSTM, B-NCE": "LSTM, B-NCE",
-        "`bnce` RNN, B-NCE": "RNN, B-NCE",
-        "PyTorch LSTM, softmax": "PyTorch LSTM, softmax",
-        "PyTorch LSTM, adaptive softmax": "PyTorch LSTM, adaptive softmax",
-        "PyTorch LSTM, Pytorch-NCE with K = 100": "PyTorch LSTM, Pytorch-NCE, K = 100",
-        "faster-rnnlm, GRU, 50 noise words": "faster-rnnlm, GRU, 50",
-        "faster-rnnlm, sigmoid, 50 noise words": "faster-rnnlm, , 50",
-        "faster-rnnlm, sigmoid, hierarchical softmax": "faster-rnnlm, , hierarchical softmax",
-    }
-    rows = table(text, "| training tokens/s | test perplexity")
-    assert [row[""] for row in rows] == list(names)
-    for row in rows:
-        found = taken[names[row[""]]]
-        assert row["training tokens/s"] == found["tokens/s"].split()[0]
-        measured = found["sentence by sentence"] or f"{number(found['test PPLf in context']):.0f}"
-        assert measured in row["test perplexity, sentence by sentence"]
-    (softmaxes,) = table(page("benchmarks/results/h200/softmax.md"), "| V | D")
-    for name in ("fused", "plain", "compiled", "cce", "liger"):
-        assert f"| {number(softmaxes[name].strip('*')):.2f} ms |" in text, name
-    for row in table(page("benchmarks/results/h200/layer-calls.md"), "loss | call"):
-        if row["call"] == "layer(h, t)":
-            launched, captured = (f"{float(row[way]):.2f} ms" for way in ("launched, ms", "captured, ms"))
-            assert f"| {launched}; {captured} as a CUDA graph |" in text, row["loss"]
-
-
 def test_every_result_file_is_listed_and_has_its_command() -> None:
     listed = page("docs/figures.md")
     for path in sorted([*RESULTS.glob("*.md"), *RESULTS.glob("h200/*.md")]):
         assert path.name in listed, f"docs/figures.md does not name {path.name}"
         text = path.read_text(encoding="utf-8")
-        # What an H200 measured has its command in the list.
-        here = path.parent == RESULTS
-        assert not here or re.search(r"^    (python benchmarks/\w+\.py|bnce) ", text, re.MULTILINE), path.name
+        assert re.search(r"^    (python benchmarks/\w+\.py|bnce) ", text, re.MULTILINE), f"{path.name} has no command"
         for script in re.findall(r"benchmarks/\w+\.py", text):
             assert (ROOT / script).is_file(), f"{path.name} names {script}"
     for script in re.findall(r"benchmarks/\w+\.py", listed):
         assert (ROOT / script).is_file(), script
 
 
-def test_every_row_of_an_experiment_has_its_command() -> None:
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("h200/*.md")), ids=lambda path: path.name)
+def test_what_a_gpu_measured_has_its_commit_and_seeds(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    told = "add a line 'Commit: …' ('not recorded' if nobody knows) and 'Seeds: …' ('none' if nothing is drawn)"
+    assert re.search(r"^(- )?commit: (not recorded|[0-9a-f]{7,40})\b", text, re.MULTILINE | re.IGNORECASE), told
+    assert re.search(r"\bseeds?\b", text, re.IGNORECASE), told
+
+
+def test_every_row_of_an_experiment_has_its_commit_command_and_seed() -> None:
     tables = sorted((RESULTS / "h200" / "experiments").glob("*.md"))
     assert tables
     for path in tables:
@@ -389,13 +243,5 @@ def test_every_row_of_an_experiment_has_its_command() -> None:
         assert rows, path.name
         for row in rows:
             assert row["command"].startswith("bnce "), f"{path.name}: {row['label']}"
-
-
-def test_resets_are_quoted_from_the_runs() -> None:
-    taken = resets.markdown(resets.read_lines(RESULTS / "resets.jsonl"))
-    assert taken in page("benchmarks/results/resets.md")
-    quoted = page("docs/rescoring.md")
-    assert taken in quoted
-    for row in table(page("benchmarks/results/resets.md"), "reset_rate")[1:]:
-        assert row["WER test-other"] in quoted
-        assert row["WER test-clean"] in quoted
+            assert row["commit"], f"{path.name}: {row['label']}"
+            assert row["seed"] is not None, f"{path.name}: {row['label']}"

@@ -1,0 +1,129 @@
+"""The README: speed and perplexity on the whole text, scoring and rescoring, the layer alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from .paper_runs import ppl, seconds
+from .recognisers import real_lists
+from .sources import (
+    H200,
+    Block,
+    Said,
+    above,
+    experiment,
+    markdown,
+    millions,
+    number,
+    said,
+    spelled,
+    table,
+    text_of,
+    times,
+)
+from .words_and_pieces import final_runs, mean, other_conditions
+
+PAGE = "README.md"
+WHOLE_TEXT = {
+    "softmax": "softmax, the fastest of five implementations",
+    "bnce": "B-NCE",
+    "chunk-bnce": "**chunk B-NCE**",
+}
+LAYERS = ("nn.Linear + cross entropy", "bnce", "chunk-bnce")
+
+
+def quotes() -> Iterator[Block | Said]:
+    """Give what the README quotes."""
+    yield from _training()
+    yield from _scoring()
+    yield from _choosing()
+    yield from _layer()
+
+
+def _training() -> Iterator[Block | Said]:
+    runs = experiment("ltcb-all")
+    rows = [
+        [name, ppl(row["ppl_n"]), ppl(row["ppl_f"]), millions(row["words_per_second"]), seconds(row, 1)]
+        for loss, name in WHOLE_TEXT.items()
+        for row in [runs["relu-lstm", loss]]
+    ]
+    head = "| | PPLn | PPLf | training tokens/s | seconds |"
+    yield Block(PAGE, "whole-text", f"{H200}/experiments/ltcb-all.json", markdown(head, "lrrrr", rows))
+    yield said(PAGE, "one epoch on {} tokens of Wikipedia", f"{runs['relu-lstm', 'bnce']['train_tokens'] / 1e6:.0f}M")
+    (forms,) = table(text_of("h200/softmax.md"), "| V | D")
+    timed = [name for name, cell in forms.items() if cell.endswith(("ms", "ms**"))]
+    if f"the fastest of {spelled(len(timed))} implementations" not in WHOLE_TEXT["softmax"]:
+        raise ValueError(f"softmax.md has {len(timed)} implementations, not as many as the README says.")
+    large = experiment("obwb")
+    dense, chunk = (large["relu-lstm", loss] for loss in ("softmax", "chunk-bnce"))
+    yield said(
+        PAGE,
+        "words and {} training tokens, chunk B-NCE is {} times as fast as the softmax, and its PPLf is {}% higher.",
+        f"{chunk['train_tokens'] / 1e6:.0f}M",
+        times(chunk["speedup_over_softmax"]),
+        f"{above(chunk['ppl_f'], dense['ppl_f']):.1f}",
+    )
+
+
+def _scoring() -> Iterator[Said]:
+    small, large = (f"{number(row['times']):.0f}" for row in table(text_of("score.md"), "recipe, sizes | exact"))
+    yield said(PAGE, "ReLu-LSTM scores {} times as many sentences per second", small)
+    yield said(PAGE, "its larger one {} times as many", large)
+    lists = real_lists()
+    best = next(rates for name, rates in lists.items() if name.startswith("Transformer"))
+    before, after, ngram = (
+        f"{number(rates[0]):.1f}" for rates in (lists["first best"], best, lists["5-gram, books + wiki"])
+    )
+    yield said(
+        PAGE,
+        "lowers its word error rate from {} to {}% with a Transformer. A 5-gram model of the same text reaches {}%",
+        before,
+        after,
+        ngram,
+    )
+    wer = {row["hypotheses"]: f"{number(row['WER']):.1f}" for row in table(text_of("nbest.md"), "hypotheses | WER")}
+    more = next(name for name in wer if re.fullmatch(r"rescored: trigram of [\d.]+ times the text", name))
+    yield said(
+        PAGE,
+        "a run lowers it from {} to {}%, a trigram of the same text to {}%, and a trigram of {} times the text to {}%",
+        wer["first best"],
+        wer["rescored: bnce run"],
+        wer["rescored: trigram of the run's text"],
+        spelled(number(more)),
+        wer[more],
+    )
+
+
+def _choosing() -> Iterator[Said]:
+    words, _, pieces = final_runs().values()
+    yield said(
+        PAGE,
+        "After one pass over {} words it had a PPLf of {} in {} seconds on the H200; over 32,768 BPE pieces with a "
+        "softmax {} per word in {} seconds ({} seeds, the same search).",
+        f"{words[0]['train_words'] / 1e6:.1f}M",
+        *(figure for runs in (words, pieces) for figure in (ppl(mean(runs, "ppl_f")), f"{mean(runs, 'seconds'):.0f}")),
+        spelled(len(words)),
+    )
+    other = other_conditions()
+    whole = [other[80_000, side] for side in ("words chunk-bnce", "pieces softmax")]
+    more = whole[0][0]["train_words"] / words[0]["train_words"]
+    yield said(
+        PAGE,
+        "On {} times the text the two have {} and {}.",
+        spelled(more),
+        *(ppl(mean(runs, "ppl_f")) for runs in whole),
+    )
+
+
+def _layer() -> Iterator[Block | Said]:
+    taken = table(text_of("h200/layer-linear.md"), "V | output layer")
+    by = {(row["V"], row["output layer"]): row for row in taken}
+    rows = []
+    for size in dict.fromkeys(row["V"] for row in taken):
+        both = [(by[size, name]["ms"], by[size, name]["extra MiB"]) for name in LAYERS]
+        rows.append([size, *(f"{time} ms, {memory} MiB" if memory else time for time, memory in both)])
+    head = "| classes | before: `nn.Linear` + cross entropy | after: `bnce` | after: `chunk-bnce` |"
+    yield Block(PAGE, "layer", f"{H200}/layer-linear.md", markdown(head, "rrrr", rows))
+    spread = max(number(row["±"]) for row in taken if row["output layer"] != LAYERS[0])
+    yield said(PAGE, "differs by up to {}% between rounds", f"{spread:.0f}")
