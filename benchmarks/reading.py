@@ -31,7 +31,7 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
-from reading_table import CONSTANT, GPT3, NGRAM, make_report, means_over_seeds, parse
+from reading_table import CONSTANT, GPT3, NGRAM, make_report, means_over_seeds, other_ways, parse
 from reading_text import find_all, read_words, stories_of, write_json, write_kept
 
 STAGES = ("clean", "prepare", "ngram", "train", "surprisal", "fit")
@@ -265,7 +265,7 @@ def fit(work: Work, names: list[str]) -> None:
             raise SystemExit(f"surprisals/{name}.tsv has other words than {TABLE}. Remove it and make it again.")
     # The word as it was shown, marks included: that is what the reading time is the time of.
     columns = {name: [row[BITS] for row in table] for name, table in tables.items()}
-    columns |= means_over_seeds(columns, list(MODELS))
+    columns |= means_over_seeds(columns, list(MODELS)) | other_ways(columns, list(MODELS))
     scores = work.directory / "scores.tsv"
     with open(scores, "w", encoding="utf-8") as file:
         print("word", *columns, sep="\t", file=file)

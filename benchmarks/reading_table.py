@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +15,7 @@ GPT3 = "gpt3_surprisal_bits"  # the name of the column in the table of words
 CONSTANT = "-z"  # after the name of a run: surprisals with the constant Z
 MEAN = "-mean"  # after the name of a model: the mean of the surprisals of its seeds
 PARTS = ("stories 1 to 7", "all ten stories")
+SHARES = (0.1, 0.3, 0.5)  # of the n-gram model in a mixture with the Transformers
 
 _GAIN = re.compile(r"  (?P<name>.+): (?P<gain>\S+) millinats per word \[(?P<low>\S+), (?P<high>\S+)\]")
 _PART = re.compile(r"(?P<part>\S.*), (?P<num>\d+) words")
@@ -71,11 +74,32 @@ def means_over_seeds(columns: dict[str, list[str]], models: list[str]) -> dict[s
     for model in models:
         names = seeds_of(columns, model)
         if len(names) > 1:
-            rows = zip(*(columns[name] for name in names), strict=True)
-            made[f"{model}{MEAN}"] = [
-                f"{statistics.fmean(map(float, cells)):.4f}" if all(cells) else "" for cells in rows
-            ]
+            made[f"{model}{MEAN}"] = _join(columns, names, statistics.fmean)
     return made
+
+
+def other_ways(columns: dict[str, list[str]], models: list[str]) -> dict[str, list[str]]:
+    """Make columns of other ways to use the same surprisals: means over models, and a mixture with the n-gram model."""
+    made = {}
+    runs = {model: seeds_of(columns, model) for model in models}
+    for told, kinds in (("all models", models), ("relu-lstm and transformer", ["relu-lstm", "transformer"])):
+        if all(runs.get(kind) for kind in kinds):
+            made[told] = _join(columns, [name for kind in kinds for name in runs[kind]], statistics.fmean)
+    seeds = runs.get("transformer", [])
+    for share in SHARES if seeds and NGRAM in columns else ():
+
+        def mix(bits: list[float], share: float = share) -> float:
+            *of_runs, of_ngram = (2**-value for value in bits)
+            return -math.log2((1 - share) * statistics.fmean(of_runs) + share * of_ngram)
+
+        made[f"transformer with {share:g} of {NGRAM}"] = _join(columns, [*seeds, NGRAM], mix)
+    return made
+
+
+def _join(columns: dict[str, list[str]], names: list[str], how: Callable[[list[float]], float]) -> list[str]:
+    """Make one column of several, empty where one of them is."""
+    rows = zip(*(columns[name] for name in names), strict=True)
+    return [f"{how(list(map(float, cells))):.4f}" if all(cells) else "" for cells in rows]
 
 
 def make_report(
@@ -106,6 +130,7 @@ def make_report(
         "the intervals are about",
         "its words, not about other stories or readers.",
         "",
+        *_others(fitted, columns),
         "## Each seed",
         "",
         *_each(fitted, columns, trained, shown),
@@ -176,6 +201,28 @@ def _summary(
         if f"{model}{MEAN}" in columns:
             lines.append(one(f"{told}, mean of the seeds", f"{model}{MEAN}"))
     return lines
+
+
+def _others(fitted: dict[str, Fitted], columns: dict[str, list[str]]) -> list[str]:
+    names = [name for name in columns if " " in name]
+    if not names:
+        return []
+    parts = [fitted[part] for part in PARTS]
+    gains = [f"gain, {part}" for part in PARTS] + [f"minus {NGRAM}, {part}" for part in PARTS]
+    return [
+        "## Other ways to use the same surprisals",
+        "",
+        _row("surprisal of", *gains),
+        "|---|---:|---:|---:|---:|",
+        *(
+            _row(name, *(str(fit.gains[name]) for fit in parts), *(str(fit.over(name, NGRAM) or "") for fit in parts))
+            for name in names
+        ),
+        "",
+        "Rows of several models are means of the surprisals of all their seeds. In a mixture the Transformers' "
+        f"probabilities are mixed with those of the {NGRAM}.",
+        "",
+    ]
 
 
 def _each(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -167,3 +168,19 @@ def test_unknown_models_are_refused(
     with pytest.raises(SystemExit):
         run_stage([*given, "--only", "lstm-4"], "train", monkeypatch)
     assert "unknown: lstm-4" in capsys.readouterr().err
+
+
+def test_other_ways_to_use_surprisals() -> None:
+    import reading_table
+
+    columns = {
+        "relu-lstm-1": ["1.0", "2.0"],
+        "transformer-1": ["2.0", "4.0"],
+        "transformer-2": ["3.0", ""],
+        reading_table.NGRAM: ["5.0", "1.0"],
+    }
+    made = reading_table.other_ways(columns, ["relu-lstm", "transformer"])
+    assert made["all models"] == made["relu-lstm and transformer"] == ["2.0000", ""]
+    mixed = -math.log2(0.9 * (2**-2 + 2**-3) / 2 + 0.1 * 2**-5)
+    assert made[f"transformer with 0.1 of {reading_table.NGRAM}"] == [f"{mixed:.4f}", ""]
+    assert reading_table.other_ways({"lstm-1": ["1.0"]}, ["lstm", "transformer"]) == {}
