@@ -71,10 +71,10 @@ class OnnxEngine(Engine):
         parts = []
         for begin in range(0, len(parent_B), PART_PAIRS):
             own = slice(begin, begin + PART_PAIRS)
-            # The graph multiplies every state that it is given.
-            parent_P, parent_A = np.unique(parent_B[own], return_inverse=True)
-            before = (np.take(part, parent_P, 1) for part in state)
-            parts.append(self._compute("step", entered, word_B[own], parent_A, *before))
+            # The graph multiplies every state that it is given: those between, since parents come in their order.
+            first, last = int(parent_B[own].min()), int(parent_B[own].max())
+            before = (part[:, first : last + 1] for part in state)
+            parts.append(self._compute("step", entered, word_B[own], parent_B[own] - first, *before))
         hiddens, *afters = zip(*parts, strict=True)
         return np.concatenate(hiddens), tuple(np.concatenate(part, 1) for part in afters)
 
