@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bnce.config import ModelConfig
 from bnce.kinds.bodies import BODIES
-from bnce.models import architecture, build_body
+from bnce.models import architecture, build_body, recurrent
 from bnce.models.feedforward import FeedForward
 from bnce.models.recurrent import Recurrent
 
@@ -57,9 +57,15 @@ def test_two_chunks_are_one_long_one(name: str, num_layers: int) -> None:
 
 
 @every_depth
+@pytest.mark.parametrize("shared_states", [1.0, 2.0], ids=["products-copied", "states-copied"])
+@pytest.mark.parametrize("part_pairs", [2, 5])
 @pytest.mark.parametrize("name", RECURRENT)
-def test_a_branch_is_a_step_for_every_pair(name: str, num_layers: int) -> None:
+def test_a_branch_is_a_step_for_every_pair(
+    name: str, num_layers: int, part_pairs: int, shared_states: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two words and three states in five pairs, some of them the same: each as `forward` alone would have it."""
+    monkeypatch.setattr(recurrent, "PART_PAIRS", part_pairs)
+    monkeypatch.setattr(recurrent, "SHARED_STATES", shared_states)
     network = body(name, num_layers).eval()
     assert isinstance(network, Recurrent)
     word_WE = embedded(2)[:, 0]

@@ -16,6 +16,7 @@ from bnce.corpus.vocabulary import END
 from bnce.export.to_onnx import export_onnx
 from bnce.runs.model_file import load_model
 from bnce.runs.packed_rows import pack_rows, unpack_rows
+from bnce.scoring import onnx_engine
 from bnce.scoring.batches import SentenceScorer
 from bnce.scoring.engine import Engine
 from bnce.scoring.entropy import EntropyScorer
@@ -70,6 +71,21 @@ def test_sentences(engines: tuple[Engine, OnnxEngine], carry: bool, normalised: 
     expected, found = (SentenceScorer(one, normalised=normalised, carry=carry).score(sentences()) for one in engines)
     for some, others in zip(found, expected, strict=True):
         np.testing.assert_allclose(some, others, **CLOSE)
+
+
+def test_a_step_in_parts(engines: tuple[Engine, OnnxEngine], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven pairs in parts of three: the pairs of one state lie in two parts, and one part leaves a state out."""
+    theirs = engines[1]
+    if not theirs.branches:
+        pytest.skip("only recurrent bodies go on from pairs")
+    entered = theirs.enter(np.array([2, 3, 4]))
+    _, state = theirs.run(random_ids(12).reshape(3, 4), theirs.initial_state(4))
+    pairs = np.array([0, 1, 2, 1, 0, 2, 2]), np.array([0, 0, 1, 3, 1, 2, 0])
+    whole_BD, whole = theirs.branch(entered, pairs[0], state, pairs[1])
+    monkeypatch.setattr(onnx_engine, "PART_PAIRS", 3)
+    hidden_BD, after = theirs.branch(entered, pairs[0], state, pairs[1])
+    for found, expected in zip((hidden_BD, *after), (whole_BD, *whole), strict=True):
+        np.testing.assert_allclose(found, expected, **CLOSE)
 
 
 def test_hypotheses_with_and_after_states(engines: tuple[Engine, OnnxEngine]) -> None:

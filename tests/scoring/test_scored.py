@@ -29,6 +29,12 @@ def test_every_perplexity_has_its_own_count() -> None:
     assert found["ppl1_no_oov"] == pytest.approx(10 ** (14 / 3))
 
 
+def test_words_of_no_probability_are_counted_apart_from_unknown_ones() -> None:
+    found = Totals.of([sentence([-1, -math.inf, -2, -4], [False, False, True, False])])
+    assert (found.num_oov, found.num_zero_probs) == (1, 1)
+    assert (found.log10_prob, found.log10_prob_no_oov) == (-math.inf, -5)
+
+
 def test_a_perplexity_beyond_all_numbers_is_infinite() -> None:
     assert Totals.of([sentence([-1000.0], [False])]).perplexities()["ppl"] == math.inf
 

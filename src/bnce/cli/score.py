@@ -31,6 +31,7 @@ from bnce.cli.options import (
     warn_of_tokenised,
 )
 from bnce.errors import UserError
+from bnce.machine.allocation import steady_memory
 
 if TYPE_CHECKING:
     from bnce.scoring.model import Model, Reader
@@ -136,7 +137,7 @@ def score(
     cutter = _Cutter(read_as(model.normaliser, tokenised), split)
     totals = Totals()
     num_spelt = 0
-    with _shown_reading(text, source_bytes(text)) as show:
+    with _shown_reading(text, source_bytes(text)) as show, steady_memory():
         for scored in _score_documents(reader, lines, documents is not None, cutter):
             totals.add(scored)
             if spell:
@@ -203,11 +204,12 @@ class _Cutter:
 
     def __call__(self, line: str) -> list[list[str]]:
         """Cut a line as the training text was, or take it as one sentence."""
-        self.signs.look(line)
+        given = line.split()
+        self.signs.look(line, len(given))
         sentences = self._normaliser(line)
-        words = list(itertools.chain.from_iterable(sentences))
+        words = sentences[0] if len(sentences) == 1 else list(itertools.chain.from_iterable(sentences))
         self.num_lines += 1
-        self.num_changed += words != line.split()
+        self.num_changed += words != given
         if self._split:
             return sentences or [[]]
         self.num_several += len(sentences) > 1

@@ -2,11 +2,14 @@
 
 From the second layer on, what a layer finds is added to what it read, so that more layers train as easily as one.
 
-Legend: T time steps, B streams, E embedding, D last hidden layer, G gates, N layers.
+Legend: T time steps, B streams, E embedding, D last hidden layer, G gates, N layers; in a branch W words,
+P states, B pairs of them, A of those at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import ModuleType
 
 import torch
@@ -21,7 +24,10 @@ from bnce.models import stepwise
 from bnce.models.body import Body, State
 from bnce.models.dense import dense_relu
 
-SHARED_STATES = 1.5  # pairs per state from which on a state is multiplied once, and not once for each pair
+# Pairs per state from which on a state is multiplied once, and not once for each pair.
+SHARED_STATES = 1.1
+# Pairs that go through a step together on a CPU: the gates of more do not stay in its cache, and need new memory.
+PART_PAIRS = 256
 
 CELLS: dict[str, type[nn.RNN | nn.LSTM]] = {"rnn": nn.RNN, "lstm": nn.LSTM}
 
@@ -111,10 +117,10 @@ class Recurrent(Body):
 
     def branch(self, prepared_WG: Tensor, word_B: Tensor, state: State, parent_B: Tensor) -> tuple[Tensor, State]:
         """Run one step into pairs of words and states: each is multiplied once, not once per pair as in `forward`."""
-        hidden_BD, after = _branch(self.cell, prepared_WG.index_select(0, word_B), state, parent_B, 0)
+        hidden_BD, after = _branch(self.cell, partial(_word_gates, prepared_WG, word_B), state, parent_B, 0)
         lasts = [after]
         for number, layer in enumerate(self.layers[1:], start=1):
-            found_BD, after = _branch(layer, _input_gates(layer, hidden_BD), state, parent_B, number)
+            found_BD, after = _branch(layer, partial(_row_gates, layer, hidden_BD), state, parent_B, number)
             hidden_BD = hidden_BD + found_BD
             lasts.append(after)
         return hidden_BD if self.bottleneck is None else torch.relu(self.bottleneck(hidden_BD)), _join(lasts)
@@ -161,24 +167,46 @@ def _input_gates(layer: nn.RNN | nn.LSTM, input_BE: Tensor) -> Tensor:
     return F.linear(input_BE, input_weight, biases[0] + biases[1])
 
 
+def _word_gates(prepared_WG: Tensor, word_B: Tensor, own: slice) -> Tensor:
+    return prepared_WG.index_select(0, word_B[own])
+
+
+def _row_gates(layer: nn.RNN | nn.LSTM, input_BE: Tensor, own: slice) -> Tensor:
+    return _input_gates(layer, input_BE[own])
+
+
 def _branch(
-    layer: nn.RNN | nn.LSTM, sum_BG: Tensor, state: State, parent_B: Tensor, number: int
+    layer: nn.RNN | nn.LSTM, input_gates: Callable[[slice], Tensor], state: State, parent_B: Tensor, number: int
 ) -> tuple[Tensor, State]:
-    """Run one step of a layer from what its input has added to the gates, which is written over."""
-    state_PD, weight_GD = state[0][number], layer.all_weights[0][1]
-    if len(state_PD) * SHARED_STATES > len(parent_B):
-        # Nearly every state goes on by one word: to copy states is cheaper than to copy their products.
-        sum_BG.addmm_(state_PD.index_select(0, parent_B), weight_GD.t())
-    else:
-        sum_BG.add_(F.linear(state_PD, weight_GD).index_select(0, parent_B))
-    # All squashing by σ, which PyTorch computes several times as fast as tanh on a CPU: tanh(x) = 2·σ(2x) − 1.
-    if not isinstance(layer, nn.LSTM):
-        hidden_BD = sum_BG.mul_(2.0).sigmoid_().mul_(2.0).sub_(1.0)
-        return hidden_BD, (hidden_BD.unsqueeze(0),)
-    input_gate, forget_gate, candidate, output_gate = sum_BG.chunk(4, dim=1)
-    candidate.mul_(2.0)
-    sum_BG.sigmoid_()
-    memory_BD = state[1][number].index_select(0, parent_B).mul_(forget_gate)
-    memory_BD.addcmul_(input_gate, candidate, value=2.0).sub_(input_gate)
-    hidden_BD = torch.mul(memory_BD, 2.0).sigmoid_().mul_(2.0).sub_(1.0).mul_(output_gate)
-    return hidden_BD, (hidden_BD.unsqueeze(0), memory_BD.unsqueeze(0))
+    """Run one step of a layer from what its input adds to the gates of some pairs, a part of the pairs at a time."""
+    before, weight_DG, num_pairs = [part[number] for part in state], layer.all_weights[0][1].t(), len(parent_B)
+    # Where nearly every state goes on by one word, to copy states is cheaper than to copy their products.
+    is_shared = len(before[0]) * SHARED_STATES <= num_pairs
+    shared_PG = before[0] @ weight_DG if is_shared else None
+    after = [part.new_empty(num_pairs, part.shape[1]) for part in before]
+    at_once = PART_PAIRS if parent_B.device.type == "cpu" else max(1, num_pairs)
+    for begin in range(0, num_pairs, at_once):
+        own = slice(begin, begin + at_once)
+        sum_AG, parent_A = input_gates(own), parent_B[own]
+        if shared_PG is None:
+            sum_AG.addmm_(before[0].index_select(0, parent_A), weight_DG)
+        else:
+            sum_AG.add_(shared_PG.index_select(0, parent_A))
+        memory = [part.index_select(0, parent_A) for part in before[1:]]
+        _squash(sum_AG, memory, [part[own] for part in after])
+    return after[0], tuple(part.unsqueeze(0) for part in after)
+
+
+def _squash(sum_AG: Tensor, memory: Sequence[Tensor], after: Sequence[Tensor]) -> None:
+    """Compute a cell's state into `after` from the sums of its gates, which are written over."""
+    # All squashing by σ, which PyTorch computes several times as fast as tanh on a CPU: tanh(x) = 1 − 2·σ(−2x).
+    if not memory:
+        torch.mul(sum_AG.mul_(-2.0).sigmoid_(), -2.0, out=after[0]).add_(1.0)
+        return
+    hidden_AD, memory_AD = after
+    input_gate, forget_gate, candidate, output_gate = sum_AG.chunk(4, dim=1)
+    candidate.mul_(-2.0)
+    sum_AG.sigmoid_()
+    torch.addcmul(input_gate, input_gate, candidate, value=-2.0, out=memory_AD)
+    memory_AD.addcmul_(memory[0], forget_gate)
+    torch.addcmul(output_gate, output_gate, torch.mul(memory_AD, -2.0).sigmoid_(), value=-2.0, out=hidden_AD)

@@ -4,7 +4,7 @@ ONNX Runtime maps the tables into memory and reads the rows that it is asked for
 softmax, the likeliest words) goes over the mapped file here, a block of rows at a time.
 
 Legend: T time steps, B texts side by side, L words read, N positions, K words, V vocabulary, D hidden, W different
-words, P different states.
+words, P different states, A pairs of a part.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from bnce.scoring.engine import Engine, Floats, Ints
 from bnce.scoring.sampling import highest
 
 MIN_BLOCK_WORDS = 1024
+# Pairs that go through a step together: the gates of more do not stay in a CPU's cache, and need new memory.
+PART_PAIRS = 256
 
 State = tuple[Floats, ...]
 
@@ -63,8 +65,18 @@ class OnnxEngine(Engine):
 
     def branch(self, entered: Floats, word_B: Ints, state: State, parent_B: Ints) -> tuple[Floats, State]:
         """Run one step into pairs of words and states."""
-        hidden_BD, *after = self._compute("step", entered, word_B, parent_B, *state)
-        return hidden_BD, tuple(after)
+        if len(parent_B) <= PART_PAIRS:
+            hidden_BD, *after = self._compute("step", entered, word_B, parent_B, *state)
+            return hidden_BD, tuple(after)
+        parts = []
+        for begin in range(0, len(parent_B), PART_PAIRS):
+            own = slice(begin, begin + PART_PAIRS)
+            # The graph multiplies every state that it is given: those between, since parents come in their order.
+            first, last = int(parent_B[own].min()), int(parent_B[own].max())
+            before = (part[:, first : last + 1] for part in state)
+            parts.append(self._compute("step", entered, word_B[own], parent_B[own] - first, *before))
+        hiddens, *afters = zip(*parts, strict=True)
+        return np.concatenate(hiddens), tuple(np.concatenate(part, 1) for part in afters)
 
     def scores(self, hidden_ND: Floats, words_NK: Ints) -> Floats:
         """Compute the raw scores of K words for each position."""

@@ -91,18 +91,19 @@ class Totals:
 
     def add(self, sentence: ScoredSentence) -> None:
         """Count one more sentence."""
-        log10_prob = sentence.log10_prob
+        # Of lists, which for the few words of a sentence take a quarter of the time that NumPy's arrays take.
+        values, oov = sentence.log10_probs.tolist(), sentence.oov.tolist()
+        num_oov, log10_prob = oov.count(True), sum(values)
+        counted = values
+        if num_oov or not log10_prob > -math.inf:
+            counted = [value for value, is_oov in zip(values, oov, strict=True) if not is_oov and value > -math.inf]
         self.num_sentences += 1
         self.num_words += len(sentence.words) - 1
         self.num_bytes += count_bytes(sentence.words[:-1])
+        self.num_oov += num_oov
+        self.num_zero_probs += len(values) - len(counted) - num_oov
         self.log10_prob += log10_prob
-        if log10_prob > -np.inf and True not in sentence.oov.tolist():
-            self.log10_prob_no_oov += log10_prob
-            return
-        counted = ~sentence.oov & (sentence.log10_probs > -np.inf)
-        self.num_oov += sentence.num_oov
-        self.num_zero_probs += len(counted) - int(counted.sum()) - sentence.num_oov
-        self.log10_prob_no_oov += float(sentence.log10_probs[counted].sum())
+        self.log10_prob_no_oov += log10_prob if counted is values else sum(counted)
 
     @property
     def num_tokens(self) -> int:

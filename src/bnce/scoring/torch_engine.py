@@ -144,7 +144,6 @@ class TorchEngine(Engine):
         """Lay tensors one behind the other."""
         return torch.cat(list(arrays), dim=axis)
 
-    @_computing
     def array(self, numbers: NDArray[Any]) -> Tensor:
         """Make a tensor where the network is."""
         return torch.from_numpy(np.ascontiguousarray(numbers)).to(self._place)

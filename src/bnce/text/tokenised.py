@@ -67,11 +67,11 @@ class TokenisedSigns:
         """Whether enough was seen."""
         return not self._is_watching or self.num_words >= MAX_WORDS_SEEN
 
-    def look(self, text: str) -> None:
-        """Look at some text, unless enough was seen."""
+    def look(self, text: str, num_words: int | None = None) -> None:
+        """Look at some text, unless enough was seen; who has counted its words between blanks says how many."""
         if self.are_clear:
             return
-        self.num_words += len(text.split())
+        self.num_words += len(text.split()) if num_words is None else num_words
         signs = _SIGN.findall(text)
         self.num_signs += len(signs)
         if len(self._examples) < 3:
