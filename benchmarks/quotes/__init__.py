@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (
+    alternatives_page,
     choosing,
     cpu_pages,
     gpu_pages,
@@ -25,6 +26,7 @@ SUBJECTS = (
     cpu_pages,
     gpu_pages,
     optimisers_table,
+    alternatives_page,
 )
 
 

@@ -219,7 +219,7 @@ def test_what_is_stored_and_shown(trained: RunDirectory, text: Path, tmp_path: P
     assert told == result.to_dict()
     assert told is not None
     assert told["texts"] == [str(text), str(text)]
-    assert (told["num_positions"], told["num_held_out"], told["kind"]) == (2000, 464, "head")
+    assert (told["num_positions"], told["num_held_out"], told["kind"]) == (2000, 496, "head")
     assert told["date"].endswith("+00:00")
     before, after = (read_metadata(run.path / MODEL_FILE) for run in (trained, new))
     changed = {key for key in before | after if before.get(key) != after.get(key)}

@@ -23,7 +23,7 @@ from bnce.machine.world import World
 Floats = NDArray[np.float64]
 
 MIN_POSITIONS = 100
-PASSAGE = 64  # words that are read one after the other; shorter ones would be mostly the words before them
+PASSAGE = 16  # words that are read one after the other: ln Z is much alike in a document, so many short ones say more
 MIN_BLOCKS = 16
 HELD_OUT = 4  # one block of so many is not fitted to
 

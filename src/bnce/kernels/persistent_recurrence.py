@@ -4,8 +4,9 @@
 how a network is spread over a GPU, and they are started. Gates come unit by unit, G = 4·unit + gate. What `recurrence`
 does step by step stays for every other GPU and size.
 
-It is chosen for the sizes at which it was measured to be faster (`FASTER`): none yet. BNCE_PERSISTENT=1 chooses it
-wherever it fits, BNCE_PERSISTENT=0 never.
+It is chosen for the sizes at which it was measured to be faster (`FASTER`), unless NVIDIA's MPS is on: CTAs that wait
+for each other must all be on the GPU, and MPS would let those of another process take some of the places.
+BNCE_PERSISTENT=1 chooses it wherever it fits, BNCE_PERSISTENT=0 never.
 
 Legend: T time steps, S = T + 1, B streams, H hidden, G = 4·H gates, N streams that a group has room for.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -30,9 +32,10 @@ CLUSTERS = {"lstm_forward": 4, "lstm_backward": 4}  # CTAs that load for each ot
 FAST_TANH = True  # by the GPU's own instruction, whose error is a quarter of bf16's
 COUNTER_STRIDE = 16
 SPIN_LIMIT = 1 << 26  # half a minute and more: whoever waits that long waits for a CTA that never started
-# Units and streams up to which one launch took less time than the steps, forwards and backwards, on an H200. A first
-# form, with weights in shared memory, did up to 640 units (LSTM: up to 512 streams). This one has not been measured.
-FASTER = {"lstm": (0, 0), "rnn": (0, 0)}
+# Padded units and streams between which one launch took less time than the steps, forwards and backwards, on an H200.
+# With 1,600 streams the LSTM's backward pass took longer. Smaller networks were not measured.
+FASTER = {"lstm": ((640, 640), (400, 800)), "rnn": ((640, 640), (400, 1600))}
+MPS_PIPES = "/tmp/nvidia-mps"  # where its daemon is found, unless the variable names another place
 _FAILED: dict[torch.device, str] = {}  # why a GPU's kernels could not be compiled
 
 
@@ -104,8 +107,13 @@ def fits(name: str, wide_H: int, max_ctas: int) -> bool:
 
 def faster(name: str, wide_H: int, B: int) -> bool:
     """Say whether one launch is the faster way, by what was measured."""
-    max_H, max_B = FASTER[name]
-    return wide_H <= max_H and max_B >= B
+    (min_H, max_H), (min_B, max_B) = FASTER[name]
+    return min_H <= wide_H <= max_H and min_B <= B <= max_B
+
+
+def _shares_gpu() -> bool:
+    """Say whether processes may compute on the GPU at the same time, and not only in turns."""
+    return "CUDA_MPS_PIPE_DIRECTORY" in os.environ or Path(MPS_PIPES, "control").exists()
 
 
 def available(tensor: Tensor, dtype: torch.dtype, name: str, wide_H: int, B: int) -> bool:
@@ -113,7 +121,7 @@ def available(tensor: Tensor, dtype: torch.dtype, name: str, wide_H: int, B: int
     setting = os.environ.get("BNCE_PERSISTENT")
     if dtype != torch.bfloat16 or not tensor.is_cuda or setting == "0":
         return False
-    if setting != "1" and not faster(name, wide_H, B):
+    if setting != "1" and (not faster(name, wide_H, B) or _shares_gpu()):
         return False
     if torch.compiler.is_compiling() or torch.cuda.get_device_capability() != (9, 0):
         return False

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 NAME = "alternatives"
 MAX_LOG = 100.0  # of a ratio that is shown
+NEAR = 0.02  # in both directions of a plot, as a difference of logarithms: names would lie on each other
 BASELINE = next(alternative.name for alternative in ALTERNATIVES if LOSSES.find(alternative.loss).is_baseline)
 
 
@@ -220,14 +221,20 @@ def _notes(lines: Sequence[Line]) -> list[str]:
 def draw(lines: Sequence[Line]) -> Figure:
     """Draw PPLf by training speed: lower and further right is better."""
     figure, axes = new_axes()
+    named: list[tuple[float, float]] = []
     for line in lines:
         if line.ppl_f is None or line.words_per_second is None:
             continue
         settings = {"name": next(kind.loss for kind in ALTERNATIVES if kind.name == line.alternative)}
         colour = name_loss({**settings, "num_noise": line.chosen.get("loss.num_noise", 0)}).colour.light
         axes.plot(line.words_per_second, line.ppl_f, "o", color=colour)
-        at, beside = (line.words_per_second, line.ppl_f), (4, 3)
+        at = (line.words_per_second, line.ppl_f)
+        # Below the point where another's name stands above it.
+        crowded = any(max(abs(math.log(a / b)) for a, b in zip(at, other, strict=True)) < NEAR for other in named)
+        named.append(at)
+        beside = (4, -10) if crowded else (4, 3)
         axes.annotate(line.shown, at, beside, textcoords="offset points", fontsize=8, color=colour)
+    axes.margins(x=0.15, y=0.1)
     axes.set_xlabel("training words per second (log scale)")
     axes.set_ylabel("test PPLf (log scale)")
     make_logarithmic(axes, "x")

@@ -1,0 +1,132 @@
+"""Alternatives to the softmax: docs/alternatives.md."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterator
+
+from bnce.kinds.alternatives import ALTERNATIVES
+
+from .paper_runs import ppl
+from .sources import H200, Block, Row, Said, above, lines_of, markdown, millions, said, text_of, thousands, times
+from .words_and_pieces import final_runs, mean
+
+PAGE = "docs/alternatives.md"
+TRIED = ("nce", "snce", "class-softmax", "hierarchical-softmax", "blackout")  # no final run yet
+TEXTS = ("its own test", "books", "docstrings", "references")
+LOSSES = {"bnce": "B-NCE", "chunk-bnce": "chunk B-NCE", "chunk-softmax": "chunk softmax"}
+EXACT = {"self-normalised-softmax": "self-normalised softmax"}
+FITTED = {
+    "head fitted to validation text": "head fitted to 5,000 words of validation text",
+    "constant fitted to its first fifth, on the rest": (
+        "constant fitted to 5,000 words of the text's first fifth, measured on the rest"
+    ),
+}
+
+
+def quotes() -> Iterator[Block | Said]:
+    """Give what the page quotes."""
+    rows: list[Row] = json.loads(text_of("h200/alternatives.json"))["rows"]
+    by = {row["alternative"]: row for row in rows}
+    head = (
+        "| loss | PPLf | PPLn | log Z | training words/s | × softmax | scoring words/s, one CPU thread | "
+        "scoring words/s, GPU | seeds |"
+    )
+    yield Block(PAGE, "alternatives", f"{H200}/alternatives.json", markdown(head, "lrrrrrrrr", map(_cells, rows)))
+    yield Block(PAGE, "tried", f"{H200}/alternatives-runs.jsonl", _tried())
+    softmax, ours, bnce = (by[name] for name in ("softmax", "chunk-softmax", "chunk-bnce"))
+    yield said(
+        PAGE,
+        "PPLf {}% below chunk B-NCE and {}% below the softmax, at {}% of chunk B-NCE's words per second.",
+        *(f"{-above(ours['ppl_f'], other['ppl_f']):.1f}" for other in (bnce, softmax)),
+        f"{100 * ours['words_per_second'] / bnce['words_per_second']:.0f}",
+    )
+    yield said(
+        PAGE,
+        "Its PPLn is {}% below its PPLf as trained, and {}% above it with the constant",
+        f"{-above(ours['ppl_n'], ours['ppl_f']):.1f}",
+        f"{above(ours['ppl_n_fitted'], ours['ppl_f']):.1f}",
+    )
+    runs = {side: mean(found, "ppl_f") for side, found in final_runs().items()}
+    new = statistics.mean(
+        line["test"]["ppl_f"] for line in lines_of("h200/bodies-chunk-softmax.jsonl") if line["stage"] == "final"
+    )
+    yield said(
+        PAGE,
+        "it is {}% below chunk B-NCE and level with the softmax ({}, {} and {};",
+        f"{-above(new, runs['words chunk-bnce']):.1f}",
+        *(ppl(value) for value in (new, runs["words chunk-bnce"], runs["words softmax"])),
+    )
+    yield Block(PAGE, "away", f"{H200}/away.jsonl", _away())
+
+
+def _cells(row: Row) -> list[str]:
+    def with_deviation(name: str) -> str:
+        if row[name] is None:
+            return "–"
+        apart = row[f"{name}_deviation"]
+        return ppl(row[name]) if apart is None else f"{row[name]:.2f} ± {apart:.2f}"
+
+    return [
+        row["shown"],
+        with_deviation("ppl_f"),
+        with_deviation("ppl_n"),
+        f"{row['log_z_mean_nats']:.2f} ± {row['log_z_std_nats']:.2f}",
+        millions(row["words_per_second"]),
+        times(row["speedup_over_softmax"]),
+        thousands(row["cpu_scoring_words_per_second"]),
+        millions(row["gpu_scoring_words_per_second"]),
+        str(len(row["seeds"])),
+    ]
+
+
+def _tried() -> str:
+    found: dict[str, list[float]] = {}
+    for run in lines_of("h200/alternatives-runs.jsonl"):
+        _, _, name = run["run"].partition("trials/relu-lstm-")
+        kept = [json.loads(line) for line in run["files"].get("metrics.jsonl", "").splitlines()]
+        perplexities = [record["ppl_f"] for record in kept if record.get("ppl_f") is not None]
+        if name and perplexities:
+            found.setdefault(name.rpartition("-")[0], []).append(min(perplexities))
+    shown = {kind.name: kind.shown for kind in ALTERNATIVES}
+    names = [*(name for name in TRIED), "softmax", "chunk-softmax"]
+    rows = [[shown[name], ppl(min(found[name])), ppl(max(found[name]))] for name in names]
+    return markdown("| loss | best of five trials | worst |", "lrr", rows)
+
+
+def _away() -> str:
+    by = {(line["run"], line["how"], line["text"]): line for line in lines_of("h200/away.jsonl")}
+    fitted = _valid_log_z()
+    rows = []
+    for loss, shown in (LOSSES | EXACT).items():
+        run = f"relu-lstm-{loss}-seed2"
+        of_run = [by[run, "as trained", text] for text in TEXTS]
+        rows.append([f"{shown}, as trained", *(_signed(above(one["ppl_n"], one["ppl_f"])) for one in of_run)])
+        shifts = (fitted[run] - one["log_z_mean"] for one in of_run)
+        rows.append(
+            [f"{shown}, constant fitted to validation text", *(_signed(100 * math.expm1(shift)) for shift in shifts)]
+        )
+        for how, told in FITTED.items() if loss in LOSSES else ():
+            lines = [by.get((run, how, text)) for text in TEXTS]
+            cells = ["" if one is None else _signed(above(one["ppl_n"], one["ppl_f"])) for one in lines]
+            if any(cells):
+                rows.append([f"{shown}, {told}", *cells])
+    head = "| PPLn above PPLf | Wikipedia, test | books | docstrings of Python code | references of speech |"
+    return markdown(head, "lrrrr", rows)
+
+
+def _valid_log_z() -> dict[str, float]:
+    """Give the mean of ln Z(context) on validation text where each run's PPLf was lowest."""
+    found = {}
+    for run in lines_of("h200/alternatives-runs.jsonl"):
+        records = [json.loads(line) for line in run["files"].get("metrics.jsonl", "").splitlines()]
+        records = [record for record in records if record.get("ppl_f") is not None]
+        if records:
+            found[run["run"]] = float(min(records, key=lambda record: record["ppl_f"])["log_z_mean"])
+    return found
+
+
+def _signed(percent: float) -> str:
+    return f"{percent:+.1f}%".replace("-", "−")
