@@ -27,7 +27,7 @@ def make_documents(lengths: list[int]) -> list[np.ndarray]:
 
 
 # Of one word, of a chunk's length and around it, of several windows, and many short ones.
-LENGTHS = [1, 31, 32, 33, 128, 129, 700, 2, 5, 64, 96, *range(3, 40), 1, 1, 260, 127]
+LENGTHS = [1, 31, 32, 33, 128, 129, 400, 2, 5, 64, 96, *range(3, 40, 3), 1, 1, 260, 127]
 
 
 @cache
