@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
+
+from bnce.cli import main
 
 ROOT = Path(__file__).parents[1]
 
@@ -38,7 +44,42 @@ def run(command: list[str], directory: Path) -> subprocess.CompletedProcess[str]
 
 def run_commands(page: str, directory: Path) -> subprocess.CompletedProcess[str]:
     """Run all commands of a page, one after the other, where it finds the scripts of the repository."""
-    scripts = directory / "benchmarks"
-    if not scripts.exists():  # from the page before
-        scripts.symlink_to(ROOT / "benchmarks")
+    (directory / "benchmarks").symlink_to(ROOT / "benchmarks")
     return run(["sh", "-e", "-c", "\n".join(blocks(page, "sh"))], directory)
+
+
+def run_commands_here(page: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    """Run all commands of a page, but `bnce` in this process, to which PyTorch need not be imported each time.
+
+    That a user's shell starts them is tested with the README and the tutorial.
+    """
+    stdout = stderr = ""
+    for command in re.split(r"^(bnce (?:.*\\\n)*.*\n)", "\n".join(blocks(page, "sh")), flags=re.MULTILINE):
+        done = call(command, directory) if command.startswith("bnce ") else run(["sh", "-e", "-c", command], directory)
+        stdout, stderr = stdout + done.stdout, stderr + done.stderr
+        if done.returncode:
+            return subprocess.CompletedProcess(command, done.returncode, stdout, stderr)
+    return subprocess.CompletedProcess(page, 0, stdout, stderr)
+
+
+def call(command: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    """Run one command `bnce …` in this process, as a shell would understand it."""
+    lexer = shlex.shlex(command.replace("\\\n", " "), posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words = list(lexer)
+    assert not {"|", ">", "<", "&", ";"} & set(words), f"only a shell can run this: {command}"
+    stdout, stderr = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    with (
+        contextlib.chdir(directory),
+        mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": ""}),
+        mock.patch.object(sys, "argv", words),
+        contextlib.redirect_stdout(stdout),
+        contextlib.redirect_stderr(stderr),
+    ):
+        try:
+            main()
+            status = 0
+        except SystemExit as end:
+            status = int(end.code or 0)
+    printed = [stream.buffer.getvalue().decode() for stream in (stdout, stderr)]
+    return subprocess.CompletedProcess(words, status, *printed)

@@ -134,19 +134,22 @@ def test_lightning_learns(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_notebook_runs_from_top_to_bottom(capsys: pytest.CaptureFixture[str]) -> None:
-    """As a kernel runs it: one cell after the other, in one set of names."""
+    """As a kernel runs it: one cell after the other, in one set of names; on less text."""
     cells = json.loads((EXAMPLES / "quickstart.ipynb").read_text(encoding="utf-8"))["cells"]
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     assert [(cell["outputs"], cell["execution_count"]) for cell in code] == [([], None)] * len(code), "clear them"
     names: dict[str, Any] = {"__name__": "__main__"}
+    sources = ["".join(cell["source"]) for cell in code]
+    assert sources[0].count("[:500_000]") == 1
+    sources[0] = sources[0].replace("[:500_000]", "[:200_000]")
     try:
-        for number, cell in enumerate(code, 1):
-            exec(compile("".join(cell["source"]), f"<cell {number}>", "exec"), names)
+        for number, source in enumerate(sources, 1):
+            exec(compile(source, f"<cell {number}>", "exec"), names)
     finally:
         names["temporary"].cleanup()
     assert not names["folder"].exists()
     printed = capsys.readouterr().out
-    # Far from a guess among the words by their frequencies, whose perplexity is 308.
+    # Far from a guess among the words by their frequencies, whose perplexity is 259.
     softmax, by_nce = names["results"]["softmax"], names["results"]["bnce"]
     assert softmax.ppl_n is None
     assert max(softmax.ppl_f, by_nce.ppl_f) < 150

@@ -8,7 +8,7 @@ import re
 import sys
 from pathlib import Path
 
-from pages import ROOT, blocks, read_page, run, run_commands
+from pages import ROOT, blocks, read_page, run, run_commands_here
 
 PAGE = read_page("filtering.md")
 
@@ -34,7 +34,7 @@ def read(path: Path) -> list[dict[str, object]]:
 
 
 def test_the_commands_run(tmp_path: Path) -> None:
-    done = run_commands(PAGE, tmp_path)
+    done = run_commands_here(PAGE, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "█" in done.stdout
     fields = re.findall(r"^\| `(\w+)` \|", PAGE, flags=re.MULTILINE)

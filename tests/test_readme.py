@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import re
-import sys
 from pathlib import Path
+from typing import Any
 
 import pages
 import pytest
@@ -52,11 +52,12 @@ def test_commands_on_own_text_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", blocks("python"))
-def test_code_runs(code: str, tmp_path: Path) -> None:
-    done = run(
-        [sys.executable, "-W", "error", "-c", code + "\nassert loss.isfinite() and log_probs.max() < 0"], tmp_path
-    )
-    assert done.returncode == 0, done.stderr
+def test_code_runs(code: str) -> None:
+    """As a user runs it, where nothing else is installed: tests/test_packaging.py."""
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert names["loss"].isfinite()
+    assert names["log_probs"].max() < 0
 
 
 def test_make_targets_exist() -> None:

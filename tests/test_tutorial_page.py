@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from pages import blocks, read_page, run_commands
+from pages import blocks, read_page, run_commands, run_commands_here
 
 PAGE = read_page("tutorial.md")
 
@@ -32,7 +32,7 @@ def test_the_commands_lead_from_text_to_rescored_lists(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1:] == said
     assert "corrected" in (tmp_path / "changes.html").read_text(encoding="utf-8")
 
-    done = run_commands(read_page("rescoring.md"), tmp_path)
+    done = run_commands_here(read_page("rescoring.md"), tmp_path)
     assert done.returncode == 0, done.stderr
     for form in ("NeMo beams", "Kaldi text"):
         assert f"was read as {form}" in done.stderr

@@ -195,16 +195,17 @@ INPUT = {
 SCENES = {"corpus": CORPUS, "run": RUN, "input": INPUT}
 
 
-def choose(kind: str, bed: Bed) -> Callable[[Random], Verdict]:
-    """Give a function that runs one case of a kind."""
-    scenes = {name: scene for name, scene in SCENES[kind].items() if name in bed.expected}
-    weights = [scene.weight for scene in scenes.values()]
+def choose_scene(kind: str, chance: Random) -> str:
+    """Choose the command of a case, and the file that is damaged; the first thing that chance decides."""
+    scenes = SCENES[kind]
+    (name,) = chance.choices(list(scenes), [scene.weight for scene in scenes.values()])
+    return name
 
-    def run(chance: Random) -> Verdict:
-        (name,) = chance.choices(list(scenes), weights)
-        return scenes[name].run(bed, name, chance)
 
-    return run
+def run(bed: Bed, kind: str, chance: Random) -> Verdict:
+    """Run one case of a kind."""
+    name = choose_scene(kind, chance)
+    return SCENES[kind][name].run(bed, name, chance)
 
 
 def remove(path: Path) -> None:

@@ -69,8 +69,7 @@ MIN_PPL = 1.5
 
 def run(bed: Bed, chance: Random) -> Verdict:
     """Change one or two options of a command that works."""
-    names = command_names()
-    name = chance.choices(names, [WEIGHTS.get(name, 1.0) for name in names])[0]
+    name = choose_command(chance)
     parameters = _parameters(name)
     values: dict[str, Any] = dict(BASES.get(name, {}))
     changed = chance.sample(sorted(parameters), 2 if chance.random() < 0.3 and len(parameters) > 1 else 1)
@@ -93,6 +92,12 @@ def run(bed: Bed, chance: Random) -> Verdict:
     if bed.devices and not all((bed.devices / device).is_char_device() for device in ("null", "full")):
         return Verdict("litter", shown, "a device was replaced by a file")
     return verdict if verdict.failed else find_litter(verdict, before)
+
+
+def choose_command(chance: Random) -> str:
+    """Choose the command of a case; the first thing that chance decides."""
+    names = command_names()
+    return chance.choices(names, [WEIGHTS.get(name, 1.0) for name in names])[0]
 
 
 def command_names() -> list[str]:

@@ -187,16 +187,21 @@ def test_a_reader_that_leaves_is_no_error_of_ours(bnce: Command, monkeypatch: py
     assert (outcome.status, outcome.stderr) == (1, "")
 
 
+def test_a_recipe_without_a_text_of_its_own_asks_for_one(refused: Refused, place: Path) -> None:
+    assert refused("train", "wiki", "--out", place / "run") == (
+        "bnce: The recipe 'wiki' needs a corpus: make one with 'bnce prepare' and give it as --corpus DIR."
+    )
+    assert list(place.iterdir()) == []
+
+
 def test_the_program_itself(tmp_path: Path) -> None:
-    # Once for real: the module runs, the status is the process's, and help needs no torch.
+    # Once for real: the module runs, the status is the process's, and help needs neither PyTorch nor NumPy.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    words = [sys.executable, "-m", "bnce", "train", "wiki", "--out", "run"]
+    words = [sys.executable, "-m", "bnce", "prepare", "missing.txt", "--out", "corpus"]
     refused = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert refused.returncode == 2
     assert refused.stdout == ""
-    assert refused.stderr == (
-        "bnce: The recipe 'wiki' needs a corpus: make one with 'bnce prepare' and give it as --corpus DIR.\n"
-    )
+    assert refused.stderr == "bnce: There is no file 'missing.txt': check the path.\n"
     assert list(tmp_path.iterdir()) == []
     script = "import sys, bnce.cli; sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'pyarrow')))"
     light = subprocess.run([sys.executable, "-c", script], env=environment, timeout=120)

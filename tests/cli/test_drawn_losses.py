@@ -33,7 +33,7 @@ def bnce(*arguments: object) -> str:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    return small_corpus(tmp_path_factory.mktemp("corpora") / "small")
+    return small_corpus(tmp_path_factory.mktemp("corpora") / "small", num_train=1003)
 
 
 # A loss sees hidden states and a body sees no loss, so each of them once is enough.

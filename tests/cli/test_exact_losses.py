@@ -46,7 +46,7 @@ def refused(*arguments: object) -> str:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    return small_corpus(tmp_path_factory.mktemp("corpora") / "small")
+    return small_corpus(tmp_path_factory.mktemp("corpora") / "small", num_train=1003)
 
 
 @pytest.fixture(scope="module", params=EXACT)

@@ -6,23 +6,24 @@ import json
 import math
 import shutil
 from pathlib import Path
+from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 import torch
 from small_corpus import VOCAB_SIZE
+from starlette.testclient import TestClient
 
 from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import END
 from bnce.runs.checkpoint import MODEL_FILE, read_model
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import load_model, save_weights
-from bnce.scoring.loading import write_mixture
+from bnce.scoring.loading import load, write_mixture
 from bnce.scoring.run_model import load_run
+from bnce.serve.app import make_app
 
 from .conftest import NUM_PIECES, Command, settings
-from .server_process import serving
 
 
 def log_probs(run: Path, ids: np.ndarray) -> np.ndarray:
@@ -273,7 +274,8 @@ def test_text_is_generated(pieced: Path, bnce: Command) -> None:
 
 def test_a_server_answers(pieced: Path) -> None:
     model = load_run(pieced)
-    with serving(pieced) as server, httpx.Client(base_url=server.url) as client:
+    served: Any = make_app(load(pieced), "pieces")
+    with TestClient(served, "http://localhost") as client:
         answer = client.post("/score", json={"sentences": ["ba be bi", "xyzzy"], "mode": "normalised"}).json()
         expected = model.score(["ba be bi", "xyzzy"], normalised=True)
         found = [sentence["log10_prob"] for sentence in answer["sentences"]]

@@ -215,15 +215,6 @@ def test_it_finishes_what_runs_and_refuses_what_is_new(trained: Path, model: Run
             httpx.get(f"{server.url}/healthz")
 
 
-def test_a_mixture_is_served(trained: Path, tmp_path: Path) -> None:
-    mixture = tmp_path / "mix.toml"
-    write_mixture(mixture, [trained, trained], [0.25, 0.75])
-    with serving(mixture) as server:
-        (found,) = httpx.post(f"{server.url}/score", json={"sentences": ["ba be bi ."]}).json()["sentences"]
-    (expected,) = load(mixture).score(["ba be bi ."])
-    assert found["log10_prob"] == pytest.approx(expected.log10_prob, rel=1e-5)
-
-
 def test_the_documented_requests_are_answered(server: ServerProcess) -> None:
     text = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
     blocks = "".join(re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)).replace("\\\n", "")
@@ -278,10 +269,17 @@ def test_an_answer_nobody_reads_is_dropped(server: ServerProcess) -> None:
     assert httpx.get(f"{server.url}/healthz").json()["status"] == "ok"
 
 
-def test_connections_have_a_bound_and_other_machines_a_warning(trained: Path) -> None:
+def test_connections_have_a_bound_and_other_machines_a_warning(trained: Path, tmp_path: Path) -> None:
+    """Of a server for a mixture, which is served as a run is."""
+    mixture = tmp_path / "mix.toml"
+    write_mixture(mixture, [trained, trained], [0.25, 0.75])
     options = ["--max-connections", 2, "--host", "0.0.0.0", "--access-log"]
-    with serving(trained, *options) as server:
-        url = f"http://127.0.0.1:{server.port}/healthz"
+    with serving(mixture, *options) as server:
+        here = f"http://127.0.0.1:{server.port}"
+        (found,) = httpx.post(f"{here}/score", json={"sentences": ["ba be bi ."]}).json()["sentences"]
+        (expected,) = load(mixture).score(["ba be bi ."])
+        assert found["log10_prob"] == pytest.approx(expected.log10_prob, rel=1e-5)
+        url = f"{here}/healthz"
         idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2)]
         wait_until(lambda: httpx.get(url).status_code == 503)
         refused = httpx.get(url)

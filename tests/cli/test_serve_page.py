@@ -24,13 +24,19 @@ pytestmark = pytest.mark.browser
 TEXT = "ba be Xyzzy bi .\nfu"
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+@pytest.fixture(scope="session", autouse=True)
+def path_of_browser() -> str:
+    """Find the browser before anything else is made: where there is none, no model is trained in vain."""
     path = browsers.find()
     if path is None:
         pytest.skip("there is no browser")
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser(path_of_browser: str) -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        launched = playwright.chromium.launch(executable_path=path_of_browser, args=["--no-sandbox"])
         yield launched
         launched.close()
 

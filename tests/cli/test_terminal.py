@@ -17,6 +17,7 @@ import pytest
 from rich.console import Console
 
 from bnce.cli.console import progress_bar
+from tests.scoring.arpa import write_arpa
 
 NUM_LINES = 300
 
@@ -54,8 +55,15 @@ def run_on_terminal(out: Any, *arguments: object) -> tuple[subprocess.CompletedP
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
     path = tmp_path / "text.txt"
-    path.write_text("".join(f"ba be bi {number} .\n" for number in range(NUM_LINES)), encoding="utf-8")
+    path.write_text("".join(f"a model was {number}\n" for number in range(NUM_LINES)), encoding="utf-8")
     return path
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Give a model that needs no PyTorch, which takes longer to import than all the rest of these commands."""
+    pytest.importorskip("kenlm")
+    return write_arpa(tmp_path)
 
 
 def test_what_is_printed_beside_a_bar_is_on_standard_output(
@@ -75,9 +83,9 @@ def test_what_is_printed_beside_a_bar_is_on_standard_output(
     assert printed.err.count("noted") == 3
 
 
-def test_scores_go_to_a_file_whole_while_the_terminal_shows_a_bar(tmp_path: Path, trained: Path, text: Path) -> None:
+def test_scores_go_to_a_file_whole_while_the_terminal_shows_a_bar(tmp_path: Path, model: Path, text: Path) -> None:
     with open(tmp_path / "out", "wb") as out:
-        done, shown = run_on_terminal(out, "score", trained, text, "--layout", "srilm", "--per-word")
+        done, shown = run_on_terminal(out, "score", model, text, "--layout", "srilm", "--per-word")
     assert done.returncode == 0
     printed = (tmp_path / "out").read_text()
     assert printed.count("p( </s> | ") == NUM_LINES
@@ -86,8 +94,8 @@ def test_scores_go_to_a_file_whole_while_the_terminal_shows_a_bar(tmp_path: Path
     assert "p( </s> | " not in shown
 
 
-def test_scores_go_to_a_pipe_whole_while_the_terminal_shows_a_bar(trained: Path, text: Path) -> None:
-    done, shown = run_on_terminal(subprocess.PIPE, "score", trained, text, "--jsonl")
+def test_scores_go_to_a_pipe_whole_while_the_terminal_shows_a_bar(model: Path, text: Path) -> None:
+    done, shown = run_on_terminal(subprocess.PIPE, "score", model, text, "--jsonl")
     assert done.returncode == 0
     assert [json.loads(line)["num_oov"] for line in done.stdout.splitlines()] == [1] * NUM_LINES
     assert "scoring" in shown

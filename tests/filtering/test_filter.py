@@ -165,8 +165,8 @@ def test_a_shard_that_cannot_be_written_ends_the_command(
     trained: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_end: bool
 ) -> None:
     """The thread that writes says so, however far the others are, and no later shard is written."""
-    monkeypatch.setattr("bnce.filtering.shards.BLOCK_BYTES", 500)
-    monkeypatch.setattr("bnce.text.unpack.CHUNK_BYTES", 500)
+    monkeypatch.setattr("bnce.filtering.shards.BLOCK_BYTES", 1500)  # about 20 blocks per shard
+    monkeypatch.setattr("bnce.text.unpack.CHUNK_BYTES", 1500)
     write = Output.write
 
     def fail(self: Any, block: reading.Block, *given: Any) -> None:
@@ -181,7 +181,7 @@ def test_a_shard_that_cannot_be_written_ends_the_command(
         run(job)
     written = [str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()]
     assert sorted(written) == [".bnce/0.jsonl.json", ".bnce/settings.json", "0.jsonl"]
-    monkeypatch.setattr(Output, "write", write)
+    monkeypatch.undo()
     assert run(job).to_dict()["num_documents"] == NUM_DOCUMENTS * NUM_SHARDS
 
 

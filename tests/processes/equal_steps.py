@@ -24,7 +24,7 @@ from bnce.training.step import TrainingStep
 
 V, B, T, G = 60, 4, 5, 4
 # All cases are compared after 50 steps; the few of every day, to save time, after as many as show what is carried over.
-NUM_STEPS = 50 if os.environ.get("BNCE_EVERY_CASE") else 6
+NUM_STEPS = 50 if os.environ.get("BNCE_EVERY_CASE") else 4
 
 
 def counts() -> Tensor:

@@ -24,8 +24,8 @@ from tests.small_corpus import small_corpus
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    """A text of a few thousand words."""
-    return small_corpus(tmp_path_factory.mktemp("text") / "corpus", num_train=2_500)
+    """A text of six steps per epoch."""
+    return small_corpus(tmp_path_factory.mktemp("text") / "corpus", num_train=1_500)
 
 
 @pytest.fixture(scope="module")

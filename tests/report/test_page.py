@@ -12,6 +12,7 @@ from bnce.report.drawing import log_ticks
 from bnce.report.names import colours
 from bnce.report.page import to_html
 from bnce.report.plots import draw_plots, markers
+from tests.report.conftest import write_run_directory
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
@@ -48,17 +49,24 @@ class Page(HTMLParser):
         self.words.append(data)
 
 
-@pytest.fixture
-def runs(tmp_path, write_run):
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Give three runs; nobody may change them."""
+    place = tmp_path_factory.mktemp("runs")
     return [
-        write_run(tmp_path / "softmax", "rnn", "softmax"),
-        write_run(tmp_path / "snce", "rnn", "snce", num_noise=100),
-        write_run(tmp_path / "bnce", "rnn", "bnce"),
+        write_run_directory(place / "softmax", "rnn", "softmax"),
+        write_run_directory(place / "snce", "rnn", "snce", num_noise=100),
+        write_run_directory(place / "bnce", "rnn", "bnce"),
     ]
 
 
-def test_the_whole_page(runs):
-    source = to_html(compare_runs(runs))
+@pytest.fixture(scope="module")
+def source(runs):
+    """Give the page of all of them."""
+    return to_html(compare_runs(runs))
+
+
+def test_the_whole_page(source):
     page = Page(source)
     assert page.tags.count("svg") == 5
     assert page.tags.count("table") == 1 + 3 * 5
@@ -77,22 +85,21 @@ def test_the_whole_page(runs):
     assert 'name="viewport"' in source
 
 
-def test_nothing_comes_from_outside(runs):
-    source = to_html(compare_runs(runs))
+def test_nothing_comes_from_outside(source):
     page = Page(source)
     assert not re.search(r"https?:|@import|//[a-z]", source)
     assert page.references
     assert all(reference.startswith("#") for reference in page.references)
 
 
-def test_ids_are_unique_and_every_reference_is_met(runs):
-    page = Page(to_html(compare_runs(runs)))
+def test_ids_are_unique_and_every_reference_is_met(source):
+    page = Page(source)
     assert len(page.ids) == len(set(page.ids)) > 50
     assert {reference.removeprefix("#") for reference in page.references} <= set(page.ids)
 
 
-def test_the_same_runs_give_the_same_page(runs):
-    assert to_html(compare_runs(runs)) == to_html(compare_runs(runs))
+def test_the_same_runs_give_the_same_page(runs, source):
+    assert to_html(compare_runs(runs)) == source
 
 
 def test_what_files_say_is_escaped(tmp_path, write_run):

@@ -49,7 +49,7 @@ RANDOM = {"model": {"name": "lstm", "dropout": 0.2}, "loss": {"name": "snce", "n
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    return small_corpus(tmp_path_factory.mktemp("resume") / "corpus")
+    return small_corpus(tmp_path_factory.mktemp("resume") / "corpus", num_train=1003)  # an epoch has 25 steps
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def test_stopped_and_resumed(tmp_path: Path, corpus: Corpus, unbroken_of: MakeRu
     unbroken = unbroken_of(config, corpus)
     broken = create_run(tmp_path / "broken", config, corpus)
     # Before the first evaluation, between two, at the end of an epoch and right after it.
-    train_in_pieces(broken, corpus, [3, 20, 50, 51])
+    train_in_pieces(broken, corpus, [3, 12, 25, 26])
     assert_the_same_to_the_bit(broken, unbroken)
 
 
@@ -161,14 +161,14 @@ def test_a_torn_state_falls_back_to_the_one_before(tmp_path: Path, corpus: Corpu
     def tear(run: RunDirectory) -> None:
         newest = state_files(run.path)[-1]
         newest.write_bytes(newest.read_bytes()[:-100])
-        append_metrics(run.path, {**read_metrics(run.path).records[-1], "step": 34})
+        append_metrics(run.path, {**read_metrics(run.path).records[-1], "step": 17})
 
-    # State 17 was saved before an evaluation, which is not made again; one at 34 is beyond it, and is.
-    watcher = train_in_pieces(broken, corpus, [34], tear)
+    # State 9 was saved before an evaluation, which is not made again; one at 17 is beyond it, and is.
+    watcher = train_in_pieces(broken, corpus, [17], tear)
     (sentence,) = [sentence for sentence in watcher.sentences if "previous checkpoint" in sentence]
-    assert "state-000000000034.safetensors' is incomplete or not a safetensors file" in sentence
+    assert "state-000000000017.safetensors' is incomplete or not a safetensors file" in sentence
     assert sentence.endswith("The previous checkpoint is used.")
-    assert [record["step"] for record in watcher.records] == [17, 34, 50, 67, 84, 100]
+    assert [record["step"] for record in watcher.records] == [9, 17, 25, 34, 42, 50]
     assert_the_same_to_the_bit(broken, unbroken)
 
 
@@ -179,9 +179,9 @@ def test_the_best_model_stays_the_best(tmp_path: Path, corpus: Corpus, monkeypat
         trainer, "evaluate", lambda *arguments, **_: dataclasses.replace(plain(*arguments), ppl_f=next(perplexities))
     )
     run = create_run(tmp_path / "run", small_config(corpus, training={"evaluations_per_epoch": 3}), corpus)
-    train_in_pieces(run, corpus, [40])
+    train_in_pieces(run, corpus, [20])
     _, metadata = read_tensors(run.path / MODEL_FILE, MODEL_FORMAT)
-    assert metadata["step"] == "34"
+    assert metadata["step"] == "17"
 
 
 @contextlib.contextmanager
@@ -204,7 +204,7 @@ def signal_at(monkeypatch: pytest.MonkeyPatch, split: str, number: int, evaluati
 @pytest.fixture(scope="module")
 def long_corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     """Give a corpus whose valid and test take more than one block to evaluate."""
-    sizes = {"train": 2003, "valid": 1200, "test": 1201}
+    sizes = {"train": 1003, "valid": 1200, "test": 1201}
     splits = {name: random_ids(size, seed=size) for name, size in sizes.items()}
     return write_corpus(tmp_path_factory.mktemp("long") / "corpus", splits)
 
@@ -227,9 +227,9 @@ def test_stopped_while_it_evaluates(
     with signal_at(monkeypatch, split, signal.SIGTERM), pytest.raises(Stopped) as stopped:
         run_training(broken, long_corpus, CPU, watcher)
     assert stopped.value.status == 143
-    due = [17, 34, 50, 67, 84, 100] if split == "valid" else []
-    assert [record["step"] for record in watcher.records] == ([] if due else [17, 34, 50, 67, 84, 100])
-    assert newest_state(broken)[1]["step"] == (17 if due else 100)
+    due = [9, 17, 25, 34, 42, 50] if split == "valid" else []
+    assert [record["step"] for record in watcher.records] == ([] if due else [9, 17, 25, 34, 42, 50])
+    assert newest_state(broken)[1]["step"] == (9 if due else 50)
     assert read_summary(broken.path)["status"] == "stopped"
     watcher = Watcher()
     assert run_training(broken, long_corpus, CPU, watcher, resume=True)["status"] == "finished"
@@ -257,7 +257,7 @@ def test_an_evaluation_counts_that_is_no_longer_due(
     steps, plain = iter(range(1000)), LanguageModel.loss_sum
 
     def loss_sum(self: LanguageModel, *arguments: Any) -> Any:
-        if next(steps) == 10:  # right after the first evaluation, before another state
+        if next(steps) == 5:  # right after the first evaluation, before another state
             raise KeyboardInterrupt
         return plain(self, *arguments)
 
@@ -266,12 +266,12 @@ def test_an_evaluation_counts_that_is_no_longer_due(
         with pytest.raises(KeyboardInterrupt):
             run_training(run, corpus, CPU, Watcher())
     (first,) = read_metrics(run.path).records
-    assert first["step"] == newest_state(run)[1]["step"] == 10
+    assert first["step"] == newest_state(run)[1]["step"] == 5
     assert newest_state(run)[1]["best_step"] == 0
     changed = change_settings(run.config, ["training.evaluations_per_epoch=1"])
     resumed = trainer.Trainer(dataclasses.replace(run, config=changed), corpus, CPU, Watcher())
     resumed.resume()
-    assert (resumed.progress.best_step, resumed.progress.best_perplexity) == (10, first["ppl_f"])
+    assert (resumed.progress.best_step, resumed.progress.best_perplexity) == (5, first["ppl_f"])
 
 
 def test_the_validation_text_may_not_change(tmp_path: Path, corpus: Corpus) -> None:
@@ -282,7 +282,7 @@ def test_the_validation_text_may_not_change(tmp_path: Path, corpus: Corpus) -> N
         run_training(dataclasses.replace(run, config=changed), corpus, CPU, Watcher(), resume=True)
 
 
-@pytest.mark.parametrize("at_step", [0, 30, 50])
+@pytest.mark.parametrize("at_step", [0, 15, 25])
 def test_stopped_in_the_middle_of_a_step(
     tmp_path: Path, corpus: Corpus, unbroken_of: MakeRun, monkeypatch: pytest.MonkeyPatch, at_step: int
 ) -> None:
@@ -317,7 +317,7 @@ def test_the_state_is_saved_before_an_evaluation(
     run = create_run(tmp_path / "run", small_config(corpus), corpus)
     with pytest.raises(ZeroDivisionError):
         run_training(run, corpus, CPU, Watcher())
-    assert [path.name for path in saved] == ["state-000000000050.safetensors"]
+    assert [path.name for path in saved] == ["state-000000000025.safetensors"]
 
 
 def test_stopped_while_the_softmax_is_chosen(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,7 +328,7 @@ def test_stopped_while_the_softmax_is_chosen(tmp_path: Path, corpus: Corpus, mon
         run_training(run, corpus, CPU, Watcher())
     monkeypatch.setattr("bnce.losses.softmax_forms.fastest", lambda *_, **__: ("plain", {"plain": 1.0}))
     summary = run_training(run, corpus, CPU, Watcher(), resume=True)
-    assert (summary["status"], summary["step"]) == ("finished", 100)
+    assert (summary["status"], summary["step"]) == ("finished", 50)
 
 
 def test_without_the_command_line_ctrl_c_is_what_it_always_is(tmp_path: Path, corpus: Corpus) -> None:
@@ -372,7 +372,7 @@ def test_a_run_with_figures_and_no_state_is_left_alone(
         patched.setattr(trainer.Trainer, "save", lambda self: None)
         run_training(run, corpus, CPU, Watcher(), should_stop=lambda: bool(read_metrics(run.path).records))
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
-    with pytest.raises(UserError, match=r"has figures up to step 17 but no state to resume from .* is inf"):
+    with pytest.raises(UserError, match=r"has figures up to step 9 but no state to resume from .* is inf"):
         run_training(run, corpus, CPU, Watcher(), resume=True)
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
 
@@ -387,7 +387,7 @@ def test_what_may_change_is_changed_and_written_down(tmp_path: Path, corpus: Cor
     watcher = Watcher()
     other = changed(run, "optimiser.learning_rate=0.025", "training.epochs=3", "training.evaluations_per_epoch=2")
     stop = iter(range(1, 1000))
-    summary = run_training(other, corpus, CPU, watcher, resume=True, should_stop=lambda: next(stop) == 40)
+    summary = run_training(other, corpus, CPU, watcher, resume=True, should_stop=lambda: next(stop) == 20)
     changes = [
         {"step": 1, "setting": "optimiser.learning_rate", "from": 0.1, "to": 0.025},
         {"step": 1, "setting": "training.epochs", "from": 2, "to": 3},
@@ -400,13 +400,13 @@ def test_what_may_change_is_changed_and_written_down(tmp_path: Path, corpus: Cor
     assert run.config == other.config
     watcher = Watcher()
     summary = run_training(run, corpus, CPU, watcher, resume=True)
-    assert (summary["status"], summary["step"], summary["changes"]) == ("finished", 150, changes)
-    assert [record["step"] for record in read_metrics(run.path).records] == [25, 50, 75, 100, 125, 150]
-    assert read_metrics(run.path).records[0]["lr"] == pytest.approx(0.025 * (1 - 24 / 150))
+    assert (summary["status"], summary["step"], summary["changes"]) == ("finished", 75, changes)
+    assert [record["step"] for record in read_metrics(run.path).records] == [13, 25, 38, 50, 63, 75]
+    assert read_metrics(run.path).records[0]["lr"] == pytest.approx(0.025 * (1 - 12 / 75))
     # A run that is finished goes on for more epochs.
     summary = run_training(changed(run, "training.epochs=4"), corpus, CPU, Watcher(), resume=True)
-    assert summary["step"] == 200
-    assert summary["changes"][3:] == [{"step": 150, "setting": "training.epochs", "from": 3, "to": 4}]
+    assert summary["step"] == 100
+    assert summary["changes"][3:] == [{"step": 75, "setting": "training.epochs", "from": 3, "to": 4}]
 
 
 def test_what_may_not_change_is_named(tmp_path: Path, corpus: Corpus) -> None:
@@ -441,7 +441,7 @@ def test_a_state_of_version_0_1_0(tmp_path: Path, corpus: Corpus, is_changed: bo
         run_training(run, corpus, CPU, Watcher(), resume=True, should_stop=lambda: True)
         run = RunDirectory.open(run.path)
     summary = run_training(run, corpus, CPU, Watcher(), resume=True)
-    assert (summary["status"], summary["step"]) == ("finished", 150 if is_changed else 100)
+    assert (summary["status"], summary["step"]) == ("finished", 75 if is_changed else 50)
     (run.path / "config.toml").write_text(old.replace("seed = 1", "seed = 2"), encoding="utf-8")
     write_tensors(state_files(run.path)[-1], tensors, STATE_FORMAT, {"owner": owner, "record": json.dumps(record)})
     watcher = Watcher()
@@ -455,7 +455,7 @@ def test_a_run_from_before_recurrent_layers_had_a_number(tmp_path: Path, corpus:
     config = small_config(corpus, model={"name": name, "dropout": 0.2})
     unbroken, run = (create_run(tmp_path / place, config, corpus) for place in ("unbroken", "run"))
     run_training(unbroken, corpus, CPU, Watcher())
-    run_training(run, corpus, CPU, Watcher(), should_stop=iter([False] * 60 + [True]).__next__)
+    run_training(run, corpus, CPU, Watcher(), should_stop=iter([False] * 30 + [True]).__next__)
     old = to_toml(config).replace("format = 2\n", "")
     old = re.sub("num_layers = .*", "num_layers = 6", re.sub("num_heads = .*", "num_heads = 0", old))
     assert old != to_toml(config)
@@ -482,7 +482,7 @@ def test_a_state_from_before_a_setting_was_there(tmp_path: Path, corpus: Corpus)
     assert settings_of_state(run, {"settings": older}) == run.config
 
 
-@pytest.mark.parametrize("line", [b"null", b'{"step": 17, "ppl_f": "\xff"}', b"[" * 100_000, b"{}", b'"step"'])
+@pytest.mark.parametrize("line", [b"null", b'{"step": 9, "ppl_f": "\xff"}', b"[" * 100_000, b"{}", b'"step"'])
 def test_damaged_metrics_do_not_stop_a_resume(tmp_path: Path, corpus: Corpus, line: bytes) -> None:
     run = create_run(tmp_path / "run", small_config(corpus, training={"evaluations_per_epoch": 3}), corpus)
     run_training(run, corpus, CPU, Watcher(), should_stop=lambda: len(read_metrics(run.path).records) == 2)
@@ -490,7 +490,7 @@ def test_damaged_metrics_do_not_stop_a_resume(tmp_path: Path, corpus: Corpus, li
     (run.path / "metrics.jsonl").write_bytes(b"\n".join([line, second, b""]))
     watcher = Watcher()
     assert run_training(run, corpus, CPU, watcher, resume=True)["status"] == "finished"
-    assert [record["step"] for record in read_metrics(run.path).records] == [34, 50, 67, 84, 100]
+    assert [record["step"] for record in read_metrics(run.path).records] == [17, 25, 34, 42, 50]
     assert f"Damaged lines in '{run.path / 'metrics.jsonl'}' were skipped: 1." in watcher.sentences
 
 
@@ -529,7 +529,7 @@ SETTINGS = [
     "training.evaluations_per_epoch=1",
     "training.checkpoint_seconds=0.05",
 ]
-NUM_STEPS = 4 * 50
+NUM_STEPS = 4 * 25
 
 
 def command(corpus: Corpus, out: Path) -> list[str]:
@@ -551,12 +551,12 @@ def unbroken(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> RunDir
 def test_killed_and_resumed(tmp_path: Path, corpus: Corpus, unbroken: RunDirectory) -> None:
     out = tmp_path / "run"
     words = command(corpus, out)
-    # Past the evaluation at step 50, so that there are metrics to keep, and the one at step 100, which leaves a state.
-    is_late = lambda directory, step, *_: step > 100  # noqa: E731
+    # Past the evaluation at step 25, so that there are metrics to keep, and the one at step 50, which leaves a state.
+    is_late = lambda directory, step, *_: step > 50  # noqa: E731
     assert killed_in(lambda: app(words, standalone_mode=False), checkpoints, "save_state", is_late)
     run = RunDirectory.open(out)
     _, record = newest_state(run)
-    assert 50 < record["step"] < NUM_STEPS
+    assert 25 < record["step"] < NUM_STEPS
     assert json.loads((out / "summary.json").read_text(encoding="utf-8"))["status"] == "running"
     app([*words, "--resume"], standalone_mode=False)
     assert_the_same_to_the_bit(run, unbroken)
