@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 
+from bnce.machine.allocation import look_less_for_garbage
 from bnce.machine.packages import MissingPackageError, explain_missing
 
 
 def main() -> None:
     """Run the command line, or say what to install for it: the layer alone is used without what it needs."""
+    look_less_for_garbage()
     try:
         from bnce.cli import main as run
     except ModuleNotFoundError as error:

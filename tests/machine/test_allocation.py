@@ -53,3 +53,18 @@ def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     with steady_memory():
         assert gc.get_freeze_count() > 1000
+
+
+def test_a_command_looks_less_for_garbage_and_not_at_its_end() -> None:
+    # What was registered first runs last.
+    probe = """
+import atexit, gc, sys
+atexit.register(lambda: print(gc.get_threshold()[0], gc.get_freeze_count()))
+sys.argv = ["bnce", "--version"]
+from bnce.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    threshold, num_frozen = map(int, done.stdout.splitlines()[-1].split())
+    assert threshold > 10_000
+    assert num_frozen > 1000
