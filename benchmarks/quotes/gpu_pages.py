@@ -89,6 +89,10 @@ def _filtering() -> Iterator[Block | Said]:
         rows.append([shown, *(next(value for name, value in values.items() if name.startswith(one)) for one in names)])
     head = "| good passages against | KenLM 5-gram | ReLu-LSTM | Transformer |"
     yield Block(FILTERING, "judgement", f"{H200}/filter.md", markdown(head, "lrrr", rows))
+    taken = table(text_of("filter.md"), "model | words/s")
+    cells = [[row["model"], row["words/s"], row["perplexity"]] for row in taken]
+    head = "| model | words/s, two cores | perplexity |"
+    yield Block(FILTERING, "filter-cpu", "benchmarks/results/filter.md", markdown(head, "lrr", cells))
     end_to_end, alone = (number(row["words/s"]) for row in table(text, "what | words"))
     yield said(FILTERING, "filtered {} words per second", f"{end_to_end:.1f}M")
     yield said(FILTERING, "the model alone would allow {}.\n", f"{alone:.0f}M")
