@@ -195,11 +195,17 @@ JOBS = (
         '$PYTHON $HERE/recurrence.py --ways "one launch" steps --seconds 57 --out $WORK/layer',
         shares=False,
     ),
+    # Runs of earlier times are not trained again.
+    Job(
+        "kept-alternatives",
+        "host",
+        "$PYTHON $HERE/kept_runs.py unpack $HERE/results/h200/alternatives-runs.jsonl $WORK/alternatives",
+    ),
     Job(
         "alternatives-main",
         "timed",
         f"{ALTERNATIVES} --models relu-lstm --losses {MAIN} --processes 4 --seeds 2",
-        ("wiki-text",),
+        ("wiki-text", "kept-alternatives"),
     ),
     Job(
         "away",
@@ -219,19 +225,19 @@ JOBS = (
         "alternatives-others",
         "timed",
         f"{ALTERNATIVES} --models relu-lstm --losses {OTHERS} --processes 4 --seeds 2 --no-keep-models",
-        ("wiki-text",),
+        ("wiki-text", "kept-alternatives"),
     ),
     Job(
         "alternatives-lstm",
         "timed",
         f"{ALTERNATIVES} --models lstm --losses {VERDICT} --processes 3 --seeds 2,3,4 --no-keep-models",
-        ("wiki-text",),
+        ("wiki-text", "kept-alternatives"),
     ),
     Job(
         "alternatives-rest",
         "timed",
         f"{ALTERNATIVES} --models relu-lstm --losses {REST} --processes 4 --seeds 2 --no-keep-models",
-        ("wiki-text",),
+        ("wiki-text", "kept-alternatives"),
     ),
     Job(
         "cased-alternatives",

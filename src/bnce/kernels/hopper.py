@@ -1,19 +1,26 @@
 """CUDA C++ compiled when it is first needed, for Hopper's tensor cores, whose barriers and clusters Triton has not.
 
-NVRTC, which comes with PyTorch, compiles; the driver loads and launches. Both are called through `ctypes`.
+NVRTC, which comes with PyTorch, compiles; the driver loads and launches. Both are called through `ctypes`. What was
+compiled is kept in the user's cache, as Triton keeps its kernels: it takes about a second for each.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import hashlib
+import importlib.resources
+import os
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from bnce import files
+from bnce.errors import UserError
 
 ARCHITECTURE = "sm_90a"
 THREADS = 256
@@ -94,7 +101,8 @@ class _Config(ctypes.Structure):
 def source(names: Sequence[str], definitions: Mapping[str, int]) -> str:
     """Put together a kernel's text: its numbers, what Hopper does, the product of 16 columns, and the files `names`."""
     lines = [f"#define {key} {value}" for key, value in definitions.items()]
-    hopper, *texts = ((files("bnce.kernels") / f"{name}.cu").read_text(encoding="utf-8") for name in ("hopper", *names))
+    home = importlib.resources.files("bnce.kernels")
+    hopper, *texts = ((home / f"{name}.cu").read_text(encoding="utf-8") for name in ("hopper", *names))
     return "\n".join([*lines, hopper, _multiply_16(definitions["N"]), *texts])
 
 
@@ -114,7 +122,26 @@ def _multiply_16(N: int) -> str:
 
 
 def compile_source(text: str) -> bytes:
-    """Compile CUDA C++ to machine code."""
+    """Compile CUDA C++ to machine code, or take what was compiled of the same text before."""
+    kept = _place_of(text)
+    with contextlib.suppress(OSError):
+        return kept.read_bytes()
+    binary = _compile(text)
+    with contextlib.suppress(OSError, UserError):  # or it is compiled every time
+        files.make_directory(kept.parent)
+        with files.atomic_file(kept) as partial:
+            partial.write_bytes(binary)
+    return binary
+
+
+def _place_of(text: str) -> Path:
+    """Say where the machine code of a text is kept; it depends on the compiler as well."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bnce" / "kernels"
+    key = "\n".join((ARCHITECTURE, str(torch.version.cuda), text))
+    return cache / f"{hashlib.sha256(key.encode()).hexdigest()}.cubin"
+
+
+def _compile(text: str) -> bytes:
     nvrtc = _nvrtc()
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"bnce.cu", 0, None, None)
