@@ -4,12 +4,11 @@
     python benchmarks/figures_gpu.py --data DIR --work DIR --minutes 9 --only layer,filter   # and what they need
     python benchmarks/figures_gpu.py --list
 
-DIR has wiki/ and books/ (train-*.txt.xz, valid.txt.xz, test.txt.xz), nbest/, reading/
-and texts/ (docstrings.txt, references.txt: text of other kinds). Three kinds of jobs: `host` jobs use no GPU (preparing
-text) and run beside others; `timed` jobs have the GPU and the machine to themselves, because what they measure is time;
-`shared` jobs train models whose time does not matter, several at once. NVIDIA's MPS lets them share the chip, if it can
-be started. Outputs are in the work directory; logs in WORK/logs. What is worth keeping is listed in KEPT and packed
-into --pack FILE.tgz after every job.
+DIR has wiki/ and books/ (train-*.txt.xz, valid.txt.xz, test.txt.xz), nbest/ and reading/. Three kinds of jobs: `host`
+jobs use no GPU (preparing text) and run beside others; `timed` jobs have the GPU and the machine to themselves, because
+what they measure is time; `shared` jobs train models whose time does not matter, several at once. NVIDIA's MPS lets
+them share the chip, if it can be started. Outputs are in the work directory; logs in WORK/logs. What is worth keeping
+is listed in KEPT and packed into --pack FILE.tgz after every job.
 """
 
 from __future__ import annotations
@@ -75,7 +74,6 @@ VERDICT = "softmax,chunk-bnce,chunk-softmax"
 MAIN = f"{VERDICT},bnce,self-normalised-softmax,adaptive-softmax"
 OTHERS = "sampled-softmax-unigram,sampled-softmax,nce,snce,blackout,class-softmax,hierarchical-softmax"
 REST = "bnce-1000,chunk-softmax-free,nce-learned-z,negative-sampling,nce-bigram,bnce-200,bnce-4000"
-AWAY_RUNS = "$WORK/alternatives/relu-lstm-{chunk-bnce,chunk-softmax,bnce,self-normalised-softmax}-seed2"
 SPLITS = "--valid $DATA/wiki/valid.txt.xz --test $DATA/wiki/test.txt.xz"
 
 TESTS = ("tests/gpu/test_training.py", "tests/gpu/test_layer_on_gpu.py", "tests/gpu/test_[!lt]*.py")
@@ -208,14 +206,6 @@ JOBS = (
         ("wiki-text", "kept-alternatives"),
     ),
     Job(
-        "away",
-        "shared",
-        f"bash -c '$PYTHON $HERE/away.py {AWAY_RUNS} --text books=$DATA/books/test.txt.xz"
-        " --text docstrings=$DATA/texts/docstrings.txt --text references=$DATA/texts/references.txt"
-        " --work $WORK/away --out $WORK/away.jsonl'",
-        ("alternatives-main",),
-    ),
-    Job(
         "alternatives-seeds",
         "timed",
         f"{ALTERNATIVES} --models relu-lstm --losses {VERDICT} --seeds 2,3,4 --no-keep-models",
@@ -249,7 +239,7 @@ JOBS = (
     ),
 )
 KEPT = (
-    *("logs", "layer", "bodies-cased.jsonl", "bodies-chunk-softmax.jsonl", "catalogues.jsonl", "away.jsonl"),
+    *("logs", "layer", "bodies-cased.jsonl", "bodies-chunk-softmax.jsonl", "catalogues.jsonl"),
     *("filter/judged", "filter/results.jsonl"),
     *(f"filter/documents-{name}.json" for name in (*FILTER_MODELS, "transformer")),
     *(f"recogniser/{name}" for name in ("scores", "trained", "commands.jsonl")),

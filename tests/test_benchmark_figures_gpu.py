@@ -79,7 +79,8 @@ def test_every_job_can_be_chosen_with_what_it_needs() -> None:
     for place, one in enumerate(figures_gpu.JOBS):
         assert one.kind in ("host", "timed", "shared")
         assert set(one.needs) <= set(names[:place]), one.name
-    assert [one.name for one in figures_gpu.choose("away")] == ["wiki-text", "alternatives-main", "away"]
+    needed = ["wiki-text", "kept-alternatives", "alternatives-main", "alternatives-seeds"]
+    assert [one.name for one in figures_gpu.choose("alternatives-seeds")] == needed
     with pytest.raises(SystemExit, match="No job's name begins with nothing"):
         figures_gpu.choose("nothing")
 
