@@ -39,13 +39,14 @@ def quotes() -> Iterator[Block | Said]:
     softmax, ours, bnce = (by[name] for name in ("softmax", "chunk-softmax", "chunk-bnce"))
     yield said(
         PAGE,
-        "PPLf {}% below chunk B-NCE and {}% below the softmax, at {}% of chunk B-NCE's words per second.",
+        "PPLf {}% below chunk B-NCE and {}% below the softmax. It trains at {}% of chunk B-NCE's words per second.",
         *(f"{-above(ours['ppl_f'], other['ppl_f']):.1f}" for other in (bnce, softmax)),
         f"{100 * ours['words_per_second'] / bnce['words_per_second']:.0f}",
     )
     yield said(
         PAGE,
-        "Its PPLn is {}% below its PPLf as trained, and {}% above it with the constant",
+        "As trained, its PPLn is {}% below its PPLf. With the constant that fits validation text, its PPLn is {}% "
+        "above its PPLf.",
         f"{-above(ours['ppl_n'], ours['ppl_f']):.1f}",
         f"{above(ours['ppl_n_fitted'], ours['ppl_f']):.1f}",
     )
@@ -55,7 +56,7 @@ def quotes() -> Iterator[Block | Said]:
     )
     yield said(
         PAGE,
-        "it is {}% below chunk B-NCE and level with the softmax ({}, {} and {};",
+        "its PPLf is {}% below chunk B-NCE and level with the softmax ({}, {} and {};",
         f"{-above(new, runs['words chunk-bnce']):.1f}",
         *(ppl(value) for value in (new, runs["words chunk-bnce"], runs["words softmax"])),
     )

@@ -42,7 +42,7 @@ def quotes() -> Iterator[Said]:
     )
     by_words, by_pieces = points("words chunk-bnce"), points("pieces softmax")
     two = [ppl(side["512 x 6", 2]["ppl_f"]) for side in (by_words, by_pieces)]
-    yield said(CHOOSING, "both are equal ({} and {}), with words", *two)
+    yield said(CHOOSING, "both are nearly equal ({} and {}; one seed), and words take", *two)
     lead, share = lead_over_pieces(other)
     all_of_it = [ppl(mean(other[80_000, side], "ppl_f")) for side in ("words chunk-bnce", "pieces softmax")]
     yield said(CHOOSING, "words are ahead by {}% ({} and {}), in {}% of the time.", lead, *all_of_it, share)
@@ -69,9 +69,9 @@ def _losses(words: list[Row], dense: list[Row], other: dict[tuple[int, str], lis
     few, few_dense = (other[800_000, side] for side in ("words chunk-bnce", "words softmax"))
     yield said(
         CHOOSING,
-        "Its PPLf is between {}% below and {}% above the softmax's, depending on the model, and it is {} to {} times "
-        "as fast with 80,000 words, {} times with 800,000. With a Transformer, 800,000 words and only 6M words of "
-        "text, its PPLf was {}% above the softmax's, and it was {} times as fast",
+        "its PPLf is between {}% below and {}% above the softmax's. It is {} to {} times as fast with 80,000 words, "
+        "and {} times with 800,000. With a Transformer, 800,000 words and only 6M words of text, its PPLf was {}% "
+        "above the softmax's, and it was {} times as fast",
         f"{-min(change):.1f}",
         f"{max(change):.1f}",
         f"{min(faster):.0f}",

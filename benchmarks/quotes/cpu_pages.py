@@ -62,7 +62,7 @@ def _serving() -> Iterator[Block | Said]:
     yield said(
         SERVING,
         "takes {} MiB when it is ready. Its peak was {} MiB with the load above and with 2,000 requests of all "
-        "sizes, {} MiB while nine clients sent bodies that are expensive to parse, and {} MiB when",
+        "sizes. The peak was {} MiB while nine clients sent bodies that are expensive to parse. It was {} MiB when",
         *(ready, most, hostile, largest),
     )
     waits = re.findall(r"answered within ([\d.]+) s every time", text)
@@ -99,7 +99,7 @@ def _ngrams() -> Iterator[Said]:
     weight = number(rows["trigram of the run's text"]["weight"])
     yield said(
         CHOOSING,
-        "has a perplexity of {} on test, sentence by sentence; a trigram model of the same text has {}; both "
+        "has a perplexity of {} on test, sentence by sentence. A trigram model of the same text has {}. Both "
         "together have {} (weights {} and {}, found on validation text; one seed). That is {}% lower than the "
         "network alone",
         *(run, trigram, both, f"{1 - weight:.2f}", f"{weight:.2f}"),

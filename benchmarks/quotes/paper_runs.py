@@ -54,8 +54,8 @@ def quotes() -> Iterator[Block | Said]:
     }
     yield said(
         PAGE,
-        "softmax (PPLf): {}% lower for the ReLu-RNN, {}% lower for the ReLu-LSTM, {}% higher for the RNN and {}% "
-        "higher for the LSTM.",
+        "the PPLf of chunk B-NCE is {}% lower for the ReLu-RNN and {}% lower for the ReLu-LSTM. It is {}% higher for "
+        "the RNN and {}% higher for the LSTM.",
         *(
             f"{change[model] * sign:.1f}"
             for model, sign in (("relu-rnn", -1), ("relu-lstm", -1), ("rnn", 1), ("lstm", 1))
@@ -104,12 +104,12 @@ def _speed() -> Iterator[Block | Said]:
         rows.append([name, *speeds, "–" if paper is None else f"{paper:.0f}"])
     head = "| | words/s | × softmax, same run | × the paper's Titan X |"
     yield Block(PAGE, "speed", f"{H200}/paper.json", markdown(head, "lrrr", rows))
-    yield said(PAGE, "rounds is at most {}% of", f"{100 * max(row['spread'] for row in taken):.1f}")
+    yield said(PAGE, "slowest round is at most {}% of", f"{100 * max(row['spread'] for row in taken):.1f}")
     seeds = [experiment(name) for name in ("ltcb-all", "ltcb-all-2")]
     dense = sorted(runs["relu-lstm", "softmax"]["words_per_second"] for runs in seeds)
     yield said(
         PAGE,
-        "they train at {} words/s with B-NCE and at {} to {} words/s with the softmax.",
+        "They train at {} words/s with B-NCE and at {} to {} words/s with the softmax.",
         millions(seeds[0]["relu-lstm", "bnce"]["words_per_second"]),
         *map(millions, dense),
     )
@@ -169,9 +169,9 @@ def _whole_text() -> Iterator[Block | Said]:
     yield said(PAGE, "than-with-the-softmax-and-{}-times-as-fast)", faster[0].replace(".", ""))
     yield said(
         PAGE,
-        "the PPLf of chunk B-NCE is {} and {} times the softmax's, its PPLn is {} and {}% above its PPLf, and it "
-        "trains at {} times the softmax's words/s with both seeds. The PPLf of plain B-NCE is {} and {} times the "
-        "softmax's, at {} and {} times the speed.",
+        "the PPLf of chunk B-NCE is {} and {} times the softmax's. Its PPLn is {} and {}% above its PPLf. It trains at "
+        "{} times the softmax's words/s with both seeds. The PPLf of plain B-NCE is {} and {} times the softmax's, at "
+        "{} and {} times the speed.",
         *ratios["chunk-bnce"],
         *(f"{above(runs['chunk-bnce']['ppl_n'], runs['chunk-bnce']['ppl_f']):.1f}" for runs in seeds),
         the_one(faster),

@@ -59,7 +59,8 @@ def _training() -> Iterator[Block | Said]:
     dense, chunk = (large["relu-lstm", loss] for loss in ("softmax", "chunk-bnce"))
     yield said(
         PAGE,
-        "words and {} training tokens, chunk B-NCE is {} times as fast as the softmax, and its PPLf is {}% higher.",
+        "words and {} training tokens, chunk B-NCE is {} times as fast as the softmax, and its PPLf is {}% higher "
+        "(one seed).",
         f"{chunk['train_tokens'] / 1e6:.0f}M",
         times(chunk["speedup_over_softmax"]),
         f"{above(chunk['ppl_f'], dense['ppl_f']):.1f}",
@@ -77,7 +78,7 @@ def _scoring() -> Iterator[Said]:
     )
     yield said(
         PAGE,
-        "lowers its word error rate from {} to {}% with a Transformer. A 5-gram model of the same text reaches {}%",
+        "lowers its word error rate from {} to {}%. A 5-gram model of the same text reaches {}% (",
         before,
         after,
         ngram,
@@ -86,7 +87,8 @@ def _scoring() -> Iterator[Said]:
     more = next(name for name in wer if re.fullmatch(r"rescored: trigram of [\d.]+ times the text", name))
     yield said(
         PAGE,
-        "a run lowers it from {} to {}%, a trigram of the same text to {}%, and a trigram of {} times the text to {}%",
+        "a run lowers the rate from {} to {}%. A trigram model of the same text reaches {}%, and one of {} times the "
+        "text {}% (",
         wer["first best"],
         wer["rescored: bnce run"],
         wer["rescored: trigram of the run's text"],
@@ -96,13 +98,17 @@ def _scoring() -> Iterator[Said]:
 
 
 def _choosing() -> Iterator[Said]:
-    words, _, pieces = final_runs().values()
+    words, dense, pieces = final_runs().values()
     yield said(
         PAGE,
-        "After one pass over {} words it had a PPLf of {} in {} seconds on the H200; over 32,768 BPE pieces with a "
-        "softmax {} per word in {} seconds ({} seeds, the same search).",
+        "After one pass over {} words it had a PPLf of {} in {} seconds on the H200. The softmax reached {} over the "
+        "same words in {} seconds, and {} per word over 32,768 BPE pieces in {} seconds ({} seeds, the same search).",
         f"{words[0]['train_words'] / 1e6:.1f}M",
-        *(figure for runs in (words, pieces) for figure in (ppl(mean(runs, "ppl_f")), f"{mean(runs, 'seconds'):.0f}")),
+        *(
+            figure
+            for runs in (words, dense, pieces)
+            for figure in (ppl(mean(runs, "ppl_f")), f"{mean(runs, 'seconds'):.0f}")
+        ),
         spelled(len(words)),
     )
     other = other_conditions()
@@ -110,7 +116,7 @@ def _choosing() -> Iterator[Said]:
     more = whole[0][0]["train_words"] / words[0]["train_words"]
     yield said(
         PAGE,
-        "On {} times the text the two have {} and {}.",
+        "On {} times the text, words with chunk B-NCE have {} and pieces {}.",
         spelled(more),
         *(ppl(mean(runs, "ppl_f")) for runs in whole),
     )

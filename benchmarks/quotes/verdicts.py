@@ -128,7 +128,7 @@ def _gap(whole: list[Runs]) -> Iterator[Block | Said]:
     figures = [ppl(row[name]) for row in earlier for name in ("ppl_n", "ppl_f")]
     yield said(PAGE, "at f65e666 it was {} / {}, {} / {} and {} / {}.)", *figures)
     mean = whole[0]["relu-lstm", "chunk-bnce"]["log_z_mean_nats"]
-    yield said(PAGE, "mean of ln Z(context) is {}, a little", f"{mean:.2f}")
+    yield said(PAGE, "the mean of ln Z(context) is {}, a little", f"{mean:.2f}")
 
 
 def gap(row: Row) -> float:

@@ -80,8 +80,9 @@ def _one_epoch(found: dict[str, list[Row]]) -> Iterator[Block | Said]:
     yield said(RESULTS, "There are {} pieces per word", f"{pieces[0]['per_word']:.2f}")
     yield said(
         RESULTS,
-        "Words with chunk B-NCE are {}% below pieces with the softmax, in {}% of the time. They are {}% above words "
-        "with the softmax, in {}% of the time. On the whole test ({} words) the order is the same: {}, {} and {}.",
+        "The PPLf of words with chunk B-NCE is {}% below that of pieces with the softmax, in {}% of the time. It is "
+        "{}% above that of words with the softmax, in {}% of the time. On the whole test ({} words) the order is the "
+        "same: {}, {} and {}.",
         f"{-above(mean(words, 'ppl_f'), mean(pieces, 'ppl_f')):.1f}",
         f"{100 * mean(words, 'seconds') / mean(pieces, 'seconds'):.0f}",
         f"{above(mean(words, 'ppl_f'), mean(dense, 'ppl_f')):.1f}",
@@ -120,8 +121,8 @@ def _other_conditions(found: dict[str, list[Row]], other: dict[tuple[int, str], 
     yield Block(RESULTS, "other-conditions", sources, markdown(head, "llrrr", rows))
     yield said(
         RESULTS,
-        "On all of the text words with chunk B-NCE are {}% below pieces, in {}% of the time; the lead was {}% on a "
-        "quarter of it. The ReLu-LSTM has {} there",
+        "On all of the text, the PPLf of words with chunk B-NCE is {}% below that of pieces, in {}% of the time. On a "
+        "quarter of the text it was {}% below. The ReLu-LSTM has {} on all of the text",
         *lead_over_pieces(other),
         f"{-above(mean(found['words chunk-bnce'], 'ppl_f'), mean(found['pieces softmax'], 'ppl_f')):.1f}",
         ppl(experiment("ltcb-all")["relu-lstm", "chunk-bnce"]["ppl_f"]),
@@ -134,14 +135,14 @@ def _other_conditions(found: dict[str, list[Row]], other: dict[tuple[int, str], 
     chunk, dense = (other[800_000, side] for side in ("words chunk-bnce", "words softmax"))
     yield said(
         RESULTS,
-        "the softmax over words is {}% below chunk B-NCE, in {} times the training time.",
+        "the PPLf of the softmax over words is {}% below that of chunk B-NCE, in {} times the training time.",
         f"{-above(mean(dense, 'ppl_f'), mean(chunk, 'ppl_f')):.1f}",
         f"{mean(dense, 'seconds') / mean(chunk, 'seconds'):.0f}",
     )
     spelled = [(number(row["perplexity per word"]), number(row["bits per byte"])) for row in without_unk()]
     yield said(
         RESULTS,
-        "on the first file: {} per word and {} bits per byte with words, {} and {} with pieces (first",
+        "words have a perplexity of {} per word and {} bits per byte, and pieces have {} and {} (first",
         *(figure for one, bits in spelled for figure in (f"{one:.1f}", f"{bits:.3f}")),
     )
 
