@@ -197,7 +197,9 @@ JOBS = (
     Job(
         "kept-alternatives",
         "host",
-        "$PYTHON $HERE/kept_runs.py unpack $HERE/results/h200/alternatives-runs.jsonl $WORK/alternatives",
+        "$PYTHON $HERE/kept_runs.py unpack $HERE/results/h200/alternatives-runs.jsonl $WORK/alternatives"
+        " --corpus $WORK/filter/corpus",
+        ("wiki-text",),
     ),
     Job(
         "alternatives-main",

@@ -1,21 +1,24 @@
 """Keep the figures of runs in one file, and lay them out again, so that an experiment can go on elsewhere.
 
     python benchmarks/kept_runs.py pack EXPERIMENT FILE.jsonl --rename OLD=NEW
-    python benchmarks/kept_runs.py unpack FILE.jsonl EXPERIMENT
+    python benchmarks/kept_runs.py unpack FILE.jsonl EXPERIMENT --corpus CORPUS
 
 A line per finished run: its settings, summary, evaluations and speeds, without model, words and details of evaluations.
-`bnce experiment` takes such a run as done and does not train it again. --rename replaces paths of one machine.
+Words and their counts come from the corpus, prepared from the same text. `bnce experiment` takes such a run as done and
+does not train it again. --rename replaces paths of one machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 FILES = ("config.toml", "summary.json", "metrics.jsonl", "evaluation.json", "scoring.json", "normaliser.json")
+OF_CORPUS = ("vocab.txt", "counts.npy")
 SHARED = "choices.json"  # of the experiment, not of a run
 
 
@@ -38,7 +41,7 @@ def pack(experiment: Path, renamed: dict[str, str]) -> Iterable[dict[str, Any]]:
         yield {"run": str(path.parent.relative_to(experiment)), "files": found}
 
 
-def unpack(lines: Iterable[str], experiment: Path) -> None:
+def unpack(lines: Iterable[str], experiment: Path, corpus: Path) -> None:
     """Write the files of all runs; what is there stays."""
     for line in lines:
         record = json.loads(line)
@@ -51,6 +54,9 @@ def unpack(lines: Iterable[str], experiment: Path) -> None:
                 raise SystemExit(f"'{name}' is no file of a run that is kept.")
             if not (directory / name).exists():
                 (directory / name).write_text(text, encoding="utf-8")
+        for name in OF_CORPUS if "config.toml" in record["files"] else ():
+            if not (directory / name).exists():
+                shutil.copyfile(corpus / name, directory / name)
 
 
 def main() -> None:
@@ -59,10 +65,13 @@ def main() -> None:
     parser.add_argument("what", choices=("pack", "unpack"))
     parser.add_argument("source", type=Path, help="pack: an experiment's directory; unpack: a file")
     parser.add_argument("target", type=Path, help="pack: the file; unpack: the directory")
+    parser.add_argument("--corpus", type=Path, help="unpack: the corpus that the runs are of")
     parser.add_argument("--rename", action="append", default=[], metavar="OLD=NEW", help="replace a text in all files")
     given = parser.parse_args()
     if given.what == "unpack":
-        unpack(given.source.read_text(encoding="utf-8").splitlines(), given.target)
+        if given.corpus is None:
+            parser.error("give --corpus, the directory of the corpus that the runs are of")
+        unpack(given.source.read_text(encoding="utf-8").splitlines(), given.target, given.corpus)
         return
     renamed = dict(one.split("=", 1) for one in given.rename)
     lines = [json.dumps(record, ensure_ascii=False) for record in pack(given.source, renamed)]
