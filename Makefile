@@ -1,8 +1,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# One process per core; whoever is free takes tests from the other. Plain `pytest` runs them in order.
-PARALLEL := --numprocesses auto --dist worksteal
+# One process more than there are cores, because tests of servers and of several processes wait; whoever is free takes
+# tests from the others. Plain `pytest` runs them in order.
+PARALLEL = --numprocesses $$($(BIN)/python -c 'import os; print(1 + (os.cpu_count() or 1))') --dist worksteal
 
 .PHONY: setup demo test test-kernels test-gpu lint format figures docs dist clean
 
