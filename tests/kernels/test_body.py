@@ -1,4 +1,4 @@
-"""Adam over a flat buffer, and the dense ReLu layer, against PyTorch's own."""
+"""Adam over a flat buffer, the norm of gradients, and the dense ReLu layer, against PyTorch's own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from bnce.kernels import clip as fast
 from bnce.kernels.dense import dense_relu
+from bnce.optimisers import clip as plain
 from bnce.optimisers.adam import BETAS, Adam
 
 Check = Callable[[Tensor, Tensor, Tensor], None]
@@ -26,6 +28,23 @@ def test_adam_equals_torch(device: torch.device, no_worse: Check) -> None:
             parameter.grad = (0.5 * grad).to(parameter.dtype)
             optimiser.step()
     no_worse(found - start, theirs[0].detach() - start, theirs[1].detach() - start.double())
+
+
+def test_the_norm_is_over_all_parts(device: torch.device, no_worse: Check) -> None:
+    parts = [torch.randn(*shape, device=device) for shape in ((3 * fast.BLOCK + 5,), (7, 3), (1,), (0, 4))]
+    parts.append(torch.randn(6, 9, device=device)[:, :5])  # rows with others between them
+    found = [fast.total_norm(some) for some in (parts, parts[:1], parts[3:4])]
+    expected = [plain.total_norm(some) for some in (parts, parts[:1], parts[3:4])]
+    exact = [torch.cat([part.double().flatten() for part in some]).norm() for some in (parts, parts[:1], parts[3:4])]
+    for one in zip(found, expected, exact, strict=True):
+        no_worse(*one)
+
+
+def test_a_norm_that_is_no_number_is_not_clipped_to_one(device: torch.device) -> None:
+    for norm in (0.0, 0.5, 4.0, float("inf"), float("nan")):
+        given = torch.tensor(norm, device=device)
+        found, expected = fast.clip_factor(given, 2.0), plain.clip_factor.__wrapped__(given, 2.0)
+        torch.testing.assert_close(found, expected, equal_nan=True)
 
 
 def test_dense_relu_ignores_padding(device: torch.device, no_worse: Check) -> None:

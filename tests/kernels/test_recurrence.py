@@ -23,8 +23,11 @@ def run_plain(cell: nn.RNN | nn.LSTM, inputs: Tensor, state: tuple[Tensor, ...],
     return [output, *last, *torch.autograd.grad(output, [inputs, *cell.all_weights[0]], grad)]
 
 
+@pytest.mark.parametrize("E", [6, 8])
 @pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM])
-def test_equals_the_plain_cell(kind: type[nn.RNN] | type[nn.LSTM], device: torch.device, no_worse: Check) -> None:
+def test_equals_the_plain_cell(
+    kind: type[nn.RNN] | type[nn.LSTM], E: int, device: torch.device, no_worse: Check
+) -> None:
     cell = kind(E, H).to(device)
     inputs = torch.randn(T, B, E, device=device, requires_grad=True)
     state = tuple(torch.randn(1, B, H, device=device) for _ in range(2))
@@ -44,6 +47,20 @@ def test_equals_the_plain_cell(kind: type[nn.RNN] | type[nn.LSTM], device: torch
     for fast_part, plain_part, exact_part in zip(fast, plain, exact, strict=True):
         assert fast_part.shape == plain_part.shape
         no_worse(fast_part, plain_part, exact_part)
+
+
+@pytest.mark.parametrize("in_one_launch", [False, True])
+@pytest.mark.parametrize("num_gates", [1, 4])
+def test_weights_are_padded_with_zeros(num_gates: int, in_one_launch: bool, device: torch.device) -> None:
+    sizes = recurrence._Sizes(T, B, E, H, num_gates, in_one_launch=in_one_launch, multiple=16)
+    weight, in_bias, bias = (torch.randn(num_gates * H, *rest, device=device) for rest in ((E,), (), ()))
+    expected = torch.zeros(num_gates, sizes.wide_H, sizes.wide_E, device=device)
+    expected[:, :H, :E] = weight.view(num_gates, H, E)
+    expected[:, :H, E] = (in_bias + bias).view(num_gates, H)
+    assert torch.equal(sizes._gates(sizes.pad_in_weight(weight, in_bias, bias, torch.float32)), expected)
+    expected[:, :H, E] = 0.0
+    found = sizes._pad_gates(weight, sizes.wide_E, None, torch.float32)
+    assert torch.equal(sizes._gates(found), expected)
 
 
 def test_last_state_carries_no_gradient(device: torch.device) -> None:

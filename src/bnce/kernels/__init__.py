@@ -116,6 +116,7 @@ def _import_all() -> None:
         batch_nce,
         chunk_nce,
         chunk_softmax,
+        clip,
         dense,
         drawn_columns,
         log_normaliser,

@@ -10,9 +10,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bnce.kernels.columns import add_up, columns
+from bnce.kernels.columns import add_up, columns, widen
 
-__all__ = ["add_up", "columns", "loss_and_gradient"]
+__all__ = ["add_up", "columns", "loss_and_gradient", "scale", "widen"]
 
 
 @triton.jit
@@ -34,8 +34,9 @@ def _loss_and_gradient(product_TBM, offset_TM, loss_TB, gradient_TBM, B, M: tl.c
         small = tl.exp(-tl.abs(score))
         signed = tl.where(own, -score, score)
         total += tl.sum(tl.maximum(signed, 0.0) + tl.log(1.0 + small))
-        sigma = tl.where(score >= 0.0, 1.0, small) / (1.0 + small)
-        gradient = tl.where(is_trained, sigma - tl.where(own, 1.0, 0.0), 0.0)
+        # σ(s) − 1 = −σ(−s) loses no digits where σ(s) is near 1.
+        sigma = tl.where(signed >= 0.0, 1.0, small) / (1.0 + small)
+        gradient = tl.where(is_trained, tl.where(own, -sigma, sigma), 0.0)
         tl.store(gradient_TBM + position * M + column, gradient.to(gradient_TBM.dtype.element_ty), mask=inside)
     # A target that is no word must not pass for one: its offset is not a number, and so is its loss.
     untrained = tl.where(own_offset == own_offset, 0.0, own_offset)
@@ -55,3 +56,29 @@ def loss_and_gradient(product_TBM: Tensor, offset_TM: Tensor, dtype: torch.dtype
         product_TBM, offset_TM, loss_TB, gradient_TBM, B, M, BLOCK=min(1024, triton.next_power_of_2(M))
     )
     return loss_TB, gradient_TBM
+
+
+@triton.jit
+def _scale(gradient_TBM, factor, scaled_TBM, total_TM, B, M, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    step = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    by = tl.load(factor).to(tl.float32)
+    total = tl.zeros((COLUMNS,), dtype=tl.float32)
+    for first in range(0, B, ROWS):
+        stream = (first + tl.arange(0, ROWS))[:, None]
+        inside = (stream < B) & (column < M)[None, :]
+        place = (step * B + stream) * M + column[None, :]
+        value = tl.load(gradient_TBM + place, mask=inside, other=0.0).to(tl.float32)
+        tl.store(scaled_TBM + place, (value * by).to(scaled_TBM.dtype.element_ty), mask=inside)
+        total += tl.sum(value, 0)
+    tl.store(total_TM + step * M + column, total * by, mask=column < M)
+
+
+def scale(gradient_TBM: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+    """Multiply G by what comes from above, and add up its columns (T, M): the paper's ΔC, Eq. (10)."""
+    T, B, M = gradient_TBM.shape
+    scaled_TBM = torch.empty_like(gradient_TBM)
+    total_TM = torch.empty(T, M, dtype=torch.float32, device=gradient_TBM.device)
+    # Narrow programs, so that a batch of the paper's sizes has two for every multiprocessor.
+    _scale[(T, triton.cdiv(M, 32))](gradient_TBM, factor, scaled_TBM, total_TM, B, M, ROWS=64, COLUMNS=32)
+    return scaled_TBM, total_TM

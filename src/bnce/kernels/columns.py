@@ -45,6 +45,7 @@ def _columns(
     num_drawn,
     B,
     M,
+    room,
     V,
     row_stride,
     column_stride,
@@ -58,12 +59,12 @@ def _columns(
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    num_blocks = tl.cdiv(M, ROWS)
+    num_blocks = tl.cdiv(room, ROWS)
     step, block = (tl.program_id(0) // num_blocks).to(tl.int64), tl.program_id(0) % num_blocks
     column = block * ROWS + tl.arange(0, ROWS)
-    inside = column < M
-    place = step * M + column
-    word = tl.load(word_TM + place, mask=inside, other=0)
+    inside, written = column < M, column < room
+    place = step * room + column
+    word = tl.load(word_TM + step * M + column, mask=inside, other=0)
     counts, valid = inside, column < B
     if COUNTED:
         count = tl.zeros((BLOCK,), dtype=tl.int32)
@@ -80,7 +81,8 @@ def _columns(
         counts &= (valid & (num_noise > 0)) | (column >= B)
     is_word = (word >= 0) & (word < V)
     found = tl.where(counts & is_word, word, 0).to(tl.int64)
-    tl.store(found_TM + place, found, mask=inside)
+    # Padding names words that differ, so that adding nothing to their rows is nowhere a queue.
+    tl.store(found_TM + place, tl.where(inside, found, place % V), mask=written)
     if CHECKED:
         tl.store(wrong + 1 + column * 0, word.to(tl.int64), mask=valid & ((word < 0) | (word >= V)))
     log_noise = tl.load(log_noise_V + found)
@@ -97,12 +99,12 @@ def _columns(
     offset = tl.load(bias_V + found).to(tl.float32) - tl.load(log_z).to(tl.float32) - log_noise
     # A target that is no word must not pass for one.
     offset = tl.where(is_word, offset, float("nan"))
-    tl.store(offset_TM + place, tl.where(counts, offset, -float("inf")), mask=inside)
+    tl.store(offset_TM + place, tl.where(counts, offset, -float("inf")), mask=written)
     for first in range(0, E, WIDTH):
         unit = (first + tl.arange(0, WIDTH))[None, :]
         source = weight_VD + found[:, None] * row_stride + unit * column_stride
         row = tl.load(source, mask=inside[:, None] & (unit < D), other=0.0).to(row_TME.dtype.element_ty)
-        tl.store(row_TME + place[:, None] * E + unit, row, mask=inside[:, None] & (unit < E))
+        tl.store(row_TME + place[:, None] * E + unit, row, mask=written[:, None] & (unit < E))
 
 
 def columns(
@@ -115,6 +117,7 @@ def columns(
     *,
     width: int,
     num_noise: int,
+    room: int | None = None,
     num_drawn: int = 0,
     log_drawn_V: Tensor | None = None,
     counted: bool = False,
@@ -124,18 +127,19 @@ def columns(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Give the words (T, M), their offsets c − ln Z − ln(m · p_n), their output rows (T, M, E), and who is trained on.
 
-    `counted` counts the positions of each step (T,) that are trained on, and so the noise words that they see. Targets
-    that do not count have the word 0 and the offset −∞: their score is noise to nobody. A number that is no word has
-    the word 0, too, and an offset that is not a number; it is written to the second place of `wrong`.
+    With `room` for more columns than there are words, the last have the offset −∞ and rows of zeros. `counted` counts
+    the positions of each step (T,) that are trained on, and so the noise words that they see. Targets that do not count
+    have the word 0 and the offset −∞: their score is noise to nobody. A number that is no word has the word 0, too, and
+    an offset that is not a number; it is written to the second place of `wrong`.
     """
     T, M = word_TM.shape
-    B, (V, D), device = M - num_drawn, weight_VD.shape, word_TM.device
+    B, (V, D), device, room = M - num_drawn, weight_VD.shape, word_TM.device, room or M
     word_TM = word_TM.contiguous()
-    found_TM = torch.empty(T, M, dtype=torch.int64, device=device)
-    offset_TM = torch.empty(T, M, dtype=torch.float32, device=device)
-    row_TME = torch.empty(T, M, width, dtype=dtype, device=device)
+    found_TM = torch.empty(T, room, dtype=torch.int64, device=device)
+    offset_TM = torch.empty(T, room, dtype=torch.float32, device=device)
+    row_TME = torch.empty(T, room, width, dtype=dtype, device=device)
     count_T = torch.empty(T, dtype=torch.int32, device=device) if counted else None
-    _columns[(T * triton.cdiv(M, ROWS),)](
+    _columns[(T * triton.cdiv(room, ROWS),)](
         word_TM,
         word_TM if mask_TB is None else as_numbers(mask_TB),  # any pointer will do where none is read
         weight_VD,
@@ -153,6 +157,7 @@ def columns(
         num_drawn,
         B,
         M,
+        room,
         V,
         weight_VD.stride(0),
         weight_VD.stride(1),
@@ -175,25 +180,30 @@ def as_numbers(mask_TB: Tensor) -> Tensor:
 
 
 @triton.jit
-def _widen(row_ND, wide_NE, row_stride, column_stride, N, D, E, WIDTH: tl.constexpr, ROWS: tl.constexpr):
+def _widen(row_ND, wide_NE, row_stride, column_stride, value, N, D, E, WIDTH: tl.constexpr, ROWS: tl.constexpr):
     place = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     for first in range(0, E, WIDTH):
         unit = (first + tl.arange(0, WIDTH))[None, :]
         source = row_ND + place * row_stride + unit * column_stride
         row = tl.load(source, mask=(place < N) & (unit < D), other=0.0).to(tl.float32)
-        row = tl.where(unit == D, 1.0, row)
+        row = tl.where(unit == D, value, row)
         tl.store(wide_NE + place * E + unit, row.to(wide_NE.dtype.element_ty), mask=(place < N) & (unit < E))
 
 
-def widen(row_ND: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-    """Cast rows and add columns: the first holds ones, the rest zeros."""
-    N, D = row_ND.shape
-    wide_NE = torch.empty(N, width, dtype=dtype, device=row_ND.device)
+def widen(row_ND: Tensor, width: int, dtype: torch.dtype, value: float = 1.0) -> Tensor:
+    """Cast rows and add columns: the first holds `value`, the rest zeros."""
+    return widen_into(torch.empty(len(row_ND), width, dtype=dtype, device=row_ND.device), row_ND, value)
+
+
+def widen_into(wide_NE: Tensor, row_ND: Tensor, value: float = 0.0) -> Tensor:
+    """Do the same into rows that are there, each of them right after the one before."""
+    (N, D), width = row_ND.shape, wide_NE.shape[1]
     _widen[(triton.cdiv(N, ROWS),)](
         row_ND,
         wide_NE,
         row_ND.stride(0),
         row_ND.stride(1),
+        value,
         N,
         D,
         width,

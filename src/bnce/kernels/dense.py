@@ -11,19 +11,19 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from bnce.kernels.columns import widen
 from bnce.machine.precision import product_dtype, product_in_float32
 
 
 class _DenseRelu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, input_NW: Tensor, weight_DE: Tensor, bias_D: Tensor, dtype: torch.dtype) -> Tensor:
-        D, E = weight_DE.shape
-        weight_DW = torch.zeros(D, input_NW.shape[1], dtype=dtype, device=input_NW.device)
-        weight_DW[:, :E].copy_(weight_DE)
+        weight_DW = widen(weight_DE, input_NW.shape[1], dtype, 0.0)
         input_NW = input_NW.to(dtype)
-        output_ND = torch.addmm(bias_D.to(dtype), input_NW, weight_DW.t()).relu_()
+        # Where cuBLAS can, the product's own kernel cuts off what is below zero.
+        output_ND = torch._addmm_activation(bias_D.to(dtype), input_NW, weight_DW.t())
         ctx.save_for_backward(input_NW, weight_DW, output_ND)
-        ctx.num_columns = E
+        ctx.num_columns = weight_DE.shape[1]
         return output_ND
 
     @staticmethod

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bnce.kernels import persistent_recurrence as persistent
+from bnce.kernels.columns import widen, widen_into
 from bnce.machine.precision import product_in_float32
 
 BLOCK = 1024
@@ -37,6 +38,39 @@ def _sigmoid(x):
 @triton.jit
 def _tanh(x):
     return 2.0 / (1.0 + tl.exp(-2.0 * x)) - 1.0
+
+
+@triton.jit
+def _pad_gates(
+    weight_GE,
+    in_bias_G,
+    bias_G,
+    padded,
+    H,
+    E,
+    wide_H,
+    wide_E,
+    GATES: tl.constexpr,
+    BY_UNIT: tl.constexpr,
+    BIASED: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Write one padded row of the weights of a gate: those of a unit, or zeros; the bias is the column after them."""
+    row = tl.program_id(0)
+    if BY_UNIT:
+        gate, unit = row % GATES, row // GATES
+    else:
+        gate, unit = row // wide_H, row % wide_H
+    source = gate * H + unit
+    for first in range(0, wide_E, WIDTH):
+        column = first + tl.arange(0, WIDTH)
+        is_unit = unit + column * 0 < H
+        value = tl.load(weight_GE + source * E + column, mask=is_unit & (column < E), other=0.0)
+        if BIASED:
+            place, is_bias = source + column * 0, is_unit & (column == E)
+            value += tl.load(in_bias_G + place, mask=is_bias, other=0.0)
+            value += tl.load(bias_G + place, mask=is_bias, other=0.0)
+        tl.store(padded + row * wide_E + column, value.to(padded.dtype.element_ty), mask=column < wide_E)
 
 
 @triton.jit
@@ -219,7 +253,7 @@ class _Lstm(torch.autograd.Function):
         H = hidden_BH.shape[1]
         sizes = ctx.sizes = _Sizes.choose("lstm", input_TBE, H, dtype, has_resets=reset_TB is not None)
         input_NE = sizes.pad_input(input_TBE, dtype)
-        in_weight_GE = sizes.pad_in_weight(in_weight_GE, in_bias_G + bias_G, dtype)
+        in_weight_GE = sizes.pad_in_weight(in_weight_GE, in_bias_G, bias_G, dtype)
         weight_GH = sizes.pad_weight(weight_GH, dtype)
         gate_TBG = torch.mm(input_NE, in_weight_GE.t()).view(T, B, -1)
         # Row 0 is the state before the chunk, so that "one step before" is a view.
@@ -233,6 +267,7 @@ class _Lstm(torch.autograd.Function):
         ctx.save_for_backward(input_NE, in_weight_GE, weight_GH, gate_TBG, before_SBH, cell_SBH, keep_SB)
         cell_after_BH = cell_SBH[T, :, :H]
         ctx.mark_non_differentiable(cell_after_BH)
+        ctx.set_materialize_grads(False)
         return hidden_SBH[1:], cell_after_BH
 
     @staticmethod
@@ -268,7 +303,7 @@ class _Rnn(torch.autograd.Function):
         H = hidden_BH.shape[1]
         sizes = ctx.sizes = _Sizes.choose("rnn", input_TBE, H, dtype, has_resets=reset_TB is not None)
         input_NE = sizes.pad_input(input_TBE, dtype)
-        in_weight_HE = sizes.pad_in_weight(in_weight_HE, in_bias_H + bias_H, dtype)
+        in_weight_HE = sizes.pad_in_weight(in_weight_HE, in_bias_H, bias_H, dtype)
         weight_HH = sizes.pad_weight(weight_HH, dtype)
         sum_TBH = torch.mm(input_NE, in_weight_HE.t()).view(T, B, -1)
         hidden_SBH = torch.empty(T + 1, B, sizes.wide_H, dtype=dtype, device=input_TBE.device)
@@ -359,27 +394,38 @@ class _Sizes:
         return padded.view(self.num_gates, self.wide_H, -1)
 
     def pad_input(self, input_TBE: Tensor, dtype: torch.dtype) -> Tensor:
-        input_NE = torch.zeros(self.T * self.B, self.wide_E, dtype=dtype, device=input_TBE.device)
-        input_NE[:, : self.E].copy_(input_TBE.reshape(-1, self.E))
-        input_NE[:, self.E].fill_(1.0)
-        return input_NE
+        """Put a one after every input, by which the bias is multiplied."""
+        return widen(input_TBE.reshape(-1, self.E), self.wide_E, dtype)
 
     def pad_weight(self, weight_GH: Tensor, dtype: torch.dtype) -> Tensor:
-        padded = torch.zeros(self.num_gates * self.wide_H, self.wide_H, dtype=dtype, device=weight_GH.device)
-        self._gates(padded)[:, : self.H, : self.H].copy_(weight_GH.view(self.num_gates, self.H, self.H))
-        return padded
+        return self._pad_gates(weight_GH, self.wide_H, None, dtype)
 
-    def pad_in_weight(self, weight_GE: Tensor, bias_G: Tensor, dtype: torch.dtype) -> Tensor:
+    def pad_in_weight(self, weight_GE: Tensor, in_bias_G: Tensor, bias_G: Tensor, dtype: torch.dtype) -> Tensor:
         """Put the bias into the first column of the padding, whose input is always one."""
-        padded = torch.zeros(self.num_gates * self.wide_H, self.wide_E, dtype=dtype, device=weight_GE.device)
-        gates = self._gates(padded)
-        gates[:, : self.H, : self.E].copy_(weight_GE.view(self.num_gates, self.H, self.E))
-        gates[:, : self.H, self.E].copy_(bias_G.view(self.num_gates, self.H))
+        return self._pad_gates(weight_GE, self.wide_E, (in_bias_G, bias_G), dtype)
+
+    def _pad_gates(
+        self, weight_GE: Tensor, width: int, biases: tuple[Tensor, Tensor] | None, dtype: torch.dtype
+    ) -> Tensor:
+        weight_GE = weight_GE.contiguous()
+        padded = torch.empty(self.num_gates * self.wide_H, width, dtype=dtype, device=weight_GE.device)
+        _pad_gates[(len(padded),)](
+            weight_GE,
+            *(biases or (weight_GE, weight_GE)),  # any pointer will do where none is read
+            padded,
+            self.H,
+            weight_GE.shape[1],
+            self.wide_H,
+            width,
+            GATES=self.num_gates,
+            BY_UNIT=self.in_one_launch,
+            BIASED=biases is not None,
+            WIDTH=min(1024, triton.next_power_of_2(width)),
+        )
         return padded
 
     def put_state(self, state_BH: Tensor, place_BH: Tensor) -> None:
-        place_BH[:, : self.H].copy_(state_BH)
-        place_BH[:, self.H :].zero_()
+        widen_into(place_BH, state_BH)
 
     def keep(self, reset_TB: Tensor | None, hidden_SBH: Tensor) -> tuple[Tensor | None, Tensor]:
         """Give what each step multiplies its state by, none after the last, and room for the hidden states after that.
@@ -400,7 +446,9 @@ class _Sizes:
         """Compute the gradients of input, input weight, recurrent weight and bias, for all steps at once."""
         gate_grad_NG = gate_grad_TBG.view(self.T * self.B, -1)
         before_NH = before_SBH[: self.T].view(self.T * self.B, self.wide_H)
-        input_grad_NE = product_in_float32(gate_grad_NG, in_weight_GE)[:, : self.E]
+        # Of as many columns as there are inputs, where tensor cores like their number: then nobody copies them.
+        width = self.E if self.E % 8 == 0 else self.wide_E
+        input_grad_NE = product_in_float32(gate_grad_NG, in_weight_GE[:, :width])[:, : self.E]
         in_weight_grad = self._gates(product_in_float32(gate_grad_NG.t(), input_NE))
         weight_grad = self._gates(product_in_float32(gate_grad_NG.t(), before_NH))
         return (

@@ -21,6 +21,13 @@ from bnce.kernels.scratch import scratch
 
 
 @triton.jit
+def _claim(scratch_V, words_N, N, BLOCK: tl.constexpr):
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    word = tl.load(words_N + place, mask=place < N, other=0)
+    tl.store(scratch_V + word, place, mask=place < N)
+
+
+@triton.jit
 def _add_to_winner(scratch_V, words_N, values_ND, merged_ND, D: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     winner = tl.load(scratch_V + tl.load(words_N + row)).to(tl.int64)
@@ -135,7 +142,7 @@ def merge(words_N: Tensor, values_ND: Tensor, num_rows: int) -> tuple[Tensor, Te
     """Add up the values of equal words: at one place of each word the sum, at its other places zeros, in float32."""
     N = len(words_N)
     scratch_V = scratch(num_rows, words_N.device)
-    scratch_V[words_N] = torch.arange(N, dtype=scratch_V.dtype, device=words_N.device)
+    _claim[(triton.cdiv(N, 256),)](scratch_V, words_N, N, BLOCK=256)
     merged_ND = torch.zeros(values_ND.shape, dtype=torch.float32, device=values_ND.device)
     D = values_ND[0].numel()
     _add_to_winner[(N,)](scratch_V, words_N, values_ND.contiguous(), merged_ND, D, BLOCK=_block(D))

@@ -4,7 +4,10 @@ In a loop that starts kernels one by one, the host is slower than the GPU. So ev
 one kernel: one finds the columns, counts positions, and reads output rows, another computes loss and gradient. The
 equations are those of `batch_nce.py`, which is the plain form of this.
 
-Legend: T time steps, B streams, M columns, D hidden, V vocabulary.
+Tensor cores read 16 bytes at a time, so rows of products are padded to a multiple of that: columns that count nowhere
+are added to the M of a step, and zeros to hidden states and output rows whose D is no such multiple.
+
+Legend: T time steps, B streams, M columns, D hidden, E = D padded, V vocabulary.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ import torch
 from torch import Tensor
 
 from bnce import kernels, rows
-from bnce.losses.batch_nce import check_noise, column_words, errors
+from bnce.losses.batch_nce import check_noise, column_words
 from bnce.losses.first_order import first_order_only
 from bnce.losses.output_batch import OutputBatch
 from bnce.machine.precision import product_dtype, product_in_float32
+
+ALIGNED = 8  # numbers of two bytes that are read at once
 
 
 def fused_batch_nce(batch: OutputBatch, mean: bool) -> Tensor | None:
@@ -48,17 +53,19 @@ class _FusedBatchNce(torch.autograd.Function):
         mean: bool,
         fast: Any,
     ) -> Tensor:
-        dtype, K = product_dtype(weight_VD), batch.num_noise
-        column_TM = column_words(batch)
-        found_TM, offset_TM, row_TMD, count_T = fast.columns(
+        dtype, K, (T, B, D) = product_dtype(weight_VD), batch.num_noise, hidden_TBD.shape
+        column_TM, E = column_words(batch), _aligned(D)
+        M = column_TM.shape[1]
+        found_TM, offset_TM, row_TME, count_T = fast.columns(
             column_TM,
             weight_VD,
             bias_V,
             log_z,
             batch.noise.log_probs_V,
             dtype,
-            width=weight_VD.shape[1],
-            num_noise=column_TM.shape[1] - 1,
+            width=E,
+            room=_aligned(M),
+            num_noise=M - 1,
             num_drawn=K,
             log_drawn_V=None if batch.drawn is None else batch.drawn.log_probs_V,
             counted=batch.has_holes,
@@ -66,23 +73,27 @@ class _FusedBatchNce(torch.autograd.Function):
             ignore_index=batch.ignore_index,
             wrong=batch.wrong_room(),
         )
-        given_TBD = hidden_TBD.to(dtype)
-        product_TBM = product_in_float32(given_TBD, row_TMD.transpose(1, 2))
+        hidden_TBE = hidden_TBD.to(dtype)
+        if E > D:
+            hidden_TBE = fast.widen(hidden_TBD.flatten(0, 1), E, dtype, 0.0).view(T, B, E)
+        product_TBM = product_in_float32(hidden_TBE, row_TME.transpose(1, 2))  # L^t · W^t of Eq. (7)
         loss_TB, gradient_TBM = fast.loss_and_gradient(product_TBM, offset_TM, dtype)
         found: tuple[Tensor, Tensor | None] = fast.add_up(loss_TB, count_T if mean else None, len(loss_TB))
         loss, divisor = found
-        ctx.save_for_backward(given_TBD, row_TMD, gradient_TBM, found_TM, divisor)
+        ctx.save_for_backward(hidden_TBE, row_TME, gradient_TBM, found_TM, divisor)
         ctx.sparse, ctx.tables = batch.sparse, (weight_VD.shape, weight_VD.dtype, bias_V.dtype)
-        ctx.hidden_dtype = hidden_TBD.dtype
+        ctx.hidden_dtype, ctx.fast = hidden_TBD.dtype, fast
         return loss
 
     @staticmethod
     @first_order_only
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        given_TBD, row_TMD, gradient_TBM, found_TM, divisor = ctx.saved_tensors
+        hidden_TBE, row_TME, gradient_TBM, found_TM, divisor = ctx.saved_tensors
         (V, D), weight_dtype, bias_dtype = ctx.tables
         factor = grads[0] if divisor is None else grads[0] / divisor
-        weight_TMD, bias_TM, hidden_TBD = errors(gradient_TBM * factor, given_TBD, row_TMD)
+        gradient_TBM, bias_TM = ctx.fast.scale(gradient_TBM, factor)  # Eq. (10)
+        weight_TMD = product_in_float32(gradient_TBM.transpose(1, 2), hidden_TBE[..., :D])  # Eq. (9)
+        hidden_TBD = torch.bmm(gradient_TBM, row_TME)[..., :D]  # Eq. (11)
         found_N = found_TM.view(-1)
         _, wants_weight, wants_bias, wants_log_z, *_ = ctx.needs_input_grad
         weight_ND, bias_N = weight_TMD.view(-1, D).to(weight_dtype), bias_TM.view(-1).to(bias_dtype)
@@ -95,3 +106,7 @@ class _FusedBatchNce(torch.autograd.Function):
             None,
             None,
         )
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNED) * ALIGNED

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from bnce import kernels
 from bnce.optimisers.merging import merge_gradient
 
 
@@ -24,10 +25,18 @@ class Gradients:
 def measure(touched: dict[str, tuple[Tensor, Tensor]], dense: dict[str, Tensor], body: Tensor) -> Gradients:
     """Measure the norm over all parameters; equal rows must be merged first, otherwise the norm is wrong."""
     parts = [body, *(grad for _, grad in touched.values()), *dense.values()]
-    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(part) for part in parts]))
+    fast = kernels.choose("clip", body)
+    norm: Tensor = total_norm(parts) if fast is None else fast.total_norm(parts)
     return Gradients(norm, touched, dense, body)
 
 
+def total_norm(parts: Sequence[Tensor]) -> Tensor:
+    """Compute the norm over all numbers of all parts."""
+    norm: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(part) for part in parts]))
+    return norm
+
+
+@kernels.with_twin("clip")
 def clip_factor(norm: Tensor, max_norm: float) -> Tensor:
     """Compute what gradients of this norm are multiplied by."""
     return (max_norm / (norm + 1e-6)).clamp(max=1.0)

@@ -63,6 +63,7 @@ class TrainingStep:
         self._chunk: Chunk | None = None
         self._captures = tables is None or tables.world.can_be_captured
         self._sent_by_graph: Counter[str] = Counter()
+        self._shares: dict[int, Tensor] = {}
 
     @property
     def starts_up(self) -> bool:
@@ -146,8 +147,14 @@ class TrainingStep:
             loss_sum, state = self.model.loss_sum(chunk.input_LB, chunk.target_TB, before, chunk.reset_LB)
         # The paper's rates fit a gradient averaged over streams and summed over time.
         num_steps, num_streams = chunk.target_TB.shape[0], chunk.target_TB.shape[1] * self.total_groups
-        (loss_sum / (num_streams if self.gradient == "streams" else num_streams * num_steps)).backward()
+        loss_sum.backward(self._one_of(num_streams if self.gradient == "streams" else num_streams * num_steps))
         return loss_sum, state
+
+    def _one_of(self, number: int) -> Tensor:
+        """Give 1 / number, kept where a captured step finds it again: to divide the loss would be three launches."""
+        if number not in self._shares:
+            self._shares[number] = torch.full((), 1.0 / number, dtype=self.model.embedding.dtype, device=self.device)
+        return self._shares[number]
 
     def _apply(self, loss_sum: Tensor, state: State) -> None:
         gradients = self.optimiser.collect()
