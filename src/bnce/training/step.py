@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +29,22 @@ from bnce.processes.working_tables import WorkingTables
 NUM_EAGER_STEPS = 3
 
 Breakable = Callable[[], AbstractContextManager[None]]
+
+
+class _Share(torch.autograd.Function):
+    """Where the backward pass starts, from a number that is at hand: to divide the loss would be two launches more.
+
+    `backward` with that number as its argument would be none, but makes PyTorch import SymPy, which takes half a second.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, loss_sum: Tensor, share: Tensor) -> Tensor:
+        ctx.save_for_backward(share)
+        return loss_sum.view_as(loss_sum)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.saved_tensors[0], None
 
 
 class TrainingStep:
@@ -147,11 +164,12 @@ class TrainingStep:
             loss_sum, state = self.model.loss_sum(chunk.input_LB, chunk.target_TB, before, chunk.reset_LB)
         # The paper's rates fit a gradient averaged over streams and summed over time.
         num_steps, num_streams = chunk.target_TB.shape[0], chunk.target_TB.shape[1] * self.total_groups
-        loss_sum.backward(self._one_of(num_streams if self.gradient == "streams" else num_streams * num_steps))
+        share = self._one_of(num_streams if self.gradient == "streams" else num_streams * num_steps)
+        _Share.apply(loss_sum, share).backward()
         return loss_sum, state
 
     def _one_of(self, number: int) -> Tensor:
-        """Give 1 / number, kept where a captured step finds it again: to divide the loss would be three launches."""
+        """Give 1 / number, kept where a captured step finds it again."""
         if number not in self._shares:
             self._shares[number] = torch.full((), 1.0 / number, dtype=self.model.embedding.dtype, device=self.device)
         return self._shares[number]
