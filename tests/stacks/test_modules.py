@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import bnce
+from bnce import rows
 from bnce.losses.chunk_nce import chunk_nce_by_position
 from tests.stacks.small import FUSED, D, K, V, build, dense, drawn_alike, hidden_and_targets
 
@@ -53,6 +54,31 @@ def test_gradients_accumulate_onto_clipped_ones() -> None:
         bnce.RowwiseAdagrad(layer.parameters(), lr=0.1).step()
         stepped.append(layer.weight.detach())
     torch.testing.assert_close(stepped[1], stepped[0])
+
+
+@pytest.mark.parametrize("to_none", [False, True])
+def test_equal_rows_are_merged_after_gradients_were_set_to_zero(to_none: bool) -> None:
+    """PyTorch then writes the next gradient into the old one, which was marked as merged."""
+    stepped, norms = [], []
+    for sparse in (False, True):
+        layer = build(sparse=sparse)
+        optimiser = bnce.RowwiseAdam(layer.parameters(), lr=0.1)
+        for seed in (2, 3, 4):
+            optimiser.zero_grad(set_to_none=to_none)
+            layer(*hidden_and_targets(seed)).backward()
+            norms.append(bnce.clip_grad_norm_(layer.parameters(), max_norm=0.1))
+            optimiser.step()
+        stepped.append(layer.weight.detach())
+    torch.testing.assert_close(norms[3:], norms[:3])
+    torch.testing.assert_close(stepped[1], stepped[0])
+
+
+def test_a_clipped_gradient_is_not_merged_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = build(sparse=True)
+    layer(*hidden_and_targets()).backward()
+    bnce.clip_grad_norm_(layer.parameters(), max_norm=0.1)
+    monkeypatch.setattr(rows, "merge", None)
+    bnce.RowwiseAdam(layer.parameters()).step()
 
 
 @pytest.mark.parametrize("kind", [bnce.RowwiseAdagrad, bnce.RowwiseAdam])

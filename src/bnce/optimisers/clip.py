@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bnce import kernels
-from bnce.optimisers.merging import merge_gradient
+from bnce.optimisers.merging import mark_merged, merge_gradient
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,13 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, *, d
     the batch. They are merged in place, and `RowwiseAdagrad` and `RowwiseAdam` do not merge them again.
     """
     given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-    values = []
+    values, merged = [], []
     for parameter in given:
         if parameter.grad is None:
             continue
         if parameter.grad.is_sparse:
             parameter.grad = merge_gradient(parameter.grad, deterministic=deterministic)
+            merged.append(parameter.grad)
             values.append(parameter.grad._values())
         else:
             values.append(parameter.grad)
@@ -63,4 +64,6 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, *, d
     factor = clip_factor(norm, max_norm)
     for value in values:
         value.mul_(factor.to(value.device, value.dtype))
+    for grad in merged:
+        mark_merged(grad)
     return norm

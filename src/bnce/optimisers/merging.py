@@ -20,8 +20,8 @@ def merged_rows(grad: Tensor, *, deterministic: bool = False, to_fewer: bool = F
     GPU they are added up in no fixed order, unless asked to be deterministic: then PyTorch sorts first.
     """
     words_N, values_ND = rows.row_gradients(grad)
-    # As many rows as when they were merged: a backward pass since then would have added its own, in place.
-    if getattr(grad, _MERGED, None) == grad._nnz():
+    # Nothing was written to it since it was merged: a backward pass adds its own rows in place, also to one of zeros.
+    if getattr(grad, _MERGED, None) == grad._version:
         return words_N, values_ND
     fast = kernels.choose("rows", values_ND, deterministic=deterministic)
     if fast is not None:
@@ -47,6 +47,6 @@ def merge_gradient(grad: Tensor, *, deterministic: bool = False, to_fewer: bool 
 
 
 def mark_merged(grad: Tensor) -> Tensor:
-    """Say of a sparse gradient that it has no row twice, or zeros the second time."""
-    setattr(grad, _MERGED, grad._nnz())
+    """Say of a sparse gradient, as it now is, that it has no row twice, or zeros the second time."""
+    setattr(grad, _MERGED, grad._version)
     return grad
