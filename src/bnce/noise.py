@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bnce.errors import UserError, unknown_name
+from bnce.machine.precision import sum_dtype
 
 IGNORE_INDEX = -100  # the target of a position that does not count, as PyTorch has it
 
@@ -60,9 +61,18 @@ class Noise(nn.Module):
             raise UserError("This noise has a length but no values: make noise from counts or probabilities.")
         keep_V, alias_V = alias_table(self._probs_V)
         dtype = torch.promote_types(self.log_probs_V.dtype, torch.float32)
-        self.log_probs_V = torch.from_numpy(np.log(self._probs_V)).to(device, dtype)
-        self.keep_V = torch.from_numpy(keep_V).to(device, torch.float32)
-        self.alias_V = torch.from_numpy(alias_V).to(device)
+        self._buffers["log_probs_V"] = torch.from_numpy(np.log(self._probs_V)).to(device, dtype)
+        self._buffers["keep_V"] = torch.from_numpy(keep_V).to(device, torch.float32)
+        self._buffers["alias_V"] = torch.from_numpy(alias_V).to(device)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Write the tables anew where one is replaced: `from_pretrained` of transformers puts empty memory there."""
+        super().__setattr__(name, value)
+        if isinstance(value, Tensor) and name in self._non_persistent_buffers_set:
+            self._remake()
+
+    def _remake(self) -> None:
+        self.reset_parameters()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move the tables as any module's, but keep their values: a narrow type or `to_empty` would harm the loss."""
@@ -126,7 +136,7 @@ class Noise(nn.Module):
         """Draw words independently: a fair slot, then a coin between the slot's own word and its alias."""
         device = self.keep_V.device
         slot = torch.randint(len(self), tuple(shape), device=device, generator=generator)
-        coin = torch.rand(tuple(shape), device=device, generator=generator)
+        coin = torch.rand(tuple(shape), dtype=torch.float32, device=device, generator=generator)
         return torch.where(coin < self.keep_V[slot], slot, self.alias_V[slot])
 
 
@@ -155,7 +165,7 @@ class Running(Noise):
         self.decay, self.every, self._draws = decay, every, False
         # Unlike counts of a text these cannot be made again, so they are kept with the model.
         self.register_buffer("counts_V", torch.zeros(vocab_size, dtype=torch.float64))
-        self.register_buffer("log_probs_V", torch.zeros(vocab_size))
+        self.register_buffer("log_probs_V", torch.zeros(vocab_size, dtype=sum_dtype(torch.get_default_dtype())))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -212,8 +222,12 @@ class Running(Noise):
             return
         probs_V = _to_float64(self.log_probs_V.double().exp())
         keep_V, alias_V = alias_table(probs_V / probs_V.sum())
-        self.keep_V = torch.from_numpy(keep_V).to(self.log_probs_V.device, torch.float32)
-        self.alias_V = torch.from_numpy(alias_V).to(self.log_probs_V.device)
+        self._buffers["keep_V"] = torch.from_numpy(keep_V).to(self.log_probs_V.device, torch.float32)
+        self._buffers["alias_V"] = torch.from_numpy(alias_V).to(self.log_probs_V.device)
+
+    def _remake(self) -> None:
+        # Not before words are drawn: ln p_n itself may still have to be loaded.
+        self._draws = False
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move as any module does, with counts in float64 and ln p_n in float32 or wider."""
@@ -307,7 +321,7 @@ def without_values(vocab_size: int) -> Noise:
     noise = Noise([1.0])
     noise._probs_V = None
     for name in dict(noise.named_buffers()):
-        setattr(noise, name, torch.empty(vocab_size, device="meta"))
+        noise._buffers[name] = torch.empty(vocab_size, device="meta")
     return noise
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -63,11 +63,20 @@ class Structure(nn.Module, ABC):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move as any module does, but keep these numbers: `to_empty` would lose them, a narrow type round them."""
         super()._apply(fn, recurse)
-        for name, values in self._kept.items():
-            device = self._buffers[name].device  # type: ignore[union-attr]
-            if device.type != "meta":
-                self._buffers[name] = torch.from_numpy(values).to(device)
+        for name in self._kept:
+            self._remake(name)
         return self
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Keep these numbers where one is replaced: `from_pretrained` of transformers puts empty memory there."""
+        super().__setattr__(name, value)
+        if isinstance(value, Tensor) and name in self._kept:
+            self._remake(name)
+
+    def _remake(self, name: str) -> None:
+        device = self._buffers[name].device  # type: ignore[union-attr]
+        if device.type != "meta":
+            self._buffers[name] = torch.from_numpy(self._kept[name]).to(device)
 
     @abstractmethod
     def start_(self, bias_R: Tensor) -> None:
