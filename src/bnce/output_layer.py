@@ -26,7 +26,7 @@ from bnce.losses.scores import log_normaliser, score_all, score_words
 from bnce.losses.softmax_forms import FORMS
 from bnce.losses.structure import Structure
 from bnce.losses.wrong_targets import WrongTargets
-from bnce.machine.precision import at_least_float32
+from bnce.machine.precision import at_least_float32, sum_dtype
 from bnce.noise import IGNORE_INDEX, Noise, Running, unigram
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -122,10 +122,11 @@ class OutputLayer(nn.Module):
         self.weight = nn.Parameter(torch.empty(num_rows, hidden_size))
         self.bias = nn.Parameter(torch.empty(num_rows))
         self.log_z: Tensor
+        constant = torch.tensor(float(log_z), dtype=sum_dtype(self.weight.dtype))
         if learn_log_z:
-            self.log_z = nn.Parameter(torch.tensor(float(log_z)))
+            self.log_z = nn.Parameter(constant)
         else:
-            self.register_buffer("log_z", torch.tensor(float(log_z)))
+            self.register_buffer("log_z", constant)
         self._initial_log_z = float(log_z)
         self._wrong_targets = WrongTargets()
         self._start()
@@ -244,7 +245,7 @@ class OutputLayer(nn.Module):
                 self.noise.observe(target_TB)
             total = self._loss(self._batch(hidden_TBD, target_TB))
             return total if self.reduction == "sum" else total / target_TB.numel()
-        counted = count_targets(self.loss_name, target_TB, mask_TB, self.ignore_index, self.num_noise, stream_TB)
+        counted = count_targets(self.loss_name, target_TB, mask_TB, self.ignore_index, self.num_noise, stream_TB, sum_dtype(self.weight.dtype))
         target_TB, zero = self._known_words(counted.target_TB)
         if is_observed:
             assert isinstance(self.noise, Running)

@@ -142,7 +142,7 @@ def adam_(
     grad_ND = grad_ND.to(square_V.dtype) * clip
     mean_square_N = mean_square(grad_ND)
     last_N, square_N = last_V.index_select(0, words_N), square_V.index_select(0, words_N)
-    square_after_N = square_N * decay ** (step - last_N) + (1.0 - decay) * mean_square_N
+    square_after_N = square_N * decay ** (step - last_N).to(square_N.dtype) + (1.0 - decay) * mean_square_N
     # Of the places of one word in a merged gradient, one holds the sum. The others hold zeros and change nothing.
     is_sum_N = mean_square_N > 0
     square_V.index_add_(0, words_N, torch.where(is_sum_N, square_after_N - square_N, 0.0))
@@ -164,7 +164,7 @@ def adam_dense_(
 ) -> None:
     """Step every row by row-wise Adam, for losses that touch them all."""
     grad_VD = grad_VD.to(square_V.dtype) * clip
-    square_V.mul_(decay ** (step - last_V)).add_(mean_square(grad_VD), alpha=1.0 - decay)
+    square_V.mul_(decay ** (step - last_V).to(square_V.dtype)).add_(mean_square(grad_VD), alpha=1.0 - decay)
     last_V.copy_(step.expand_as(last_V))
     table_VD.add_(scale_rows(grad_VD, -rate / (square_V.sqrt() + epsilon)))
 

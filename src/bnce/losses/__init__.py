@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from bnce.errors import UserError
@@ -60,13 +61,14 @@ def count_targets(
     ignore_index: int,
     num_noise: int,
     stream_TB: Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> Counted:
     """Say which positions a loss trains on, and how many: where the batch is the noise, one alone has none."""
     kind = LOSSES.find(name)
     if not kind.batch_is_noise:
         return count_positions(target_TB, mask_TB, ignore_index)
     if not kind.whole_chunk:
-        return count_steps(target_TB, mask_TB, ignore_index, num_noise)
+        return count_steps(target_TB, mask_TB, ignore_index, num_noise, dtype)
     if stream_TB is not None:
-        return count_ids(target_TB, mask_TB, ignore_index, stream_TB)
-    return count_streams(target_TB, mask_TB, ignore_index)
+        return count_ids(target_TB, mask_TB, ignore_index, stream_TB, dtype)
+    return count_streams(target_TB, mask_TB, ignore_index, dtype)

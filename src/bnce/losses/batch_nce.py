@@ -92,7 +92,7 @@ def column_words(batch: OutputBatch) -> Tensor:
 
 def log_mixture(log_batch_TM: Tensor, log_drawn_TM: Tensor, log_num_noise: Tensor | float, num_drawn: int) -> Tensor:
     """Mix ln u of the batch and ln q of the drawn words by how many of the m noise words come from each."""
-    share_drawn = (math.log(num_drawn) - torch.as_tensor(log_num_noise)).exp().clamp(max=1.0)
+    share_drawn = (math.log(num_drawn) - torch.as_tensor(log_num_noise, dtype=log_batch_TM.dtype)).exp().clamp(max=1.0)
     # A position alone with its drawn words sees nothing of the batch: ln 0 is right there.
     return torch.logaddexp(torch.log1p(-share_drawn) + log_batch_TM, share_drawn.log() + log_drawn_TM)
 

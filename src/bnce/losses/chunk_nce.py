@@ -96,7 +96,7 @@ def streams_of(batch: OutputBatch) -> tuple[Tensor, Tensor]:
     if counted is not None:
         return counted.stream_TB.reshape(-1), counted.log_num_noise.expand(T, B).reshape(-1)
     place_N = torch.arange(T * B, dtype=torch.int32, device=batch.target_TB.device)
-    return place_N % B, torch.full((T * B,), math.log((B - 1) * T), device=place_N.device)
+    return place_N % B, torch.full((T * B,), math.log((B - 1) * T), dtype=batch.score_dtype, device=place_N.device)
 
 
 def noise_pairs(stream_R: Tensor, stream_N: Tensor) -> Tensor:

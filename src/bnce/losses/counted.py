@@ -2,7 +2,7 @@
 
 A position counts if its target is not `ignore_index` and its mask is true. Where the batch is the noise, a position
 that counts is also noise to others; and one that finds no noise is not trained on. Nothing here makes a GPU's host
-wait: shapes do not depend on the data.
+wait: shapes do not depend on the data. `dtype` is the type of scores, which ln of the noise words is taken from.
 
 Legend: T time steps, B streams, K drawn noise words.
 """
@@ -31,19 +31,33 @@ class Counted(NamedTuple):
         return self.stream_TB >= 0
 
 
-def count_steps(target_TB: Tensor, mask_TB: Tensor | None, ignore_index: int, num_drawn: int) -> Counted:
+def count_steps(
+    target_TB: Tensor,
+    mask_TB: Tensor | None,
+    ignore_index: int,
+    num_drawn: int,
+    dtype: torch.dtype = torch.float32,
+) -> Counted:
     """Count where a position sees the other targets of its time step, and K drawn words."""
     valid_TB = _valid(target_TB, mask_TB, ignore_index)
-    return _counted(target_TB, valid_TB, valid_TB.sum(1, keepdim=True) - 1 + num_drawn)
+    return _counted(target_TB, valid_TB, valid_TB.sum(1, keepdim=True) - 1 + num_drawn, dtype)
 
 
-def count_streams(target_TB: Tensor, mask_TB: Tensor | None, ignore_index: int) -> Counted:
+def count_streams(
+    target_TB: Tensor, mask_TB: Tensor | None, ignore_index: int, dtype: torch.dtype = torch.float32
+) -> Counted:
     """Count where a position sees the targets of all other streams."""
     valid_TB = _valid(target_TB, mask_TB, ignore_index)
-    return _counted(target_TB, valid_TB, valid_TB.sum() - valid_TB.sum(0))
+    return _counted(target_TB, valid_TB, valid_TB.sum() - valid_TB.sum(0), dtype)
 
 
-def count_ids(target_TB: Tensor, mask_TB: Tensor | None, ignore_index: int, id_TB: Tensor) -> Counted:
+def count_ids(
+    target_TB: Tensor,
+    mask_TB: Tensor | None,
+    ignore_index: int,
+    id_TB: Tensor,
+    dtype: torch.dtype = torch.float32,
+) -> Counted:
     """Count where a position sees the targets of all other streams, and any numbers say which stream it is of."""
     valid_N = _valid(target_TB, mask_TB, ignore_index).reshape(-1)
     id_N = id_TB.reshape(-1).long()
@@ -52,7 +66,7 @@ def count_ids(target_TB: Tensor, mask_TB: Tensor | None, ignore_index: int, id_T
     first_N = torch.searchsorted(sorted_N, id_N)
     num_noise_N = valid_N.sum() - (torch.searchsorted(sorted_N, id_N, right=True) - first_N)
     valid_N = valid_N & (num_noise_N > 0)
-    log_num_noise_N = num_noise_N.clamp(min=1).to(torch.float32).log()
+    log_num_noise_N = num_noise_N.clamp(min=1).to(dtype).log()
     return Counted(
         torch.where(valid_N.reshape(target_TB.shape), target_TB, 0),
         torch.where(valid_N, first_N, -1).int().reshape(target_TB.shape),
@@ -64,7 +78,7 @@ def count_ids(target_TB: Tensor, mask_TB: Tensor | None, ignore_index: int, id_T
 def count_positions(target_TB: Tensor, mask_TB: Tensor | None, ignore_index: int) -> Counted:
     """Count where noise does not come from the batch."""
     valid_TB = _valid(target_TB, mask_TB, ignore_index)
-    return _counted(target_TB, valid_TB, torch.ones((), device=target_TB.device))
+    return _counted(target_TB, valid_TB, torch.ones((), dtype=torch.float32, device=target_TB.device), torch.float32)
 
 
 def _valid(target_TB: Tensor, mask_TB: Tensor | None, ignore_index: int) -> Tensor:
@@ -72,12 +86,12 @@ def _valid(target_TB: Tensor, mask_TB: Tensor | None, ignore_index: int) -> Tens
     return valid_TB if mask_TB is None else valid_TB & mask_TB.bool()
 
 
-def _counted(target_TB: Tensor, valid_TB: Tensor, num_noise: Tensor) -> Counted:
+def _counted(target_TB: Tensor, valid_TB: Tensor, num_noise: Tensor, dtype: torch.dtype) -> Counted:
     valid_TB = valid_TB & (num_noise > 0)
     stream_B = torch.arange(target_TB.shape[1], dtype=torch.int32, device=target_TB.device)
     return Counted(
         torch.where(valid_TB, target_TB, 0),
         torch.where(valid_TB, stream_B, -1),
-        num_noise.clamp(min=1).to(torch.float32).log(),
+        num_noise.clamp(min=1).to(dtype).log(),
         valid_TB.sum(),
     )

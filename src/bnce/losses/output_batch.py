@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from bnce import rows
 from bnce.losses.counted import NO_INDEX, Counted, count_ids, count_steps, count_streams
 from bnce.losses.structure import Structure
 from bnce.losses.wrong_targets import WrongTargets
+from bnce.machine.precision import sum_dtype
 from bnce.noise import Noise, Tries
 
 
@@ -43,6 +45,11 @@ class OutputBatch:
     structure: Structure | None = None  # of an exactly normalised layer, whose weight and bias have rows of their own
 
     @property
+    def score_dtype(self) -> torch.dtype:
+        """The type of scores: float32, or float64 where the output layer is."""
+        return sum_dtype(self.weight_VD.dtype)
+
+    @property
     def has_holes(self) -> bool:
         """Whether there may be positions that do not count."""
         return self.valid_TB is not None or self.ignore_index != NO_INDEX
@@ -67,12 +74,12 @@ class OutputBatch:
         """Say which positions count where noise comes from a position's time step; None: all do."""
         if self.counted is not None or not self.has_holes:
             return self.counted
-        return count_steps(self.target_TB, self.valid_TB, self.ignore_index, self.num_noise)
+        return count_steps(self.target_TB, self.valid_TB, self.ignore_index, self.num_noise, self.score_dtype)
 
     def count_streams(self) -> Counted | None:
         """Say which positions count where noise comes from other streams; None: all do, in streams side by side."""
         if self.counted is not None or (not self.has_holes and self.stream_TB is None):
             return self.counted
         if self.stream_TB is not None:
-            return count_ids(self.target_TB, self.valid_TB, self.ignore_index, self.stream_TB)
-        return count_streams(self.target_TB, self.valid_TB, self.ignore_index)
+            return count_ids(self.target_TB, self.valid_TB, self.ignore_index, self.stream_TB, self.score_dtype)
+        return count_streams(self.target_TB, self.valid_TB, self.ignore_index, self.score_dtype)

@@ -46,7 +46,7 @@ class Adam:
     def __init__(self, flat: Tensor) -> None:
         self.flat = flat
         self.mean, self.square = torch.zeros_like(flat), torch.zeros_like(flat)
-        self.count = torch.zeros((), device=flat.device)
+        self.count = torch.zeros((), dtype=torch.float32, device=flat.device)
 
     def step(self, grad: Tensor, rate: Tensor, clip: Tensor) -> None:
         """Step against a gradient times `clip`."""

@@ -47,8 +47,8 @@ class Optimiser(ABC):
         self.tables = model.tables() if tables is None else tables.kept
         self.body = FlatParameters(model.body_parameters())
         self.device = model.embedding.device
-        self.rate = torch.tensor(config.learning_rate, device=self.device)
-        self.body_rate = torch.tensor(config.body_learning_rate, device=self.device)
+        self.rate = torch.tensor(config.learning_rate, dtype=torch.float32, device=self.device)
+        self.body_rate = torch.tensor(config.body_learning_rate, dtype=torch.float32, device=self.device)
 
     def set_factor(self, factor: float) -> None:
         """Scale the configured rates; a captured step reads them where they are."""

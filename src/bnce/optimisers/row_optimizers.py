@@ -72,10 +72,10 @@ class RowOptimizer(torch.optim.Optimizer):
                 state: State = self.state[table_VD]
                 if not state:
                     state.update(self._new_state(_as_rows(table_VD), group))
-                rate, device = group["lr"], table_VD.device
+                rate, like = group["lr"], {"dtype": _state_dtype(table_VD), "device": table_VD.device}
                 scale = _Scale(
-                    rate if isinstance(rate, Tensor) else torch.full((), rate, device=device),
-                    torch.ones((), device=device) if clip is None else clip,
+                    rate if isinstance(rate, Tensor) else torch.full((), rate, **like),
+                    torch.ones((), **like) if clip is None else clip,
                 )
                 if table_VD.grad.is_sparse:
                     merged = merged_rows(table_VD.grad, deterministic=group["deterministic"])
@@ -169,7 +169,7 @@ class RowwiseAdam(RowOptimizer):
         return {
             "square": torch.zeros(size, dtype=_state_dtype(table_VD), device=device),
             "last": torch.zeros(size, dtype=torch.int32, device=device),
-            "step": torch.zeros((), device=device),
+            "step": torch.zeros((), dtype=torch.float32, device=device),
         }
 
     def _step_rows(

@@ -72,7 +72,7 @@ class TrainingStep:
         # Graphs read and write fixed places, so the state is copied in and out of these.
         self.state = model.initial_state(self.num_groups * batch_size)
         self.loss_total = torch.zeros((), dtype=torch.float64, device=self.device)
-        self.norm = torch.zeros((), device=self.device)
+        self.norm = torch.zeros((), dtype=torch.float32, device=self.device)
         # The shape of chunks that are worth capturing: all but an epoch's last.
         self._shape = (num_steps, self.num_groups * batch_size)
         self._num_eager = 0
