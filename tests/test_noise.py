@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from bnce.errors import UserError
 from bnce.noise import Noise, Running, alias_table, from_targets, log_uniform, make_noise, uniform, unigram
+from bnce.output_layer import OutputLayer
 
 
 def probabilities_in(keep_V: np.ndarray, alias_V: np.ndarray) -> np.ndarray:
@@ -155,7 +156,7 @@ def test_bad_probabilities_are_refused(probs: list[float]) -> None:
 
 @pytest.mark.parametrize("make", [uniform, log_uniform])
 def test_an_empty_vocabulary_is_refused(make: type) -> None:
-    with pytest.raises(UserError, match=r"one probability per word, but the array has shape \(0,\)"):
+    with pytest.raises(UserError, match=r"vocab_size is 0: give 1 or more\."):
         make(0)
 
 
@@ -351,6 +352,8 @@ def test_a_move_keeps_the_counts() -> None:
     ("arguments", "message"),
     [
         ({"vocab_size": 0}, "vocab_size is 0: give 1 or more."),
+        ({"vocab_size": 3.5}, "vocab_size is 3.5: give a whole number of 1 or more."),
+        ({"decay": None}, "decay is None: give a finite number."),
         ({"decay": 0.5}, "decay is 0.5: give a number from 0.9 to 1, where 1 forgets nothing."),
         ({"every": 0}, "every is 0: give a number of steps from 1 to 4096."),
     ],
@@ -359,3 +362,22 @@ def test_a_running_estimate_that_cannot_be(arguments: dict[str, Any], message: s
     with pytest.raises(UserError) as caught:
         Running(**{"vocab_size": 3, **arguments})
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("make", [uniform, log_uniform, lambda size: from_targets([], size)])
+def test_a_number_of_words_is_a_whole_number(make: Any) -> None:
+    with pytest.raises(UserError, match=r"vocab_size is -3: give 1 or more\."):
+        make(-3)
+    with pytest.raises(UserError, match=r"vocab_size is 2\.0: give a whole number of 1 or more\."):
+        make(2.0)
+
+
+def test_running_noise_counts_where_there_are_gradients() -> None:
+    """A loss without gradients is an evaluation, in whatever mode the layer is."""
+    layer = OutputLayer(2, 5, Running(5))
+    hidden, targets = torch.zeros(3, 4, 2), torch.ones(3, 4, dtype=torch.long)
+    with torch.no_grad():
+        layer(hidden, targets)
+    assert layer.noise.counts_V.sum() == 0
+    layer(hidden, targets)
+    assert layer.noise.counts_V[1] > 0

@@ -32,7 +32,9 @@ def build(loss: str = "bnce", *, num_noise: int | None = None, spread: float = 0
     """Make a layer away from its start, so that its answers depend on the hidden row."""
     if num_noise is None:
         num_noise = K if LOSSES.find(loss).draws == "must" else 0
-    layer = OutputLayer(D, V, WORDS, loss, 2.5, num_noise, **options)
+    if LOSSES.find(loss).has("log_z"):
+        options.setdefault("log_z", 2.5)
+    layer = OutputLayer(D, V, WORDS, loss, num_noise=num_noise, **options)
     with torch.no_grad():
         generator = torch.Generator().manual_seed(1)
         layer.weight.copy_(spread * torch.randn(layer.weight.shape, generator=generator))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import difflib
 import errno
+import math
+import operator
 import re
 from collections.abc import Iterable, Iterator
 
@@ -68,13 +70,39 @@ def full_memory(error: BaseException | None) -> str | None:
     return "GPU's memory" if "CUDA" in text or "CUDNN" in text else "memory"
 
 
-def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> UserError:
+def unknown_name(kind: str, name: object, allowed: Iterable[str]) -> UserError:
     """Say that `name` is no known `kind`, list those that are, and suggest the near one."""
-    allowed = list(allowed)
-    near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
-    hint = f" Did you mean '{near[0]}'?" if near else ""
-    name = f"'{name}'" if name.isprintable() and len(name) <= _SHOWN else shown(name)
-    return UserError(f"Unknown {kind} {name}: choose one of {', '.join(allowed)}.{hint}")
+    allowed, hint, named = list(allowed), "", shown(name)
+    if isinstance(name, str):
+        near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
+        hint = f" Did you mean '{near[0]}'?" if near else ""
+        named = f"'{name}'" if name.isprintable() and len(name) <= _SHOWN else named
+    return UserError(f"Unknown {kind} {named}: choose one of {', '.join(allowed)}.{hint}")
+
+
+def whole_number(name: str, value: object, least: int | None) -> int:
+    """Take a whole number that is not below `least`; what is none is refused."""
+    allowed = "" if least is None else f" of {least} or more"
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise UserError(f"{name} is {shown(value)}: give a whole number{allowed}.")
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:  # a tensor of another type or shape
+        raise UserError(f"{name} is {shown(value)}: give a whole number{allowed}.") from None
+    if least is not None and number < least:
+        raise UserError(f"{name} is {number}: give {least} or more.")
+    return number
+
+
+def finite_number(name: str, value: object) -> float:
+    """Take a finite number, also one in a tensor; what is none is refused."""
+    try:
+        number = math.nan if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise UserError(f"{name} is {shown(value)}: give a finite number.")
+    return number
 
 
 # Arguments whose option is not their name with hyphens.

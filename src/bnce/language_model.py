@@ -30,16 +30,16 @@ class LanguageModel(nn.Module):
         self.embedding = nn.Parameter(torch.empty(vocab_size, model.embedding_size).uniform_(-reach, reach))
         self.sparse = True  # whether the embedding's gradient is row-wise
         self.body = build_body(model)
+        kind = LOSSES.find(loss.name)
         self.output = OutputLayer(
             self.body.output_size,
             vocab_size,
             noise,
             loss=loss.name,
-            log_z=loss.log_z,
-            num_noise=loss.num_noise,
-            learn_log_z=loss.learn_log_z,
-            penalty=loss.penalty,
-            **{name: getattr(loss, name) for name in LOSSES.find(loss.name).settings},
+            # A configuration has settings of all losses; chunk B-NCE says itself that it draws nothing.
+            num_noise=loss.num_noise if kind.has("num_noise") or kind.batch_is_noise else 0,
+            **{name: getattr(loss, name) for name in ("log_z", "learn_log_z", "penalty") if kind.has(name)},
+            **{name: getattr(loss, name) for name in kind.settings},
             sparse=True,
             # `auto` is measured where training starts.
             softmax=loss.softmax if loss.softmax != "auto" else "fused",

@@ -6,14 +6,14 @@ Legend: V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bnce.errors import UserError, unknown_name
+from bnce.errors import UserError, finite_number, shown, unknown_name, whole_number
 from bnce.machine.precision import sum_dtype
 
 IGNORE_INDEX = -100  # the target of a position that does not count, as PyTorch has it
@@ -155,11 +155,10 @@ class Running(Noise):
 
     def __init__(self, vocab_size: int, *, decay: float = 0.9999, every: int = 256) -> None:
         """Start from uniform noise."""
-        if vocab_size < 1:
-            raise UserError(f"vocab_size is {vocab_size}: give 1 or more.")
-        if not 0.9 <= decay <= 1.0:
+        whole_number("vocab_size", vocab_size, 1)
+        if not 0.9 <= finite_number("decay", decay) <= 1.0:
             raise UserError(f"decay is {decay}: give a number from 0.9 to 1, where 1 forgets nothing.")
-        if not 1 <= every <= 4096:
+        if not 1 <= whole_number("every", every, None) <= 4096:
             raise UserError(f"every is {every}: give a number of steps from 1 to 4096.")
         super().__init__([1.0])
         self.decay, self.every, self._draws = decay, every, False
@@ -254,6 +253,7 @@ class Running(Noise):
 
 def unigram(counts: np.ndarray | Tensor | Sequence[float], power: float = 1.0) -> Noise:
     """Make noise that follows the target counts, flattened by `power`; an unseen word counts like the rarest seen."""
+    finite_number("power", power)
     smoothed_V, bent = _smooth(counts), bent_by("unigram", power)
     noise = Noise((smoothed_V / smoothed_V.max()) ** power, bent=bent)
     return noise if bent is None else noise.for_targets(smoothed_V)
@@ -277,7 +277,7 @@ def from_targets(
 ) -> Noise:
     """Make noise by counting targets: one tensor of any shape, or one after the other, such as those of a loader."""
     several = [targets] if isinstance(targets, (np.ndarray, Tensor)) else targets
-    counts_V = np.zeros(vocab_size, dtype=np.int64)
+    counts_V = np.zeros(whole_number("vocab_size", vocab_size, 1), dtype=np.int64)
     for given in several:
         try:
             ids_N = torch.as_tensor(given).detach().cpu().reshape(-1).numpy()
@@ -300,12 +300,12 @@ def from_targets(
 
 def uniform(vocab_size: int) -> Noise:
     """Make noise in which every word is equally likely."""
-    return Noise(np.ones(vocab_size), bent=bent_by("uniform"))
+    return Noise(np.ones(whole_number("vocab_size", vocab_size, 1)), bent=bent_by("uniform"))
 
 
 def log_uniform(vocab_size: int) -> Noise:
     """Make noise that follows Zipf's law, for ids sorted by frequency: p(w) = ln((w + 2)/(w + 1)) / ln(V + 1)."""
-    ids_V = np.arange(vocab_size, dtype=np.float64)
+    ids_V = np.arange(whole_number("vocab_size", vocab_size, 1), dtype=np.float64)
     return Noise(np.log1p(1.0 / (ids_V + 1.0)) / math.log(vocab_size + 1.0), bent=bent_by("log-uniform"))
 
 
@@ -374,4 +374,13 @@ def _to_float64(values: np.ndarray | Tensor | Sequence[float]) -> np.ndarray:
         if values.is_meta:
             raise UserError("The noise is on the meta device, which has no values: give counts that have some.")
         values = values.detach().cpu().double().numpy()
-    return np.asarray(values, dtype=np.float64)
+    try:
+        if values is None or isinstance(values, Mapping | str):  # NumPy takes None for NaN, and a dict for one object
+            raise TypeError
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        what = shown(values) if values is None or isinstance(values, str) else f"a {type(values).__name__}"
+        raise UserError(
+            f"Counts or probabilities are {what}: give one number per class id, in a list, a tensor or an array, such "
+            "as [counts.get(word, 0) for word in range(vocab_size)]."
+        ) from None

@@ -8,7 +8,7 @@ Legend: T time steps, B streams, N positions, D hidden, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -17,19 +17,18 @@ from torch import Tensor, nn
 
 from bnce import kernels
 from bnce.errors import UserError, unknown_name
-from bnce.kinds.kind import load
-from bnce.kinds.losses import LOSSES, Loss
+from bnce.kinds.losses import LOSSES
 from bnce.losses import Counted, count_targets, get_each, get_fused, get_loss
 from bnce.losses.counted import NO_INDEX
+from bnce.losses.layer_input import as_chunk, as_positions, word_ids
+from bnce.losses.layer_options import LOG_Z, PENALTY, check_noise, check_options, check_sizes
 from bnce.losses.output_batch import OutputBatch
 from bnce.losses.scores import log_normaliser, score_all, score_words
 from bnce.losses.softmax_forms import FORMS
-from bnce.losses.structure import Structure
+from bnce.losses.structure import build_structure
 from bnce.losses.wrong_targets import WrongTargets
-from bnce.machine.precision import at_least_float32, sum_dtype
+from bnce.machine.precision import at_least_float32, fitted, sum_dtype
 from bnce.noise import IGNORE_INDEX, Noise, Running, unigram
-
-REDUCTIONS = ("mean", "sum", "none")
 
 
 class OutputLayer(nn.Module):
@@ -45,11 +44,11 @@ class OutputLayer(nn.Module):
         vocab_size: int,
         noise: Noise | np.ndarray | Tensor | Sequence[float],
         loss: str = "bnce",
-        log_z: float = 9.0,
+        log_z: float = LOG_Z,
         num_noise: int = 0,
         *,
         learn_log_z: bool = False,
-        penalty: float = 0.1,
+        penalty: float = PENALTY,
         replacement: bool = True,
         remove_hits: bool = True,
         sparse: bool = False,
@@ -79,41 +78,29 @@ class OutputLayer(nn.Module):
         """
         super().__init__()
         self.noise = noise if isinstance(noise, Noise) else unigram(noise)
-        if len(self.noise) != vocab_size:
-            raise UserError(
-                f"The noise covers {len(self.noise)} words but vocab_size is {vocab_size}: give one count per word."
-            )
+        check_sizes(hidden_size, vocab_size, self.noise)
         self.hidden_size, self.vocab_size = hidden_size, vocab_size
         self.loss_name = loss
+        kind = LOSSES.find(loss)
+        given = {"cutoffs": cutoffs, "div_value": div_value, "num_classes": num_classes}
+        options = {"log_z": log_z, "learn_log_z": learn_log_z, "num_noise": num_noise, "penalty": penalty, **given}
+        options |= {"replacement": replacement, "remove_hits": remove_hits}
+        check_options(kind, options | {"ignore_index": ignore_index, "reduction": reduction})
+        check_noise(kind, self.noise, drawn, num_noise)
         self._loss, self._fused = get_loss(loss), get_fused(loss) if reduction != "none" else None
         self.drawn = drawn
-        self._check_noise(num_noise)
         if isinstance(self.noise, Running) and num_noise:
             self.noise.prepare_to_draw()
-        kind = LOSSES.find(loss)
-        if not 0 <= penalty < math.inf:
-            raise UserError(f"penalty is {penalty}: it must be 0 or more.")
         self.penalty = float(penalty)
         # Whether the constant Z can replace the softmax sum.
         self.normalises = kind.self_normalises and (penalty > 0 or not kind.penalises)
-        given = {"cutoffs": cutoffs, "div_value": div_value, "num_classes": num_classes}
         self.structure = build_structure(kind, hidden_size, self.noise, given)
         if self.structure is not None:
-            if learn_log_z:
-                raise UserError(f"learn_log_z is on, but {loss} is exactly normalised and has no Z: leave it out.")
             log_z = 0.0
             self.structure.sparse = sparse
-        if kind.draws == "must" and num_noise < 1:
-            raise UserError(
-                f"num_noise is {num_noise}: {loss} draws its noise words, so give 1 or more ({kind.usual_num_noise})."
-            )
-        if not replacement and "replacement" not in kind.settings:
-            raise UserError(f"The loss {loss} draws with replacement only: leave out replacement=False.")
         self.tries = None if replacement else self.noise.tries(num_noise)
         self.remove_hits = remove_hits
         self.num_noise, self.sparse, self.ignore_index = num_noise, sparse, ignore_index
-        if reduction not in REDUCTIONS:
-            raise unknown_name("reduction", reduction, REDUCTIONS)
         self.batch_first, self.reduction = batch_first, reduction
         self._each = get_each(loss) if reduction == "none" else None
         self.softmax, self.max_distinct_targets = "fused", max_distinct_targets
@@ -130,32 +117,6 @@ class OutputLayer(nn.Module):
         self._initial_log_z = float(log_z)
         self._wrong_targets = WrongTargets()
         self._start()
-
-    def _check_noise(self, num_noise: int) -> None:
-        """Refuse noise that cannot be what the loss sees: it would train a wrong model without a word."""
-        kind = LOSSES.find(self.loss_name)
-        if kind.batch_is_noise and self.noise.bent:
-            drawing = " or ".join(other.name for other in LOSSES if other.draws == "must" and other.self_normalises)
-            also = ", give this noise as drawn" if kind.draws == "may" and num_noise else ""
-            raise UserError(
-                f"The loss {self.loss_name} takes the other targets of the batch as noise, so {self.noise.bent} would "
-                "train a wrong model. Give how often each class is a target (bnce.noise.from_targets counts them)"
-                f"{also}, or use the losses {drawing}, which draw their noise."
-            )
-        if self.noise.follows and kind.draws_for != "position":
-            able = " or ".join(other.name for other in LOSSES if other.draws_for == "position")
-            raise UserError(
-                f"Bigram noise is for {able}, which draws words for each position: {self.loss_name} does not."
-            )
-        if self.drawn is None:
-            return
-        if not (kind.batch_is_noise and kind.draws == "may" and num_noise):
-            raise UserError(
-                f"drawn is for bnce with num_noise above 0, but the loss is {self.loss_name} with num_noise "
-                f"{num_noise}: leave it out, or give it as noise."
-            )
-        if len(self.drawn) != self.vocab_size:
-            raise UserError(f"drawn covers {len(self.drawn)} words but vocab_size is {self.vocab_size}.")
 
     def reset_parameters(self) -> None:
         """Start anew, with noise and ln Z as they were given: after `to_empty` nothing of the layer is left."""
@@ -224,15 +185,19 @@ class OutputLayer(nn.Module):
         """Compute the loss of the positions whose target is not `ignore_index` and whose mask is true.
 
         Their mean, or what `reduction` says. A position without noise is left out, too: with `bnce` and no drawn words,
-        one that is alone in its time step. `streams` has a number per position for `chunk-bnce`, equal for positions of
-        one sequence (any numbers will do), so that a sequence is no noise to itself: for batches of ragged sequences,
-        (N, D) with the padding left out.
+        one that is alone in its time step. `streams` has a number per position
+        for `chunk-bnce`, equal for positions of one sequence (any numbers will do), so that a sequence is no noise to
+        itself: for batches of ragged sequences, (N, D) with the padding left out.
         """
-        hidden_TBD, target_TB, mask_TB, stream_TB = self._as_chunk(hidden, targets, mask, streams)
+        kind = LOSSES.find(self.loss_name)
+        hidden_TBD, target_TB, mask_TB, stream_TB = as_chunk(
+            kind, self.hidden_size, hidden, targets, mask, streams, batch_first=self.batch_first
+        )
         is_compiling = torch.compiler.is_compiling()
         if not is_compiling:
             self._tell_of_wrong_targets()
-        is_observed = self.training and not is_compiling and isinstance(self.noise, Running)
+        wants_counts = self.training and torch.is_grad_enabled()
+        is_observed = wants_counts and not is_compiling and isinstance(self.noise, Running)
         if self._fused is not None and not is_observed:
             batch = self._batch(hidden_TBD, target_TB, mask_TB, stream_TB, ignore_index=self.ignore_index)
             loss = self._fused(batch, self.reduction == "mean")
@@ -245,7 +210,15 @@ class OutputLayer(nn.Module):
                 self.noise.observe(target_TB)
             total = self._loss(self._batch(hidden_TBD, target_TB))
             return total if self.reduction == "sum" else total / target_TB.numel()
-        counted = count_targets(self.loss_name, target_TB, mask_TB, self.ignore_index, self.num_noise, stream_TB, sum_dtype(self.weight.dtype))
+        counted = count_targets(
+            self.loss_name,
+            target_TB,
+            mask_TB,
+            self.ignore_index,
+            self.num_noise,
+            stream_TB,
+            sum_dtype(self.weight.dtype),
+        )
         target_TB, zero = self._known_words(counted.target_TB)
         if is_observed:
             assert isinstance(self.noise, Running)
@@ -264,35 +237,6 @@ class OutputLayer(nn.Module):
         if torch.compiler.is_compiling() or target_TB.numel() == 0:
             return False
         return not bool((target_TB == self.ignore_index).any())
-
-    def _as_chunk(
-        self, hidden: Tensor, targets: Tensor, mask: Tensor | None, streams: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Check shapes and put the time steps first; (N, D) is one step."""
-        shape = targets.shape
-        if len(shape) not in (1, 2) or hidden.shape != (*shape, self.hidden_size):
-            sizes = "B, T" if self.batch_first else "T, B"
-            raise UserError(
-                f"hidden {tuple(hidden.shape)} and targets {tuple(shape)} do not fit: "
-                f"give ({sizes}, {self.hidden_size}) with ({sizes}), or (N, {self.hidden_size}) with (N,)."
-            )
-        for name, given in (("mask", mask), ("streams", streams)):
-            if given is not None and given.shape != shape:
-                raise UserError(f"{name} {tuple(given.shape)} must have the shape of targets, {tuple(shape)}.")
-        if streams is not None and not LOSSES.find(self.loss_name).whole_chunk:
-            raise UserError(f"The loss {self.loss_name} knows no streams: leave them out, or use chunk-bnce.")
-        if len(shape) == 2 and not self.batch_first:
-            return hidden, targets, mask, streams
-
-        def arrange(tensor: Tensor) -> Tensor:
-            return tensor.unsqueeze(0) if len(shape) == 1 else tensor.transpose(0, 1)
-
-        return (
-            arrange(hidden),
-            arrange(targets),
-            None if mask is None else arrange(mask),
-            None if streams is None else arrange(streams),
-        )
 
     def _known_words(self, target_TB: Tensor) -> tuple[Tensor, Tensor | None]:
         """Refuse targets that are not word ids; on a GPU with a word in their place, and what makes the loss NaN."""
@@ -407,59 +351,71 @@ class OutputLayer(nn.Module):
         of the given words and no others. A number that is no word is refused; on a GPU, which would have to
         wait to know, its answer is NaN.
         """
+        words = word_ids(words, "words")
         several = words.ndim == hidden.ndim
         if hidden.shape[:-1] != (words.shape[:-1] if several else words.shape) or hidden.shape[-1] != self.hidden_size:
             raise UserError(
                 f"hidden {tuple(hidden.shape)} and words {tuple(words.shape)} do not fit: "
                 f"give (…, {self.hidden_size}) with (…) or (…, k)."
             )
-        hidden_ND = hidden.reshape(-1, self.hidden_size)
-        words_NK = words.reshape(len(hidden_ND), words.shape[-1] if several else 1)
+        words_k = words if several else words.unsqueeze(-1)
         if words.device.type == "cpu" or torch.compiler.is_compiling():
-            score_NK = self.scores(hidden_ND, self._in_range(words_NK, "words"))
+            score_k = self.scores(hidden, self._in_range(words_k, "words"))
         else:
-            is_word_NK = (words_NK >= 0) & (words_NK < self.vocab_size)
-            score_NK = self.scores(hidden_ND, words_NK.where(is_word_NK, 0)).where(is_word_NK, torch.nan)
-        if normalised:
-            score_NK = score_NK - self.log_normaliser(hidden_ND).unsqueeze(1)
+            is_word_k = (words_k >= 0) & (words_k < self.vocab_size)
+            score_k = self.scores(hidden, words_k.where(is_word_k, 0)).where(is_word_k, torch.nan)
+        constant = self.log_normaliser(hidden).unsqueeze(-1) if normalised else self.log_z
+        return (score_k - constant).reshape(words.shape)
+
+    def scores(self, hidden: Tensor, words: Tensor) -> Tensor:
+        """Compute the raw scores h·w + c of words (…, k) beside hidden (…, D), in float32; ln p where that is exact."""
+        hidden_ND, words = self._positions(hidden), word_ids(words, "words")
+        if words.shape[:-1] != hidden.shape[:-1] or words.ndim != hidden.ndim:
+            raise UserError(
+                f"hidden {tuple(hidden.shape)} and words {tuple(words.shape)} do not fit: "
+                f"give (…, {self.hidden_size}) with (…, k)."
+            )
+        words_NK = words.reshape(len(hidden_ND), words.shape[-1])
+        if self.structure is not None:
+            score_NK = self.structure.log_probs(hidden_ND, self.weight, self.bias, words_NK)
         else:
-            score_NK = score_NK - self.log_z
+            score_NK = score_words(hidden_ND, self.weight, self.bias, words_NK)
         return score_NK.reshape(words.shape)
 
-    def scores(self, hidden_ND: Tensor, words_NK: Tensor) -> Tensor:
-        """Compute the raw scores h·w + c of K words for each position, in float32; ln p where that is exact."""
-        if self.structure is not None:
-            return self.structure.log_probs(hidden_ND, self.weight, self.bias, words_NK)
-        return score_words(hidden_ND, self.weight, self.bias, words_NK)
+    def _positions(self, hidden: Tensor) -> Tensor:
+        return fitted(as_positions(hidden, self.hidden_size), self.weight)
 
-    def all_scores(self, hidden_ND: Tensor) -> Tensor:
-        """Compute the raw scores of every word for a few positions (N, V), in float32."""
-        return self.scores_between(hidden_ND, 0, self.vocab_size)
+    def all_scores(self, hidden: Tensor) -> Tensor:
+        """Compute the raw scores of every word for a few positions (…, D), in float32: (…, V)."""
+        return self.scores_between(hidden, 0, self.vocab_size)
 
-    def scores_between(self, hidden_ND: Tensor, begin: int, end: int) -> Tensor:
+    def scores_between(self, hidden: Tensor, begin: int, end: int) -> Tensor:
         """Compute the raw scores of the words from `begin` up to, but not including, `end`, in float32."""
+        hidden_ND = self._positions(hidden)
         if self.structure is not None:
-            return self.structure.all_log_probs(hidden_ND, self.weight, self.bias)[:, begin:end]
-        return score_all(hidden_ND, self.weight[begin:end], self.bias[begin:end])
+            score_NV = self.structure.all_log_probs(hidden_ND, self.weight, self.bias)[:, begin:end]
+        else:
+            score_NV = score_all(hidden_ND, self.weight[begin:end], self.bias[begin:end])
+        return score_NV.reshape(*hidden.shape[:-1], score_NV.shape[1])
 
-    def normalise(self, hidden_ND: Tensor, target_N: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the log normaliser and the raw score of a target for each position (N,)."""
-        return self.log_normaliser(hidden_ND), self.scores(hidden_ND, target_N.unsqueeze(1)).squeeze(1)
+    def normalise(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the log normaliser and the raw score of a target (…) for each position (…, D)."""
+        return self.log_normaliser(hidden), self.scores(hidden, targets.unsqueeze(-1)).squeeze(-1)
 
-    def log_normaliser(self, hidden_ND: Tensor) -> Tensor:
-        """Compute ln Σ_v exp(h·w_v + c_v) for each position (N,), in bounded memory; 0 where ln p is exact."""
+    def log_normaliser(self, hidden: Tensor) -> Tensor:
+        """Compute ln Σ_v exp(h·w_v + c_v) for each position (…, D), in bounded memory; 0 where ln p is exact."""
+        hidden_ND = self._positions(hidden)
         if self.structure is not None:
-            return at_least_float32(hidden_ND.new_zeros(len(hidden_ND)))
-        return log_normaliser(hidden_ND, self.weight, self.bias)
+            log_z_N = at_least_float32(hidden_ND.new_zeros(len(hidden_ND)))
+        else:
+            log_z_N = log_normaliser(hidden_ND, self.weight, self.bias)
+        return log_z_N.reshape(hidden.shape[:-1])
 
-
-def build_structure(kind: Loss, hidden_size: int, noise: Noise, given: Mapping[str, Any]) -> Structure | None:
-    """Build what finds the rows of words, where a loss has that; what is for other losses is refused."""
-    given = {name: value for name, value in given.items() if value is not None}
-    for name, value in given.items():
-        if name not in kind.settings:
-            raise UserError(f"{name} is {value}, but the loss {kind.name} has no use for it: leave it out.")
-    if kind.structure is None:
-        return None
-    built: Structure = load(kind.structure)(hidden_size, noise, **given)
-    return built
+    def extra_repr(self) -> str:
+        """Say in `print(model)` what the layer is."""
+        drawn = f", num_noise={self.num_noise}" if self.num_noise else ""
+        told = f"hidden_size={self.hidden_size}, vocab_size={self.vocab_size}, loss={self.loss_name!r}{drawn}"
+        if self.structure is not None:
+            return told
+        log_z = "unknown" if self.log_z.is_meta else f"{self.log_z.item():.4g}"
+        return f"{told}, log_z={log_z}"

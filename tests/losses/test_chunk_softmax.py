@@ -89,6 +89,7 @@ def test_without_a_penalty_nothing_promises_the_constant() -> None:
     counts = torch.ones(30)
     assert OutputLayer(4, 30, counts, loss="chunk-softmax").normalises
     assert not OutputLayer(4, 30, counts, loss="chunk-softmax", penalty=0.0).normalises
-    assert OutputLayer(4, 30, counts, loss="chunk-bnce", penalty=0.0).normalises
+    with pytest.raises(UserError, match=r"penalty is 0\.0, but the loss chunk-bnce has no use for it: leave it out"):
+        OutputLayer(4, 30, counts, loss="chunk-bnce", penalty=0.0)
     with pytest.raises(UserError, match="penalty is -1"):
         OutputLayer(4, 30, counts, penalty=-1.0)

@@ -63,6 +63,16 @@ class Loss(Kind):
     shown_with_drawn: str | None = None
     colour_with_drawn: Colour | None = None
 
+    def has(self, setting: str) -> bool:
+        """Whether the loss has a use for a setting that not all losses have."""
+        shared = {
+            "num_noise": self.draws != "never",
+            "penalty": self.penalises,
+            "log_z": self.structure is None,
+            "learn_log_z": self.structure is None,
+        }
+        return shared.get(setting, setting in self.settings)
+
     @property
     def needs_whole_output(self) -> bool:
         """Whether a step needs more rows of the output layer than those of its words."""

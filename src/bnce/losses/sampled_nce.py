@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bnce.errors import UserError
 from bnce.losses.output_batch import OutputBatch
-from bnce.machine.precision import at_least_float32
+from bnce.machine.precision import at_least_float32, fitted
 
 
 def nce(batch: OutputBatch) -> Tensor:
@@ -33,7 +33,7 @@ def nce_each(batch: OutputBatch) -> Tensor:
     # Target and noise are read together: one gather from a table gives one gradient.
     word_TBM = torch.cat([batch.target_TB.unsqueeze(2), noise_TBK], dim=2)
     weight_TBMD, bias_TBM = batch.output_rows(word_TBM)
-    product_TBM = torch.matmul(weight_TBMD, batch.hidden_TBD.unsqueeze(3)).squeeze(3)
+    product_TBM = torch.matmul(weight_TBMD, fitted(batch.hidden_TBD, weight_TBMD).unsqueeze(3)).squeeze(3)
     log_expected_TBM = _log_expected(batch, batch.noise.log_prob_after(before_TB, word_TBM))
     score_TBM = at_least_float32(product_TBM) + at_least_float32(bias_TBM) - log_expected_TBM
     return _loss(batch, score_TBM[:, :, 0], score_TBM[:, :, 1:])
@@ -52,7 +52,7 @@ def shared_nce_each(batch: OutputBatch) -> Tensor:
     weight_TMD, bias_TM = batch.output_rows(word_TM)
     offset_TM = at_least_float32(bias_TM) - _log_expected(batch, batch.noise.log_prob(word_TM))
     target_product_TB = (batch.hidden_TBD.to(weight_TMD.dtype) * weight_TMD[:, :B]).sum(2)
-    noise_product_TBK = torch.matmul(batch.hidden_TBD, weight_TMD[:, B:].transpose(1, 2))
+    noise_product_TBK = torch.matmul(fitted(batch.hidden_TBD, weight_TMD), weight_TMD[:, B:].transpose(1, 2))
     return _loss(
         batch,
         at_least_float32(target_product_TB) + offset_TM[:, :B],

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from bnce.errors import UserError
+from bnce.kinds.kind import load
+from bnce.kinds.losses import Loss
 from bnce.noise import Noise, Running
 
 
@@ -153,6 +155,15 @@ class Structure(nn.Module, ABC):
                     f"{given}, so its loss was NaN. Give the layer more room, one number per {self.parts} (set_form), "
                     "or noise with the counts of these targets."
                 )
+
+
+def build_structure(kind: Loss, hidden_size: int, noise: Noise, given: Mapping[str, Any]) -> Structure | None:
+    """Build what finds the rows of words, where a loss has that; of what is given, None stands for the default."""
+    if kind.structure is None:
+        return None
+    given = {name: value for name, value in given.items() if value is not None}
+    built: Structure = load(kind.structure)(hidden_size, noise, **given)
+    return built
 
 
 def by_frequency(probs_V: np.ndarray | None) -> np.ndarray | None:

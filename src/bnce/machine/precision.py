@@ -25,6 +25,14 @@ def at_least_float32(tensor: Tensor) -> Tensor:
     return tensor.to(sum_dtype(tensor.dtype))
 
 
+def fitted(tensor: Tensor, weight: Tensor) -> Tensor:
+    """Give a tensor the type of the weight that it is multiplied by, where autocast does not see to that."""
+    device = tensor.device.type
+    if tensor.dtype == weight.dtype or (torch.is_autocast_enabled(device) and tensor.dtype != torch.float64):
+        return tensor
+    return tensor.to(weight.dtype)
+
+
 def product_in_float32(left: Tensor, right: Tensor) -> Tensor:
     """Multiply matrices of a narrow type into float32, where possible without rounding to the narrow type between."""
     multiply = torch.bmm if left.ndim == 3 else torch.mm

@@ -19,6 +19,7 @@ from bnce.kinds.losses import LOSSES, Loss
 from bnce.kinds.optimisers import OPTIMISERS, Optimiser
 from bnce.language_model import LanguageModel
 from bnce.losses import OutputBatch
+from bnce.losses.structure import build_structure
 from bnce.machine.devices import describe_device
 from bnce.machine.memory import total_memory_bytes
 from bnce.machine.precision import float32_products
@@ -26,7 +27,6 @@ from bnce.measure.finding import Finding
 from bnce.models import build_body
 from bnce.noise import log_uniform, unigram
 from bnce.optimisers import build_optimiser
-from bnce.output_layer import build_structure
 
 # Float32 sums of a few hundred terms agree with float64 to a few units of its seventh digit.
 TOLERANCE = 1e-5
