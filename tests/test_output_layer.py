@@ -463,9 +463,39 @@ def test_words_that_do_not_fit(hidden_shape: tuple[int, ...], words_shape: tuple
 
 
 def test_one_row_has_no_batch_to_be_noise() -> None:
-    sentence = refusal(build(), *hidden_and_targets(1))
-    assert sentence.startswith("B-NCE needs noise words, but the batch has 1 target and num_noise is 0: ")
+    """The last batch of a data set may have one row, which must not end the training."""
+    with pytest.warns(UserWarning, match="nothing is learned from it") as told:
+        assert build()(*hidden_and_targets(1)).item() == 0.0
+    assert str(told[0].message) == (
+        "The loss bnce takes the other targets of the batch as noise, but this batch has a time step of 1 target: its "
+        "loss is 0, and nothing is learned from it. Use batches of 2 or more, or set num_noise above 0, or leave out "
+        "such a batch."
+    )
+    assert told[0].filename == __file__
     assert build(num_noise=3)(*hidden_and_targets(1)).item() > 0
+    assert refusal(build().loss_sum, *hidden_and_targets(3, 1)).startswith("B-NCE needs noise words, but the batch has")
+
+
+@pytest.mark.filterwarnings("ignore:.*takes the other targets of the batch as noise:UserWarning")
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("shape", [(0,), (0, B), (T, 0), (1,), (T, 1)])
+@pytest.mark.parametrize("loss", LOSSES.names)
+def test_a_batch_of_nothing_or_of_one_has_gradients(
+    loss: str, shape: tuple[int, ...], reduction: str, sparse: bool
+) -> None:
+    layer = build(loss, reduction=reduction, sparse=sparse)
+    hidden, targets = hidden_and_targets(*shape)
+    losses = layer(hidden.requires_grad_(), targets)
+    assert losses.shape == (shape if reduction == "none" else ())
+    losses.sum().backward()
+    gradients = [hidden.grad, *(parameter.grad for parameter in layer.parameters())]
+    has_loss = 0 not in shape and not LOSSES.find(loss).batch_is_noise
+    assert (losses.sum().item() > 0) == has_loss
+    for gradient in gradients:
+        assert gradient is not None
+        assert gradient.to_dense().isfinite().all()
+    assert bool(gradients[0].any()) == has_loss
 
 
 # The noise that a batch cannot be.

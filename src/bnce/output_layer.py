@@ -8,6 +8,7 @@ Legend: T time steps, B streams, N positions, D hidden, V vocabulary.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -20,7 +21,7 @@ from bnce.errors import UserError, unknown_name
 from bnce.kinds.losses import LOSSES
 from bnce.losses import Counted, count_targets, get_each, get_fused, get_loss
 from bnce.losses.counted import NO_INDEX
-from bnce.losses.layer_input import as_chunk, as_positions, word_ids
+from bnce.losses.layer_input import as_chunk, as_positions, lacks_noise, no_noise, word_ids
 from bnce.losses.layer_options import LOG_Z, PENALTY, check_noise, check_options, check_sizes
 from bnce.losses.output_batch import OutputBatch
 from bnce.losses.scores import log_normaliser, score_all, score_words
@@ -185,7 +186,7 @@ class OutputLayer(nn.Module):
         """Compute the loss of the positions whose target is not `ignore_index` and whose mask is true.
 
         Their mean, or what `reduction` says. A position without noise is left out, too: with `bnce` and no drawn words,
-        one that is alone in its time step. `streams` has a number per position
+        one that is alone in its time step. Where no position counts, the loss is 0. `streams` has a number per position
         for `chunk-bnce`, equal for positions of one sequence (any numbers will do), so that a sequence is no noise to
         itself: for batches of ragged sequences, (N, D) with the padding left out.
         """
@@ -193,17 +194,20 @@ class OutputLayer(nn.Module):
         hidden_TBD, target_TB, mask_TB, stream_TB = as_chunk(
             kind, self.hidden_size, hidden, targets, mask, streams, batch_first=self.batch_first
         )
+        has_noise = not lacks_noise(kind, target_TB.shape[1], self.num_noise, stream_TB)
         is_compiling = torch.compiler.is_compiling()
         if not is_compiling:
             self._tell_of_wrong_targets()
+            if not has_noise and target_TB.numel():
+                warnings.warn(no_noise(kind, target_TB.shape[1]), stacklevel=4)
         wants_counts = self.training and torch.is_grad_enabled()
         is_observed = wants_counts and not is_compiling and isinstance(self.noise, Running)
-        if self._fused is not None and not is_observed:
+        if self._fused is not None and has_noise and not is_observed:
             batch = self._batch(hidden_TBD, target_TB, mask_TB, stream_TB, ignore_index=self.ignore_index)
             loss = self._fused(batch, self.reduction == "mean")
             if loss is not None:
                 return loss
-        if self._each is None and self._all_count(target_TB, mask_TB, stream_TB):
+        if self._each is None and has_noise and self._all_count(target_TB, mask_TB, stream_TB):
             target_TB = self._in_range(target_TB)
             if is_observed:
                 assert isinstance(self.noise, Running)

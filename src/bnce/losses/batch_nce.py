@@ -59,9 +59,10 @@ def batch_nce_each(batch: OutputBatch) -> Tensor:
 
 def _columns(batch: OutputBatch) -> tuple[Tensor, Tensor, Tensor | None]:
     """Give the output rows and offsets of the columns, and each position's stream, −1 where it does not count."""
-    check_noise(batch)
     B, K = batch.target_TB.shape[1], batch.num_noise
     counted = batch.count_steps()
+    if counted is None:
+        check_noise(batch)
     column_TM = column_words(batch)
     weight_TMD, bias_TM = batch.output_rows(column_TM)
     log_num_noise = math.log(B + K - 1) if counted is None else counted.log_num_noise
@@ -73,7 +74,7 @@ def _columns(batch: OutputBatch) -> tuple[Tensor, Tensor, Tensor | None]:
 
 
 def check_noise(batch: OutputBatch) -> None:
-    """Refuse a batch in which no position can find noise."""
+    """Refuse a batch in which no position can find noise; where positions are counted, none of them is trained on."""
     B, K = batch.target_TB.shape[1], batch.num_noise
     if B + K < 2:
         raise UserError(

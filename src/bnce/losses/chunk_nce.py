@@ -127,9 +127,9 @@ def _without_holes(batch: OutputBatch) -> OutputBatch:
 
 
 def check_streams(batch: OutputBatch) -> None:
-    """Refuse a batch in which no position can find noise."""
+    """Refuse a batch in which no position can find noise; where positions are counted, none of them is trained on."""
     B = batch.target_TB.shape[1]
-    if B < 2 and batch.stream_TB is None:
+    if B < 2 and batch.stream_TB is None and batch.counted is None:
         raise UserError(f"Chunk B-NCE takes its noise from other streams, but the batch has {B}: use 2 or more.")
     if batch.num_noise:
         raise UserError(f"Chunk B-NCE draws no noise, but num_noise is {batch.num_noise}: set it to 0.")

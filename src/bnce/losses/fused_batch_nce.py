@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from bnce import kernels, rows
-from bnce.losses.batch_nce import check_noise, column_words
+from bnce.losses.batch_nce import column_words
 from bnce.losses.first_order import first_order_only
 from bnce.losses.output_batch import OutputBatch
 from bnce.machine.precision import product_dtype, product_in_float32
@@ -31,12 +31,13 @@ def fused_batch_nce(batch: OutputBatch, mean: bool) -> Tensor | None:
 
     None: there are no kernels for this batch, so it takes the plain form. A compiler fuses that one itself.
     """
-    if batch.target_TB.numel() == 0 or torch.compiler.is_compiling():
+    if batch.target_TB.numel() == 0 or batch.target_TB.shape[1] + batch.num_noise < 2:
+        return None
+    if torch.compiler.is_compiling():
         return None
     fast = kernels.choose("batch_nce", batch.weight_VD)
     if fast is None:
         return None
-    check_noise(batch)
     loss: Tensor = _FusedBatchNce.apply(batch.hidden_TBD, batch.weight_VD, batch.bias_V, batch.log_z, batch, mean, fast)
     return loss
 

@@ -51,6 +51,8 @@ def _fused(batch: OutputBatch, mean: bool, find_rule: Callable[[Any], Any]) -> T
     fast = kernels.choose("merged_chunk_nce", batch.weight_VD)
     if fast is None or (batch.max_distinct_targets is None and batch.target_TB.numel() < MIN_POSITIONS):
         return None
+    if batch.target_TB.shape[1] < 2:
+        return None
     check_streams(batch)
     tables = batch.weight_VD, batch.bias_V, batch.log_z
     loss: Tensor = _FusedChunkLoss.apply(batch.hidden_TBD, *tables, batch, mean, fast, find_rule(fast))

@@ -75,6 +75,21 @@ def as_positions(hidden: Tensor, hidden_size: int) -> Tensor:
     return hidden if hidden.ndim == 2 else hidden.reshape(-1, hidden_size)
 
 
+def lacks_noise(kind: Loss, num_streams: int, num_noise: int, streams: Tensor | None) -> bool:
+    """Say whether a batch with so many targets side by side has no noise for any of its positions."""
+    return kind.batch_is_noise and num_streams + num_noise < 2 and streams is None
+
+
+def no_noise(kind: Loss, num_streams: int) -> str:
+    """Say that no position of a batch has noise, and so no loss."""
+    batch = "one stream" if kind.whole_chunk else f"a time step of {num_streams} target"
+    drawn = "" if kind.draws == "never" else ", or set num_noise above 0"
+    return (
+        f"The loss {kind.name} takes the other targets of the batch as noise, but this batch has {batch}: its loss is "
+        f"0, and nothing is learned from it. Use batches of 2 or more{drawn}, or leave out such a batch."
+    )
+
+
 def _check_hidden(hidden: Tensor) -> None:
     if not isinstance(hidden, Tensor) or not hidden.is_floating_point():
         found = hidden.dtype if isinstance(hidden, Tensor) else type(hidden).__name__

@@ -87,6 +87,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             excess = torch.zeros_like(loss)
             hidden_grad_NE = torch.empty_like(hidden_NE) if needs_grad else hidden_NE
             weight_grad_VE: Tensor | None = None
+            if needs_grad and N == 0:
+                weight_grad_VE = torch.zeros(weight_VE.shape, dtype=sum_dtype(dtype), device=hidden_ND.device)
             for begin in range(0, N, num_rows):
                 block = slice(begin, begin + num_rows)
                 error_NV, loss_N, excess_N = _error_and_loss(
