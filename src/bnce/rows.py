@@ -170,8 +170,8 @@ def adam_dense_(
 
 
 def mean_square(grad_ND: Tensor) -> Tensor:
-    """Average the squares of each row, of a matrix or of a vector whose rows are single numbers."""
-    return grad_ND.square() if grad_ND.ndim == 1 else grad_ND.square().mean(1)
+    """Average the squares of each row, which has any number of dimensions, or is a single number."""
+    return grad_ND.square() if grad_ND.ndim == 1 else grad_ND.flatten(1).square().mean(1)
 
 
 def adagrad_scale(accumulator_N: Tensor, epsilon: float) -> Tensor:
@@ -181,4 +181,4 @@ def adagrad_scale(accumulator_N: Tensor, epsilon: float) -> Tensor:
 
 def scale_rows(grad_ND: Tensor, factor_N: Tensor) -> Tensor:
     """Multiply each row by its own factor."""
-    return grad_ND * (factor_N if grad_ND.ndim == 1 else factor_N.unsqueeze(1))
+    return grad_ND * factor_N.view(-1, *[1] * (grad_ND.ndim - 1))

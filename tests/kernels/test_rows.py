@@ -18,7 +18,7 @@ V, N = 9, 40
 Check = Callable[[Tensor, Tensor, Tensor], None]
 
 
-@pytest.fixture(params=[(), (5,), (1100,)], ids=["vector", "narrow", "wider than a block"])
+@pytest.fixture(params=[(), (5,), (1100,), (2, 3)], ids=["vector", "narrow", "wider than a block", "rows of matrices"])
 def values(request: pytest.FixtureRequest, device: torch.device) -> Tensor:
     return torch.randn(N, *request.param, device=device)
 
