@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -87,6 +87,16 @@ def make_texts(num_texts: int, vocab_size: int) -> list[dict[str, Tensor]]:
     return texts
 
 
+def clip_sparse_gradients(trainer: Trainer) -> None:
+    """Let the Trainer clip by bnce's function: PyTorch's, which it calls, does not take sparse gradients."""
+
+    def clip(parameters: Iterable[Tensor], max_norm: float, norm_type: float = 2.0) -> Tensor:
+        trainer.accelerator.unscale_gradients()  # with fp16, gradients are scaled until here
+        return bnce.clip_grad_norm_(parameters, max_norm, norm_type)
+
+    trainer.accelerator.clip_grad_norm_ = clip
+
+
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     """Train a model, and print its perplexity on texts it has not seen."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -120,8 +130,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
         trainer = Trainer(
             model, arguments, train_dataset=texts[128:], eval_dataset=texts[:128], optimizers=(optimiser, schedule)
         )
-        # PyTorch's clipping, which the Trainer calls, does not take sparse gradients.
-        trainer.accelerator.clip_grad_norm_ = bnce.clip_grad_norm_
+        clip_sparse_gradients(trainer)
         trainer.train()
         figures: dict[str, float] = trainer.evaluate()
     print(f"validation perplexity {math.exp(figures['eval_loss']):.2f} (4 is the best that can be)")

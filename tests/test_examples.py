@@ -7,6 +7,7 @@ import re
 import runpy
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -119,6 +120,23 @@ def test_hugging_face_model_leaves_padding_out() -> None:
     for group in optimiser.param_groups:
         group["lr"] = 0.5
     assert [group["lr"] for part in optimiser.parts for group in part.param_groups] == [0.5, 0.5]
+
+
+def test_hugging_face_trainer_clips_gradients_that_are_not_scaled() -> None:
+    """With fp16, the gradients of a Trainer are thousands of times too large until its accelerator unscales them."""
+    pytest.importorskip("transformers")
+    names = runpy.run_path(str(EXAMPLES / "hugging_face.py"))
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    parameter.grad = torch.tensor([3.0, 4.0]) * 1024
+
+    def unscale() -> None:
+        assert parameter.grad is not None
+        parameter.grad /= 1024
+
+    trainer = SimpleNamespace(accelerator=SimpleNamespace(unscale_gradients=unscale))
+    names["clip_sparse_gradients"](trainer)
+    assert trainer.accelerator.clip_grad_norm_([parameter], 1.0, norm_type=2).item() == 5.0
+    torch.testing.assert_close(parameter.grad, torch.tensor([0.6, 0.8]))
 
 
 def test_hugging_face_trainer_learns(capsys: pytest.CaptureFixture[str]) -> None:
