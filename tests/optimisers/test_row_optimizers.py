@@ -7,7 +7,9 @@ import sys
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import distribute_tensor
 
 from bnce.errors import UserError
 from bnce.optimisers.clip import clip_grad_norm_
@@ -182,3 +184,60 @@ def test_they_do_not_load_the_compiler(kind: type[RowOptimizer], monkeypatch: py
     monkeypatch.setitem(sys.modules, "torch._dynamo", None)
     table = new_table()
     train(kind([table]), table, sparse=True)
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_any_number_of_dimensions_are_rows(kind: type[RowOptimizer], sparse: bool) -> None:
+    """A row of a table (V, 2, 3) is six numbers."""
+    flat = nn.Parameter(torch.randn(V, 6, generator=torch.Generator().manual_seed(5)))
+    deep = nn.Parameter(flat.detach().reshape(V, 2, 3).clone())
+    for table in (flat, deep):
+        optimizer, chance = kind([table], lr=0.1), torch.Generator().manual_seed(6)
+        for _ in range(3):
+            words, values = torch.randint(V, (7,), generator=chance), torch.randn(7, 6, generator=chance)
+            give_gradient(table, words, values.reshape(7, *table.shape[1:]), sparse=sparse)
+            clip_grad_norm_([table], 0.5)
+            optimizer.step()
+    assert torch.equal(deep.reshape(V, 6), flat)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rates_that_are_no_numbers_are_refused(kind: type[RowOptimizer]) -> None:
+    for rate in ("0.1", float("nan"), None):
+        with pytest.raises(UserError, match=rf"lr is {rate!r}: give a finite number\."):
+            kind([new_table()], lr=rate)
+    with pytest.raises(UserError, match=r"lr is -2\.0: it must be 0 or more\."):
+        kind([{"params": [new_table()], "lr": -2.0}])
+    with pytest.raises(UserError, match=r"eps is None: give a finite number\."):
+        kind([new_table()], eps=None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tables_that_are_divided_between_processes_are_refused(kind: type[RowOptimizer]) -> None:
+    """As FSDP does it; a mesh of one process is enough to see it."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = dist.init_device_mesh("cpu", (1,))
+        table = nn.Parameter(distribute_tensor(torch.zeros(V, D), mesh))
+        with pytest.raises(UserError, match=rf"{kind.__name__} was given parameters that FSDP \(fully_shard\)"):
+            kind([table])
+    finally:
+        dist.destroy_process_group()
+
+
+def test_clipping_takes_the_arguments_of_pytorch() -> None:
+    table = new_table()
+    give_gradient(table, *batches()[0], sparse=True)
+    assert clip_grad_norm_([table], 0.5, 2, error_if_nonfinite=True) > 0
+    assert float(clip_grad_norm_([table], 0.5, norm_type=2.0)) == pytest.approx(0.5, rel=1e-4)
+    for norm_type in (1.0, 3):
+        with pytest.raises(UserError, match=f"norm_type is {norm_type}: only 2, the Euclidean norm, is there"):
+            clip_grad_norm_([table], 0.5, norm_type)
+    clipped = clip_grad_norm_([table], float("inf"))
+    assert float(clipped) == pytest.approx(0.5, rel=1e-4), "this measures and changes nothing"
+    assert table.grad is not None
+    table.grad._values()[0] = torch.nan
+    assert clip_grad_norm_([table], 0.5).isnan()
+    with pytest.raises(RuntimeError, match="non-finite"):
+        clip_grad_norm_([table], 0.5, error_if_nonfinite=True)

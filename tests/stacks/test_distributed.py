@@ -137,6 +137,13 @@ def test_a_model_without_rows_needs_no_exchange() -> None:
 
 
 @pytest.mark.usefixtures("one_process")
+def test_an_exchange_is_made_before_ddp() -> None:
+    parallel = DistributedDataParallel(Model("dense"))
+    with pytest.raises(bnce.UserError, match="a DistributedDataParallel, which.*: make the RowExchange of"):
+        bnce.RowExchange(parallel)
+
+
+@pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("loss", ["bnce", "softmax"])
 def test_parameters_without_a_gradient_and_with_a_dense_one(loss: str) -> None:
     """The softmax touches every row, so its gradient is dense whatever was asked for."""

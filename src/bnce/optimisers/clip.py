@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bnce import kernels
+from bnce.errors import UserError, finite_number
 from bnce.optimisers.merging import mark_merged, merge_gradient
 
 
@@ -43,12 +44,23 @@ def clip_factor(norm: Tensor, max_norm: float) -> Tensor:
 
 
 @torch.no_grad()
-def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, *, deterministic: bool = False) -> Tensor:
+def clip_grad_norm_(
+    parameters: Tensor | Iterable[Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    *,
+    deterministic: bool = False,
+) -> Tensor:
     """Scale gradients so that their norm is at most `max_norm`, as `torch.nn.utils.clip_grad_norm_`; give the norm.
 
     Sparse gradients count with equal rows added up: without that, the norm would depend on how often a row occurs in
-    the batch. They are merged in place, and `RowwiseAdagrad` and `RowwiseAdam` do not merge them again.
+    the batch. They are merged in place, and `RowwiseAdagrad` and `RowwiseAdam` do not merge them again. `norm_type` is
+    there for code that gives it, and must be 2. `error_if_nonfinite` raises where the norm is NaN or infinite, for
+    which a GPU's host has to wait.
     """
+    if finite_number("norm_type", norm_type) != 2:
+        raise UserError(f"norm_type is {norm_type}: only 2, the Euclidean norm, is there. Leave it out.")
     given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     values, merged = [], []
     for parameter in given:
@@ -60,7 +72,7 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, *, d
             values.append(parameter.grad._values())
         else:
             values.append(parameter.grad)
-    norm = torch.nn.utils.get_total_norm(values)
+    norm = torch.nn.utils.get_total_norm(values, error_if_nonfinite=error_if_nonfinite)
     factor = clip_factor(norm, max_norm)
     for value in values:
         value.mul_(factor.to(value.device, value.dtype))

@@ -33,6 +33,11 @@ class RowExchange:
         """Find the tables of a model, and give every process of the group the values of its first."""
         if not dist.is_initialized():
             raise UserError("RowExchange needs several processes: call torch.distributed.init_process_group first.")
+        if isinstance(model, DistributedDataParallel):
+            raise UserError(
+                "RowExchange was given a DistributedDataParallel, which exchanges all gradients itself by now: make "
+                "the RowExchange of the model first, and give the model to DistributedDataParallel then."
+            )
         tables: dict[str, nn.Parameter] = {}
         ignored: list[str] = []
         for module_name, module in model.named_modules():

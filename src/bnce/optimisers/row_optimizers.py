@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from bnce import kernels, rows
-from bnce.errors import UserError
+from bnce.errors import UserError, finite_number
 from bnce.optimisers.merging import merged_rows
 
 State = dict[str, Tensor]
@@ -39,9 +39,7 @@ class RowOptimizer(torch.optim.Optimizer):
     """What both have in common: groups, state, and the way through the parameters."""
 
     def __init__(self, params: Iterable[Any], defaults: Group) -> None:
-        if not float(defaults["lr"]) >= 0:
-            raise UserError(f"lr is {float(defaults['lr'])}: it must be 0 or more.")
-        if not defaults["eps"] > 0:
+        if not finite_number("eps", defaults["eps"]) > 0:
             raise UserError(f"eps is {defaults['eps']}: it must be above 0.")
         super().__init__(params, defaults)
 
@@ -50,6 +48,15 @@ class RowOptimizer(torch.optim.Optimizer):
         # Without the wrapper, which only compiled code needs and which imports the compiler: a second or two.
         add = torch.optim.Optimizer.add_param_group
         getattr(add, "__wrapped__", add)(self, param_group)
+        group = self.param_groups[-1]
+        if finite_number("lr", group["lr"]) < 0:
+            raise UserError(f"lr is {float(group['lr'])}: it must be 0 or more.")
+        if any(hasattr(parameter, "device_mesh") for parameter in group["params"]):  # as DTensor has it
+            raise UserError(
+                f"{type(self).__name__} was given parameters that FSDP (fully_shard) or another plan divides between "
+                "processes: give these to an optimiser of torch.optim, with sparse=False, or use "
+                "DistributedDataParallel with bnce.RowExchange."
+            )
 
     def start(self) -> None:
         """Make the state of every parameter now, and not at its first gradient."""
@@ -122,7 +129,7 @@ class RowwiseAdagrad(RowOptimizer):
         deterministic: bool = False,
     ) -> None:
         """`initial_accumulator` above 0 makes the first steps smaller; `deterministic` adds rows in a fixed order."""
-        if not initial_accumulator >= 0:
+        if finite_number("initial_accumulator", initial_accumulator) < 0:
             raise UserError(f"initial_accumulator is {initial_accumulator}: it must be 0 or more.")
         defaults = {"lr": lr, "initial_accumulator": initial_accumulator, "eps": eps, "deterministic": deterministic}
         super().__init__(params, defaults)
@@ -160,7 +167,7 @@ class RowwiseAdam(RowOptimizer):
         deterministic: bool = False,
     ) -> None:
         """`deterministic` adds up the gradients of equal rows in a fixed order, also on a GPU."""
-        if not 0 <= beta2 < 1:
+        if not 0 <= finite_number("beta2", beta2) < 1:
             raise UserError(f"beta2 is {beta2}: it must be at least 0 and below 1.")
         super().__init__(params, {"lr": lr, "beta2": beta2, "eps": eps, "deterministic": deterministic})
 
