@@ -105,6 +105,8 @@ def test_what_cannot_be_measured(trained: Path) -> None:
     ):
         with pytest.raises(bnce.UserError, match=told):
             bnce.evaluate(trained, device="cpu", **arguments)
+    with pytest.raises(bnce.UserError, match="The run directory is a RunModel: give its path, a string or a Path"):
+        bnce.evaluate(bnce.load(trained))
 
 
 def test_a_setting_may_be_without_bound(tmp_path: Path) -> None:

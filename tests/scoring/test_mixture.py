@@ -215,3 +215,13 @@ def test_one_way_to_read_text() -> None:
 def test_refused_weights(weights: list[float], told: str) -> None:
     with pytest.raises(UserError, match=told):
         MixtureModel([ONE, OTHER], weights)
+
+
+def test_what_a_mixture_refuses(mixture: MixtureModel, parts: tuple[Path, Path]) -> None:
+    with pytest.raises(UserError, match="The words are one string, 'w3 w4': give a list of words"):
+        mixture.score_words(["w3 w4"])
+    of_the_run = bnce.load(parts[0]).start()
+    for state in ("x", of_the_run, (of_the_run,), ("x", "y")):
+        with pytest.raises(UserError, match="give one that start or read of the same model returned"):
+            mixture.rescore(["w3"], after=state)
+    assert mixture.rescore(["w3"], after=mixture.read(mixture.start(), "w4"))

@@ -46,3 +46,10 @@ def test_the_package_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "kenlm", None)
     with pytest.raises(UserError, match=r"pip install 'bnce\[ngram\]'"):
         open_ngram(write_arpa(tmp_path))
+
+
+def test_a_string_is_no_list_of_words(tmp_path: Path) -> None:
+    ngram = open_ngram(write_arpa(tmp_path))
+    for given in ("a model", ["a model"]):
+        with pytest.raises(UserError, match="The words are one string, 'a model': give a list of words"):
+            ngram.score_words(given)

@@ -245,6 +245,14 @@ def test_what_cannot_be_rescored() -> None:
         make_model().rescore("w3")
     with pytest.raises(UserError, match="The score of the hypothesis 'w3' is nan"):
         make_model().rescore([("w3", math.nan)])
+    with pytest.raises(UserError, match="The score of the hypothesis 'w3' is None: it must be a finite number"):
+        make_model().rescore([("w3", None)])  # type: ignore[list-item]
+    for one in (("w3", 1.0, 2.0), ("w3",), 7, (7, 1.0)):
+        with pytest.raises(UserError, match=r"A hypothesis is .*: give a text, or a text and its score, such as"):
+            make_model().rescore(["w3", one])  # type: ignore[list-item]
+    for call in (lambda model: model.rescore(["w3"], after="x"), lambda model: model.read((0, 1), "w3")):
+        with pytest.raises(UserError, match=r"The state is .*: give one that start or read of the same model returned"):
+            call(make_model())
     with pytest.raises(UserError, match="The weight lm_weight is inf"):
         make_model().rescore(["w3"], lm_weight=math.inf)
     with pytest.raises(UserError, match="trained with the loss softmax"):
@@ -257,6 +265,14 @@ def test_what_cannot_be_is_refused() -> None:
         model.score("a sentence")
     with pytest.raises(UserError, match="The number of next words is 0"):
         model.next_words("w3", 0)
+    with pytest.raises(UserError, match=r"The number of next words is 2\.0: give a whole number"):
+        model.next_words("w3", 2.0)  # type: ignore[arg-type]
+    for call in (model.score_words, model.next_words_after):
+        for given in ("w3 w4", ["w3 w4"], [["w3"], "w3 w4"]):
+            with pytest.raises(UserError, match="The words are one string, 'w3 w4': give a list of words, such as"):
+                call(given)  # type: ignore[operator]
+    with pytest.raises(UserError, match="The words are one string, 'w3 w4': give a list of words, such as"):
+        model.encode("w3 w4")
     for text in (None, b"w3", ["w3", "w4"]):
         with pytest.raises(UserError, match=r"A text is .*: give a string\."):
             model.score([text])  # type: ignore[list-item]

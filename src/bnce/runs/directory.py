@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -82,6 +83,8 @@ class RunDirectory:
     @classmethod
     def open(cls, path: str | Path) -> RunDirectory:
         """Open a run directory, refusing what is none."""
+        if not isinstance(path, str | os.PathLike):
+            raise UserError(f"The run directory is a {type(path).__name__}: give its path, a string or a Path.")
         path = Path(path)
         if not (path / "config.toml").is_file():
             refuse_exported(path)

@@ -18,6 +18,7 @@ import numpy as np
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import UserError
 from bnce.ngrams.arpa import AS_IT_STANDS
+from bnce.scoring.given import word_lists
 from bnce.scoring.model import Model, Reader, State, Words
 from bnce.scoring.piece_model import PieceModel
 from bnce.scoring.scored import Floats, WordScores
@@ -124,6 +125,7 @@ class MixtureModel(Model):
         spell: bool = False,
     ) -> list[WordScores]:
         """Score sentences by all components, each after its own states, and mix what they give."""
+        sentences = word_lists(sentences)
         after_K = [None] * len(self.components) if after is None else self._of_each(after)
         return self.combine(
             [
@@ -152,6 +154,12 @@ class MixtureModel(Model):
     def start(self) -> State:
         """Give the states of all components at the start of a text."""
         return tuple(component.start() for component in self.components)
+
+    def is_state(self, state: State) -> bool:
+        """Whether something has a state for every component."""
+        if not isinstance(state, tuple) or len(state) != len(self.components):
+            return False
+        return all(component.is_state(own) for component, own in zip(self.components, state, strict=True))
 
     def read_words(self, states: Sequence[State], sentences: Sequence[Words]) -> list[State]:
         """Let every component read the sentences."""

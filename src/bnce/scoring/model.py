@@ -11,7 +11,6 @@ Methods that score text give log10 probabilities, as SRILM and KenLM do; all oth
 from __future__ import annotations
 
 import functools
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -21,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce.corpus.vocabulary import END, SPECIALS, Vocabulary
-from bnce.errors import UserError, argument
+from bnce.errors import UserError, argument, shown, whole_number
 from bnce.scoring.batches import Check
+from bnce.scoring.given import one_string, with_score, word_lists
 from bnce.scoring.prefixes import split
 from bnce.scoring.sampling import Sampling, check_texts, highest, sample_words
 from bnce.scoring.scored import Floats, NextWord, RescoredHypothesis, ScoredSentence, WordScores
@@ -161,6 +161,17 @@ class Model(ABC):
     def start(self) -> State:
         """Give the state at the start of a text, with nothing before it."""
 
+    def is_state(self, state: State) -> bool:
+        """Whether something can be a state of this model."""
+        return not isinstance(state, str | bytes | int | float)
+
+    def _check_state(self, state: State) -> None:
+        if not self.is_state(state):
+            raise UserError(
+                f"The state is {shown(state)}: give one that start or read of the same model returned, such as "
+                "model.read(model.start(), 'an earlier sentence')."
+            )
+
     def read_words(self, states: Sequence[State], sentences: Sequence[Words]) -> list[State]:
         """Advance each state by its own sentence, which is already cut into words, and by `</s>`."""
         return list(states)
@@ -181,8 +192,9 @@ class Model(ABC):
         self, prompts: Sequence[Words], k: int = 10, *, normalised: bool = True
     ) -> list[list[NextWord]]:
         """Find the k most likely words after each prompt; prompts are lists of words."""
-        if k < 1:
+        if whole_number("The number of next words", k, None) < 1:
             raise UserError(f"The number of next words is {k}: it must be 1 or more.")
+        prompts = word_lists(prompts)
         if not normalised:
             self.refuse_unnormalised()
         return self._likeliest(prompts, k, normalised) if prompts else []
@@ -228,6 +240,8 @@ class Model(ABC):
 
     def encode(self, words: Iterable[str]) -> NDArray[np.int64]:
         """Give the ids of a sentence's words, with `</s>` at the end."""
+        if isinstance(words, str):
+            raise one_string(words)
         return np.append(self.vocabulary.encode(words), END)
 
     def encode_each(self, sentences: Sequence[Words]) -> list[NDArray[np.int64]]:
@@ -275,6 +289,7 @@ class Model(ABC):
 
     def read(self, state: State, text: str) -> State:
         """Give the state after one more sentence and its `</s>`, for the next sentence of the same text."""
+        self._check_state(state)
         return self.read_words([state], [self.words(text)])[0]
 
     def rescore(
@@ -294,10 +309,9 @@ class Model(ABC):
         """
         if isinstance(hypotheses, str):
             raise UserError("The hypotheses are one string: give a list of them, such as ['one', ('another', -3.5)].")
-        pairs = [(one, 0.0) if isinstance(one, str) else (str(one[0]), float(one[1])) for one in hypotheses]
-        for text, score in pairs:
-            if not math.isfinite(score):
-                raise UserError(f"The score of the hypothesis '{text}' is {score}: it must be a finite number.")
+        pairs = [with_score(one) for one in hypotheses]
+        if after is not None:
+            self._check_state(after)
         weights = Weights(am_weight=score_weight, lm_weight=lm_weight, word_penalty=word_penalty)
         states = None if after is None else [after] * len(pairs)
         words = [self.words(text) for text, _ in pairs]

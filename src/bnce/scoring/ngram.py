@@ -14,6 +14,7 @@ from bnce.corpus.vocabulary import SPECIALS, Vocabulary
 from bnce.errors import UserError
 from bnce.machine.packages import missing
 from bnce.ngrams.arpa import AS_IT_STANDS, read_words, stored_normaliser
+from bnce.scoring.given import word_lists
 from bnce.scoring.model import Model, Words
 from bnce.scoring.scored import Floats, WordScores
 from bnce.text.normalise import Normaliser
@@ -40,7 +41,7 @@ class NgramModel(Model):
         if spell:
             self.refuse_spelling()
         found = []
-        for words in sentences:
+        for words in word_lists(sentences):
             scores = list(self.model.full_scores(" ".join(words), bos=True, eos=True))
             log10_probs, lengths, oov = zip(*scores, strict=True)
             found.append(WordScores(np.array(log10_probs) * math.log(10), np.array(oov, dtype=np.bool_), list(lengths)))

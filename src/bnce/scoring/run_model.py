@@ -16,6 +16,7 @@ from bnce.errors import UserError
 from bnce.runs.unknown_words import UnknownWords
 from bnce.scoring.batches import Check, SentenceScorer
 from bnce.scoring.engine import Ints, engine_of
+from bnce.scoring.given import word_lists
 from bnce.scoring.model import Model, Reader, Words, flat_words, sentence_blocks
 from bnce.scoring.prefixes import flatten, score_prefixes, split
 from bnce.scoring.sampling import Sampling, generate
@@ -131,6 +132,7 @@ class RunModel(Model):
         spell: bool = False,
     ) -> list[WordScores]:
         """Score sentences, in one tree where they begin alike and else side by side."""
+        sentences = word_lists(sentences)
         if not share_prefixes and after is None:
             return self.reader(normalised=normalised, spell=spell).score(sentences)
         if spell:
@@ -176,6 +178,10 @@ class RunModel(Model):
     def start(self) -> State:
         """Give the network's state at the start of a text."""
         return self.scorer().start()
+
+    def is_state(self, state: State) -> bool:
+        """Whether something is a state of a network."""
+        return isinstance(state, State)
 
     def read_words(self, states: Sequence[State], sentences: Sequence[Words]) -> list[State]:
         """Move states on by a sentence each, side by side."""
