@@ -86,7 +86,7 @@ def whole_number(name: str, value: object, least: int | None) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise UserError(f"{name} is {shown(value)}: give a whole number{allowed}.")
     try:
-        number = operator.index(value)  # type: ignore[arg-type]
+        number = operator.index(value)
     except TypeError:  # a tensor of another type or shape
         raise UserError(f"{name} is {shown(value)}: give a whole number{allowed}.") from None
     if least is not None and number < least:

@@ -369,7 +369,7 @@ def alias_table(probs_V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.clip(keep_V, 0.0, 1.0), alias_V
 
 
-def _to_float64(values: np.ndarray | Tensor | Sequence[float]) -> np.ndarray:
+def _to_float64(values: Any) -> np.ndarray:
     if isinstance(values, Tensor):
         if values.is_meta:
             raise UserError("The noise is on the meta device, which has no values: give counts that have some.")

@@ -139,7 +139,7 @@ def test_a_model_without_rows_needs_no_exchange() -> None:
 @pytest.mark.usefixtures("one_process")
 def test_an_exchange_is_made_before_ddp() -> None:
     parallel = DistributedDataParallel(Model("dense"))
-    with pytest.raises(bnce.UserError, match="a DistributedDataParallel, which.*: make the RowExchange of"):
+    with pytest.raises(bnce.UserError, match=r"a DistributedDataParallel, which.*: make the RowExchange of"):
         bnce.RowExchange(parallel)
 
 

@@ -173,7 +173,7 @@ class ClassSoftmax(Structure):
         class_NC = score_all(hidden_ND, weight_RD, bias_R).log_softmax(1)
         score_NK = score_all(hidden_ND, self.words_weight, self.words_bias)
         score_NK[:, self.vocab_size :] = -torch.inf
-        own_NCS = score_NK.unflatten(1, (-1, self.class_size)).log_softmax(2)
+        own_NCS = score_NK.reshape(len(hidden_ND), self.num_rows, self.class_size).log_softmax(2)
         return (class_NC.unsqueeze(2) + own_NCS).flatten(1).index_select(1, self.place_V)
 
     @property

@@ -22,9 +22,7 @@ def word_lists(sentences: Iterable[Sequence[str]]) -> list[Sequence[str]]:
 
 def one_string(text: str) -> UserError:
     """Say that a text is no list of words."""
-    return UserError(
-        f"The words are one string, {shown(text)}: give a list of words, such as model.words('a sentence')."
-    )
+    return UserError(f"The words are one string, {shown(text)}: give a list of words, such as model.words('a text').")
 
 
 def with_score(hypothesis: Any) -> tuple[str, float]:
