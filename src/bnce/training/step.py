@@ -34,7 +34,7 @@ Breakable = Callable[[], AbstractContextManager[None]]
 class _Share(torch.autograd.Function):
     """Where the backward pass starts, from a number that is at hand: to divide the loss would be two launches more.
 
-    `backward` with that number as its argument would be none, but makes PyTorch import SymPy, which takes half a second.
+    With that number as the argument of `backward` it would be none, but then PyTorch imports SymPy: half a second.
     """
 
     @staticmethod
