@@ -100,7 +100,10 @@ def _print(result: Calibration, out: Path, unit: str) -> None:
     stdout.print(f"{out}: {fitted}, fitted to {result.num_positions:,} {unit}s of {', '.join(result.texts)}{how}")
     before = "none" if result.log_z_before is None else f"{result.log_z_before:.3f}"
     left = ", the mean of ln Z(context) minus the prediction of the head" if result.kind == "head" else ""
-    stdout.print(f"  ln Z = {result.log_z:.3f}{left} (before: {before})")
+    stdout.print(
+        f"  ln Z = {result.log_z:.3f}{left} (before: {before}), standard error {result.log_z_error:.3f}: "
+        f"PPLn on this text is known to about {100 * math.expm1(min(result.log_z_error, 700.0)):.1f}%"
+    )
     stdout.print(f"  on {result.num_held_out:,} {unit}s that the fit did not use:")
     for name, quality in (("before", result.before), ("after", result.after)):
         stdout.print(f"    {name:7}{_describe(quality)}")
