@@ -49,10 +49,11 @@ def calibrate(
 ) -> None:
     """Fit the constant Z of a run to a text, after training.
 
-    Unnormalised scores (PPLn) are divided by a constant Z, which may be wrong for text of another kind. This command
-    computes the exact ln Z at a sample of words and refits the constant, or a head that predicts ln Z from the context.
-    Normalised scores (PPLf) stay the same. It prints PPLn and PPLf before and after, on a quarter of the sample that
-    the fit has not seen. A run that was trained with softmax can be scored unnormalised afterwards.
+    Unnormalised probabilities use a constant Z in place of the softmax sum. Z may be wrong for text of another kind.
+    This command computes the exact ln Z at a sample of words and refits the constant. With --kind head it fits a head,
+    a small layer that predicts ln Z from the context. Probabilities with the full softmax stay the same. The command
+    prints PPLn (the perplexity with the constant Z) and PPLf (with the full softmax) before and after, on a quarter of
+    the sample that the fit has not seen. A run that was trained with softmax can be scored unnormalised afterwards.
 
     \b
     Examples:
