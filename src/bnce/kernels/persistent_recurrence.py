@@ -5,7 +5,8 @@ how a network is spread over a GPU, and they are started. Gates come unit by uni
 does step by step stays for every other GPU and size.
 
 It is chosen for the sizes at which it was measured to be faster (`FASTER`), unless NVIDIA's MPS is on: CTAs that wait
-for each other must all be on the GPU, and MPS would let those of another process take some of the places.
+for each other must all be on the GPU, and MPS would let those of another process take some of the places. For the same
+reason, layers of one process must not run this way on two streams at once: they would share counters, too.
 BNCE_PERSISTENT=1 chooses it wherever it fits, BNCE_PERSISTENT=0 never.
 
 Legend: T time steps, S = T + 1, B streams, H hidden, G = 4·H gates, N streams that a group has room for.
@@ -14,6 +15,7 @@ Legend: T time steps, S = T + 1, B streams, H hidden, G = 4·H gates, N streams 
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -168,6 +170,8 @@ def prepare(name: str, wide_H: int, B: int, *, has_resets: bool) -> bool:
             _READY[key] = _Ready(*key)
     except hopper.CannotCompileError as error:
         _FAILED[device] = str(error)
+        reason = str(error).strip().partition("\n")[0]
+        warnings.warn(f"Recurrent layers run step by step, which is slower. {reason}", RuntimeWarning, stacklevel=2)
         return False
     return True
 
