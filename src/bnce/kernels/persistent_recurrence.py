@@ -37,6 +37,7 @@ SPIN_LIMIT = 1 << 26  # half a minute and more: whoever waits that long waits fo
 # Padded units and streams between which one launch took less time than the steps, forwards and backwards, on an H200.
 # With 1,600 streams the LSTM's backward pass took longer. Smaller networks were not measured.
 FASTER = {"lstm": ((640, 640), (400, 800)), "rnn": ((640, 640), (400, 1600))}
+MEASURED_CTAS = 132  # that an H200 has room for; a smaller GPU would need more passes
 MPS_PIPES = "/tmp/nvidia-mps"  # where its daemon is found, unless the variable names another place
 _FAILED: dict[torch.device, str] = {}  # why a GPU's kernels could not be compiled
 
@@ -128,7 +129,10 @@ def available(tensor: Tensor, dtype: torch.dtype, name: str, wide_H: int, B: int
     if torch.compiler.is_compiling() or torch.cuda.get_device_capability() != (9, 0):
         return False
     device = torch.device("cuda", torch.cuda.current_device())
-    return device not in _FAILED and fits(name, wide_H, torch.cuda.get_device_properties(device).multi_processor_count)
+    max_ctas = torch.cuda.get_device_properties(device).multi_processor_count
+    if setting != "1" and max_ctas < MEASURED_CTAS:
+        return False
+    return device not in _FAILED and fits(name, wide_H, max_ctas)
 
 
 class _Ready:

@@ -44,7 +44,7 @@ class Line:
     ppl_f_deviation: float | None
     ppl_n: float | None  # None where dividing by the constant gives no probabilities
     ppl_n_deviation: float | None
-    ppl_n_fitted: float | None  # with the constant that fits validation text, as `bnce calibrate` finds it
+    ppl_n_fitted: float | None  # with the mean of ln Z over validation text as the constant
     log_z_mean_nats: float | None
     log_z_std_nats: float | None
     words_per_second: float | None
