@@ -296,7 +296,8 @@ def markdown(lines: Sequence[Line]) -> str:
     parts.append(
         f"{'; '.join(conditions)}. Perplexities are per word, `</s>` counted: valid is its first {VALID_WORDS:,} "
         f"words, test its first {TEST_WORDS:,}. Bits per byte are of the whole test; its `<unk>` are not spelled. ± is "
-        "the standard deviation over seeds. Seconds are of training alone, words/s count words and `</s>`, not pieces."
+        "the standard deviation over seeds. Seconds are those of training alone. Words/s counts words and `</s>`, not "
+        "pieces."
     )
     return "\n".join(parts)
 

@@ -380,8 +380,8 @@ def kenlm_line(given: argparse.Namespace, book: Book) -> list[str]:
     figures = [book.get("short lines", KENLM, measure, number) for number in range(given.rounds)]
     seconds, memory = median([one[0] for one in figures]), figures[0][1] / 1e3
     return [
-        f"{KENLM}, all of the short lines through `bnce score`, with the loading of its ARPA file: {seconds} CPU "
-        f"seconds, {memory:.0f} MB, perplexity {figures[0][2]:.1f}."
+        f"`bnce score` with a {KENLM} on all short lines, including the loading of the ARPA file, takes {seconds} CPU "
+        f"seconds and {memory:.0f} MB. Its perplexity is {figures[0][2]:.1f}."
     ]
 
 
@@ -421,7 +421,7 @@ def main() -> None:
     (work / "short.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     book = Book(work / "figures.jsonl")
     parts = [
-        ["# On a CPU, beside what people use instead"],
+        ["# Training and scoring on a CPU, compared with other programs"],
         [f"    python benchmarks/cpu_peers.py {' '.join(told())}"],
         *(TABLES[name](given, book) for name in given.only.split(",")),
         absent(given),
@@ -447,8 +447,9 @@ def conditions(given: argparse.Namespace, book: Book) -> str:
     machine = f"{platform.machine()}, {os.cpu_count()} cores, PyTorch {torch.__version__}"
     loads = sorted(line["load"] for line in book.lines)
     return (
-        f"{machine}, {given.rounds} rounds in turns. Medians (least–most); a ratio is the median of the rounds' "
-        f"ratios. Load averages after the measurements: {loads[0]} to {loads[-1]}, median {statistics.median(loads)}."
+        f"{machine}, {given.rounds} rounds in which the programs take turns. Figures are medians (lowest–highest); a "
+        "ratio is the median of the ratios within the rounds. "
+        f"Load averages after the measurements: {loads[0]} to {loads[-1]}, median {statistics.median(loads)}."
     )
 
 

@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     lines = [
-        "| table | loss | plain, ms | ± | sharded, ms | ± | words/s of plain | replicated, ms | ± | words/s of plain |",
+        "| table | loss | plain, ms | ± | sharded, ms | ± | words/s, × plain | replicated, ms | ± | words/s, × plain |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     with tempfile.TemporaryDirectory() as directory:
@@ -95,9 +95,9 @@ def main(arguments: list[str] | None = None) -> None:
     lines += [
         "",
         f"{told['device']}, torch {told['torch']}, bnce {told['bnce']}; {options.model} at the paper's sizes with "
-        "row-wise Adagrad and Adam, words drawn from Zipf's law; one process that sends to itself by "
-        f"{backend.upper()}, steps captured as CUDA graphs; median of {options.rounds} rounds of {options.seconds} s "
-        "in turns, ± half their range.",
+        "row-wise Adagrad and Adam, words drawn from Zipf's law; one process that sends to itself through "
+        f"{backend.upper()}; steps are captured as CUDA graphs; median of {options.rounds} rounds of {options.seconds} "
+        "s in turns, ± half their range.",
         "",
         origin("1, the recipe's"),
     ]

@@ -263,13 +263,13 @@ def report(chosen: argparse.Namespace, tally: Tally, seconds: float) -> None:
         print(f"    again: python {script} --case '{case.name}' --keep")
         names = ", ".join(other.name for other, _ in others[:NUM_NAMED])
         print(f"    and {len(others)} like it: {names}\n" if others else "")
-    told = f"{tally.num_real} of the cases ran in processes of their own start, the others were forked."
+    told = f"{tally.num_real} cases started a new Python process. The others ran in forked processes."
     print(f"{tally.table()}\n\n{told} {seconds:.0f} s.")
     if chosen.out is not None:
         command = shlex.join(["python", str(script), *sys.argv[1:]])
         chosen.out.write_text(
             f"# Faults\n\n    {command}\n\nMachine: {machine()}. Python {platform.python_version()}, "
-            f"commit {commit()}. {seconds / 60:.1f} minutes.\n\n{tally.table()}\n\n{told}\n",
+            f"commit {commit()}. The run took {seconds / 60:.1f} minutes.\n\n{tally.table()}\n\n{told}\n",
             encoding="utf-8",
         )
 

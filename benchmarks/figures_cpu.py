@@ -223,7 +223,8 @@ def keep(step: str, found: Figures, commands: Commands) -> None:
     for line in commands.typed:
         print(line)
     ran = "\n".join(f"    {line}" for line in commands.typed)
-    head = f"# Figures: {step}\n\n    python benchmarks/figures_cpu.py {step} --work work\n\nwhich ran\n\n{ran}\n"
+    command = f"    python benchmarks/figures_cpu.py {step} --work work"
+    head = f"# Figures: {step}\n\n{command}\n\nIt ran these commands:\n\n{ran}\n"
     (RESULTS / f"{step}.md").write_text(f"{head}\nMachine: {found['machine']}.\n\n{text}\n", encoding="utf-8")
     print(text)
 

@@ -67,7 +67,9 @@ FILTER_MODELS = ("ffnn", "rnn", "lstm", "relu-lstm")
 FILTER_RUNS = (*(f"filter-{name}" for name in FILTER_MODELS), "filter-transformer")
 ONE_EPOCH = "--set training.epochs=1 --set training.evaluations_per_epoch=1"
 ALTERNATIVES = (
-    f"$PYTHON -m bnce experiment alternatives --corpus $WORK/filter/corpus --out $WORK/alternatives {ONE_EPOCH}"
+    # Recurrent layers step by step, as the kept runs were timed; without the variable where all are timed anew.
+    "BNCE_PERSISTENT=0 $PYTHON -m bnce experiment alternatives --corpus $WORK/filter/corpus "
+    f"--out $WORK/alternatives {ONE_EPOCH}"
 )
 # The losses that the verdicts are about, then the others.
 VERDICT = "softmax,chunk-bnce,chunk-softmax"
@@ -355,6 +357,9 @@ def start_mps(work: Path) -> bool:
         os.environ[variable] = str(work / name)
         (work / name).mkdir(parents=True, exist_ok=True)
     done = subprocess.run(["nvidia-cuda-mps-control", "-d"], check=False, capture_output=True, timeout=MPS_SECONDS)
+    if done.returncode:
+        # With these, programs would take it that processes share the GPU.
+        del os.environ[MPS_VARIABLE], os.environ["CUDA_MPS_LOG_DIRECTORY"]
     return done.returncode == 0
 
 

@@ -225,17 +225,17 @@ def make_lots(work: Path, num_passages: int) -> dict[str, Any]:
     docstrings = list(read_docstrings(installed_modules(), 1))
     lots = {
         GOOD: (good, False),
-        "other documents, 5% of words replaced": (
+        "other passages with 5% of the words replaced": (
             [judgement.replace_words(one, corpus.vocabulary, draw) for one in other],
             False,
         ),
         "docstrings": (judgement.make_passages(docstrings, corpus.normaliser, half, seed=1), False),
-        "itself, 5% of words replaced": (
+        "itself with 5% of the words replaced": (
             [judgement.replace_words(one, corpus.vocabulary, draw) for one in good],
             True,
         ),
-        "itself, two sentences of another": (judgement.swap_sentences(good, draw), True),
-        "itself, sentences shuffled": ([judgement.shuffle_sentences(one, draw) for one in good], True),
+        "itself with two sentences of another document": (judgement.swap_sentences(good, draw), True),
+        "itself with its sentences shuffled": ([judgement.shuffle_sentences(one, draw) for one in good], True),
     }
     return {
         what: {"texts": list(map(judgement.to_text, some)), "paired": paired} for what, (some, paired) in lots.items()

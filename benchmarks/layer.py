@@ -168,8 +168,10 @@ def calls(given: argparse.Namespace, device: torch.device) -> list[str]:
                 memory = f"{one.extra_bytes / 2**20:.0f} | {one.extra_bytes / base.extra_bytes:.2f}"
             rows.append(f"| {loss} | {name} | {_times(one, base)} | {alone} | {memory} |")
     return [
-        f"Forward and backward, V = {V:,}, D = {D}, T = {T}, B = {B}: launched by the host, and captured as CUDA "
-        "graphs, which is the GPU's time alone.",
+        f'Time of one forward and backward pass; V = {V:,}, D = {D}, T = {T}, B = {B}. "Launched": the CPU starts '
+        'every kernel. "Captured": the pass is a CUDA graph, so this is the time of the GPU alone. "Trainer" is the '
+        "call that `bnce train` makes. × trainer of a time is the median of the ratios within the rounds, so it can "
+        "differ from the ratio of the medians.",
         "",
         "| loss | call | launched, ms | ± | × trainer | captured, ms | ± | × trainer | extra MiB | × trainer |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
@@ -294,7 +296,12 @@ def tables(given: argparse.Namespace, device: torch.device) -> list[str]:
         ),
     ]
     sizes = f"D = {given.hidden_size}, T = {given.steps}, B = {given.streams}"
-    return [f"Embedding, GRU and B-NCE, clipped; {sizes}. The rows take turns.", "", *lines]
+    told = (
+        f"One training step of embedding, GRU and B-NCE, with gradient clipping; {sizes}. The rows are measured in "
+        "turns. × first row is the median of the ratios within the rounds, so it can differ from the ratio of the "
+        "medians."
+    )
+    return [told, "", *lines]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

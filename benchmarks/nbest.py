@@ -50,23 +50,23 @@ STEPS = [("run", "own"), ("own-mixture", "run"), ("run", "more"), ("more-mixture
 
 # What was measured while the settings were chosen: no run of this script measures it again.
 TRIED = """\
-The settings of the error model are the third that were rescored. The first gave too few errors; the second showed no
-clear gain of interpolation, and an oracle close to what the run reaches. The third were then looked for on lists of
-valid's sentences, by their first best (15–25%) and oracle (half of it or less) and not by rescoring them. Mean WER in
-%, with an earlier run of the same settings, seeds 1 to 5 unless said otherwise:
+The settings of the error model on this page are the third ones that we rescored. The first gave too few errors. With
+the second, interpolation had no clear gain, and the oracle was close to the result of the run. We chose the third on
+lists of validation sentences, without rescoring them: the first best had to have a WER of 15 to 25%, and the oracle
+at most half of that. Mean WER in %, with an earlier run of the same settings, seeds 1 to 5 unless said otherwise:
 
 | uncertain, insertions, alternatives, edit cost | first best | run | interpolated | oracle | lower than run |
 |---|---:|---:|---:|---:|---|
 | 0.45, 0.08, 4, 1.6; seed 1 alone | 11.87 | 7.30 | 6.70 | 4.38 | 1 of 1 |
 | 0.6, 0.1, 4, 1.3 | 17.79 | 13.57 | 13.36 | 10.84 | 2 of 5, one equal |
 | 0.6, 0.1, 4, 1.3; 12 pairs of lists of valid's sentences | 18.20 | 14.01 | 14.02 | | 5 of 12 |
-| those of this page, but lists of fewer than 50 kept; seeds 1 to 10 | 17.43 | 10.79 | 10.40 | 8.15 | 10 of 10 |
-| this page's, trigram of the run's text, tuned on 100; seeds 1–10 | 18.04 | 11.32 | 11.15 | 8.74 | 6 of 10, 2 equal |
+| as here, but with lists of fewer than 50 hypotheses, too; seeds 1 to 10 | 17.43 | 10.79 | 10.40 | 8.15 | 10 of 10 |
+| as here, trigram of the run's text, tuned on 100; seeds 1 to 10 | 18.04 | 11.32 | 11.15 | 8.74 | 6 of 10, 2 equal |
 | the same, tuned on 500 | 17.89 | 11.12 | 11.02 | 8.57 | 4 of 10, 4 equal |
 
-So the run's gain over the first best is there with all settings and seeds. What a trigram of the same text adds to it
-is of the size of chance on 100 utterances, though it lowers perplexity by 13%. N-gram models are quickly made of more
-text than a network is trained on, which is why this page has both.
+So the run was better than the first best with all settings and seeds. A trigram of the same text lowers the
+perplexity of the run by 13%, but on 100 utterances its effect on WER is within chance. An n-gram model of much more
+text is quick to make, so this page also has one of 6.3 times the text.
 """
 
 Figures = dict[str, Any]
@@ -179,16 +179,19 @@ def report(options: argparse.Namespace, typed: list[str], found: Figures) -> str
     first = found["seeds"][0]
     lines = ["# N-best rescoring", ""]
     lines += [
-        f"Lists that are real in form: {NUM_UTTERANCES['test']} utterances × {NUM_HYPOTHESES} hypotheses to judge by,",
-        f"and {NUM_UTTERANCES['dev']} of other sentences to tune the weights on. `benchmarks/nbest_lists.py` describes",
-        "the error model at its head.",
+        f"The lists are simulated. The test lists have {NUM_UTTERANCES['test']} utterances with {NUM_HYPOTHESES} "
+        f"hypotheses each. The weights are tuned on {NUM_UTTERANCES['dev']}",
+        "utterances of other sentences. The top of `benchmarks/nbest_lists.py` describes the error model.",
         f"Machine: {os.cpu_count()} cores, {platform.machine()}; Python {platform.python_version()}, "
         f"PyTorch {torch.__version__}.",
         "",
         "## Word error rate",
         "",
-        f"All of this is done {len(found['seeds'])} times, with other sentences and other noise; first all test sets",
-        "together, then each.",
+        f"Everything was repeated {len(found['seeds'])} times, with other sentences and other errors. The first table "
+        "has all test sets together,",
+        "the second has each of them. S, D and I are substitutions, deletions and insertions. The oracle takes the "
+        "hypothesis",
+        "with the fewest errors from each list.",
         "",
     ]
     columns = [rates(seed) for seed in found["seeds"]]
@@ -219,9 +222,11 @@ def report(options: argparse.Namespace, typed: list[str], found: Figures) -> str
     lines += [
         "## Perplexity",
         "",
-        f"Of the first {NUM_TEXT_SENTENCES} sentences of each text, each from a fresh state, per word and",
-        "`</s>`, `<unk>` counted as a word; all models know the same words. The run's is with the constant Z. The",
-        "weight is that of the trigram in its mixture with the run, found by EM on valid.",
+        f"Perplexities are of the first {NUM_TEXT_SENTENCES:,} sentences of each text. Each sentence starts without "
+        "context. `</s>` and `<unk>`",
+        "count as words. All models know the same words. The run uses the constant Z. The weight is that of the "
+        "trigram in its",
+        "mixture with the run, found by EM on valid.",
         "",
     ]
     rows = []
@@ -240,7 +245,7 @@ def report(options: argparse.Namespace, typed: list[str], found: Figures) -> str
     lines += [
         f"    {script} --out benchmarks/results/nbest.md",
         "",
-        "The last one ran, and for further seeds likewise:",
+        "The last command ran the following commands, and the same for the other seeds:",
         "",
     ]
     names = {str(options.work): "work", str(options.run): "run"}

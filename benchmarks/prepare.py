@@ -87,8 +87,14 @@ def compare(text: Path, rounds: int) -> None:
         write_dump(plain, dump)
         print(f"{plain.stat().st_size:,} bytes as they are, {spaced.stat().st_size:,} cut into words")
         commands = {
-            "plain Python, words cut already": [sys.executable, __file__, "--plain-python", str(spaced), str(out)],
-            "bnce prepare, words cut already": prepare_command(spaced, out, *WHITESPACE),
+            "plain Python, text already cut into words": [
+                sys.executable,
+                __file__,
+                "--plain-python",
+                str(spaced),
+                str(out),
+            ],
+            "bnce prepare, text already cut into words": prepare_command(spaced, out, *WHITESPACE),
             "bnce prepare, full normalisation": prepare_command(plain, out, "--cased"),
             "bnce prepare ltcb, the text as a Wikipedia dump": prepare_command("ltcb", out, str(dump)),
         }

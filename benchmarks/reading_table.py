@@ -111,24 +111,27 @@ def make_report(
     if small:
         lines += ["A small trial with tiny models. The figures mean nothing.", ""]
     lines += [
-        "How much the surprisal of a word and of the three words before it adds to position, length and frequency, in "
-        "millinats of",
-        "log-likelihood per word, cross-validated over stories. In brackets: 95% intervals, from draws of blocks of "
-        "100 words. A higher gain is",
-        "better. PPLf is the perplexity per token of the books' test text with the full softmax, PPLn with the "
-        "constant Z; lower is better.",
+        "The gain says how much the surprisal (−log p) of a word and of the three words before it improves a "
+        "prediction of reading times from",
+        "position, length and frequency. It is in millinats of log-likelihood per word, cross-validated over stories. "
+        "Brackets have 95%",
+        "intervals, from a bootstrap over blocks of 100 words. A higher gain is better. PPLf is the perplexity per "
+        "token of the books' test",
+        "text with the full softmax, PPLn with the constant Z; lower is better.",
         "",
         *_summary(fitted, columns, trained, shown),
         "",
-        '± is the standard deviation over seeds. "mean of the seeds" is one more column of surprisals: the mean of '
-        "those of the seeds.",
-        f"The {NGRAM} reads every sentence afresh, also for its PPLf. The runs read on across sentences."
+        '± is the standard deviation over seeds. "mean of the seeds" is the gain of one more column, the mean '
+        "surprisal "
+        "of the seeds.",
+        f"The {NGRAM} starts every sentence without context, also for its PPLf. The runs use earlier sentences as "
+        "context."
         if NGRAM in columns
         else "There is no n-gram model here: its stage was not run.",
         "",
-        "This does not show that a model reads as people do: it shows one measure of one corpus of ten stories, and "
-        "the intervals are about",
-        "its words, not about other stories or readers.",
+        "This does not show that a model reads like people. It is one measure on one corpus of ten stories. The "
+        "intervals are about the",
+        "words of these stories, not about other stories or readers.",
         "",
         *_others(fitted, columns),
         "## Each seed",
@@ -254,8 +257,8 @@ def _conditions(
         "  has no surprisal in one of them. Words without a surprisal: "
         + (", ".join(f"{name} {num:,}" for name, num in empty.items() if num) or "none")
         + ".",
-        "- Surprisals are of the word as it was shown, marks included. Runs predict it from the words before it in its "
-        "story and spell unknown",
+        "- The surprisal is that of the word as it was shown, with its punctuation marks. Runs predict it from the "
+        "words before it in its story and spell unknown",
         f"  words. The {NGRAM} predicts it from the four words before it in its sentence and has no surprisal for "
         "unknown words.",
     ]

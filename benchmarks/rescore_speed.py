@@ -38,8 +38,8 @@ MODES = ("unnormalised", "normalised")
 FEW_TOKENS = ("training.max_train_tokens=20000", "training.max_valid_tokens=500", "training.max_test_tokens=500")
 ONCE = ("training.epochs=1", "training.evaluations_per_epoch=1")
 COLUMNS = (
-    "| model | probabilities | hypotheses | seconds, whole command | CPU seconds | of these loading | hypotheses/s | "
-    "CPU seconds per second of speech | bar |"
+    "| model | probabilities | hypotheses | seconds, whole command | CPU seconds | of these loading | "
+    "hypotheses/s, scoring alone | CPU seconds per second of speech | goal |"
 )
 
 
@@ -112,7 +112,7 @@ def table_row(name: str, mode: str, rounds: list[dict[str, Any]], num_all: int, 
     seconds = f"{statistics.median(walls):.1f} ({walls[0]:.1f}–{walls[-1]:.1f})"
     if num < num_all:
         cpu = reckon(rounds, num_words)
-        seconds = f"reckoned from {num:,} hypotheses"
+        seconds = f"extrapolated from {num:,} hypotheses"
     share = cpu / (3600 * hours)
     told = f"{bar:g}, {'met' if share < bar else '**missed**'}" if mode == "unnormalised" else ""
     load = statistics.median(one["seconds"]["load"] for one in found)
@@ -149,7 +149,8 @@ def main() -> None:
     lines = [
         f"Machine: {processor()}, {os.cpu_count()} cores, 1 thread. Python {platform.python_version()}, PyTorch "
         f"{torch.__version__}. Load of the machine at the end: {os.getloadavg()[1]:.1f}.",
-        f"V = {words:,}; {given.hours:g} hours of speech. Weights as good as random: three steps.",
+        f"V = {words:,}; {given.hours:g} hours of speech. The models were trained for three steps, so their "
+        "weights are nearly random.",
         "",
         COLUMNS,
         f"|---|---|{'---:|' * 6}---|",

@@ -160,15 +160,16 @@ def caption(measured: dict[str, Any]) -> str:
     """Say what the figures are made of."""
     latencies = ", ".join(f"{1e6 * link.latency_seconds:.0f} µs ({link.name.split(',')[0]})" for link in LINKS)
     return (
-        "**A simulation, not a measurement**: words per second with R processes, each with a GPU and a link of its "
-        f"own. Step times are those of one {measured['device']} (`h200/paper.json`, ReLu-LSTM), times the groups per "
-        "process. Bytes are those of the formula in docs/scaling.md, with C from `bound_rows` for words that follow "
-        "Zipf's law. Assumed: every process has the full bandwidth each way at once; a step has "
-        f"{NUM_COLLECTIVES} collectives, each with a latency of {latencies} for every doubling of R; no process waits "
-        "for a slower one; finding the different words and copying rows take no time. `wire` is the format of rows and "
-        "their gradients; the body is sent in float32. `body hidden` sends the gradient of the body while the step "
-        "computes, as far as that lasts; the trainer does not do this. A step of R processes has R times the groups: "
-        "words per second say nothing about the quality of the model."
+        "**This is a simulation, not a measurement.** It gives words per second with R processes. Each process has "
+        f"its own GPU and its own link. Step times are those of one {measured['device']} (`h200/paper.json`, "
+        "ReLu-LSTM), times the groups per process. Bytes are those of the formula in docs/scaling.md, with C from "
+        "`bound_rows` for words that follow Zipf's law. The simulation assumes: every process has the full bandwidth "
+        f"in both directions at the same time; a step has {NUM_COLLECTIVES} collectives, each with a latency of "
+        f"{latencies} for every doubling of R; no process waits for a slower one; finding the different words and "
+        "copying rows take no time. `wire` is the format of rows and their gradients; the body is sent in float32. "
+        "`body hidden` assumes that the gradient of the body is sent while the step computes, so only the part that "
+        "takes longer than the step counts. The trainer does not do this. With R processes, a step has R times as many "
+        "groups. The figures do not show how this changes the quality of the model."
     )
 
 

@@ -259,29 +259,33 @@ REPORT = """# Scoring text: speed
 
 Machine: {machine}. {versions}.
 ReLu-LSTM with random weights, float32, V = {vocab_size}; sizes are embedding–recurrent–bottleneck as in the paper's
-tables. Sentences have {mean_words} words on average, drawn by Zipf's law. Every round runs all ways in turn; figures
-are medians of {rounds} rounds with the least and the most, and ratios are taken within a round.
+tables. Sentences have {mean_words} words on average, drawn by Zipf's law. Each round runs all variants, one after the
+other. Figures are medians of {rounds} rounds, with the lowest and the highest in brackets. Ratios are computed within
+a round.
 
 ## Without the softmax
 
-Ids in, log-probabilities of every word and `</s>` out. The exact scorer multiplies blocks of 512 positions with blocks
-of 2,048 words in float32: within 5% of the best of the shapes from 256 × 1,024 to 1,024 × 8,192 here.
+The input is word ids. The output is the log-probability of every word and `</s>`. The exact scorer multiplies blocks
+of 512 positions by blocks of 2,048 words in float32. On this machine it is within 5% of the fastest block size between
+256 × 1,024 and 1,024 × 8,192.
 
-| recipe, sizes | exact softmax, sentences/s | unnormalised, sentences/s | times | times by arithmetic | bar |
+| recipe, sizes | exact softmax, sentences/s | unnormalised, sentences/s | speed-up | speed-up by arithmetic | goal |
 |---|---:|---:|---:|---:|---:|
 {scored}
 
-By arithmetic: the multiplications of body and output layer over those of the body, the softmax's exponentials not
-counted. What unnormalised scoring still does is the body, so a model with a larger body gains less. The bars were
-set before anything was measured; one that arithmetic puts out of reach is missed.
+The speed-up by arithmetic is the number of multiplications in body and output layer, divided by that in the body
+alone. Exponentials are not counted. Unnormalised scoring still computes the body, so a model with a larger body gains
+less. The goals were set before anything was measured. A goal counts as missed even if arithmetic shows that it cannot
+be reached.
 
 ## Shared prefixes
 
-100-best lists, unnormalised. Of a sentence's places {places} are uncertain (6 at least), each with {alternatives}
-alternatives, one of them no word at all, at costs drawn from an exponential distribution; a list is the 100 cheapest
-combinations, as a decoder's lattice gives them. Apart, hypotheses are packed by length as any other sentences are.
+100-best lists, unnormalised. In each sentence, {places} of the words (at least 6) are uncertain. Each of these has
+{alternatives} alternatives, one of them no word. The costs of alternatives are drawn from an exponential distribution.
+A list is the 100 cheapest combinations, as from a decoder's lattice. "Apart" means that each hypothesis is scored as a
+sentence of its own, in batches of similar length.
 
-| recipe, sizes | words / distinct prefixes | apart, hypotheses/s | shared, hypotheses/s | times | bar |
+| recipe, sizes | words / distinct prefixes | apart, hypotheses/s | shared, hypotheses/s | speed-up | goal |
 |---|---:|---:|---:|---:|---:|
 {shared}
 """

@@ -246,8 +246,8 @@ def kinds_of_request(run: Path) -> dict[str, list[bytes]]:
         return [{"text": f"{start} {ending}"} for ending in sentence().split()]
 
     bodies = {
-        "/score, a sentence": ("/score", lambda: {"sentences": [sentence()]}),
-        "/score, a sentence, exact beside": ("/score", lambda: {"sentences": [sentence()], "exact": True}),
+        "/score, one sentence": ("/score", lambda: {"sentences": [sentence()]}),
+        "/score, one sentence, with `exact`": ("/score", lambda: {"sentences": [sentence()], "exact": True}),
         "/rescore, 20 hypotheses": ("/rescore", lambda: {"utterances": [{"hypotheses": nbest()}]}),
         "/next, 10 words": ("/next", lambda: {"prompt": sentence()}),
     }
@@ -344,26 +344,29 @@ Machine: {machine}, shared by server and clients; {options.threads} thread(s) fo
 Python {platform.python_version()}, PyTorch {torch.__version__}. The run: {config.recipe}, {config.model.name},
 {config.loss.name}, V = {len(opened.vocabulary):,}.
 
-{NUM_CLIENTS} clients at once, each with a connection of its own and a request under way all the time; sentences have
-{SENTENCE_WORDS} words. Every round of {options.rounds} runs every row for {seconds:g} s in turn; figures are medians of
-the rounds with the least and the most. Every answer to these clients was a 200. The bad ones sent {num_bad} requests
-(broken JSON, other bytes, 3 MB, forms, and 40 connections that stall in header or body); each got its 4xx.
+{NUM_CLIENTS} clients send requests at the same time. Each has its own connection and sends its next request as soon as
+the last one is answered. Sentences have {SENTENCE_WORDS} words. There are {options.rounds} rounds. Each round runs
+every row for {seconds:g} s, one row after the other. Figures are medians over the rounds, with the lowest and the
+highest in brackets. All requests of these clients were answered with status 200. In the last row, other clients sent
+{num_bad} bad requests (broken JSON, bytes that are not JSON, 3 MB, forms, and 40 connections that stop in the header or
+the body). Each was answered with status 4xx.
 
 | requests | requests/s | latency, median ms | 99th percentile, ms | median ms of one client alone |
 |---|---:|---:|---:|---:|
 {chr(10).join(rows)}
 
-Memory (resident, the most so far): {before:,.0f} MiB when ready, {peak:,.0f} MiB after these rows,
+Peak resident memory so far: {before:,.0f} MiB when ready, {peak:,.0f} MiB after these rows,
 {sizes_peak:,.0f} MiB after {NUM_SIZES:,} requests of all sizes (1 to 128 sentences or hypotheses of 1 to 128 words)
 from 8 clients.
 
-Then {NUM_HOSTILE + 1} clients send bodies that are small to send and large to read: a megabyte of numbers, of
-hypotheses, of marks, 80,000 fields, and chunks of one byte. In {3 * seconds:g} s {num_hostile:,} of them were
-refused, and /healthz answered within {health_seconds:.2f} s every time. Memory: {hostile_peak:,.0f} MiB.
+Then {NUM_HOSTILE + 1} clients send bodies that are expensive to parse: 1 MB of numbers, of hypotheses or of
+punctuation marks, 80,000 fields, and chunks of one byte. In {3 * seconds:g} s {num_hostile:,} of them were refused,
+and each request to /healthz was answered within {health_seconds:.2f} s. Memory: {hostile_peak:,.0f} MiB.
 
-Then all {NUM_CLIENTS} clients send requests of 20,000 words, the most that is taken, three each: {num_answered} were
-answered and {num_refused} got a 503 with Retry-After, since no more than 200,000 words may wait. A client beside them
-that asked for next words was answered within {longest:.2f} s every time. Memory: {flood_peak:,.0f} MiB.
+Then each of the {NUM_CLIENTS} clients sends three requests of 20,000 words, the maximum. {num_answered} requests were
+answered. {num_refused} got status 503 with Retry-After, because at most 200,000 words may wait. At the same time
+another client asked for next words. Each of its requests was answered within {longest:.2f} s. Memory:
+{flood_peak:,.0f} MiB.
 """
     if options.out:
         options.out.write_text(report, encoding="utf-8")

@@ -39,9 +39,12 @@ def main() -> None:
     missing = [form for form in FORMS if not can_run(form, device)]
     lines += [
         "",
-        f"{describe_device(device)}, torch {torch.__version__}, bnce {__version__}; median of 5, "
-        f"{'bf16 products, float32 masters' if dtype else 'float32'}; forward and backward for hidden rows, "
-        f"weights and biases. Not at hand: {', '.join(missing) or 'none'}; — also where a form refused the size.",
+        f"{describe_device(device)}, torch {torch.__version__}, bnce {__version__}; median of 5; "
+        f"{'products in bf16, parameters in float32' if dtype else 'float32'}; forward and backward for hidden rows, "
+        "weights and biases. fused: our softmax; plain and compiled: PyTorch's cross entropy without and with "
+        "`torch.compile`; linear: PyTorch's `linear_cross_entropy`; cce: Cut Cross-Entropy; liger: Liger-Kernel. A "
+        f"dash means that the implementation was not installed (here: {', '.join(missing) or 'none'}) or refused this "
+        "size.",
         "",
         origin("none set; the rows are random"),
     ]

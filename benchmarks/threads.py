@@ -1,11 +1,11 @@
-"""Training speed on a quiet machine, and while other processes use every core.
+"""Training speed on a idle machine, and while other processes use every core.
 
 python benchmarks/threads.py --out benchmarks/results
 
 A process that only computes is started on every core, and the same training steps are timed without and with them, in
 turns, by a process of their own each time: on which cores the system puts its threads is chance, and stays so for as
 long as it runs. "spin" is how PyTorch's threads wait for each other by themselves; "watched" is what every command of
-bnce does. The machine must be quiet otherwise: the first column shows whether it was. With fair shares the best ratio
+bnce does. The machine must be idle otherwise: the first column shows whether it was. With fair shares the best ratio
 is 0.5.
 """
 
@@ -50,24 +50,27 @@ def main() -> None:
     lines = [
         "    python benchmarks/threads.py --out benchmarks/results",
         "",
-        "| threads | waiting | quiet, words/s | busy, words/s | busy, lowest to highest | busy / quiet |",
+        "| threads | waiting | idle, words/s | busy, words/s | busy, lowest to highest | busy / idle |",
         "|---:|---|---:|---:|---:|---:|",
     ]
     rows = [
         (num_threads, waiting, *measure(num_threads, waiting, options.rounds))
         for num_threads, waiting in ((1, "spin"), (every, "spin"), (every, "watched"))
     ]
-    for num_threads, waiting, quiet, busy in rows:
-        ratio = statistics.median(busy) / statistics.median(quiet)
+    for num_threads, waiting, idle, busy in rows:
+        ratio = statistics.median(busy) / statistics.median(idle)
         lines.append(
-            f"| {num_threads} | {waiting} | {statistics.median(quiet):,.0f} | {statistics.median(busy):,.0f} "
+            f"| {num_threads} | {waiting} | {statistics.median(idle):,.0f} | {statistics.median(busy):,.0f} "
             f"| {min(busy):,.0f} to {max(busy):,.0f} | {ratio:.2f} |"
         )
     lines += [
         "",
-        f"{every} cores, torch {torch.__version__}, bnce {__version__}; recipe {options.recipe}, "
-        f"{options.loss}, V = {options.vocab_size:,}; {every} busy processes; median of {options.rounds} rounds of "
-        f"{options.seconds:g} s. Goal: the last row's ratio at least {GOAL}.",
+        f'The table shows training speed with 1 and {every} threads on {every} cores. "Idle": no other process uses '
+        f'the cores. "Busy": {every} other processes compute on the same cores. "Spin": waiting threads keep a core '
+        'busy, as in PyTorch. "Watched": bnce lets them sleep while others use the cores. Figures are medians of '
+        f"{options.rounds} rounds of {options.seconds:g} s. The goal is a ratio of at least {GOAL} in the last row. "
+        f"torch {torch.__version__}, bnce {__version__}; recipe {options.recipe}, loss {options.loss}, "
+        f"V = {options.vocab_size:,}.",
     ]
     print("\n".join(lines))
     if options.out is not None:
@@ -77,12 +80,12 @@ def main() -> None:
 
 def measure(num_threads: int, waiting: str, num_rounds: int) -> tuple[list[float], list[float]]:
     """Time training without and with busy processes, in turns; returns words per second."""
-    quiet, busy = [], []
+    idle, busy = [], []
     for _ in range(num_rounds):
-        quiet.append(in_own_process(num_threads, waiting))
+        idle.append(in_own_process(num_threads, waiting))
         with busy_cores():
             busy.append(in_own_process(num_threads, waiting))
-    return quiet, busy
+    return idle, busy
 
 
 def in_own_process(num_threads: int, waiting: str) -> float:

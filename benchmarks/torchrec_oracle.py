@@ -60,7 +60,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         mp.start_processes(_run, args=(directory, options.vocab_size, options.steps), nprocs=R, start_method="spawn")
         ours, theirs = (torch.load(Path(directory, f"{name}.pt")) for name in ("bnce", "torchrec"))
-    print("| | numbers | changed | largest value | largest difference | the same, relative where above 1 |")
+    last = "largest difference, divided by the value if it is above 1"
+    print(f"| | numbers | changed | largest value | largest difference | {last} |")
     print("|---|---:|---:|---:|---:|---:|")
     worst = 0.0
     for name, tensor in ours.items():

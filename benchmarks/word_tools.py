@@ -30,7 +30,7 @@ Number = Callable[[str], int]
 
 
 def plain_dictionary(text: str) -> int:
-    """Python: a dictionary that hands out the next number by itself."""
+    """Python: a dictionary that gives each new word the next number."""
     number_of: collections.defaultdict[str, int] = collections.defaultdict(itertools.count().__next__)
     return len(np.fromiter(map(number_of.__getitem__, text.split()), dtype=np.int32))
 
@@ -53,7 +53,7 @@ def arrow_split(text: str) -> int:
 
 
 def numpy_and_arrow(text: str) -> int:
-    """NumPy finds the spaces, pyarrow's dictionary_encode numbers the words between them (kept)."""
+    """NumPy finds the spaces, pyarrow's dictionary_encode numbers the words (used by `bnce`)."""
     return len(cut_words(text).dictionary_encode().indices)
 
 

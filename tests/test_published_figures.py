@@ -149,11 +149,11 @@ def test_ratios_by_arithmetic(figures_cpu: ModuleType) -> None:
 
     for row in table(page("benchmarks/results/score.md"), "recipe, sizes | exact softmax"):
         sizes = SIZES[row["recipe, sizes"].split(",")[0]]
-        assert row["times by arithmetic"] == f"{arithmetic(sizes):.1f}"
-        times = number(row["times"])
+        assert row["speed-up by arithmetic"] == f"{arithmetic(sizes):.1f}"
+        times = number(row["speed-up"])
         # Wide bounds: what arithmetic leaves out is worth some per cent, and memory is not free.
         assert 0.7 < times / arithmetic(sizes) < 1.3
-        assert ("missed" in row["bar"]) == (times < BAR_UNNORMALISED)
+        assert ("missed" in row["goal"]) == (times < BAR_UNNORMALISED)
 
 
 def test_models_lower_word_error_rates_beyond_chance_as_the_pages_say() -> None:

@@ -10,22 +10,22 @@ from typing import Any
 
 # Words in the order of the table's columns.
 GOOD = {
-    "refused": "status 2 or 4xx, with one sentence",
+    "refused": ("the command ended with status 2, or the server answered with status 4xx, and one sentence said why"),
     "same": "the result is that of the undamaged input",
     "told": "another result, and standard error names the damaged file",
-    "unseen": "another result of an input that has no checksum and no length to tell by",
-    "done": "the option changes what is asked for",
+    "unseen": "the result differs, but the input has no checksum or length that could show the damage",
+    "done": "the changed option or request is valid, and the command did what it asks for",
     "stopped": "long work, as asked for, that a polite kill ended",
-    "equal": "the continued run is equal to the unbroken one",
+    "equal": "the resumed run is equal to an uninterrupted run",
 }
 BAD = {
     "traceback": "a traceback, or an error that the program did not expect",
-    "silent": "damage that a checksum or a length could show, accepted without a word",
-    "hang": "no end in time",
+    "silent": "a checksum or a length could show the damage, but there was no message",
+    "hang": "the command did not end before the time limit",
     "crash": "the process died",
     "unclear": "neither a result nor one sentence with status 2",
-    "litter": "something left behind, or a device replaced",
-    "lost": "a continued run that is not equal to the unbroken one",
+    "litter": "files were left behind, or a device file was replaced",
+    "lost": "the resumed run is not equal to an uninterrupted run",
     "broken": "the benchmark itself failed",
 }
 

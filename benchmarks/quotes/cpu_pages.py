@@ -12,8 +12,8 @@ from .sources import Block, Said, above, markdown, number, said, table, text_of
 RESULTS, SERVING, COMPARISON, CHOOSING = "docs/results.md", "docs/serving.md", "docs/comparison.md", "docs/choosing.md"
 NOTEBOOK = "docs/lab-notebook.md"
 REQUESTS = {
-    "/score, a sentence": "`/score`, one sentence",
-    "/score, a sentence, exact beside": "the same with `exact`",
+    "/score, one sentence": "`/score`, one sentence",
+    "/score, one sentence, with `exact`": "the same with `exact`",
     "/rescore, 20 hypotheses": "`/rescore`, 20 hypotheses",
     "/next, 10 words": "`/next`",
     "all of these": "all of these mixed",
@@ -44,9 +44,9 @@ def quotes() -> Iterator[Block | Said]:
     yield from _peers()
     yield from _ngrams()
     watched = next(row for row in table(text_of("threads.md"), "threads | waiting") if row["waiting"] == "watched")
-    cells = watched["quiet, words/s"], watched["busy, words/s"], *watched["busy, lowest to highest"].split(" to ")
+    cells = watched["idle, words/s"], watched["busy, words/s"], *watched["busy, lowest to highest"].split(" to ")
     figures = [f"{number(cell) / 1000:.1f}K" for cell in cells]
-    yield said(NOTEBOOK, "threads.md) | {} | {} ({} to {}) | {} |", *figures, watched["busy / quiet"])
+    yield said(NOTEBOOK, "threads.md) | {} | {} ({} to {}) | {} |", *figures, watched["busy / idle"])
 
 
 def _serving() -> Iterator[Block | Said]:
@@ -57,7 +57,7 @@ def _serving() -> Iterator[Block | Said]:
     head = "| requests | requests/s | median, ms | 99th percentile, ms | one client alone, ms |"
     yield Block(SERVING, "load", "benchmarks/results/serve.md", markdown(head, "lrrrr", rows))
     ready, after, again = re.findall(r"(\d+) MiB (?:when|after)", text)
-    hostile, largest = re.findall(r"Memory: (\d+) MiB", text)
+    hostile, largest = re.findall(r"Memory:\s(\d+) MiB", text)
     most = str(max(int(after), int(again)))
     yield said(
         SERVING,
@@ -65,7 +65,7 @@ def _serving() -> Iterator[Block | Said]:
         "sizes. The peak was {} MiB while nine clients sent bodies that are expensive to parse. It was {} MiB when",
         *(ready, most, hostile, largest),
     )
-    waits = re.findall(r"answered within ([\d.]+) s every time", text)
+    waits = re.findall(r"was\s+answered\s+within ([\d.]+) s\.", text)
     yield said(
         SERVING,
         "delayed `/healthz` by at most {} s. The 200 clients with the largest requests delayed short requests by at "

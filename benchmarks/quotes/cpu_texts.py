@@ -7,7 +7,7 @@ import textwrap
 from .sources import Row, markdown, thousands
 
 ROWS = {
-    "float32": "4 bytes, the same bits",
+    "float32": "4 bytes, unchanged",
     "bf16": "2 bytes",
     "int8": "1 byte, plus 4 bytes per row for its scale",
 }
@@ -35,7 +35,7 @@ def demo_text(found: Row) -> str:
 
 def export_text(found: Row) -> str:
     """Write the table of docs/export.md."""
-    lines = ["| `--rows` | per number of a table | model file | PPLn | PPLf |", "|---|---|---:|---:|---:|"]
+    lines = ["| `--rows` | storage per number of the tables | model file | PPLn | PPLf |", "|---|---|---:|---:|---:|"]
     for name, row in found["rows"].items():
         size = f"{row['model_bytes'] / 1e6:.1f} MB"
         lines.append(f"| `{name}` | {ROWS[name]} | {size} | {row['ppl_n']:.2f} | {row['ppl_f']:.2f} |")
@@ -60,11 +60,12 @@ def export_text(found: Row) -> str:
 def vocab_text(found: Row) -> str:
     """Write the paragraph of docs/usage.md."""
     paragraph = (
-        f"Adding words compared with giving them shares of `<unk>`: {found['num_added']:,} words were added to an LSTM "
-        f"of 96–192 with B-NCE over {found['vocab_size']:,} words of the installed Python's docstrings, with their "
-        "counts in the training text and with neighbours by spelling. PPLf is then "
-        f"{found['ppl_f_added']:.1f} on {found['num_tokens']:,} tokens of test. With the same words as shares of "
-        f"`<unk>` it is {found['ppl_f_shares']:.1f}. The mean of ln Z(context) is {found['log_z_mean_before']:.3f} "
-        f"before and {found['log_z_mean_after']:.3f} after. (`python benchmarks/figures_cpu.py vocab --work work`)"
+        "We compared adding words with giving them shares of `<unk>`. The model is an LSTM (96–192) trained with B-NCE "
+        f"on docstrings of the installed Python packages, with V = {found['vocab_size']:,}. {found['num_added']:,} "
+        "words were added, with their counts in the training text and with words of similar spelling as neighbours. "
+        f"With the added words, PPLf is {found['ppl_f_added']:.1f} on {found['num_tokens']:,} test tokens. With the "
+        f"same words as shares of `<unk>` it is {found['ppl_f_shares']:.1f}. The mean of ln Z(context) is "
+        f"{found['log_z_mean_before']:.3f} before and {found['log_z_mean_after']:.3f} after. (`python "
+        "benchmarks/figures_cpu.py vocab --work work`)"
     )
     return textwrap.fill(paragraph, DOCS_WIDTH, break_on_hyphens=False)

@@ -22,9 +22,9 @@ READING = {
     "GPT-3 davinci, as published": "GPT-3 davinci, as published with the data",
 }
 JUDGED = {
-    "Other documents, 5%": "other passages, 5% of the words replaced by words of like frequency",
-    "Itself, two sentences": "themselves with two sentences of another document",
-    "Itself, sentences shuffled": "themselves with their sentences shuffled",
+    "Good passages and other": "other passages, 5% of the words replaced by words of similar frequency",
+    "A passage and itself with two sentences": "themselves with two sentences of another document",
+    "A passage and itself with its sentences": "themselves with their sentences shuffled",
     "Docstrings": "docstrings of Python code",
 }
 SIMULATED = [("NVLink", "1", "float32", "none"), ("NVLink", "4", "bf16", "none")] + [
@@ -59,7 +59,7 @@ def _layers() -> Iterator[Said]:
     for row in table(text_of("h200/layer-calls.md"), "loss | call"):
         if row["call"] == "layer(h, t)":
             both = [f"{float(row[way]):.2f}" for way in ("launched, ms", "captured, ms")]
-            words = {"bnce": "fewer columns", "chunk-bnce": "no sum over V at all"}[row["loss"]]
+            words = {"bnce": "fewer noise words per position", "chunk-bnce": "no sum over V at all"}[row["loss"]]
             yield said(COMPARISON, f"{words} | {{}} ms; {{}} ms as a CUDA graph |", *both)
 
 
@@ -92,6 +92,12 @@ def _filtering() -> Iterator[Block | Said]:
     taken = table(text_of("filter.md"), "model | words/s")
     cells = [[row["model"], row["words/s"], row["perplexity"]] for row in taken]
     head = "| model | words/s, two cores | perplexity |"
+    speeds = {row["model"]: row["words/s"] for row in taken}
+    yield said(
+        COMPARISON,
+        "a 5-gram scored {} words per second, an RNN {} and an LSTM {} (",
+        *(speeds[name] for name in ("KenLM 5-gram", "RNN", "LSTM")),
+    )
     yield Block(FILTERING, "filter-cpu", "benchmarks/results/filter.md", markdown(head, "lrr", cells))
     end_to_end, alone = (number(row["words/s"]) for row in table(text, "what | words"))
     yield said(FILTERING, "filtered {} words per second", f"{end_to_end:.1f}M")
@@ -112,14 +118,23 @@ def _processes() -> Iterator[Block | Said]:
         and (link, row["groups per process"], row["wire"], row["overlap"]) in SIMULATED
     ]
     yield Block(SCALING, "simulated", "benchmarks/results/scaling.md", markdown(lines[0], "llllll" + "r" * 7, rows))
-    four = next(row for row in rows if row[1] == "ltcb" and row[3:6] == ["4", "bf16", "none"])
     measurements = json.loads(text_of("h200/paper.json"))["measurements"]
-    keys = ("ltcb", "relu-lstm", "bnce")
-    alone = next(row for row in measurements if (row["table"], row["model"], row["loss"]) == keys)["words_per_second"]
-    yield said(
-        SCALING, "about {}% with four groups and bf16.", f"{100 * (1 - 1e6 * number(four[9]) / (8 * alone)):.0f}"
-    )
+    alone = {row["table"]: row for row in measurements if (row["model"], row["loss"]) == ("relu-lstm", "bnce")}
+
+    def exchanged(model: str, *how: str) -> str:
+        speed = next(
+            number(row[9]) for row in rows if row[0].startswith("NVLink") and row[1:6] == [model, "bnce", *how]
+        )
+        return f"{100 * (1 - 1e6 * speed / (8 * alone[model]['words_per_second'])):.0f}"
+
+    one, four = ("1", "float32", "none"), ("4", "bf16", "none")
+    yield said(SCALING, "about {}% with four groups and bf16. For the", exchanged("ltcb", *four))
+    both = exchanged("obwb", *one), exchanged("obwb", *four)
+    yield said(SCALING, "OBWB model they take about {}% and {}%. On Ethernet", *both)
     measured = [line for line in text_of("h200/distributed.md").splitlines() if line.startswith("|")]
+    plain = next(row for row in table("\n".join(measured), "table | loss") if row["table"] == "ltcb")
+    steps = plain["plain, ms"], f"{1000 * alone['ltcb']['step_seconds']:.3f}"
+    yield said(SCALING, "with B-NCE takes {} ms here, but {} ms in the simulation above:", *steps)
     yield Block(SCALING, "one-process", f"{H200}/distributed.md", "\n".join(measured))
 
 
@@ -144,8 +159,9 @@ def _items() -> Iterator[Block | Said]:
     speed = {loss: f"{line['items_per_second'] / 1e6:.2f}M" for loss, line in large.items() if not line.get("gave_up")}
     yield said(
         ITEMS,
-        "binary cross entropy with {} items per second and in-batch softmax with {}. B-NCE has {}, with",
-        *(speed[loss] for loss in ("bce", "in-batch", "bnce")),
+        "B-NCE trains {} items per second. The fastest of the losses from elsewhere are binary cross entropy with {} "
+        "and in-batch softmax with {}, with about",
+        *(speed[loss] for loss in ("bnce", "bce", "in-batch")),
     )
 
 

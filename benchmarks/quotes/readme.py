@@ -68,7 +68,7 @@ def _training() -> Iterator[Block | Said]:
 
 
 def _scoring() -> Iterator[Said]:
-    small, large = (f"{number(row['times']):.0f}" for row in table(text_of("score.md"), "recipe, sizes | exact"))
+    small, large = (f"{number(row['speed-up']):.0f}" for row in table(text_of("score.md"), "recipe, sizes | exact"))
     yield said(PAGE, "ReLu-LSTM scores {} times as many sentences per second", small)
     yield said(PAGE, "its larger one {} times as many", large)
     lists = real_lists()

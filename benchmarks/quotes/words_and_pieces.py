@@ -60,10 +60,8 @@ def quotes() -> Iterator[Block | Said]:
     words, _, pieces = found.values()
     yield said(
         COMPARISON,
-        "it had {} per word where whole words with chunk B-NCE had {}, in {} and {} seconds; after",
-        ppl(mean(pieces, "ppl_f")),
-        ppl(mean(words, "ppl_f")),
-        *(f"{mean(runs, 'seconds'):.0f}" for runs in (pieces, words)),
+        "its perplexity was {} per word, in {} seconds; that of whole words with chunk B-NCE was {}, in {} seconds.",
+        *(cell for runs in (pieces, words) for cell in (ppl(mean(runs, "ppl_f")), f"{mean(runs, 'seconds'):.0f}")),
     )
 
 

@@ -1,4 +1,4 @@
-"""Word language models over huge vocabularies at the speed of small ones.
+"""Train and use word language models with very large vocabularies.
 
 `bnce.load(PATH)` opens a trained run, a mixture or an n-gram model for use. `bnce.OutputLayer` is the drop-in for any
 PyTorch model; `bnce.noise` makes its noise. `bnce.prepare`, `bnce.train`, `bnce.evaluate` and `bnce.calibrate` do

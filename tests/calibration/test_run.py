@@ -219,7 +219,7 @@ def test_what_is_stored_and_shown(trained: RunDirectory, text: Path, tmp_path: P
     assert told == result.to_dict()
     assert told is not None
     assert told["texts"] == [str(text), str(text)]
-    assert (told["num_positions"], told["num_held_out"], told["kind"]) == (2000, 496, "head")
+    assert (told["num_positions"], told["num_held_out"], told["kind"]) == (2000, 480, "head")
     assert told["date"].endswith("+00:00")
     before, after = (read_metadata(run.path / MODEL_FILE) for run in (trained, new))
     changed = {key for key in before | after if before.get(key) != after.get(key)}
@@ -252,6 +252,7 @@ def test_without_a_text_the_validation_split_is_taken(trained: RunDirectory, tmp
     assert result.texts == [f"valid of {trained.config.corpus}"]
     after = bnce.evaluate(tmp_path / "new", split="valid")
     assert after.ppl_n == pytest.approx(after.ppl_f, rel=1e-5)
+    assert 0 < result.log_z_error < after.log_z_std / 2
     assert calibrate(trained, split="test", out=tmp_path / "test").num_positions == 700
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from small_corpus import VOCAB_SIZE, random_ids, small_model
 
-from bnce.calibration.sample import PASSAGE, Sample, draw_sample
+from bnce.calibration.sample import PER_WINDOW, Sample, draw_sample
 from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
 from bnce.evaluation.evaluate import evaluate
@@ -44,7 +44,24 @@ def test_of_a_long_text_passages_from_everywhere() -> None:
     first, second = (evaluate(model, half).log_z_mean for half in np.split(ids, 2))
     assert abs(first - second) > 0.3
     assert sample.log_z_N.mean() == pytest.approx(whole.log_z_mean, abs=0.25 * abs(first - second))
-    assert len(np.unique(sample.block_N)) == 2000 // PASSAGE
+    assert len(np.unique(sample.block_N)) == -(-2000 // PER_WINDOW)
+
+
+@pytest.mark.parametrize("length", [3000, 20_000])
+def test_words_have_as_much_before_them_as_where_a_text_is_evaluated(length: int) -> None:
+    # A network that counts: ln Z(context) grows by every word that it has read since it began.
+    model = small_model("rnn")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.body.cell.weight_hh_l0[0, 0] = 1.0
+        model.body.cell.bias_hh_l0[0] = 0.001
+        model.output.weight[:, 0] = 12.0
+    ids = random_ids(length)
+    whole, sample = evaluate(model, ids), draw(model, ids, size=640)
+    assert whole.log_z_std > 0.2
+    assert sample.log_z_N.mean() == pytest.approx(whole.log_z_mean, abs=0.02)
+    assert sample.log_z_N.std() == pytest.approx(whole.log_z_std, rel=0.1)  # only the whole has the first words
 
 
 @pytest.mark.parametrize("lengths", [(4000, 400), (130, 90), (3000,), (200, 2, 5000)])

@@ -44,7 +44,10 @@ def test_says_what_was_done(bnce: Command, trained: Path, texts: Path, place: Pa
     assert (
         lines[0] == f"{place / 'a'}: the constant, fitted to 880 words of {texts / 'valid.txt'}, {texts / 'test.txt'}"
     )
-    assert re.fullmatch(r"  ln Z = \d\.\d{3} \(before: 9\.000\)", lines[1])
+    assert re.fullmatch(
+        r"  ln Z = \d\.\d{3} \(before: 9\.000\), standard error \d\.\d{3}: PPLn on this text is known to about [\d.]+%",
+        lines[1],
+    )
     assert re.fullmatch(r"  on \d+ words that the fit did not use:", lines[2])
     quality = r"PPLf [\d.]+  PPLn [\d.]+  ln Z\(context\) − what replaces it: [+-]\d\.\d{3} ± \d\.\d{3} \(mean ± .*\)"
     assert re.fullmatch(f"    before {quality}", lines[3])

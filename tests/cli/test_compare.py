@@ -46,7 +46,7 @@ def test_prints_the_table_and_its_conditions(runs):
     assert row.split("  ", 1)[1].split() == [
         "87.6", "82.5", "43.7K", "64.6M", "7.41", "9.06", "±", "0.45", "4", "3", "h", "23", "min",
     ]  # fmt: skip
-    assert "Corpus: ltcb, split test, 7,800,000 tokens" in result.stdout
+    assert "Measured on split test, 7,800,000 tokens" in " ".join(result.stdout.split())
 
 
 def test_what_a_run_warned_of_is_printed_below_the_table(runs, tmp_path):

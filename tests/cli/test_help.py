@@ -14,6 +14,7 @@ from typer.models import OptionInfo
 
 from bnce import cli
 from bnce.cli.completion import complete, complete_list, complete_recipe, complete_setting, complete_subject
+from bnce.kinds.alternatives import ALTERNATIVES
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.losses import LOSSES
 from bnce.recipes.recipe import recipe_names
@@ -84,6 +85,17 @@ def test_the_list_of_commands_has_whole_sentences(bnce: Command) -> None:
     assert set(listed) == set(NAMES)
     for name, sentence in listed.items():
         assert sentence.endswith(".") and not sentence.endswith("..."), f"{name}: {sentence}"  # noqa: PT018
+
+
+def test_help_names_every_recipe_and_every_alternative(bnce: Command) -> None:
+    page = bnce("train", "--help").stdout
+    recipes = re.findall(r"[a-z]+", page.split("Arguments:\n")[1].split("Options:")[0])
+    assert set(recipe_names()) <= set(recipes)
+    # A name may be broken at a hyphen.
+    options = {name: text.replace("- ", "-") for name, text in entries(bnce("experiment", "--help").stdout).items()}
+    assert all(f" {model}" in options["--models NAME,..."] for model in ("relu-lstm", "transformer"))
+    names = re.findall(r"[\w-]+", options["--losses NAME,..."].partition("With alternatives:")[2])
+    assert {alternative.name for alternative in ALTERNATIVES} <= set(names)
 
 
 def test_completion_offers_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

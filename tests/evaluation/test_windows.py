@@ -1,4 +1,4 @@
-"""Passages out of a text: spread over all of it, each word once, and with the words before it read.
+"""Windows out of a text: spread over all of it, some words of each, and with the words before them read.
 
 Legend: L context and steps, B windows, D hidden, N positions.
 """
@@ -12,33 +12,48 @@ from small_corpus import random_ids, small_model
 
 from bnce.corpus.vocabulary import END
 from bnce.evaluation.evaluate import num_read_before
-from bnce.evaluation.windows import in_passages, read_windows
+from bnce.evaluation.windows import WINDOW, in_context, only, read_windows, some_windows
 from bnce.machine.world import World
 
 
 @pytest.mark.parametrize("body", ["lstm", "ffnn", "transformer"])
 @torch.no_grad()
-def test_passages_are_spread_and_see_what_is_before_them(body: str) -> None:
-    model, ids = small_model(body).eval(), random_ids(3000)
+def test_some_windows_are_spread_and_see_what_is_before_them(body: str) -> None:
+    model, ids = small_model(body).eval(), random_ids(4000)
     before = num_read_before(model)
-    parts = in_passages(ids, 20, 7, 6, model.num_context, before)
-    read = list(read_windows(model, parts, World()))
+    read = list(read_windows(model, some_windows(ids, 5, 64, 2, model.num_context, before), World()))
     position_N = torch.cat([part.position_N for part in read]).numpy()
-    assert sum(part.num_scored for part in read) == len(position_N) == len(np.unique(position_N)) == 140
+    assert sum(part.num_scored for part in read) == len(position_N) == len(np.unique(position_N)) == 5 * WINDOW // 64
+    start_W = np.linspace(0, 4000 - before - WINDOW, 5).astype(int)
     assert position_N.min() == before
-    assert position_N.max() == 2999
-    assert np.diff(np.unique(position_N)).max() < 3000 / 15, "no part of the text is left out"
+    assert position_N.max() > start_W[-1] + before + WINDOW - 2 * 64, "no part of the text is left out"
     hidden_ND = torch.cat([part.hidden_ND for part in read])
     assert torch.cat([part.target_N for part in read]).tolist() == ids[position_N].tolist()
-    for place in (0, 70, 139):
+    depths = set()
+    for place in range(0, len(position_N), 3):
         # The start of its window is where reading begins.
-        first = next(
-            start for start in np.linspace(0, 2993 - before, 20).astype(int) + before if start + 7 > position_N[place]
-        )
-        begin = first - before
+        begin = int(start_W[start_W + before <= position_N[place]].max())
+        depths.add((position_N[place] - begin - before) // 128)
         words = [
             *[END] * max(0, model.num_context + 1 - begin),
             *ids[max(0, begin - 1 - model.num_context) : position_N[place]],
         ]
         plain_TBD, _ = model(torch.tensor(np.array(words)).unsqueeze(1), model.initial_state(1))
         torch.testing.assert_close(hidden_ND[place], plain_TBD[-1, 0], atol=1e-5, rtol=1e-4)
+    assert depths == {0, 1, 2, 3}, "words near the start of a window and near its end"
+
+
+@torch.no_grad()
+def test_only_some_positions_of_a_text_are_scored() -> None:
+    model, ids = small_model("lstm").eval(), random_ids(1400)
+    before, wanted_P = num_read_before(model), np.arange(1400) % 37 == 5
+    whole, some = (
+        list(read_windows(model, parts, World()))
+        for parts in (in_context(ids, 3, 0, before), only(in_context(ids, 3, 0, before), wanted_P))
+    )
+    position_N = torch.cat([part.position_N for part in some])
+    assert sorted(position_N.tolist()) == np.flatnonzero(wanted_P).tolist()
+    all_N = torch.cat([part.position_N for part in whole])
+    expected_PD = torch.empty(1400, model.output.hidden_size)
+    expected_PD[all_N] = torch.cat([part.hidden_ND for part in whole])
+    torch.testing.assert_close(torch.cat([part.hidden_ND for part in some]), expected_PD[position_N])

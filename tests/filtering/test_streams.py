@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import weakref
 from collections import deque
 from functools import cache
 
@@ -66,6 +68,20 @@ def test_the_same_list_gives_the_same_numbers() -> None:
     model, documents = small_model("relu-lstm").eval(), make_documents(LENGTHS)
     found = [StreamScorer(model, num_streams=7).score_all(documents).tobytes() for _ in range(2)]
     assert found[0] == found[1]
+
+
+def test_a_scorer_is_gone_at_once() -> None:
+    # Its graphs must not wait for the garbage collector: to destroy one while another is captured ends that.
+    scorer = StreamScorer(small_model("lstm"), num_streams=3, num_steps=4)
+    scorer.score_all([random_ids(9)])
+    gone, chunk = weakref.ref(scorer), weakref.ref(next(iter(scorer._chunks.values())))
+    gc.disable()
+    try:
+        del scorer
+        assert gone() is None
+        assert chunk() is None
+    finally:
+        gc.enable()
 
 
 def test_documents_may_come_late() -> None:

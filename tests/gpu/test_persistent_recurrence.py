@@ -92,7 +92,7 @@ def test_1500_units_go_step_by_step(name: str) -> None:
 
 def test_only_what_is_faster_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BNCE_PERSISTENT")
-    monkeypatch.setattr(persistent, "FASTER", {"lstm": (640, 512), "rnn": (640, 1 << 30)})
+    monkeypatch.setattr(persistent, "_shares_gpu", lambda: False)
     tensor = torch.zeros(1, device=GPU)
     assert persistent.available(tensor, BF16, "lstm", 640, 400)
     assert not persistent.available(tensor, BF16, "lstm", 640, 1600)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from torch import Tensor
 
 from bnce.corpus.resets import Resets
 from bnce.corpus.streams import PrefetchedStreams, Streams, open_streams
+from bnce.kernels import persistent_recurrence as persistent
 from bnce.kinds.losses import LOSSES
 from bnce.language_model import LanguageModel
 from bnce.losses.softmax_forms import FORMS, can_run
@@ -161,12 +164,27 @@ def test_resets_are_the_same_on_every_device(num_context: int) -> None:
 
 @pytest.mark.parametrize(("model", "loss", "optimiser"), CONDITIONS)
 def test_deterministic_training_resumes_to_the_bit(model: str, loss: str, optimiser: str) -> None:
-    whole = Training(model, loss, GPU, "bf16", deterministic=True, optimiser=optimiser)
+    resume_to_the_bit(lambda: Training(model, loss, GPU, "bf16", deterministic=True, optimiser=optimiser))
+
+
+@pytest.mark.parametrize("reset_rate", [0.0, 0.2])
+@pytest.mark.parametrize("model", ["relu-lstm", "rnn"])
+def test_recurrent_layers_in_one_launch_resume_to_the_bit(
+    model: str, reset_rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BNCE_PERSISTENT", "1")
+    resume_to_the_bit(lambda: Training(model, "bnce", GPU, "bf16", deterministic=True, reset_rate=reset_rate))
+    assert persistent._READY, "it was not one launch"
+
+
+def resume_to_the_bit(start: Callable[[], Training]) -> None:
+    # One after the other: to start seeds what is drawn.
+    whole = start()
     whole.run(30)
-    first = Training(model, loss, GPU, "bf16", deterministic=True, optimiser=optimiser)
+    first = start()
     first.run(NUM_EAGER_STEPS + 9)
     random_state = torch.cuda.get_rng_state()
-    second = Training(model, loss, GPU, "bf16", deterministic=True, optimiser=optimiser)
+    second = start()
     second.model.load_state_dict(first.model.state_dict())
     second.optimiser.load_state_tensors(first.optimiser.state_tensors())
     second.step.load_tensors(first.step.tensors())

@@ -42,3 +42,23 @@ def test_without_a_place_it_is_compiled_every_time(compiled: list[str], tmp_path
     for _ in range(2):
         assert hopper.compile_source("a") == b"a"
     assert compiled == ["a", "a"]
+
+
+@pytest.mark.parametrize("damaged", [b"", b"a", b"x" * 40])
+def test_a_damaged_file_is_compiled_again(damaged: bytes, compiled: list[str], tmp_path: Path) -> None:
+    hopper.compile_source("a")
+    (kept,) = (tmp_path / "cache" / "bnce" / "kernels").iterdir()
+    kept.write_bytes(damaged)
+    for _ in range(2):
+        assert hopper.compile_source("a") == b"a"
+    assert compiled == ["a", "a"]
+
+
+def test_a_user_without_a_home_compiles_every_time(compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", no_home)
+    assert hopper.compile_source("a") == b"a"
+    assert compiled == ["a"]

@@ -207,12 +207,14 @@ def test_conditions(tmp_path, write_run):
     assert conditions.warnings == ()
     statements = "\n".join(conditions.statements)
     for fact in (
-        "Corpus: ltcb, split test, 7,800,000 tokens, V = 80,000, <unk> (OOV) 2.30% of words.",
+        "Corpus: ltcb, V = 80,000. Trained on 532,000,000 tokens (4 epochs). Measured on split test, 7,800,000 tokens; "
+        "<unk> (OOV) 2.30% of words.",
         "CPU, 2 threads",
         "torch 2.13.0",
         "per token, </s> and <unk> included",
         "natural logarithm",
         "without evaluations, checkpoints and start-up on a GPU",
+        "NoP is the number of parameters.",
     ):
         assert fact in statements
     assert "valid" not in statements

@@ -64,6 +64,13 @@ def judge(sample: Sample, fit: Fit, *, is_used: bool = True) -> Quality:
     )
 
 
+def standard_error(sample: Sample, fit: Fit) -> float:
+    """Say how well the mean of what a fit leaves over is known: blocks of neighbours count as one number each."""
+    difference_N = sample.log_z_N - fit.predict(sample)
+    block_means = np.bincount(sample.block_N, difference_N) / np.bincount(sample.block_N)
+    return float(block_means.std(ddof=1) / np.sqrt(len(block_means)))
+
+
 def fit_constant(sample: Sample) -> Fit:
     """Take the mean of ln Z(context)."""
     return Fit(float(sample.log_z_N.mean()))

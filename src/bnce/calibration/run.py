@@ -18,7 +18,7 @@ import torch
 
 from bnce import files
 from bnce.calibration import KINDS, MAX_WORDS
-from bnce.calibration.fit import Fit, Quality, fit_constant, fit_head, judge
+from bnce.calibration.fit import Fit, Quality, fit_constant, fit_head, judge, standard_error
 from bnce.calibration.sample import draw_sample
 from bnce.corpus.store import Corpus
 from bnce.errors import UserError, argument, unknown_name
@@ -51,6 +51,7 @@ class Calibration:
     num_held_out: int
     log_z_before: float | None  # None where the run had no constant
     log_z: float
+    log_z_error: float  # its standard error: PPLn on this text is known to this share
     ridge: float | None  # of a head: how strongly it was held down
     before: Quality
     after: Quality
@@ -174,6 +175,7 @@ def _fit(
         num_held_out=len(held_out),
         log_z_before=log_z if has_constant else None,
         log_z=final.log_z,
+        log_z_error=standard_error(sample, final),
         ridge=final.ridge,
         before=judge(held_out, Fit(log_z), is_used=has_constant),
         after=judge(held_out, fit(fitted)),

@@ -23,14 +23,17 @@ from bnce.machine.world import World
 Floats = NDArray[np.float64]
 
 MIN_POSITIONS = 100
-PASSAGE = 16  # words that are read one after the other: ln Z is much alike in a document, so many short ones say more
+# Of a window every so many words are measured: neighbours have much the same ln Z, and the rest of a window is read
+# only so that the words have as much before them as where a text is evaluated. ln Z grows with that.
+EVERY = 16
+PER_WINDOW = windows.WINDOW // EVERY
 MIN_BLOCKS = 16
 HELD_OUT = 4  # one block of so many is not fitted to
 
 
 @dataclass(frozen=True)
 class Sample:
-    """N positions in blocks of neighbours: one position says much about the next one, and nothing of another block."""
+    """N positions in blocks of neighbours: one position says much about the next one, and little of another block."""
 
     hidden_ND: Floats | None  # None where nobody wants it: it is all of the memory
     score_N: Floats  # of the word that comes there
@@ -88,7 +91,7 @@ def draw_sample(
     score_N, log_z_N = (np.concatenate([part[place] for part in parts]) for place in (1, 2))
     if not np.isfinite(log_z_N).all():
         raise UserError("ln Z(context) of this model is not finite at some positions: its training failed.")
-    block_size = min(PASSAGE, len(log_z_N) // MIN_BLOCKS)
+    block_size = min(PER_WINDOW, len(log_z_N) // MIN_BLOCKS)
     hidden_ND = np.concatenate([part[0] for part in parts if part[0] is not None]) if with_hidden else None
     return Sample(hidden_ND, score_N, log_z_N, np.arange(len(log_z_N)) // block_size)
 
@@ -112,15 +115,16 @@ def _draw(
         hidden_ND = np.zeros((0, model.output.hidden_size)) if with_hidden else None
         return hidden_ND, np.zeros(0), np.zeros(0)
     hidden, scores, log_zs, positions = [], [], [], []
-    num_passages = -(-num_wanted // PASSAGE)
-    has_room = len(ids) >= num_read_before(model) + num_passages * PASSAGE
+    num_windows, before = -(-num_wanted // PER_WINDOW), num_read_before(model)
     how = num_side_by_side(model), model.num_context
     if by_sentence:
         parts = windows.by_sentence(_some_sentences(ids, num_wanted), max(MIN_SENTENCES, how[0]), model.num_context)
-    elif num_wanted < len(ids) and has_room:
-        parts = windows.in_passages(ids, num_passages, PASSAGE, *how, num_read_before(model))
+    elif len(ids) >= before + num_windows * windows.WINDOW:
+        parts = windows.some_windows(ids, num_windows, EVERY, *how, before)
     else:
-        parts = windows.in_context(ids, *how, num_read_before(model))
+        wanted_P = np.zeros(len(ids), dtype=bool)
+        wanted_P[np.linspace(0, len(ids) - 1, num_wanted).astype(np.int64)] = True
+        parts = windows.only(windows.in_context(ids, *how, before), wanted_P)
     for read in windows.read_windows(model, parts, World()):
         log_z_N, score_N = model.output.normalise(read.hidden_ND, read.target_N)
         if with_hidden:
@@ -129,11 +133,7 @@ def _draw(
         log_zs.append(log_z_N.double().cpu().numpy())
         positions.append(read.position_N.numpy())
         tell(read.num_scored)
-    order_N = np.argsort(np.concatenate(positions))
-    # All but a few words at the end; of a text that is too short for passages, some here and there.
-    is_cut = by_sentence or has_room
-    kept_N = np.arange(num_wanted) if is_cut else np.linspace(0, len(order_N) - 1, num_wanted).astype(np.int64)
-    order_N = order_N[kept_N]
+    order_N = np.argsort(np.concatenate(positions))[:num_wanted]  # all, or all but a few at the end
     hidden_ND = np.concatenate(hidden)[order_N] if with_hidden else None
     return hidden_ND, np.concatenate(scores)[order_N], np.concatenate(log_zs)[order_N]
 

@@ -43,7 +43,7 @@ from bnce.version import __version__
 app = typer.Typer(
     name="bnce",
     cls=HelpGroup,
-    help="Word language models over huge vocabularies at the speed of small ones.",
+    help="Train and use word language models with very large vocabularies.",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},

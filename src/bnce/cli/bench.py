@@ -49,7 +49,7 @@ def bench(
     """Measure training speed in words per second.
 
     By default every loss is measured with vocabularies of 20,000 and 800,000 words; softmax is left out above 100,000
-    words. --suite paper takes about two minutes and 25 GiB on one H200.
+    words. --suite paper takes about two minutes and 25 GiB of GPU memory on one H200.
 
     \b
     Examples:

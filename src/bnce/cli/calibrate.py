@@ -49,10 +49,11 @@ def calibrate(
 ) -> None:
     """Fit the constant Z of a run to a text, after training.
 
-    Unnormalised scores (PPLn) are divided by a constant Z, which may be wrong for text of another kind. This command
-    computes the exact ln Z at a sample of words and refits the constant, or a head that predicts ln Z from the context.
-    Normalised scores (PPLf) stay the same. It prints PPLn and PPLf before and after, on a quarter of the sample that
-    the fit has not seen. A run that was trained with softmax can be scored unnormalised afterwards.
+    Unnormalised probabilities use a constant Z in place of the softmax sum. Z may be wrong for text of another kind.
+    This command computes the exact ln Z at a sample of words and refits the constant. With --kind head it fits a head,
+    a small layer that predicts ln Z from the context. Probabilities with the full softmax stay the same. The command
+    prints PPLn (the perplexity with the constant Z) and PPLf (with the full softmax) before and after, on a quarter of
+    the sample that the fit has not seen. A run that was trained with softmax can be scored unnormalised afterwards.
 
     \b
     Examples:
@@ -100,7 +101,10 @@ def _print(result: Calibration, out: Path, unit: str) -> None:
     stdout.print(f"{out}: {fitted}, fitted to {result.num_positions:,} {unit}s of {', '.join(result.texts)}{how}")
     before = "none" if result.log_z_before is None else f"{result.log_z_before:.3f}"
     left = ", the mean of ln Z(context) minus the prediction of the head" if result.kind == "head" else ""
-    stdout.print(f"  ln Z = {result.log_z:.3f}{left} (before: {before})")
+    stdout.print(
+        f"  ln Z = {result.log_z:.3f}{left} (before: {before}), standard error {result.log_z_error:.3f}: "
+        f"PPLn on this text is known to about {100 * math.expm1(min(result.log_z_error, 700.0)):.1f}%"
+    )
     stdout.print(f"  on {result.num_held_out:,} {unit}s that the fit did not use:")
     for name, quality in (("before", result.before), ("after", result.after)):
         stdout.print(f"    {name:7}{_describe(quality)}")

@@ -32,7 +32,7 @@ def demo(
 
     The text is the docstrings of the installed Python packages. A ReLu-LSTM is trained on 400,000 tokens with each of
     three losses: softmax, shared NCE (S-NCE) and B-NCE. This takes about 3 minutes on two CPU cores. The same command
-    continues a demo that was stopped, and shows a finished one again.
+    continues a demo that was stopped, and prints the table of a finished demo again.
 
     \b
     Examples:

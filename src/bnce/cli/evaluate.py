@@ -69,8 +69,9 @@ def evaluate(
 
     PPLf is the perplexity with the full softmax. PPLn is the perplexity with the constant Z in place of the softmax
     sum; a model trained with softmax, or another loss without a constant, has no PPLn. The command also prints ln
-    Z(context) and the number of unknown words. For a run over pieces of words, perplexities per word are printed
-    first. These and bits per byte can be compared with a run over words on the same text.
+    Z(context), the logarithm of the exact softmax sum, and the number of unknown words. For a run over pieces of
+    words, perplexities per word are printed first. These and bits per byte can be compared with a run over words on
+    the same text.
 
     \b
     Examples:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bnce.cli.alternatives import NAME, SEEDS, compare_alternatives
+from bnce.cli.alternatives import MODELS, NAME, SEEDS, compare_alternatives
 from bnce.cli.compare import publish
 from bnce.cli.completion import complete, complete_recipe
 from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, stderr
@@ -17,6 +17,7 @@ from bnce.cli.copies import ROWS_FROM, become_copy, print_failure, train_in_copi
 from bnce.cli.display import shown_training
 from bnce.cli.options import DeviceOption, SettingsOption, names_option, option, row_config, split_names, warn_of_unused
 from bnce.errors import UserError
+from bnce.kinds.alternatives import ALTERNATIVES
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.limits import MAX_PROCESSES
 from bnce.kinds.losses import LOSSES
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 # Those of the paper's tables, and ours beside them.
 TABLE_MODELS = tuple(body.name for body in BODIES if body.tables)
 TABLE_LOSSES = tuple(loss.name for loss in LOSSES if loss.tables)
+ALTERNATIVE_NAMES = tuple(alternative.name for alternative in ALTERNATIVES)
 FAILED = 1  # the status where rows diverged or did not fit, and the others were trained
 
 
@@ -57,8 +59,24 @@ def experiment(
             autocompletion=complete_recipe,
         ),
     ] = None,
-    models: Annotated[str, names_option("Train only these models, separated by commas", TABLE_MODELS)] = "all",
-    losses: Annotated[str, names_option("Train only with these losses, separated by commas", TABLE_LOSSES)] = "all",
+    models: Annotated[
+        str,
+        names_option(
+            "Train only these models, separated by commas",
+            TABLE_MODELS,
+            f"With alternatives, all means {' and '.join(MODELS)}, and every model of 'bnce train' may be named.",
+            BODIES.names,
+        ),
+    ] = "all",
+    losses: Annotated[
+        str,
+        names_option(
+            "Train only with these losses, separated by commas",
+            TABLE_LOSSES,
+            f"With alternatives: {', '.join(ALTERNATIVE_NAMES)}.",
+            ALTERNATIVE_NAMES,
+        ),
+    ] = "all",
     settings: SettingsOption = None,
     budget: Annotated[
         float | None,

@@ -117,7 +117,7 @@ def filter(
         option(
             "N",
             "Number of processes that read text and cut it into words.",
-            show_default="1 thread on a CPU, one per core on a GPU",
+            show_default="on a CPU, one thread of the command; on a GPU, one process per core",
         ),
     ] = None,
     cluster: Annotated[

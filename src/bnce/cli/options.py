@@ -35,10 +35,12 @@ def choice(names: str, help: str, show_default: bool | str = True) -> Any:
     return typer.Option(metavar=names, help=help, show_default=show_default, autocompletion=complete(*names.split("|")))
 
 
-def names_option(help: str, names: Sequence[str]) -> Any:
-    """Make an option whose value is a list of names with commas, or all; its help ends with the names."""
+def names_option(help: str, names: Sequence[str], more: str = "", more_names: Sequence[str] = ()) -> Any:
+    """Make an option whose value is a list of names with commas, or all; its help has the names, then more."""
     return typer.Option(
-        metavar="NAME,...", help=f"{help}: {', '.join(names)}.", autocompletion=complete_list(*names, "all")
+        metavar="NAME,...",
+        help=f"{help}: {', '.join(names)}. {more}".rstrip(),
+        autocompletion=complete_list(*dict.fromkeys((*names, *more_names)), "all"),
     )
 
 

@@ -34,8 +34,8 @@ def prepare(
         typer.Argument(
             metavar="SOURCE",
             help="Text files (plain, .gz, .xz, .bz2, .zst or .zip), record files (.jsonl, .parquet), directories or "
-            "quoted patterns; - for standard input; docstrings for the docstrings of the installed Python. Or a "
-            "published corpus and its path: ltcb with enwik9, obwb with its .tar.gz, wikitext with its .zip.",
+            "quoted patterns; - for standard input; docstrings for the docstrings of the installed Python packages. "
+            "Or a published corpus and its path: ltcb with enwik9, obwb with its .tar.gz, wikitext with its .zip.",
         ),
     ],
     out: Annotated[Path, option("DIR", "Corpus directory to create.", "--out", "-o")],

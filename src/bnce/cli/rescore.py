@@ -70,7 +70,9 @@ def rescore(
     ] = None,
     score_files: Annotated[
         list[str] | None,
-        option("NAME=FILE", "Any other score for Kaldi text: 'key score' lines. Can be repeated.", "--scores"),
+        option(
+            "NAME=FILE", "Any other score for Kaldi text: 'key score' lines. May be given several times.", "--scores"
+        ),
     ] = None,
     manifest: Annotated[
         list[str] | None, option("FILE", "Manifest of NeMo beams, with the names and references of the utterances.")
@@ -101,7 +103,7 @@ def rescore(
         list[str] | None,
         _weighing(
             "NAME=W",
-            "Weight of a score by its name in NBEST, such as ctc=0.3. Can be repeated.",
+            "Weight of a score by its name in NBEST, such as ctc=0.3. May be given several times.",
             show_default="0 for each",
         ),
     ] = None,
@@ -152,7 +154,7 @@ def rescore(
         option(
             "REFS",
             "References: 'utt words…' lines, a .trn file or JSON lines. For several lists, give one file for all of "
-            "them, or one file per list, first those of --tune.",
+            "them, or one file per list, with those of --tune first.",
             "--refs",
             show_default="those in the lists",
         ),

@@ -26,8 +26,8 @@ def train(
         typer.Argument(
             metavar="RECIPE",
             help="small: 1 to 20 million words, on a CPU. wiki, news: more text on a GPU, with the paper's smaller and "
-            "larger models. demo: takes minutes on a CPU and has its own text. ltcb, obwb: the paper's settings. Or a "
-            "TOML file.",
+            "larger models. transformer: a Transformer, on a GPU. demo: takes minutes on a CPU and has its own text. "
+            "ltcb, obwb: the paper's settings. Or a TOML file.",
             show_default="by the size of the corpus",
             autocompletion=complete_recipe,
         ),

@@ -26,7 +26,9 @@ def vocab(
     add: Annotated[
         str | None,
         option(
-            "FILE", "Words to add, one per line: WORD, or WORD TAB count, or WORD TAB count TAB similar words (commas)."
+            "FILE",
+            "Words to add, one per line: WORD, or WORD TAB count, or WORD TAB count TAB similar words, separated by "
+            "commas.",
         ),
     ] = None,
     drop: Annotated[str | None, option("FILE", "Words to remove, one per line.")] = None,

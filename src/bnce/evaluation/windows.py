@@ -11,7 +11,7 @@ N scored positions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -62,16 +62,29 @@ def in_context(ids: np.ndarray, num_parallel: int, num_context: int, before: int
         yield _window(ids, position_LB, inside_LB, fresh_TB & inside_LB[1 + num_context :])
 
 
-def in_passages(
-    ids: np.ndarray, num_passages: int, num_words: int, num_parallel: int, num_context: int, before: int
+def some_windows(
+    ids: np.ndarray, num_windows: int, every: int, num_parallel: int, num_context: int, before: int
 ) -> Iterator[Window]:
-    """Cut passages of `num_words` out of a text that is longer, evenly spread; each reads the words before it, too."""
-    start_W = np.linspace(0, len(ids) - before - num_words, num_passages).astype(np.int64)
-    for first in range(0, num_passages, num_parallel):
+    """Cut windows out of a text that is longer, evenly spread, and score every so many words of each.
+
+    They are as long as those of `in_context` and are read as those are. What depends on how far a word is from where
+    reading began, as ln Z(context) does, is then the same on average.
+    """
+    start_W = np.linspace(0, len(ids) - before - WINDOW, num_windows).astype(np.int64)
+    place_T1 = np.arange(before + WINDOW)[:, None]
+    for first in range(0, num_windows, num_parallel):
         start_B = start_W[first : first + num_parallel]
-        position_LB = np.arange(-1 - num_context, before + num_words)[:, None] + start_B
-        fresh_TB = (np.arange(before + num_words)[:, None] >= before) & (start_B >= 0)
-        yield _window(ids, position_LB, position_LB >= 0, fresh_TB)
+        number_B = np.arange(first, first + len(start_B))
+        position_LB = np.arange(-1 - num_context, before + WINDOW)[:, None] + start_B
+        scored_TB = (place_T1 >= before) & ((place_T1 - before + number_B) % every == 0)
+        yield _window(ids, position_LB, position_LB >= 0, scored_TB)
+
+
+def only(parts: Iterable[Window], wanted_P: np.ndarray) -> Iterator[Window]:
+    """Score only some positions of a text."""
+    wanted = torch.from_numpy(wanted_P)
+    for part in parts:
+        yield replace(part, scored_TB=part.scored_TB & wanted[part.position_TB.clamp(0, len(wanted) - 1)])
 
 
 def by_sentence(ids: np.ndarray, num_parallel: int, num_context: int) -> Iterator[Window]:

@@ -22,6 +22,7 @@ from torch import Tensor
 from bnce.corpus.vocabulary import END
 from bnce.errors import UserError, argument, unknown_name
 from bnce.language_model import LanguageModel
+from bnce.machine.capturing import SideStream
 from bnce.machine.precision import float32_products
 from bnce.models import State
 from bnce.scoring.torch_engine import TorchEngine
@@ -137,7 +138,9 @@ class StreamScorer:
         parts = []
         with float32_products(tf32=self.precision == "tf32"):
             for begin in range(0, window.num_steps, T):
-                parts.append(chunk.run(word_LB[begin : begin + C + 1 + T], reset_LB[begin : begin + C + T]).clone())
+                parts.append(
+                    chunk.run(self, word_LB[begin : begin + C + 1 + T], reset_LB[begin : begin + C + T]).clone()
+                )
         log_prob_BS = torch.cat(parts).T.contiguous()  # turned here: NumPy takes ten times as long
         if self.device.type == "cpu":
             return log_prob_BS, None
@@ -231,7 +234,8 @@ class _Chunk:
     def __init__(self, scorer: StreamScorer, width: int) -> None:
         network, device, T = scorer.network, scorer.device, scorer.num_steps
         C = network.num_context
-        self._scorer = scorer
+        # Not the scorer, which keeps its chunks: graphs in such a cycle would live until garbage is collected.
+        self._side = SideStream(device)
         self.state: State = network.initial_state(width)
         self._word_LB = torch.full((C + 1 + T, width), END, dtype=torch.int64, device=device)
         self._reset_LB = torch.zeros(C + T, width, dtype=torch.bool, device=device)
@@ -246,40 +250,29 @@ class _Chunk:
         if before is not self or places != list(range(len(places))):
             kept = [stream for stream, place in enumerate(places) if place >= 0]
             if kept and before is not None:
-                device = self._scorer.device
-                to_B = torch.tensor(kept, device=device)
-                from_B = torch.tensor([places[stream] for stream in kept], device=device)
+                to_B = torch.tensor(kept, device=self._side.device)
+                from_B = torch.tensor([places[stream] for stream in kept], device=self._side.device)
                 for part, old in zip(self.state, before.state, strict=True):
                     part.index_copy_(1, to_B, old.index_select(1, from_B))
         layout.before = self
 
-    def run(self, word_LB: Tensor, reset_LB: Tensor) -> Tensor:
+    def run(self, scorer: StreamScorer, word_LB: Tensor, reset_LB: Tensor) -> Tensor:
         """Compute ln p of the words (T, B) behind the C + 1 first ones; the result is written over by the next call."""
         self._word_LB.copy_(word_LB)
         self._reset_LB.copy_(reset_LB)
         if self._num_eager is None:
-            self._compute()
-        elif self._graph is not None:
-            self._graph.replay()
+            self._compute(scorer)
         elif self._num_eager < NUM_EAGER:
             self._num_eager += 1
-            stream = torch.cuda.Stream(self._scorer.device)
-            stream.wait_stream(torch.cuda.current_stream(self._scorer.device))
-            with torch.cuda.stream(stream):
-                self._compute()
-            torch.cuda.current_stream(self._scorer.device).wait_stream(stream)
+            self._side.run(lambda: self._compute(scorer))
         else:
-            # While it is captured nothing is computed.
-            graph = torch.cuda.CUDAGraph()
-            # Threads that read and write meanwhile must not end it.
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                self._compute()
-            self._graph = graph
-            graph.replay()
+            if self._graph is None:
+                self._graph = self._side.capture(lambda: self._compute(scorer))
+            self._graph.replay()
         return self._log_prob_TB
 
-    def _compute(self) -> None:
-        scorer, network = self._scorer, self._scorer.network
+    def _compute(self, scorer: StreamScorer) -> None:
+        network = scorer.network
         C, output = network.num_context, network.output
         input_LB, target_TB, state = self._word_LB[:-1], self._word_LB[C + 1 :], self.state
         reset_LB: Tensor | None = self._reset_LB

@@ -25,7 +25,8 @@ from bnce.errors import UserError
 ARCHITECTURE = "sm_90a"
 THREADS = 256
 SHARED_BYTES = 227 * 1024  # what a block can have of 228 KB
-_MAX_DYNAMIC_SHARED_SIZE, _CLUSTER_DIMENSION, _CLUSTER = 8, 4, 1
+_MAX_DYNAMIC_SHARED_SIZE, _CLUSTER_DIMENSION = 8, 4
+_DIGEST_BYTES = 32
 
 
 class CannotCompileError(RuntimeError):
@@ -124,21 +125,29 @@ def _multiply_16(N: int) -> str:
 def compile_source(text: str) -> bytes:
     """Compile CUDA C++ to machine code, or take what was compiled of the same text before."""
     kept = _place_of(text)
+    if kept is None:
+        return _compile(text)
     with contextlib.suppress(OSError):
-        return kept.read_bytes()
+        found = kept.read_bytes()
+        # A damaged file must not reach the driver: its digest stands before it.
+        if hashlib.sha256(found[_DIGEST_BYTES:]).digest() == found[:_DIGEST_BYTES]:
+            return found[_DIGEST_BYTES:]
     binary = _compile(text)
     with contextlib.suppress(OSError, UserError):  # or it is compiled every time
         files.make_directory(kept.parent)
         with files.atomic_file(kept) as partial:
-            partial.write_bytes(binary)
+            partial.write_bytes(hashlib.sha256(binary).digest() + binary)
     return binary
 
 
-def _place_of(text: str) -> Path:
-    """Say where the machine code of a text is kept; it depends on the compiler as well."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bnce" / "kernels"
+def _place_of(text: str) -> Path | None:
+    """Say where the machine code of a text is kept; it depends on the compiler as well. None: this user has no home."""
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        return None
     key = "\n".join((ARCHITECTURE, str(torch.version.cuda), text))
-    return cache / f"{hashlib.sha256(key.encode()).hexdigest()}.cubin"
+    return home / "bnce" / "kernels" / f"{hashlib.sha256(key.encode()).hexdigest()}.kernel"
 
 
 def _compile(text: str) -> bytes:

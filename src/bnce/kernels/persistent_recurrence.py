@@ -5,7 +5,8 @@ how a network is spread over a GPU, and they are started. Gates come unit by uni
 does step by step stays for every other GPU and size.
 
 It is chosen for the sizes at which it was measured to be faster (`FASTER`), unless NVIDIA's MPS is on: CTAs that wait
-for each other must all be on the GPU, and MPS would let those of another process take some of the places.
+for each other must all be on the GPU, and MPS would let those of another process take some of the places. For the same
+reason, layers of one process must not run this way on two streams at once: they would share counters, too.
 BNCE_PERSISTENT=1 chooses it wherever it fits, BNCE_PERSISTENT=0 never.
 
 Legend: T time steps, S = T + 1, B streams, H hidden, G = 4·H gates, N streams that a group has room for.
@@ -14,6 +15,7 @@ Legend: T time steps, S = T + 1, B streams, H hidden, G = 4·H gates, N streams 
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +37,7 @@ SPIN_LIMIT = 1 << 26  # half a minute and more: whoever waits that long waits fo
 # Padded units and streams between which one launch took less time than the steps, forwards and backwards, on an H200.
 # With 1,600 streams the LSTM's backward pass took longer. Smaller networks were not measured.
 FASTER = {"lstm": ((640, 640), (400, 800)), "rnn": ((640, 640), (400, 1600))}
+MEASURED_CTAS = 132  # that an H200 has room for; a smaller GPU would need more passes
 MPS_PIPES = "/tmp/nvidia-mps"  # where its daemon is found, unless the variable names another place
 _FAILED: dict[torch.device, str] = {}  # why a GPU's kernels could not be compiled
 
@@ -126,7 +129,10 @@ def available(tensor: Tensor, dtype: torch.dtype, name: str, wide_H: int, B: int
     if torch.compiler.is_compiling() or torch.cuda.get_device_capability() != (9, 0):
         return False
     device = torch.device("cuda", torch.cuda.current_device())
-    return device not in _FAILED and fits(name, wide_H, torch.cuda.get_device_properties(device).multi_processor_count)
+    max_ctas = torch.cuda.get_device_properties(device).multi_processor_count
+    if setting != "1" and max_ctas < MEASURED_CTAS:
+        return False
+    return device not in _FAILED and fits(name, wide_H, max_ctas)
 
 
 class _Ready:
@@ -168,6 +174,8 @@ def prepare(name: str, wide_H: int, B: int, *, has_resets: bool) -> bool:
             _READY[key] = _Ready(*key)
     except hopper.CannotCompileError as error:
         _FAILED[device] = str(error)
+        reason = str(error).strip().partition("\n")[0]
+        warnings.warn(f"Recurrent layers run step by step, which is slower. {reason}", RuntimeWarning, stacklevel=2)
         return False
     return True
 

@@ -92,9 +92,10 @@ def to_markdown(result: dict[str, Any]) -> str:
     lines += [
         "",
         f"{result['device']}, torch {result['torch']}, bnce {result['bnce']}{rate}. Median of {result['num_rounds']} "
-        f"rounds of {result['round_seconds']:g} s, ± half their range. A step is body, loss, backward, clip and update "
-        "by row-wise Adagrad and Adam, in bf16 with float32 masters on a GPU; words are drawn from Zipf's law. "
-        "× paper is against its Titan X (Tables 2 and 4, column TS).",
+        f"rounds of {result['round_seconds']:g} s, ± half their range. A step computes body, loss, backward pass, "
+        "clipping and the update (row-wise Adagrad for the tables, Adam for the body), in bf16 with float32 parameters "
+        "on a GPU. Words are drawn from Zipf's law. × paper is the speed divided by the paper's speed on a Titan X "
+        "(Tables 2 and 4, column TS).",
     ]
     return "\n".join(lines) + "\n"
 

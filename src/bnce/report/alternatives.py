@@ -44,7 +44,7 @@ class Line:
     ppl_f_deviation: float | None
     ppl_n: float | None  # None where dividing by the constant gives no probabilities
     ppl_n_deviation: float | None
-    ppl_n_fitted: float | None  # with the constant that fits validation text, as `bnce calibrate` finds it
+    ppl_n_fitted: float | None  # with the mean of ln Z over validation text as the constant
     log_z_mean_nats: float | None
     log_z_std_nats: float | None
     words_per_second: float | None
@@ -165,7 +165,7 @@ def markdown(lines: Sequence[Line]) -> str:
             "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
             *(_cells(line) for line in of_model),
             "",
-            "| loss | chosen beside the recipe | validation PPLf of the trials |",
+            "| loss | chosen settings that differ from the recipe | validation PPLf of the trials |",
             "|---|---|---|",
             *(_search_cells(line) for line in of_model),
             "",
@@ -204,18 +204,18 @@ def _notes(lines: Sequence[Line]) -> list[str]:
         f"{found['vocab_size']:,}, {found['train_tokens']:,} training tokens, {found['num_tokens']:,} test tokens."
         for found in (line.conditions for line in lines)
     ]
-    return [
-        *dict.fromkeys(shown),
-        "",
-        "PPLf is normalised by the sum over the vocabulary, PPLn by the constant Z, in the next column by the "
-        "constant that fits validation text. PPLn is left out where a loss does not hold Z. ± is the standard "
+    told = (
+        'PPLf uses the sum over the vocabulary, PPLn the constant Z. "PPLn, Z fitted" uses the constant that fits '
+        "validation text. PPLn is left out if the loss does not train Z(context) to be a constant. ± is the standard "
         "deviation over seeds; that of log Z is over test contexts. Speeds are those of the first seed's run, which "
-        "ran alone. Every loss had the same number of trials: both rates as the recipe has them, halved and "
-        "doubled, then two values of a setting of its own, or of the body's rate. Validation text alone decided. "
-        "Scoring is of given words: a loss that holds Z divides by the constant, a structured one reads its own "
-        "parts, the others sum over the vocabulary. The scores of negative sampling are no probabilities: its PPLf "
-        "is that of a softmax over them.",
-    ]
+        "ran alone. Every loss had five trials: both learning rates of the recipe, half of them, twice them, and two "
+        "other values of one setting that only this loss has, or of the body's learning rate. Only validation text was "
+        "used to choose. The scoring columns measure the probabilities of given words: a loss with a constant Z uses "
+        "it, a loss with a structure computes only the parts that a word needs, and the others sum over the vocabulary."
+    )
+    if any(line.alternative == "negative-sampling" for line in lines):
+        told += " The scores of negative sampling are not probabilities: its PPLf is that of a softmax over them."
+    return [*dict.fromkeys(shown), "", told]
 
 
 def draw(lines: Sequence[Line]) -> Figure:

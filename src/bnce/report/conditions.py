@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from bnce.report import numbers
 from bnce.report.numbers import share
 from bnce.report.row import Row
 from bnce.report.runs import Run, printable
@@ -84,12 +85,15 @@ def _statements(conditions: Conditions, rows: Sequence[Row], runs: Sequence[Run]
     has_pieces = any(row.unit == "piece" for row in rows)
     oov = _listed(_different(f"{share(row.oov_share)} of {row.oov_share_of}" for row in rows if row.oov_share_of))
     statements = [
-        f"Corpus: {corpus}, split {splits}, {num_tokens} tokens, V = {vocab_size}, <unk> (OOV) {oov}.",
+        f"Corpus: {corpus}, V = {vocab_size}. Trained on {_trained(rows)}. Measured on split {splits}, {num_tokens} "
+        f"tokens; <unk> (OOV) {oov}.",
         f"Device: {_listed(conditions.devices)}; torch {_listed(conditions.torch_versions)}, "
         f"bnce {_listed(conditions.bnce_versions)}.",
         f"Perplexities are per {'word' if has_pieces else 'token'}, </s> and <unk> included. PPLn uses the constant Z, "
         "PPLf the full softmax. log Z is the natural logarithm, mean ± standard deviation over contexts.",
-        "TS is training words per second over the whole run, without evaluations, checkpoints and start-up on a GPU.",
+        "TS is training words per second over the whole run, without evaluations, checkpoints and start-up on a GPU. "
+        "NoP is the number of parameters. × softmax is the speed relative to the softmax run of the same "
+        "model.",
     ]
     if any(row.ppl_f_word_by_sentence is not None for row in rows):
         statements.append(
@@ -117,6 +121,15 @@ def _statements(conditions: Conditions, rows: Sequence[Row], runs: Sequence[Run]
             )
         statements += [f"{row.label}: {warning}" for warning in run.warnings]
     return statements
+
+
+def _trained(rows: Sequence[Row]) -> str:
+    """Say on how many tokens the runs were trained, all epochs together."""
+    tokens = _different(row.train_tokens for row in rows)
+    if not tokens:
+        return "a number of tokens that was not recorded"
+    told, epochs = f"{_listed(f'{value:,}' for value in tokens)} tokens", _different(row.epochs for row in rows)
+    return told if epochs in ((), (1,)) else f"{told} ({_listed(map(numbers.epochs, epochs))} epochs)"
 
 
 def _differing_settings(rows: Sequence[Row], runs: Sequence[Run]) -> list[str]:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from bnce.corpus.streams import Chunk
 from bnce.language_model import LanguageModel
+from bnce.machine.capturing import SideStream
 from bnce.machine.precision import float32_products
 from bnce.models import State
 from bnce.optimisers import Optimiser
@@ -34,7 +35,7 @@ Breakable = Callable[[], AbstractContextManager[None]]
 class _Share(torch.autograd.Function):
     """Where the backward pass starts, from a number that is at hand: to divide the loss would be two launches more.
 
-    `backward` with that number as its argument would be none, but makes PyTorch import SymPy, which takes half a second.
+    With that number as the argument of `backward` it would be none, but then PyTorch imports SymPy: half a second.
     """
 
     @staticmethod
@@ -76,6 +77,7 @@ class TrainingStep:
         # The shape of chunks that are worth capturing: all but an epoch's last.
         self._shape = (num_steps, self.num_groups * batch_size)
         self._num_eager = 0
+        self._side = SideStream(self.device)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._chunk: Chunk | None = None
         self._captures = tables is None or tables.world.can_be_captured
@@ -184,27 +186,17 @@ class TrainingStep:
                 part.copy_(after)
 
     def _run_on_side_stream(self, chunk: Chunk) -> None:
-        """Run as capture will: on a stream of its own, where libraries set up the workspaces they keep."""
-        stream = torch.cuda.Stream(self.device)
-        stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(stream):
-            self._run(chunk)
-        torch.cuda.current_stream(self.device).wait_stream(stream)
+        self._side.run(lambda: self._run(chunk))
 
     def _capture(self, chunk: Chunk) -> None:
         self._chunk = chunk
-        graph = torch.cuda.CUDAGraph()
-        # NCCL has threads of its own, which look after what was sent while this one captures.
-        mode = "global" if self.tables is None else "thread_local"
         sent = None if self.tables is None else self.tables.world.bytes_sent
         before = Counter(sent)
-        with torch.cuda.graph(graph, capture_error_mode=mode):
-            self._run(chunk)
+        self._graph = self._side.capture(lambda: self._run(chunk))
         if sent is not None:
             # Nothing was sent while it was captured; every replay will send this.
             self._sent_by_graph = sent - before
             sent.subtract(self._sent_by_graph)
-        self._graph = graph
 
     def tensors(self) -> dict[str, Tensor]:
         """Name the tensors that a resumed run needs, of the streams of all processes."""
