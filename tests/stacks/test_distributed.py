@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import bnce
@@ -173,3 +174,22 @@ def test_ddp_copies_no_noise_that_every_process_has(counts: str) -> None:
 def test_an_exchange_needs_processes() -> None:
     with pytest.raises(bnce.UserError, match=r"call torch\.distributed\.init_process_group first"):
         bnce.RowExchange(Model("sparse"))
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("loss", ["bnce", "class-softmax"])
+def test_fsdp_takes_dense_gradients(loss: str) -> None:
+    stepped = []
+    for divided in (False, True):
+        torch.manual_seed(1)
+        layer = bnce.OutputLayer(D, V, noise=COUNTS, loss=loss)
+        if divided:
+            fully_shard(layer, mesh=dist.init_device_mesh("cpu", (1,)))
+        optimiser = torch.optim.SGD(layer.parameters(), lr=0.1)
+        layer(torch.ones(4, D), torch.arange(4)).backward()
+        optimiser.step()
+        stepped.append(layer.weight.full_tensor() if divided else layer.weight)
+    assert torch.equal(*stepped)
+    for kind in (bnce.RowwiseAdagrad, bnce.RowwiseAdam):
+        with pytest.raises(bnce.UserError, match=rf"{kind.__name__} was given parameters that FSDP"):
+            kind(layer.parameters())
