@@ -41,10 +41,23 @@ def results(layer: OutputLayer, hidden: Tensor, *given: Tensor) -> list[Tensor]:
 
 
 def hold(layer: OutputLayer, no_worse: Check, hidden: Tensor, *given: Tensor) -> None:
-    fast = results(copy.deepcopy(layer), hidden, *given)
+    hold_all(layer, no_worse, [(hidden, *given)])
+
+
+def hold_all(layer: OutputLayer, no_worse: Check, calls: Sequence[tuple[Tensor, ...]]) -> None:
+    """Hold the results of several calls together: of a single number, such as the gradient of ln Z, errors are luck."""
+
+    def run(layer: OutputLayer) -> list[Tensor]:
+        found = []
+        for hidden, *given in calls:
+            layer.zero_grad()
+            found.append([part.flatten().clone() for part in results(layer, hidden, *given)])
+        return [torch.cat(parts) for parts in zip(*found, strict=True)]
+
+    fast = run(copy.deepcopy(layer))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "available", lambda device: False)
-        plain, exact = results(copy.deepcopy(layer), hidden, *given), results(layer.double(), hidden, *given)
+        plain, exact = run(copy.deepcopy(layer)), run(layer.double())
     for parts in zip(fast, plain, exact, strict=True):
         no_worse(*parts)
 
@@ -66,8 +79,9 @@ def test_the_layer_equals_its_plain_form(
 ) -> None:
     hidden, target, mask = chunk
     layer = make(hidden.device, loss, reduction=reduction, sparse=sparse, learn_log_z=True, max_distinct_targets=12)
+    hiddens = [hidden * factor for factor in (1.0, 0.7, 1.3, -1.0)]
     for given in ((target,), (target, mask.int())):
-        hold(layer.float(), no_worse, hidden, *given)
+        hold_all(layer.float(), no_worse, [(one, *given) for one in hiddens])
 
 
 @pytest.mark.parametrize("drawn", [None, unigram(COUNTS, power=0.5)])
