@@ -270,3 +270,14 @@ def test_targets_of_other_losses_are_replaced_and_told(device: torch.device) -> 
     found, zero = known_words(target.clamp(0, V - 1), V, wrong.room(device))
     assert zero == 0
     assert wrong.take() is None
+
+
+@pytest.mark.filterwarnings("ignore:.*takes the other targets of the batch as noise:UserWarning")
+@pytest.mark.parametrize("loss", ["bnce", "chunk-bnce"])
+def test_a_batch_of_one_stream_has_no_loss(loss: str, chunk: tuple[Tensor, Tensor, Tensor]) -> None:
+    hidden, target, mask = chunk
+    layer = make(hidden.device, loss, max_distinct_targets=12)
+    for given in ((target[:, :1].clamp(min=0),), (target[:, :1], mask[:, :1])):
+        assert not any(part.any() for part in results(copy.deepcopy(layer), hidden[:, :1], *given))
+    with pytest.raises(UserError, match="but the batch has 1"):
+        layer.loss_sum(hidden[:, :1], target[:, :1].clamp(min=0))
