@@ -20,7 +20,7 @@ from bnce.export.agreement import Agreement, all_word_scores
 from bnce.export.bodies import refuse_unknown_body
 from bnce.export.word_tokenizer import TOKENIZER_CLASS, TOKENIZER_CONFIG, TOKENIZER_FILE, build_tokenizer
 from bnce.language_model import LanguageModel
-from bnce.machine.packages import missing
+from bnce.machine.packages import need
 from bnce.runs.checkpoint import MODEL_FILE, TRANSFORMERS_FORMAT, read_metadata, write_tensors
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import calibration_of, load_model
@@ -33,10 +33,7 @@ _SPECIAL_IDS = {"bos_token_id": END, "eos_token_id": END, "pad_token_id": END}
 def export_transformers(run: RunDirectory, out: str | Path) -> dict[str, Any]:
     """Write model, code, tokenizer and settings; give the largest difference from PyTorch and what is allowed."""
     refuse_unknown_body(run, "transformers")
-    try:
-        import transformers  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise missing(str(error.name), "Export to transformers", "export") from error
+    need("transformers", "Export to transformers", "export")
     out = Path(out)
     files.refuse_existing(out)
     model = load_model(run)
