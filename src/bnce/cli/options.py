@@ -108,13 +108,27 @@ def goes_to_stdout(out: Path, as_json: bool) -> bool:
     return True
 
 
-def split_names(text: str, kind: str, allowed: Sequence[str]) -> list[str]:
-    """Read a list of names with commas, and refuse an unknown one; `kind` says what they name."""
+def split_names(text: str, kind: str, allowed: Sequence[str], all_names: Sequence[str] = ()) -> list[str]:
+    """Read a list of names with commas, and refuse an unknown one; `kind` says what they name.
+
+    "all" stands for all that are allowed, or for `all_names`.
+    """
+    if text == "all":
+        return list(all_names or allowed)
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in allowed:
             raise unknown_name(kind, name, allowed)
     return names
+
+
+def split_numbers(text: str, option: str, example: str = "") -> list[int]:
+    """Read a list of whole numbers with commas; a message names the option, and an example if there is one."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        such = f", such as {example}" if example else ""
+        raise UserError(f"{option} received '{text}': give whole numbers, separated by commas{such}.") from None
 
 
 def is_normalised(mode: str, what: str, modes: Sequence[str] = MODES) -> bool:
