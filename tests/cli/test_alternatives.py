@@ -142,7 +142,9 @@ def test_every_loss_has_its_row() -> None:
 def test_what_does_not_belong_together_is_refused(refused: Refused, corpus: Path, place: Path) -> None:
     words = ["--corpus", corpus, "--out", place / "grid"]
     assert "Unknown alternative 'bnec'" in refused("experiment", "alternatives", *words, "--losses", "bnec")
-    assert "--seeds received 'one'" in refused("experiment", "alternatives", *words, "--losses", "bnce", "--seeds", "one")
+    assert "--seeds received 'one'" in refused(
+        "experiment", "alternatives", *words, "--losses", "bnce", "--seeds", "one"
+    )
     assert "has no trials" in refused("experiment", "ltcb", *words, "--seeds", "1")
 
 
