@@ -53,8 +53,10 @@ def test_order_in_the_tar_does_not_matter(tmp_path: Path, name: str) -> None:
 
 def test_only_shards_that_come_too_early_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[str] = []
-    pack = billion_words._pack
-    monkeypatch.setattr(billion_words, "_pack", lambda chunks, file: (waited.append(file.name), pack(chunks, file))[1])
+    pack = billion_words.open_packed
+    monkeypatch.setattr(
+        billion_words, "open_packed", lambda file, ending: (waited.append(file.name), pack(file, ending))[1]
+    )
     list(read_shards(str(write_tar(tmp_path / "sorted.tar.gz", shards().items()))))
     assert waited == []
     files = list(shards().items())
