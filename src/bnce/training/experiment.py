@@ -113,7 +113,7 @@ def train_rows(
             break
         row = rows[place]
         # Looked at only now: other processes may be at work, too.
-        if _is_settled(out / row.name):
+        if is_settled(out / row.name):
             continue
         num_rounds = math.ceil(len(find_unsettled(rows[place:], out)) / num_at_once)
         stop_row = _at_time(should_stop, deadline, num_rounds)
@@ -130,7 +130,7 @@ def train_rows(
 
 def find_unsettled(rows: list[PlannedRow], out: Path) -> list[int]:
     """Find the places of the rows that are still to be trained."""
-    return [place for place, row in enumerate(rows) if not _is_settled(out / row.name)]
+    return [place for place, row in enumerate(rows) if not is_settled(out / row.name)]
 
 
 def find_outcome(rows: list[PlannedRow], out: Path, failed: Mapping[str, str] | None = None) -> Outcome:
@@ -143,7 +143,8 @@ def find_outcome(rows: list[PlannedRow], out: Path, failed: Mapping[str, str] | 
     return Outcome(tuple(name for name in unfinished if name not in failed), failed)
 
 
-def _is_settled(path: Path) -> bool:
+def is_settled(path: Path) -> bool:
+    """Tell whether a row needs no more training: it is finished, or would diverge again."""
     return read_status(path) in ("finished", "diverged")
 
 
@@ -199,7 +200,7 @@ def _train_row(
             raise BusyError(f"Another process has just started '{path}'.") from error
         raise
     with hold_run(path), watch(config) as observer:
-        if not _is_settled(path):  # by another process, while this one opened it
+        if not is_settled(path):  # by another process, while this one opened it
             run_training(
                 run,
                 corpus,
