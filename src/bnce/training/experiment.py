@@ -108,6 +108,29 @@ def train_rows(
             with contextlib.suppress(BusyError), hold_run(out / row.name):
                 tidy_up(out / row.name, keep_models)
     deadline = None if budget_seconds is None else time.monotonic() + budget_seconds
+
+    def train(path: Path, config: RunConfig, stop_row: Callable[[], bool]) -> None:
+        resume = (path / "config.toml").is_file()
+        try:
+            run = RunDirectory.open(path) if resume else create_run(path, config, corpus, device)
+        except UserError as error:
+            if not resume and (path / "config.toml").is_file():
+                raise BusyError(f"Another process has just started '{path}'.") from error
+            raise
+        with hold_run(path), watch(config) as observer:
+            if not is_settled(path):  # by another process, while this one opened it
+                run_training(
+                    run,
+                    corpus,
+                    device,
+                    observer,
+                    resume=resume,
+                    should_stop=stop_row,
+                    command=command,
+                    num_threads=num_threads,
+                )
+            tidy_up(path, keep_models)
+
     for place in range(len(rows)) if turns is None else turns:
         if should_stop():
             break
@@ -118,7 +141,7 @@ def train_rows(
         num_rounds = math.ceil(len(find_unsettled(rows[place:], out)) / num_at_once)
         stop_row = _at_time(should_stop, deadline, num_rounds)
         try:
-            _train_row(out / row.name, configs[row], corpus, device, watch, stop_row, command, keep_models, num_threads)
+            train(out / row.name, configs[row], stop_row)
         except BusyError:
             continue
         except DiskFullError:
@@ -179,39 +202,6 @@ def _check_row(path: Path, config: RunConfig, corpus: Corpus, device: torch.devi
     # A corpus that was moved is known by its words and their counts, below.
     check_same_settings(run.config, config, path, f"repeat its settings, give another {argument('out')}, or remove it.")
     check_corpus(run, corpus)
-
-
-def _train_row(
-    path: Path,
-    config: RunConfig,
-    corpus: Corpus,
-    device: torch.device,
-    watch: Callable[[RunConfig], AbstractContextManager[Observer]],
-    should_stop: Callable[[], bool],
-    command: str,
-    keep_models: bool,
-    num_threads: int,
-) -> None:
-    resume = (path / "config.toml").is_file()
-    try:
-        run = RunDirectory.open(path) if resume else create_run(path, config, corpus, device)
-    except UserError as error:
-        if not resume and (path / "config.toml").is_file():
-            raise BusyError(f"Another process has just started '{path}'.") from error
-        raise
-    with hold_run(path), watch(config) as observer:
-        if not is_settled(path):  # by another process, while this one opened it
-            run_training(
-                run,
-                corpus,
-                device,
-                observer,
-                resume=resume,
-                should_stop=should_stop,
-                command=command,
-                num_threads=num_threads,
-            )
-        tidy_up(path, keep_models)
 
 
 def tidy_up(path: Path, keep_models: bool) -> None:
