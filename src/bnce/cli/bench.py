@@ -119,7 +119,7 @@ def _paper_suite(
     with shown_progress("timing the paper's models") as progress:
         result = bench_paper(device, num_rounds=rounds, round_seconds=seconds, progress=progress)
     if out is not None:
-        files.write_text(out / "paper.json", files.to_json(result, indent=1) + "\n")
+        files.write_json(out / "paper.json", result, indent=1)
         files.write_text(out / "paper.md", to_markdown(result))
     if as_json:
         print_json(result)

@@ -43,13 +43,13 @@ def export_transformers(run: RunDirectory, out: str | Path) -> dict[str, Any]:
         metadata = {"bnce": __version__, **run.identity, **calibration_of(read_metadata(run.path / MODEL_FILE))}
         write_tensors(partial / MODEL_FILE, model.state_dict(), TRANSFORMERS_FORMAT, metadata)
         shutil.copyfile(Path(__file__).with_name(CODE_FILE), partial / CODE_FILE)
-        _write_json(partial / "config.json", _config(run, model))
+        files.write_json(partial / "config.json", _config(run, model))
         # As `bnce generate` does, <unk> is not made up.
-        _write_json(partial / "generation_config.json", {**_SPECIAL_IDS, "suppress_tokens": [UNK]})
+        files.write_json(partial / "generation_config.json", {**_SPECIAL_IDS, "suppress_tokens": [UNK]})
         # By our own hand: its `save` tells of a full disk in words only.
         tokenizer = build_tokenizer(run.vocabulary, run.normaliser).to_str(pretty=True)
         (partial / TOKENIZER_FILE).write_text(tokenizer, encoding="utf-8")
-        _write_json(partial / "tokenizer_config.json", TOKENIZER_CONFIG)
+        files.write_json(partial / "tokenizer_config.json", TOKENIZER_CONFIG)
         return compare(model, partial)
 
 
@@ -115,7 +115,3 @@ def _config(run: RunDirectory, model: LanguageModel) -> dict[str, Any]:
         "tokenizer_class": TOKENIZER_CLASS,  # older pipelines look for it here
         **_SPECIAL_IDS,
     }
-
-
-def _write_json(path: Path, record: dict[str, Any]) -> None:
-    path.write_text(files.to_json(record, indent=2) + "\n", encoding="utf-8")

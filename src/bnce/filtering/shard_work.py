@@ -199,7 +199,7 @@ def _write(
     report = {"name": shard.name, "source": shard.path, "stamp": stamp, "settings": settings, **counts.to_dict()}
     report["probabilities"] = engine.probabilities
     report["seconds"] = round(time.perf_counter() - begin, 3)
-    files.write_text(plan.report(shard), files.to_json(report) + "\n")
+    files.write_json(plan.report(shard), report, indent=None)
     return report
 
 

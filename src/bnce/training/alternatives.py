@@ -67,7 +67,7 @@ class Comparing:
                 complete = False
                 continue
             choices = {**read_json(self.out / CHOICE_FILE), f"{model}-{alternative.name}": chosen}
-            files.write_text(self.out / CHOICE_FILE, files.to_json(choices, indent=2) + "\n")
+            files.write_json(self.out / CHOICE_FILE, choices)
             for seed in self.seeds:
                 row = final_row(model, alternative, chosen, seed)
                 complete &= self._train(row, measured=seed == self.seeds[0])
@@ -122,7 +122,7 @@ class Comparing:
             num_threads=self.num_threads,
         )
         if measured and is_finished(path) and not (path / SCORING_FILE).exists():
-            files.write_text(path / SCORING_FILE, files.to_json(self.measure(path), indent=2) + "\n")
+            files.write_json(path / SCORING_FILE, self.measure(path))
         if not self.keep_models and is_finished(path):
             tidy_up(path, keep_models=False)
         return bool(failed) or is_settled(path)

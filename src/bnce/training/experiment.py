@@ -211,7 +211,7 @@ def tidy_up(path: Path, keep_models: bool) -> None:
         if not keep_models and (path / MODEL_FILE).exists():
             # Said first, so that nobody takes it for lost.
             summary = {**read_summary(path), "model_removed": True}
-            files.write_text(path / "summary.json", files.to_json(summary, indent=2) + "\n")
+            files.write_json(path / "summary.json", summary)
             (path / MODEL_FILE).unlink()
 
 
