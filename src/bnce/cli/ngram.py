@@ -13,8 +13,8 @@ from bnce import files
 from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdout
 from bnce.cli.options import (
     ErrorsOption,
+    NumbersOption,
     lowercase_option,
-    numbers_option,
     option,
     sentences_option,
     split_numbers,
@@ -57,7 +57,7 @@ def ngram(
     lowercase: Annotated[bool | None, lowercase_option("lowercase")] = None,
     tokens: Annotated[str | None, tokens_option("words")] = None,
     sentences: Annotated[str | None, sentences_option("split")] = None,
-    numbers: Annotated[str | None, numbers_option("keep")] = None,
+    numbers: NumbersOption = None,
     field: Annotated[str, option("NAME", "Field of JSON and Parquet records that holds the text.")] = "text",
     errors: ErrorsOption = "strict",
     as_json: JsonOption = False,

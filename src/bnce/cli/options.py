@@ -83,6 +83,15 @@ MODES = ("unnormalised", "normalised")
 MODE_HELP = "unnormalised: with the constant Z (fast). normalised: with the softmax (exact)."
 ModeOption = Annotated[str, option("MODE", MODE_HELP, "--mode", autocompletion=complete(*MODES))]
 
+NumbersOption = Annotated[
+    str | None,
+    choice(
+        "keep|zero|word",
+        "keep: leave numbers as they are. zero: write every digit as 0. word: replace every number with <num>.",
+        "keep",
+    ),
+]
+
 SplitLinesOption = Annotated[
     bool, flag("--split", "Split lines into sentences. Without this option, each line is one sentence.")
 ]
@@ -192,14 +201,5 @@ def sentences_option(default: str) -> Any:
     return choice(
         "split|lines",
         "split: a sentence ends after . ! or ? and at the end of a line. lines: only at the end of a line.",
-        default,
-    )
-
-
-def numbers_option(default: str) -> Any:
-    """Make the option of `Normaliser.numbers`."""
-    return choice(
-        "keep|zero|word",
-        "keep: leave numbers as they are. zero: write every digit as 0. word: replace every number with <num>.",
         default,
     )

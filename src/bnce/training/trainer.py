@@ -260,7 +260,7 @@ class Trainer:
         """Measure the model on validation, keep it if it is the best so far, and write down what was found."""
         with self.together.breakable(signals)(), self.network.as_whole() as model:
             result = evaluate(
-                model, self.valid_ids, progress=self.together.telling(self.observer, "valid", signals), world=self.world
+                model, self.valid_ids, progress=self.together.telling(self.observer, signals), world=self.world
             )
         if not math.isfinite(result.ppl_f):
             self.checkpoints.drop(self.progress)  # the state that was saved for this evaluation
