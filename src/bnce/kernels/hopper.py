@@ -25,7 +25,7 @@ from bnce.errors import UserError
 ARCHITECTURE = "sm_90a"
 THREADS = 256
 SHARED_BYTES = 227 * 1024  # what a block can have of 228 KB
-_MAX_DYNAMIC_SHARED_SIZE, _CLUSTER_DIMENSION, _CLUSTER = 8, 4, 1
+_MAX_DYNAMIC_SHARED_SIZE, _CLUSTER_DIMENSION = 8, 4
 
 
 class CannotCompileError(RuntimeError):

@@ -30,11 +30,6 @@ from bnce.machine.precision import at_least_float32, product_dtype, product_in_f
 MAX_SCORES = {"cpu": 2**20, "cuda": 2**25}
 
 
-def merged_chunk_nce(batch: OutputBatch) -> Tensor:
-    """Sum the chunk B-NCE loss over the positions that count."""
-    return merged_chunk_loss(batch, loss_and_gradient_)
-
-
 def merged_chunk_loss(batch: OutputBatch, rule: Merged) -> Tensor:
     """Sum a loss over the columns of a chunk, over the positions that count."""
     T, B = batch.target_TB.shape
