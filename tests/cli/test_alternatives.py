@@ -19,6 +19,7 @@ from bnce.training import alternatives
 
 from .conftest import Command, settings
 
+NUM_TRIALS = 5
 Refused = Callable[..., str]
 
 
@@ -40,7 +41,7 @@ def test_search_runs_and_tables(bnce: Command, corpus: Path, place: Path) -> Non
     assert [row["alternative"] for row in rows] == ["softmax", "bnce-200"]
     for row in rows:
         assert row["seeds"] == [1, 3]
-        assert len(row["trials"]) == alternatives.NUM_TRIALS, "the same for every loss"
+        assert len(row["trials"]) == NUM_TRIALS, "the same for every loss"
         assert row["cpu_scoring_words_per_second"] > 0
         assert row["ppl_f"] > 1
         assert (row["ppl_n"] is None) == (row["alternative"] == "softmax")
@@ -128,7 +129,7 @@ def test_validation_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "optimiser.body_learning_rate": 0.008,
         "loss.penalty": 0.02,
     }
-    assert len(tried) == alternatives.NUM_TRIALS
+    assert len(tried) == NUM_TRIALS
     assert all(settings["optimiser.learning_rate"] == 0.08 for settings in tried[3:])
 
 

@@ -91,7 +91,7 @@ def test_corpus(tmp_path: Path) -> None:
     assert figures == {"train": (99 * 15, 198, 99), "valid": (25, 5, 10), "test": (225, 45, 90)}
     assert steps[-1] == (path.stat().st_size, path.stat().st_size)
     again = prepare(["obwb", str(write_directory(tmp_path / "r13", shards().items()))], tmp_path / "d")
-    assert again.hashes == corpus.hashes
+    assert again.manifest.hashes == corpus.manifest.hashes
     assert again.vocabulary == corpus.vocabulary
 
 

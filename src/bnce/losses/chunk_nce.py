@@ -41,11 +41,6 @@ def chunk_nce(batch: OutputBatch) -> Tensor:
     return chunk_loss(batch, NCE)
 
 
-def chunk_nce_by_position(batch: OutputBatch) -> Tensor:
-    """Compute it with a column for every position, at shapes that do not depend on the data."""
-    return chunk_loss_by_position(batch, NCE)
-
-
 def all_pairs_nce(batch: OutputBatch) -> Tensor:
     """Compute the same with every score at once."""
     return chunk_nce_each(batch).sum()

@@ -30,7 +30,6 @@ from bnce.training.experiment import PlannedRow, is_settled, tidy_up, train_rows
 from bnce.training.observer import Observer
 
 FACTORS = (0.5, 2.0)  # of both learning rates
-NUM_TRIALS = 1 + len(FACTORS) + 2
 TRIALS = "trials"  # their directory
 SCORING_FILE = "scoring.json"
 CHOICE_FILE = "choices.json"
