@@ -113,12 +113,6 @@ class Workers:
         return self._pool
 
 
-def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], num_workers: int) -> Generator[Result]:
-    """Yield function(item) for every item in turn, computed by several processes if that is asked for."""
-    with Workers(num_workers) as workers:
-        yield from workers.map(function, items)
-
-
 def _serve_the_parent() -> None:
     """Leave interrupts to the parent, never outlive it, and hold on to memory."""
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -69,7 +69,7 @@ def run_training(
         with _explain_full_memory(config=run.config):
             trainer = Trainer(run, corpus, device, recorder, world)
             if start is not None:
-                trainer.load_weights(start.tensors)
+                trainer.network.load_weights(start.tensors)
             if resume:
                 trainer.resume()
         _tell_of_part(run.config, corpus, observer)
