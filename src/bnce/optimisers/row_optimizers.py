@@ -188,9 +188,7 @@ class RowwiseAdam(RowOptimizer):
 
 
 def _functions(table_VD: Tensor, group: Group) -> ModuleType:
-    # The kernels compute in float32.
-    is_double = table_VD.dtype == torch.float64
-    return kernels.choose("rows", table_VD, deterministic=group["deterministic"] or is_double) or rows
+    return kernels.choose("rows", table_VD, deterministic=group["deterministic"]) or rows
 
 
 def _state_dtype(table_VD: Tensor) -> torch.dtype:
