@@ -77,11 +77,12 @@ class RowOptimizer(torch.optim.Optimizer):
                     rate if isinstance(rate, Tensor) else torch.full((), rate, device=device),
                     torch.ones((), device=device) if clip is None else clip,
                 )
-                if table_VD.grad.is_sparse:
-                    merged = merged_rows(table_VD.grad, deterministic=group["deterministic"])
-                    self._step_rows(table_VD, *merged, state, group, scale)
-                else:
-                    self._step_all(_as_rows(table_VD), _as_rows(table_VD.grad), state, group, scale)
+                words_N, grad_ND = (
+                    merged_rows(table_VD.grad, deterministic=group["deterministic"])
+                    if table_VD.grad.is_sparse
+                    else (None, _as_rows(table_VD.grad))
+                )
+                self._step_rows(_as_rows(table_VD), words_N, grad_ND, state, group, scale)
         return loss
 
     def load_state_dict(self, state_dict: Group) -> None:
@@ -100,13 +101,9 @@ class RowOptimizer(torch.optim.Optimizer):
 
     @abstractmethod
     def _step_rows(
-        self, table_VD: Tensor, words_N: Tensor, grad_ND: Tensor, state: State, group: Group, scale: _Scale
+        self, table_VD: Tensor, words_N: Tensor | None, grad_ND: Tensor, state: State, group: Group, scale: _Scale
     ) -> None:
-        """Step the touched rows; equal ones are merged."""
-
-    @abstractmethod
-    def _step_all(self, table_VD: Tensor, grad_VD: Tensor, state: State, group: Group, scale: _Scale) -> None:
-        """Step every row."""
+        """Step the touched rows, of which equal ones are merged; without their numbers every row."""
 
 
 class RowwiseAdagrad(RowOptimizer):
@@ -132,14 +129,10 @@ class RowwiseAdagrad(RowOptimizer):
         return {"accumulator": torch.full((len(table_VD),), start, dtype=dtype, device=table_VD.device)}
 
     def _step_rows(
-        self, table_VD: Tensor, words_N: Tensor, grad_ND: Tensor, state: State, group: Group, scale: _Scale
+        self, table_VD: Tensor, words_N: Tensor | None, grad_ND: Tensor, state: State, group: Group, scale: _Scale
     ) -> None:
         step = _functions(table_VD, group).adagrad_
         step(table_VD, state["accumulator"], words_N, grad_ND, scale.rate, scale.clip, group["eps"])
-
-    def _step_all(self, table_VD: Tensor, grad_VD: Tensor, state: State, group: Group, scale: _Scale) -> None:
-        step = _functions(table_VD, group).adagrad_dense_
-        step(table_VD, state["accumulator"], grad_VD, scale.rate, scale.clip, group["eps"])
 
 
 class RowwiseAdam(RowOptimizer):
@@ -173,18 +166,12 @@ class RowwiseAdam(RowOptimizer):
         }
 
     def _step_rows(
-        self, table_VD: Tensor, words_N: Tensor, grad_ND: Tensor, state: State, group: Group, scale: _Scale
+        self, table_VD: Tensor, words_N: Tensor | None, grad_ND: Tensor, state: State, group: Group, scale: _Scale
     ) -> None:
         state["step"] += 1
         step = _functions(table_VD, group).adam_
         moments = state["square"], state["last"], state["step"]
         step(table_VD, *moments, words_N, grad_ND, scale.rate, scale.clip, group["beta2"], group["eps"])
-
-    def _step_all(self, table_VD: Tensor, grad_VD: Tensor, state: State, group: Group, scale: _Scale) -> None:
-        state["step"] += 1
-        step = _functions(table_VD, group).adam_dense_
-        moments = state["square"], state["last"], state["step"]
-        step(table_VD, *moments, grad_VD, scale.rate, scale.clip, group["beta2"], group["eps"])
 
 
 def _functions(table_VD: Tensor, group: Group) -> ModuleType:
