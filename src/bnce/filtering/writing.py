@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bnce.errors import UserError, argument
 from bnce.filtering.cutting import CutBlock
 from bnce.filtering.shards import JSON, PARQUET, Block, Shard
-from bnce.text.records import open_parquet
+from bnce.text.records import open_parquet, parquet_compression
 from bnce.text.sources import file_ending, named
 from bnce.text.unpack import open_packed
 
@@ -98,7 +98,10 @@ class Output(contextlib.ExitStack):
 
     def _open(self, path: Path) -> Any:
         if self._writes_parquet:
-            return _ParquetFile(path, _compression(self._shard) if self._shard.form == PARQUET else "zstd")
+            if self._shard.form != PARQUET:
+                return _ParquetFile(path, "zstd")
+            with open_parquet(self._shard.path) as file:
+                return _ParquetFile(path, parquet_compression(file))
         return open_packed(path, file_ending(self._form.name_of(self._shard)))
 
     def write(self, block: Block, cut: CutBlock, scores: Scores, part_N: NDArray[np.int64]) -> None:
@@ -220,13 +223,6 @@ class _ParquetFile(contextlib.AbstractContextManager["_ParquetFile"]):
                 pyarrow.parquet.write_table(pyarrow.table({}), str(self._path))
         if self._writer is not None:
             self._writer.close()
-
-
-def _compression(shard: Shard) -> str:
-    with open_parquet(shard.path) as file:
-        found = file.metadata
-        name = found.row_group(0).column(0).compression if found.num_row_groups and found.num_columns else "SNAPPY"
-    return "none" if name == "UNCOMPRESSED" else str(name).lower()
 
 
 def _escaped(name: str) -> str:
