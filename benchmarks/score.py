@@ -34,7 +34,7 @@ from bnce.language_model import LanguageModel
 from bnce.machine.devices import describe_device
 from bnce.noise import unigram
 from bnce.scoring.batches import SentenceScorer
-from bnce.scoring.prefixes import num_prefixes, score_prefixes
+from bnce.scoring.prefixes import score_prefixes
 from bnce.scoring.scorer import Scorer
 
 VOCAB_SIZE = 800_000
@@ -207,7 +207,8 @@ def score_lists(recipe: str, num_rounds: int, num_lists: int) -> list[str]:
     times = ratios(speeds["shared"], speeds["apart"])
     num_words = sum(map(len, hypotheses))
     sizes = "–".join(map(str, SIZES[recipe]))
-    words = f"{num_words / sum(num_prefixes(one) for one in lists):.2f}"
+    prefixes = {(place, *one[: end + 1]) for place, own in enumerate(lists) for one in own for end in range(len(one))}
+    words = f"{num_words / len(prefixes):.2f}"
     cells = [f"{recipe}, {sizes}", words, spread(speeds["apart"]), spread(speeds["shared"]), spread(times, 2)]
     return [row([*cells, against(BAR_SHARED, times)])]
 

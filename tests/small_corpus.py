@@ -13,6 +13,7 @@ from bnce.config import LossConfig, ModelConfig, OptimiserConfig, RunConfig, Tra
 from bnce.corpus.manifest import SplitStatistics
 from bnce.corpus.store import VOCABULARY_FILE, Corpus, IdsFile, ids_dtype, write_description
 from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
+from bnce.filtering.streams import StreamScorer
 from bnce.language_model import LanguageModel
 from bnce.noise import unigram
 from bnce.spelling.model import SPELLING_FILE, SpellingModel
@@ -108,3 +109,10 @@ class Watcher:
 
     def noticed(self, sentence: str) -> None:
         self.sentences.append(sentence)
+
+
+def score_all(scorer: StreamScorer, documents: list[np.ndarray]) -> np.ndarray:
+    """Give the sums of a list of documents."""
+    found, given = np.zeros(len(documents)), iter(enumerate(documents))
+    scorer.score(lambda: next(given, None), found.__setitem__)
+    return found

@@ -126,7 +126,7 @@ def test_a_process_that_follows_waits_until_the_first_one_has_said_why(monkeypat
         raise LeftError
 
     follower = SimpleNamespace(is_first=False, share=lambda given: None)
-    monkeypatch.setattr("bnce.api.in_many_processes", lambda: True)
+    monkeypatch.setattr("bnce.api.started_many", lambda: True)
     monkeypatch.setattr("bnce.api.open_world", lambda *given: follower)
     monkeypatch.setattr("bnce.api.leave_after_the_first", leave)
     with pytest.raises(LeftError):

@@ -171,7 +171,7 @@ def test_adagrad_equals_dense_and_leaves_other_rows_alone(words: list[int]) -> N
         assert torch.equal(found_accumulator_V[untouched], accumulator_V[untouched])
 
         all_rows, all_accumulators_V = before.clone(), accumulator_V.clone()
-        rows.adagrad_dense_(all_rows, all_accumulators_V, grad, RATE, CLIP)
+        rows.adagrad_(all_rows, all_accumulators_V, None, grad, RATE, CLIP)
         torch.testing.assert_close(all_rows.double(), expected, rtol=8 * EPS, atol=8 * EPS)
         torch.testing.assert_close(all_accumulators_V.double(), expected_accumulator_V, rtol=8 * EPS, atol=0)
 
@@ -189,5 +189,5 @@ def test_adagrad_rows_without_history_or_gradient_stand_still() -> None:
     """An accumulator of zero under a gradient of zero must not become NaN."""
     found = table(V, D)
     rows.adagrad_(found, torch.zeros(V), torch.tensor([2]), torch.zeros(1, D), RATE, CLIP)
-    rows.adagrad_dense_(found, torch.zeros(V), torch.zeros(V, D), RATE, CLIP)
+    rows.adagrad_(found, torch.zeros(V), None, torch.zeros(V, D), RATE, CLIP)
     assert torch.equal(found, table(V, D))

@@ -24,14 +24,8 @@ from bnce.kinds.limits import TIMEOUT_SECONDS
 from bnce.kinds.losses import LOSSES
 from bnce.lexicon.start import check_same_network, inherited_settings, start_from
 from bnce.machine.devices import choose_device
-from bnce.machine.launch import leave_after_the_first
-from bnce.machine.world import (
-    World,
-    device_of_process,
-    in_many_processes,
-    open_world,
-    was_restarted,
-)
+from bnce.machine.launch import leave_after_the_first, started_many
+from bnce.machine.world import World, device_of_process, open_world, was_restarted
 from bnce.reading import read_object
 from bnce.recipes.recipe import load_recipe, recipe_names
 from bnce.runs.checkpoint import state_files
@@ -135,7 +129,7 @@ def plan_training(
     Of many processes the first one decides, and the others follow. `timeout_seconds` is how long they wait for each
     other.
     """
-    if not in_many_processes():
+    if not started_many():
         return _plan(recipe, resume=resume, out=out, device=device, open_corpus=open_corpus, **wanted)
     name = device_of_process(device)
     world = open_world(choose_device(name), timeout_seconds)

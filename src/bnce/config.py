@@ -215,7 +215,7 @@ class TrainingConfig:
         if self.epochs == int(self.epochs):
             object.__setattr__(self, "epochs", int(self.epochs))  # shown and written as it was when it had to be whole
         object.__setattr__(self, "budget", self.budget.strip())
-        _seconds("training.budget", self.budget)
+        _seconds(self.budget)
         for key in ("max_train_tokens", "max_valid_tokens", "max_test_tokens", "stop_after", "seed"):
             _at_least(f"training.{key}", getattr(self, key), 0, most=MAX_SEED)
         _at_least("training.row_capacity", self.row_capacity, 0)
@@ -228,7 +228,7 @@ class TrainingConfig:
     @property
     def budget_seconds(self) -> float:
         """The budget in seconds; 0: none."""
-        return _seconds("training.budget", self.budget)
+        return _seconds(self.budget)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -411,7 +411,7 @@ def known_keys(table: Mapping[str, Any], allowed: Sequence[str], origin: str, ki
             raise unknown_name(f"{kind} in {origin}:", key, allowed)
 
 
-def _seconds(key: str, text: str) -> float:
+def _seconds(text: str) -> float:
     """Read a time such as `10 min`; nothing is 0."""
     if not text:
         return 0.0
@@ -419,7 +419,8 @@ def _seconds(key: str, text: str) -> float:
     seconds = float(parts[1]) * TIME_UNITS.get(parts[2], 0) if parts else 0.0
     if not 0 < seconds < math.inf:
         raise UserError(
-            f"{key} is '{text}': give a number above 0 and one of the units {', '.join(TIME_UNITS)}, such as 10 min."
+            f"training.budget is '{text}': give a number above 0 and one of the units {', '.join(TIME_UNITS)}, such as "
+            "10 min."
         )
     return seconds
 

@@ -229,6 +229,11 @@ def write_text(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
+def write_json(path: Path, record: Mapping[str, Any], indent: int | None = 2) -> None:
+    """Write a record to a small JSON file atomically."""
+    write_text(path, to_json(record, indent) + "\n")
+
+
 def to_json(record: Mapping[str, Any], indent: int | None = None) -> str:
     """Write a record as JSON; what is not finite becomes null, since JSON has no word for it."""
     return json.dumps(_finite(record), indent=indent, ensure_ascii=False)

@@ -100,26 +100,24 @@ def sgd_(table_VD: Tensor, words_N: Tensor, grad_ND: Tensor, rate: Tensor, clip:
 def adagrad_(
     table_VD: Tensor,
     accumulator_V: Tensor,
-    words_N: Tensor,
+    words_N: Tensor | None,
     grad_ND: Tensor,
     rate: Tensor,
     clip: Tensor,
     epsilon: float = 1e-8,
 ) -> None:
-    """Step the touched rows by row-wise Adagrad: one accumulator a row, of the mean squared merged gradient."""
+    """Step the touched rows by row-wise Adagrad: one accumulator a row, of the mean squared merged gradient.
+
+    Without `words_N`, every row is stepped, for losses that touch them all.
+    """
     grad_ND = grad_ND.to(accumulator_V.dtype) * clip
+    if words_N is None:
+        accumulator_V.add_(mean_square(grad_ND))
+        table_VD.add_(scale_rows(grad_ND, -rate * adagrad_scale(accumulator_V, epsilon)))
+        return
     accumulator_V.index_add_(0, words_N, mean_square(grad_ND))
     step_N = -rate * adagrad_scale(accumulator_V.index_select(0, words_N), epsilon)
     table_VD.index_add_(0, words_N, scale_rows(grad_ND, step_N).to(table_VD.dtype))
-
-
-def adagrad_dense_(
-    table_VD: Tensor, accumulator_V: Tensor, grad_VD: Tensor, rate: Tensor, clip: Tensor, epsilon: float = 1e-8
-) -> None:
-    """Step every row by row-wise Adagrad, for losses that touch them all."""
-    grad_VD = grad_VD.to(accumulator_V.dtype) * clip
-    accumulator_V.add_(mean_square(grad_VD))
-    table_VD.add_(scale_rows(grad_VD, -rate * adagrad_scale(accumulator_V, epsilon)))
 
 
 def adam_(
@@ -127,7 +125,7 @@ def adam_(
     square_V: Tensor,
     last_V: Tensor,
     step: Tensor,
-    words_N: Tensor,
+    words_N: Tensor | None,
     grad_ND: Tensor,
     rate: Tensor,
     clip: Tensor,
@@ -137,9 +135,15 @@ def adam_(
     """Step the touched rows by row-wise Adam: one second moment per row, which decays with every step, touched or not.
 
     `last_V` has the step of each row's last gradient: the decay of the steps since then is made up for when the row is
-    touched again. A row whose gradient is zero is left alone, which comes to the same.
+    touched again. A row whose gradient is zero is left alone, which comes to the same. Without `words_N`, every row is
+    stepped.
     """
     grad_ND = grad_ND.to(square_V.dtype) * clip
+    if words_N is None:
+        square_V.mul_(decay ** (step - last_V).to(square_V.dtype)).add_(mean_square(grad_ND), alpha=1.0 - decay)
+        last_V.copy_(step.expand_as(last_V))
+        table_VD.add_(scale_rows(grad_ND, -rate / (square_V.sqrt() + epsilon)))
+        return
     mean_square_N = mean_square(grad_ND)
     last_N, square_N = last_V.index_select(0, words_N), square_V.index_select(0, words_N)
     square_after_N = square_N * decay ** (step - last_N).to(square_N.dtype) + (1.0 - decay) * mean_square_N
@@ -149,24 +153,6 @@ def adam_(
     last_V.index_add_(0, words_N, torch.where(is_sum_N, step.to(last_V.dtype) - last_N, 0))
     change_ND = scale_rows(grad_ND, -rate / (square_after_N.sqrt() + epsilon))
     table_VD.index_add_(0, words_N, change_ND.to(table_VD.dtype))
-
-
-def adam_dense_(
-    table_VD: Tensor,
-    square_V: Tensor,
-    last_V: Tensor,
-    step: Tensor,
-    grad_VD: Tensor,
-    rate: Tensor,
-    clip: Tensor,
-    decay: float,
-    epsilon: float,
-) -> None:
-    """Step every row by row-wise Adam, for losses that touch them all."""
-    grad_VD = grad_VD.to(square_V.dtype) * clip
-    square_V.mul_(decay ** (step - last_V).to(square_V.dtype)).add_(mean_square(grad_VD), alpha=1.0 - decay)
-    last_V.copy_(step.expand_as(last_V))
-    table_VD.add_(scale_rows(grad_VD, -rate / (square_V.sqrt() + epsilon)))
 
 
 def mean_square(grad_ND: Tensor) -> Tensor:

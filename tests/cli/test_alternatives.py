@@ -19,6 +19,7 @@ from bnce.training import alternatives
 
 from .conftest import Command, settings
 
+NUM_TRIALS = 5
 Refused = Callable[..., str]
 
 
@@ -27,8 +28,7 @@ def _no_timing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let scoring be timed at once."""
     from bnce.scoring import speed
 
-    whole = speed.measure_scoring
-    monkeypatch.setattr(speed, "measure_scoring", lambda *given: whole(*given, seconds=0.01))
+    monkeypatch.setattr(speed, "SECONDS", 0.01)
 
 
 def test_search_runs_and_tables(bnce: Command, corpus: Path, place: Path) -> None:
@@ -41,7 +41,7 @@ def test_search_runs_and_tables(bnce: Command, corpus: Path, place: Path) -> Non
     assert [row["alternative"] for row in rows] == ["softmax", "bnce-200"]
     for row in rows:
         assert row["seeds"] == [1, 3]
-        assert len(row["trials"]) == alternatives.NUM_TRIALS, "the same for every loss"
+        assert len(row["trials"]) == NUM_TRIALS, "the same for every loss"
         assert row["cpu_scoring_words_per_second"] > 0
         assert row["ppl_f"] > 1
         assert (row["ppl_n"] is None) == (row["alternative"] == "softmax")
@@ -129,7 +129,7 @@ def test_validation_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "optimiser.body_learning_rate": 0.008,
         "loss.penalty": 0.02,
     }
-    assert len(tried) == alternatives.NUM_TRIALS
+    assert len(tried) == NUM_TRIALS
     assert all(settings["optimiser.learning_rate"] == 0.08 for settings in tried[3:])
 
 
@@ -142,7 +142,9 @@ def test_every_loss_has_its_row() -> None:
 def test_what_does_not_belong_together_is_refused(refused: Refused, corpus: Path, place: Path) -> None:
     words = ["--corpus", corpus, "--out", place / "grid"]
     assert "Unknown alternative 'bnec'" in refused("experiment", "alternatives", *words, "--losses", "bnec")
-    assert "--seeds is 'one'" in refused("experiment", "alternatives", *words, "--losses", "bnce", "--seeds", "one")
+    assert "--seeds received 'one'" in refused(
+        "experiment", "alternatives", *words, "--losses", "bnce", "--seeds", "one"
+    )
     assert "has no trials" in refused("experiment", "ltcb", *words, "--seeds", "1")
 
 

@@ -66,7 +66,7 @@ def test_packed_text_is_read_like_plain_text(
     made = tmp_path / "corpus"
     options = ["--valid", packed("valid.txt"), "--test", packed("test.txt"), "--vocab", corpus / "vocab.txt"]
     assert bnce("prepare", packed("train.txt"), "--out", made, "--workers", 1, *options).status == 0
-    assert Corpus.open(made).hashes == Corpus.open(corpus).hashes
+    assert Corpus.open(made).manifest.hashes == Corpus.open(corpus).manifest.hashes
 
     text = packed("test.txt")
     plain = bnce("score", trained, texts / "test.txt")

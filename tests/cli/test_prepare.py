@@ -95,7 +95,7 @@ def test_unknown_words_are_trained_unless_every_word_is_asked_for(bnce, text: Pa
     assert "Warning" not in err
     # A vocabulary size that is large enough for all is no wish for all.
     assert bnce("prepare", text, "--out", place / "large", "--vocab-size", 100_000)[0] == 0
-    assert Corpus.open(place / "large").hashes == corpus.hashes
+    assert Corpus.open(place / "large").manifest.hashes == corpus.manifest.hashes
 
     status, out, err = bnce("prepare", text, "--out", place / "all", "--min-count", 1)
     every = Corpus.open(place / "all")

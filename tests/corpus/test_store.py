@@ -100,7 +100,7 @@ def test_figures_of_the_description_come_back(directory: Path) -> None:
     statistics = {"train": SplitStatistics(6, 2, 1, 1, lengths["train"]), "valid": SplitStatistics(2, 1, 1, 0)}
     vocabulary = Vocabulary(["</s>", "<unk>", "a", "b"])
     counts = np.bincount(TRAIN, minlength=4)
-    hashes = Corpus.open(directory).hashes
+    hashes = Corpus.open(directory).manifest.hashes
     write_description(directory, vocabulary, Normaliser(), counts, statistics, hashes, num_types=17)
     corpus = Corpus.open(directory)
     assert corpus.num_types == 17
@@ -119,7 +119,7 @@ def test_a_spelling_model_is_compared_with_its_hash(directory: Path) -> None:
     assert corpus.spelling_file is None
     SpellingModel.train(["zebra"]).write(directory / SPELLING_FILE)
     write_description(
-        directory, corpus.vocabulary, corpus.normaliser, corpus.target_counts, corpus.statistics, corpus.hashes
+        directory, corpus.vocabulary, corpus.normaliser, corpus.target_counts, corpus.statistics, corpus.manifest.hashes
     )
     assert Corpus.open(directory).spelling_file == directory / SPELLING_FILE
     SpellingModel.train(["zebras"]).write(directory / SPELLING_FILE)

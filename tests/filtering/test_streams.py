@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from small_corpus import VOCAB_SIZE, random_ids, small_model
+from small_corpus import VOCAB_SIZE, random_ids, score_all, small_model
 
 from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
@@ -59,14 +59,14 @@ def test_a_document_gets_what_it_gets_alone(body: str, num_streams: int) -> None
         scorer = StreamScorer(model, normalised=normalised, num_streams=num_streams, num_steps=32, aligned=aligned)
         assert scorer.aligned == (body == "transformer" or (aligned is None and body != "ffnn"))
         expected = alone_of(body, normalised)
-        np.testing.assert_allclose(scorer.score_all(documents), expected, rtol=2e-5)
+        np.testing.assert_allclose(score_all(scorer, documents), expected, rtol=2e-5)
         # A scorer serves one list after another, and nothing of the last one is left.
-        np.testing.assert_allclose(scorer.score_all(documents[::-1]), expected[::-1], rtol=2e-5)
+        np.testing.assert_allclose(score_all(scorer, documents[::-1]), expected[::-1], rtol=2e-5)
 
 
 def test_the_same_list_gives_the_same_numbers() -> None:
     model, documents = small_model("relu-lstm").eval(), make_documents(LENGTHS)
-    found = [StreamScorer(model, num_streams=7).score_all(documents).tobytes() for _ in range(2)]
+    found = [score_all(StreamScorer(model, num_streams=7), documents).tobytes() for _ in range(2)]
     assert found[0] == found[1]
 
 
@@ -109,7 +109,7 @@ def test_widths_of_a_gpu(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, documents = make_model(body), make_documents(LENGTHS)
     monkeypatch.setattr(StreamScorer, "width", lambda self, number: next(n for n in (2, 8, 32) if n >= number))
     monkeypatch.setattr(streams, "CHUNKS", 1)
-    found = StreamScorer(model, num_streams=32, aligned=False).score_all(documents)
+    found = score_all(StreamScorer(model, num_streams=32, aligned=False), documents)
     np.testing.assert_allclose(found, alone_of(body, False), rtol=2e-5)
 
 
@@ -120,5 +120,5 @@ def test_what_is_refused() -> None:
         StreamScorer(small_model(), precision="bf16")
     with pytest.raises(UserError, match="Unknown precision 'half'"):
         StreamScorer(small_model(), precision="half")
-    assert StreamScorer(small_model()).score_all([]).tolist() == []
+    assert score_all(StreamScorer(small_model()), []).tolist() == []
     assert VOCAB_SIZE > 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_corpus import random_ids, small_config, small_corpus, small_model
+from small_corpus import random_ids, score_all, small_config, small_corpus, small_model
 
 from bnce.corpus.vocabulary import END
 from bnce.filtering import streams
@@ -39,12 +39,12 @@ def make_documents() -> list[np.ndarray]:
 def test_agrees_with_the_cpu(body: str, normalised: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "MIN_STREAMS", 4)
     model, documents = small_model(body, order=4, num_layers=0, num_heads=2).eval(), make_documents()
-    expected = StreamScorer(model, normalised=normalised).score_all(documents)
+    expected = score_all(StreamScorer(model, normalised=normalised), documents)
     there = copy.deepcopy(model).to(DEVICE)
     for precision, tolerance in (("float32", 1e-4), ("tf32", 1e-2), ("bf16", 3e-2)):
         scorer = StreamScorer(there, normalised=normalised, precision=precision, num_streams=64)
         for _ in range(3):  # as it is, captured, and replayed
-            np.testing.assert_allclose(scorer.score_all(documents), expected, rtol=tolerance)
+            np.testing.assert_allclose(score_all(scorer, documents), expected, rtol=tolerance)
         widths = {width: chunk._graph is not None for width, chunk in scorer._chunks.items()}
         assert {4, 64} <= set(widths)
         assert any(widths.values()) == (body != "transformer")

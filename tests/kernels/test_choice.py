@@ -8,7 +8,17 @@ import torch
 from bnce import kernels
 from bnce.losses.chunk_nce import loss_and_gradient_
 
-ALWAYS = {"adam", "batch_nce", "chunk_nce", "chunk_softmax", "drawn_columns", "merged_chunk_nce", "rows", "targets"}
+ALWAYS = {
+    "adam",
+    "batch_nce",
+    "chunk_nce",
+    "chunk_softmax",
+    "clip",
+    "drawn_columns",
+    "merged_chunk_nce",
+    "rows",
+    "targets",
+}
 ALWAYS |= {"working_rows"}
 NAMES = sorted(ALWAYS | {"dense", "log_normaliser", "recurrence", "softmax", "target_scores"})
 

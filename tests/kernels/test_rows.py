@@ -58,7 +58,7 @@ def test_dense_adagrad_equals_the_plain_step(device: torch.device, no_worse: Che
     results = []
     for functions, dtype in ((fast, torch.float32), (plain, torch.float32), (plain, torch.float64)):
         new_table, accumulator = table.to(dtype, copy=True), torch.ones(V, dtype=dtype, device=device)
-        functions.adagrad_dense_(new_table, accumulator, grad.to(dtype), rate.to(dtype), clip.to(dtype))
+        functions.adagrad_(new_table, accumulator, None, grad.to(dtype), rate.to(dtype), clip.to(dtype))
         results.append(new_table)
     no_worse(*results)
 
@@ -75,7 +75,7 @@ def test_adam_equals_the_plain_step(device: torch.device, no_worse: Check, is_de
         moments = square, last.clone(), torch.tensor(9.0, dtype=dtype, device=device)
         scales = torch.tensor(0.2, dtype=dtype, device=device), torch.tensor(0.5, dtype=dtype, device=device)
         if is_dense:
-            functions.adam_dense_(table, *moments, values.to(dtype), *scales, 0.9, 1e-8)
+            functions.adam_(table, *moments, None, values.to(dtype), *scales, 0.9, 1e-8)
         elif functions is fast:
             merged = fast.merge(words, values, V)
             fast.adam_(table, *moments, *merged, *scales, 0.9, 1e-8)

@@ -105,7 +105,7 @@ def test_updates_read_gradients_among_other_columns(is_dense: bool, device: torc
         for given in (grad, grad.clone()):
             table, accumulator = torch.ones_like(given).contiguous(), torch.ones(50, device=device)
             if is_dense:
-                fast.adagrad_dense_(table, accumulator, given, rate, clip)
+                fast.adagrad_(table, accumulator, None, given, rate, clip)
             else:
                 fast.adagrad_(table, accumulator, torch.arange(50, device=device), given, rate, clip)
             results.append(table)
@@ -118,5 +118,5 @@ def test_a_gradient_whose_rows_are_in_pieces_is_read_right(device: torch.device)
     grad = torch.randn(6, 50, device=device).t()
     tables = [torch.ones(50, 6, device=device) for _ in range(2)]
     for table, given in zip(tables, (grad, grad.contiguous()), strict=True):
-        fast.adagrad_dense_(table, torch.ones(50, device=device), given, rate, clip)
+        fast.adagrad_(table, torch.ones(50, device=device), None, given, rate, clip)
     assert torch.equal(*tables)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 
 import pytest
@@ -10,13 +9,12 @@ import torch
 
 from bnce.errors import UserError
 from bnce.losses import OutputBatch, reference
-from bnce.losses.chunk_nce import all_pairs_nce, chunk_nce, chunk_nce_by_position
-from bnce.losses.merged_chunk_nce import merged_chunk_nce
+from bnce.losses.blocked import MAX_SCORES
+from bnce.losses.chunk_nce import NCE, all_pairs_nce, chunk_loss_by_position, chunk_nce
+from bnce.losses.merged_chunk_nce import merged_chunk_loss
 
 EPS = torch.finfo(torch.float32).eps
 SHAPES = [(1, 2), (3, 7), (4, 5), (2, 17)]
-merged_module = importlib.import_module("bnce.losses.merged_chunk_nce")
-chunk_module = importlib.import_module("bnce.losses.chunk_nce")
 
 
 def expected_loss(batch: OutputBatch) -> torch.Tensor:
@@ -31,13 +29,12 @@ def expected_loss(batch: OutputBatch) -> torch.Tensor:
 def test_equals_the_reference_with_its_gradients(
     make_batch: Callable[..., OutputBatch], T: int, B: int, max_scores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(chunk_module.MAX_SCORES, "cpu", max_scores)
+    monkeypatch.setitem(MAX_SCORES, "cpu", max_scores)
     batch = make_batch(T, B, 0)
     leaves = [batch.hidden_TBD, batch.weight_VD, batch.bias_V, batch.log_z]
     expected = expected_loss(batch)
     expected_grads = torch.autograd.grad(expected, leaves)
-    for function in (merged_chunk_nce, chunk_nce_by_position, all_pairs_nce):
-        loss = function(batch)
+    for loss in (merged_chunk_loss(batch, NCE.merged), chunk_loss_by_position(batch, NCE), all_pairs_nce(batch)):
         # A sum of some T²B² terms of the size of one, each with the rounding of a dot product.
         assert abs(float(loss.detach()) - float(expected.detach())) <= 64 * EPS * float(expected.detach())
         for found, wanted in zip(torch.autograd.grad(loss, leaves), expected_grads, strict=True):

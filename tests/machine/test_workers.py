@@ -8,7 +8,7 @@ import operator
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,12 @@ import pytest
 
 from bnce.errors import UserError
 from bnce.machine import workers
-from bnce.machine.workers import Workers, num_cores, ordered_map
+from bnce.machine.workers import Workers, num_cores
+
+
+def ordered_map(function: Callable[[Any], Any], items: Iterable[Any], num_workers: int) -> Generator[Any]:
+    with Workers(num_workers) as made:
+        yield from made.map(function, items)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])

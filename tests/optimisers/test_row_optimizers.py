@@ -180,7 +180,8 @@ def test_what_is_out_of_range_is_refused(kind: type[RowOptimizer]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_they_do_not_load_the_compiler(kind: type[RowOptimizer], monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's own would, in code that compiles nothing: it takes as long as loading PyTorch."""
-    monkeypatch.delattr(torch.optim.Optimizer.add_param_group.__wrapped__, "__dynamo_disable", raising=False)  # type: ignore[attr-defined]
+    for method in (torch.optim.Optimizer.add_param_group, torch.optim.Optimizer.zero_grad):
+        monkeypatch.delattr(method.__wrapped__, "__dynamo_disable", raising=False)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch._dynamo", None)
     table = new_table()
     train(kind([table]), table, sparse=True)

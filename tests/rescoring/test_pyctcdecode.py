@@ -15,6 +15,7 @@ from bnce.export.to_onnx import export_onnx
 from bnce.rescoring.pyctcdecode import DecoderLanguageModel
 from bnce.runs.unknown_words import UnknownWords
 from bnce.scoring.loading import load
+from bnce.scoring.mixture import MixtureModel
 from bnce.scoring.run_model import RunModel
 from bnce.text.normalise import Normaliser
 from tests.scoring.plain import plain_log_probs
@@ -106,6 +107,24 @@ def test_a_state_that_is_none() -> None:
         DecoderLanguageModel(make_model()).score(None, "hello")  # type: ignore[arg-type]
 
 
-def test_a_decoder_takes_a_run() -> None:
-    with pytest.raises(UserError, match="'unigram' is a model of the kind 'unigram': a decoder takes a run"):
-        DecoderLanguageModel(Unigram({"a": 0.5}))
+def test_a_decoder_takes_any_model() -> None:
+    alone = DecoderLanguageModel(Unigram({"a": 0.5, "</s>": 0.25}), alpha=1.0, beta=0.0)
+    score, state = alone.score(alone.get_start_state(), "a")
+    assert score == pytest.approx(math.log(0.5))
+    assert alone.score(state, "zebra")[0] == pytest.approx(math.log(0.25) - 10 * math.log(10))
+    run = make_model()
+    mixed = MixtureModel([run, Unigram({"hello": 0.5}, run.normaliser)], [0.5, 0.5])
+    mixture = DecoderLanguageModel(mixed, alpha=1.0, beta=0.0)
+    score, _ = mixture.score(mixture.get_start_state(), "HELLO")
+    assert score == pytest.approx(mixture.model.score_words([["hello"]])[0].log_probs[0], abs=1e-5)
+    assert mixture.score_partial_token("hel") == 0.0
+
+
+def test_one_offset_per_unknown_word() -> None:
+    """A decoder's word may be several to the model."""
+    words = [*SPECIALS, *(f"w{number}" for number in range(2, VOCAB_SIZE))]
+    model = RunModel(small_model("lstm"), Vocabulary(words), Normaliser(True, "words", "lines"))
+    adapter = DecoderLanguageModel(model, alpha=1.0, beta=0.0)
+    score, _ = adapter.score(adapter.get_start_state(), "zebra,yak")
+    log_probs = plain_log_probs(model.network, [UNK, UNK, UNK])
+    assert score == pytest.approx(log_probs.sum() - 3 * 10 * math.log(10), abs=1e-4)

@@ -13,7 +13,7 @@ from small_corpus import VOCAB_SIZE, small_model
 from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
 from bnce.scoring import prefixes
-from bnce.scoring.prefixes import flatten, num_prefixes, score_prefixes, split
+from bnce.scoring.prefixes import flatten, levels, score_prefixes, split
 from bnce.scoring.scorer import Scorer
 
 from .plain import BODIES, model_of, plain_log_probs
@@ -87,6 +87,12 @@ def test_large_states_make_small_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     for one, other in zip(score_prefixes(scorer, HYPOTHESES), whole, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
     assert set(widths) == {1}, "two states have more numbers"
+
+
+def num_prefixes(sequences: list[list[int]]) -> int:
+    """Count the words that are scored."""
+    word_N, length_S = flatten(sequences)
+    return sum(len(level.word_B) for level in levels(word_N, length_S, np.zeros_like(length_S)))
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=6), max_size=12))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bnce.corpus.vocabulary import END
 from bnce.scoring import token_trees, torch_engine
-from bnce.scoring.prefixes import num_prefixes, score_prefixes
+from bnce.scoring.prefixes import score_prefixes
 from bnce.scoring.scorer import Scorer
 from bnce.scoring.token_trees import cut, grow, score_trees
 
@@ -60,8 +60,9 @@ def test_sequences_are_cut_where_they_begin_differently(sequences: list[list[int
 def test_a_tree_has_every_prefix_once(sequences: list[list[int]]) -> None:
     tree = grow(sequences)
     going_on = {tuple(sequence[:end]) for sequence in sequences for end in range(len(sequence))}
+    prefixes = {tuple(sequence[: place + 1]) for sequence in sequences for place in range(len(sequence))}
     assert len(tree.word_N) == len(going_on | {()})
-    assert len(tree.word_P) == num_prefixes(sequences)
+    assert len(tree.word_P) == len(prefixes)
     assert tree.word_N[0] == END
     # A node sees as many as its depth says, and itself.
     assert (tree.is_seen_NN.sum(axis=1) == tree.depth_N + 1).all()

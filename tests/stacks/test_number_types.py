@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import bnce
-from bnce.losses import by_equation, chunk_nce
+from bnce.losses import by_equation
+from bnce.losses.chunk_nce import NCE, chunk_loss_by_position
 from tests.stacks.small import B, D, K, T, V, build, hidden_and_targets
 
 
@@ -80,7 +81,7 @@ def test_float64_is_accurate_with_a_column_per_position() -> None:
     layer = build("chunk-bnce").double()
     hidden, targets = hidden_and_targets()
     batch = layer._batch(hidden.detach().double(), targets)
-    found = chunk_nce.chunk_nce_by_position(batch).item()
+    found = chunk_loss_by_position(batch, NCE).item()
     assert found == pytest.approx(by_equation.chunk_nce(batch).item(), rel=1e-12)
 
 

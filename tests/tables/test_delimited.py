@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from bnce.errors import UserError
 from bnce.tables.columns import Measuring
 from bnce.tables.surprisal import Columns, Result, add_surprisal
+from bnce.text.sources import read_chunks
 
 from .models import make_run
 
@@ -130,5 +131,9 @@ def test_packed_tables(tmp_path: Path) -> None:
     (tmp_path / "link.tsv.xz").symlink_to(tmp_path / "elsewhere")
     add_surprisal(MODEL, str(tmp_path / "table.tsv"), tmp_path / "link.tsv.xz", Columns(), Measuring())
     assert lzma.decompress((tmp_path / "elsewhere").read_bytes()) == plain
-    with pytest.raises(UserError, match=r"ends in \.zst: tables are written plain, or as \.gz, \.xz, \.bz2"):
-        add_surprisal(MODEL, str(tmp_path / "table.tsv"), tmp_path / "out.tsv.zst", Columns(), Measuring())
+    for ending in (".gz", ".bz2", ".zst"):
+        out = tmp_path / f"out.tsv{ending}"
+        add_surprisal(MODEL, str(tmp_path / "table.tsv"), out, Columns(), Measuring())
+        assert b"".join(read_chunks(str(out))) == plain
+    with pytest.raises(UserError, match=r"ends in \.zip: tables are written plain, or as \.gz, \.xz, \.bz2, \.zst\."):
+        add_surprisal(MODEL, str(tmp_path / "table.tsv"), tmp_path / "out.tsv.zip", Columns(), Measuring())

@@ -53,8 +53,10 @@ def test_order_in_the_tar_does_not_matter(tmp_path: Path, name: str) -> None:
 
 def test_only_shards_that_come_too_early_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[str] = []
-    pack = billion_words._pack
-    monkeypatch.setattr(billion_words, "_pack", lambda chunks, file: (waited.append(file.name), pack(chunks, file))[1])
+    pack = billion_words.open_packed
+    monkeypatch.setattr(
+        billion_words, "open_packed", lambda file, ending: (waited.append(file.name), pack(file, ending))[1]
+    )
     list(read_shards(str(write_tar(tmp_path / "sorted.tar.gz", shards().items()))))
     assert waited == []
     files = list(shards().items())
@@ -89,7 +91,7 @@ def test_corpus(tmp_path: Path) -> None:
     assert figures == {"train": (99 * 15, 198, 99), "valid": (25, 5, 10), "test": (225, 45, 90)}
     assert steps[-1] == (path.stat().st_size, path.stat().st_size)
     again = prepare(["obwb", str(write_directory(tmp_path / "r13", shards().items()))], tmp_path / "d")
-    assert again.hashes == corpus.hashes
+    assert again.manifest.hashes == corpus.manifest.hashes
     assert again.vocabulary == corpus.vocabulary
 
 

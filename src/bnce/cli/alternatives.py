@@ -17,7 +17,7 @@ from bnce import files
 from bnce.cli.console import open_corpus, print_json, stderr, stdout
 from bnce.cli.copies import print_failure, train_in_copies, typed_arguments
 from bnce.cli.display import shown_training
-from bnce.cli.options import row_config, split_names, warn_of_unused
+from bnce.cli.options import row_config, split_names, split_numbers, warn_of_unused
 from bnce.errors import UserError
 from bnce.kinds.alternatives import ALTERNATIVES
 from bnce.kinds.bodies import BODIES
@@ -64,9 +64,9 @@ def compare_alternatives(
     from bnce.scoring.speed import measure_scoring
     from bnce.training.alternatives import Comparing
 
-    wanted_models = list(MODELS) if models == "all" else split_names(models, "model", BODIES.names)
+    wanted_models = split_names(models, "model", BODIES.names, MODELS)
     by_name = {alternative.name: alternative for alternative in ALTERNATIVES}
-    wanted = list(by_name) if losses == "all" else split_names(losses, "alternative", list(by_name))
+    wanted = split_names(losses, "alternative", list(by_name))
     if tasks is None:
         warn_of_unused(settings, wanted_models)
     opened, chosen = open_corpus(corpus), choose_device(device)
@@ -84,7 +84,7 @@ def compare_alternatives(
         note_failure=failed.__setitem__ if tasks is None else print_failure,
         measure=lambda path: measure_scoring(path, opened, chosen),
         trial_tokens=trial_tokens or TRIAL_TOKENS,
-        seeds=SEEDS if seeds is None else _numbers(seeds),
+        seeds=SEEDS if seeds is None else _seeds(seeds),
         command=shlex.join(["bnce", *typed_arguments()]),
         keep_models=keep_models,
         num_threads=num_threads,
@@ -116,11 +116,8 @@ def compare_alternatives(
     return complete and not failed
 
 
-def _numbers(text: str) -> list[int]:
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UserError(f"--seeds is '{text}': give whole numbers, separated by commas, such as 1,2.") from None
-    if min(numbers) < 0:
-        raise UserError(f"--seeds has {min(numbers)}: give numbers from 0 on.")
-    return numbers
+def _seeds(text: str) -> list[int]:
+    seeds = split_numbers(text, "--seeds", "1,2")
+    if min(seeds) < 0:
+        raise UserError(f"--seeds has {min(seeds)}: give numbers from 0 on.")
+    return seeds

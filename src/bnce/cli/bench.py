@@ -9,10 +9,17 @@ import typer
 
 from bnce.cli.completion import complete_recipe
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, shown_progress, stdout
-from bnce.cli.options import DeviceOption, SettingsOption, names_option, option, warn_of_unused
+from bnce.cli.options import (
+    DeviceOption,
+    SettingsOption,
+    names_option,
+    option,
+    split_names,
+    split_numbers,
+    warn_of_unused,
+)
 from bnce.errors import UserError, unknown_name
 from bnce.kinds.bodies import BODIES
-from bnce.kinds.kind import Registry
 from bnce.kinds.losses import LOSSES
 
 if TYPE_CHECKING:
@@ -71,12 +78,13 @@ def bench(
         return
     if out is not None:
         raise UserError("--out works only with --suite paper: leave it out, or use --json for the figures.")
-    sizes = [_whole_number(text) for text in vocab_sizes.split(",")]
+    sizes = _sizes(vocab_sizes)
+    wanted_models, wanted_losses = split_names(models, "model", BODIES.names), split_names(losses, "loss", LOSSES.names)
     configs = [
         (load_recipe(recipe, model=model, loss=loss, settings=settings or []), size)
-        for model in _names(models, BODIES)
+        for model in wanted_models
         for size in sizes
-        for loss in _names(losses, LOSSES)
+        for loss in wanted_losses
         if not LOSSES.find(loss).scores_all_words or size <= MAX_SOFTMAX_WORDS
     ]
     if not configs:
@@ -85,7 +93,7 @@ def bench(
             "--vocab-sizes is "
             f"{vocab_sizes}. Give a smaller vocabulary or another loss."
         )
-    warn_of_unused(settings, _names(models, BODIES))
+    warn_of_unused(settings, wanted_models)
     chosen = choose_device(device)
     with shown_progress("timing training steps") as progress:
         result = measure(configs, chosen, num_rounds=rounds, round_seconds=seconds, progress=progress)
@@ -111,7 +119,7 @@ def _paper_suite(
     with shown_progress("timing the paper's models") as progress:
         result = bench_paper(device, num_rounds=rounds, round_seconds=seconds, progress=progress)
     if out is not None:
-        files.write_text(out / "paper.json", files.to_json(result, indent=1) + "\n")
+        files.write_json(out / "paper.json", result, indent=1)
         files.write_text(out / "paper.md", to_markdown(result))
     if as_json:
         print_json(result)
@@ -119,21 +127,14 @@ def _paper_suite(
         stdout.print(to_markdown(result))
 
 
-def _names(text: str, kinds: Registry[Any]) -> list[str]:
-    names = kinds.names if text == "all" else (name.strip() for name in text.split(","))
-    return [kinds.find(name).name for name in names]
-
-
-def _whole_number(text: str) -> int:
-    try:
-        number = int(text.replace("_", ""))
-    except ValueError:
-        raise UserError(f"--vocab-sizes received '{text}': give whole numbers, separated by commas.") from None
-    if number < 3:
-        raise UserError(f"--vocab-sizes received {number}: a vocabulary has at least 3 words.")
-    if number > MAX_WORDS:
-        raise UserError(f"--vocab-sizes received {number}: a vocabulary has at most {MAX_WORDS:,} words here.")
-    return number
+def _sizes(text: str) -> list[int]:
+    sizes = split_numbers(text, "--vocab-sizes")
+    for size in sizes:
+        if size < 3:
+            raise UserError(f"--vocab-sizes received {size}: a vocabulary has at least 3 words.")
+        if size > MAX_WORDS:
+            raise UserError(f"--vocab-sizes received {size}: a vocabulary has at most {MAX_WORDS:,} words here.")
+    return sizes
 
 
 def _print_table(result: dict[str, Any]) -> None:

@@ -233,8 +233,6 @@ def _tell(outcome: Outcome, as_json: bool) -> None:
 def _chosen(rows: list[PlannedRow], models: str, losses: str) -> list[PlannedRow]:
     wanted = rows
     for text, kind in ((models, "model"), (losses, "loss")):
-        if text == "all":
-            continue
         allowed = list(dict.fromkeys(getattr(row, kind) for row in rows))
         names = split_names(text, f"{kind} of this table", allowed)
         wanted = [row for row in wanted if getattr(row, kind) in names]

@@ -11,7 +11,15 @@ import typer
 
 from bnce import files
 from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdout
-from bnce.cli.options import ErrorsOption, lowercase_option, numbers_option, option, sentences_option, tokens_option
+from bnce.cli.options import (
+    ErrorsOption,
+    NumbersOption,
+    lowercase_option,
+    option,
+    sentences_option,
+    split_numbers,
+    tokens_option,
+)
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
@@ -49,7 +57,7 @@ def ngram(
     lowercase: Annotated[bool | None, lowercase_option("lowercase")] = None,
     tokens: Annotated[str | None, tokens_option("words")] = None,
     sentences: Annotated[str | None, sentences_option("split")] = None,
-    numbers: Annotated[str | None, numbers_option("keep")] = None,
+    numbers: NumbersOption = None,
     field: Annotated[str, option("NAME", "Field of JSON and Parquet records that holds the text.")] = "text",
     errors: ErrorsOption = "strict",
     as_json: JsonOption = False,
@@ -71,7 +79,7 @@ def ngram(
 
     begin = time.perf_counter()
     check_order(order)
-    pruned = pruned_counts(_numbers(prune), order)
+    pruned = pruned_counts(split_numbers(prune, "--prune", "0,0,1"), order)
     files.check_place(out)
     given = {"lowercase": lowercase, "tokens": tokens, "sentences": sentences, "numbers": numbers}
     available = _available_bytes()
@@ -154,13 +162,6 @@ def _read(sources: list[str], vocab: Path | None, given: dict[str, Any], **optio
     if len(sources) > 1:
         raise UserError(f"'{corpora[0]}' is a prepared corpus: give only this corpus, or only text files.")
     return read_corpus(Path(corpora[0]), vocabulary, options["max_tokens"])
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UserError(f"--prune received '{text}': give whole numbers, separated by commas, such as 0,0,1.") from None
 
 
 def _available_bytes() -> int | None:

@@ -85,6 +85,15 @@ MODES = ("unnormalised", "normalised")
 MODE_HELP = "unnormalised: with the constant Z (fast). normalised: with the softmax (exact)."
 ModeOption = Annotated[str, option("MODE", MODE_HELP, "--mode", autocompletion=complete(*MODES))]
 
+NumbersOption = Annotated[
+    str | None,
+    choice(
+        "keep|zero|word",
+        "keep: leave numbers as they are. zero: write every digit as 0. word: replace every number with <num>.",
+        "keep",
+    ),
+]
+
 SplitLinesOption = Annotated[
     bool, flag("--split", "Split lines into sentences. Without this option, each line is one sentence.")
 ]
@@ -110,13 +119,27 @@ def goes_to_stdout(out: Path, as_json: bool) -> bool:
     return True
 
 
-def split_names(text: str, kind: str, allowed: Sequence[str]) -> list[str]:
-    """Read a list of names with commas, and refuse an unknown one; `kind` says what they name."""
+def split_names(text: str, kind: str, allowed: Sequence[str], all_names: Sequence[str] = ()) -> list[str]:
+    """Read a list of names with commas, and refuse an unknown one; `kind` says what they name.
+
+    "all" stands for all that are allowed, or for `all_names`.
+    """
+    if text == "all":
+        return list(all_names or allowed)
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in allowed:
             raise unknown_name(kind, name, allowed)
     return names
+
+
+def split_numbers(text: str, option: str, example: str = "") -> list[int]:
+    """Read a list of whole numbers with commas; a message names the option, and an example if there is one."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        such = f", such as {example}" if example else ""
+        raise UserError(f"{option} received '{text}': give whole numbers, separated by commas{such}.") from None
 
 
 def is_normalised(mode: str, what: str, modes: Sequence[str] = MODES) -> bool:
@@ -180,14 +203,5 @@ def sentences_option(default: str) -> Any:
     return choice(
         "split|lines",
         "split: a sentence ends after . ! or ? and at the end of a line. lines: only at the end of a line.",
-        default,
-    )
-
-
-def numbers_option(default: str) -> Any:
-    """Make the option of `Normaliser.numbers`."""
-    return choice(
-        "keep|zero|word",
-        "keep: leave numbers as they are. zero: write every digit as 0. word: replace every number with <num>.",
         default,
     )

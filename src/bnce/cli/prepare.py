@@ -12,9 +12,9 @@ from bnce.cli.console import JsonOption, print_json, shown_progress, stderr, std
 from bnce.cli.corpus_info import corpus_facts, corpus_splits, describe_pieces, describe_words, split_table
 from bnce.cli.options import (
     ErrorsOption,
+    NumbersOption,
     flag,
     lowercase_option,
-    numbers_option,
     option,
     sentences_option,
     tokens_option,
@@ -78,7 +78,7 @@ def prepare(
     lowercase: Annotated[bool | None, lowercase_option("lowercase; cased for obwb and wikitext")] = None,
     tokens: Annotated[str | None, tokens_option("words; whitespace for obwb and wikitext", BPE_HELP, BPE)] = None,
     sentences: Annotated[str | None, sentences_option("split; lines for obwb and wikitext")] = None,
-    numbers: Annotated[str | None, numbers_option("keep")] = None,
+    numbers: NumbersOption = None,
     field: Annotated[str, option("NAME", "Field of JSON and Parquet records that holds the text.")] = "text",
     valid_fraction: Annotated[
         float, option("F", "Fraction of the documents for the validation split, from 0 to 1.")

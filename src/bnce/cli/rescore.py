@@ -316,7 +316,6 @@ def rescore(
         for utterance in lists.nbest.utterances:
             signs.look(" ".join(utterance.texts))
         warn_of_tokenised(signs, named(lists.path))
-        lists.count_errors()
     tuning: dict[str, Any] | None = None
     with ExitStack() as stack:
         opened = None
@@ -334,12 +333,12 @@ def rescore(
 
         scorer = Scorer(model, normalised, rule if carry else None, documents, opened, begin, advance)
         if dev is not None:
-            scores, weights = tuner.work(scorer, dev.nbest, dev.judged)
+            scores, weights = tuner.work(scorer, dev.nbest, dev.judge)
             tuning = {"refs": chosen.tuned_with, **tuner.describe(scores, weights)}
             if folds is not None:
-                tuning["cross_validation"] = tuner.validate(scores, dev.judged, folds)
+                tuning["cross_validation"] = tuner.validate(scores, dev.judge, folds)
             if last is not dev:
-                tuning |= {"nbest": list(chosen.tuned_on), **compare(dev.judged, scores.best(weights)).to_dict()}
+                tuning |= {"nbest": list(chosen.tuned_on), **compare(dev.judge, scores.best(weights)).to_dict()}
         if dev is None or last is not dev:
             scores = scorer.score(last.nbest, weights)
     if save_weights is not None:
@@ -352,7 +351,7 @@ def rescore(
     elif not as_json:
         sys.stdout.write(best)
     best_U = scores.best(weights)
-    compared = None if last.judge is None else compare(last.judge, best_U)
+    compared = None if last.spoken is None else compare(last.judge, best_U)
     changed = None
     if last.spoken is not None:
         changed = find_changes(last.nbest, last.spoken, (best_U - scores.begins).tolist())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -46,20 +47,14 @@ class Lists:
     nbest: NBest
     spoken: list[str] | None
     parts: Sequence[tuple[str, NBest]]  # the files that they came from
-    judge: Judge | None = None
 
-    def count_errors(self) -> None:
-        """Count the errors of all hypotheses, once."""
+    @cached_property
+    def judge(self) -> Judge:
+        """The errors of all hypotheses, where it is known what was said."""
         from bnce.rescoring.rescore import Judge
 
-        if self.spoken is not None and self.judge is None:
-            self.judge = Judge(self.nbest, self.spoken)
-
-    @property
-    def judged(self) -> Judge:
-        """The errors of all hypotheses."""
-        assert self.judge is not None
-        return self.judge
+        assert self.spoken is not None
+        return Judge(self.nbest, self.spoken)
 
     def lines(self) -> Iterator[str]:
         """Say how each file was read, and what was left out of it."""

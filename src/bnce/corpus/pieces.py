@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary, WordIds
 from bnce.errors import UserError
 from bnce.files import write_text
-from bnce.machine.packages import missing
+from bnce.machine.packages import need
 
 PIECES_FILE = "pieces.json"
 KNOWN_WORDS_FILE = "known_words.txt"
@@ -200,11 +200,7 @@ def _open_tokenizer(rules: str, problem: str, remedy: str) -> Any:
 
 def need_tokenizers() -> Any:
     """Give the library that cuts words, or say which extra brings it."""
-    try:
-        import tokenizers
-    except ModuleNotFoundError as error:
-        raise missing("tokenizers", "A vocabulary of pieces") from error
-    return tokenizers
+    return need("tokenizers", "A vocabulary of pieces")
 
 
 def letters(word: str) -> str:

@@ -95,11 +95,6 @@ class Corpus:
         return self.manifest.statistics
 
     @property
-    def hashes(self) -> dict[str, str]:
-        """The SHA-256 of the file of every split."""
-        return self.manifest.hashes
-
-    @property
     def num_types(self) -> int | None:
         """How many different words the training text had before the cut; None if nobody counted them."""
         return self.manifest.num_types

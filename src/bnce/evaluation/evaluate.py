@@ -142,9 +142,10 @@ def evaluate(
             result = _summarise(score_N, normaliser_N, target_N, model, num_words, num_bytes)
             if by_sentence:
                 parts = windows.by_sentence(ids, max(num_parallel, MIN_SENTENCES), model.num_context)
-                sentence_score_N, sentence_normaliser_N, *_ = _score(model, parts, tell(len(ids)), world)
-                found = _summarise_sentences(sentence_score_N, sentence_normaliser_N, model, num_words)
-                result = dataclasses.replace(result, by_sentence=found)
+                scored = _score(model, parts, tell(len(ids)), world)[:3]
+                alone = _summarise(*scored, model, num_words, num_bytes)
+                kept = {field.name: getattr(alone, field.name) for field in dataclasses.fields(BySentence)}
+                result = dataclasses.replace(result, by_sentence=BySentence(**kept))
     finally:
         model.train(was_training)
     if known is None:
@@ -200,7 +201,7 @@ def _summarise(
     assert ppl_f_word is not None  # and every text begins with a word
     # A model that blew up still gets its perplexity, which is not finite either; a histogram needs numbers.
     counts, edges = np.histogram(normaliser_N[normaliser_N.isfinite()].numpy(), bins=HISTOGRAM_BINS)
-    before, seen = num_read_before(model), num_words_seen(model) or sys.maxsize
+    before, seen = num_read_before(model), model.body.num_words or sys.maxsize
     return Evaluation(
         ppl_n=_perplexity(log_prob_n_N) if constant else None,
         ppl_f=ppl_f,
@@ -225,22 +226,6 @@ def _summarise(
     )
 
 
-def _summarise_sentences(score_N: Tensor, normaliser_N: Tensor, model: LanguageModel, num_words: int) -> BySentence:
-    log_prob_f_N, log_prob_n_N = score_N - normaliser_N, score_N - float(model.output.log_z)
-    ppl_f, ppl_f_word = _perplexity(log_prob_f_N), perplexity(float(log_prob_f_N.sum()), num_words)
-    assert ppl_f is not None
-    assert ppl_f_word is not None
-    constant = model.output.normalises
-    return BySentence(
-        ppl_n=_perplexity(log_prob_n_N) if constant else None,
-        ppl_f=ppl_f,
-        ppl_n_word=perplexity(float(log_prob_n_N.sum()), num_words) if constant else None,
-        ppl_f_word=ppl_f_word,
-        log_z_mean=float(normaliser_N.mean()),
-        log_z_std=float(normaliser_N.std(correction=0)),
-    )
-
-
 def num_side_by_side(model: LanguageModel) -> int:
     """Say how many windows go through the network together: more are no faster."""
     return 16 if model.embedding.device.type == "cpu" else 512
@@ -249,11 +234,6 @@ def num_side_by_side(model: LanguageModel) -> int:
 def num_read_before(model: LanguageModel) -> int:
     """Count the words that are read before a window: half of those that a body attends to, at least."""
     return max(CONTEXT, model.body.context // 2)
-
-
-def num_words_seen(model: LanguageModel) -> int | None:
-    """Tell how many words before it a word is predicted from at most; None for a body whose state keeps all of them."""
-    return model.body.num_words
 
 
 def _perplexity(log_prob_N: Tensor) -> float | None:

@@ -71,8 +71,8 @@ class _Writer:
         angle = graph.node("Mul", graph.node("Unsqueeze", place_S, graph.integers(1)), "rotation_speeds")
         angle = graph.node("Unsqueeze", angle, graph.integers(1))  # (S, 1, K / 2)
         self.all_turns = graph.node("Cos", angle), graph.node("Sin", angle)
-        self.new_turns = tuple(self._after_state(turn, 0) for turn in self.all_turns)
-        place_T1 = graph.node("Unsqueeze", self._after_state(place_S, 0), graph.integers(1))
+        self.new_turns = tuple(self._after_state(turn) for turn in self.all_turns)
+        place_T1 = graph.node("Unsqueeze", self._after_state(place_S), graph.integers(1))
         is_past = graph.node("LessOrEqual", place_S, place_T1)
         is_near = graph.node("Greater", place_S, graph.node("Sub", place_T1, graph.number(W)))
         first_B1 = graph.node("Sub", graph.number(W), graph.node("Transpose", known_1B, perm=[1, 0]))
@@ -82,10 +82,10 @@ class _Writer:
         hidden = graph.node("Where", is_seen, graph.number(0.0), graph.number(-np.inf))
         self.penalty_B1TS = graph.node("Unsqueeze", hidden, graph.integers(1))
 
-    def _after_state(self, rows: str, axis: int) -> str:
+    def _after_state(self, rows: str) -> str:
         """Take what comes after the words of the state."""
         graph = self.graph
-        ends = graph.integers(self.body.context), graph.integers(_LAST), graph.integers(axis)
+        ends = graph.integers(self.body.context), graph.integers(_LAST), graph.integers(0)
         return graph.node("Slice", rows, *ends)
 
     def _split(self, rows: str, begin: int, end: int) -> str:

@@ -23,7 +23,7 @@ from bnce.export.agreement import Agreement, all_word_scores, word_scores
 from bnce.export.bodies import refuse_unknown_body
 from bnce.export.to_safetensors import largest_error
 from bnce.language_model import LanguageModel
-from bnce.machine.packages import missing
+from bnce.machine.packages import need
 from bnce.models import Body, State
 from bnce.models.recurrent import Recurrent
 from bnce.runs.directory import RunDirectory
@@ -194,8 +194,5 @@ def _random_words(model: LanguageModel, generator: torch.Generator, *shape: int)
 
 def need_packages() -> None:
     """Say which extra brings ONNX, if it is not there."""
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise missing(str(error.name), "Export to ONNX", "export") from error
+    for package in ("onnx", "onnxruntime"):
+        need(package, "Export to ONNX", "export")

@@ -20,7 +20,7 @@ from bnce.export.agreement import Agreement, all_word_scores
 from bnce.export.bodies import refuse_unknown_body
 from bnce.export.word_tokenizer import TOKENIZER_CLASS, TOKENIZER_CONFIG, TOKENIZER_FILE, build_tokenizer
 from bnce.language_model import LanguageModel
-from bnce.machine.packages import missing
+from bnce.machine.packages import need
 from bnce.runs.checkpoint import MODEL_FILE, TRANSFORMERS_FORMAT, read_metadata, write_tensors
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import calibration_of, load_model
@@ -33,10 +33,7 @@ _SPECIAL_IDS = {"bos_token_id": END, "eos_token_id": END, "pad_token_id": END}
 def export_transformers(run: RunDirectory, out: str | Path) -> dict[str, Any]:
     """Write model, code, tokenizer and settings; give the largest difference from PyTorch and what is allowed."""
     refuse_unknown_body(run, "transformers")
-    try:
-        import transformers  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise missing(str(error.name), "Export to transformers", "export") from error
+    need("transformers", "Export to transformers", "export")
     out = Path(out)
     files.refuse_existing(out)
     model = load_model(run)
@@ -46,13 +43,13 @@ def export_transformers(run: RunDirectory, out: str | Path) -> dict[str, Any]:
         metadata = {"bnce": __version__, **run.identity, **calibration_of(read_metadata(run.path / MODEL_FILE))}
         write_tensors(partial / MODEL_FILE, model.state_dict(), TRANSFORMERS_FORMAT, metadata)
         shutil.copyfile(Path(__file__).with_name(CODE_FILE), partial / CODE_FILE)
-        _write_json(partial / "config.json", _config(run, model))
+        files.write_json(partial / "config.json", _config(run, model))
         # As `bnce generate` does, <unk> is not made up.
-        _write_json(partial / "generation_config.json", {**_SPECIAL_IDS, "suppress_tokens": [UNK]})
+        files.write_json(partial / "generation_config.json", {**_SPECIAL_IDS, "suppress_tokens": [UNK]})
         # By our own hand: its `save` tells of a full disk in words only.
         tokenizer = build_tokenizer(run.vocabulary, run.normaliser).to_str(pretty=True)
         (partial / TOKENIZER_FILE).write_text(tokenizer, encoding="utf-8")
-        _write_json(partial / "tokenizer_config.json", TOKENIZER_CONFIG)
+        files.write_json(partial / "tokenizer_config.json", TOKENIZER_CONFIG)
         return compare(model, partial)
 
 
@@ -118,7 +115,3 @@ def _config(run: RunDirectory, model: LanguageModel) -> dict[str, Any]:
         "tokenizer_class": TOKENIZER_CLASS,  # older pipelines look for it here
         **_SPECIAL_IDS,
     }
-
-
-def _write_json(path: Path, record: dict[str, Any]) -> None:
-    path.write_text(files.to_json(record, indent=2) + "\n", encoding="utf-8")

@@ -5,7 +5,6 @@ CCNet sorts documents into head, middle and tail by two percentiles of their per
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -76,7 +75,7 @@ class Choice:
 def write_thresholds(path: Path, choice: Choice, about: dict[str, Any]) -> None:
     """Save limits with what they were fitted on."""
     record = {"format": FORMAT, "version": VERSION, **asdict(choice), **about}
-    files.write_text(path, json.dumps(record, indent=2) + "\n")
+    files.write_json(path, record)
 
 
 def read_thresholds(path: Path, model: dict[str, Any]) -> Choice:

@@ -241,9 +241,9 @@ def _kept_settings(out: Path, given: dict[str, Any]) -> Iterator[None]:
     is_new = False
     with files.one_maker(path):
         if not path.exists():
-            files.write_text(path, json.dumps(given, indent=2) + "\n")
+            files.write_json(path, given)
             is_new = True
-        found, given = read_object(path), json.loads(json.dumps(given))
+        found, given = read_object(path), json.loads(files.to_json(given))
     for name in given:
         if found.get(name) != given[name]:
             raise UserError(
@@ -260,7 +260,7 @@ def _kept_settings(out: Path, given: dict[str, Any]) -> Iterator[None]:
         raise
     with files.one_maker(path):  # another job with these settings may have taken its note back meanwhile
         if not path.exists():
-            files.write_text(path, json.dumps(given, indent=2) + "\n")
+            files.write_json(path, given)
 
 
 def _shown(value: Any) -> str:

@@ -36,6 +36,7 @@ from bnce.text.sources import Advance, named
 
 MAX_TOLD = 100  # problems that a report lists
 MAX_UNWRITTEN = 32  # scored blocks: the model goes on while a disk syncs the files of the last shard
+MAX_SAMPLED_SHARDS = 100
 REPORTS = ".bnce"
 
 # What has been done since it was last told: bytes of shards, documents, words.
@@ -199,15 +200,15 @@ def _write(
     report = {"name": shard.name, "source": shard.path, "stamp": stamp, "settings": settings, **counts.to_dict()}
     report["probabilities"] = engine.probabilities
     report["seconds"] = round(time.perf_counter() - begin, 3)
-    files.write_text(plan.report(shard), files.to_json(report) + "\n")
+    files.write_json(plan.report(shard), report, indent=None)
     return report
 
 
 def sample(
-    shards: list[Shard], engine: Engine, num_documents: int, workers: Workers, problem: Notice, max_shards: int = 100
+    shards: list[Shard], engine: Engine, num_documents: int, workers: Workers, problem: Notice
 ) -> tuple[np.ndarray, CutBlock | None]:
     """Score the first documents of shards that lie evenly among all; give perplexities, and the first documents cut."""
-    chosen = shards[:: max(1, math.ceil(len(shards) / max_shards))]
+    chosen = shards[:: max(1, math.ceil(len(shards) / MAX_SAMPLED_SHARDS))]
     quota = math.ceil(num_documents / len(chosen))
     found: list[np.ndarray] = []
     first: CutBlock | None = None

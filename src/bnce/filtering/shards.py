@@ -25,8 +25,8 @@ from bnce.text.sources import (
     read_chunks,
     source_bytes,
 )
+from bnce.text.unpack import PACKERS
 
-PACKED_ENDINGS = (".gz", ".xz", ".bz2", ".zst")
 BLOCK_BYTES = 2**20
 _MAX_ROWS = 2**12
 
@@ -49,7 +49,7 @@ class Shard:
     def stem(self) -> str:
         """Its name without the endings that say what it is."""
         name = self.name
-        if file_ending(name) in PACKED_ENDINGS:
+        if file_ending(name) in PACKERS:
             name = os.path.splitext(name)[0]
         return os.path.splitext(name)[0]
 
@@ -83,12 +83,12 @@ def find_shards(sources: Sequence[str]) -> list[Shard]:
     if len(paths) < 1 or STANDARD_INPUT in sources:
         raise UserError("There are no shards to filter: give files that end in .jsonl or .parquet, not standard input.")
     for path in paths:
-        inner = os.path.splitext(path)[0] if file_ending(path) in PACKED_ENDINGS else path
+        inner = os.path.splitext(path)[0] if file_ending(path) in PACKERS else path
         is_packed = inner != path
         if file_ending(inner) not in JSON_ENDINGS and (is_packed or file_ending(inner) not in PARQUET_ENDINGS):
             raise UserError(
                 f"'{path}' does not have the name of a shard: give files that end in {', '.join(JSON_ENDINGS)} (also "
-                f"with {', '.join(PACKED_ENDINGS)}) or {', '.join(PARQUET_ENDINGS)}."
+                f"with {', '.join(PACKERS)}) or {', '.join(PARQUET_ENDINGS)}."
             )
         check_source(path)
     root = os.path.commonpath([os.path.dirname(path) for path in paths])

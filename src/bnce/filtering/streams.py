@@ -103,17 +103,6 @@ class StreamScorer:
                 return
             waiting = None if window is None or launched is None else (window, *launched)
 
-    def score_all(self, documents: list[Ids]) -> NDArray[np.float64]:
-        """Give the sums of a list of documents."""
-        found = np.zeros(len(documents))
-        given = iter(enumerate(documents))
-
-        def done(number_N: NDArray[np.int64], sum_N: NDArray[np.float64]) -> None:
-            found[number_N] = sum_N
-
-        self.score(lambda: next(given, None), done)
-        return found
-
     def width(self, num_active: int) -> int:
         """Choose how many streams a chunk has: on a GPU one of a few numbers, each of which has its graph."""
         if self.device.type == "cpu":

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import bz2
 import contextlib
-import gzip
 import json
-import lzma
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,8 +16,9 @@ from numpy.typing import NDArray
 from bnce.errors import UserError, argument
 from bnce.filtering.cutting import CutBlock
 from bnce.filtering.shards import JSON, PARQUET, Block, Shard
-from bnce.text.records import open_parquet
+from bnce.text.records import open_parquet, parquet_compression
 from bnce.text.sources import file_ending, named
+from bnce.text.unpack import open_packed
 
 DIGITS = 6  # of a perplexity: more of them differ between machines
 GROUP_BYTES = 2**25
@@ -100,20 +98,11 @@ class Output(contextlib.ExitStack):
 
     def _open(self, path: Path) -> Any:
         if self._writes_parquet:
-            return _ParquetFile(path, _compression(self._shard) if self._shard.form == PARQUET else "zstd")
-        ending = file_ending(self._form.name_of(self._shard))
-        if ending == ".gz":
-            # Without its name and the time in it: the same shard gives the same bytes.
-            return gzip.GzipFile("", "wb", 6, self.enter_context(open(path, "wb")), mtime=0)
-        if ending == ".xz":
-            return lzma.open(path, "wb", preset=3)
-        if ending == ".bz2":
-            return bz2.open(path, "wb")
-        if ending == ".zst":
-            import pyarrow
-
-            return pyarrow.CompressedOutputStream(str(path), "zstd")
-        return open(path, "wb")
+            if self._shard.form != PARQUET:
+                return _ParquetFile(path, "zstd")
+            with open_parquet(self._shard.path) as file:
+                return _ParquetFile(path, parquet_compression(file))
+        return open_packed(path, file_ending(self._form.name_of(self._shard)))
 
     def write(self, block: Block, cut: CutBlock, scores: Scores, part_N: NDArray[np.int64]) -> None:
         """Write the documents of a block, each to its part."""
@@ -234,13 +223,6 @@ class _ParquetFile(contextlib.AbstractContextManager["_ParquetFile"]):
                 pyarrow.parquet.write_table(pyarrow.table({}), str(self._path))
         if self._writer is not None:
             self._writer.close()
-
-
-def _compression(shard: Shard) -> str:
-    with open_parquet(shard.path) as file:
-        found = file.metadata
-        name = found.row_group(0).column(0).compression if found.num_row_groups and found.num_columns else "SNAPPY"
-    return "none" if name == "UNCOMPRESSED" else str(name).lower()
 
 
 def _escaped(name: str) -> str:

@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from bnce.kernels.logistic import sigmoid, softplus
+
 BLOCK = 1024
 # Below every score, and a number: with −∞, nothing less nothing would be none.
 LOWEST: tl.constexpr = tl.constexpr(-1e30)
@@ -31,17 +33,6 @@ def _logarithm(most, total):
     """Give the logarithm of what all lanes add up to."""
     largest = tl.max(most)
     return largest + tl.log(tl.sum(total * tl.exp(most - largest)))
-
-
-@triton.jit
-def _softplus(score):
-    return tl.maximum(score, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(score)))
-
-
-@triton.jit
-def _sigmoid(score):
-    small = tl.exp(-tl.abs(score))
-    return tl.where(score >= 0.0, 1.0, small) / (1.0 + small)
 
 
 @triton.jit
@@ -65,9 +56,9 @@ def _by_position(
         most, total = _joined(most, total, score, weight)
     counts = stream >= 0
     estimate = tl.where(counts, _logarithm(most, total), 0.0)
-    push = _sigmoid(estimate - target)
+    push = sigmoid(estimate - target)
     pull = push + 2.0 * penalty * estimate
-    tl.store(loss_R + row, tl.where(counts, _softplus(estimate - target) + penalty * estimate * estimate, 0.0))
+    tl.store(loss_R + row, tl.where(counts, softplus(estimate - target) + penalty * estimate * estimate, 0.0))
     tl.debug_barrier()
     for first in range(0, N, BLOCK):
         column = first + tl.arange(0, BLOCK)
@@ -155,7 +146,7 @@ def _merged(
         largest = tl.maximum(tl.max(most), tl.max(own_most))
         sum_all = tl.sum(total * tl.exp(most - largest)) + tl.sum(own_weight * tl.exp(own_most - largest))
         estimate = largest + tl.log(sum_all)
-        push = _sigmoid(estimate - target_score)
+        push = sigmoid(estimate - target_score)
         pull = push + 2.0 * penalty * estimate
         own_gradient = tl.where(others > 0, others * pull * tl.exp(own_score - estimate), 0.0)
         own_gradient -= tl.where(own == target, push, 0.0)
@@ -168,7 +159,7 @@ def _merged(
             is_noise = (count > 0) & (score > float("-inf"))
             gradient = tl.where(is_noise, count * pull * tl.exp(tl.where(is_noise, score - estimate, 0.0)), 0.0)
             tl.store(place + column, gradient.to(product_RU.dtype.element_ty), mask=inside)
-        tl.store(loss_N + position, _softplus(estimate - target_score) + penalty * estimate * estimate)
+        tl.store(loss_N + position, softplus(estimate - target_score) + penalty * estimate * estimate)
         tl.debug_barrier()
         # Equal words of the stream write equal values to one place.
         tl.store(place + own, own_gradient.to(product_RU.dtype.element_ty), mask=is_own)

@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from bnce.kernels.logistic import sigmoid, softplus
+
 BLOCK = 2048
 MOST = tl.constexpr(1 - 1e-6)  # that a drawn word's p can be in BlackOut, so that ln(1 − p) stays finite
 LEAST = tl.constexpr(-1e30)  # stands for ln 0 where two of them would be subtracted
@@ -23,17 +25,6 @@ def _scores(row, offset_C, word_C, column, target, REMOVES: tl.constexpr, C: tl.
     if REMOVES:
         score = tl.where(tl.load(word_C + column, mask=inside, other=-1) == target, -float("inf"), score)
     return score
-
-
-@triton.jit
-def _softplus(score):
-    return tl.maximum(score, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(score)))
-
-
-@triton.jit
-def _sigmoid(score):
-    small = tl.exp(-tl.abs(score))
-    return tl.where(score >= 0.0, 1.0, small) / (1.0 + small)
 
 
 @triton.jit
@@ -70,8 +61,8 @@ def _sampled_softmax(
     counts = tl.load(valid_R + position).to(tl.float32)
     log_total = _log_total(row, offset_C, word_C, target, REMOVES, C, BLOCK)
     lead = log_total - tl.load(own_R + position)
-    push = _sigmoid(lead) * counts
-    tl.store(loss_R + position, _softplus(lead) * counts)
+    push = sigmoid(lead) * counts
+    tl.store(loss_R + position, softplus(lead) * counts)
     tl.store(own_grad_R + position, -push)
     for first in range(0, C, BLOCK):
         column = first + tl.arange(0, BLOCK)
@@ -115,10 +106,10 @@ def _negative_sampling(
     for first in range(0, C, BLOCK):
         column = first + tl.arange(0, BLOCK)
         score = _scores(row, offset_C, word_C, column, 0, False, C)
-        loss += _softplus(score)
-        tl.store(row + column, (_sigmoid(score) * counts).to(product_RC.dtype.element_ty), mask=column < C)
-    tl.store(loss_R + position, (tl.sum(loss) + _softplus(-own)) * counts)
-    tl.store(own_grad_R + position, -_sigmoid(-own) * counts)
+        loss += softplus(score)
+        tl.store(row + column, (sigmoid(score) * counts).to(product_RC.dtype.element_ty), mask=column < C)
+    tl.store(loss_R + position, (tl.sum(loss) + softplus(-own)) * counts)
+    tl.store(own_grad_R + position, -sigmoid(-own) * counts)
 
 
 def negative_sampling_(
@@ -145,7 +136,7 @@ def _blackout(
     row, target, own = product_RC + position * C, tl.load(target_R + position), tl.load(own_R + position)
     counts = tl.load(valid_R + position).to(tl.float32)
     lead = _log_total(row, offset_C, word_C, target, True, C, BLOCK) - own
-    total = own + _softplus(lead)
+    total = own + softplus(lead)
     loss = tl.zeros((BLOCK,), tl.float32)
     odds_sum = tl.zeros((BLOCK,), tl.float32)
     for first in range(0, C, BLOCK):

@@ -16,7 +16,7 @@ from bnce.kernels.scratch import scratch
 __all__ = ["add_up", "columns", "distinct_words", "loss_and_gradient_", "widen"]
 
 BLOCK = 1024
-NONE, UNKNOWN = -1, -2  # the columns of a position that does not count, and of one whose word has no column
+# Columns below 0: −1 of a position that does not count, −2 of one whose word has no column.
 
 
 @triton.jit

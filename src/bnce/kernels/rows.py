@@ -168,26 +168,18 @@ def copy_rows_(to_ND: Tensor, from_VD: Tensor, row_N: Tensor | None = None) -> N
 def adagrad_(
     table_VD: Tensor,
     accumulator_V: Tensor,
-    words_N: Tensor,
+    words_N: Tensor | None,
     grad_ND: Tensor,
     rate: Tensor,
     clip: Tensor,
     epsilon: float = 1e-8,
 ) -> None:
-    """Clip and step the touched rows by row-wise Adagrad, each row read and written once."""
+    """Clip and step the touched rows, or every row, by row-wise Adagrad, each row read and written once."""
     grad_ND, D = _with_whole_rows(grad_ND), grad_ND[0].numel()
+    every = words_N is None
+    words_N = accumulator_V if words_N is None else words_N  # any pointer will do where none is read
     tensors = table_VD, accumulator_V, words_N, grad_ND, grad_ND.stride(0), rate, clip
-    _adagrad[(len(words_N),)](*tensors, epsilon, D, EVERY=False, BLOCK=_block(D))
-
-
-def adagrad_dense_(
-    table_VD: Tensor, accumulator_V: Tensor, grad_VD: Tensor, rate: Tensor, clip: Tensor, epsilon: float = 1e-8
-) -> None:
-    """Clip and step every row."""
-    grad_VD, D = _with_whole_rows(grad_VD), grad_VD[0].numel()
-    # There are no row numbers to read; any pointer will do in their place.
-    tensors = table_VD, accumulator_V, accumulator_V, grad_VD, grad_VD.stride(0), rate, clip
-    _adagrad[(len(table_VD),)](*tensors, epsilon, D, EVERY=True, BLOCK=_block(D))
+    _adagrad[(len(grad_ND),)](*tensors, epsilon, D, EVERY=every, BLOCK=_block(D))
 
 
 def adam_(
@@ -195,35 +187,19 @@ def adam_(
     square_V: Tensor,
     last_V: Tensor,
     step: Tensor,
-    words_N: Tensor,
+    words_N: Tensor | None,
     grad_ND: Tensor,
     rate: Tensor,
     clip: Tensor,
     decay: float,
     epsilon: float,
 ) -> None:
-    """Clip and step the touched rows by row-wise Adam, each row read and written once."""
+    """Clip and step the touched rows, or every row, by row-wise Adam, each row read and written once."""
     grad_ND, D = _with_whole_rows(grad_ND), grad_ND[0].numel()
+    every = words_N is None
+    words_N = last_V if words_N is None else words_N  # any pointer will do where none is read
     tensors = table_VD, square_V, last_V, step, words_N, grad_ND, grad_ND.stride(0), rate, clip
-    _adam[(len(words_N),)](*tensors, decay, _log2(decay), epsilon, D, EVERY=False, BLOCK=_block(D))
-
-
-def adam_dense_(
-    table_VD: Tensor,
-    square_V: Tensor,
-    last_V: Tensor,
-    step: Tensor,
-    grad_VD: Tensor,
-    rate: Tensor,
-    clip: Tensor,
-    decay: float,
-    epsilon: float,
-) -> None:
-    """Clip and step every row."""
-    grad_VD, D = _with_whole_rows(grad_VD), grad_VD[0].numel()
-    # There are no row numbers to read; any pointer will do in their place.
-    tensors = table_VD, square_V, last_V, step, last_V, grad_VD, grad_VD.stride(0), rate, clip
-    _adam[(len(table_VD),)](*tensors, decay, _log2(decay), epsilon, D, EVERY=True, BLOCK=_block(D))
+    _adam[(len(grad_ND),)](*tensors, decay, _log2(decay), epsilon, D, EVERY=every, BLOCK=_block(D))
 
 
 def _with_whole_rows(grad_ND: Tensor) -> Tensor:

@@ -64,9 +64,9 @@ def find_neighbours(words: Sequence[str], new_words: Sequence[str]) -> list[Neig
 
 
 @torch.no_grad()
-def make_up_contexts(model: LanguageModel, seed: int = 1) -> Contexts:
+def make_up_contexts(model: LanguageModel) -> Contexts:
     """Let the model write texts, and note every context on the way."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(1)
     input_LB = torch.full((model.num_context + 1, NUM_TEXTS), END)
     state = model.initial_state(NUM_TEXTS)
     hidden, log_z = [], []

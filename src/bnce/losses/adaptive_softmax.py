@@ -64,8 +64,7 @@ def adaptive_softmax_each(batch: OutputBatch) -> Tensor:
         word_Q = torch.where(is_there_Q, place_N.index_select(0, position_Q) - tail.begin, 0)
         loss_Q = torch.where(is_there_Q, cross_entropies(small_Qd, tail.weight, tail.bias, word_Q), 0.0)
         loss_N = loss_N.index_add(0, position_Q, loss_Q) + excess
-    loss_TB = loss_N.reshape(batch.target_TB.shape)
-    return loss_TB if batch.valid_TB is None else torch.where(batch.valid_TB, loss_TB, 0.0)
+    return batch.where_counted(loss_N)
 
 
 def _structure(batch: OutputBatch) -> AdaptiveSoftmax:

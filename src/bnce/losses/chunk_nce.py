@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -29,21 +28,16 @@ from torch import Tensor
 from bnce import kernels
 from bnce.errors import UserError
 from bnce.losses import merged_chunk_nce
+from bnce.losses.blocked import blocked_loss
 from bnce.losses.counted import Counted
-from bnce.losses.first_order import first_order_only
-from bnce.losses.merged_chunk_nce import MAX_SCORES, merged_chunk_loss
+from bnce.losses.merged_chunk_nce import merged_chunk_loss
 from bnce.losses.output_batch import OutputBatch
-from bnce.machine.precision import at_least_float32, product_dtype, product_in_float32, sum_dtype, widen
+from bnce.machine.precision import at_least_float32
 
 
 def chunk_nce(batch: OutputBatch) -> Tensor:
     """Sum the chunk B-NCE loss over the positions that count."""
     return chunk_loss(batch, NCE)
-
-
-def chunk_nce_by_position(batch: OutputBatch) -> Tensor:
-    """Compute it with a column for every position, at shapes that do not depend on the data."""
-    return chunk_loss_by_position(batch, NCE)
 
 
 def all_pairs_nce(batch: OutputBatch) -> Tensor:
@@ -74,10 +68,11 @@ def chunk_loss_by_position(batch: OutputBatch, rule: Rule) -> Tensor:
     """Compute a loss with a column for every position, at shapes that do not depend on the data."""
     hidden_ND, weight_ND, offset_N = _flatten(batch)
     stream_N, log_num_noise_N = streams_of(batch)
-    loss: Tensor = _ChunkLoss.apply(
-        hidden_ND, weight_ND, offset_N, stream_N, log_num_noise_N, rule, product_dtype(hidden_ND)
-    )
-    return loss
+
+    def rule_of_block(product_RN: Tensor, offset_N: Tensor, begin: int) -> Tensor:
+        return rule.by_position(product_RN, offset_N, stream_N, log_num_noise_N, begin)
+
+    return blocked_loss(hidden_ND, weight_ND, offset_N, rule_of_block)
 
 
 def all_scores(batch: OutputBatch) -> tuple[Tensor, Tensor]:
@@ -142,55 +137,6 @@ def _flatten(batch: OutputBatch) -> tuple[Tensor, Tensor, Tensor]:
     hidden_ND = batch.hidden_TBD.flatten(0, 1)
     offset_N = at_least_float32(bias_N) - batch.log_z - batch.noise.log_prob(target_N)
     return hidden_ND, weight_ND, offset_N
-
-
-class _ChunkLoss(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden_ND: Tensor,
-        weight_ND: Tensor,
-        offset_N: Tensor,
-        stream_N: Tensor,
-        log_num_noise_N: Tensor,
-        rule: Rule,
-        dtype: torch.dtype,
-    ) -> Tensor:
-        N, D = hidden_ND.shape
-        num_blocks = -(-N * N // MAX_SCORES.get(hidden_ND.device.type, 2**25))
-        num_rows = -(-N // num_blocks)
-        ctx.dtypes = hidden_ND.dtype, weight_ND.dtype
-        hidden_NE, weight_NE = widen(hidden_ND, 1.0, dtype), widen(weight_ND, 0.0, dtype)
-        loss = torch.zeros((), dtype=sum_dtype(dtype), device=hidden_ND.device)
-        hidden_grad_NE = torch.empty_like(hidden_NE)
-        weight_grad_NE: Tensor | None = None
-        with torch.autocast(hidden_ND.device.type, enabled=False):
-            for begin in range(0, N, num_rows):
-                block = slice(begin, min(begin + num_rows, N))
-                gradient_RN = torch.mm(hidden_NE[block], weight_NE.t())
-                loss += rule.by_position(gradient_RN, offset_N, stream_N, log_num_noise_N, begin)
-                torch.mm(gradient_RN, weight_NE, out=hidden_grad_NE[block])
-                part_NE = product_in_float32(gradient_RN.t(), hidden_NE[block])
-                weight_grad_NE = part_NE if weight_grad_NE is None else weight_grad_NE.add_(part_NE)
-        ctx.save_for_backward(hidden_grad_NE, weight_grad_NE)
-        ctx.num_columns = D
-        return loss
-
-    @staticmethod
-    @first_order_only
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_grad_NE, weight_grad_NE = ctx.saved_tensors
-        hidden_dtype, weight_dtype = ctx.dtypes
-        D = ctx.num_columns
-        return (
-            (hidden_grad_NE[:, :D] * grads[0]).to(hidden_dtype),
-            (weight_grad_NE[:, :D] * grads[0]).to(weight_dtype),
-            weight_grad_NE[:, D] * grads[0],
-            None,
-            None,
-            None,
-            None,
-        )
 
 
 @kernels.with_twin("chunk_nce")

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bnce import kernels
-from bnce.losses.chunk_nce import Rule, all_scores, chunk_loss, chunk_loss_by_position, noise_pairs
+from bnce.losses.chunk_nce import Rule, all_scores, chunk_loss, noise_pairs
 from bnce.losses.merged_chunk_nce import Places
 from bnce.losses.output_batch import OutputBatch
 from bnce.machine.precision import at_least_float32
@@ -35,11 +35,6 @@ from bnce.machine.precision import at_least_float32
 def chunk_softmax(batch: OutputBatch) -> Tensor:
     """Sum the chunk softmax loss over the positions that count."""
     return chunk_loss(batch, _rule(batch.penalty))
-
-
-def chunk_softmax_by_position(batch: OutputBatch) -> Tensor:
-    """Compute it with a column for every position, at shapes that do not depend on the data."""
-    return chunk_loss_by_position(batch, _rule(batch.penalty))
 
 
 def chunk_softmax_each(batch: OutputBatch) -> Tensor:

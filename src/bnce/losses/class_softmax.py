@@ -65,8 +65,7 @@ def class_softmax_each(batch: OutputBatch) -> Tensor:
     class_N, word_N = structure.find(target_N)
     loss_N = cross_entropies(hidden_ND, batch.weight_VD, batch.bias_V, class_N)
     loss_N = loss_N - structure.log_probs_in_class(hidden_ND, class_N, word_N)
-    loss_TB = loss_N.reshape(batch.target_TB.shape)
-    return loss_TB if batch.valid_TB is None else torch.where(batch.valid_TB, loss_TB, 0.0)
+    return batch.where_counted(loss_N)
 
 
 def _structure(batch: OutputBatch) -> ClassSoftmax:

@@ -25,14 +25,12 @@ from torch import Tensor
 
 from bnce.errors import UserError
 from bnce.kinds.losses import LOSSES
+from bnce.losses.blocked import MAX_SCORES
 from bnce.losses.first_order import first_order_only
 from bnce.losses.output_batch import OutputBatch
 from bnce.losses.softmax import pad_rows
 from bnce.machine.precision import at_least_float32, product_dtype, product_in_float32, sum_dtype, widen
 from bnce.noise import Noise, Tries
-
-# Numbers in one block of scores: near the processor on a CPU, enough to fill the chip on a GPU.
-MAX_SCORES = {"cpu": 2**20, "cuda": 2**25}
 
 # What a block of products becomes, in place: the gradient of its scores. It is given the columns' offsets and words,
 # and the positions' own scores, targets and whether they count; it gives each position's loss and its own gradient.

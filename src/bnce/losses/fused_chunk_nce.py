@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from bnce import kernels, rows
+from bnce.losses.blocked import MAX_SCORES
 from bnce.losses.chunk_nce import check_streams
 from bnce.losses.first_order import first_order_only
-from bnce.losses.merged_chunk_nce import MAX_SCORES
 from bnce.losses.output_batch import OutputBatch
 from bnce.machine.precision import product_dtype, product_in_float32
 

@@ -16,23 +16,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bnce.losses.first_order import first_order_only
+from bnce.losses.blocked import blocked_loss
 from bnce.losses.output_batch import OutputBatch
-from bnce.machine.precision import at_least_float32, product_dtype, product_in_float32, sum_dtype, widen
-
-# Numbers in one block of scores: near the processor on a CPU, enough to fill the chip on a GPU.
-MAX_SCORES = {"cpu": 2**20, "cuda": 2**25}
-
-
-def merged_chunk_nce(batch: OutputBatch) -> Tensor:
-    """Sum the chunk B-NCE loss over the positions that count."""
-    return merged_chunk_loss(batch, loss_and_gradient_)
+from bnce.machine.precision import at_least_float32
 
 
 def merged_chunk_loss(batch: OutputBatch, rule: Merged) -> Tensor:
@@ -51,16 +42,12 @@ def merged_chunk_loss(batch: OutputBatch, rule: Merged) -> Tensor:
         stream_N, log_num_noise_N = counted.stream_TB.reshape(-1), counted.log_num_noise.expand(T, B).reshape(-1)
         if batch.stream_TB is not None:
             stream_N, of_stream = _side_by_side(stream_N, column_TB.reshape(-1))
-    loss: Tensor = _MergedChunkLoss.apply(
-        batch.hidden_TBD.flatten(0, 1),
-        weight_UD,
-        offset_U,
-        count_U,
-        Places(stream_N, column_TB.reshape(-1), of_stream, log_num_noise_N),
-        rule,
-        product_dtype(batch.hidden_TBD),
-    )
-    return loss
+    places = Places(stream_N, column_TB.reshape(-1), of_stream, log_num_noise_N)
+
+    def rule_of_block(product_RU: Tensor, offset_U: Tensor, begin: int) -> Tensor:
+        return rule(product_RU, offset_U, count_U, places, begin)
+
+    return blocked_loss(batch.hidden_TBD.flatten(0, 1), weight_UD, offset_U, rule_of_block)
 
 
 @dataclass(frozen=True)
@@ -87,52 +74,6 @@ def _side_by_side(stream_N: Tensor, column_N: Tensor) -> tuple[Tensor, Tensor]:
     of_stream = column_N.new_full((int(size_S.max()), len(size_S)), -1)
     of_stream[place_N, sorted_N] = column_N[order_N]
     return torch.where(stream_N >= 0, number_N, -1), of_stream
-
-
-class _MergedChunkLoss(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden_ND: Tensor,
-        weight_UD: Tensor,
-        offset_U: Tensor,
-        count_U: Tensor,
-        places: Places,
-        rule: Merged,
-        dtype: torch.dtype,
-    ) -> Tensor:
-        N, D = hidden_ND.shape
-        num_blocks = -(-N * len(weight_UD) // MAX_SCORES.get(hidden_ND.device.type, 2**25))
-        num_rows = -(-N // num_blocks)
-        hidden_NE, weight_UE = widen(hidden_ND, 1.0, dtype), widen(weight_UD, 0.0, dtype)
-        loss = torch.zeros((), dtype=sum_dtype(dtype), device=hidden_ND.device)
-        hidden_grad_NE = torch.empty_like(hidden_NE)
-        weight_grad_UE = torch.zeros(weight_UE.shape, dtype=sum_dtype(dtype), device=hidden_ND.device)
-        with torch.autocast(hidden_ND.device.type, enabled=False):
-            for begin in range(0, N, num_rows):
-                block = slice(begin, min(begin + num_rows, N))
-                gradient_RU = torch.mm(hidden_NE[block], weight_UE.t())
-                loss += rule(gradient_RU, offset_U, count_U, places, begin)
-                torch.mm(gradient_RU, weight_UE, out=hidden_grad_NE[block])
-                weight_grad_UE += product_in_float32(gradient_RU.t(), hidden_NE[block])
-        ctx.save_for_backward(hidden_grad_NE, weight_grad_UE)
-        ctx.num_columns, ctx.dtypes = D, (hidden_ND.dtype, weight_UD.dtype)
-        return loss
-
-    @staticmethod
-    @first_order_only
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_grad_NE, weight_grad_UE = ctx.saved_tensors
-        D, (hidden_dtype, weight_dtype) = ctx.num_columns, ctx.dtypes
-        return (
-            (hidden_grad_NE[:, :D] * grads[0]).to(hidden_dtype),
-            (weight_grad_UE[:, :D] * grads[0]).to(weight_dtype),
-            weight_grad_UE[:, D] * grads[0],
-            None,
-            None,
-            None,
-            None,
-        )
 
 
 def loss_and_gradient_(product_RU: Tensor, offset_U: Tensor, count_U: Tensor, places: Places, begin: int) -> Tensor:

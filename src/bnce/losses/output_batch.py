@@ -59,6 +59,11 @@ class OutputBatch:
         valid_N = None if self.valid_TB is None else self.valid_TB.reshape(-1)
         return self.hidden_TBD.reshape(-1, self.hidden_TBD.shape[2]), self.target_TB.reshape(-1), valid_N
 
+    def where_counted(self, loss: Tensor) -> Tensor:
+        """Give the loss of every position (T, B), 0 where one does not count, of a loss (T, B) or (N,)."""
+        loss_TB = loss.reshape(self.target_TB.shape)
+        return loss_TB if self.valid_TB is None else torch.where(self.valid_TB, loss_TB, 0.0)
+
     def output_rows(self, words: Tensor) -> tuple[Tensor, Tensor]:
         """Read the output rows and biases of some words only."""
         return (

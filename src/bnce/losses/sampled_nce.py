@@ -61,8 +61,7 @@ def shared_nce_each(batch: OutputBatch) -> Tensor:
 
 
 def _loss(batch: OutputBatch, target_score_TB: Tensor, noise_score_TBK: Tensor) -> Tensor:
-    loss_TB = F.softplus(-target_score_TB) + F.softplus(noise_score_TBK).sum(2)
-    return loss_TB if batch.valid_TB is None else torch.where(batch.valid_TB, loss_TB, 0.0)
+    return batch.where_counted(F.softplus(-target_score_TB) + F.softplus(noise_score_TBK).sum(2))
 
 
 def _log_expected(batch: OutputBatch, log_noise: Tensor) -> Tensor:

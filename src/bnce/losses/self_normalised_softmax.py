@@ -15,7 +15,6 @@ Legend: T time steps, B streams.
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -26,15 +25,9 @@ from bnce.machine.precision import at_least_float32
 
 def self_normalised_softmax(batch: OutputBatch) -> Tensor:
     """Sum the loss over the positions that count, with a few positions' logits in memory at a time."""
-    return penalised_cross_entropy(
-        batch.hidden_TBD.flatten(0, 1),
-        batch.weight_VD,
-        batch.bias_V,
-        batch.target_TB.reshape(-1),
-        None if batch.valid_TB is None else batch.valid_TB.reshape(-1),
-        batch.log_z,
-        batch.penalty,
-    )
+    hidden_ND, target_N, valid_N = batch.flat()
+    layer = batch.weight_VD, batch.bias_V
+    return penalised_cross_entropy(hidden_ND, *layer, target_N, valid_N, batch.log_z, batch.penalty)
 
 
 def self_normalised_softmax_each(batch: OutputBatch) -> Tensor:
@@ -44,4 +37,4 @@ def self_normalised_softmax_each(batch: OutputBatch) -> Tensor:
     log_total_TB = logit_TBV.logsumexp(2)
     target_logit_TB = logit_TBV.gather(2, batch.target_TB.unsqueeze(2)).squeeze(2)
     loss_TB = log_total_TB - target_logit_TB + batch.penalty * (log_total_TB - batch.log_z).square()
-    return loss_TB if batch.valid_TB is None else torch.where(batch.valid_TB, loss_TB, 0.0)
+    return batch.where_counted(loss_TB)

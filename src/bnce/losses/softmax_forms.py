@@ -32,18 +32,16 @@ IGNORED = -100  # the target of a position that does not count, as PyTorch and o
 
 def softmax(batch: OutputBatch) -> Tensor:
     """Sum −ln p(target) over the positions that count, in the batch's form."""
-    hidden_ND = batch.hidden_TBD.reshape(-1, batch.hidden_TBD.shape[2])
-    valid_N = None if batch.valid_TB is None else batch.valid_TB.reshape(-1)
+    hidden_ND, target_N, valid_N = batch.flat()
     form = get_form(batch.softmax, hidden_ND.device)
-    return form(hidden_ND, batch.weight_VD, batch.bias_V, batch.target_TB.reshape(-1), valid_N)
+    return form(hidden_ND, batch.weight_VD, batch.bias_V, target_N, valid_N)
 
 
 def softmax_each(batch: OutputBatch) -> Tensor:
     """Compute −ln p(target) of every position (T, B), with all logits at once."""
-    hidden_ND = batch.hidden_TBD.reshape(-1, batch.hidden_TBD.shape[2]).to(batch.weight_VD.dtype)
-    loss_N = cross_entropies(hidden_ND, batch.weight_VD, batch.bias_V, batch.target_TB.reshape(-1))
-    loss_TB = loss_N.reshape(batch.target_TB.shape)
-    return loss_TB if batch.valid_TB is None else torch.where(batch.valid_TB, loss_TB, 0.0)
+    hidden_ND, target_N, _ = batch.flat()
+    hidden_ND = hidden_ND.to(batch.weight_VD.dtype)
+    return batch.where_counted(cross_entropies(hidden_ND, batch.weight_VD, batch.bias_V, target_N))
 
 
 def compiled(

@@ -25,6 +25,16 @@ def look_less_for_garbage() -> None:
     atexit.register(gc.freeze)
 
 
+def keep_freed(num_bytes: int) -> None:
+    """Let malloc keep so many bytes of freed memory for what comes next."""
+    import ctypes  # here, because `bnce --help` needs none of this
+
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # where the C library is not glibc
+        set_malloc = ctypes.CDLL(None).mallopt
+        set_malloc(_TRIM_THRESHOLD, num_bytes)
+        set_malloc(_MMAP_THRESHOLD, _LARGEST_BYTES)
+
+
 @contextlib.contextmanager
 def steady_memory() -> Iterator[None]:
     """Keep freed memory for what comes next, and the garbage collector from what is loaded until the block ends.
@@ -32,12 +42,7 @@ def steady_memory() -> Iterator[None]:
     Arrays of some MB come and go in every step, and new pages for them take a tenth of the time. To look once through
     all of PyTorch's objects for garbage takes a tenth of a second.
     """
-    import ctypes  # here, because `bnce --help` needs none of this
-
-    with contextlib.suppress(OSError, AttributeError, TypeError):  # where the C library is not glibc
-        set_malloc = ctypes.CDLL(None).mallopt
-        set_malloc(_TRIM_THRESHOLD, _KEPT_BYTES)
-        set_malloc(_MMAP_THRESHOLD, _LARGEST_BYTES)
+    keep_freed(_KEPT_BYTES)
     gc.freeze()
     try:
         yield

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bnce.errors import UserError, argument
-from bnce.machine.packages import missing
+from bnce.machine.packages import need
 from bnce.version import __version__
 
 if TYPE_CHECKING:
@@ -119,11 +119,9 @@ class Cluster(Executor):
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[Cluster]:
     """Connect to a scheduler by its address or its scheduler file."""
-    try:
-        import dask
-        import distributed
-    except ModuleNotFoundError as error:
-        raise missing("distributed", argument("cluster")) from error
+    distributed = need("distributed", argument("cluster"))
+    import dask  # which distributed brings
+
     # They are for whoever runs the cluster; here one sentence tells what went wrong.
     for name in ("distributed", *logging.root.manager.loggerDict):
         if name.partition(".")[0] == "distributed":

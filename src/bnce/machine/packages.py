@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from functools import wraps
 from importlib.util import find_spec
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from bnce.errors import UserError
 
@@ -67,6 +68,14 @@ def missing(package: str, what: str, extra: str = _USUAL) -> MissingPackageError
     return MissingPackageError(
         f"{what} needs the package '{package}', which is not installed: run pip install 'bnce[{extra}]'."
     )
+
+
+def need(module: str, what: str, extra: str = _USUAL) -> Any:
+    """Import a module of a package that `what` needs, or say which extra brings it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise missing(module.partition(".")[0], what, extra) from error
 
 
 def explain_missing(error: ModuleNotFoundError, what: str, extra: str = _USUAL) -> ImportError:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import ctypes
 import itertools
 import math
 import multiprocessing
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from bnce.errors import UserError, argument
+from bnce.machine.allocation import keep_freed
 from bnce.machine.cluster import Cluster
 
 Item = TypeVar("Item")
@@ -28,8 +28,7 @@ Result = TypeVar("Result")
 
 # Enough to keep every worker busy while results are taken in order; more would only hold text in memory.
 _ITEMS_AHEAD = 3
-# glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD.
-_MALLOC_SETTINGS = {-1: 2**29, -3: 2**25}
+_KEPT_BYTES = 2**29  # of freed memory, per process
 
 
 class Workers:
@@ -113,21 +112,13 @@ class Workers:
         return self._pool
 
 
-def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], num_workers: int) -> Generator[Result]:
-    """Yield function(item) for every item in turn, computed by several processes if that is asked for."""
-    with Workers(num_workers) as workers:
-        yield from workers.map(function, items)
-
-
 def _serve_the_parent() -> None:
     """Leave interrupts to the parent, never outlive it, and hold on to memory."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     # Every block takes and frees the same megabytes: to give them back to the system each time costs a tenth of
-    # all the time. Only glibc has this to set.
-    with contextlib.suppress(OSError, AttributeError):
-        for setting, num_bytes in _MALLOC_SETTINGS.items():
-            ctypes.CDLL(None).mallopt(setting, num_bytes)
+    # all the time.
+    keep_freed(_KEPT_BYTES)
     # A parent that was killed cannot end its pool, whose processes would wait for work forever.
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
 

@@ -148,11 +148,6 @@ class World:
             self.sum_(torch.zeros(1, device=self.device), "control")
 
 
-def in_many_processes() -> bool:
-    """Say whether torchrun, or a program like it, started this process as one of a world."""
-    return started_many()
-
-
 def was_restarted() -> bool:
     """Say whether torchrun has started this process again after others failed."""
     return _num_restarts() > 0
@@ -171,7 +166,7 @@ def device_of_process(name: str) -> str:
 
 def open_world(device: torch.device, timeout_seconds: float = TIMEOUT_SECONDS) -> World:
     """Join the processes that were started together; a process of its own is a world of one."""
-    if not in_many_processes():
+    if not started_many():
         return World()
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     num_here = int(os.environ.get("LOCAL_WORLD_SIZE", size))

@@ -45,9 +45,7 @@ class RowOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group, as any optimiser of PyTorch."""
-        # Without the wrapper, which only compiled code needs and which imports the compiler: a second or two.
-        add = torch.optim.Optimizer.add_param_group
-        getattr(add, "__wrapped__", add)(self, param_group)
+        _without_compiler(torch.optim.Optimizer.add_param_group)(self, param_group)
         group = self.param_groups[-1]
         if finite_number("lr", group["lr"]) < 0:
             raise UserError(f"lr is {float(group['lr'])}: it must be 0 or more.")
@@ -57,6 +55,10 @@ class RowOptimizer(torch.optim.Optimizer):
                 "processes: give these to an optimiser of torch.optim, with sparse=False, or use "
                 "DistributedDataParallel with bnce.RowExchange."
             )
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Take off the gradients, as PyTorch's own does."""
+        _without_compiler(torch.optim.Optimizer.zero_grad)(self, set_to_none)
 
     def start(self) -> None:
         """Make the state of every parameter now, and not at its first gradient."""
@@ -84,11 +86,12 @@ class RowOptimizer(torch.optim.Optimizer):
                     rate if isinstance(rate, Tensor) else torch.full((), rate, **like),
                     torch.ones((), **like) if clip is None else clip,
                 )
-                if table_VD.grad.is_sparse:
-                    merged = merged_rows(table_VD.grad, deterministic=group["deterministic"])
-                    self._step_rows(table_VD, *merged, state, group, scale)
-                else:
-                    self._step_all(_as_rows(table_VD), _as_rows(table_VD.grad), state, group, scale)
+                words_N, grad_ND = (
+                    merged_rows(table_VD.grad, deterministic=group["deterministic"])
+                    if table_VD.grad.is_sparse
+                    else (None, _as_rows(table_VD.grad))
+                )
+                self._step_rows(_as_rows(table_VD), words_N, grad_ND, state, group, scale)
         return loss
 
     def load_state_dict(self, state_dict: Group) -> None:
@@ -107,13 +110,9 @@ class RowOptimizer(torch.optim.Optimizer):
 
     @abstractmethod
     def _step_rows(
-        self, table_VD: Tensor, words_N: Tensor, grad_ND: Tensor, state: State, group: Group, scale: _Scale
+        self, table_VD: Tensor, words_N: Tensor | None, grad_ND: Tensor, state: State, group: Group, scale: _Scale
     ) -> None:
-        """Step the touched rows; equal ones are merged."""
-
-    @abstractmethod
-    def _step_all(self, table_VD: Tensor, grad_VD: Tensor, state: State, group: Group, scale: _Scale) -> None:
-        """Step every row."""
+        """Step the touched rows, of which equal ones are merged; without their numbers every row."""
 
 
 class RowwiseAdagrad(RowOptimizer):
@@ -139,14 +138,10 @@ class RowwiseAdagrad(RowOptimizer):
         return {"accumulator": torch.full((len(table_VD),), start, dtype=dtype, device=table_VD.device)}
 
     def _step_rows(
-        self, table_VD: Tensor, words_N: Tensor, grad_ND: Tensor, state: State, group: Group, scale: _Scale
+        self, table_VD: Tensor, words_N: Tensor | None, grad_ND: Tensor, state: State, group: Group, scale: _Scale
     ) -> None:
         step = _functions(table_VD, group).adagrad_
         step(table_VD, state["accumulator"], words_N, grad_ND, scale.rate, scale.clip, group["eps"])
-
-    def _step_all(self, table_VD: Tensor, grad_VD: Tensor, state: State, group: Group, scale: _Scale) -> None:
-        step = _functions(table_VD, group).adagrad_dense_
-        step(table_VD, state["accumulator"], grad_VD, scale.rate, scale.clip, group["eps"])
 
 
 class RowwiseAdam(RowOptimizer):
@@ -180,24 +175,16 @@ class RowwiseAdam(RowOptimizer):
         }
 
     def _step_rows(
-        self, table_VD: Tensor, words_N: Tensor, grad_ND: Tensor, state: State, group: Group, scale: _Scale
+        self, table_VD: Tensor, words_N: Tensor | None, grad_ND: Tensor, state: State, group: Group, scale: _Scale
     ) -> None:
         state["step"] += 1
         step = _functions(table_VD, group).adam_
         moments = state["square"], state["last"], state["step"]
         step(table_VD, *moments, words_N, grad_ND, scale.rate, scale.clip, group["beta2"], group["eps"])
 
-    def _step_all(self, table_VD: Tensor, grad_VD: Tensor, state: State, group: Group, scale: _Scale) -> None:
-        state["step"] += 1
-        step = _functions(table_VD, group).adam_dense_
-        moments = state["square"], state["last"], state["step"]
-        step(table_VD, *moments, grad_VD, scale.rate, scale.clip, group["beta2"], group["eps"])
-
 
 def _functions(table_VD: Tensor, group: Group) -> ModuleType:
-    # The kernels compute in float32.
-    is_double = table_VD.dtype == torch.float64
-    return kernels.choose("rows", table_VD, deterministic=group["deterministic"] or is_double) or rows
+    return kernels.choose("rows", table_VD, deterministic=group["deterministic"]) or rows
 
 
 def _state_dtype(table_VD: Tensor) -> torch.dtype:
@@ -207,3 +194,9 @@ def _state_dtype(table_VD: Tensor) -> torch.dtype:
 def _as_rows(table: Tensor) -> Tensor:
     """Take a single number, such as a learned ln Z, for a table of one row."""
     return table if table.ndim else table.view(1)
+
+
+def _without_compiler(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Unwrap what only compiled code needs wrapped: the wrapper imports the compiler, which takes a second or two."""
+    plain: Callable[..., Any] = getattr(method, "__wrapped__", method)
+    return plain

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import re
 import statistics
@@ -22,7 +21,7 @@ from bnce.report.drawing import make_logarithmic, new_axes, page_style
 from bnce.report.names import name_loss
 from bnce.report.runs import has_figures, number
 from bnce.runs.metrics import read_metrics
-from bnce.training.alternatives import CHOICE_FILE, SCORING_FILE, TRIALS
+from bnce.training.alternatives import CHOICE_FILE, SCORING_FILE, TRIALS, read_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,7 +60,7 @@ class Line:
 
 def read_alternatives(out: Path) -> list[Line]:
     """Read what is there of a comparison, in the order of the table."""
-    choices = _read_json(out / CHOICE_FILE)
+    choices = read_json(out / CHOICE_FILE)
     lines = []
     for body in BODIES:
         found = [_read(out, body.name, alternative, choices) for alternative in ALTERNATIVES]
@@ -82,7 +81,7 @@ def _read(out: Path, model: str, alternative: Alternative, choices: Mapping[str,
         return None
     rows = [entry.row for entry in compare_runs(paths).entries]
     # A run whose scoring was timed had the machine to itself; others may have run beside each other.
-    scoring = [_read_json(path / SCORING_FILE) for path in paths]
+    scoring = [read_json(path / SCORING_FILE) for path in paths]
     timed = [row for row, record in zip(rows, scoring, strict=True) if record]
     kind = LOSSES.find(alternative.loss)
     free = kind.penalises and choices.get(name, {}).get("loss.penalty", alternative.settings.get("loss.penalty")) == 0
@@ -106,7 +105,7 @@ def _read(out: Path, model: str, alternative: Alternative, choices: Mapping[str,
         gpu_scoring_words_per_second=_mean(number(record, "cuda_words_per_second") for record in scoring),
         seeds=tuple(row.seed for row in rows if row.seed is not None),
         chosen=choices.get(name, {}),
-        trials=tuple(_valid(path) for path in _trials(out, name)),
+        trials=tuple(read_metrics(path).lowest_ppl_f for path in _trials(out, name)),
         runs=tuple(path.name for path in paths),
         conditions={
             key: getattr(rows[0], key)
@@ -119,7 +118,7 @@ def _fitted(path: Path) -> float | None:
     """Give PPLn on test where the constant is the mean of ln Z(context) on validation text."""
     known = [record for record in read_metrics(path).records if record.get("ppl_f") is not None]
     best = min(known, key=lambda record: record["ppl_f"], default={})
-    test = _read_json(path / "evaluation.json")
+    test = read_json(path / "evaluation.json")
     constant, found, ppl_f = number(best, "log_z_mean"), number(test, "log_z_mean"), number(test, "ppl_f")
     if constant is None or found is None or ppl_f is None:
         return None
@@ -129,11 +128,6 @@ def _fitted(path: Path) -> float | None:
 def _trials(out: Path, name: str) -> list[Path]:
     found = (path for path in (out / TRIALS).glob(f"{name}-*") if path.name.removeprefix(f"{name}-").isdigit())
     return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
-
-
-def _valid(path: Path) -> float | None:
-    perplexities = [record["ppl_f"] for record in read_metrics(path).records if record.get("ppl_f") is not None]
-    return min(perplexities, default=None)
 
 
 def write_alternatives(out: Path) -> list[Path]:
@@ -254,8 +248,3 @@ def _mean(values: Iterable[float | None]) -> float | None:
 def _deviation(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.stdev(known) if len(known) > 1 else None
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return found

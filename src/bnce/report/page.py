@@ -12,7 +12,7 @@ from bnce.report.comparison import Comparison, Entry
 from bnce.report.detail import draw_detail_plots, sentence_section
 from bnce.report.plots import Plot, draw_plots, markers
 from bnce.report.runs import count, printable, text
-from bnce.report.style import style
+from bnce.report.style import document
 from bnce.report.table import columns_of, grouped
 
 _GUIDE = (
@@ -31,18 +31,7 @@ def to_html(comparison: Comparison) -> str:
         for entry, (_, letter) in zip(comparison.entries, markers(comparison.entries), strict=True)
     ]
     plots = [*draw_plots(comparison), *draw_detail_plots(comparison)]
-    parts = [
-        "<!doctype html>",
-        '<html lang="en">',
-        "<head>",
-        '<meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{escape(comparison.title)}</title>",
-        f"<style>\n{style()}\n</style>",
-        "</head>",
-        "<body>",
-        "<main>",
-        f"<h1>{escape(comparison.title)}</h1>",
+    body = [
         f'<p class="facts">{escape(_facts(comparison))}</p>',
         f'<p class="guide">{_prose(_GUIDE)}</p>',
         *_warnings(comparison.conditions.warnings),
@@ -54,11 +43,8 @@ def to_html(comparison: Comparison) -> str:
         *sentence_section(comparison, legend),
         "<h2>Runs</h2>",
         *(line for entry, mark in zip(comparison.entries, legend, strict=True) for line in _details(entry, mark)),
-        "</main>",
-        "</body>",
-        "</html>",
     ]
-    return "\n".join(parts) + "\n"
+    return document(comparison.title, body)
 
 
 def _prose(plain: str) -> str:

@@ -1,11 +1,36 @@
-"""How the report's page looks: one style sheet, light and dark, narrow and wide, on paper too."""
+"""How the reports' pages look: one frame and one style sheet, light and dark, narrow and wide, on paper too."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
 
 from bnce.report.names import colours
 
 
-def style() -> str:
+def document(title: str, body: Iterable[str], more_style: str = "") -> str:
+    """Write a page that needs nothing from outside; the lines of its body are HTML, its title is plain text."""
+    lines = [
+        "<!doctype html>",
+        '<html lang="en">',
+        "<head>",
+        '<meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{escape(title)}</title>",
+        f"<style>\n{_style()}\n{more_style}</style>",
+        "</head>",
+        "<body>",
+        "<main>",
+        f"<h1>{escape(title)}</h1>",
+        *body,
+        "</main>",
+        "</body>",
+        "</html>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _style() -> str:
     """Write the style sheet, with the colours of all losses."""
     light = "".join(f"{colour.variable}:{colour.light};" for colour in colours())
     dark = "".join(f"{colour.variable}:{colour.dark};" for colour in colours())

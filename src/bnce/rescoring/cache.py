@@ -7,13 +7,12 @@ model's fingerprint, how it was asked (version, mode, normaliser), and the hypot
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from bnce.errors import UserError
+from bnce.reading import digest_record
 from bnce.text.normalise import Normaliser
 from bnce.version import __version__
 
@@ -30,7 +29,7 @@ _PART = 500  # texts that are asked for together: SQLite takes at most 999 value
 def describe(fingerprint: str, mode: str, normaliser: Normaliser) -> str:
     """Describe a model and how it is asked, as the key of its scores."""
     asked = {"model": fingerprint, "mode": mode, "normaliser": normaliser.to_dict(), "bnce": __version__}
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    return digest_record(asked)
 
 
 class ScoreCache:

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from bnce.report.runs import printable
-from bnce.report.style import style
+from bnce.report.style import document
 from bnce.rescoring.changes import Changed, Changes, Step, ranked
 from bnce.rescoring.comparison import Comparison
 
@@ -20,7 +20,7 @@ _GUIDE = (
     "underlined. “heard → said” is a wrong word and what was really said, “+ word” a word too many, and “− word” a "
     "missing word."
 )
-_STYLE = """
+_STYLE = """\
 .words { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); }
 .words table, .utterance table { border-collapse: collapse; width: 100%; }
 .words .card, .utterance { padding: .9rem 1.1rem; }
@@ -36,18 +36,7 @@ mark { background: var(--hot); color: inherit; border-radius: 4px; padding: .05r
 
 def changes_page(title: str, compared: Comparison, changes: Changes, facts: Sequence[str]) -> str:
     """Write the page; whatever comes from a file is escaped."""
-    parts = [
-        "<!doctype html>",
-        '<html lang="en">',
-        "<head>",
-        '<meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{_text(title)}</title>",
-        f"<style>\n{style()}{_STYLE}</style>",
-        "</head>",
-        "<body>",
-        "<main>",
-        f"<h1>{_text(title)}</h1>",
+    body = [
         *(f'<p class="facts">{_text(fact)}</p>' for fact in facts),
         f'<p class="guide">{escape(_GUIDE)}</p>',
         "<h2>Word error rates</h2>",
@@ -64,11 +53,8 @@ def changes_page(title: str, compared: Comparison, changes: Changes, facts: Sequ
         "</div>",
         *_section("Best utterances", changes.best(NUM_UTTERANCES), "No utterance has fewer errors than before."),
         *_section("Worst utterances", changes.worst(NUM_UTTERANCES), "No utterance has more errors than before."),
-        "</main>",
-        "</body>",
-        "</html>",
     ]
-    return "\n".join(parts) + "\n"
+    return document(printable(title), body, _STYLE)
 
 
 def _text(plain: str) -> str:

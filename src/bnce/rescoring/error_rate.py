@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from bnce.machine.packages import missing
+from bnce.machine.packages import need
 
 
 class Errors(NamedTuple):
@@ -64,8 +64,4 @@ def sum_errors(errors: Iterable[Errors]) -> Errors:
 
 def import_jiwer() -> Any:
     """Load jiwer, or say how to get it, before any work is done."""
-    try:
-        import jiwer
-    except ModuleNotFoundError as error:
-        raise missing("jiwer", "A word error rate") from error
-    return jiwer
+    return need("jiwer", "A word error rate")

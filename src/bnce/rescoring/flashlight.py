@@ -87,7 +87,7 @@ def ctc_decoder_lm(model: Model, words: Iterable[str], *, unk_score: float = -10
             after = state.child(number)
             if after not in self.nodes:
                 self.nodes[after] = _Node(node, word)
-            return after, step.log_prob / math.log(10) + (unk_score if step.oov else 0.0)
+            return after, step.log_prob / math.log(10) + (unk_score if step.num_oov else 0.0)
 
     return DecoderLM()
 

@@ -24,11 +24,7 @@ from bnce.errors import UserError
 from bnce.rescoring.word_steps import Step, WordSteps
 from bnce.scoring import model as scoring
 from bnce.scoring.loading import load
-from bnce.scoring.ngram import NgramModel
 from bnce.text.normalise import END_WORD
-
-# What an LSTM is told to remember, where a decoder asks for an order to decide which histories are the same.
-_HISTORY_WORDS = 10
 
 
 class FullScoreReturn(NamedTuple):
@@ -88,10 +84,7 @@ class Model:
     @property
     def order(self) -> int:
         """The words of a history that a decoder should compare, and one more."""
-        if isinstance(self.model, NgramModel):
-            return int(self.model.model.order)
-        most = self.model.max_context
-        return most + 1 if most is not None and most < _HISTORY_WORDS else _HISTORY_WORDS
+        return self._steps.order
 
     def score(self, sentence: str | bytes, bos: bool = True, eos: bool = True) -> float:
         """Give the log10 probability of a sentence, with that of `</s>` unless `eos` is false."""
@@ -110,7 +103,7 @@ class Model:
         begin = 0
         for place, words in enumerate([*read, *([(END_WORD,)] if eos else [])]):
             part = slice(begin, begin := begin + len(words))
-            step = Step(float(scores.log_probs[part].sum()), bool(scores.oov[part].any()))
+            step = Step(float(scores.log_probs[part].sum()), int(scores.oov[part].sum()))
             yield self._full(step, place + 1)
 
     def BeginSentenceWrite(self, state: State) -> None:
@@ -145,7 +138,7 @@ class Model:
 
     def _full(self, step: Step, place: int) -> FullScoreReturn:
         most = self.model.max_context
-        return FullScoreReturn(step.log_prob / math.log(10), min(place + 1, (most or place) + 1), step.oov)
+        return FullScoreReturn(step.log_prob / math.log(10), min(place + 1, (most or place) + 1), step.num_oov > 0)
 
 
 LanguageModel = Model

@@ -15,19 +15,17 @@ from __future__ import annotations
 import bisect
 import math
 
-from bnce.corpus.vocabulary import END, SPECIALS, UNK
+from bnce.corpus.vocabulary import SPECIALS
 from bnce.errors import UserError
-from bnce.scoring.model import Model
-from bnce.scoring.run_model import RunModel
-from bnce.scoring.scorer import State
-from bnce.text.normalise import UNKNOWN_WORD
+from bnce.rescoring.word_steps import WordSteps
+from bnce.scoring.model import Model, State
+from bnce.text.normalise import END_WORD
 
 # pyctcdecode's own defaults, so that a decoder behaves alike with either kind of model.
 ALPHA = 0.5
 BETA = 1.5
 UNKNOWN_OFFSET = -10.0
 AVERAGE_TOKEN_LENGTH = 6
-_HISTORY_WORDS = 10
 
 
 class DecoderLanguageModel:
@@ -47,25 +45,25 @@ class DecoderLanguageModel:
         *,
         normalised: bool = False,
     ) -> None:
-        if not isinstance(model, RunModel):
-            raise UserError(f"'{model.name}' is a model of the kind '{model.kind}': a decoder takes a run.")
-        self.model, self.normalised = model, normalised
+        self.model = model
         self.alpha, self.beta = alpha, beta
         self.unk_score_offset, self.score_boundary = unk_score_offset, score_boundary
-        self._scorer = model.scorer()
-        words = model.vocabulary.listed_words
-        # Pieces spell any word.
+        self._steps = WordSteps(model, normalised)
+        self._state_type = type(model.start())
+        try:
+            words = model.vocabulary.listed_words  # None where pieces spell any word
+        except UserError:  # a KenLM binary does not list its words
+            words = None
         self._spellings = None if words is None else sorted(word for word in words if word not in SPECIALS)
 
     @property
     def order(self) -> int:
         """How many words the decoder may take to decide whether two histories are the same to the model."""
-        num_context = self.model.network.num_context
-        return num_context + 2 if num_context else _HISTORY_WORDS
+        return self._steps.order
 
     def get_start_state(self) -> State:
         """Give the state before the first word."""
-        return self._scorer.start()
+        return self.model.start()
 
     def score_partial_token(self, partial_token: str) -> float:
         """Score the beginning of a word: nothing, or a penalty where no word of the vocabulary begins so."""
@@ -80,21 +78,10 @@ class DecoderLanguageModel:
 
     def score(self, prev_state: State, word: str, is_last_word: bool = False) -> tuple[float, State]:
         """Score a word after a state, and give the state after it; `</s>` is scored with the last word."""
-        if not isinstance(prev_state, State):
+        if not isinstance(prev_state, self._state_type):
             raise UserError(f"The state is {prev_state!r:.60}: give one from get_start_state or score.")
-        state, log_prob = prev_state, 0.0
-        for spelling in self.model.words(word):
-            # One id, or those of its pieces.
-            ids = self.model.vocabulary.encode([spelling]).tolist()
-            for number in ids:
-                log_prob += self._log_prob(state, number)
-                (state,) = self._scorer.advance([state], [number])
-            if ids == [UNK]:
-                log_share = None if spelling == UNKNOWN_WORD else self.model.log_share(spelling)
-                log_prob += self.unk_score_offset * math.log(10) if log_share is None else log_share
+        step, state = self._steps.score(prev_state, word), self._steps.advance(prev_state, word)
+        log_prob = step.log_prob + step.num_oov * self.unk_score_offset * math.log(10)
         if is_last_word and self.score_boundary:
-            log_prob += self._log_prob(state, END)
+            log_prob += self._steps.score(state, END_WORD).log_prob
         return self.alpha * log_prob + self.beta, state
-
-    def _log_prob(self, state: State, word: int) -> float:
-        return float(self._scorer.score([state], [word], self.normalised)[0])

@@ -10,12 +10,11 @@ Legend: U utterances, N hypotheses of all of them, H hypotheses of one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bnce.machine.packages import missing
+from bnce.machine.packages import need
 from bnce.scoring.scored import Floats
 
 _FIRST_LETTER = 0x10000  # beyond the surrogates, and there are a million letters
@@ -23,7 +22,7 @@ _FIRST_LETTER = 0x10000  # beyond the surrogates, and there are a million letter
 
 def find_distances(lists: Iterable[Sequence[str]]) -> list[NDArray[np.int32]]:
     """Compute the word edit distances between the hypotheses of each utterance (H, H)."""
-    cdist, levenshtein = _rapidfuzz()
+    process, distance = (need(f"rapidfuzz.{part}", "Choosing by expected errors") for part in ("process", "distance"))
     found = []
     for texts in lists:
         letters: dict[str, str] = {}
@@ -32,7 +31,7 @@ def find_distances(lists: Iterable[Sequence[str]]) -> list[NDArray[np.int32]]:
             "".join(letters.setdefault(word, chr(_FIRST_LETTER + len(letters))) for word in text.split())
             for text in texts
         ]
-        found.append(cdist(spelt, spelt, scorer=levenshtein, dtype=np.int32, workers=1))
+        found.append(process.cdist(spelt, spelt, scorer=distance.Levenshtein.distance, dtype=np.int32, workers=1))
     return found
 
 
@@ -55,12 +54,3 @@ def first_least(value_N: Floats, begins: NDArray[np.int64]) -> NDArray[np.int64]
     least_U = np.minimum.reduceat(value_N, begins)
     (place_N,) = np.nonzero(value_N == np.repeat(least_U, length_U))
     return place_N[np.searchsorted(place_N, begins)]
-
-
-def _rapidfuzz() -> tuple[Any, Any]:
-    try:
-        from rapidfuzz.distance import Levenshtein
-        from rapidfuzz.process import cdist
-    except ModuleNotFoundError as error:
-        raise missing("rapidfuzz", "Choosing by expected errors") from error
-    return cdist, Levenshtein.distance

@@ -10,16 +10,19 @@ import functools
 from typing import NamedTuple
 
 from bnce.scoring.model import Model, State
+from bnce.scoring.ngram import NgramModel
 from bnce.text.normalise import END_WORD, UNKNOWN_WORD
 
 _KEPT_WORDS = 2**16
+# What an LSTM is told to remember, where a decoder asks for an order to decide which histories are the same.
+_HISTORY_WORDS = 10
 
 
 class Step(NamedTuple):
-    """What a word costs: its natural log-probability, and whether the model does not know it."""
+    """What a word costs: its natural log-probability, and how many words it is that the model does not know."""
 
     log_prob: float
-    oov: bool
+    num_oov: int
 
 
 class WordSteps:
@@ -29,16 +32,24 @@ class WordSteps:
         self.model, self.normalised = model, normalised or not model.self_normalised
         self.read = functools.lru_cache(_KEPT_WORDS)(self._read_word)
 
+    @property
+    def order(self) -> int:
+        """The words of a history that a decoder should compare, and one more."""
+        if isinstance(self.model, NgramModel):
+            return int(self.model.model.order)
+        most = self.model.max_context
+        return most + 1 if most is not None and most < _HISTORY_WORDS else _HISTORY_WORDS
+
     def score(self, state: State, word: str) -> Step:
         """Score a word after a state."""
-        log_prob, oov = 0.0, False
+        log_prob, num_oov = 0.0, 0
         words = self.read(word)
         for place, own in enumerate(words):
             log_prob += float(self.model.next_log_probs(state, [own], normalised=self.normalised)[0])
-            oov |= own != END_WORD and not self.model.is_known(own)
+            num_oov += own != END_WORD and not self.model.is_known(own)
             if place + 1 < len(words):
                 state = self.model.advance(state, own)
-        return Step(log_prob, oov)
+        return Step(log_prob, num_oov)
 
     def advance(self, state: State, word: str) -> State:
         """Give the state after a word."""

@@ -175,7 +175,7 @@ class RunDirectory:
 
     def write_json(self, name: str, record: Mapping[str, Any]) -> None:
         """Write one of the run's JSON files."""
-        files.write_text(self.path / name, files.to_json(record, indent=2) + "\n")
+        files.write_json(self.path / name, record)
 
 
 def refuse_exported(path: Path) -> None:

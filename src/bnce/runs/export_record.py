@@ -37,7 +37,7 @@ def write_record(directory: Path, record: Mapping[str, Any]) -> None:
     hashes = {file.name: digest_file(file) for file in sorted(directory.iterdir())}
     written = json.loads(files.to_json({"format": FORMAT, **record, "sha256": hashes}))
     written[_OWN_HASH] = digest_record(written)
-    files.write_text(directory / METADATA_FILE, files.to_json(written, indent=2) + "\n")
+    files.write_json(directory / METADATA_FILE, written)
 
 
 def read_record(directory: Path) -> dict[str, Any]:

@@ -26,6 +26,11 @@ class Metrics:
     repeated: dict[int, str] = field(default_factory=dict)  # lines whose steps go back
     num_lines: int = 0
 
+    @property
+    def lowest_ppl_f(self) -> float | None:
+        """The lowest validation PPLf; None where there is none."""
+        return min((record["ppl_f"] for record in self.records if record["ppl_f"] is not None), default=None)
+
 
 def read_metrics(directory: Path) -> Metrics:
     """Read the evaluations of a run; where steps are repeated, after a resume, what was done last holds."""

@@ -61,14 +61,13 @@ class SentenceScorer:
         normalised: bool = False,
         carry: bool = False,
         num_checked: int | None = None,
-        seed: int = 1,
     ) -> None:
         self.engine, self.normalised = engine_of(model), normalised
         if not normalised or num_checked is not None:
             self.engine.refuse_unnormalised()
         self._num_parallel = self.engine.num_side_by_side(self.engine.num_parallel)
         self._stream = _Stream(self.engine) if carry else None
-        self._sample = None if num_checked is None else _Sample(num_checked, seed)
+        self._sample = None if num_checked is None else _Sample(num_checked)
         self._tree = Scorer(self.engine) if self.engine.reads_trees else None
 
     def begin_document(self) -> None:
@@ -210,7 +209,7 @@ class _Stream:
 class _Sample:
     """Positions drawn fairly from as many as come by: each draws a number, and the smallest numbers stay."""
 
-    def __init__(self, size: int, seed: int) -> None:
+    def __init__(self, size: int, seed: int = 1) -> None:
         if size < 1:
             raise UserError(f"The number of positions to check is {size}: it must be 1 or more.")
         self.size = size

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
-import hashlib
-import json
 from pathlib import Path
 
 from bnce.errors import UserError
-from bnce.reading import digest_file
+from bnce.reading import digest_file, digest_record
 from bnce.scoring.loading import MIXTURE_ENDING, mixture_components
 
 # What a run directory has beside its model: figures, and states to go on from. Anything else may decide scores.
@@ -28,7 +26,7 @@ def fingerprint(path: str | Path) -> str:
             raise UserError(f"'{file}' cannot be read ({error}): check the model.") from error
     if path.is_file() and path.suffix == MIXTURE_ENDING:
         parts |= {f"component {place}": fingerprint(one) for place, (one, _) in enumerate(mixture_components(path))}
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return digest_record(parts)
 
 
 def _is_beside(file: Path) -> bool:

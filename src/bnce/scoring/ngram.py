@@ -12,7 +12,7 @@ import numpy as np
 
 from bnce.corpus.vocabulary import SPECIALS, Vocabulary
 from bnce.errors import UserError
-from bnce.machine.packages import missing
+from bnce.machine.packages import need
 from bnce.ngrams.arpa import AS_IT_STANDS, read_words, stored_normaliser
 from bnce.scoring.given import word_lists
 from bnce.scoring.model import Model, Words
@@ -96,10 +96,7 @@ class NgramModel(Model):
 def open_ngram(path: str | Path) -> NgramModel:
     """Load an n-gram model; the file's content says whether it is ARPA or binary."""
     path = Path(path)
-    try:
-        import kenlm
-    except ModuleNotFoundError as error:
-        raise missing("kenlm", "An n-gram model") from error
+    kenlm = need("kenlm", "An n-gram model")
     config = kenlm.Config()
     config.show_progress = False
     config.arpa_complain = kenlm.ARPALoadComplain.NONE

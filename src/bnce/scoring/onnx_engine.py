@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce.errors import UserError
-from bnce.machine.packages import missing
+from bnce.machine.packages import need
 from bnce.runs.export_record import WEIGHTS_FILE
 from bnce.scoring import engine
 from bnce.scoring.engine import Engine, Floats, Ints
@@ -190,10 +190,7 @@ def _log_sum_exp(score_NV: Floats) -> Floats:
 
 def _open_session(path: Path, num_threads: int) -> tuple[Any, list[str]]:
     """Open a graph; give it with the names of its inputs."""
-    try:
-        import onnxruntime
-    except ModuleNotFoundError as error:
-        raise missing("onnxruntime", "An exported run", "score") from error
+    onnxruntime = need("onnxruntime", "An exported run", "score")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = num_threads
     options.log_severity_level = 3  # errors, which are raised

@@ -59,12 +59,6 @@ def score_prefixes(
     return scores
 
 
-def num_prefixes(sequences: Sequence[Ids]) -> int:
-    """Count the distinct prefixes: so many words are scored, where without sharing every word of every sequence is."""
-    word_N, length_S = flatten(sequences)
-    return sum(len(level.word_B) for level in levels(word_N, length_S, np.zeros_like(length_S)))
-
-
 def walk(
     scorer: Scorer,
     word_N: Ints,

@@ -23,10 +23,11 @@ from bnce.runs.model_file import load_model
 from bnce.scoring.batches import SentenceScorer
 
 MAX_SENTENCES = {"cpu": 128, "cuda": 4096}  # scored side by side
+SECONDS = 1.0  # that are measured
 SHORT_SECONDS = 0.1  # a batch that takes less is made larger
 
 
-def measure_scoring(path: Path, corpus: Corpus, device: torch.device, seconds: float = 1.0) -> dict[str, Any]:
+def measure_scoring(path: Path, corpus: Corpus, device: torch.device) -> dict[str, Any]:
     """Time a run's best model on the corpus's test words (or validation words)."""
     run = RunDirectory.open(path)
     split = "test" if "test" in corpus.statistics else "valid"
@@ -41,22 +42,20 @@ def measure_scoring(path: Path, corpus: Corpus, device: torch.device, seconds: f
         num_threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            record[f"{kind}_words_per_second"] = _time(model, sentences, place, normalised, seconds)
+            record[f"{kind}_words_per_second"] = _time(model, sentences, place, normalised)
         finally:
             torch.set_num_threads(num_threads)
         record["normalised_by"] = "sum over the vocabulary" if normalised else "constant or structure"
     return record
 
 
-def _time(
-    model: LanguageModel, sentences: list[NDArray[np.int64]], device: torch.device, normalised: bool, seconds: float
-) -> float:
+def _time(model: LanguageModel, sentences: list[NDArray[np.int64]], device: torch.device, normalised: bool) -> float:
     scorer = SentenceScorer(model, normalised=normalised)
     num_at_once, place, num_words, begin = 8, 0, 0, time.perf_counter()
     scorer.score(sentences[:2])
     synchronize(device)
     begin = time.perf_counter()
-    while time.perf_counter() - begin < seconds:
+    while time.perf_counter() - begin < SECONDS:
         if place + num_at_once > len(sentences):
             place = 0
         batch, batch_begin = sentences[place : place + num_at_once], time.perf_counter()

@@ -119,7 +119,7 @@ class Weights:
 
     def write(self, path: str | Path) -> None:
         """Write the file that `read` reads."""
-        files.write_text(Path(path), files.to_json(self.to_dict(), indent=2) + "\n")
+        files.write_json(Path(path), self.to_dict())
 
 
 # The hypothesis that the list has first, whatever its scores are.

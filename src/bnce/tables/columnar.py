@@ -13,6 +13,7 @@ import numpy as np
 from bnce.errors import UserError
 from bnce.files import atomic_file
 from bnce.tables.columns import Block, Columns, Row, find_column, truth
+from bnce.text.records import parquet_compression
 from bnce.text.sources import check_source, named
 
 BATCH_ROWS = 2**13
@@ -46,11 +47,7 @@ class ColumnarFile:
     @property
     def compression(self) -> str:
         """How a Parquet file is compressed, which the new one is, too."""
-        if self.form != "parquet":
-            return "none"
-        found = self._file.metadata
-        name = found.row_group(0).column(0).compression if found.num_row_groups and found.num_columns else "SNAPPY"
-        return "none" if name == "UNCOMPRESSED" else str(name).lower()
+        return parquet_compression(self._file) if self.form == "parquet" else "none"
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:

@@ -6,24 +6,20 @@ a letter like any other, unless the header begins with one.
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import NamedTuple
 
 from bnce.errors import UserError, argument, unknown_name
 from bnce.files import atomic_file
 from bnce.tables.columns import Block, find_column
 from bnce.text.sources import MAX_LINE_BYTES, check_source, file_ending, named, read_chunks
-from bnce.text.unpack import PACKED
+from bnce.text.unpack import PACKED, PACKERS, open_packed
 
 SEPARATORS = {"tsv": "\t", "csv": ","}
 QUOTES = ("auto", "csv", "none")
-_PACKERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 _QUOTED = re.compile(r'"([^"]*+(?:""[^"]*+)*+)"')
 # A cell that only a writer of CSV makes: quotes around it, and every one inside doubled.
 _LOOKS_QUOTED = re.compile(r'"(?=[^"]*"")[^"]*+(?:""[^"]*+)*+"')
@@ -147,7 +143,10 @@ def write_delimited(
     blocks: Iterable[Block],
 ) -> None:
     """Write the records that wait, each with its new fields; a blank line has none."""
-    with atomic_file(out) as partial, _open_packed(partial, file_ending(str(out))) as sink:
+    ending = file_ending(str(out))
+    if ending in PACKED and ending not in PACKERS:
+        raise UserError(f"The output's name ends in {ending}: tables are written plain, or as {', '.join(PACKERS)}.")
+    with atomic_file(out) as partial, open_packed(partial, ending) as sink:
 
         def write(record: Record, added: str) -> None:
             sink.write(f"{record.raw}{added}{record.line_end}".encode())
@@ -161,16 +160,6 @@ def write_delimited(
                 write(waiting.popleft(), "".join(f"{separator}{_format(value)}" for value in values))
         for record in waiting:
             write(record, "")
-
-
-def _open_packed(path: Path, ending: str) -> IO[bytes]:
-    """Open a file to write bytes, packed if the ending of the output's name says so."""
-    if ending in _PACKERS:
-        packed: IO[bytes] = _PACKERS[ending](path, "wb")
-        return packed
-    if ending in PACKED:
-        raise UserError(f"The output's name ends in {ending}: tables are written plain, or as {', '.join(_PACKERS)}.")
-    return open(path, "wb")
 
 
 def _format(value: object) -> str:

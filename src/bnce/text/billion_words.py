@@ -13,13 +13,10 @@ import tarfile
 import tempfile
 from collections.abc import Container, Iterator
 from pathlib import Path
-from typing import Any
-
-import pyarrow
 
 from bnce.errors import UserError
 from bnce.text.sources import Advance, Document, check_errors, check_source, decode_lines, group_lines, read_chunks
-from bnce.text.unpack import CHUNK_BYTES, DAMAGE
+from bnce.text.unpack import CHUNK_BYTES, DAMAGE, open_packed
 
 MIN_COUNT = 3
 
@@ -114,7 +111,8 @@ def _read_tar(path: str, errors: str, advance: Advance | None) -> Iterator[tuple
             split, number = shard
             if number != turn[split]:
                 waiting[shard] = Path(scratch, f"{split}-{number}.zst")
-                _pack(chunks, waiting[shard])
+                with open_packed(waiting[shard], ".zst") as packed:
+                    packed.writelines(chunks)
                 continue
             yield from _documents(shard, chunks, errors)
             turn[split] += 1
@@ -159,13 +157,6 @@ class _Joined:
             self._rest = memoryview(next(self._chunks, b""))
         piece, self._rest = self._rest[:num_bytes], self._rest[num_bytes:]
         return bytes(piece)
-
-
-def _pack(chunks: Iterator[bytes], file: Path) -> None:
-    stream: Any
-    with pyarrow.CompressedOutputStream(str(file), "zstd") as stream:
-        for chunk in chunks:
-            stream.write(chunk)
 
 
 @contextlib.contextmanager

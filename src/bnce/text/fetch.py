@@ -11,7 +11,6 @@ import contextlib
 import errno
 import hashlib
 import http.client
-import importlib
 import json
 import os
 import time
@@ -25,7 +24,7 @@ from typing import Any, NamedTuple
 
 from bnce.errors import UserError, argument, unknown_name
 from bnce.files import write_text
-from bnce.machine.packages import missing
+from bnce.machine.packages import need
 
 Progress = Callable[[int, int], None]
 
@@ -96,10 +95,7 @@ def fetch(
         raise unknown_name("corpus to fetch", name, DOWNLOADS)
     if sha256 is not None and not (len(sha256) == 64 and set(sha256.lower()) <= set("0123456789abcdef")):
         raise UserError(f"The SHA-256 is '{sha256}': it must be 64 hexadecimal digits.")
-    try:
-        pooch: Any = importlib.import_module("pooch")
-    except ModuleNotFoundError as error:
-        raise missing("pooch", "A download") from error
+    pooch = need("pooch", "A download")
     download = DOWNLOADS[name]
     source = _locate(download, source)
     directory = Path(pooch.os_cache("bnce")) if cache is None else cache

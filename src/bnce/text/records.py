@@ -126,6 +126,13 @@ def open_parquet(path: str) -> Iterator[Any]:
         raise UserError(f"{named(path)} is damaged or not a Parquet file ({reason:.200}): fetch it again.") from error
 
 
+def parquet_compression(file: Any) -> str:
+    """Tell how an open Parquet file is compressed, which a new one like it is, too."""
+    found = file.metadata
+    name = found.row_group(0).column(0).compression if found.num_row_groups and found.num_columns else "SNAPPY"
+    return "none" if name == "UNCOMPRESSED" else str(name).lower()
+
+
 def check_column(path: str, schema: Any, field: str, *, nulls: bool = False) -> None:
     """Refuse a Parquet file without a column of texts; of nulls alone, where that will do."""
     import pyarrow

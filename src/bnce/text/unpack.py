@@ -1,4 +1,4 @@
-"""Packed files as chunks of bounded size: .gz, .xz, .bz2, .zst and .zip, unpacked to the end or refused."""
+"""Packed files: .gz, .xz, .bz2, .zst and .zip, unpacked in chunks of bounded size to the end or refused; and packed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import IO, Any
 
 CHUNK_BYTES = 2**20
 # What the readers raise for a file that is damaged, cut short or of another format.
 DAMAGE = (EOFError, OSError, lzma.LZMAError, zlib.error, zipfile.BadZipFile)
-PACKED = (".gz", ".xz", ".bz2", ".zst", ".zip")
+PACKERS = (".gz", ".xz", ".bz2", ".zst")  # of what is written
+PACKED = (*PACKERS, ".zip")
 
 
 class NotOneFileError(Exception):
@@ -39,6 +41,28 @@ def unpack(raw: IO[bytes], ending: str, member: str | None = None) -> Iterator[b
     if ending == ".zst":
         return _unpack_zstd(raw)
     return _read(raw)
+
+
+@contextlib.contextmanager
+def open_packed(path: Path, ending: str) -> Iterator[IO[bytes]]:
+    """Open a file to write bytes, packed if the ending of the output's name says so."""
+    with open(path, "wb") as raw, _pack(raw, ending) as file:
+        yield file
+
+
+def _pack(raw: IO[bytes], ending: str) -> Any:
+    if ending == ".gz":
+        # Without its name and the time in it: the same content gives the same bytes.
+        return gzip.GzipFile("", "wb", 6, raw, mtime=0)
+    if ending == ".xz":
+        return lzma.LZMAFile(raw, "wb", preset=3)
+    if ending == ".bz2":
+        return bz2.BZ2File(raw, "wb")
+    if ending == ".zst":
+        import pyarrow
+
+        return pyarrow.CompressedOutputStream(raw, "zstd")
+    return raw
 
 
 @contextlib.contextmanager

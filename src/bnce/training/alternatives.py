@@ -24,13 +24,12 @@ from bnce import files
 from bnce.config import RunConfig
 from bnce.corpus.store import Corpus
 from bnce.kinds.alternatives import Alternative, Setting
-from bnce.runs.directory import is_finished, read_status
+from bnce.runs.directory import is_finished
 from bnce.runs.metrics import read_metrics
-from bnce.training.experiment import PlannedRow, tidy_up, train_rows
+from bnce.training.experiment import PlannedRow, is_settled, tidy_up, train_rows
 from bnce.training.observer import Observer
 
 FACTORS = (0.5, 2.0)  # of both learning rates
-NUM_TRIALS = 1 + len(FACTORS) + 2
 TRIALS = "trials"  # their directory
 SCORING_FILE = "scoring.json"
 CHOICE_FILE = "choices.json"
@@ -66,8 +65,8 @@ class Comparing:
             if chosen is None:
                 complete = False
                 continue
-            choices = {**_read_choices(self.out), f"{model}-{alternative.name}": chosen}
-            files.write_text(self.out / CHOICE_FILE, files.to_json(choices, indent=2) + "\n")
+            choices = {**read_json(self.out / CHOICE_FILE), f"{model}-{alternative.name}": chosen}
+            files.write_json(self.out / CHOICE_FILE, choices)
             for seed in self.seeds:
                 row = final_row(model, alternative, chosen, seed)
                 complete &= self._train(row, measured=seed == self.seeds[0])
@@ -107,7 +106,7 @@ class Comparing:
             failed.append(name)
             self.note_failure(name, why)
 
-        if not _is_done(path) and time.monotonic() > self.deadline:
+        if not is_settled(path) and time.monotonic() > self.deadline:
             return False
         train_rows(
             [row],
@@ -122,10 +121,10 @@ class Comparing:
             num_threads=self.num_threads,
         )
         if measured and is_finished(path) and not (path / SCORING_FILE).exists():
-            files.write_text(path / SCORING_FILE, files.to_json(self.measure(path), indent=2) + "\n")
+            files.write_json(path / SCORING_FILE, self.measure(path))
         if not self.keep_models and is_finished(path):
             tidy_up(path, keep_models=False)
-        return bool(failed) or _is_done(path)
+        return bool(failed) or is_settled(path)
 
 
 Changes = list[dict[str, Setting]]
@@ -171,18 +170,11 @@ def written(settings: Settings) -> tuple[str, ...]:
 
 def valid_perplexity(path: Path) -> float:
     """Read the lowest validation PPLf of a run; infinite where it diverged or failed."""
-    if not is_finished(path):
-        return math.inf
-    return min(
-        (record["ppl_f"] for record in read_metrics(path).records if record.get("ppl_f") is not None), default=math.inf
-    )
+    lowest = read_metrics(path).lowest_ppl_f if is_finished(path) else None
+    return math.inf if lowest is None else lowest
 
 
-def _is_done(path: Path) -> bool:
-    return read_status(path) in ("finished", "diverged")
-
-
-def _read_choices(out: Path) -> dict[str, Any]:
-    path = out / CHOICE_FILE
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON file of an experiment, which has no fields where there is none."""
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return found

@@ -108,17 +108,40 @@ def train_rows(
             with contextlib.suppress(BusyError), hold_run(out / row.name):
                 tidy_up(out / row.name, keep_models)
     deadline = None if budget_seconds is None else time.monotonic() + budget_seconds
+
+    def train(path: Path, config: RunConfig, stop_row: Callable[[], bool]) -> None:
+        resume = (path / "config.toml").is_file()
+        try:
+            run = RunDirectory.open(path) if resume else create_run(path, config, corpus, device)
+        except UserError as error:
+            if not resume and (path / "config.toml").is_file():
+                raise BusyError(f"Another process has just started '{path}'.") from error
+            raise
+        with hold_run(path), watch(config) as observer:
+            if not is_settled(path):  # by another process, while this one opened it
+                run_training(
+                    run,
+                    corpus,
+                    device,
+                    observer,
+                    resume=resume,
+                    should_stop=stop_row,
+                    command=command,
+                    num_threads=num_threads,
+                )
+            tidy_up(path, keep_models)
+
     for place in range(len(rows)) if turns is None else turns:
         if should_stop():
             break
         row = rows[place]
         # Looked at only now: other processes may be at work, too.
-        if _is_settled(out / row.name):
+        if is_settled(out / row.name):
             continue
         num_rounds = math.ceil(len(find_unsettled(rows[place:], out)) / num_at_once)
         stop_row = _at_time(should_stop, deadline, num_rounds)
         try:
-            _train_row(out / row.name, configs[row], corpus, device, watch, stop_row, command, keep_models, num_threads)
+            train(out / row.name, configs[row], stop_row)
         except BusyError:
             continue
         except DiskFullError:
@@ -130,7 +153,7 @@ def train_rows(
 
 def find_unsettled(rows: list[PlannedRow], out: Path) -> list[int]:
     """Find the places of the rows that are still to be trained."""
-    return [place for place, row in enumerate(rows) if not _is_settled(out / row.name)]
+    return [place for place, row in enumerate(rows) if not is_settled(out / row.name)]
 
 
 def find_outcome(rows: list[PlannedRow], out: Path, failed: Mapping[str, str] | None = None) -> Outcome:
@@ -143,7 +166,8 @@ def find_outcome(rows: list[PlannedRow], out: Path, failed: Mapping[str, str] | 
     return Outcome(tuple(name for name in unfinished if name not in failed), failed)
 
 
-def _is_settled(path: Path) -> bool:
+def is_settled(path: Path) -> bool:
+    """Tell whether a row needs no more training: it is finished, or would diverge again."""
     return read_status(path) in ("finished", "diverged")
 
 
@@ -180,39 +204,6 @@ def _check_row(path: Path, config: RunConfig, corpus: Corpus, device: torch.devi
     check_corpus(run, corpus)
 
 
-def _train_row(
-    path: Path,
-    config: RunConfig,
-    corpus: Corpus,
-    device: torch.device,
-    watch: Callable[[RunConfig], AbstractContextManager[Observer]],
-    should_stop: Callable[[], bool],
-    command: str,
-    keep_models: bool,
-    num_threads: int,
-) -> None:
-    resume = (path / "config.toml").is_file()
-    try:
-        run = RunDirectory.open(path) if resume else create_run(path, config, corpus, device)
-    except UserError as error:
-        if not resume and (path / "config.toml").is_file():
-            raise BusyError(f"Another process has just started '{path}'.") from error
-        raise
-    with hold_run(path), watch(config) as observer:
-        if not _is_settled(path):  # by another process, while this one opened it
-            run_training(
-                run,
-                corpus,
-                device,
-                observer,
-                resume=resume,
-                should_stop=should_stop,
-                command=command,
-                num_threads=num_threads,
-            )
-        tidy_up(path, keep_models)
-
-
 def tidy_up(path: Path, keep_models: bool) -> None:
     """Drop what a finished row does not keep, also where a process was killed before it could."""
     if is_finished(path):
@@ -220,7 +211,7 @@ def tidy_up(path: Path, keep_models: bool) -> None:
         if not keep_models and (path / MODEL_FILE).exists():
             # Said first, so that nobody takes it for lost.
             summary = {**read_summary(path), "model_removed": True}
-            files.write_text(path / "summary.json", files.to_json(summary, indent=2) + "\n")
+            files.write_json(path / "summary.json", summary)
             (path / MODEL_FILE).unlink()
 
 

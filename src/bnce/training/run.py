@@ -59,84 +59,60 @@ def run_training(
     Ctrl-C and SIGTERM raise what they usually do, once the run is saved and its summary says that it was stopped.
     Whoever calls it holds the run, so that no other process trains it, too.
     """
-    try:
-        return _run_training(
-            run, corpus, device, observer, resume, should_stop, command, num_threads, start, world or World()
-        )
-    except (NotFiniteError, DiskFullError):
-        raise
-    except Exception:
-        if not resume and (world is None or world.is_first):
-            # What failed at its start shall not stand in the way of the same command, corrected.
-            with contextlib.suppress(OSError, UserError):
-                remove_unbegun(run.path)
-        raise
-
-
-def _run_training(
-    run: RunDirectory,
-    corpus: Corpus,
-    device: torch.device,
-    observer: Observer,
-    resume: bool,
-    should_stop: Callable[[], bool],
-    command: str,
-    num_threads: int,
-    start: Start | None,
-    world: World,
-) -> dict[str, Any]:
-    if resume:
-        check_resumable(run)
-    corpus.verify()  # a test text that is damaged is to be known before hours go into training
-    _choose_threads(run, num_threads, resume)
-    recorder = Recorder(run.path / "tensorboard", observer, writes=world.is_first)
-    with _explain_full_memory(config=run.config):
-        trainer = Trainer(run, corpus, device, recorder, world)
-        if start is not None:
-            trainer.load_weights(start.tensors)
+    world = world or World()
+    with _removing_unbegun(run) if world.is_first and not resume else contextlib.nullcontext():
         if resume:
-            trainer.resume()
-    _tell_of_part(run.config, corpus, observer)
-    if device.type == "cpu":
-        observer.noticed(
-            f"Training on {describe_device(device)}; {argument('num_threads')} sets the number of threads."
-        )
-
-    def summary(status: str) -> dict[str, Any]:
-        return {**summarise(trainer, run, status, command), **({"init": init} if init else {})}
-
-    init = read_summary(run.path).get("init") if start is None else start.record
-    # What made a run is the command that started it, not the one that goes on with it.
-    command = read_summary(run.path).get("command") or command
-    if world.is_first:
-        run.write_json("summary.json", summary("running"))
-        # One that was killed while it ended has figures of a model that may never be made again.
-        (run.path / "evaluation.json").unlink(missing_ok=True)
-    world.wait()
-    recorder.start(trainer.progress.step)  # last: what is opened is closed below, also where the run fails
-    try:
+            check_resumable(run)
+        corpus.verify()  # a test text that is damaged is to be known before hours go into training
+        _choose_threads(run, num_threads, resume)
+        recorder = Recorder(run.path / "tensorboard", observer, writes=world.is_first)
         with _explain_full_memory(config=run.config):
-            finished = trainer.train(should_stop)
-            if finished and "test" in corpus.statistics:
-                recorder.tested(trainer.progress.step, _test(trainer, run, corpus))
-    except (Stopped, KeyboardInterrupt):
-        trainer.save_if_needed()
+            trainer = Trainer(run, corpus, device, recorder, world)
+            if start is not None:
+                trainer.network.load_weights(start.tensors)
+            if resume:
+                trainer.resume()
+        _tell_of_part(run.config, corpus, observer)
+        if device.type == "cpu":
+            observer.noticed(
+                f"Training on {describe_device(device)}; {argument('num_threads')} sets the number of threads."
+            )
+
+        def summary(status: str) -> dict[str, Any]:
+            return {**summarise(trainer, run, status, command), **({"init": init} if init else {})}
+
+        init = read_summary(run.path).get("init") if start is None else start.record
+        # What made a run is the command that started it, not the one that goes on with it.
+        command = read_summary(run.path).get("command") or command
         if world.is_first:
-            run.write_json("summary.json", summary("stopped"))
-        raise
-    except BaseException as error:
-        status = "diverged" if isinstance(error, NotFiniteError) else "failed"
-        with contextlib.suppress(UserError, OSError):  # the first error is the one to tell
+            run.write_json("summary.json", summary("running"))
+            # One that was killed while it ended has figures of a model that may never be made again.
+            (run.path / "evaluation.json").unlink(missing_ok=True)
+        world.wait()
+        recorder.start(trainer.progress.step)  # last: what is opened is closed below, also where the run fails
+        try:
+            with _explain_full_memory(config=run.config):
+                finished = trainer.train(should_stop)
+                if finished and "test" in corpus.statistics:
+                    recorder.tested(trainer.progress.step, _test(trainer, run, corpus))
+        except (Stopped, KeyboardInterrupt):
+            trainer.save_if_needed()
             if world.is_first:
-                run.write_json("summary.json", summary(status))
-        raise
-    finally:
-        recorder.close()
-    status = "finished" if finished else "stopped"
-    if world.is_first:
-        run.write_json("summary.json", summary(status))
-    world.wait()
-    return summary(status)
+                run.write_json("summary.json", summary("stopped"))
+            raise
+        except BaseException as error:
+            status = "diverged" if isinstance(error, NotFiniteError) else "failed"
+            with contextlib.suppress(UserError, OSError):  # the first error is the one to tell
+                if world.is_first:
+                    run.write_json("summary.json", summary(status))
+            raise
+        finally:
+            recorder.close()
+        status = "finished" if finished else "stopped"
+        if world.is_first:
+            run.write_json("summary.json", summary(status))
+        world.wait()
+        return summary(status)
 
 
 def _tell_of_part(config: RunConfig, corpus: Corpus, observer: Observer) -> None:
@@ -177,6 +153,19 @@ def _test(trainer: Trainer, run: RunDirectory, corpus: Corpus) -> Evaluation:
     if trainer.world.is_first:
         run.write_json("evaluation.json", {"split": "test", **result.to_dict()})
     return result
+
+
+@contextlib.contextmanager
+def _removing_unbegun(run: RunDirectory) -> Iterator[None]:
+    """Remove a run that fails at its start: it shall not stand in the way of the same command, corrected."""
+    try:
+        yield
+    except (NotFiniteError, DiskFullError):
+        raise
+    except Exception:
+        with contextlib.suppress(OSError, UserError):
+            remove_unbegun(run.path)
+        raise
 
 
 @contextlib.contextmanager

@@ -27,11 +27,11 @@ class Together:
         """Say what may be broken off by a signal: nothing that other processes take part in."""
         return signals.let_through if self.world.is_alone else nullcontext
 
-    def telling(self, observer: Observer, split: str, signals: HeldSignals) -> Callable[[int, int], None]:
-        """Tell of an evaluation; where many processes evaluate, they stop together."""
+    def telling(self, observer: Observer, signals: HeldSignals) -> Callable[[int, int], None]:
+        """Tell of an evaluation on validation; where many processes evaluate, they stop together."""
 
         def tell(num_done: int, num_tokens: int) -> None:
-            observer.evaluating(split, num_done, num_tokens)
+            observer.evaluating("valid", num_done, num_tokens)
             if not self.world.is_alone and self.world.any({"stops": signals()})["stops"]:
                 raise Stopped(signals.number or signal.SIGTERM)
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from bnce.config import RunConfig, read_config
 from bnce.corpus.resets import Resets
@@ -98,10 +97,6 @@ class Trainer:
         self.checkpoints = Checkpoints(run, self.network, self.clock, self.schedule, device, self.world)
         self._loss_total = 0.0  # since the last evaluation, over all processes, when it was last read
         self._has_told_length = False
-
-    def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
-        """Start from another run's model."""
-        self.network.load_weights(tensors)
 
     def _choose_softmax(self) -> str:
         """Name the form of the softmax: the configured one, the one the run began with, or the fastest here."""
@@ -260,7 +255,7 @@ class Trainer:
         """Measure the model on validation, keep it if it is the best so far, and write down what was found."""
         with self.together.breakable(signals)(), self.network.as_whole() as model:
             result = evaluate(
-                model, self.valid_ids, progress=self.together.telling(self.observer, "valid", signals), world=self.world
+                model, self.valid_ids, progress=self.together.telling(self.observer, signals), world=self.world
             )
         if not math.isfinite(result.ppl_f):
             self.checkpoints.drop(self.progress)  # the state that was saved for this evaluation
