@@ -241,6 +241,22 @@ def test_tokenised_hypotheses_are_noticed_and_can_be_read(bnce: Command, trained
     assert (rows[1]["num_oov"], rows[1]["hypothesis"]) == (1, "ba <unk> be")
 
 
+def test_a_cache_keeps_tokenised_hypotheses_apart(bnce: Command, trained: Path, tmp_path: Path) -> None:
+    nbest, full = tmp_path / "nbest", tmp_path / "full.jsonl"
+    nbest.write_text("x-1 ba <unk> be\nx-2 ba be @-@ bi\n", encoding="utf-8")
+
+    def scores(*options: object) -> list[float]:
+        assert bnce("rescore", trained, nbest, "--full", full, *options).status == 0
+        return sorted(json.loads(line)["ln_prob"] for line in full.read_text(encoding="utf-8").splitlines())
+
+    cached = ("--cache", tmp_path / "scores.db")
+    plain, tokenised = scores(), scores("--tokenised")
+    assert plain != tokenised
+    for _ in range(2):
+        assert scores(*cached) == plain
+        assert scores(*cached, "--tokenised") == tokenised
+
+
 def test_carried_over_in_order(bnce: Command, refused: Refused, trained: Path, tmp_path: Path) -> None:
     nbest, refs, full = tmp_path / "nbest", tmp_path / "refs", tmp_path / "full.jsonl"
     nbest.write_text("a-1 ba be\na-2 ba\nb-1 fu\nb-2 bi\n\nc-1 fu\nc-2 bi\n", encoding="utf-8")
