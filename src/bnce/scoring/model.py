@@ -257,6 +257,13 @@ class Model(ABC):
         """Whether a word has a probability of its own, not only as a `<unk>`; in a mixture, one of every component."""
         return word in self.vocabulary and word not in SPECIALS
 
+    def ngram_length(self, state: State, history: Words, word: str) -> int:
+        """Say how many words the probability of a word is about, after a state that has read the history.
+
+        The start of the sentence is one of them if it is seen, and the word itself is one.
+        """
+        return len(history) + 2
+
     def log10_frequency(self, word: str) -> float | None:
         """Give log10 of a word's share of the training text; None if the model does not tell or never saw it."""
         return None
