@@ -8,8 +8,10 @@ import gzip
 import json
 import lzma
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,14 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce.errors import UserError, argument
-from bnce.filtering.cutting import CutBlock
+from bnce.filtering.cutting import CutBlock, write_json
 from bnce.filtering.shards import JSON, PARQUET, Block, Shard
-from bnce.text.records import open_parquet
+from bnce.text.records import open_parquet, whole_characters
 from bnce.text.sources import file_ending, named
 
 DIGITS = 6  # of a perplexity: more of them differ between machines
 GROUP_BYTES = 2**25
 GROUP_ROWS = 2**17
+
+_LONG_INTEGER = re.compile(rb"\d{16}")  # 2^53, from where on not every integer is a float64, has 16 digits
 
 
 class Scores(NamedTuple):
@@ -56,6 +60,11 @@ class Form:
 
     def check(self, shards: Sequence[Shard]) -> None:
         """Refuse what cannot be written."""
+        if self.scores_only and (self.id or "record") in self.names:
+            raise UserError(
+                f"A score and what names a document would both be called '{self.id or 'record'}': give the scores "
+                f"other names with {argument('names')}."
+            )
         places: dict[str, Shard] = {}
         for shard in shards:
             other = places.setdefault(self.name_of(shard), shard)
@@ -90,10 +99,12 @@ class Output(contextlib.ExitStack):
         self._writes_parquet = form.format_of(shard) == PARQUET
         self._schema: Any = None
         self._parts: list[Any] = [None if path is None else self.enter_context(self._open(path)) for path in paths]
-        if self._writes_parquet and shard.form == PARQUET and not form.scores_only:
+        if self._writes_parquet and shard.form == PARQUET:
             # A file without rows has columns, too.
             with open_parquet(shard.path) as file:
                 empty = file.schema_arrow.empty_table()
+            if form.scores_only:
+                empty = empty.select([form.id]) if form.id else _table("record", np.zeros(0, dtype=np.int64))
             for part in self._parts:
                 if part is not None:
                     part.write(self._with_scores(empty, Scores(np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0))))
@@ -150,18 +161,29 @@ class Output(contextlib.ExitStack):
         return made
 
     def _names(self, block: Block, cut: CutBlock) -> list[str]:
+        """Give what names the documents, as JSON."""
+        if self._form.id is None:
+            return [str(number) for number in _numbers(block, cut).tolist()]
         if cut.names is not None:
             return cut.names
-        return [str(block.texts.first + row) for row in cut.row_N.tolist()]
+        return [write_json(name) for name in block.kept.column(self._form.id).take(cut.row_N).to_pylist()]
+
+    def _name_table(self, block: Block, cut: CutBlock) -> Any:
+        """Give what names the documents, as a table: columns stay as they are, and JSON becomes texts."""
+        import pyarrow
+
+        if self._form.id is None:
+            return _table("record", _numbers(block, cut))
+        if cut.names is None:
+            return pyarrow.Table.from_batches([block.kept]).select([self._form.id]).take(cut.row_N)
+        names = [_undecorated(name) for name in cut.names]
+        return _table(self._form.id, pyarrow.array(names, pyarrow.string()))
 
     def _arrow(self, block: Block, cut: CutBlock, scores: Scores) -> Any:
         import pyarrow
 
         if self._form.scores_only:
-            names = self._names(block, cut)
-            is_id = self._form.id is not None
-            column = pyarrow.array(names if is_id else list(map(int, names)))
-            table = pyarrow.table({self._form.id or "record": column})
+            table = self._name_table(block, cut)
         elif self._shard.form == PARQUET:
             table = pyarrow.Table.from_batches([block.kept])
             if len(cut.row_N) < len(table):
@@ -189,9 +211,10 @@ class Output(contextlib.ExitStack):
         try:
             if self._schema is None:
                 self._schema = _without_times(pyarrow.json.read_json(pyarrow.BufferReader(text), read).schema)
+            _check_integers(text, self._schema)
             parse = pyarrow.json.ParseOptions(self._schema, unexpected_field_behavior="error")
             return pyarrow.json.read_json(pyarrow.BufferReader(text), read, parse)
-        except pyarrow.ArrowException as error:
+        except (pyarrow.ArrowException, _InexactError) as error:
             raise UserError(
                 f"{named(self._shard.path)} has records from line {block.texts.first} on that do not fit the columns "
                 f"of its first records ({str(error).splitlines()[0]:.100}): write JSON lines ({argument('to', JSON)})."
@@ -243,8 +266,55 @@ def _compression(shard: Shard) -> str:
     return "none" if name == "UNCOMPRESSED" else str(name).lower()
 
 
+def _numbers(block: Block, cut: CutBlock) -> NDArray[np.int64]:
+    return cut.row_N + block.texts.first
+
+
+def _table(name: str, values: Any) -> Any:
+    import pyarrow
+
+    return pyarrow.table({name: pyarrow.array(values)})
+
+
+def _undecorated(name: str) -> str | None:
+    """Give a name as a text: a string of JSON itself, without quotes, null as nothing, and anything else as JSON."""
+    if name == "null":
+        return None
+    return whole_characters(json.loads(name)) if name.startswith('"') else name
+
+
 def _escaped(name: str) -> str:
     return json.dumps(name, ensure_ascii=False)[1:-1]
+
+
+class _InexactError(ValueError):
+    """An integer that would become a floating-point number."""
+
+
+def _check_integers(lines: bytes, schema: Any) -> None:
+    """Refuse integers that do not fit: where one has more than 63 bits, or some numbers are not whole, Arrow makes
+    floating-point numbers of all.
+    """
+    import pyarrow
+
+    def check(value: Any, kind: Any) -> None:
+        if isinstance(value, dict) and pyarrow.types.is_struct(kind):
+            for name, one in value.items():
+                if kind.get_field_index(name) >= 0:
+                    check(one, kind.field(name).type)
+        elif isinstance(value, list) and pyarrow.types.is_list(kind):
+            for one in value:
+                check(one, kind.value_type)
+        elif isinstance(value, Decimal) and pyarrow.types.is_floating(kind):
+            if not -(2**63) <= value < 2**63 or Decimal(float(value)) != value:
+                raise _InexactError(f"the integer {value} would not stay one in a column of {kind}")
+
+    if _LONG_INTEGER.search(lines) is None:
+        return
+    for line in lines.split(b"\n"):
+        if _LONG_INTEGER.search(line) is not None:
+            with contextlib.suppress(RecursionError):
+                check(json.loads(line, parse_int=Decimal), pyarrow.struct(list(schema)))
 
 
 def _without_times(schema: Any) -> Any:
