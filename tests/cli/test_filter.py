@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
+import re
 import lzma
 import random
 import shutil
@@ -283,11 +284,26 @@ def test_a_sample_is_shown(bnce: Command, trained: Path, shards: Path, tmp_path:
     assert outcome.status == 0
     assert "█" in outcome.stdout
     assert "Limits: head up to" in outcome.stdout
+    header, *rows = outcome.stdout.splitlines()[1:18]
+    assert header.split(maxsplit=1) == ["perplexity", "share of documents"]
+    assert rows[0].lstrip().startswith("below ")
+    assert all(re.match(r" *[\d.]+ to [\d.]+ (█+ )?[\d.]+%", row) for row in rows[1:-1])
+    assert re.match(r" *[\d.]+ and above ", rows[-1])
+    limits = re.findall(r"up to ([\d.]+)", outcome.stdout)
+    assert [f"{float(one):.4g}" for one in limits] == re.findall(r" ◄ limit ([\d.]+)", "".join(rows))
     assert max(map(len, outcome.stdout.splitlines()[:-2])) <= 80
     told = bnce("filter", trained, shards, "--dry-run", "--sample", 8, "--json").json
     assert 0 < told["num_documents"] <= 8
     assert sum(told["counts"].values()) == told["num_documents"]
     assert [path.name for path in tmp_path.iterdir()] == ["shards"]
+
+
+def test_what_is_counted_is_said(bnce: Command, trained: Path, shards: Path, tmp_path: Path) -> None:
+    told = bnce("filter", trained, shards / "a.jsonl", "--out", tmp_path / "out").stderr
+    number = re.search(r"words: ([\d,]+);", told)
+    assert number is not None
+    timed = r" words, punctuation marks among them, in [\d.]+ seconds, which include loading the model: [\d,]+ words per "
+    assert re.match(number[1] + timed + r"second\.\n", told)
 
 
 def test_a_run_goes_on(bnce: Command, trained: Path, shards: Path, tmp_path: Path) -> None:
