@@ -19,7 +19,10 @@ import pyarrow.parquet
 import pytest
 from dask_machines import Machines
 
+from bnce import DocumentScorer
+from bnce.errors import UserError
 from bnce.runs.export_record import METADATA_FILE
+from bnce.scoring.loading import write_mixture
 from bnce.text.sources import read_chunks
 
 from .conftest import Command
@@ -420,11 +423,17 @@ def test_models_of_other_kinds(
         told = bnce("score", model, tmp_path / "text.txt", "--split", *carry, "--json").json
         assert found["num_words"] == told["num_words"]
         assert found["perplexity"] == pytest.approx(told["ppl"], rel=1e-5)
-    spelt = bnce("filter", trained, shards / "a.jsonl", "--out", tmp_path / "spelt", "--spell", "--json").json
-    assert spelt["num_unknown"] == 0
-    told = bnce("score", trained, tmp_path / "text.txt", "--split", "--carry", "--spell", "--json").json
-    (found,) = (one for one in lines_of(tmp_path / "spelt" / "a.jsonl") if one["id"] == record["id"])
-    assert found["perplexity"] == pytest.approx(told["ppl"], rel=1e-5)
+    runs = tmp_path / "runs.toml"
+    write_mixture(runs, [trained, trained], [0.5, 0.5])
+    for name, model in (("spelt", trained), ("spelt-mixture", runs)):
+        spelt = bnce("filter", model, shards / "a.jsonl", "--out", tmp_path / name, "--spell", "--json").json
+        assert spelt["num_unknown"] == 0
+        told = bnce("score", model, tmp_path / "text.txt", "--split", "--carry", "--spell", "--json").json
+        (found,) = (one for one in lines_of(tmp_path / name / "a.jsonl") if one["id"] == record["id"])
+        assert found["perplexity"] == pytest.approx(told["ppl"], rel=1e-5)
+    for model in (arpa, mixture):
+        with pytest.raises(UserError, match="two.arpa' is not a run, and only runs have a spelling model"):
+            DocumentScorer(model, spell=True)
 
 
 @pytest.mark.parametrize(

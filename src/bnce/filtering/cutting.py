@@ -132,11 +132,12 @@ class WordCutter:
     model: str
     fields: Fields
     normalised: bool = False
+    spell: bool = False
 
     def cut(self, texts: Sequence[str]) -> Figures:
         """Give the fields of `CutBlock` from `num_words_N` to `length_N`."""
         model = open_model(self.model)
-        reader = model.reader(normalised=self.normalised, carry=model.kind != "n-gram")
+        reader = model.reader(normalised=self.normalised, carry=model.kind != "n-gram", spell=self.spell)
         figures = []
         for text in texts:
             reader.begin_document()

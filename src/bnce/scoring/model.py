@@ -92,6 +92,13 @@ class WordScorer:
         return np.array(found, dtype=np.float64).reshape(numbers.shape)
 
 
+def no_spelling(name: str) -> UserError:
+    """Say that a model is none that spells words."""
+    return UserError(
+        f"'{name}' is not a run, and only runs have a spelling model: leave out {argument('spell')}, or use runs alone."
+    )
+
+
 class Model(ABC):
     """A language model; `kind` is "run", "n-gram" or "mixture", and `normaliser` says how text becomes words."""
 
@@ -129,10 +136,7 @@ class Model(ABC):
 
     def refuse_spelling(self) -> None:
         """Refuse to spell unknown words if the model does not know how."""
-        raise UserError(
-            f"'{self.name}' is not a run, and only runs have a spelling model: leave out {argument('spell')}, or use "
-            "runs alone."
-        )
+        raise no_spelling(self.name)
 
     @abstractmethod
     def score_words(
