@@ -347,7 +347,8 @@ def test_bodies_that_are_no_request(client: TestClient, content: bytes, status: 
 def test_a_body_that_is_declared_in_another_encoding(client: TestClient, charset: str) -> None:
     body = json.dumps({"sentences": ["w3"]})
     for content in (body.encode(), body.encode("utf-16-le")):
-        response = client.post("/score", content=content, headers={"content-type": f"application/json;charset={charset}"})
+        headers = {"content-type": f"application/json;charset={charset}"}
+        response = client.post("/score", content=content, headers=headers)
         assert response.status_code == 415
         told = charset.strip('"').lower()
         assert response.json()["detail"] == f"The body is declared as {told}: send JSON in UTF-8."

@@ -44,8 +44,8 @@ def filter(
         str | None,
         option(
             "P%",
-            "Keep the P percent with the lowest perplexity. The limit is fitted on a sample and saved. Every document up "
-            "to the limit is kept, also if several have exactly this perplexity.",
+            "Keep the P percent with the lowest perplexity. The limit is fitted on a sample and saved. Every document "
+            "up to the limit is kept, also if several have exactly this perplexity.",
             show_default="all",
         ),
     ] = None,
@@ -214,8 +214,8 @@ def filter(
         print_json({"run": str(run), "out": str(out), **scoring.described(), **summary, **timing})
         return
     stderr.print(
-        f"{num_words:,} words, punctuation marks among them, in {seconds:,.1f} seconds, which include loading the model: "
-        f"{speed:,.0f} words per second."
+        f"{num_words:,} words, punctuation marks among them, in {seconds:,.1f} seconds, which include loading the "
+        f"model: {speed:,.0f} words per second."
     )
     for line in _report(summary):
         stderr.print(line)

@@ -68,9 +68,7 @@ def interpolate(
         mixture.refuse_unnormalised()
     texts = {"valid": valid} if test is None else {"valid": valid, "test": test}
     read = {name: _read(mixture, text, split, errors) for name, text in texts.items()}
-    scored = {
-        name: TextScores.of(models, sentences, normalised=normalised) for name, (sentences, _, _) in read.items()
-    }
+    scored = {name: TextScores.of(models, sentences, normalised=normalised) for name, (sentences, _, _) in read.items()}
     weights = find_weights(scored["valid"].comparable)
     reports = {
         name: {**one.report(weights), "num_lines": read[name][1], "num_lines_without_words": read[name][2]}
@@ -87,10 +85,9 @@ def interpolate(
                 f"{report['num_tokens']:,})."
             )
         if num_left_out := report["num_lines_without_words"]:
-            stderr.print(
-                f"{num_left_out:,} of {counted(report['num_lines'], 'line')} of {name} "
-                f"{'has' if num_left_out == 1 else 'have'} no words and {'was' if num_left_out == 1 else 'were'} left out."
-            )
+            have, were = ("has", "was") if num_left_out == 1 else ("have", "were")
+            lines = counted(report["num_lines"], "line")
+            stderr.print(f"{num_left_out:,} of {lines} of {name} {have} no words and {were} left out.")
     if as_json:
         record = {"models": [str(path) for path in paths], "mode": mode, "weights": weights.tolist(), **reports}
         print_json({**record, "out": None if out is None else str(out)})

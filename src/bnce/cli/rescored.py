@@ -265,7 +265,8 @@ def _speed(record: Mapping[str, Any]) -> str:
     seconds = record["seconds"]
     parts = [f"loading {seconds['load']:.1f} s", f"scoring {seconds['score']:.1f} s"]
     if record["hypotheses_per_second"] is not None:
-        parts[1] += f" ({counted(record['num_scored'], 'hypothesis', 'hypotheses')}, {record['hypotheses_per_second']:,.0f} per second)"
+        scored = counted(record["num_scored"], "hypothesis", "hypotheses")
+        parts[1] += f" ({scored}, {record['hypotheses_per_second']:,.0f} per second)"
     if record["num_cached"]:
         parts.append(f"{counted(record['num_cached'], 'score')} from the cache")
     if record["tuning"] is not None:

@@ -171,12 +171,13 @@ def _record(model: Model, columns: Columns, measuring: Measuring, result: Result
 def _report(model: Model, columns: Columns, measuring: Measuring, result: Result) -> list[str]:
     """Say what was measured and how, so that numbers can be compared."""
     totals, unit = result.totals, measuring.unit
+    num_summed = totals.num_rows - totals.num_empty
+    summed = f"{counted(num_summed, 'row')} that {'has' if num_summed == 1 else 'have'} one"
     lines = [
         f"Rows: {totals.num_rows:,}; texts: {totals.num_texts:,}; sentences: {totals.num_sentences:,}; "
         f"rows with unknown words: {totals.num_unknown:,}; rows without a surprisal: {totals.num_empty:,}.",
-        f"Sum of the surprisals of the {counted(totals.num_rows - totals.num_empty, 'row')} that "
-        f"{'has' if totals.num_rows - totals.num_empty == 1 else 'have'} one: {totals.surprisal:.7g} {unit}; of all sentence "
-        f"ends (</s>): {totals.end:.7g} {unit}.",
+        f"Sum of the surprisals of the {summed}: {totals.surprisal:.7g} {unit}; of all sentence ends (</s>): "
+        f"{totals.end:.7g} {unit}.",
     ]
     if model.kind == "n-gram":
         how = "of an n-gram model, which starts every sentence afresh"

@@ -191,4 +191,5 @@ def check_columns(shard: Shard, schema: Any, fields: Fields) -> None:
         check_once(shard.path, schema.names, fields.id, "id")
     for name in fields.added:
         if name in schema.names:
-            raise UserError(f"{named(shard.path)} already has a column '{name}': give other names with {argument('names')}.")
+            place = named(shard.path)
+            raise UserError(f"{place} already has a column '{name}': give other names with {argument('names')}.")

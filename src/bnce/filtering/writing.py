@@ -8,10 +8,8 @@ import gzip
 import json
 import lzma
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +18,7 @@ from numpy.typing import NDArray
 
 from bnce.errors import UserError, argument
 from bnce.filtering.cutting import CutBlock, write_json
+from bnce.filtering.json_columns import InexactError, check_integers, without_times
 from bnce.filtering.shards import JSON, PARQUET, Block, Shard
 from bnce.text.records import open_parquet, whole_characters
 from bnce.text.sources import file_ending, named
@@ -27,8 +26,6 @@ from bnce.text.sources import file_ending, named
 DIGITS = 6  # of a perplexity: more of them differ between machines
 GROUP_BYTES = 2**25
 GROUP_ROWS = 2**17
-
-_LONG_INTEGER = re.compile(rb"\d{16}")  # 2^53, from where on not every integer is a float64, has 16 digits
 
 
 class Scores(NamedTuple):
@@ -210,11 +207,11 @@ class Output(contextlib.ExitStack):
         read = pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1)
         try:
             if self._schema is None:
-                self._schema = _without_times(pyarrow.json.read_json(pyarrow.BufferReader(text), read).schema)
-            _check_integers(text, self._schema)
+                self._schema = without_times(pyarrow.json.read_json(pyarrow.BufferReader(text), read).schema)
+            check_integers(text, self._schema)
             parse = pyarrow.json.ParseOptions(self._schema, unexpected_field_behavior="error")
             return pyarrow.json.read_json(pyarrow.BufferReader(text), read, parse)
-        except (pyarrow.ArrowException, _InexactError) as error:
+        except (pyarrow.ArrowException, InexactError) as error:
             raise UserError(
                 f"{named(self._shard.path)} has records from line {block.texts.first} on that do not fit the columns "
                 f"of its first records ({str(error).splitlines()[0]:.100}): write JSON lines ({argument('to', JSON)})."
@@ -285,49 +282,3 @@ def _undecorated(name: str) -> str | None:
 
 def _escaped(name: str) -> str:
     return json.dumps(name, ensure_ascii=False)[1:-1]
-
-
-class _InexactError(ValueError):
-    """An integer that would become a floating-point number."""
-
-
-def _check_integers(lines: bytes, schema: Any) -> None:
-    """Refuse integers that do not fit: where one has more than 63 bits, or some numbers are not whole, Arrow makes
-    floating-point numbers of all.
-    """
-    import pyarrow
-
-    def check(value: Any, kind: Any) -> None:
-        if isinstance(value, dict) and pyarrow.types.is_struct(kind):
-            for name, one in value.items():
-                if kind.get_field_index(name) >= 0:
-                    check(one, kind.field(name).type)
-        elif isinstance(value, list) and pyarrow.types.is_list(kind):
-            for one in value:
-                check(one, kind.value_type)
-        elif isinstance(value, Decimal) and pyarrow.types.is_floating(kind):
-            if not -(2**63) <= value < 2**63 or Decimal(float(value)) != value:
-                raise _InexactError(f"the integer {value} would not stay one in a column of {kind}")
-
-    if _LONG_INTEGER.search(lines) is None:
-        return
-    for line in lines.split(b"\n"):
-        if _LONG_INTEGER.search(line) is not None:
-            with contextlib.suppress(RecursionError):
-                check(json.loads(line, parse_int=Decimal), pyarrow.struct(list(schema)))
-
-
-def _without_times(schema: Any) -> Any:
-    """Keep what was a string in JSON one: a date is read as a time, and no value at all as nothing."""
-    import pyarrow
-
-    def keep(kind: Any) -> Any:
-        if pyarrow.types.is_timestamp(kind) or pyarrow.types.is_null(kind):
-            return pyarrow.string()
-        if pyarrow.types.is_struct(kind):
-            return pyarrow.struct([field.with_type(keep(field.type)) for field in kind])
-        if pyarrow.types.is_list(kind):
-            return pyarrow.list_(keep(kind.value_type))
-        return kind
-
-    return pyarrow.schema([field.with_type(keep(field.type)) for field in schema])

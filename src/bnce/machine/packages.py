@@ -95,8 +95,8 @@ def lacking() -> dict[str, list[str]]:
     for command, packages in COMMANDS.items():
         if any(map(_absent, packages)):
             found.setdefault(extra_of(command), []).append(command)
-    for part, (extra, command, wanted) in PARTS.items():
-        if any(map(_absent, wanted)) and command not in found.get(extra, []):
+    for part, (extra, whole, wanted) in PARTS.items():
+        if any(map(_absent, wanted)) and whole not in found.get(extra, []):
             found.setdefault(extra, []).append(part)
     return found
 

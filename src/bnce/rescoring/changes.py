@@ -90,8 +90,8 @@ class Changes:
     def __str__(self) -> str:
         found = self.count()
         return (
-            f"Another hypothesis was chosen for {counted(found['num_changed'], 'utterance')}: {found['num_better']} with "
-            f"fewer errors, {found['num_worse']} with more. Words corrected: {found['num_corrected']}; broken: "
+            f"Another hypothesis was chosen for {counted(found['num_changed'], 'utterance')}: {found['num_better']} "
+            f"with fewer errors, {found['num_worse']} with more. Words corrected: {found['num_corrected']}; broken: "
             f"{found['num_broken']}; inserted words removed: {found['num_insertions_removed']}; added: "
             f"{found['num_insertions_added']}."
         )

@@ -34,8 +34,9 @@ class Errors(NamedTuple):
 
     def __str__(self) -> str:
         rate = "undefined" if self.wer is None else f"{100 * self.wer:.2f}%"
+        where = f"{counted(self.num_words, 'word')} in {counted(self.num_utterances, 'utterance')}"
         return (
-            f"{rate} ({self.total} of {counted(self.num_words, 'word')} in {counted(self.num_utterances, 'utterance')}: "
+            f"{rate} ({self.total} of {where}: "
             f"{counted(self.substitutions, 'substitution')}, {counted(self.deletions, 'deletion')}, "
             f"{counted(self.insertions, 'insertion')})"
         )

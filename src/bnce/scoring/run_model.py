@@ -165,7 +165,7 @@ class RunModel(Model):
         log_share = self._spell(words, word_N) if spell else self.log_share
         scores = (split(part_N, length_S) for part_N in share(words, word_N, log_prob_N, log_share))
         lengths = self.ngram_lengths(ids, length_S)
-        return [WordScores(*both, own) for *both, own in zip(*scores, lengths, strict=True)]
+        return [WordScores(shared, oov, own) for shared, oov, own in zip(*scores, lengths, strict=True)]
 
     def ngram_lengths(self, ids: Sequence[Ints], length_S: Ints) -> list[list[int]]:
         """Say for every word how many words its probability is about: the start of the sentence is one, and itself."""
