@@ -58,6 +58,11 @@ _NO_MEMORY = re.compile(
 )
 
 
+def counted(number: int, one: str, several: str | None = None) -> str:
+    """Count things in a sentence: `1 thread`, `1,000 threads`."""
+    return f"{number:,} {one if number == 1 else several or f'{one}s'}"
+
+
 def full_memory(error: BaseException | None) -> str | None:
     """Name the memory that is full where an error says so: the machine's or the GPU's."""
     text = str(error)

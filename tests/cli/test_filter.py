@@ -7,6 +7,7 @@ import gzip
 import json
 import lzma
 import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,10 @@ import pyarrow.parquet
 import pytest
 from dask_machines import Machines
 
+from bnce import DocumentScorer
+from bnce.errors import UserError
 from bnce.runs.export_record import METADATA_FILE
+from bnce.scoring.loading import write_mixture
 from bnce.text.sources import read_chunks
 
 from .conftest import Command
@@ -144,6 +148,103 @@ def test_outputs_by_choice(bnce: Command, trained: Path, shards: Path, tmp_path:
     assert table.schema.names == ["id", "text", "meta", *SCORES]
 
 
+# How a line may spell what names its record; nothing of that is to change.
+LITERALS = ['"a"', '"\u00e9\\n"', '"\\ud800"', "1.10", "1E5", "-0", "12345678901234567890123", "null", "true",
+            '{"k": [1.0, "x"], "n": 2e0}']  # fmt: skip
+
+
+def test_names_stay_as_they_are(bnce: Command, trained: Path, tmp_path: Path) -> None:
+    path = tmp_path / "ids.jsonl"
+    path.write_text("".join(f'{{"id": {one}, "text": "ba be"}}\n' for one in LITERALS), encoding="utf-8")
+    options = ("--scores-only", "--id", "id")
+    assert bnce("filter", trained, path, "--out", tmp_path / "lines", *options).status == 0
+    written = (tmp_path / "lines" / "ids.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [line.removeprefix('{"id": ').partition(', "perplexity"')[0] for line in written] == LITERALS
+    assert bnce("filter", trained, path, "--out", tmp_path / "table", *options, "--to", "parquet").status == 0
+    table = pyarrow.parquet.read_table(tmp_path / "table" / "ids.parquet")
+    assert table["id"].to_pylist() == ["a", "é\n", "\ufffd", *LITERALS[3:7], None, *LITERALS[8:]]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pyarrow.array([7, 2**63, None], pyarrow.uint64()),
+        pyarrow.array(["x", "y", "x"]).dictionary_encode(),
+        pyarrow.array([[1], [], [2, 3]], pyarrow.list_(pyarrow.int16())),
+        pyarrow.array([0, 10**15, 5], pyarrow.timestamp("us", "UTC")),
+    ],
+    ids=lambda names: str(names.type),
+)
+def test_names_in_columns_keep_their_types(bnce: Command, trained: Path, tmp_path: Path, names: Any) -> None:
+    table = pyarrow.table({"text": ["ba be", "bi", "ba"], "id": names})
+    pyarrow.parquet.write_table(table, tmp_path / "ids.parquet")
+    pyarrow.parquet.write_table(table.slice(0, 0), tmp_path / "none.parquet")
+    shards = tmp_path / "ids.parquet", tmp_path / "none.parquet"
+    assert bnce("filter", trained, *shards, "--out", tmp_path / "out", "--scores-only", "--id", "id").status == 0
+    for name, expected in (("ids", table), ("none", table.slice(0, 0))):
+        found = pyarrow.parquet.read_table(tmp_path / "out" / f"{name}.parquet")
+        assert found.schema.names == ["id", *SCORES]
+        assert found.schema.field("id").type == names.type
+        assert found["id"].to_pylist() == expected["id"].to_pylist()
+
+
+def test_names_in_columns_become_json(bnce: Command, trained: Path, tmp_path: Path) -> None:
+    names = [1.5, float("nan"), None, float("inf")]
+    table = pyarrow.table({"text": ["ba"] * 4, "id": names})
+    pyarrow.parquet.write_table(table, tmp_path / "ids.parquet")
+    options = ("--scores-only", "--id", "id", "--to", "jsonl")
+    assert bnce("filter", trained, tmp_path / "ids.parquet", "--out", tmp_path / "out", *options).status == 0
+    assert [one["id"] for one in lines_of(tmp_path / "out" / "ids.jsonl.zst")] == [1.5, None, None, None]
+
+
+@pytest.mark.parametrize("name", ["NaN", "Infinity", "[-Infinity]"])
+def test_names_that_are_not_json_are_refused(
+    bnce: Command, refused: Callable[..., str], trained: Path, tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / "ids.jsonl"
+    path.write_text(f'{{"id": 1, "text": "ba"}}\n{{"id": {name}, "text": "be"}}\n', encoding="utf-8")
+    told = refused("filter", trained, path, "--out", tmp_path / "out", "--scores-only", "--id", "id")
+    assert f"line 2 has {name.strip('[]')} in its field 'id', which is not JSON: write a string" in told
+    options = ("--scores-only", "--id", "id", "--errors", "skip")
+    assert bnce("filter", trained, path, "--out", tmp_path / "out", *options).status == 0
+    assert [one["id"] for one in lines_of(tmp_path / "out" / "ids.jsonl")] == [1]
+
+
+def test_a_column_that_is_there_twice_is_refused(refused: Callable[..., str], trained: Path, tmp_path: Path) -> None:
+    columns = [pyarrow.array(["ba", "be"])] * 4
+    path = tmp_path / "twice.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_arrays(columns, ["text", "id", "id", "more"]), path)
+    told = refused("filter", trained, path, "--out", tmp_path / "out", "--scores-only", "--id", "id")
+    assert "has 2 columns with the name 'id': rename all but one of them, or name another column with --id." in told
+    pyarrow.parquet.write_table(pyarrow.Table.from_arrays(columns, ["text", "text", "id", "text"]), path)
+    told = refused("filter", trained, path, "--out", tmp_path / "out")
+    assert "has 3 columns with the name 'text': rename all but one of them, or name another column with --field" in told
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        '"n": 9223372036854775808',
+        '"n": -9223372036854775809',
+        '"n": {"of": [1.5, 9007199254740993]}',
+        '"n": [{"of": 18446744073709551615}]',
+    ],
+)
+def test_integers_that_do_not_fit_are_refused(
+    bnce: Command, refused: Callable[..., str], trained: Path, tmp_path: Path, fields: str
+) -> None:
+    path = tmp_path / "large.jsonl"
+    path.write_text(f'{{"text": "ba", {fields}}}\n', encoding="utf-8")
+    told = refused("filter", trained, path, "--out", tmp_path / "out", "--to", "parquet")
+    assert "do not fit the columns of its first records (the integer " in told
+    assert "would not stay one in a column of double): write JSON lines (--to jsonl)." in told
+    exact = '"n": 9223372036854775807, "m": 9007199254740992, "f": [1.5, 9007199254740992], "s": "9007199254740993"'
+    path.write_text(f'{{"text": "ba", {exact}}}\n', encoding="utf-8")
+    assert bnce("filter", trained, path, "--out", tmp_path / "out", "--to", "parquet").status == 0
+    (row,) = pyarrow.parquet.read_table(tmp_path / "out" / "large.parquet").select(["n", "m", "f", "s"]).to_pylist()
+    assert row == {"n": 2**63 - 1, "m": 2**53, "f": [1.5, 2.0**53], "s": "9007199254740993"}
+
+
 @pytest.mark.parametrize("choice", [("--max-perplexity", 20), ("--keep", "30%"), ("--buckets", "30,60")])
 def test_every_document_is_in_exactly_one_output(
     bnce: Command, trained: Path, shards: Path, tmp_path: Path, choice: tuple[object, ...]
@@ -186,11 +287,26 @@ def test_a_sample_is_shown(bnce: Command, trained: Path, shards: Path, tmp_path:
     assert outcome.status == 0
     assert "█" in outcome.stdout
     assert "Limits: head up to" in outcome.stdout
+    header, *rows = outcome.stdout.splitlines()[1:18]
+    assert header.split(maxsplit=1) == ["perplexity", "share of documents"]
+    assert rows[0].lstrip().startswith("below ")
+    assert all(re.match(r" *[\d.]+ to [\d.]+ (█+ )?[\d.]+%", row) for row in rows[1:-1])
+    assert re.match(r" *[\d.]+ and above ", rows[-1])
+    limits = re.findall(r"up to ([\d.]+)", outcome.stdout)
+    assert [f"{float(one):.4g}" for one in limits] == re.findall(r" ◄ limit ([\d.]+)", "".join(rows))
     assert max(map(len, outcome.stdout.splitlines()[:-2])) <= 80
     told = bnce("filter", trained, shards, "--dry-run", "--sample", 8, "--json").json
     assert 0 < told["num_documents"] <= 8
     assert sum(told["counts"].values()) == told["num_documents"]
     assert [path.name for path in tmp_path.iterdir()] == ["shards"]
+
+
+def test_what_is_counted_is_said(bnce: Command, trained: Path, shards: Path, tmp_path: Path) -> None:
+    told = bnce("filter", trained, shards / "a.jsonl", "--out", tmp_path / "out").stderr
+    number = re.search(r"words: ([\d,]+);", told)
+    assert number is not None
+    timed = r" words, punctuation marks among them, in [\d.]+ seconds, which include loading the model: [\d,]+ words"
+    assert re.match(number[1] + timed + r" per second\.\n", told)
 
 
 def test_a_run_goes_on(bnce: Command, trained: Path, shards: Path, tmp_path: Path) -> None:
@@ -307,11 +423,17 @@ def test_models_of_other_kinds(
         told = bnce("score", model, tmp_path / "text.txt", "--split", *carry, "--json").json
         assert found["num_words"] == told["num_words"]
         assert found["perplexity"] == pytest.approx(told["ppl"], rel=1e-5)
-    spelt = bnce("filter", trained, shards / "a.jsonl", "--out", tmp_path / "spelt", "--spell", "--json").json
-    assert spelt["num_unknown"] == 0
-    told = bnce("score", trained, tmp_path / "text.txt", "--split", "--carry", "--spell", "--json").json
-    (found,) = (one for one in lines_of(tmp_path / "spelt" / "a.jsonl") if one["id"] == record["id"])
-    assert found["perplexity"] == pytest.approx(told["ppl"], rel=1e-5)
+    runs = tmp_path / "runs.toml"
+    write_mixture(runs, [trained, trained], [0.5, 0.5])
+    for name, model in (("spelt", trained), ("spelt-mixture", runs)):
+        spelt = bnce("filter", model, shards / "a.jsonl", "--out", tmp_path / name, "--spell", "--json").json
+        assert spelt["num_unknown"] == 0
+        told = bnce("score", model, tmp_path / "text.txt", "--split", "--carry", "--spell", "--json").json
+        (found,) = (one for one in lines_of(tmp_path / name / "a.jsonl") if one["id"] == record["id"])
+        assert found["perplexity"] == pytest.approx(told["ppl"], rel=1e-5)
+    for model in (arpa, mixture):
+        with pytest.raises(UserError, match=r"two\.arpa' is not a run, and only runs have a spelling model"):
+            DocumentScorer(model, spell=True)
 
 
 @pytest.mark.parametrize(
@@ -326,6 +448,7 @@ def test_models_of_other_kinds(
         (["{shards}", "--out", "x", "--names", "a,b"], "--names is 'a,b': give three different names"),
         (["{shards}", "--out", "x", "--names", "text,b,c"], "already has a "),
         (["{shards}", "--out", "x", "--field", "body"], "name a "),
+        (["{shards}", "--out", "x", "--scores-only", "--names", "record,b,c"], "would both be called 'record': give"),
         (["{shards}", "--out", "x", "--rest"], "--rest is for documents that are not kept"),
         (["{shards}", "--out", "x", "--to", "jsonl"], "whose columns JSON cannot keep as they are"),
         (["{shards}", "--out", "{shards}"], "is inside the source"),

@@ -75,7 +75,8 @@ def test_words_are_not_markup(bnce: Command, trained: Path, tmp_path: Path) -> N
 
 def test_the_likeliest_next_words(bnce: Command, trained: Path) -> None:
     record = bnce("generate", trained, "--prompt", "Ba be", "--next", 5, "--json").json
-    assert set(record) == {"run", "prompt", "next"}
+    assert set(record) == {"run", "prompt", "normalised", "next"}
+    assert record["normalised"] is True
     assert len(record["next"]) == 5
     probs = [word["prob"] for word in record["next"]]
     assert probs == sorted(probs, reverse=True)
@@ -84,6 +85,7 @@ def test_the_likeliest_next_words(bnce: Command, trained: Path) -> None:
     assert every[:5] == record["next"]
     plain = bnce("generate", trained, "--prompt", "Ba be", "--next", 5)
     assert plain.stdout.splitlines() == [f"{word['prob']:.6f}  {word['word']}" for word in record["next"]]
+    assert plain.stderr == "Probabilities are with the exact softmax, not with the constant Z.\n"
 
 
 @pytest.mark.parametrize(

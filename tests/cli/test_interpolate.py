@@ -61,6 +61,26 @@ def test_weights_perplexities_and_a_mixture(
     assert printed.stderr == ""
 
 
+@pytest.mark.parametrize("split", [(), ("--split",)])
+def test_lines_without_words_are_left_out(
+    bnce: Command, trained: Path, arpa: Path, texts: Path, tmp_path: Path, split: tuple[str, ...]
+) -> None:
+    valid, blank = texts / "valid.txt", tmp_path / "blank.txt"
+    lines = valid.read_text(encoding="utf-8").splitlines()[:40]
+    valid = tmp_path / "valid.txt"
+    valid.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    blank.write_text("".join(f"{line}\n\n \n" for line in lines), encoding="utf-8")
+    plain = bnce("interpolate", trained, arpa, "--valid", valid, *split, "--json").json
+    found = bnce("interpolate", trained, arpa, "--valid", blank, *split, "--json").json
+    assert found["weights"] == plain["weights"]
+    assert (found["valid"]["num_lines"], found["valid"]["num_lines_without_words"]) == (120, 80)
+    differing = {name for name in plain["valid"] if plain["valid"][name] != found["valid"][name]}
+    assert differing == {"num_lines", "num_lines_without_words"}
+    told = bnce("interpolate", trained, arpa, "--valid", blank, *split).stderr
+    assert "80 of 120 lines of valid have no words and were left out." in told
+    assert "left out" not in bnce("interpolate", trained, arpa, "--valid", valid, *split).stderr
+
+
 def test_a_mixture_scores_and_rescores(
     bnce: Command, refused: Refused, trained: Path, arpa: Path, texts: Path, tmp_path: Path
 ) -> None:

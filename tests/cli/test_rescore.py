@@ -241,6 +241,34 @@ def test_tokenised_hypotheses_are_noticed_and_can_be_read(bnce: Command, trained
     assert (rows[1]["num_oov"], rows[1]["hypothesis"]) == (1, "ba <unk> be")
 
 
+def test_one_utterance_with_references_beside_it(bnce: Command, trained: Path, tmp_path: Path) -> None:
+    nbest, refs = tmp_path / "nbest", tmp_path / "refs"
+    nbest.write_text("x-1 ba\n", encoding="utf-8")
+    refs.write_text("x be\n", encoding="utf-8")
+    told = bnce("rescore", trained, nbest, "--refs", refs).stderr
+    assert ": 1 utterance, 1 hypothesis, no references inside; no scores." in told
+    assert "without references" not in told
+    assert "(1 of 1 word in 1 utterance: 1 substitution, 0 deletions, 0 insertions)" in told
+    assert "(1 hypothesis, " in told
+    assert "Another hypothesis was chosen for 0 utterances: " in told
+
+
+def test_a_cache_keeps_tokenised_hypotheses_apart(bnce: Command, trained: Path, tmp_path: Path) -> None:
+    nbest, full = tmp_path / "nbest", tmp_path / "full.jsonl"
+    nbest.write_text("x-1 ba <unk> be\nx-2 ba be @-@ bi\n", encoding="utf-8")
+
+    def scores(*options: object) -> list[float]:
+        assert bnce("rescore", trained, nbest, "--full", full, *options).status == 0
+        return sorted(json.loads(line)["ln_prob"] for line in full.read_text(encoding="utf-8").splitlines())
+
+    cached = ("--cache", tmp_path / "scores.db")
+    plain, tokenised = scores(), scores("--tokenised")
+    assert plain != tokenised
+    for _ in range(2):
+        assert scores(*cached) == plain
+        assert scores(*cached, "--tokenised") == tokenised
+
+
 def test_carried_over_in_order(bnce: Command, refused: Refused, trained: Path, tmp_path: Path) -> None:
     nbest, refs, full = tmp_path / "nbest", tmp_path / "refs", tmp_path / "full.jsonl"
     nbest.write_text("a-1 ba be\na-2 ba\nb-1 fu\nb-2 bi\n\nc-1 fu\nc-2 bi\n", encoding="utf-8")
@@ -280,7 +308,9 @@ def test_every_format_is_recognised_and_told(bnce: Command, trained: Path, tmp_p
     options = [part for name, value in arguments.items() for part in (f"--{name.replace('_', '-')}", value)]
     outcome = bnce("rescore", trained, nbest, *options, "--lm-weight", 0)
     assert outcome.stdout == "spk-a the cat sat\nb ünïcode 日本\nc_3 o'clock\n"
-    assert f"was read as {NBEST_FORMATS.find(form).shown}: 3 utterances, 7 hypotheses, with" in outcome.stderr
+    references = "with references" if form in ("jsonl", "nemo", "k2") else "no references inside"
+    told = f"was read as {NBEST_FORMATS.find(form).shown}: 3 utterances, 7 hypotheses, {references}; "
+    assert told in outcome.stderr
     found = bnce("rescore", trained, nbest, *options, "--lm-weight", 0, "--json").json
     assert found["format"] == form
     # References that a list has are used, though nobody asked.
@@ -410,7 +440,7 @@ def test_expected_errors_folds_and_changes(bnce: Command, refused: Refused, trai
     assert "<mark>+ bi</mark>" in page.read_text(encoding="utf-8")
     told = bnce("rescore", trained, *options, "--folds", 3, "--mbr").stderr
     assert "Cross-validation (3 folds): WER 0.00% on utterances that the weights were not tuned on" in told
-    assert "6 utterances have another hypothesis: 6 have fewer errors, 0 have more." in told
+    assert "Another hypothesis was chosen for 6 utterances: 6 with fewer errors, 0 with more." in told
     assert "so the highest total decides." in told
     kept = bnce("rescore", trained, *options, "--mbr", "--mbr-scale", 3, "--json").json
     assert kept["weights"]["mbr_scale"] == json.loads(saved.read_text(encoding="utf-8"))["mbr_scale"] == 3

@@ -255,6 +255,15 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
         time.sleep(0.02)
 
 
+def test_a_connection_goes_on_after_head(server: ServerProcess) -> None:
+    with httpx.Client(base_url=server.url) as client:
+        head = client.head("/healthz")
+        assert (head.status_code, head.content) == (200, b"")
+        answer = client.get("/healthz")
+        assert answer.json()["status"] == "ok"
+        assert head.headers["content-length"] == answer.headers["content-length"]
+
+
 def test_an_answer_nobody_reads_is_dropped(server: ServerProcess) -> None:
     body = json.dumps({"sentences": ["ba"] * 1000, "exact": True}).encode()
     with socket.socket() as deaf:

@@ -48,11 +48,24 @@ def test_what_is_said_of_it(bnce: Command, trained: Path, table: Path, tmp_path:
     out = tmp_path / "out.tsv"
     told = bnce("surprisal", trained, table, "--text", "story", "--out", out).stderr
     assert "Rows: 5; texts: 2; sentences: 3; rows with unknown words: 1; rows without a surprisal: 1." in told
+    assert "Sum of the surprisals of the 4 rows that have one: " in told
     assert "Probabilities are with the softmax; context: the words before in the same text." in told
     told = bnce("surprisal", trained, table, "--context", "sentence", "--unnormalised", "--out", out).stderr
     assert "with the constant Z (unnormalised" in told
-    assert "Check of 8 words: the surprisal with the constant Z differs from the exact one by at most " in told
+    checked = "Check of 8 tokens (words, marks and </s>): the surprisal with the constant Z differs from the exact one "
+    assert checked in told
     assert [row["word"] for row in read(out)] == ["Ba", "be.", "xyzzy", "bi", "bo"]
+
+
+def test_no_difference_has_no_sign_of_its_own(
+    bnce: Command, trained: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bnce.scoring.batches import Check, SentenceScorer
+
+    for mean in (0.0, 1e-6, -1e-6):
+        monkeypatch.setattr(SentenceScorer, "check", lambda scorer, mean=mean: Check(8, mean, 0.0, 9.0, 9.0, 0.0))
+        told = bnce("surprisal", trained, table, "--unnormalised", "--out", tmp_path / "out.tsv").stderr
+        assert "by at most 0.0000 bits, and by +0.0000 bits on average (constant Z minus exact)." in told
 
 
 def test_rows_without_a_blank_before_them(bnce: Command, trained: Path, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_the_same_list_gives_the_same_numbers() -> None:
 def test_a_scorer_is_gone_at_once() -> None:
     # Its graphs must not wait for the garbage collector: to destroy one while another is captured ends that.
     scorer = StreamScorer(small_model("lstm"), num_streams=3, num_steps=4)
-    scorer.score_all([random_ids(9)])
+    score_all(scorer, [random_ids(9)])
     gone, chunk = weakref.ref(scorer), weakref.ref(next(iter(scorer._chunks.values())))
     gc.disable()
     try:

@@ -11,6 +11,8 @@ from bnce.errors import UserError
 from bnce.rescoring.cache import ScoreCache, describe
 from bnce.rescoring.rescore import score_nbest
 from bnce.text.normalise import Normaliser
+from bnce.text.tokenised import TokenisedNormaliser
+from bnce.text.wikipedia import MarkupNormaliser
 from tests.damage import damaged
 
 from .test_rescore import LISTS, make_model
@@ -53,6 +55,11 @@ def test_keys_of_models() -> None:
         describe("a", "unnormalised", Normaliser(False, "whitespace", "lines")),
     }
     assert len(keys) == 4
+
+
+def test_every_kind_of_normaliser_has_its_own_key() -> None:
+    kinds = (Normaliser, TokenisedNormaliser, MarkupNormaliser)
+    assert len({describe("a", "unnormalised", kind()) for kind in kinds}) == len(kinds)
 
 
 def test_damage_is_told(tmp_path: Path) -> None:

@@ -50,7 +50,9 @@ def test_changes_by_word() -> None:
     assert (found["num_changed"], found["num_better"], found["num_worse"]) == (4, 3, 1)
     assert found["broken"] == [{"word": "home", "heard": "homes", "count": 1}]
     assert found["insertions_added"] == [{"word": "now", "count": 1}]
-    assert str(changes).startswith("4 utterances have another hypothesis: 3 have fewer errors, 1 have more. 2 words")
+    assert str(changes).startswith(
+        "Another hypothesis was chosen for 4 utterances: 3 with fewer errors, 1 with more. Words corrected: 2;"
+    )
 
 
 def test_words_are_ranked_by_count_and_spelling() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from bnce.errors import UserError
 from bnce.rescoring.choice import check_scores, complete, resolve
-from bnce.rescoring.nbest import NBest
+from bnce.rescoring.nbest import NBest, read_nbest
 from bnce.rescoring.pool import pool
 from bnce.scoring.weights import Weights
 
@@ -24,6 +26,17 @@ def test_names_of_weights() -> None:
     for value in ("high", "nan", "1e999"):
         with pytest.raises(UserError, match=f"weight is 'dec={value}': give a finite number"):
             resolve({"dec": value}, NAMED)
+
+
+def test_a_score_that_is_called_like_a_role_is_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "lists.jsonl"
+    path.write_text('{"utt": "a", "hyps": [{"text": "w3", "am_score": -1, "am": -2, "lm": -3}]}\n', encoding="utf-8")
+    lists = read_nbest(path)
+    assert lists.utterances[0].scores == {"am": [-1.0], "old_lm": [-3.0], "score.am": [-2.0]}
+    # What the list calls it is meant.
+    wanted = {"scores.score.am": 0.5}
+    assert resolve({"am": "0.5"}, lists) == resolve({"score.am": "0.5"}, lists) == wanted
+    assert resolve({"am_score": "0.5"}, lists) == resolve({"am_weight": "0.5"}, lists) == {"am_weight": 0.5}
 
 
 def test_defaults_are_cautious() -> None:

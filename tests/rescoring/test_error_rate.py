@@ -37,7 +37,7 @@ def test_sums() -> None:
     assert total == Errors(2, 10, 1, 2, 1)
     assert (total.total, total.wer) == (4, 0.4)
     assert total.to_dict()["wer"] == 0.4
-    assert str(total) == "40.00% (4 of 10 words in 2 utterances: 1 substitutions, 2 deletions, 1 insertions)"
+    assert str(total) == "40.00% (4 of 10 words in 2 utterances: 1 substitution, 2 deletions, 1 insertion)"
     assert sum_errors([]) == Errors()
 
 

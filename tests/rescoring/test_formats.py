@@ -49,7 +49,7 @@ def test_named_scores_in_json(tmp_path: Path) -> None:
     assert found.utterances == [Utterance("u", ["a"], {"am": [-4.0], "old_lm": [-3.0], "dec": [-1.5], "ctc": [-2.0]})]
     assert found.sources == {"am": "score", "old_lm": "lm"}
     assert found.told() == (
-        "1 utterances, 1 hypotheses, without references; scores: am ('score'), old_lm ('lm'), dec, ctc"
+        "1 utterance, 1 hypothesis, no references inside; scores: am ('score'), old_lm ('lm'), dec, ctc"
     )
 
 

@@ -15,6 +15,7 @@ import bnce
 from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
 from bnce.errors import UserError
 from bnce.rescoring import kenlm
+from bnce.scoring.mixture import MixtureModel
 from bnce.scoring.run_model import RunModel
 from bnce.text.normalise import Normaliser
 from tests.scoring.arpa import write_arpa
@@ -103,8 +104,69 @@ def test_an_n_gram_model_is_that_of_kenlm(tmp_path: Path) -> None:
         assert ours.score(sentence) == pytest.approx(theirs.score(sentence), abs=1e-5)
         assert ours.perplexity(sentence) == pytest.approx(theirs.perplexity(sentence), rel=1e-5)
         assert [oov for _, _, oov in ours.full_scores(sentence)] == [oov for _, _, oov in theirs.full_scores(sentence)]
+    for word in ("a", "zebra", "</s>", "<s>", "<unk>"):
+        assert (word in ours) == (word in theirs)
     again = pickle.loads(pickle.dumps(ours))
     assert again.path == ours.path == theirs.path
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_lengths_and_missing_context_are_those_of_kenlm(tmp_path: Path, begins: bool) -> None:
+    real = pytest.importorskip("kenlm")
+    path = write_arpa(tmp_path)
+    ours, theirs = kenlm.Model(path), real.Model(str(path))
+    for sentence in ("a model was", "model a zebra was a </s> <unk> model", "", "a", "was was"):
+        for ends in (True, False):
+            found = list(ours.full_scores(sentence, begins, ends))
+            expected = list(theirs.full_scores(sentence, begins, ends))
+            assert [one[1:] for one in found] == [one[1:] for one in expected]
+            assert [one[0] for one in found] == pytest.approx([one[0] for one in expected], abs=1e-5)
+        states = []
+        for model, new_state in ((ours, kenlm.State), (theirs, real.State)):
+            state = new_state()
+            (model.BeginSentenceWrite if begins else model.NullContextWrite)(state)
+            reached = [state]
+            for word in sentence.split():
+                before, state = state, new_state()
+                score = model.BaseFullScore(before, word, state)
+                reached.append((score.log_prob, score.ngram_length, score.oov, state))
+            states.append(reached)
+        for (*found, _), (*expected, _) in zip(states[0][1:], states[1][1:], strict=True):
+            assert found[1:] == expected[1:]
+            assert found[0] == pytest.approx(expected[0], abs=1e-5)
+        # Two states are equal here where they are there.
+        only, wanted = ([first, *(one[-1] for one in rest)] for first, *rest in states)
+        assert [[a == b for a in only] for b in only] == [[a == b for a in wanted] for b in wanted]
+        assert [[a < b for a in only] for b in only] == [[a < b for a in wanted] for b in wanted]
+
+
+def test_a_state_without_context_is_another_one_for_an_n_gram_model(tmp_path: Path) -> None:
+    pytest.importorskip("kenlm")
+    model = kenlm.Model(write_arpa(tmp_path))
+    one, other = kenlm.State(), kenlm.State()
+    assert one == other
+    model.BeginSentenceWrite(one)
+    assert one != other
+    assert other < one
+    model.NullContextWrite(other)
+    assert one != other
+
+
+@pytest.mark.parametrize("body", ["ffnn", "lstm", "transformer"])
+def test_lengths_in_steps_are_those_of_the_sentence(body: str, tmp_path: Path) -> None:
+    pytest.importorskip("kenlm")
+    shape = {"context": 3, "num_layers": 1} if body == "transformer" else {}
+    run = RunModel(small_model(body, order=4, **shape), make_model().vocabulary, Normaliser(True, "words", "lines"))
+    ngram = bnce.load(write_arpa(tmp_path))
+    text = "hello world, help hello hello world"
+    for model in (run, MixtureModel([run, ngram], [0.5, 0.5])):
+        wrapped = kenlm.Model(model)
+        state = kenlm.State()
+        wrapped.BeginSentenceWrite(state)
+        lengths = [wrapped.BaseFullScore(state, word, state).ngram_length for word in [*text.split(), "</s>"]]
+        assert lengths == [one.ngram_length for one in wrapped.full_scores(text)]
+        if body != "lstm":
+            assert max(lengths) == 4
 
 
 def test_the_names_are_those_of_kenlm() -> None:

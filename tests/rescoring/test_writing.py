@@ -44,6 +44,23 @@ def test_all_scores_come_back(tmp_path: Path) -> None:
     assert sorted(first.scores["ln_prob"]) == sorted(scores.lm_N[:4].tolist())
 
 
+def test_scores_that_are_called_like_ours_come_back_too(tmp_path: Path) -> None:
+    """A list that was written by rescoring has our names, and one that was written twice has them twice."""
+    own = {"total": [5.0, 1.0], "ln_prob": [-3.0, -4.0], "ctc": [1.0, 2.0], "score.total": [7.0, 8.0]}
+    lists = NBest([Utterance("a", ["w3", "w4"], own)], tuple(own))
+    scores = score_nbest(make_model(), lists)
+    assert scores.columns[5:9] == ("score.score.total", "score.ln_prob", "ctc", "score.total")
+    weights = Weights(am_weight=0, lm_weight=0, scores={"total": 1.0})
+    rows = list(scores.rows(weights))
+    assert [row["total"] for row in rows] == [row["score.score.total"] for row in rows] == [5.0, 1.0]
+    assert all(tuple(row) == scores.columns for row in rows)
+    path = tmp_path / "lists.jsonl"
+    path.write_text("".join(written(scores, weights, "jsonl")), encoding="utf-8")
+    again = read_nbest(path).utterances[0].scores
+    assert again["score.score.total"] == again["total"] == [5.0, 1.0]
+    assert (again["score.ln_prob"], again["score.total"], again["ctc"]) == ([-3.0, -4.0], [7.0, 8.0], [1.0, 2.0])
+
+
 def test_formats_of_output() -> None:
     assert [out_format(name) for name in (None, "x", "x.trn", "x.jsonl")] == ["kaldi", "kaldi", "trn", "jsonl"]
     assert out_format("x.trn", "kaldi") == "kaldi"

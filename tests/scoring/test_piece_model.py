@@ -63,6 +63,22 @@ def test_a_word_has_the_sum_of_its_pieces(body: str, normalised: bool) -> None:
         assert scored.ids == [int(model.vocabulary.encode([word])[0]) for word in scored.words]
 
 
+def test_lengths_count_the_words_whose_pieces_are_seen() -> None:
+    vocabulary = make_vocabulary()
+    words = ["the", "naïve", "lower", "naïve", "the", "</s>"]
+    numbers = [len(vocabulary.encode([word])) for word in words]
+    for context in (2, 3, 5):
+        network = small_model("transformer", vocab_size=len(vocabulary), context=context, num_layers=1)
+        model = PieceModel(network, vocabulary, Normaliser(True, "whitespace", "lines"), name="pieces")
+        assert model.max_context == context
+        owners = [-1, *(place for place, number in enumerate(numbers) for _ in range(number))]
+        begins = [1 + sum(numbers[:place]) for place in range(len(words))]
+        expected = [place + 1 - owners[max(0, begin - context)] for place, begin in enumerate(begins)]
+        (scores,) = model.score_words([words[:-1]], normalised=True)
+        assert scores.ngram_lengths == expected
+        assert [model.ngram_length(None, words[:at], words[at]) for at in range(len(words))] == expected
+
+
 @both_modes
 @every_body
 def test_word_by_word_is_the_sentence(body: str, normalised: bool) -> None:

@@ -18,6 +18,7 @@ from bnce.runs.identity import UNKNOWN_WORDS_FILE
 from bnce.runs.model_file import save_weights
 from bnce.runs.unknown_words import UnknownWords
 from bnce.scoring import model as model_module
+from bnce.scoring.mixture import MixtureModel
 from bnce.scoring.run_model import RunModel
 from bnce.scoring.sampling import Sampling
 from bnce.scoring.scored import Totals
@@ -87,6 +88,11 @@ def test_memory_is_that_of_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_ngram_model_tells_its_order() -> None:
     assert make_model("ffnn").score(["w3 w4 w5 w6"])[0].ngram_lengths == [2, 3, 4, 4, 4]
     assert make_model("lstm").score(["w3 w4 w5 w6"])[0].ngram_lengths == [2, 3, 4, 5, 6]
+    network = small_model("transformer", context=2, num_layers=2)  # each word is predicted from three
+    model = RunModel(network, make_model().vocabulary, make_model().normaliser)
+    assert model.score(["w3 w4 w5 w6"])[0].ngram_lengths == [2, 3, 4, 4, 4]
+    mixture = MixtureModel([model, model], [0.5, 0.5])
+    assert mixture.score(["w3 w4 w5 w6"])[0].ngram_lengths == [2, 3, 4, 4, 4]
 
 
 @pytest.mark.parametrize("body", ["ffnn", "lstm"])

@@ -343,6 +343,47 @@ def test_bodies_that_are_no_request(client: TestClient, content: bytes, status: 
     assert "Traceback" not in response.text
 
 
+@pytest.mark.parametrize("charset", ["utf-16", '"UTF-16LE"', "latin-1", ""])
+def test_a_body_that_is_declared_in_another_encoding(client: TestClient, charset: str) -> None:
+    body = json.dumps({"sentences": ["w3"]})
+    for content in (body.encode(), body.encode("utf-16-le")):
+        headers = {"content-type": f"application/json;charset={charset}"}
+        response = client.post("/score", content=content, headers=headers)
+        assert response.status_code == 415
+        told = charset.strip('"').lower()
+        assert response.json()["detail"] == f"The body is declared as {told}: send JSON in UTF-8."
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/next", {"k": True}),
+        ("/next", {"k": "5"}),
+        ("/next", {"normalised": 1}),
+        ("/rescore", {"utterances": [], "lm_weight": True}),
+        ("/rescore", {"utterances": [{"hypotheses": [{"text": "w3", "am": False}]}]}),
+        ("/score", {"sentences": ["w3"], "spell": "no"}),
+    ],
+)
+def test_other_types_are_not_made_into_the_right_one(client: TestClient, path: str, body: dict[str, object]) -> None:
+    response = client.post(path, json=body)
+    assert response.status_code == 422
+    assert "Input should be a valid " in response.json()["detail"]
+
+
+def test_whole_numbers_are_numbers(client: TestClient) -> None:
+    assert client.post("/rescore", json={"utterances": [], "lm_weight": 1, "am_weight": 0}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/", "/metrics", "/none", "/score"])
+def test_head_is_get_without_the_body(client: TestClient, path: str) -> None:
+    head, get = client.head(path), client.get(path)
+    assert head.status_code == get.status_code
+    assert head.content == b""
+    for name in ("content-type", "cache-control"):
+        assert head.headers[name] == get.headers[name]
+
+
 def test_other_paths_methods_and_kinds(client: TestClient) -> None:
     assert client.get("/score").json()["detail"] == "'/score' does not accept GET: see /docs."
     assert client.get("/score").status_code == 405

@@ -90,6 +90,9 @@ def test_bad_parquet(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "t.parquet", ["x"])
     assert "no column 'body': it has 'id', 'text'" in refusal(path, "body")
     assert "int64 in its column 'id': it must be text" in refusal(path, "id")
+    twice = tmp_path / "twice.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_arrays([pyarrow.array(["x"])] * 2, ["text", "text"]), twice)
+    assert "has 2 columns with the name 'text': rename all but one of them" in refusal(str(twice))
     content = Path(path).read_bytes()
     Path(path).write_bytes(content[: len(content) // 2])
     assert "damaged or not a Parquet file" in refusal(path)

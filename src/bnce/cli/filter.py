@@ -44,7 +44,8 @@ def filter(
         str | None,
         option(
             "P%",
-            "Keep the P percent with the lowest perplexity. The limit is fitted on a sample and saved.",
+            "Keep the P percent with the lowest perplexity. The limit is fitted on a sample and saved. Every document "
+            "up to the limit is kept, also if several have exactly this perplexity.",
             show_default="all",
         ),
     ] = None,
@@ -206,12 +207,16 @@ def filter(
         seconds = time.perf_counter() - begin
     if shares_from is not None:
         return
-    speed = (summary["num_words"] - num_before) / seconds
+    num_words = summary["num_words"] - num_before
+    speed = num_words / seconds
     if as_json:
         timing = {"seconds": round(seconds, 3), "words_per_second": round(speed)}
         print_json({"run": str(run), "out": str(out), **scoring.described(), **summary, **timing})
         return
-    stderr.print(f"{seconds:,.1f} seconds, {speed:,.0f} words per second.")
+    stderr.print(
+        f"{num_words:,} words, punctuation marks among them, in {seconds:,.1f} seconds, which include loading the "
+        f"model: {speed:,.0f} words per second."
+    )
     for line in _report(summary):
         stderr.print(line)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated
 
-from bnce.cli.console import JsonOption, ThreadsOption, open_model, print_json, stdout
+from bnce.cli.console import JsonOption, ThreadsOption, open_model, print_json, stderr, stdout
 from bnce.cli.options import DeviceOption, ModelArgument, flag, option
 
 
@@ -47,9 +47,11 @@ def generate(
     if num_next:
         words = model.next_words(prompt, num_next)
         if as_json:
-            record = {"run": str(run), "prompt": prompt, "next": [dataclasses.asdict(word) for word in words]}
-            print_json(record)
+            record = {"run": str(run), "prompt": prompt, "normalised": True}
+            print_json({**record, "next": [dataclasses.asdict(word) for word in words]})
         else:
+            how = "of an n-gram model" if model.kind == "n-gram" else "with the exact softmax, not with the constant Z"
+            stderr.print(f"Probabilities are {how}.")
             for word in words:
                 stdout.print(f"{word.prob:.6f}  {word.word}")
         return

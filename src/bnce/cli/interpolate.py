@@ -10,7 +10,7 @@ import typer
 from bnce import files
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, stderr, stdout, threads_for
 from bnce.cli.options import MAY_EXCEED, DeviceOption, ErrorsOption, ModeOption, SplitLinesOption, is_normalised, option
-from bnce.errors import UserError
+from bnce.errors import UserError, counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -67,12 +67,13 @@ def interpolate(
     if not normalised:
         mixture.refuse_unnormalised()
     texts = {"valid": valid} if test is None else {"valid": valid, "test": test}
-    scored = {
-        name: TextScores.of(models, _read(mixture, text, split, errors), normalised=normalised)
-        for name, text in texts.items()
-    }
+    read = {name: _read(mixture, text, split, errors) for name, text in texts.items()}
+    scored = {name: TextScores.of(models, sentences, normalised=normalised) for name, (sentences, _, _) in read.items()}
     weights = find_weights(scored["valid"].comparable)
-    reports = {name: one.report(weights) for name, one in scored.items()}
+    reports = {
+        name: {**one.report(weights), "num_lines": read[name][1], "num_lines_without_words": read[name][2]}
+        for name, one in scored.items()
+    }
     if out is not None:
         write_mixture(out, paths, weights.tolist())
     for name, report in reports.items():
@@ -83,6 +84,10 @@ def interpolate(
                 f"The weights are found on words that all models know ({report['num_known']:,} of "
                 f"{report['num_tokens']:,})."
             )
+        if num_left_out := report["num_lines_without_words"]:
+            have, were = ("has", "was") if num_left_out == 1 else ("have", "were")
+            lines = counted(report["num_lines"], "line")
+            stderr.print(f"{num_left_out:,} of {lines} of {name} {have} no words and {were} left out.")
     if as_json:
         record = {"models": [str(path) for path in paths], "mode": mode, "weights": weights.tolist(), **reports}
         print_json({**record, "out": None if out is None else str(out)})
@@ -94,12 +99,19 @@ def interpolate(
     stdout.print(f"every {what} starts afresh; runs {how}")
 
 
-def _read(model: Model, path: str, split: bool, errors: str) -> list[list[str]]:
-    """Read a text as the models do."""
+def _read(model: Model, path: str, split: bool, errors: str) -> tuple[list[list[str]], int, int]:
+    """Read the sentences of a text as the models do, and count its lines and those of them without words."""
     from bnce.text.sources import read_lines
 
-    lines = read_lines(path, errors)
-    return [words for line in lines for words in (model.normaliser(line) or [[]] if split else [model.words(line)])]
+    sentences: list[list[str]] = []
+    num_lines = num_left_out = 0
+    for line in read_lines(path, errors):
+        found = model.normaliser(line) if split else [model.words(line)]
+        found = [words for words in found if words]
+        sentences += found
+        num_lines += 1
+        num_left_out += not found
+    return sentences, num_lines, num_left_out
 
 
 def _table(paths: list[Path], weights: list[float], reports: dict[str, Any]) -> Table:

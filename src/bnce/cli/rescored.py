@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bnce import files
-from bnce.errors import UserError
+from bnce.errors import UserError, counted
 from bnce.kinds.nbest_formats import NBEST_FORMATS
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def outcome_lines(
     from bnce.text.sources import named
 
     nbest, name, tuning = lists.nbest, named(lists.path), record["tuning"]
-    yield f"{len(nbest.utterances)} utterances, {nbest.num_hypotheses} hypotheses; {weights}"
+    yield f"{nbest.counted()}; {weights}"
     yield _speed(record)
     yield str(form)
     if record["by_rank"]:
@@ -230,7 +230,7 @@ def outcome_lines(
     if record["num_documents"] is not None:
         yield (
             f"Each utterance was scored with the {record['carry']} hypotheses of earlier utterances as context, in "
-            f"{record['num_documents']} document{'' if record['num_documents'] == 1 else 's'}."
+            f"{counted(record['num_documents'], 'document')}."
         )
     if record["untuned"]:
         yield (
@@ -260,9 +260,10 @@ def _speed(record: Mapping[str, Any]) -> str:
     seconds = record["seconds"]
     parts = [f"loading {seconds['load']:.1f} s", f"scoring {seconds['score']:.1f} s"]
     if record["hypotheses_per_second"] is not None:
-        parts[1] += f" ({record['num_scored']} hypotheses, {record['hypotheses_per_second']:,.0f} per second)"
+        scored = counted(record["num_scored"], "hypothesis", "hypotheses")
+        parts[1] += f" ({scored}, {record['hypotheses_per_second']:,.0f} per second)"
     if record["num_cached"]:
-        parts.append(f"{record['num_cached']} scores from the cache")
+        parts.append(f"{counted(record['num_cached'], 'score')} from the cache")
     if record["tuning"] is not None:
         parts.append(f"tuning {seconds['tune']:.1f} s")
     return f"Time: {', '.join(parts)}."
@@ -295,7 +296,7 @@ def _told(tuning: Mapping[str, Any], nbest: str) -> str:
     names = " and ".join(", ".join(tuning["weights"]).rsplit(", ", 1)) or "No weight"
     where = " and ".join(f"'{path}'" for path in tuning["nbest"]) if "nbest" in tuning else nbest
     references = "the references inside" if tuning["refs"] is None else f"the references '{tuning['refs']}'"
-    told = f"Tuned on {tuning['num_utterances']} utterances of {where} with {references}: {names}."
+    told = f"Tuned on {counted(tuning['num_utterances'], 'utterance')} of {where} with {references}: {names}."
     if "nbest" in tuning and tuning["before"]["wer"] is not None:
         told += f" WER there: {100 * tuning['before']['wer']:.2f}% before, {100 * tuning['after']['wer']:.2f}% after."
     if tuning["kept_first_best"]:

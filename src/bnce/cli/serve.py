@@ -13,7 +13,7 @@ import typer
 from bnce.cli.completion import complete
 from bnce.cli.console import JsonOption, ThreadsOption, print_json, stderr, threads_for
 from bnce.cli.options import DeviceOption, ModelArgument, flag, option
-from bnce.errors import unknown_name
+from bnce.errors import counted, unknown_name
 from bnce.serve.limits import Limits, span
 
 UNPROTECTED = "Everyone who can reach it can use the model: give --token-file, and put a proxy with TLS in front."
@@ -158,7 +158,7 @@ def serve(
                 print_json({"url": url, "run": str(run), "vocab_size": model.vocab_size, "threads": num_threads})
                 # Whoever reads it through a pipe waits for it now.
                 sys.stdout.flush()
-            where = f"ONNX Runtime, CPU, {num_threads} thread(s)"
+            where = f"ONNX Runtime, CPU, {counted(num_threads, 'thread')}"
             if needs_torch(run):
                 from bnce.machine.devices import choose_device, describe_device
 

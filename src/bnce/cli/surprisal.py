@@ -12,7 +12,7 @@ import typer
 from bnce.cli.completion import complete
 from bnce.cli.console import JsonOption, ThreadsOption, open_model, print_json, shown_progress, stderr
 from bnce.cli.options import MAY_EXCEED, DeviceOption, ModelArgument, choice, flag, goes_to_stdout, option
-from bnce.errors import UserError
+from bnce.errors import UserError, counted
 
 if TYPE_CHECKING:
     from bnce.scoring.model import Model
@@ -171,10 +171,13 @@ def _record(model: Model, columns: Columns, measuring: Measuring, result: Result
 def _report(model: Model, columns: Columns, measuring: Measuring, result: Result) -> list[str]:
     """Say what was measured and how, so that numbers can be compared."""
     totals, unit = result.totals, measuring.unit
+    num_summed = totals.num_rows - totals.num_empty
+    summed = f"{counted(num_summed, 'row')} that {'has' if num_summed == 1 else 'have'} one"
     lines = [
         f"Rows: {totals.num_rows:,}; texts: {totals.num_texts:,}; sentences: {totals.num_sentences:,}; "
         f"rows with unknown words: {totals.num_unknown:,}; rows without a surprisal: {totals.num_empty:,}.",
-        f"Sum of all surprisals: {totals.surprisal:.7g} {unit}; of all sentence ends (</s>): {totals.end:.7g} {unit}.",
+        f"Sum of the surprisals of the {summed}: {totals.surprisal:.7g} {unit}; of all sentence ends (</s>): "
+        f"{totals.end:.7g} {unit}.",
     ]
     if model.kind == "n-gram":
         how = "of an n-gram model, which starts every sentence afresh"
@@ -186,10 +189,12 @@ def _report(model: Model, columns: Columns, measuring: Measuring, result: Result
         # The check is in nats, and of ln p: a surprisal is its negative.
         factor = {"2": 1 / math.log(2), "e": 1.0, "10": 1 / math.log(10)}[measuring.base]
         check = result.check
+        mean = round(-factor * check.mean_difference, 4) + 0.0  # which makes 0 of -0
+        of_what = "pieces of words and </s>" if model.vocabulary.unit == "piece" else "words, marks and </s>"
         lines.append(
-            f"Check of {check.num_positions:,} {model.vocabulary.unit}s: the surprisal with the constant Z differs "
-            f"from the exact one by at most {factor * check.max_difference:.4f} {unit}, on average by "
-            f"{-factor * check.mean_difference:+.4f} {unit}."
+            f"Check of {check.num_positions:,} tokens ({of_what}): the surprisal with the constant Z differs from the "
+            f"exact one by at most {factor * check.max_difference:.4f} {unit}, and by {mean:+.4f} {unit} on average "
+            "(constant Z minus exact)."
         )
     if result.form != "text" and columns.sentence is None and model.normaliser.sentences == "lines":
         lines.append(

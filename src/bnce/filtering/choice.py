@@ -5,6 +5,7 @@ CCNet sorts documents into head, middle and tail by two percentiles of their per
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ KEPT = ("kept", "rest")
 ALL = ("all",)
 BINS = 100  # of a factor of ten, in what is counted
 SHOWN_QUANTILES = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
-_PICTURE_ROWS, _PICTURE_WIDTH = 16, 50
+_PICTURE_ROWS, _PICTURE_WIDTH = 16, 40
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ class Distribution:
         }
 
     def picture(self, limits: Sequence[float] = ()) -> list[str]:
-        """Draw the middle 99% as lines of text, the perplexity upwards by equal factors."""
+        """Draw lines of text, the perplexity upwards by equal factors; the first and last row have all beyond them."""
         if not self.counts:
             return ["No document has a perplexity."]
         low, high = (math.log10(value) for value in self.quantiles((0.005, 0.995)).values())
@@ -146,11 +147,16 @@ class Distribution:
         row_N = np.clip(np.searchsorted(edges, places, side="right") - 1, 0, _PICTURE_ROWS - 1)
         rows = np.bincount(row_N, np.array(list(self.counts.values())), _PICTURE_ROWS)
         marks = np.clip(np.searchsorted(edges, np.log10(np.array(limits)), side="right") - 1, 0, _PICTURE_ROWS - 1)
-        lines = []
-        for number, (edge, count) in enumerate(zip(edges.tolist(), rows.tolist(), strict=False)):
+        shown = [f"{10**edge:.4g}" for edge in edges.tolist()]
+        ranges = [f"{low} to {high}" for low, high in itertools.pairwise(shown)]
+        ranges = [f"below {shown[1]}", *ranges[1:-1], f"{shown[-2]} and above"]
+        width = max(map(len, ranges))
+        lines = [f"{'perplexity':>{width}} share of documents"]
+        for number, (name, count) in enumerate(zip(ranges, rows.tolist(), strict=True)):
             bar = "█" * round(_PICTURE_WIDTH * count / rows.max())
-            mark = "".join(f" ◄ {limit:.4g}" for limit, at in zip(limits, marks.tolist(), strict=True) if at == number)
-            lines.append(f"{10**edge:10.4g} {bar}{' ' if bar else ''}{count / self.total:.1%}{mark}")
+            inside = (limit for limit, at in zip(limits, marks.tolist(), strict=True) if at == number)
+            mark = "".join(f" ◄ limit {limit:.4g}" for limit in inside)
+            lines.append(f"{name:>{width}} {bar}{' ' if bar else ''}{count / self.total:.1%}{mark}")
         return lines
 
 

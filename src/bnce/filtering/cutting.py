@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +61,7 @@ class CutBlock:
     log_prob_N: NDArray[np.float64]  # what the words have beside the model's own: shares of `<unk>`, or all of it
     ids: NDArray[Any] | None  # of all documents; None if they are scored already
     length_N: NDArray[np.int64]
-    names: list[str] | None  # what the field of --id has, as JSON
+    names: list[str] | None  # what the field of --id has, as it stands in the line of JSON
     problems: list[Problem]
 
 
@@ -131,11 +132,12 @@ class WordCutter:
     model: str
     fields: Fields
     normalised: bool = False
+    spell: bool = False
 
     def cut(self, texts: Sequence[str]) -> Figures:
         """Give the fields of `CutBlock` from `num_words_N` to `length_N`."""
         model = open_model(self.model)
-        reader = model.reader(normalised=self.normalised, carry=model.kind != "n-gram")
+        reader = model.reader(normalised=self.normalised, carry=model.kind != "n-gram", spell=self.spell)
         figures = []
         for text in texts:
             reader.begin_document()
@@ -166,11 +168,11 @@ def read_records(block: Texts, fields: Fields) -> tuple[list[int], list[str], li
         if not line or line.isspace():
             continue
         try:
-            record = json.loads(line.decode())
+            record = json.loads(line.decode(), **({} if fields.id is None else _LITERALS))
             with naming_options() if fields.names_options else contextlib.nullcontext():
                 text = _text(record, fields)
-            if names is not None:
-                names.append(_to_json(record[fields.id]))
+            if fields.id is not None and names is not None:
+                names.append(_name(record[fields.id], fields.id))
         except (ValueError, RecursionError) as error:
             problems.append(Problem(block.first + row, explain(error)))
             continue
@@ -180,17 +182,16 @@ def read_records(block: Texts, fields: Fields) -> tuple[list[int], list[str], li
 
 
 def _read_rows(block: Texts) -> tuple[list[int], list[str], list[str] | None, list[Problem]]:
-    """Read the texts of an Arrow column, and what names them where there is a second one."""
+    """Read the texts of an Arrow column; what names them stays in the rows."""
     rows, texts, problems = [], [], []
-    for row, text in enumerate(block.data[0]):
+    for row, text in enumerate(block.data):
         try:
             texts.append(whole_text(text.as_py() or ""))
         except UnicodeDecodeError as error:  # Arrow does not look
             problems.append(Problem(block.first + row, explain(error)))
             continue
         rows.append(row)
-    names = [_to_json(block.data[1][row].as_py()) for row in rows] if len(block.data) > 1 else None
-    return rows, texts, names, problems
+    return rows, texts, None, problems
 
 
 def _text(record: Any, fields: Fields) -> str:
@@ -208,8 +209,48 @@ def whole_text(text: str) -> str:
     return whole_characters(text).replace("\r\n", "\n")
 
 
-def _to_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
+@dataclass(frozen=True)
+class _Number:
+    """A number of JSON as it stands in the line, which a float or an int would spell in another way."""
+
+    literal: str
+    is_json: bool = True
+
+
+# `json` reads NaN and Infinity, too, which are no JSON.
+_LITERALS: dict[str, Any] = {
+    "parse_float": _Number,
+    "parse_int": _Number,
+    "parse_constant": functools.partial(_Number, is_json=False),
+}
+
+
+def _name(value: Any, field: str) -> str:
+    """Write what names a record as JSON, its numbers as they stand."""
+    if isinstance(value, _Number):
+        if not value.is_json:
+            raise UserError(
+                f"has {value.literal} in its field '{field}', which is not JSON: write a string, a number or null."
+            )
+        return value.literal
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{write_json(key)}: {_name(one, field)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_name(one, field) for one in value) + "]"
+    return write_json(value)
+
+
+def write_json(value: Any) -> str:
+    """Write a value as JSON that a file can hold: what has no form there as text, and no number that is not finite."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "null"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{write_json(str(key))}: {write_json(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(write_json, value)) + "]"
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    # Half of a character stays an escape.
+    return text if text == whole_characters(text) else json.dumps(value, default=str)
 
 
 def _sums(value_M: NDArray[Any], end_N: NDArray[np.int64]) -> NDArray[Any]:

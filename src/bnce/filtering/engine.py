@@ -20,8 +20,8 @@ from bnce.filtering.shards import Block
 from bnce.filtering.streams import Ids, StreamScorer
 from bnce.filtering.writing import Scores, rounded
 from bnce.runs.export_record import is_exported
-from bnce.scoring.loading import load
-from bnce.scoring.model import Model
+from bnce.scoring.loading import MIXTURE_ENDING, load, mixture_components
+from bnce.scoring.model import Model, no_spelling
 from bnce.scoring.run_model import RunModel
 
 MAX_WAITING = 256  # blocks behind one that is not scored yet, because of a very long document in it
@@ -69,7 +69,7 @@ class Engine:
         self.is_normalised = not model.self_normalised if scoring.normalised is None else scoring.normalised
         if is_file:
             # Whoever cuts texts scores them, too: KenLM is as quick as that.
-            self.cut = WordCutter(path, scoring.fields, self.is_normalised)
+            self.cut = WordCutter(path, scoring.fields, self.is_normalised, scoring.spell)
             return
         assert isinstance(model, RunModel)
         self.streams = StreamScorer(model.network, normalised=self.is_normalised, precision=scoring.precision)
@@ -186,6 +186,12 @@ def open_engine(scoring: Scoring) -> Engine:
 
 def check_scoring(scoring: Scoring) -> None:
     """Refuse what contradicts itself before a model is loaded."""
+    path = Path(scoring.model)
+    if scoring.spell and path.is_file():
+        parts = [one for one, _ in mixture_components(path)] if path.suffix == MIXTURE_ENDING else [path]
+        for part in parts:
+            if part.is_file():
+                raise no_spelling(str(part))
     if scoring.precision != "float32" and Path(scoring.model).is_file():
         raise UserError(
             f"'{scoring.model}' is a file, and {argument('precision')} is for runs: leave out {argument('precision')}."

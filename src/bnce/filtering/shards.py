@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from bnce.errors import UserError, argument
 from bnce.filtering.cutting import Fields, Problem, Texts
-from bnce.text.records import JSON_ENDINGS, PARQUET_ENDINGS, check_column, check_field, open_parquet
+from bnce.text.records import JSON_ENDINGS, PARQUET_ENDINGS, check_column, check_once, open_parquet
 from bnce.text.sources import (
     MAX_LINE_BYTES,
     STANDARD_INPUT,
@@ -175,21 +175,21 @@ def _read_parquet(shard: Shard, fields: Fields, advance: Advance | None) -> Iter
         at_once = max(1, min(_MAX_ROWS, BLOCK_BYTES * num_rows // max(1, unpacked)))
         first = 1
         for batch in file.iter_batches(at_once, use_threads=False):
-            texts = [batch.column(schema.get_field_index(name)) for name in (fields.text, fields.id) if name]
-            if pyarrow.types.is_dictionary(texts[0].type):
-                texts[0] = texts[0].dictionary_decode()
-            yield Block(Texts(first, tuple(texts)), batch, [])
+            texts = batch.column(schema.get_field_index(fields.text))
+            if pyarrow.types.is_dictionary(texts.type):
+                texts = texts.dictionary_decode()
+            yield Block(Texts(first, texts), batch, [])
             if advance is not None:
                 advance(size * (first - 1 + batch.num_rows) // num_rows - size * (first - 1) // num_rows)
             first += batch.num_rows
 
 
 def check_columns(shard: Shard, schema: Any, fields: Fields) -> None:
-    """Refuse a Parquet file without a column of texts, or with one of those that are to be added."""
-    place = f"{named(shard.path)} "
+    """Refuse a Parquet file without one column of texts, or with one of those that are to be added."""
     check_column(shard.path, schema, fields.text, nulls=True)
     if fields.id is not None:
-        check_field(schema.names, fields.id, "id", "column", place)
+        check_once(shard.path, schema.names, fields.id, "id")
     for name in fields.added:
         if name in schema.names:
-            raise UserError(f"{place}already has a column '{name}': give other names with {argument('names')}.")
+            place = named(shard.path)
+            raise UserError(f"{place} already has a column '{name}': give other names with {argument('names')}.")

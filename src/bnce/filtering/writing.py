@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce.errors import UserError, argument
-from bnce.filtering.cutting import CutBlock
+from bnce.filtering.cutting import CutBlock, write_json
+from bnce.filtering.json_columns import InexactError, check_integers, without_times
 from bnce.filtering.shards import JSON, PARQUET, Block, Shard
-from bnce.text.records import open_parquet, parquet_compression
+from bnce.text.records import open_parquet, parquet_compression, whole_characters
 from bnce.text.sources import file_ending, named
 from bnce.text.unpack import open_packed
 
@@ -54,6 +55,11 @@ class Form:
 
     def check(self, shards: Sequence[Shard]) -> None:
         """Refuse what cannot be written."""
+        if self.scores_only and (self.id or "record") in self.names:
+            raise UserError(
+                f"A score and what names a document would both be called '{self.id or 'record'}': give the scores "
+                f"other names with {argument('names')}."
+            )
         places: dict[str, Shard] = {}
         for shard in shards:
             other = places.setdefault(self.name_of(shard), shard)
@@ -88,10 +94,12 @@ class Output(contextlib.ExitStack):
         self._writes_parquet = form.format_of(shard) == PARQUET
         self._schema: Any = None
         self._parts: list[Any] = [None if path is None else self.enter_context(self._open(path)) for path in paths]
-        if self._writes_parquet and shard.form == PARQUET and not form.scores_only:
+        if self._writes_parquet and shard.form == PARQUET:
             # A file without rows has columns, too.
             with open_parquet(shard.path) as file:
                 empty = file.schema_arrow.empty_table()
+            if form.scores_only:
+                empty = empty.select([form.id]) if form.id else _table("record", np.zeros(0, dtype=np.int64))
             for part in self._parts:
                 if part is not None:
                     part.write(self._with_scores(empty, Scores(np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0))))
@@ -139,18 +147,29 @@ class Output(contextlib.ExitStack):
         return made
 
     def _names(self, block: Block, cut: CutBlock) -> list[str]:
+        """Give what names the documents, as JSON."""
+        if self._form.id is None:
+            return [str(number) for number in _numbers(block, cut).tolist()]
         if cut.names is not None:
             return cut.names
-        return [str(block.texts.first + row) for row in cut.row_N.tolist()]
+        return [write_json(name) for name in block.kept.column(self._form.id).take(cut.row_N).to_pylist()]
+
+    def _name_table(self, block: Block, cut: CutBlock) -> Any:
+        """Give what names the documents, as a table: columns stay as they are, and JSON becomes texts."""
+        import pyarrow
+
+        if self._form.id is None:
+            return _table("record", _numbers(block, cut))
+        if cut.names is None:
+            return pyarrow.Table.from_batches([block.kept]).select([self._form.id]).take(cut.row_N)
+        names = [_undecorated(name) for name in cut.names]
+        return _table(self._form.id, pyarrow.array(names, pyarrow.string()))
 
     def _arrow(self, block: Block, cut: CutBlock, scores: Scores) -> Any:
         import pyarrow
 
         if self._form.scores_only:
-            names = self._names(block, cut)
-            is_id = self._form.id is not None
-            column = pyarrow.array(names if is_id else list(map(int, names)))
-            table = pyarrow.table({self._form.id or "record": column})
+            table = self._name_table(block, cut)
         elif self._shard.form == PARQUET:
             table = pyarrow.Table.from_batches([block.kept])
             if len(cut.row_N) < len(table):
@@ -177,10 +196,11 @@ class Output(contextlib.ExitStack):
         read = pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1)
         try:
             if self._schema is None:
-                self._schema = _without_times(pyarrow.json.read_json(pyarrow.BufferReader(text), read).schema)
+                self._schema = without_times(pyarrow.json.read_json(pyarrow.BufferReader(text), read).schema)
+            check_integers(text, self._schema)
             parse = pyarrow.json.ParseOptions(self._schema, unexpected_field_behavior="error")
             return pyarrow.json.read_json(pyarrow.BufferReader(text), read, parse)
-        except pyarrow.ArrowException as error:
+        except (pyarrow.ArrowException, InexactError) as error:
             raise UserError(
                 f"{named(self._shard.path)} has records from line {block.texts.first} on that do not fit the columns "
                 f"of its first records ({str(error).splitlines()[0]:.100}): write JSON lines ({argument('to', JSON)})."
@@ -225,21 +245,22 @@ class _ParquetFile(contextlib.AbstractContextManager["_ParquetFile"]):
             self._writer.close()
 
 
-def _escaped(name: str) -> str:
-    return json.dumps(name, ensure_ascii=False)[1:-1]
+def _numbers(block: Block, cut: CutBlock) -> NDArray[np.int64]:
+    return cut.row_N + block.texts.first
 
 
-def _without_times(schema: Any) -> Any:
-    """Keep what was a string in JSON one: a date is read as a time, and no value at all as nothing."""
+def _table(name: str, values: Any) -> Any:
     import pyarrow
 
-    def keep(kind: Any) -> Any:
-        if pyarrow.types.is_timestamp(kind) or pyarrow.types.is_null(kind):
-            return pyarrow.string()
-        if pyarrow.types.is_struct(kind):
-            return pyarrow.struct([field.with_type(keep(field.type)) for field in kind])
-        if pyarrow.types.is_list(kind):
-            return pyarrow.list_(keep(kind.value_type))
-        return kind
+    return pyarrow.table({name: pyarrow.array(values)})
 
-    return pyarrow.schema([field.with_type(keep(field.type)) for field in schema])
+
+def _undecorated(name: str) -> str | None:
+    """Give a name as a text: a string of JSON itself, without quotes, null as nothing, and anything else as JSON."""
+    if name == "null":
+        return None
+    return whole_characters(json.loads(name)) if name.startswith('"') else name
+
+
+def _escaped(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)[1:-1]

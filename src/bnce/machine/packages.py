@@ -53,6 +53,14 @@ COMMANDS: dict[str, tuple[str | tuple[str, ...], ...]] = {
     "bench": ("torch",),
     "doctor": (),
 }
+# What starts without them but does not do all that it can: under the command that it is part of, if it is of one.
+PARTS: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
+    "export to ONNX": ("export", "export", ("onnx", "onnxruntime")),
+    "export to sherpa": ("export", "export", ("onnx", "onnxruntime")),
+    "export to transformers": ("export", "export", ("transformers", "tokenizers")),
+    "n-gram models": ("ngram", None, ("kenlm",)),
+    "exported runs": ("score", None, ("onnxruntime",)),
+}
 _USUAL = "train"  # the extra that most commands want
 
 
@@ -91,11 +99,14 @@ def extra_of(command: str) -> str:
 
 
 def lacking() -> dict[str, list[str]]:
-    """List the commands that cannot start here, under the extra that each of them wants."""
+    """List the commands, or the parts of them, that cannot start here, under the extra that each of them wants."""
     found: dict[str, list[str]] = {}
     for command, packages in COMMANDS.items():
         if any(map(_absent, packages)):
             found.setdefault(extra_of(command), []).append(command)
+    for part, (extra, whole, wanted) in PARTS.items():
+        if any(map(_absent, wanted)) and whole not in found.get(extra, []):
+            found.setdefault(extra, []).append(part)
     return found
 
 

@@ -28,7 +28,9 @@ _PART = 500  # texts that are asked for together: SQLite takes at most 999 value
 
 def describe(fingerprint: str, mode: str, normaliser: Normaliser) -> str:
     """Describe a model and how it is asked, as the key of its scores."""
-    asked = {"model": fingerprint, "mode": mode, "normaliser": normaliser.to_dict(), "bnce": __version__}
+    # Kinds of normalisers with the same settings read a text differently.
+    how = {"kind": type(normaliser).__name__, **normaliser.to_dict()}
+    asked = {"model": fingerprint, "mode": mode, "normaliser": how, "bnce": __version__}
     return digest_record(asked)
 
 

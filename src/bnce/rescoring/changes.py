@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from bnce.errors import counted
 from bnce.rescoring.error_rate import import_jiwer
 from bnce.rescoring.nbest import NBest
 
@@ -89,10 +90,10 @@ class Changes:
     def __str__(self) -> str:
         found = self.count()
         return (
-            f"{found['num_changed']} utterances have another hypothesis: {found['num_better']} have fewer errors, "
-            f"{found['num_worse']} have more. {found['num_corrected']} words were corrected and {found['num_broken']} "
-            f"broken; {found['num_insertions_removed']} inserted words were removed and "
-            f"{found['num_insertions_added']} were added."
+            f"Another hypothesis was chosen for {counted(found['num_changed'], 'utterance')}: {found['num_better']} "
+            f"with fewer errors, {found['num_worse']} with more. Words corrected: {found['num_corrected']}; broken: "
+            f"{found['num_broken']}; inserted words removed: {found['num_insertions_removed']}; added: "
+            f"{found['num_insertions_added']}."
         )
 
 

@@ -27,10 +27,11 @@ def resolve(given: Mapping[str, str], nbest: NBest) -> dict[str, float]:
     others = [name for name in nbest.score_names if name not in _OF_ROLES]
     found: dict[str, float] = {}
     for name, value in given.items():
-        if name in others:
-            weight = f"{OTHER}{name}"
-        elif sources.get(name, name) in _OF_ROLES:
-            weight = _OF_ROLES[sources.get(name, name)]
+        meant = name if name in others else sources.get(name, name)
+        if meant in others:
+            weight = f"{OTHER}{meant}"
+        elif meant in _OF_ROLES:
+            weight = _OF_ROLES[meant]
         elif name in NAMES:
             weight = name
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from bnce.errors import counted
 from bnce.machine.packages import need
 
 
@@ -33,9 +34,11 @@ class Errors(NamedTuple):
 
     def __str__(self) -> str:
         rate = "undefined" if self.wer is None else f"{100 * self.wer:.2f}%"
+        where = f"{counted(self.num_words, 'word')} in {counted(self.num_utterances, 'utterance')}"
         return (
-            f"{rate} ({self.total} of {self.num_words} words in {self.num_utterances} utterances: "
-            f"{self.substitutions} substitutions, {self.deletions} deletions, {self.insertions} insertions)"
+            f"{rate} ({self.total} of {where}: "
+            f"{counted(self.substitutions, 'substitution')}, {counted(self.deletions, 'deletion')}, "
+            f"{counted(self.insertions, 'insertion')})"
         )
 
 

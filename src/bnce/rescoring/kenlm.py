@@ -5,8 +5,8 @@
     model.score("this is a sentence", bos=True, eos=True)
 
 The names, arguments and results are those of kenlm: log10 probabilities, words between blanks. A word is read in the
-form of the run's training text. A run always has a start of text behind it, so `bos=False` and `NullContextWrite` are
-that, too.
+form of the run's training text. A run or a mixture always has a start of text behind it, so `bos=False` and
+`NullContextWrite` are that, too. An n-gram model gives what kenlm gives.
 """
 
 # ruff: noqa: N802 (the names are kenlm's)
@@ -24,6 +24,7 @@ from bnce.errors import UserError
 from bnce.rescoring.word_steps import Step, WordSteps
 from bnce.scoring import model as scoring
 from bnce.scoring.loading import load
+from bnce.scoring.ngram import NgramModel
 from bnce.text.normalise import END_WORD
 
 
@@ -37,26 +38,37 @@ class FullScoreReturn(NamedTuple):
 
 @functools.total_ordering
 class State:
-    """A history; equal where the words are. A model writes into it."""
+    """A history; equal where the words are, or those that an n-gram model sees. A model writes into it."""
 
-    __slots__ = ("history", "own")
+    __slots__ = ("history", "key", "own")
 
     def __init__(self) -> None:
         self.history: tuple[str, ...] | None = None
         self.own: Any = None
+        self.key: Any = None  # what is compared
+
+    def write(self, history: tuple[str, ...], own: Any, is_compared: bool) -> None:
+        """Take a history, and the model's own state after it, which may be what is compared."""
+        self.history, self.own = history, own
+        self.key = own if is_compared else history
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, State) and self.history == other.history
+        return isinstance(other, State) and self._is_like(other) and bool(self.key == other.key)
 
     def __lt__(self, other: State) -> bool:
-        return (self.history or ()) < (other.history or ())
+        if not self._is_like(other):
+            return self.key is None
+        return self.key is not None and bool(self.key < other.key)
+
+    def _is_like(self, other: State) -> bool:
+        return (self.key is None) == (other.key is None)
 
     def __hash__(self) -> int:
-        return hash(self.history)
+        return hash(self.key)
 
     def __copy__(self) -> State:
         copied = State()
-        copied.history, copied.own = self.history, self.own
+        copied.history, copied.own, copied.key = self.history, self.own, self.key
         return copied
 
     def __deepcopy__(self, memo: Any = None) -> State:
@@ -97,37 +109,41 @@ class Model:
     def full_scores(self, sentence: str | bytes, bos: bool = True, eos: bool = True) -> Iterator[FullScoreReturn]:
         """Give for every word and `</s>` its log10 probability, the words that depends on, and if it is unknown."""
         read = [self._steps.read(word) for word in _text(sentence).split()]
-        (scores,) = self.model.score_words(
-            [[own for words in read for own in words]], normalised=self._steps.normalised
-        )
+        words = [own for words in read for own in words]
+        if isinstance(self.model, NgramModel):
+            scores = self.model.score_sentence(words, begins=bos, ends=eos)
+        else:
+            (scores,) = self.model.score_words([words], normalised=self._steps.normalised)
         begin = 0
-        for place, words in enumerate([*read, *([(END_WORD,)] if eos else [])]):
-            part = slice(begin, begin := begin + len(words))
+        for own in [*read, *([(END_WORD,)] if eos else [])]:
+            part = slice(begin, begin := begin + len(own))
+            lengths = scores.ngram_lengths[part]
             step = Step(float(scores.log_probs[part].sum()), int(scores.oov[part].sum()))
-            yield self._full(step, place + 1)
+            yield _full(step, lengths[-1] if lengths else 0)
 
     def BeginSentenceWrite(self, state: State) -> None:
         """Make a state that of the start of a sentence."""
-        state.history, state.own = (), self.model.start()
+        self._write(state, (), self.model.start())
 
     def NullContextWrite(self, state: State) -> None:
-        """Make a state one without context: for a run, that of the start of a text."""
-        self.BeginSentenceWrite(state)
+        """Make a state one without context: for a run or a mixture, that of the start of a text."""
+        if isinstance(self.model, NgramModel):
+            self._write(state, (), self.model.start_without_context())
+        else:
+            self.BeginSentenceWrite(state)
 
     def BaseScore(self, in_state: State, word: str, out_state: State) -> float:
         """Give the log10 probability of a word after a state, and write the state after it."""
-        return self.BaseFullScore(in_state, word, out_state).log_prob
+        return self._step(in_state, word, out_state).log_prob / math.log(10)
 
     def BaseFullScore(self, in_state: State, word: str, out_state: State) -> FullScoreReturn:
-        """Do the same, and say whether the word is unknown."""
-        if in_state.history is None:
-            raise UserError("The state is empty: write the start of a sentence into it with BeginSentenceWrite.")
-        history, own = in_state.history, in_state.own
-        step = self._steps.score(own, word)
-        out_state.history, out_state.own = (*history, word), self._steps.advance(own, word)
-        return self._full(step, len(history) + 1)
+        """Do the same, and say how many words that depends on, and whether the word is unknown."""
+        history, own = in_state.history or (), in_state.own
+        return _full(self._step(in_state, word, out_state), self._steps.ngram_length(own, history, word))
 
     def __contains__(self, word: str | bytes) -> bool:
+        if isinstance(self.model, NgramModel):
+            return _text(word) in self.model.model
         return self.model.is_known(_text(word))
 
     def __repr__(self) -> str:
@@ -136,9 +152,16 @@ class Model:
     def __reduce__(self) -> Any:
         return Model, (self.path,)
 
-    def _full(self, step: Step, place: int) -> FullScoreReturn:
-        most = self.model.max_context
-        return FullScoreReturn(step.log_prob / math.log(10), min(place + 1, (most or place) + 1), step.num_oov > 0)
+    def _step(self, in_state: State, word: str, out_state: State) -> Step:
+        if in_state.history is None:
+            raise UserError("The state is empty: write the start of a sentence into it with BeginSentenceWrite.")
+        history, own = in_state.history, in_state.own
+        step = self._steps.score(own, word)
+        self._write(out_state, (*history, word), self._steps.advance(own, word))
+        return step
+
+    def _write(self, state: State, history: tuple[str, ...], own: Any) -> None:
+        state.write(history, own, is_compared=isinstance(self.model, NgramModel))
 
 
 LanguageModel = Model
@@ -150,3 +173,7 @@ def _text(given: str | bytes) -> str:
     if not isinstance(given, str):
         raise TypeError(f"Cannot convert {type(given)} to string")
     return given
+
+
+def _full(step: Step, length: int) -> FullScoreReturn:
+    return FullScoreReturn(step.log_prob / math.log(10), length, step.num_oov > 0)

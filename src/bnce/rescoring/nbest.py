@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bnce.errors import UserError, argument
+from bnce.errors import UserError, argument, counted
 from bnce.kinds.nbest_formats import NBEST_FORMATS, NBestFormat
 from bnce.rescoring.formats.source import AM, OLD_LM, ROLES, Extras, Source
 
@@ -67,8 +67,13 @@ class NBest:
         """Say how many utterances there are and what they have beside texts, in a few words."""
         names = [f"{name} ('{self.sources[name]}')" if name in self.sources else name for name in self.score_names]
         with_them = f"scores: {', '.join(names)}" if names else "no scores"
-        references = "with references" if self.has_references else "without references"
-        return f"{len(self.utterances)} utterances, {self.num_hypotheses} hypotheses, {references}; {with_them}"
+        references = "with references" if self.has_references else "no references inside"
+        return f"{self.counted()}, {references}; {with_them}"
+
+    def counted(self) -> str:
+        """Say how many utterances and hypotheses there are."""
+        num_utterances = counted(len(self.utterances), "utterance")
+        return f"{num_utterances}, {counted(self.num_hypotheses, 'hypothesis', 'hypotheses')}"
 
 
 def read_nbest(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bnce.rescoring.cache import ScoreCache
 from bnce.rescoring.error_rate import Errors, count_errors, sum_errors
-from bnce.rescoring.formats.source import AM, OLD_LM
+from bnce.rescoring.formats.source import AM, OLD_LM, tell_apart
 from bnce.rescoring.nbest import NBest
 from bnce.rescoring.risk import expected_errors, find_distances, first_least
 from bnce.scoring.model import Model
@@ -82,11 +82,15 @@ class Scores:
         """The word edit distances within each utterance."""
         return find_distances(utterance.texts for utterance in self.nbest.utterances)
 
+    @functools.cached_property
+    def other_columns(self) -> dict[str, str]:
+        """How `rows` calls the other scores of the list: `score.total` is one that is called like one of ours."""
+        return tell_apart(list(self.others), FULL_COLUMNS)
+
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of what `rows` gives: a score of the list that is called like one of ours gives way."""
-        others = [name for name in self.others if name not in FULL_COLUMNS]
-        return (*FULL_COLUMNS[:5], *others, *FULL_COLUMNS[5:])
+        """The names of what `rows` gives."""
+        return (*FULL_COLUMNS[:5], *self.other_columns.values(), *FULL_COLUMNS[5:])
 
     def best_texts(self, weights: Weights) -> Iterator[tuple[str, str]]:
         """Give every utterance's name and best hypothesis."""
@@ -106,7 +110,7 @@ class Scores:
                     "total": float(total_N[where]),
                     "am": float(self.am_N[where]) if self.nbest.has_am else None,
                     "old_lm": float(self.old_lm_N[where]) if self.nbest.has_old_lm else None,
-                    **{name: float(own_N[where]) for name, own_N in self.others.items() if name not in FULL_COLUMNS},
+                    **{self.other_columns[name]: float(own_N[where]) for name, own_N in self.others.items()},
                     "ln_prob": float(self.lm_N[where]),
                     "num_words": int(self.num_words_N[where]),
                     "num_oov": int(self.num_oov_N[where]),

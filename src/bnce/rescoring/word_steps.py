@@ -7,6 +7,7 @@ the model, or none.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from bnce.scoring.model import Model, State
@@ -50,6 +51,16 @@ class WordSteps:
             if place + 1 < len(words):
                 state = self.model.advance(state, own)
         return Step(log_prob, num_oov)
+
+    def ngram_length(self, state: State, history: Iterable[str], word: str) -> int:
+        """Say how many of the model's words the last of a word depends on, and itself: 0 for a word that is none."""
+        words = self.read(word)
+        if not words:
+            return 0
+        before = [own for one in (*history, word) for own in self.read(one)][:-1]
+        for own in words[:-1]:
+            state = self.model.advance(state, own)
+        return self.model.ngram_length(state, before, words[-1])
 
     def advance(self, state: State, word: str) -> State:
         """Give the state after a word."""

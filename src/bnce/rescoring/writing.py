@@ -58,7 +58,8 @@ def written(scores: Scores, weights: Weights, form: str) -> Iterator[str]:
 def _json_lines(scores: Scores, weights: Weights) -> Iterator[str]:
     """Write the lists anew, the best hypothesis first, so that they can be read again with all their scores."""
     references = {utterance.name: utterance.reference for utterance in scores.nbest.utterances}
-    own_names = {name: ROLES[name][0] if name in ROLES else name for name in scores.nbest.score_names}
+    roles = {name: ROLES[name][0] for name in scores.nbest.score_names if name in ROLES}
+    own_names = roles | {column: column for column in scores.other_columns.values()}
     lists: dict[str, list[dict[str, object]]] = {}
     for row in scores.rows(weights):
         values = {own: row[name] for name, own in own_names.items()}

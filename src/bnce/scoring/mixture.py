@@ -111,6 +111,11 @@ class MixtureModel(Model):
         """Whether every component knows a word: of one that does not, the mixture has its `<unk>`."""
         return all(component.is_known(word) for component in self.components)
 
+    def ngram_length(self, state: State, history: Words, word: str) -> int:
+        """Give that of the component that sees the most."""
+        pairs = zip(self.components, state, strict=True)
+        return max(component.ngram_length(own, history, word) for component, own in pairs)
+
     def log10_frequency(self, word: str) -> float | None:
         """Give that of the first run."""
         return self._first.log10_frequency(word)

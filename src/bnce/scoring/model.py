@@ -92,6 +92,13 @@ class WordScorer:
         return np.array(found, dtype=np.float64).reshape(numbers.shape)
 
 
+def no_spelling(name: str) -> UserError:
+    """Say that a model is none that spells words."""
+    return UserError(
+        f"'{name}' is not a run, and only runs have a spelling model: leave out {argument('spell')}, or use runs alone."
+    )
+
+
 class Model(ABC):
     """A language model; `kind` is "run", "n-gram" or "mixture", and `normaliser` says how text becomes words."""
 
@@ -129,10 +136,7 @@ class Model(ABC):
 
     def refuse_spelling(self) -> None:
         """Refuse to spell unknown words if the model does not know how."""
-        raise UserError(
-            f"'{self.name}' is not a run, and only runs have a spelling model: leave out {argument('spell')}, or use "
-            "runs alone."
-        )
+        raise no_spelling(self.name)
 
     @abstractmethod
     def score_words(
@@ -270,6 +274,13 @@ class Model(ABC):
     def is_known(self, word: str) -> bool:
         """Whether a word has a probability of its own, not only as a `<unk>`; in a mixture, one of every component."""
         return word in self.vocabulary and word not in SPECIALS
+
+    def ngram_length(self, state: State, history: Words, word: str) -> int:
+        """Say how many words the probability of a word is about, after a state that has read the history.
+
+        The start of the sentence is one of them if it is seen, and the word itself is one.
+        """
+        return len(history) + 2
 
     def log10_frequency(self, word: str) -> float | None:
         """Give log10 of a word's share of the training text; None if the model does not tell or never saw it."""

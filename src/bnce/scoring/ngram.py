@@ -40,12 +40,14 @@ class NgramModel(Model):
         """Score sentences whole: KenLM's words cost so little that sharing prefixes would gain nothing."""
         if spell:
             self.refuse_spelling()
-        found = []
-        for words in word_lists(sentences):
-            scores = list(self.model.full_scores(" ".join(words), bos=True, eos=True))
-            log10_probs, lengths, oov = zip(*scores, strict=True)
-            found.append(WordScores(np.array(log10_probs) * math.log(10), np.array(oov, dtype=np.bool_), list(lengths)))
-        return found
+        return [self.score_sentence(words) for words in word_lists(sentences)]
+
+    def score_sentence(self, words: Words, *, begins: bool = True, ends: bool = True) -> WordScores:
+        """Score a sentence; one that does not begin has nothing before it, and one that does not end has no `</s>`."""
+        scores = list(self.model.full_scores(" ".join(words), bos=begins, eos=ends))
+        log10_probs = np.array([log10_prob for log10_prob, _, _ in scores], dtype=np.float64)
+        oov = np.array([is_oov for _, _, is_oov in scores], dtype=np.bool_)
+        return WordScores(log10_probs * math.log(10), oov, [length for _, length, _ in scores])
 
     @functools.cached_property
     def vocabulary(self) -> Vocabulary:
@@ -73,6 +75,16 @@ class NgramModel(Model):
         state = self._new_state()
         self.model.BeginSentenceWrite(state)
         return state
+
+    def start_without_context(self) -> Any:
+        """Give KenLM's state where nothing is known of what was before."""
+        state = self._new_state()
+        self.model.NullContextWrite(state)
+        return state
+
+    def ngram_length(self, state: Any, history: Words, word: str) -> int:
+        """Give what KenLM says: the longest n-gram that it found."""
+        return int(self.model.BaseFullScore(state, word, self._new_state()).ngram_length)
 
     def advance(self, state: Any, word: str) -> Any:
         """Give the state after one more word."""

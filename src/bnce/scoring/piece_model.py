@@ -84,6 +84,17 @@ class PieceModel(RunModel):
         num_words_S = np.add.reduceat(starts_N, np.cumsum(length_S) - length_S, dtype=np.int64)
         return word_N[start], np.add.reduceat(log_prob_N, start), num_words_S
 
+    def ngram_lengths(self, ids: Sequence[Ints], length_S: Ints) -> list[list[int]]:
+        """Count the words whose pieces the first piece of a word is predicted from, those seen in part among them."""
+        found = []
+        for own in ids:
+            (start,) = np.nonzero(self.vocabulary.starts_word[own])
+            most = len(own) if self.max_context is None else self.max_context
+            # The word of the earliest piece that is seen; -1 for the start of the sentence.
+            first = np.searchsorted(start, start - most, side="right") - 1
+            found.append((np.arange(len(start)) - first + 1).tolist())
+        return found
+
 
 class _Open(NamedTuple):
     """A way on: one more piece after a beginning, and the rank of it among all that could come there."""

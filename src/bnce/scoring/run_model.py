@@ -166,10 +166,21 @@ class RunModel(Model):
         words = flat_words(sentences)
         log_share = self._spell(words, word_N) if spell else self.log_share
         scores = (split(part_N, length_S) for part_N in share(words, word_N, log_prob_N, log_share))
+        lengths = self.ngram_lengths(ids, length_S)
+        return [WordScores(shared, oov, own) for shared, oov, own in zip(*scores, lengths, strict=True)]
+
+    def ngram_lengths(self, ids: Sequence[Ints], length_S: Ints) -> list[list[int]]:
+        """Say for every word how many words its probability is about: the start of the sentence is one, and itself."""
         longest = int(length_S.max(initial=0))
-        most = self.engine.num_context or longest
-        lengths = [*range(2, min(longest, most) + 2), *[most + 2] * (longest - most)]
-        return [WordScores(shared, oov, lengths[: len(oov)]) for shared, oov in zip(*scores, strict=True)]
+        most = longest if self.max_context is None else self.max_context
+        lengths = [min(place, most) + 1 for place in range(1, longest + 1)]
+        return [lengths[:length] for length in length_S.tolist()]
+
+    def ngram_length(self, state: State, history: Words, word: str) -> int:
+        """Do so for one word after others."""
+        words = [*history, word]
+        ids = self.vocabulary.encode(words)
+        return self.ngram_lengths([ids], np.array([len(words)], dtype=np.int64))[0][-1]
 
     def sum_words(self, word_N: Ints, log_prob_N: Floats, length_S: Ints) -> tuple[Ints, Floats, Ints]:
         """Give one id and ln p for every word, and the words of each sentence: as they are, where ids are words."""

@@ -51,7 +51,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     401: {"model": ErrorAnswer, "description": "The token is missing or wrong."},
     408: {"model": ErrorAnswer, "description": "The body arrived too slowly."},
     413: {"model": ErrorAnswer, "description": "Too many bytes, sentences, hypotheses or words."},
-    415: {"model": ErrorAnswer, "description": "The Content-Type is not application/json."},
+    415: {"model": ErrorAnswer, "description": "The Content-Type is not application/json in UTF-8."},
     421: {"model": ErrorAnswer, "description": "The Host header is not a name of this server."},
     422: {"model": ErrorAnswer, "description": "A field is wrong."},
     503: {"model": ErrorAnswer, "description": "The server is busy; see Retry-After."},

@@ -35,6 +35,7 @@ HEADERS = [
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
 ]
+CHARSETS = (b"utf-8", b"utf8", b"us-ascii", b"ascii")  # ASCII is UTF-8, too
 FAILED = "The server failed; see its log."
 # Nobody gets this status: the client is gone.
 CLIENT_GONE = 499
@@ -45,16 +46,18 @@ logger = logging.getLogger("bnce.serve")
 
 
 class _Answer:
-    """Sends an answer with the headers that all have, and remembers its status."""
+    """Sends an answer with the headers that all have, and remembers its status; to HEAD without the body."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, send: Send, has_body: bool = True) -> None:
+        self._send, self._has_body = send, has_body
         self.status: int | None = None
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = int(message["status"])
             message = {**message, "headers": [*message.get("headers", []), *HEADERS]}
+        elif not self._has_body:
+            message = {**message, "body": b""}
         await self._send(message)
 
     async def refuse(self, refusal: RefusedError, close: bool) -> None:
@@ -86,7 +89,10 @@ class Guard:
             await self._app(scope, receive, send)
             return
         begin = time.perf_counter()
-        answer = _Answer(send)
+        is_head = scope["method"] == "HEAD"
+        answer = _Answer(send, has_body=not is_head)
+        if is_head:  # as GET, less the body
+            scope = {**scope, "method": "GET"}
         pieces: list[bytes] = []
         is_read = False
         try:
@@ -193,9 +199,15 @@ def _check_body(scope: Scope, body: bytes) -> None:
     if scope["method"] != "POST":
         return
     kinds = [value for name, value in scope["headers"] if name == b"content-type"]
-    kind = kinds[0].split(b";")[0].strip().lower() if kinds else b""
-    if kind != b"application/json":
+    kind, *parameters = kinds[0].lower().split(b";") if kinds else [b""]
+    if kind.strip() != b"application/json":
         raise RefusedError(415, "The body must be JSON: send it with the header 'Content-Type: application/json'.")
+    for name, _, value in (one.partition(b"=") for one in parameters):
+        charset = value.strip().strip(b"\"'")
+        if name.strip() == b"charset" and charset not in CHARSETS:
+            raise RefusedError(
+                415, f"The body is declared as {charset.decode('ascii', 'replace'):.40}: send JSON in UTF-8."
+            )
     try:
         body.decode()
     except UnicodeDecodeError as error:

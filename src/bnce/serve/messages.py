@@ -23,7 +23,8 @@ Text = Annotated[str, AfterValidator(_refuse_half_characters)]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    # JSON has types of its own: true is no number, and "5" is none either.
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class ScoreRequest(_Strict):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from bnce.errors import UserError, argument
@@ -133,11 +133,21 @@ def parquet_compression(file: Any) -> str:
     return "none" if name == "UNCOMPRESSED" else str(name).lower()
 
 
+def check_once(path: str, names: Sequence[str], column: str, option: str) -> None:
+    """Refuse a file that does not have exactly one column of a name."""
+    check_field(names, column, option, "column", f"{named(path)} ")
+    if (number := list(names).count(column)) > 1:
+        raise UserError(
+            f"{named(path)} has {number} columns with the name '{column:.60}': rename all but one of them, or name "
+            f"another column with {argument(option)}."
+        )
+
+
 def check_column(path: str, schema: Any, field: str, *, nulls: bool = False) -> None:
     """Refuse a Parquet file without a column of texts; of nulls alone, where that will do."""
     import pyarrow
 
-    check_field(schema.names, field, "field", "column", f"{named(path)} ")
+    check_once(path, schema.names, field, "field")
     kind = schema.field(field).type
     if pyarrow.types.is_dictionary(kind):
         kind = kind.value_type

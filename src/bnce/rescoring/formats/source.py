@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     AM: ("am_score", "ac_score", "acoustic_score", "asr_score", "am", "score"),
     OLD_LM: ("lm_score", "old_lm_score", "old_lm", "lm"),
 }
+APART = "score."  # before the name of a score that is called like something else
 UTTERANCE_NAMES = ("utt", "utt_id", "uttid", "id", "key", "audio_filepath")
 TEXT_NAMES = ("text", "hyp", "hypothesis", "pred_text", "rec_text")
 
@@ -121,12 +122,24 @@ def whole(text: str, where: str) -> str:
 
 
 def role_names(names: Sequence[str]) -> dict[str, str]:
-    """Name the scores of a hypothesis: the first of a role's names becomes the role, others keep their own."""
+    """Name the scores of a hypothesis: the first of a role's names becomes the role, others keep their own.
+
+    One that is called like a role which another has is told apart from it.
+    """
     found = {}
     for role, known in ROLES.items():
         first = next((name for name in known if name in names), None)
         if first is not None:
             found[first] = role
+    apart = tell_apart([name for name in names if name not in found], [*found.values()])
+    return found | apart
+
+
+def tell_apart(names: Sequence[str], taken: Collection[str]) -> dict[str, str]:
+    """Put `score.` before those names of scores that are taken, and give all of them under their old names."""
+    free = {name for name in names if name not in taken}
+    found = {name: name for name in names}
     for name in names:
-        found.setdefault(name, name)
+        while found[name] in taken or (found[name] != name and found[name] in free):
+            found[name] = f"{APART}{found[name]}"
     return found
