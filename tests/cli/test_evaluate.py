@@ -165,7 +165,17 @@ class TestRefusals:
     def test_a_corpus_that_is_gone(self, refused: Refused, copy: Path, corpus: Path) -> None:
         config = (copy / "config.toml").read_text(encoding="utf-8")
         (copy / "config.toml").write_text(config.replace(str(corpus), "/nowhere"), encoding="utf-8")
-        assert "'/nowhere' is not a corpus" in refused("evaluate", copy)
+        told = refused("evaluate", copy)
+        assert told.endswith("corpus '/nowhere', which is no longer there: give its new location with --corpus.")
+
+    def test_a_corpus_that_was_cut_otherwise(
+        self, refused: Refused, trained: Path, prepared_anew: Callable[..., Path], tmp_path: Path
+    ) -> None:
+        other = prepared_anew("--cased")
+        for command in (["evaluate"], ["calibrate", "--out", tmp_path / "new"]):
+            told = refused(command[0], trained, "--corpus", other, *command[1:])
+            assert f"The corpus '{other}' was not cut into words as the run '{trained}' says in normaliser.json" in told
+            assert "(lowercase is false, not true): prepare its text again with the settings of the run" in told
 
     @pytest.mark.parametrize(
         ("name", "content", "told"),

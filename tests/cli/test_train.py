@@ -168,7 +168,6 @@ class TestStopAndResume:
         self, bnce: Command, refused: Refused, stopped: Path, corpus: Path, texts: Path, tmp_path: Path, whole: bool
     ) -> None:
         """It is known by its words and their counts; a text of the same words in other numbers is another."""
-        before = (stopped / "config.toml").read_bytes()
         words = ["--vocab", stopped / "vocab.txt", "--valid", texts / "test.txt", "--test", texts / "test.txt"]
         assert bnce("prepare", texts / "valid.txt", "--out", tmp_path / "other", *words).status == 0
         told = refused("train", "--out", stopped, "--resume", "--corpus", tmp_path / "other")
@@ -176,7 +175,58 @@ class TestStopAndResume:
         shutil.copytree(corpus, tmp_path / "moved")
         more = ["wiki", *settings()] if whole else []
         assert bnce("train", *more, "--out", stopped, "--resume", "--corpus", tmp_path / "moved").status == 0
-        assert (stopped / "config.toml").read_bytes() == before
+        # The next command finds it without being told.
+        assert read_config(stopped / "config.toml").corpus == str(tmp_path / "moved")
+        assert bnce("evaluate", stopped).status == 0
+
+    def test_a_corpus_that_is_gone(
+        self, refused: Refused, bnce: Command, stopped: Path, corpus: Path, place: Path
+    ) -> None:
+        config = (stopped / "config.toml").read_text(encoding="utf-8")
+        (stopped / "config.toml").write_text(config.replace(str(corpus), "/nowhere"), encoding="utf-8")
+        told = refused("train", "--out", stopped, "--resume")
+        assert told.endswith("corpus '/nowhere', which is no longer there: give its new location with --corpus.")
+        told = refused("train", "--init", stopped, "--out", place / "new")
+        assert told.endswith("give its new location with --corpus.")
+        assert bnce("train", "--out", stopped, "--resume", "--corpus", corpus).status == 0
+
+    @pytest.mark.parametrize(("split", "name"), [("train", "training"), ("valid", "validation")])
+    def test_not_with_another_text(
+        self,
+        bnce: Command,
+        refused: Refused,
+        stopped: Path,
+        texts: Path,
+        prepared_anew: Callable[..., Path],
+        split: str,
+        name: str,
+    ) -> None:
+        """The same words as often as before, in another order, are another text."""
+        lines = (texts / f"{split}.txt").read_text(encoding="utf-8").splitlines(keepends=True)
+        (texts / "backwards.txt").write_text("".join(reversed(lines)), encoding="utf-8")
+        before = contents(stopped)
+        other = prepared_anew(**{split: "backwards"})
+        told = refused("train", "--out", stopped, "--resume", "--corpus", other)
+        assert f"The corpus '{other}' has another {name} text than the run '{stopped}' was begun with" in told
+        assert contents(stopped) == before
+        # A run of an earlier version does not know its texts, and resumes.
+        summary = json.loads((stopped / "summary.json").read_text(encoding="utf-8"))
+        del summary["corpus_sha256"]
+        (stopped / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+        assert bnce("train", "--out", stopped, "--resume", "--corpus", other).status == 0
+
+    def test_a_start_on_text_that_was_cut_otherwise_is_told(
+        self, bnce: Command, trained: Path, place: Path, prepared_anew: Callable[..., Path]
+    ) -> None:
+        options = ["--init", trained, "--out", place / "run", *settings()]
+        outcome = bnce("train", "wiki", *options, "--corpus", prepared_anew("--cased"))
+        assert outcome.status == 0, outcome.stderr
+        assert f"was not cut into words as the text of '{trained}' (lowercase is false, not true)" in outcome.stderr
+
+    def test_another_test_text_does_not_matter(
+        self, bnce: Command, stopped: Path, prepared_anew: Callable[..., Path]
+    ) -> None:
+        assert bnce("train", "--out", stopped, "--resume", "--corpus", prepared_anew(test="valid")).status == 0
 
     def test_not_while_another_process_trains_it(self, refused: Refused, bnce: Command, stopped: Path) -> None:
         before = contents(stopped)

@@ -84,7 +84,7 @@ def evaluate(
     from bnce.evaluation.detail import without_detail
     from bnce.machine.threads import use_threads
     from bnce.runs.directory import RunDirectory
-    from bnce.runs.texts import check_one_text
+    from bnce.runs.texts import check_one_text, open_corpus_of
 
     check_one_text(split=split, text=text, corpus=corpus, tokenised=tokenised)
     use_threads(threads)
@@ -117,7 +117,7 @@ def evaluate(
             opened,
             split=split,
             text=text,
-            corpus=None if text is not None else open_corpus(corpus or opened.config.corpus),
+            corpus=None if text is not None else open_corpus_of(opened.path, opened.config, corpus, open_corpus),
             max_tokens=max_tokens,
             max_words=max_words,
             errors=errors,
@@ -293,15 +293,20 @@ def _sentences_of_corpus(model: Model, corpus: str | None, split: str) -> Iterat
 
     from bnce.corpus.vocabulary import END
     from bnce.runs.directory import RunDirectory
+    from bnce.runs.texts import open_corpus_of
     from bnce.scoring.interpolation import components_of
 
     runs = [part for part in components_of(model) if part.kind == "run"]
     if corpus is None and not runs:
         raise UserError(f"'{model.name}' is an n-gram model and has no corpus: give --text FILE or --corpus DIR.")
-    source = open_corpus(corpus or RunDirectory.open(runs[0].name).config.corpus)
-    for run in runs:
+    opened = [RunDirectory.open(run.name) for run in runs]
+    source = (
+        open_corpus_of(opened[0].path, opened[0].config, corpus, open_corpus) if opened else open_corpus(str(corpus))
+    )
+    for run in opened:
+        run.check_normaliser(source)
         if run.vocabulary.unit == source.vocabulary.unit:
-            RunDirectory.open(run.name).check_vocabulary(source)
+            run.check_vocabulary(source)
     ids = source.split(split)
     ends = np.flatnonzero(ids == END).tolist()
     return (source.vocabulary.spell(ids[last + 1 : end].tolist()) for last, end in itertools.pairwise([-1, *ends]))

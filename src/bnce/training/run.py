@@ -103,7 +103,7 @@ def _run_training(
         )
 
     def summary(status: str) -> dict[str, Any]:
-        return {**summarise(trainer, run, status, command), **({"init": init} if init else {})}
+        return {**summarise(trainer, run, corpus, status, command), **({"init": init} if init else {})}
 
     init = read_summary(run.path).get("init") if start is None else start.record
     # What made a run is the command that started it, not the one that goes on with it.
