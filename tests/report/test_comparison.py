@@ -261,6 +261,8 @@ def test_settings_in_which_rows_differ_are_named(tmp_path, write_run):
         ({"summary": {"vocabulary_digest": "ffffffffffff"}}, "vocabulary ffffffff, not 5f3a9c0d"),
         ({"evaluated": False}, "figures on valid, not test"),
         ({"evaluation": {"num_tokens": 7}}, "7 tokens of test, not 7,800,000"),
+        ({"evaluation": {"text_sha256": "ee" * 32}}, "another text of test (SHA-256 eeeeeeee, not dddddddd)"),
+        ({"evaluation": {"text_sha256": None, "num_oov": 720_000}}, "10.00% of test is <unk>, not 2.30%"),
     ],
 )
 def test_the_odd_one_out_is_marked(tmp_path, write_run, change, says):

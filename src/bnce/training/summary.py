@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from bnce.corpus.store import Corpus
+from bnce.evaluation.evaluate import digest_ids
 from bnce.runs.directory import RunDirectory
 from bnce.runs.resuming import TEXTS_KEY
 from bnce.training.trainer import Trainer
@@ -29,6 +30,7 @@ def summarise(trainer: Trainer, run: RunDirectory, corpus: Corpus, status: str, 
         "vocab_size": len(run.vocabulary),
         "vocabulary_digest": run.vocabulary.digest,
         TEXTS_KEY: dict(corpus.hashes),
+        "valid_text_sha256": digest_ids(trainer.valid_ids),
         "device": ", then ".join(trainer.progress.devices),
         "processes": trainer.world.size,
         "threads": torch.get_num_threads(),
