@@ -391,6 +391,12 @@ class TestRefusals:
             outcome.stderr.splitlines()[-1],
         )
 
+    def test_a_penalty_that_is_too_high_is_named(self, bnce: Command, corpus: Path, place: Path) -> None:
+        options = ["--corpus", corpus, "--out", place / "run", "--loss", "chunk-softmax"]
+        outcome = bnce("train", "wiki", *options, *settings("loss.penalty=1e38"))
+        assert outcome.status == 2
+        assert "; loss.penalty is 1e+38, usually 0.1, and a new run may need a lower one): there" in outcome.stderr
+
     def test_what_is_said_after_a_loss_that_is_no_number_works(
         self, bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

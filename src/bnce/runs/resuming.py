@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bnce import files
-from bnce.config import SECTIONS, OptimiserConfig, RunConfig, change_settings, from_written, read_config
+from bnce.config import SECTIONS, OptimiserConfig, RunConfig, as_list, change_settings, from_written, read_config
 from bnce.corpus.pieces import PIECES_FILES
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import training_streams
@@ -88,7 +88,7 @@ def check_same_settings(before: RunConfig, now: RunConfig, path: Path, remedy: s
 
 def _refuse(differences: Differences, path: Path, remedy: str) -> None:
     if differences:
-        told = ", ".join(f"{key} {before}, not {now}" for key, (before, now) in differences.items())
+        told = ", ".join(f"{key} {as_list(before)}, not {as_list(now)}" for key, (before, now) in differences.items())
         raise UserError(f"The run '{path}' was started with other settings ({told}){remedy}")
 
 

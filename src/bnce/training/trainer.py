@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bnce.config import RunConfig, read_config
+from bnce.config import LossConfig, RunConfig, read_config
 from bnce.corpus.resets import Resets
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import open_streams, training_streams
@@ -244,7 +244,11 @@ class Trainer:
         rate = self.config.optimiser.learning_rate * self.schedule.factor(index)
         has_figures = bool(read_metrics(self.run.path).records)
         advice = advise_lower_rates(self.run.path, self.config.optimiser, self.checkpoints.newest, has_figures)
-        return NotFiniteError(f"The {what} is no longer finite at step {index + 1} (learning rate {rate:g}): {advice}")
+        with_rate = f"learning rate {rate:g}"
+        penalty, usual = self.config.loss.penalty, LossConfig.penalty
+        if self.loss.penalises and penalty > usual:  # which a resumed run cannot change
+            with_rate += f"; loss.penalty is {penalty:g}, usually {usual:g}, and a new run may need a lower one"
+        return NotFiniteError(f"The {what} is no longer finite at step {index + 1} ({with_rate}): {advice}")
 
     def _evaluation_due(self) -> bool:
         """Say whether the last step is one to evaluate after, and that has not been done."""
