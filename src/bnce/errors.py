@@ -68,6 +68,11 @@ def full_memory(error: BaseException | None) -> str | None:
     return "GPU's memory" if "CUDA" in text or "CUDNN" in text else "memory"
 
 
+def counted(number: int, noun: str) -> str:
+    """Write a number with what it counts: 1 step, 2,000 steps."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> UserError:
     """Say that `name` is no known `kind`, list those that are, and suggest the near one."""
     allowed = list(allowed)

@@ -79,7 +79,9 @@ def test_in_place_is_told(bnce: Command, trained: Path, texts: Path, place: Path
     before = bnce("info", run, "--json").json
     assert "calibration" in before
     options = ["--set", "training.epochs=2", "--device", "cpu"]
-    assert bnce("train", "--out", run, "--resume", *options).status == 0
+    resumed = bnce("train", "--out", run, "--resume", *options)
+    assert resumed.status == 0
+    assert f"The model of '{run}' was calibrated after training. The next better model replaces it" in resumed.stderr
     after = bnce("info", run, "--json").json
     assert after["metrics"][-1]["epoch"] == 2
     assert bnce("evaluate", run).status == 0

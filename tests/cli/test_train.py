@@ -159,6 +159,14 @@ class TestStopAndResume:
         assert record["status"] == "finished"
         assert [each["step"] for each in read_metrics(RunDirectory.open(stopped).path).records] == [40, 80]
 
+    def test_a_finished_run_is_told_to_be_finished(self, bnce: Command, stopped: Path) -> None:
+        assert "is already finished" not in bnce("train", "--out", stopped, "--resume").stdout
+        again = bnce("train", "--out", stopped, "--resume").stdout.splitlines()
+        assert again[0] == f"{stopped} is already finished (1 epoch); nothing was trained."
+        assert again[1].startswith("test: ")
+        further = bnce("train", "--out", stopped, "--resume", "--set", "training.epochs=2").stdout
+        assert "is already finished" not in further
+
     def test_resumes_by_the_same_command(self, bnce: Command, stopped: Path, corpus: Path) -> None:
         outcome = bnce("train", "wiki", "--corpus", corpus, "--out", stopped, *settings(), "--resume")
         assert outcome.status == 0, outcome.stderr

@@ -282,6 +282,13 @@ def test_speeds_of_different_devices_are_warned_of(tmp_path, write_run):
     assert "CPU, 2 threads, NVIDIA H200" in warning
 
 
+def test_many_processes_are_told_with_their_device(tmp_path, write_run):
+    path = write_run(tmp_path / "two", summary={"processes": 2, "device": "CPU, 1 thread"})
+    comparison = compare_runs([path, write_run(tmp_path / "one", summary={"processes": 1, "device": "CPU, 1 thread"})])
+    assert comparison.conditions.devices == ("2 processes, each on CPU, 1 thread", "CPU, 1 thread")
+    assert comparison.conditions.statements[1].startswith("Device: 2 processes, each on CPU, 1 thread / CPU, 1 thread;")
+
+
 def test_title(tmp_path, write_run):
     path = write_run(tmp_path / "a")
     assert compare_runs([path]).title == "Language models on ltcb"

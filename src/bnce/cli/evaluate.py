@@ -21,7 +21,7 @@ from bnce.cli.options import (
     read_as,
     warn_of_tokenised,
 )
-from bnce.errors import UserError
+from bnce.errors import UserError, counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -145,9 +145,11 @@ def describe(record: Mapping[str, Any], name: str, unit: str) -> None:
     num_words = record.get("num_words", record["num_tokens"])
     rate = record["num_oov"] / max(1, num_words - record["num_sentences"])
     of_pieces = unit == "piece"
-    counted = f"{num_words:,} words in {record['num_tokens']:,} pieces" if of_pieces else f"{num_words:,} tokens"
+    size = counted(num_words, "word" if of_pieces else "token")
+    if of_pieces:
+        size += f" in {counted(record['num_tokens'], 'piece')}"
     stdout.print(
-        f"{name}: {counted}, {record['num_sentences']:,} of them </s>, "
+        f"{name}: {size}, {record['num_sentences']:,} of them </s>, "
         f"{record['num_oov']:,} <unk> ({100 * rate:.2f}% of words)"
     )
     if of_pieces:
@@ -244,7 +246,7 @@ def _describe_mixture(record: dict[str, Any], name: str) -> None:
     rate = record["num_oov"] / max(1, record["num_tokens"] - record["num_sentences"])
     parts = record["components"]
     stdout.print(
-        f"{name}: {record['num_tokens']:,} tokens, {record['num_sentences']:,} of them </s>, "
+        f"{name}: {counted(record['num_tokens'], 'token')}, {record['num_sentences']:,} of them </s>, "
         f"{record['num_oov']:,} OOV ({100 * rate:.2f}% of words)"
     )
     is_mixture = len(parts) > 1

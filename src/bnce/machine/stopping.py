@@ -57,7 +57,7 @@ def _end_at_once(number: int, frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def end_at_ctrl_c() -> Iterator[None]:
-    """Let Ctrl-C end the process at once, unless somebody else has it: before a command runs, nothing is to be saved."""
+    """Let Ctrl-C end the process at once, unless somebody else handles it: before a command, nothing is to be saved."""
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bnce.errors import UserError
+from bnce.machine.launch import tell_place
 from bnce.report.conditions import Conditions, find_differences, gather_conditions
 from bnce.report.names import LossName, ModelName, name_loss, name_model
 from bnce.report.quality import Point, seconds_to_reach, target_perplexity
@@ -97,7 +98,7 @@ def _make_entry(run: Run) -> Entry:
     num_tokens = None if run.evaluation is None else count(run.evaluation, "num_tokens")
     oov_share, oov_share_of = _oov_share(run.evaluation or {})
     peaks = [peak for record in run.metrics if (peak := count(record, "peak_memory_bytes")) is not None]
-    corpus = text(run.config, "corpus")
+    corpus, device = text(run.config, "corpus"), text(summary, "device")
     unit = text(summary, "unit") or "word"
     # Runs over words have the same figures under both names, and those of earlier versions only the one.
     per_word = {key: number(figures, f"{key}_word" if unit == "piece" else key) for key in ("ppl_n", "ppl_f")}
@@ -148,7 +149,7 @@ def _make_entry(run: Run) -> Entry:
         text_sha256=text(summary, "valid_text_sha256") if run.evaluation is None else text(figures, "text_sha256"),
         vocab_size=count(summary, "vocab_size"),
         vocabulary_digest=text(summary, "vocabulary_digest"),
-        device=text(summary, "device"),
+        device=None if device is None else tell_place(device, count(summary, "processes") or 1),
         torch=text(summary, "torch"),
         bnce=text(summary, "bnce"),
         commit=text(summary, "commit"),
