@@ -32,7 +32,8 @@ from bnce.runs.checkpoint import state_files
 from bnce.runs.directory import RunDirectory, hold_run
 from bnce.runs.model_file import load_model
 from bnce.runs.resuming import refuse_begun, remove_unbegun, resume_command, resume_config
-from bnce.runs.texts import check_one_text, open_part
+from bnce.runs.texts import check_corpus_is_there, check_one_text, open_corpus_of, open_part
+from bnce.text.normalise import tell_differences
 from bnce.training.observer import Observer
 from bnce.training.plan import advise_noise, check_groups, choose_recipe, create_run, find_unused
 from bnce.training.run import Start, run_training
@@ -185,8 +186,9 @@ def _plan(
     name = str(corpus.directory if isinstance(corpus, Corpus) else corpus or "")
     chosen = choose_device(device)
     source = None if init is None else RunDirectory.open(init)
-    if source is not None:
-        name = name or source.config.corpus
+    if source is not None and not name:
+        check_corpus_is_there(source.path, source.config)
+        name = source.config.corpus
     notices = []
     if recipe is None and name and not resume:
         recipe, reason = choose_recipe(open_corpus(name), chosen)
@@ -204,6 +206,8 @@ def _plan(
     out = Path(out)
     if resume:
         config = resume_config(out, settings, wanted)
+        if name:
+            config = dataclasses.replace(config, corpus=corpus_setting(name))  # where it lies from now on
     else:
         assert wanted is not None
         refuse_begun(out)
@@ -211,11 +215,17 @@ def _plan(
         told = (find_unused(settings, [config.model.name]), advise_noise(config))
         notices += [sentence for sentence in told if sentence is not None]
     check_groups(config.training, num_processes)
-    # A corpus that was moved is the same one to a run: that is checked by its words and their counts.
-    opened = open_corpus(name or (wanted or config).corpus)
+    # A corpus that was moved is the same one to a run: that is checked by its words and the digests of its splits.
+    opened = open_corpus_of(out, wanted or config, name, open_corpus) if resume else open_corpus(config.corpus)
     start = _find_start(config, opened, out, source)
     if start is not None:
         notices.append(_describe_start(start))
+        if source is not None and opened.normaliser != source.normaliser:
+            notices.append(
+                f"The corpus '{opened.directory}' was not cut into words as the text of '{source.path}' "
+                f"({tell_differences(opened.normaliser, source.normaliser)}): words that are spelled differently start "
+                "as new words."
+            )
     if resume:
         run = dataclasses.replace(RunDirectory.open(out), config=config)
     else:

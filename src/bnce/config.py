@@ -31,6 +31,8 @@ MIN_EPS = 1e-20  # squares of gradients below this are 0 in float32, and a step 
 MAX_SEED = 2**63 - 1
 MAX_SIZE = 2**31 - 1  # of what is counted in settings, but for tokens
 MAX_LOG_Z = 100.0  # far beyond ln V; a score in float32 must still tell words apart when ln Z is added to it
+MAX_EMBEDDING_RANGE = 100.0  # far beyond 0.1, what a range usually is; a score must stay within float32
+MAX_NOISE_POWER = 10.0  # beyond it, the probability of a rare word would be 0, or that of a frequent one
 GRADIENT_NAMES = ("streams", "tokens")
 HEAD_SIZE = 64  # units of a Transformer's head, about
 DEFAULT_CONTEXT = 128  # where no chunk says how many words there are
@@ -66,7 +68,8 @@ class ModelConfig:
                 f"multiple of {self.num_heads}, or change model.num_heads."
             )
         _must(0 <= self.dropout < 1, "model.dropout", self.dropout, "it must be at least 0 and below 1")
-        _must(0 <= self.embedding_range < math.inf, "model.embedding_range", self.embedding_range, "give 0 or more")
+        bounds = f"it must be from 0 to {MAX_EMBEDDING_RANGE:g}"
+        _must(0 <= self.embedding_range <= MAX_EMBEDDING_RANGE, "model.embedding_range", self.embedding_range, bounds)
         if self.num_layers > 1 and "num_layers" not in kind.sizes:
             raise UserError(
                 f"model.num_layers is {self.num_layers}, but {kind.shown} has no number of layers to choose: leave it "
@@ -115,7 +118,8 @@ class LossConfig:
         bounds = f"it must be from {-MAX_LOG_Z:g} to {MAX_LOG_Z:g}"
         _must(abs(self.log_z) <= MAX_LOG_Z, "loss.log_z", self.log_z, bounds)
         _must(0 <= self.penalty <= MAX_RATE, "loss.penalty", self.penalty, f"it must be from 0 to {MAX_RATE:g}")
-        _must(math.isfinite(self.noise_power), "loss.noise_power", self.noise_power, "it must be a finite number")
+        bounds = f"it must be from {-MAX_NOISE_POWER:g} to {MAX_NOISE_POWER:g}"
+        _must(abs(self.noise_power) <= MAX_NOISE_POWER, "loss.noise_power", self.noise_power, bounds)
         self._check_own(kind)
         # Noise that depends on the word before is not for positions that share their words.
         if self.noise == "bigram" and kind.draws_for != "position":
@@ -134,14 +138,16 @@ class LossConfig:
         for other in LOSSES:
             for name in other.settings:
                 if name not in kind.settings and getattr(self, name) != defaults[name]:
+                    value = shown(as_list(getattr(self, name)))
                     raise UserError(
-                        f"loss.{name} is {shown(getattr(self, name))}, but {self.name} has no use for it: leave it "
-                        f"out, or use {argument('loss', other.name)}."
+                        f"loss.{name} is {value}, but {self.name} has no use for it: leave it out, or use "
+                        f"{argument('loss', other.name)}."
                     )
         is_rising = all(before < after for before, after in itertools.pairwise((0, *self.cutoffs)))
         _must(is_rising, "loss.cutoffs", list(self.cutoffs), "give rising numbers from 1 on")
         _at_least("loss.num_classes", self.num_classes, 0)
-        _must(1 <= self.div_value <= MAX_RATE, "loss.div_value", self.div_value, "it must be 1 or more")
+        bounds = f"it must be from 1 to {MAX_RATE:g}"
+        _must(1 <= self.div_value <= MAX_RATE, "loss.div_value", self.div_value, bounds)
         if kind.structure is None:
             return
         if self.learn_log_z:
@@ -336,9 +342,12 @@ def toml_value(value: Any) -> str:
             f"\\u{ord(c):04X}" if ord(c) < 32 or ord(c) == 127 else "\\" + c if c in '"\\' else c for c in value
         )
         return f'"{escaped}"'
-    if isinstance(value, tuple):
-        return repr(list(value))
-    return repr(value)
+    return repr(as_list(value))
+
+
+def as_list(value: Any) -> Any:
+    """Give a list of settings as people write it, with brackets; other values stay as they are."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def read_bytes(path: Path) -> bytes:

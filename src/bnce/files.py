@@ -300,11 +300,15 @@ def _explain(path: Path, place: Path) -> Iterator[None]:
 
 
 def _is_about(error: OSError, place: Path) -> bool:
-    """Tell an error of what is written from one of a file that is read meanwhile."""
-    if not isinstance(error.filename, str | bytes | os.PathLike):
-        return True
-    name = Path(os.fsdecode(error.filename))
-    return _partial(place) in (name, *name.parents) or name in (place, *place.parents)
+    """Tell an error of what is written from one of a file that is read meanwhile.
+
+    Of a copy that fails, `shutil` names both files: only the one that is written can be without room.
+    """
+    named = [name for name in (error.filename, error.filename2) if isinstance(name, str | bytes | os.PathLike)]
+    paths = [Path(os.fsdecode(name)) for name in named]
+    return not paths or any(
+        _partial(place) in (path, *path.parents) or path in (place, *place.parents) for path in paths
+    )
 
 
 def _no_place(path: Path, reason: str | None) -> UserError:

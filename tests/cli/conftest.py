@@ -136,6 +136,21 @@ def corpus(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture
+def prepared_anew(texts: Path, corpus: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Give a maker of corpora with the words of the corpus, in which one split, or how it is cut, is another."""
+
+    def prepare(*options: str, **splits: str) -> Path:
+        out = tmp_path / "anew"
+        named = {"train": "train", "valid": "valid", "test": "test", **splits}
+        train, valid, test = (str(texts / f"{named[name]}.txt") for name in ("train", "valid", "test"))
+        words = ["--vocab", str(corpus / "vocab.txt"), "--valid", valid, "--test", test, "--workers", "1", *options]
+        app(["prepare", train, "--out", str(out), *words], standalone_mode=False)
+        return out
+
+    return prepare
+
+
 @pytest.fixture(scope="session")
 def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give the run that `bnce train` makes of the corpus; nobody may change it."""

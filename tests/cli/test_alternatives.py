@@ -31,7 +31,7 @@ def _no_timing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "SECONDS", 0.01)
 
 
-def test_search_runs_and_tables(bnce: Command, corpus: Path, place: Path) -> None:
+def test_search_runs_and_tables(bnce: Command, corpus: Path, place: Path, prepared_anew: Callable[..., Path]) -> None:
     out = place / "grid"
     words = ["experiment", "alternatives", "--corpus", corpus, "--out", out, "--models", "rnn", *settings()]
     words += ["--losses", "softmax,bnce-200", "--trial-tokens", 400, "--seeds", "1,3", "--no-keep-models"]
@@ -56,6 +56,10 @@ def test_search_runs_and_tables(bnce: Command, corpus: Path, place: Path) -> Non
     assert (out / "alternatives-rnn.svg").stat().st_size > 1000
     again = bnce(*words, "--json")
     assert json.loads(again.stdout)["rows"] == rows, "nothing is trained or timed again"
+    words[3] = prepared_anew(valid="test")
+    told = bnce(*words, "--losses", "bnce")
+    assert told.status == 2
+    assert "has another validation text than the run" in told.stderr
 
 
 def test_several_processes_search_and_train_the_seeds_that_are_not_timed(

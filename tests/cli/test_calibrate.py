@@ -66,13 +66,22 @@ def test_in_place_is_told(bnce: Command, trained: Path, texts: Path, place: Path
     outcome = bnce("calibrate", run, "--in-place", "--text", texts / "test.txt")
     assert outcome.stdout.splitlines()[-1] == f"  run 'bnce evaluate {run} --save' to measure it again"
     assert "evaluation" not in bnce("info", run, "--json").json
+    # Of the figures from training, those with the constant are of the old one.
+    compared = bnce("compare", run, "--json").json
+    row, was = compared["rows"][0], bnce("info", run, "--json").json["metrics"][-1]
+    assert (row["split"], row["ppl_f"]) == ("valid", was["ppl_f"])
+    assert [row[key] for key in ("ppl_n", "log_z_mean_nats", "log_z_std_nats", "log_z_constant_nats")] == [None] * 4
+    assert any("was calibrated after training" in told for told in compared["conditions"]["statements"])
+    assert bnce("compare", run).status == 0
     assert bnce("evaluate", run, "--save").status == 0
     assert bnce("doctor", run).status == 0
     # It can be trained further, from where training left it.
     before = bnce("info", run, "--json").json
     assert "calibration" in before
     options = ["--set", "training.epochs=2", "--device", "cpu"]
-    assert bnce("train", "--out", run, "--resume", *options).status == 0
+    resumed = bnce("train", "--out", run, "--resume", *options)
+    assert resumed.status == 0
+    assert f"The model of '{run}' was calibrated after training. The next better model replaces it" in resumed.stderr
     after = bnce("info", run, "--json").json
     assert after["metrics"][-1]["epoch"] == 2
     assert bnce("evaluate", run).status == 0

@@ -82,6 +82,7 @@ def test_a_run_without_a_terminal_tells_of_every_evaluation(
     display.evaluating("valid", 1000, 1000)
     display.evaluated(record)
     now += 61
+    display.evaluating("test", 0, 1000)  # which has just begun, and has nothing to tell
     display.advanced(tokens=150_000, words_per_second=15_000.0, loss=5.25)
     first, second, third = (
         re.sub(r", \d:\d\d:\d\d (so far|left)", "", x) for x in capsys.readouterr().err.splitlines()
@@ -219,8 +220,12 @@ def test_an_output_that_is_full_or_closed_is_no_traceback() -> None:
         assert full.stderr == (
             "bnce: Cannot write to standard output (No space left on device): redirect it to another place.\n"
         )
-    closed = subprocess.run(["sh", "-c", f"'{sys.executable}' -m bnce --help >&-"], env=environment, timeout=120)
-    assert closed.returncode == 0
+    shell = ["sh", "-c", f"'{sys.executable}' -m bnce --help >&-"]
+    closed = subprocess.run(shell, env=environment, capture_output=True, text=True, timeout=120)
+    assert closed.returncode == 2
+    assert closed.stderr == (
+        "bnce: Standard output is closed, so the result is lost: redirect it to a file, or to /dev/null.\n"
+    )
 
 
 def test_output_is_utf8_in_every_locale_and_json_whatever_a_path_holds() -> None:

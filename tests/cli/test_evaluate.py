@@ -136,6 +136,22 @@ def test_saved_figures_are_those_that_a_comparison_shows(bnce: Command, copy: Pa
     assert row["split"] == "test.txt"
 
 
+def test_a_comparison_tells_texts_of_one_length_apart(
+    bnce: Command, copy: Path, trained: Path, texts: Path, prepared_anew: Callable[..., Path]
+) -> None:
+    lines = (texts / "test.txt").read_text(encoding="utf-8").splitlines(keepends=True)
+    (texts / "backwards.txt").write_text("".join(reversed(lines)), encoding="utf-8")
+    assert bnce("evaluate", copy, "--save").status == 0
+    outcome = bnce("compare", copy, trained)
+    assert "†" not in outcome.stdout
+    assert bnce("evaluate", copy, "--corpus", prepared_anew(test="backwards"), "--save").status == 0
+    outcome = bnce("compare", copy, trained)
+    assert outcome.stdout.count("another text of test (SHA-256 ") == 1
+    assert "cannot be compared fairly with the other runs: another text of test" in outcome.stderr
+    rows = bnce("compare", copy, trained, "--json").json["rows"]
+    assert sorted(row["comparable"] for row in rows) == [False, True]
+
+
 class TestRefusals:
     def test_arguments(self, refused: Refused, trained: Path, texts: Path, tmp_path: Path) -> None:
         told = refused("evaluate", trained, "--text", texts / "test.txt", "--split", "test")
@@ -165,7 +181,17 @@ class TestRefusals:
     def test_a_corpus_that_is_gone(self, refused: Refused, copy: Path, corpus: Path) -> None:
         config = (copy / "config.toml").read_text(encoding="utf-8")
         (copy / "config.toml").write_text(config.replace(str(corpus), "/nowhere"), encoding="utf-8")
-        assert "'/nowhere' is not a corpus" in refused("evaluate", copy)
+        told = refused("evaluate", copy)
+        assert told.endswith("corpus '/nowhere', which is no longer there: give its new location with --corpus.")
+
+    def test_a_corpus_that_was_cut_otherwise(
+        self, refused: Refused, trained: Path, prepared_anew: Callable[..., Path], tmp_path: Path
+    ) -> None:
+        other = prepared_anew("--cased")
+        for command in (["evaluate"], ["calibrate", "--out", tmp_path / "new"]):
+            told = refused(command[0], trained, "--corpus", other, *command[1:])
+            assert f"The corpus '{other}' was not cut into words as the run '{trained}' says in normaliser.json" in told
+            assert "(lowercase is false, not true): prepare its text again with the settings of the run" in told
 
     @pytest.mark.parametrize(
         ("name", "content", "told"),

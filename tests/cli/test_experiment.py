@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -134,6 +135,38 @@ def test_killed_and_continued(corpus: Path, place: Path, bnce: Command) -> None:
     assert is_finished(second)
     steps = [json.loads(line)["step"] for line in (second / "metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(set(steps))
+
+
+@pytest.mark.parametrize(("split", "name"), [("valid", "validation"), ("test", "test")])
+def test_another_text_is_refused(
+    bnce: Command,
+    refused: Refused,
+    corpus: Path,
+    place: Path,
+    prepared_anew: Callable[..., Path],
+    split: str,
+    name: str,
+) -> None:
+    """Also for other rows than those that are there: all of them stand in one table."""
+    options = ["--out", place / "grid", "--losses", "bnce", *settings()]
+    assert bnce("experiment", "ltcb", "--corpus", corpus, "--models", "rnn", *options).status == 0
+    other = prepared_anew(**{split: "train"})
+    for model in ("rnn", "ffnn"):
+        told = refused("experiment", "ltcb", "--corpus", other, "--models", model, *options)
+        assert f"has another {name} text than the run '{place / 'grid' / 'rnn-bnce'}' was begun with" in told
+    assert not (place / "grid" / "ffnn-bnce").exists()
+
+
+def test_a_corpus_or_a_run_is_no_place_for_an_experiment(
+    refused: Refused, corpus: Path, trained: Path, tmp_path: Path
+) -> None:
+    for found, kind in ((corpus, "a corpus"), (trained, "a run")):
+        out = shutil.copytree(found, tmp_path / found.parent.name)
+        before = sorted(out.rglob("*"))
+        for table in ("ltcb", "alternatives"):
+            told = refused("experiment", table, "--corpus", corpus, "--out", out, "--losses", "softmax", *settings())
+            assert f"The output '{out}' is {kind}, because it has a " in told
+        assert sorted(out.rglob("*")) == before
 
 
 def test_refusals(refused: Refused, corpus: Path, place: Path) -> None:

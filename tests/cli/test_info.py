@@ -75,6 +75,17 @@ def test_prints_for_people(bnce: Command, trained: Path, corpus: Path) -> None:
     assert "architecture: 200–600(R)–400(B)–V" in bnce("info", "ltcb").stdout
 
 
+def test_options_that_do_not_apply_are_refused(refused: Refused, trained: Path, corpus: Path) -> None:
+    told = refused("info", trained, "--model", "lsm", "--vocab-size", 7)
+    assert told == f"bnce: '{trained}' is a run, but --model and --vocab-size are for a recipe: leave them out."
+    assert "is a run, but --batch-size is for a corpus: leave it out." in refused("info", trained, "--batch-size", 8)
+    assert "is a corpus, but --set is for a recipe" in refused("info", corpus, "--set", "training.epochs=x")
+    assert "is a corpus, but --loss is for a recipe" in refused("info", corpus, "--loss", "none")
+    assert refused("info", "ltcb", "--batch-size", 8).endswith(
+        "is a recipe, but --batch-size is for a corpus: leave it out."
+    )
+
+
 def test_refusals(refused: Refused, trained: Path, tmp_path: Path) -> None:
     assert "Did you mean 'ltcb'?" in refused("info", "ltbc")
     assert "neither a run nor a corpus" in refused("info", tmp_path)

@@ -93,7 +93,7 @@ def test_training_says_that_validation_is_per_piece(piece_corpus: Path, place: P
 
 def test_a_text_whose_words_are_single_pieces_is_still_of_pieces(pieced: Path, bnce: Command) -> None:
     outcome = bnce("evaluate", pieced, "--max-words", "1", "--device", "cpu")
-    assert "words in " in outcome.stdout
+    assert "test: 1 word in 1 piece, " in outcome.stdout
     assert "per word or piece" in outcome.stdout
 
 

@@ -116,6 +116,27 @@ def test_unknown_words_are_trained_unless_every_word_is_asked_for(bnce, text: Pa
     assert f"<unk>; the training text has {every.num_types:,} distinct words" in shown
 
 
+def test_standard_input_is_read_once(bnce, text: Path, place: Path) -> None:
+    for words in (("-", "-"), ("-", text, "-"), (text, "--valid", "-", "--test", "-")):
+        status, _, err = bnce("prepare", *words, "--out", place / "c")
+        assert (status, err) == (2, "bnce: '-', standard input, is given twice: it can be read only once.\n")
+    assert not (place / "c").exists()
+
+
+def test_a_given_vocabulary_without_words_is_refused(bnce, text: Path, place: Path) -> None:
+    (place / "vocab.txt").write_text("</s>\n<unk>\n", encoding="utf-8")
+    for words in (("--vocab", place / "vocab.txt"), ("--vocab-size", 2)):
+        status, _, err = bnce("prepare", text, "--out", place / "c", *words)
+        assert status == 2
+        assert err == "bnce: A vocabulary of 2 words is too small: give at least 3, including </s> and <unk>.\n"
+
+
+def test_one_distinct_word(bnce, text: Path, place: Path) -> None:
+    text.write_text("yes\n\n" * 300)
+    _, out, _ = bnce("prepare", text, "--out", place / "c", "--min-count", 1)
+    assert "Vocabulary: the only distinct word of the training text." in " ".join(out.split())
+
+
 def test_options_reach_the_corpus(bnce, text: Path, place: Path) -> None:
     vocabulary = text.with_name("vocab.txt")
     vocabulary.write_text("</s>\n<unk>\nIt\nsays\n")

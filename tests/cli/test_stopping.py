@@ -41,6 +41,32 @@ def stop_in(
     return interrupted
 
 
+SWALLOWING = """
+import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    sum(range(10**6))
+except BaseException as error:
+    raise ImportError("it failed") from error
+"""
+
+
+@pytest.mark.parametrize("name", ["typer", "torch"])
+def test_while_libraries_are_loaded(trained: Path, tmp_path: Path, name: str) -> None:
+    """Of the command line itself and of a command: what a library's code does with an exception does not matter."""
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text(SWALLOWING, encoding="utf-8")
+    found = subprocess.run(
+        [sys.executable, "-m", "bnce", "info", str(trained)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (found.returncode, found.stdout) == (130, "")
+    assert found.stderr == "bnce: Stopped by Ctrl-C before the end.\n"
+
+
 @pytest.mark.parametrize("number", STATUS)
 def test_evaluate(bnce: Command, trained: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     stop_in(monkeypatch, "bnce.evaluation.evaluate._score", number)

@@ -71,6 +71,17 @@ def test_standard_output_that_is_full_is_told(unbuffered: bool) -> None:
     assert b"Exception ignored" not in done.stderr
 
 
+@pytest.mark.parametrize("redirection", [">&-", "<&- >&-"])
+@pytest.mark.parametrize("unbuffered", [False, True])
+def test_standard_output_that_is_closed_is_told(redirection: str, unbuffered: bool) -> None:
+    done = shell(redirection, unbuffered=unbuffered)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        b"bnce: Standard output is closed, so the result is lost: redirect it to a file, or to /dev/null."
+    )
+    assert b"Exception ignored" not in done.stderr
+
+
 def test_a_reader_of_the_result_who_had_enough_hears_nothing() -> None:
     done = shell("| head -n 1")
     assert done.stdout == b"result\n"

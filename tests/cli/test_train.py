@@ -159,6 +159,14 @@ class TestStopAndResume:
         assert record["status"] == "finished"
         assert [each["step"] for each in read_metrics(RunDirectory.open(stopped).path).records] == [40, 80]
 
+    def test_a_finished_run_is_told_to_be_finished(self, bnce: Command, stopped: Path) -> None:
+        assert "is already finished" not in bnce("train", "--out", stopped, "--resume").stdout
+        again = bnce("train", "--out", stopped, "--resume").stdout.splitlines()
+        assert again[0] == f"{stopped} is already finished (1 epoch); nothing was trained."
+        assert again[1].startswith("test: ")
+        further = bnce("train", "--out", stopped, "--resume", "--set", "training.epochs=2").stdout
+        assert "is already finished" not in further
+
     def test_resumes_by_the_same_command(self, bnce: Command, stopped: Path, corpus: Path) -> None:
         outcome = bnce("train", "wiki", "--corpus", corpus, "--out", stopped, *settings(), "--resume")
         assert outcome.status == 0, outcome.stderr
@@ -168,7 +176,6 @@ class TestStopAndResume:
         self, bnce: Command, refused: Refused, stopped: Path, corpus: Path, texts: Path, tmp_path: Path, whole: bool
     ) -> None:
         """It is known by its words and their counts; a text of the same words in other numbers is another."""
-        before = (stopped / "config.toml").read_bytes()
         words = ["--vocab", stopped / "vocab.txt", "--valid", texts / "test.txt", "--test", texts / "test.txt"]
         assert bnce("prepare", texts / "valid.txt", "--out", tmp_path / "other", *words).status == 0
         told = refused("train", "--out", stopped, "--resume", "--corpus", tmp_path / "other")
@@ -176,7 +183,58 @@ class TestStopAndResume:
         shutil.copytree(corpus, tmp_path / "moved")
         more = ["wiki", *settings()] if whole else []
         assert bnce("train", *more, "--out", stopped, "--resume", "--corpus", tmp_path / "moved").status == 0
-        assert (stopped / "config.toml").read_bytes() == before
+        # The next command finds it without being told.
+        assert read_config(stopped / "config.toml").corpus == str(tmp_path / "moved")
+        assert bnce("evaluate", stopped).status == 0
+
+    def test_a_corpus_that_is_gone(
+        self, refused: Refused, bnce: Command, stopped: Path, corpus: Path, place: Path
+    ) -> None:
+        config = (stopped / "config.toml").read_text(encoding="utf-8")
+        (stopped / "config.toml").write_text(config.replace(str(corpus), "/nowhere"), encoding="utf-8")
+        told = refused("train", "--out", stopped, "--resume")
+        assert told.endswith("corpus '/nowhere', which is no longer there: give its new location with --corpus.")
+        told = refused("train", "--init", stopped, "--out", place / "new")
+        assert told.endswith("give its new location with --corpus.")
+        assert bnce("train", "--out", stopped, "--resume", "--corpus", corpus).status == 0
+
+    @pytest.mark.parametrize(("split", "name"), [("train", "training"), ("valid", "validation")])
+    def test_not_with_another_text(
+        self,
+        bnce: Command,
+        refused: Refused,
+        stopped: Path,
+        texts: Path,
+        prepared_anew: Callable[..., Path],
+        split: str,
+        name: str,
+    ) -> None:
+        """The same words as often as before, in another order, are another text."""
+        lines = (texts / f"{split}.txt").read_text(encoding="utf-8").splitlines(keepends=True)
+        (texts / "backwards.txt").write_text("".join(reversed(lines)), encoding="utf-8")
+        before = contents(stopped)
+        other = prepared_anew(**{split: "backwards"})
+        told = refused("train", "--out", stopped, "--resume", "--corpus", other)
+        assert f"The corpus '{other}' has another {name} text than the run '{stopped}' was begun with" in told
+        assert contents(stopped) == before
+        # A run of an earlier version does not know its texts, and resumes.
+        summary = json.loads((stopped / "summary.json").read_text(encoding="utf-8"))
+        del summary["corpus_sha256"]
+        (stopped / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+        assert bnce("train", "--out", stopped, "--resume", "--corpus", other).status == 0
+
+    def test_a_start_on_text_that_was_cut_otherwise_is_told(
+        self, bnce: Command, trained: Path, place: Path, prepared_anew: Callable[..., Path]
+    ) -> None:
+        options = ["--init", trained, "--out", place / "run", *settings()]
+        outcome = bnce("train", "wiki", *options, "--corpus", prepared_anew("--cased"))
+        assert outcome.status == 0, outcome.stderr
+        assert f"was not cut into words as the text of '{trained}' (lowercase is false, not true)" in outcome.stderr
+
+    def test_another_test_text_does_not_matter(
+        self, bnce: Command, stopped: Path, prepared_anew: Callable[..., Path]
+    ) -> None:
+        assert bnce("train", "--out", stopped, "--resume", "--corpus", prepared_anew(test="valid")).status == 0
 
     def test_not_while_another_process_trains_it(self, refused: Refused, bnce: Command, stopped: Path) -> None:
         before = contents(stopped)
@@ -340,6 +398,12 @@ class TestRefusals:
             r"checkpoint yet\. Start it again with lower rates:  bnce train --out .* --resume --set .*=5e\+37",
             outcome.stderr.splitlines()[-1],
         )
+
+    def test_a_penalty_that_is_too_high_is_named(self, bnce: Command, corpus: Path, place: Path) -> None:
+        options = ["--corpus", corpus, "--out", place / "run", "--loss", "chunk-softmax"]
+        outcome = bnce("train", "wiki", *options, *settings("loss.penalty=1e38"))
+        assert outcome.status == 2
+        assert "; loss.penalty is 1e+38, usually 0.1, and a new run may need a lower one): there" in outcome.stderr
 
     def test_what_is_said_after_a_loss_that_is_no_number_works(
         self, bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch

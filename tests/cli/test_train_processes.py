@@ -66,6 +66,7 @@ def test_two_processes_train_one_run_and_ctrl_c_saves_it_once(tmp_path: Path) ->
     assert began.returncode in (128 + signal.SIGINT, 1), told
     assert told.count("Stopped and saved at step") == 1, told
     assert "Traceback" not in told.partition("Stopped and saved")[0]
+    assert "Training on 2 processes, each on CPU, 1 thread; --threads sets the number of threads of each" in told
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     assert summary["status"] == "stopped"
     assert summary["processes"] == 2

@@ -41,8 +41,15 @@ def one_stream(model: LanguageModel, ids_N: np.ndarray) -> tuple[Tensor, Tensor]
 
 
 def numbers(result: Evaluation) -> list[Any]:
-    """List all figures but the histogram's."""
-    return [value for key, value in result.to_dict().items() if key != "log_z_histogram"]
+    """List all figures but the histogram's and the digest of the text."""
+    return [value for key, value in result.to_dict().items() if key not in ("log_z_histogram", "text_sha256")]
+
+
+def test_a_text_is_known_by_its_ids_whatever_their_type() -> None:
+    model, ids = small_model("lstm").eval(), random_ids(20)
+    digest = evaluate(model, ids).text_sha256
+    assert digest == evaluate(model, ids.astype(np.uint16)).text_sha256
+    assert digest != evaluate(model, ids[::-1]).text_sha256
 
 
 @every_body

@@ -131,15 +131,20 @@ def test_cutoffs_that_make_no_tails_are_refused(cutoffs: list[int]) -> None:
         bnce.OutputLayer(D, V, COUNTS, "adaptive-softmax", cutoffs=cutoffs)
 
 
+def test_tails_of_a_very_large_div_value_have_one_unit() -> None:
+    layer = bnce.OutputLayer(D, V, COUNTS, "adaptive-softmax", cutoffs=list(range(5, 25)), div_value=1e38)
+    assert [len(tail.projection) for tail in layer.structure.all_tails()] == [1] * 20
+
+
 def test_settings_are_for_it_alone() -> None:
     assert LossConfig("adaptive-softmax", cutoffs=(3, 9), div_value=2.0).cutoffs == (3, 9)
-    with pytest.raises(UserError, match=r"loss.cutoffs is \(3, 9\), but bnce has no use for it: leave it out, or use"):
+    with pytest.raises(UserError, match=r"loss.cutoffs is \[3, 9\], but bnce has no use for it: leave it out, or use"):
         LossConfig("bnce", cutoffs=(3, 9))
     with pytest.raises(UserError, match=r"div_value is 2, but the loss bnce has no use for it: leave it out"):
         bnce.OutputLayer(D, V, COUNTS, "bnce", div_value=2)
     with pytest.raises(UserError, match=r"loss.cutoffs is \[9, 3\]: give rising numbers from 1 on"):
         LossConfig("adaptive-softmax", cutoffs=(9, 3))
-    with pytest.raises(UserError, match=r"loss.div_value is 0.5: it must be 1 or more"):
+    with pytest.raises(UserError, match=r"loss.div_value is 0.5: it must be from 1 to 1e\+38"):
         LossConfig("adaptive-softmax", div_value=0.5)
     with pytest.raises(UserError, match="The loss bnce has no parts to make room in"):
         bnce.OutputLayer(D, V, COUNTS).set_form(room=[3])

@@ -13,7 +13,7 @@ def test_devices() -> None:
     assert choose_device("cpu") == torch.device("cpu")
     assert choose_device("auto").type in ("cpu", "cuda")
     assert f"CPU, {torch.get_num_threads()} thread" in describe_device(torch.device("cpu"))
-    for name in ("gpu", "", "meta", "cuda:x", "mps"):
+    for name in ("gpu", "", "meta", "cuda:x", "mps", "cpu:0", "cpu:3"):
         with pytest.raises(UserError, match=f"Unknown device '{name}': use auto, cpu, cuda or cuda:N"):
             choose_device(name)
 

@@ -117,6 +117,7 @@ def _test_figures(ppl_n: float | None, ppl_f: float) -> dict[str, Any]:
         "num_tokens": 7_800_000,
         "num_oov": 165_600,
         "num_sentences": 600_000,
+        "text_sha256": "dd" * 32,
         "log10_prob_f": -1.0,
         "log10_prob_n": -1.0,
     }

@@ -261,6 +261,8 @@ def test_settings_in_which_rows_differ_are_named(tmp_path, write_run):
         ({"summary": {"vocabulary_digest": "ffffffffffff"}}, "vocabulary ffffffff, not 5f3a9c0d"),
         ({"evaluated": False}, "figures on valid, not test"),
         ({"evaluation": {"num_tokens": 7}}, "7 tokens of test, not 7,800,000"),
+        ({"evaluation": {"text_sha256": "ee" * 32}}, "another text of test (SHA-256 eeeeeeee, not dddddddd)"),
+        ({"evaluation": {"text_sha256": None, "num_oov": 720_000}}, "10.00% of test is <unk>, not 2.30%"),
     ],
 )
 def test_the_odd_one_out_is_marked(tmp_path, write_run, change, says):
@@ -278,6 +280,13 @@ def test_speeds_of_different_devices_are_warned_of(tmp_path, write_run):
     there = write_run(tmp_path / "there", summary={"device": "NVIDIA H200"})
     (warning,) = compare_runs([write_run(tmp_path / "here"), there]).conditions.warnings
     assert "CPU, 2 threads, NVIDIA H200" in warning
+
+
+def test_many_processes_are_told_with_their_device(tmp_path, write_run):
+    path = write_run(tmp_path / "two", summary={"processes": 2, "device": "CPU, 1 thread"})
+    comparison = compare_runs([path, write_run(tmp_path / "one", summary={"processes": 1, "device": "CPU, 1 thread"})])
+    assert comparison.conditions.devices == ("2 processes, each on CPU, 1 thread", "CPU, 1 thread")
+    assert comparison.conditions.statements[1].startswith("Device: 2 processes, each on CPU, 1 thread / CPU, 1 thread;")
 
 
 def test_title(tmp_path, write_run):

@@ -160,7 +160,9 @@ def test_runs_without_data_are_not_drawn(tmp_path, write_run):
     assert [entry.row.run for entry in seconds.legend] == ["b"]
     assert speed.svg is not None
     assert quality.svg is None, "there is no softmax run to be as good as"
-    assert "No run has recorded this yet." in to_html(compare_runs([path, other]))
+    page = to_html(compare_runs([path, other]))
+    assert page.count("No run has recorded this yet.") == 1, "of log Z"
+    assert page.count("This plot needs a finished softmax run of the same model on the same corpus") == 1
 
 
 def test_time_to_quality_is_drawn_of_runs_that_have_a_quality_to_reach(tmp_path, write_run):

@@ -14,7 +14,7 @@ from small_corpus import random_ids, small_config, write_corpus
 
 from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import Vocabulary
-from bnce.errors import UserError
+from bnce.errors import DiskFullError, UserError
 from bnce.runs.directory import RunDirectory
 from bnce.runs.identity import UNKNOWN_WORDS_FILE
 from bnce.runs.model_file import build_model, load_model, save_weights
@@ -76,6 +76,18 @@ def test_a_disk_that_is_full_at_the_counts(tmp_path: Path, corpus: Corpus, monke
     monkeypatch.setattr(np, "save", fall_short)
     with pytest.raises(UserError, match="The disk is full"):
         RunDirectory.create(tmp_path / "place" / "run", small_config(corpus), corpus)
+    assert list((tmp_path / "place").iterdir()) == []
+
+
+def test_a_disk_that_is_full_at_a_copy(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    def copy(source: Path, target: Path) -> None:
+        # As shutil has it: the file that is read comes first.
+        raise OSError(errno.ENOSPC, "No space left on device", str(source), None, str(target))
+
+    monkeypatch.setattr("bnce.runs.directory.shutil.copyfile", copy)
+    run = tmp_path / "place" / "run"
+    with pytest.raises(DiskFullError, match=rf"The disk is full: '{run}' could not be written and was not changed"):
+        RunDirectory.create(run, small_config(corpus), corpus)
     assert list((tmp_path / "place").iterdir()) == []
 
 

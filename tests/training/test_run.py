@@ -189,7 +189,9 @@ def test_a_run_that_ends_early_is_finished(corpus: Corpus, place: Path, monkeypa
         lambda model, ids, **_: dataclasses.replace(evaluate(model, ids), ppl_f=next(worse)),
     )
     run = create_run(place / "run", small_config(corpus, training={"epochs": 9, "stop_after": 1}), corpus)
-    summary = run_training(run, corpus, CPU, Watcher())
+    watcher = Watcher()
+    summary = run_training(run, corpus, CPU, watcher)
+    assert any(": 1 evaluation in a row found no validation PPLf below 7 " in told for told in watcher.sentences)
     assert {key: summary[key] for key in ("status", "step", "best_step", "epochs", "stopped_early")} == {
         "status": "finished", "step": 100, "best_step": 50, "epochs": 2.0, "stopped_early": True
     }  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from typing import Annotated
 
@@ -114,8 +113,7 @@ def _run() -> None:
             # Here, where a failure can be told: Python's own flush at the end only complains.
             sys.stdout.flush()
     except Stopped as stop:
-        how = "by Ctrl-C" if stop.number == signal.SIGINT else "by a signal (SIGTERM)"
-        sys.stderr.write(f"bnce: Stopped {how} before the end.\n")
+        sys.stderr.write(stop.sentence)
         sys.exit(stop.status)
     except Exception as error:
         sys.exit(fail(error))

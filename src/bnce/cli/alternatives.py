@@ -62,7 +62,8 @@ def compare_alternatives(
     from bnce.machine.devices import choose_device
     from bnce.report.alternatives import read_alternatives, write_alternatives
     from bnce.scoring.speed import measure_scoring
-    from bnce.training.alternatives import Comparing
+    from bnce.training.alternatives import Comparing, begun_runs
+    from bnce.training.experiment import check_texts, refuse_other_directories
 
     wanted_models = split_names(models, "model", BODIES.names, MODELS)
     by_name = {alternative.name: alternative for alternative in ALTERNATIVES}
@@ -70,6 +71,8 @@ def compare_alternatives(
     if tasks is None:
         warn_of_unused(settings, wanted_models)
     opened, chosen = open_corpus(corpus), choose_device(device)
+    refuse_other_directories(out)
+    check_texts(begun_runs(out), opened)
     failed: dict[str, str] = {}
 
     def make_config(row: PlannedRow) -> RunConfig:

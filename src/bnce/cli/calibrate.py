@@ -66,6 +66,7 @@ def calibrate(
     from bnce.calibration.run import calibrate as fit
     from bnce.machine.threads import use_threads
     from bnce.runs.directory import RunDirectory
+    from bnce.runs.texts import open_corpus_of
 
     use_threads(threads)
     opened = RunDirectory.open(run)
@@ -74,7 +75,7 @@ def calibrate(
             opened,
             text=text or None,
             split=split,
-            corpus=corpus if text else open_corpus(corpus or opened.config.corpus),
+            corpus=corpus if text else open_corpus_of(opened.path, opened.config, corpus, open_corpus),
             kind=kind,
             out=out,
             in_place=in_place,

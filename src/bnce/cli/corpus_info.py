@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from bnce.cli.console import stdout
-from bnce.errors import UserError
+from bnce.errors import UserError, counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,7 +56,7 @@ def _audit(corpus: Corpus, batch_size: int) -> dict[str, Any]:
     ids = corpus.split("train")
     if len(ids) < batch_size:
         raise UserError(
-            f"The training text has {len(ids)} tokens and cannot be read as {batch_size} streams: "
+            f"The training text has {counted(len(ids), 'token')} and cannot be read as {batch_size} streams: "
             "give a smaller --batch-size."
         )
     batchings = {"parallel_streams": audit_streams, "sentence_aligned": audit_sentences}
@@ -127,10 +127,11 @@ def describe_words(vocab_size: int, num_types: int | None, min_count: int | None
         return ""
     if min_count is None:
         # A vocabulary that was given, or a corpus of an earlier version.
-        return f"the training text has {num_types:,} distinct words"
+        return f"the training text has {counted(num_types, 'distinct word')}"
     num_words = vocab_size - len(("</s>", "<unk>"))
     if num_words == num_types:
-        return f"all {num_types:,} distinct words of the training text"
+        every = "the only" if num_types == 1 else f"all {num_types:,}"
+        return f"{every} distinct word{'s' * (num_types != 1)} of the training text"
     which = f"each occurs at least {min_count} times" if min_count > 1 else "the most frequent ones"
     return f"{num_words:,} of the {num_types:,} distinct words of the training text, {which}"
 

@@ -21,7 +21,7 @@ from bnce.cli.options import (
     read_as,
     warn_of_tokenised,
 )
-from bnce.errors import UserError
+from bnce.errors import UserError, counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -84,7 +84,7 @@ def evaluate(
     from bnce.evaluation.detail import without_detail
     from bnce.machine.threads import use_threads
     from bnce.runs.directory import RunDirectory
-    from bnce.runs.texts import check_one_text
+    from bnce.runs.texts import check_one_text, open_corpus_of
 
     check_one_text(split=split, text=text, corpus=corpus, tokenised=tokenised)
     use_threads(threads)
@@ -117,7 +117,7 @@ def evaluate(
             opened,
             split=split,
             text=text,
-            corpus=None if text is not None else open_corpus(corpus or opened.config.corpus),
+            corpus=None if text is not None else open_corpus_of(opened.path, opened.config, corpus, open_corpus),
             max_tokens=max_tokens,
             max_words=max_words,
             errors=errors,
@@ -145,9 +145,11 @@ def describe(record: Mapping[str, Any], name: str, unit: str) -> None:
     num_words = record.get("num_words", record["num_tokens"])
     rate = record["num_oov"] / max(1, num_words - record["num_sentences"])
     of_pieces = unit == "piece"
-    counted = f"{num_words:,} words in {record['num_tokens']:,} pieces" if of_pieces else f"{num_words:,} tokens"
+    size = counted(num_words, "word" if of_pieces else "token")
+    if of_pieces:
+        size += f" in {counted(record['num_tokens'], 'piece')}"
     stdout.print(
-        f"{name}: {counted}, {record['num_sentences']:,} of them </s>, "
+        f"{name}: {size}, {record['num_sentences']:,} of them </s>, "
         f"{record['num_oov']:,} <unk> ({100 * rate:.2f}% of words)"
     )
     if of_pieces:
@@ -244,7 +246,7 @@ def _describe_mixture(record: dict[str, Any], name: str) -> None:
     rate = record["num_oov"] / max(1, record["num_tokens"] - record["num_sentences"])
     parts = record["components"]
     stdout.print(
-        f"{name}: {record['num_tokens']:,} tokens, {record['num_sentences']:,} of them </s>, "
+        f"{name}: {counted(record['num_tokens'], 'token')}, {record['num_sentences']:,} of them </s>, "
         f"{record['num_oov']:,} OOV ({100 * rate:.2f}% of words)"
     )
     is_mixture = len(parts) > 1
@@ -293,15 +295,20 @@ def _sentences_of_corpus(model: Model, corpus: str | None, split: str) -> Iterat
 
     from bnce.corpus.vocabulary import END
     from bnce.runs.directory import RunDirectory
+    from bnce.runs.texts import open_corpus_of
     from bnce.scoring.interpolation import components_of
 
     runs = [part for part in components_of(model) if part.kind == "run"]
     if corpus is None and not runs:
         raise UserError(f"'{model.name}' is an n-gram model and has no corpus: give --text FILE or --corpus DIR.")
-    source = open_corpus(corpus or RunDirectory.open(runs[0].name).config.corpus)
-    for run in runs:
+    opened = [RunDirectory.open(run.name) for run in runs]
+    source = (
+        open_corpus_of(opened[0].path, opened[0].config, corpus, open_corpus) if opened else open_corpus(str(corpus))
+    )
+    for run in opened:
+        run.check_normaliser(source)
         if run.vocabulary.unit == source.vocabulary.unit:
-            RunDirectory.open(run.name).check_vocabulary(source)
+            run.check_vocabulary(source)
     ids = source.split(split)
     ends = np.flatnonzero(ids == END).tolist()
     return (source.vocabulary.spell(ids[last + 1 : end].tolist()) for last, end in itertools.pairwise([-1, *ends]))

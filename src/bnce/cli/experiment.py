@@ -156,12 +156,21 @@ def experiment(
     if trial_tokens is not None or seeds is not None:
         raise UserError(f"The table {table} has no trials: leave --trial-tokens and --seeds out.")
     from bnce.machine.devices import choose_device, find_device
-    from bnce.training.experiment import RECIPES, check_rows, find_outcome, find_unsettled, table_rows, train_rows
+    from bnce.training.experiment import (
+        RECIPES,
+        check_rows,
+        check_texts,
+        find_outcome,
+        find_unsettled,
+        table_rows,
+        train_rows,
+    )
 
     rows = table_rows(table)
     wanted = _chosen(rows, models, losses)
     chosen = find_device(device)
     opened = open_corpus(corpus)
+    check_texts([out / row.name for row in rows], opened)  # also of those that are not trained now: the report has all
 
     def make_config(row: PlannedRow) -> RunConfig:
         return row_config(recipe or RECIPES[table], row, corpus, settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,7 @@ from bnce.kinds.losses import LOSSES
 if TYPE_CHECKING:
     from bnce.config import RunConfig
 
+AUDITED_STREAMS = 400  # the paper's batch
 # Sizes of the corpora that the recipes are named after, for counting parameters without them.
 RECIPE_VOCAB_SIZES = {"ltcb": 80_000, "wiki": 80_000, "obwb": 793_471, "news": 793_471}
 
@@ -43,8 +45,14 @@ def info(
     ] = None,
     settings: SettingsOption = None,
     batch_size: Annotated[
-        int, option("N", "For a corpus: number of parallel streams for the noise audit.", min=2)
-    ] = 400,
+        int | None,
+        option(
+            "N",
+            "For a corpus: number of parallel streams for the noise audit.",
+            min=2,
+            show_default=str(AUDITED_STREAMS),
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Describe a recipe, a run or a corpus.
@@ -63,9 +71,14 @@ def info(
     from bnce.recipes.recipe import load_recipe, recipe_names
 
     path = Path(subject)
+    of_recipe = {"--model": model, "--loss": loss, "--vocab-size": vocab_size, "--set": settings}
+    of_corpus = {"--batch-size": batch_size}
     if (path / "corpus.json").is_file():
-        record = corpus_record(path, batch_size)
+        _refuse_unused(f"'{path}' is a corpus", "a recipe", of_recipe)
+        record = corpus_record(path, batch_size or AUDITED_STREAMS)
     elif (path / "config.toml").is_file():
+        _refuse_unused(f"'{path}' is a run", "a recipe", of_recipe)
+        _refuse_unused(f"'{path}' is a run", "a corpus", of_corpus)
         record = _run(path)
     elif path.is_dir() and subject not in recipe_names():
         from bnce.runs.directory import refuse_exported
@@ -73,6 +86,7 @@ def info(
         refuse_exported(path)
         raise UserError(f"'{path}' is neither a run nor a corpus: it has no config.toml and no corpus.json.")
     else:
+        _refuse_unused(f"'{subject}' is a recipe", "a corpus", of_corpus)
         config = load_recipe(subject, model=model, loss=loss, settings=settings or [])
         warn_of_unused(settings, [config.model.name])
         record = _network(config, vocab_size or _vocab_size(config))
@@ -82,6 +96,14 @@ def info(
         print_corpus(record)
     else:
         _print(record)
+
+
+def _refuse_unused(what: str, wanted: str, options: Mapping[str, object]) -> None:
+    """Refuse options that are given for something else than what is described."""
+    given = [name for name, value in options.items() if value]
+    if given:
+        verb, them = ("is", "it") if len(given) == 1 else ("are", "them")
+        raise UserError(f"{what}, but {' and '.join(given)} {verb} for {wanted}: leave {them} out.")
 
 
 def _vocab_size(config: RunConfig) -> int:

@@ -34,6 +34,7 @@ class LateProgress(Progress):
         super().__init__(*columns, console=console, redirect_stdout=False, disable=not has_bar(console))
         self.told = told  # what a line says besides how much is done: fields of the task
         self._told_at = time.monotonic()
+        self._begun_at: dict[TaskID, float] = {}
 
     def __enter__(self) -> LateProgress:
         return self
@@ -42,8 +43,21 @@ class LateProgress(Progress):
         """Change a task, and show the bar if it is not there yet, or a line if it is time for one."""
         self.start()
         super().update(task_id, *args, **kwargs)
-        if self.disable and time.monotonic() - self._told_at >= LINE_SECONDS:
-            self.tell(self._describe(self._tasks[task_id]))
+        task = self._tasks[task_id]
+        # One that has just begun, such as an evaluation after a minute of training, has nothing to tell yet.
+        if self.disable and time.monotonic() - max(self._told_at, self._begun_at[task_id]) >= LINE_SECONDS:
+            self.tell(self._describe(task))
+
+    def add_task(self, *args: Any, **kwargs: Any) -> TaskID:
+        """Begin a task."""
+        task_id = super().add_task(*args, **kwargs)
+        self._begun_at[task_id] = time.monotonic()
+        return task_id
+
+    def reset(self, task_id: TaskID, *args: Any, **kwargs: Any) -> None:
+        """Begin a task anew."""
+        self._begun_at[task_id] = time.monotonic()
+        super().reset(task_id, *args, **kwargs)
 
     def tell(self, line: str) -> None:
         """Print a line: above the bar, or instead of it."""

@@ -18,11 +18,11 @@ def open_streams() -> None:
     What is no Unicode, such as a path of arbitrary bytes, is escaped, and the escapes are those of JSON.
     """
     _fill_closed_descriptors()
-    # Python has none at all where the caller closed it: what is printed then goes nowhere, as was wished.
+    # Python has none at all where the caller closed it: notes then go nowhere, and a result is told to be lost.
     if sys.stdin is None:
         sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
     if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(_Results(1, "wb", closefd=False)), encoding="utf-8")
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stdout is sys.__stdout__ and sys.stdout is not None:
@@ -87,7 +87,8 @@ def _fill_closed_descriptors() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            nothing = os.open(os.devnull, os.O_RDWR)
+            # What writes to standard output is to fail: with /dev/null, the result would be lost in silence.
+            nothing = os.open(os.devnull, os.O_RDONLY if descriptor == 1 else os.O_RDWR)
             if nothing != descriptor:
                 os.dup2(nothing, descriptor)
                 os.close(nothing)

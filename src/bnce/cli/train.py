@@ -17,6 +17,7 @@ from bnce.kinds.bodies import BODIES
 from bnce.kinds.limits import MAX_PROCESSES, TIMEOUT_SECONDS
 from bnce.kinds.losses import LOSSES
 from bnce.kinds.optimisers import OPTIMISERS
+from bnce.machine.launch import tell_place
 from bnce.machine.stopping import Stopped
 
 
@@ -135,6 +136,7 @@ def train(
         open_corpus=open_corpus,
         timeout_seconds=timeout_seconds,
     )
+    before = read_summary(plan.run.path) if resume else {}
     try:
         if not plan.world.is_first:
             plan.train(None)
@@ -154,19 +156,29 @@ def train(
     if as_json:
         print_json(record)
     else:
-        _print_results(record)
+        was_finished = before.get("status") == "finished" and before.get("step") == record["step"]
+        _print_results(record, was_finished=was_finished)
 
 
-def _print_results(record: dict[str, Any]) -> None:
-    startup = f" after {record['startup_seconds']:.1f} s of start-up" if record["startup_seconds"] else ""
-    units = f"{record['unit']}s"
-    stdout.print(
-        f"{record['run']}: {record['tokens']:,} {units} in {record['train_seconds']:.1f} s of training{startup}, "
-        f"{record['words_per_second']:,.0f} words/s on {record['device']}; {record['num_parameters']:,} parameters"
-    )
+def _print_results(record: dict[str, Any], *, was_finished: bool) -> None:
+    if was_finished:
+        epochs = f"{record['epochs']:g} epoch{'' if record['epochs'] == 1 else 's'}"
+        stdout.print(f"{record['run']} is already finished ({epochs}); nothing was trained.")
+    else:
+        _print_training(record)
     if record["stopped_early"]:
         stdout.print(f"  ended early at step {record['step']}: the best validation was at step {record['best_step']}")
     if "test" in record:
         from bnce.cli.evaluate import describe
 
         describe(record["test"], "test", record["unit"])
+
+
+def _print_training(record: dict[str, Any]) -> None:
+    startup = f" after {record['startup_seconds']:.1f} s of start-up" if record["startup_seconds"] else ""
+    units = f"{record['unit']}s"
+    stdout.print(
+        f"{record['run']}: {record['tokens']:,} {units} in {record['train_seconds']:.1f} s of training{startup}, "
+        f"{record['words_per_second']:,.0f} words/s on "
+        f"{tell_place(record['device'], record['processes'])}; {record['num_parameters']:,} parameters"
+    )

@@ -40,7 +40,7 @@ from bnce.text.normalise import Normaliser
 from bnce.text.published import find_benchmark
 from bnce.text.records import DEFAULT_FIELD
 from bnce.text.shares import Share
-from bnce.text.sources import check_errors
+from bnce.text.sources import check_errors, refuse_second_stdin
 from bnce.text.tokenised import TokenisedSigns
 
 DEFAULT_FRACTION = 0.02
@@ -107,6 +107,7 @@ def prepare(
                 f"{argument('min_count')}."
             )
         vocabulary = Vocabulary.read(vocabulary_file)
+        _check_vocab_size(len(vocabulary))
     known = None if known_words is None else Vocabulary.read(known_words)
     bpe = bpe or pieces_file is not None
     _check_pieces(bpe, vocab_size, min_count, vocabulary_file, pieces_file, known_words)
@@ -118,6 +119,7 @@ def prepare(
     if benchmark is not None:
         meter = Meter(progress, benchmark.num_bytes(paths[1]))
     else:
+        refuse_second_stdin([*paths, *given.values()])
         names[None] = find_files(paths)
         names.update({name: find_files([source]) for name, source in given.items()})
         meter = Meter(progress, sum(map(text_bytes, itertools.chain.from_iterable(names.values()))))
@@ -232,14 +234,19 @@ def _check_settings(out: Path, cut: Cut, vocab_size: int | None, min_count: int,
             f"The valid and test fractions {' and '.join(f'{f:g}' for f in cut.fractions.values())} "
             "leave nothing to train on: their sum must be below 1."
         )
-    if vocab_size is not None and vocab_size < MIN_SIZE:
+    if vocab_size is not None:
+        _check_vocab_size(vocab_size)
+    for what, number in (("minimal count", min_count), ("number of workers", num_workers)):
+        if number < 1:
+            raise UserError(f"The {what} is {number}: it must be 1 or more.")
+
+
+def _check_vocab_size(vocab_size: int) -> None:
+    if vocab_size < MIN_SIZE:
         raise UserError(
             f"A vocabulary of {vocab_size} words is too small: give at least {MIN_SIZE}, "
             f"including {' and '.join(SPECIALS)}."
         )
-    for what, number in (("minimal count", min_count), ("number of workers", num_workers)):
-        if number < 1:
-            raise UserError(f"The {what} is {number}: it must be 1 or more.")
 
 
 def _check_pieces(

@@ -52,8 +52,9 @@ class Streams:
         """`columns` are those of the B streams that chunks have: a process may read its share of them."""
         if len(ids) < batch_size * num_steps:
             raise UserError(
-                f"The text has {len(ids)} tokens, but one batch of {batch_size} streams and {num_steps} steps needs "
-                f"{batch_size * num_steps}: use more text, or a smaller training.batch_size or training.num_steps."
+                f"The text has {len(ids)} token{'s' * (len(ids) != 1)}, but one batch of {batch_size} streams and "
+                f"{num_steps} steps needs {batch_size * num_steps}: use more text, or a smaller training.batch_size or "
+                "training.num_steps."
             )
         self.ids, self.batch_size, self.num_steps, self.num_context = ids, batch_size, num_steps, num_context
         self.stream_length, self.columns = len(ids) // batch_size, columns

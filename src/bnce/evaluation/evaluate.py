@@ -12,6 +12,7 @@ N scored positions.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 import sys
 from collections.abc import Callable, Iterable
@@ -86,6 +87,7 @@ class Evaluation:
     ppl_f_word: float
     num_bytes: int | None  # of the text before words became <unk>; None where nobody knows
     bits_per_byte: float | None
+    text_sha256: str = ""  # of the ids that were evaluated (`digest_ids`), so that other text can be told from this
     # Each sentence for itself, from </s> on, as it is scored and rescored; None where it was not measured.
     by_sentence: BySentence | None = None
     detail: Detail | None = None  # where the text is hard, if it was asked for
@@ -140,6 +142,7 @@ def evaluate(
             parts = windows.in_context(ids, num_parallel, model.num_context, num_read_before(model))
             score_N, normaliser_N, target_N, position_N = _score(model, parts, tell(0), world)
             result = _summarise(score_N, normaliser_N, target_N, model, num_words, num_bytes)
+            result = dataclasses.replace(result, text_sha256=digest_ids(ids))
             if by_sentence:
                 parts = windows.by_sentence(ids, max(num_parallel, MIN_SENTENCES), model.num_context)
                 scored = _score(model, parts, tell(len(ids)), world)[:3]
@@ -156,6 +159,11 @@ def evaluate(
     log_prob_n_N = (score_N - float(model.output.log_z)).numpy() if model.output.normalises else None
     detail = find_detail(target_N.numpy(), (score_N - normaliser_N).numpy(), log_prob_n_N, known)
     return dataclasses.replace(result, detail=detail)
+
+
+def digest_ids(ids: np.ndarray) -> str:
+    """Give the SHA-256 of a text, of whichever type its ids are; the same ids are the same words in one vocabulary."""
+    return hashlib.sha256(ids.astype("<u4").tobytes()).hexdigest()
 
 
 def _score(

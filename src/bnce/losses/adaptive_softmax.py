@@ -72,6 +72,13 @@ def _structure(batch: OutputBatch) -> AdaptiveSoftmax:
     return batch.structure
 
 
+def _tail_size(hidden_size: int, div_value: float, number: int) -> int:
+    """Give the units of a tail, at least one; the power of a large number is none that Python could hold."""
+    if number * math.log(div_value) > math.log(hidden_size) + 1:
+        return 1
+    return max(1, int(hidden_size // div_value**number))
+
+
 class Tail(nn.Module):
     """A softmax over words of about the same frequency, of a smaller hidden layer."""
 
@@ -108,7 +115,7 @@ class AdaptiveSoftmax(Structure):
         self.num_rows = self.num_frequent + len(cutoffs)
         ends = [*cutoffs[1:], V]
         self.tails = nn.ModuleList(
-            Tail(hidden_size, max(1, int(hidden_size // div_value**number)), begin, end)
+            Tail(hidden_size, _tail_size(hidden_size, div_value, number), begin, end)
             for number, (begin, end) in enumerate(zip(cutoffs, ends, strict=True), start=1)
         )
         sorted_V = np.zeros(V) if self.probs_V is None else -np.sort(-self.probs_V)

@@ -24,7 +24,7 @@ def find_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        if device.type not in ("cpu", "cuda"):
+        if device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index is not None):
             raise RuntimeError
     except RuntimeError as error:
         raise UserError(f"Unknown device '{name}': use auto, cpu, cuda or cuda:N.") from error

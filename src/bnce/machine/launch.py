@@ -21,6 +21,11 @@ def started_many() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
+def tell_place(device: str, num_processes: int) -> str:
+    """Say where something was computed: on a device, or by many processes that each have one like it."""
+    return device if num_processes <= 1 else f"{num_processes} processes, each on {device}"
+
+
 def leave(end: SystemExit) -> NoReturn:
     """End one of many processes at once: threads of PyTorch's that still wait for others may abort a slow end."""
     for stream in (sys.stdout, sys.stderr):

@@ -1,18 +1,24 @@
 """Ctrl-C and a polite kill (SIGINT and SIGTERM): they break off what is being done, wherever that is.
 
 They are held back only while something must not be left half done, such as a step of training. A second signal ends
-the process at once.
+the process at once, and so does one that comes while libraries are loaded: NumPy's and PyTorch's code in C may swallow
+an exception, or turn it into another one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+# Packages that are loaded when a command starts, in code that is not Python.
+_LOADED = ("numpy", "torch", "pyarrow", "onnxruntime")
 
 
 class Stopped(BaseException):
@@ -25,7 +31,49 @@ class Stopped(BaseException):
     @property
     def status(self) -> int:
         """The exit status by which a shell knows a program that a signal ended: 130 or 143."""
-        return 128 + self.number
+        return _status(self.number)
+
+    @property
+    def sentence(self) -> str:
+        """What to tell of it."""
+        return _sentence(self.number)
+
+
+def _status(number: int) -> int:
+    return 128 + number
+
+
+def _sentence(number: int) -> str:
+    how = "by Ctrl-C" if number == signal.SIGINT else "by a signal (SIGTERM)"
+    return f"bnce: Stopped {how} before the end.\n"
+
+
+def _end_at_once(number: int, frame: FrameType | None) -> None:
+    """Say it and end, whatever is being done: nobody in between hears of it."""
+    with contextlib.suppress(OSError):
+        os.write(2, _sentence(number).encode())
+    os._exit(_status(number))
+
+
+@contextlib.contextmanager
+def end_at_ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C end the process at once, unless somebody else handles it: before a command, nothing is to be saved."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, _end_at_once)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _loads_libraries(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") in _LOADED:
+            return True
+        frame = frame.f_back
+    return False
 
 
 @contextlib.contextmanager
@@ -33,6 +81,8 @@ def raise_on_signals() -> Iterator[None]:
     """Let a signal raise `Stopped` wherever the program is."""
 
     def stop(number: int, frame: FrameType | None) -> None:
+        if _loads_libraries(frame):
+            _end_at_once(number, frame)
         signal.signal(number, signal.SIG_DFL)
         raise Stopped(number)
 

@@ -13,7 +13,9 @@ import atexit
 import contextlib
 import datetime
 import os
+import re
 import sys
+import textwrap
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -205,8 +207,15 @@ class _explained:  # noqa: N801 (used as a function)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, (RuntimeError, ValueError)) and not isinstance(error, UserError):
-            first = str(error).strip().splitlines()[0] if str(error).strip() else kind.__name__ if kind else ""
-            raise ProcessLostError(_lost(first[:200])) from error
+            raise ProcessLostError(_lost(first_clause(str(error)) or type(error).__name__)) from error
+
+
+def first_clause(text: str) -> str:
+    """Take out of what PyTorch says of a lost process what happened: its place in C++, and advice, help nobody."""
+    line = next(iter(text.strip().splitlines()), "")
+    found = re.sub(r"^(\[[^\]]*\]:?\s*)+", "", line)
+    clause = re.split(r"[.;](?=\s|$)", found)[0]
+    return textwrap.shorten(clause, 120, placeholder=" …")
 
 
 def _lost(reason: str) -> str:

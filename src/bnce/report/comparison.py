@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bnce.errors import UserError
+from bnce.machine.launch import tell_place
 from bnce.report.conditions import Conditions, find_differences, gather_conditions
 from bnce.report.names import LossName, ModelName, name_loss, name_model
 from bnce.report.quality import Point, seconds_to_reach, target_perplexity
@@ -17,6 +18,7 @@ from bnce.report.row import Row
 from bnce.report.runs import Run, count, curve, number, printable, read_runs, text
 
 _ARCHITECTURE = ("name", "order", "embedding_size", "hidden_size", "bottleneck_size", "num_layers", "context")
+OF_THE_CONSTANT = ("ppl_n", "log_z", "log_z_mean", "log_z_std")
 _STEP = ("batch_size", "num_steps", "precision")
 
 
@@ -89,14 +91,14 @@ def _make_entry(run: Run) -> Entry:
     except UserError as error:
         raise UserError(f"The run '{run.path}' cannot be compared. {error}") from error
     last = run.metrics[-1] if run.metrics else {}
-    figures = last if run.evaluation is None else run.evaluation
+    figures = _without_constant(last, run.is_calibrated) if run.evaluation is None else run.evaluation
     summary = run.summary
     # A running one's was written before its first step, and if the run was killed, so it stays.
     ended: Mapping[str, Any] = {} if text(summary, "status") == "running" else summary
     num_tokens = None if run.evaluation is None else count(run.evaluation, "num_tokens")
     oov_share, oov_share_of = _oov_share(run.evaluation or {})
     peaks = [peak for record in run.metrics if (peak := count(record, "peak_memory_bytes")) is not None]
-    corpus = text(run.config, "corpus")
+    corpus, device = text(run.config, "corpus"), text(summary, "device")
     unit = text(summary, "unit") or "word"
     # Runs over words have the same figures under both names, and those of earlier versions only the one.
     per_word = {key: number(figures, f"{key}_word" if unit == "piece" else key) for key in ("ppl_n", "ppl_f")}
@@ -104,6 +106,8 @@ def _make_entry(run: Run) -> Entry:
     if not isinstance(sentences, Mapping):  # of an earlier version, or left out
         sentences = {}
     num_words = num_tokens if unit == "word" or run.evaluation is None else count(run.evaluation, "num_words")
+
+    constant = None if run.evaluation is None and run.is_calibrated else number(run.settings("loss"), "log_z")
 
     def reached(in_summary: str, in_metrics: str) -> float | None:
         """How far the run was when its perplexities were measured: at the last evaluation, or at its end."""
@@ -130,7 +134,7 @@ def _make_entry(run: Run) -> Entry:
         num_parameters=count(summary, "num_parameters"),
         log_z_mean_nats=number(figures, "log_z_mean"),
         log_z_std_nats=number(figures, "log_z_std"),
-        log_z_constant_nats=_first(number(figures, "log_z"), number(run.settings("loss"), "log_z")),
+        log_z_constant_nats=_first(number(figures, "log_z"), constant),
         epochs=reached("epochs", "epoch"),
         train_seconds=reached("train_seconds", "seconds"),
         train_tokens=None if train_tokens is None else int(train_tokens),
@@ -142,9 +146,10 @@ def _make_entry(run: Run) -> Entry:
         num_words=num_words,
         oov_share=oov_share,
         oov_share_of=oov_share_of,
+        text_sha256=text(summary, "valid_text_sha256") if run.evaluation is None else text(figures, "text_sha256"),
         vocab_size=count(summary, "vocab_size"),
         vocabulary_digest=text(summary, "vocabulary_digest"),
-        device=text(summary, "device"),
+        device=None if device is None else tell_place(device, count(summary, "processes") or 1),
         torch=text(summary, "torch"),
         bnce=text(summary, "bnce"),
         commit=text(summary, "commit"),
@@ -153,6 +158,11 @@ def _make_entry(run: Run) -> Entry:
         status=text(summary, "status"),
     )
     return Entry(row, model, loss, run)
+
+
+def _without_constant(figures: Mapping[str, Any], is_calibrated: bool) -> Mapping[str, Any]:
+    """Leave out of figures from training what a calibration after it has changed: all but those with the softmax."""
+    return {key: value for key, value in figures.items() if key not in OF_THE_CONSTANT} if is_calibrated else figures
 
 
 def _oov_share(evaluation: Mapping[str, Any]) -> tuple[float | None, str | None]:

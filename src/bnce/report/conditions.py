@@ -44,9 +44,16 @@ def find_differences(rows: Sequence[Row]) -> list[str]:
     split = _most_common(row.split for row in rows)
     num_words = _most_common(row.num_words for row in rows if row.split == split)
     oov_share = _most_common(row.oov_share for row in rows if row.split == split)
+    # Ids mean the same words in one vocabulary alone.
+    texts: dict[str | None, list[str | None]] = {row.vocabulary_digest: [] for row in rows}
+    for row in rows:
+        if row.split == split:
+            texts[row.vocabulary_digest].append(row.text_sha256)
     differences = []
     for row in rows:
         found = []
+        text = _most_common(texts[row.vocabulary_digest])
+        has_same_words = row.unit == "word" and row.vocabulary_digest in (None, digest)
         if row.unit == "word" and row.vocabulary_digest is not None and row.vocabulary_digest != digest:
             found.append(f"vocabulary {row.vocabulary_digest[:_DIGEST_LENGTH]}, not {str(digest)[:_DIGEST_LENGTH]}")
         if row.split != split:
@@ -54,7 +61,11 @@ def find_differences(rows: Sequence[Row]) -> list[str]:
         elif row.num_words is not None and row.num_words != num_words:
             counted = "words" if has_pieces else "tokens"
             found.append(f"{row.num_words:,} {counted} of {split}, not {num_words:,}")
-        elif has_pieces and row.oov_share != oov_share:
+        elif row.text_sha256 is not None and row.text_sha256 != text:
+            digests = f"SHA-256 {row.text_sha256[:_DIGEST_LENGTH]}, not {str(text)[:_DIGEST_LENGTH]}"
+            found.append(f"another text of {split} ({digests})")
+        # Runs of earlier versions have no digest of the text.
+        elif row.oov_share != oov_share and (has_pieces or (has_same_words and row.oov_share is not None)):
             found.append(f"{share(row.oov_share)} of {split} is <unk>, not {share(oov_share)}")
         differences.append("; ".join(found))
     return differences
@@ -118,6 +129,11 @@ def _statements(conditions: Conditions, rows: Sequence[Row], runs: Sequence[Run]
         if run.origin:
             statements.append(
                 f"{row.label} started from the run {run.origin}; the training of that run is not counted."
+            )
+        if run.is_calibrated and run.evaluation is None:
+            statements.append(
+                f"{row.label} was calibrated after training, so PPLn and log Z from training are left out: "
+                "'bnce evaluate --save' measures them."
             )
         statements += [f"{row.label}: {warning}" for warning in run.warnings]
     return statements

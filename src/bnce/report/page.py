@@ -86,7 +86,7 @@ def _table(comparison: Comparison, legend: list[str]) -> list[str]:
 
 def _figure(plot: Plot, comparison: Comparison, legend: list[str]) -> list[str]:
     lines = ['<figure class="card">', f"<h3>{escape(plot.heading)}</h3>"]
-    lines.append(plot.svg or '<p class="none">No run has recorded this yet.</p>')
+    lines.append(plot.svg or f'<p class="none">{escape(plot.lacks)}</p>')
     if plot.legend:
         lines.append('<ul class="legend">')
         lines += [

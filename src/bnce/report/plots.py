@@ -41,6 +41,7 @@ class Plot:
     caption: str
     svg: str | None
     legend: tuple[Entry, ...]
+    lacks: str = "No run has recorded this yet."  # what is told where there is no drawing
 
 
 def draw_plots(comparison: Comparison) -> list[Plot]:
@@ -91,6 +92,8 @@ def draw_plots(comparison: Comparison) -> list[Plot]:
             lambda: _draw_quality(sought),
             sought,
             has_legend=False,
+            lacks="This plot needs a finished softmax run of the same model on the same corpus, and runs with "
+            "evaluations on validation to compare with it.",
         ),
     ]
 
@@ -124,10 +127,11 @@ def make_plot(
     marked: Sequence[Marked],
     *,
     has_legend: bool = True,
+    lacks: str = Plot.lacks,
 ) -> Plot:
-    """Draw a plot in the page's style, if there are runs to draw."""
+    """Draw a plot in the page's style, if there are runs to draw; or else say what it `lacks`."""
     if not marked:
-        return Plot(name, heading, caption, None, ())
+        return Plot(name, heading, caption, None, (), lacks)
     with page_style():
         svg = inline_svg(draw(), name, heading)
     return Plot(name, heading, caption, svg, tuple(entry for entry, _ in marked) if has_legend else ())

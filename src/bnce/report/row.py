@@ -46,6 +46,7 @@ class Row:
     num_words: int | None
     oov_share: float | None
     oov_share_of: str | None  # words, or tokens: sentence ends counted, too
+    text_sha256: str | None  # of the ids that the perplexities were measured on
     vocab_size: int | None
     vocabulary_digest: str | None
     device: str | None

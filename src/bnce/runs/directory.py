@@ -43,7 +43,7 @@ from bnce.reading import map_array, read_object
 from bnce.runs.checkpoint import MODEL_FILE, read_metadata
 from bnce.runs.identity import OPTIONAL_FILES, find_changes, identify
 from bnce.spelling.model import SPELLING_FILE
-from bnce.text.normalise import Normaliser
+from bnce.text.normalise import Normaliser, tell_differences
 
 DESCRIPTION_FILES = ("config.toml", "vocab.txt", "counts.npy", "normaliser.json")
 LEXICON_FILE = "lexicon.json"
@@ -140,6 +140,20 @@ class RunDirectory:
         self._check_optional_files()  # which say what the run's ids mean
         if (differing := self.find_difference(corpus.vocabulary)) is not None:
             raise UserError(f"The corpus '{corpus.directory}' {differing}")
+
+    def check_words(self, corpus: Corpus) -> None:
+        """Refuse a corpus whose ids mean other words, or whose text was not cut into words as the run's was."""
+        self.check_vocabulary(corpus)
+        self.check_normaliser(corpus)
+
+    def check_normaliser(self, corpus: Corpus) -> None:
+        """Refuse a corpus whose text was not cut into words as the run's was."""
+        if corpus.normaliser != self.normaliser:
+            raise UserError(
+                f"The corpus '{corpus.directory}' was not cut into words as the run '{self.path}' says in "
+                f"normaliser.json ({tell_differences(corpus.normaliser, self.normaliser)}): prepare its text again "
+                "with the settings of the run, or restore normaliser.json if it was changed."
+            )
 
     def find_difference(self, other: Vocabulary) -> str | None:
         """Say how the vocabulary of a corpus differs from the run's, and how to prepare one that does not."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bnce import files
-from bnce.config import SECTIONS, OptimiserConfig, RunConfig, change_settings, from_written, read_config
+from bnce.config import SECTIONS, OptimiserConfig, RunConfig, as_list, change_settings, from_written, read_config
 from bnce.corpus.pieces import PIECES_FILES
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import training_streams
@@ -25,7 +25,7 @@ from bnce.errors import UserError, argument
 from bnce.kinds.optimisers import OPTIMISERS
 from bnce.reading import parse_toml
 from bnce.runs.checkpoint import MODEL_FILE, remove_lost_parts, state_files
-from bnce.runs.directory import DESCRIPTION_FILES, LEXICON_FILE, RunDirectory, is_finished
+from bnce.runs.directory import DESCRIPTION_FILES, LEXICON_FILE, RunDirectory, is_finished, read_summary
 from bnce.runs.metrics import read_metrics
 from bnce.spelling.model import SPELLING_FILE
 
@@ -51,6 +51,10 @@ MAY_CHANGE = frozenset(
         "training.row_capacity",
     }
 )
+
+TEXTS_KEY = "corpus_sha256"  # in summary.json: the SHA-256 of every split of the corpus
+TRAINING_SPLITS = ("train", "valid")  # those that decide what a run learns and which of its models is the best
+SPLIT_NAMES = {"train": "training", "valid": "validation", "test": "test"}
 
 Differences = Mapping[str, tuple[Any, Any]]
 
@@ -84,7 +88,7 @@ def check_same_settings(before: RunConfig, now: RunConfig, path: Path, remedy: s
 
 def _refuse(differences: Differences, path: Path, remedy: str) -> None:
     if differences:
-        told = ", ".join(f"{key} {before}, not {now}" for key, (before, now) in differences.items())
+        told = ", ".join(f"{key} {as_list(before)}, not {as_list(now)}" for key, (before, now) in differences.items())
         raise UserError(f"The run '{path}' was started with other settings ({told}){remedy}")
 
 
@@ -136,20 +140,32 @@ def check_resumable(run: RunDirectory) -> None:
 
 
 def check_corpus(run: RunDirectory, corpus: Corpus) -> None:
-    """Refuse to train on another text than the run was made for."""
-    run.check_vocabulary(corpus)
-    if corpus.normaliser != run.normaliser:
-        raise UserError(
-            f"The corpus '{corpus.directory}' was not cut into words as normaliser.json of the run "
-            f"'{run.path}' says: restore that file, prepare the same text again, or train with another "
-            f"{argument('out')}."
-        )
+    """Refuse to train on another text than the run was made for; where it lies makes no difference."""
+    run.check_words(corpus)
     counts = training_streams(run.config.training, corpus).count_targets(len(run.vocabulary))
     # Runs of version 0.1.0 counted the whole split, whatever part of it they train on.
     if not any(np.array_equal(known, run.target_counts) for known in (counts, corpus.target_counts)):
         raise UserError(
             f"The corpus '{corpus.directory}' has another training text than the run '{run.path}' (its words "
             f"have other counts): prepare the same text again, or train with another {argument('out')}."
+        )
+    check_same_texts(run.path, corpus, TRAINING_SPLITS)
+
+
+def check_same_texts(path: Path, corpus: Corpus, splits: Sequence[str]) -> None:
+    """Refuse a corpus of which one of these splits is another text than it was to a run, as far as the run knows.
+
+    Runs of earlier versions do not. By another validation text, the best model so far would be the best of nothing.
+    """
+    before = read_summary(path).get(TEXTS_KEY)
+    if not isinstance(before, Mapping):
+        return
+    differing = [SPLIT_NAMES[name] for name in splits if name in before and before[name] != corpus.manifest.hashes.get(name)]
+    if differing:
+        raise UserError(
+            f"The corpus '{corpus.directory}' has another {' and '.join(differing)} text than the run '{path}' was "
+            f"begun with: give the corpus with the old text as {argument('corpus')}, or train with another "
+            f"{argument('out')}."
         )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from bnce.config import RunConfig
 from bnce.corpus import opening
 from bnce.corpus.prepare import encode_text
-from bnce.corpus.store import Corpus, Part, first_part
+from bnce.corpus.store import Corpus, Part, first_part, is_corpus
 from bnce.errors import UserError, argument
 from bnce.runs.directory import RunDirectory
+from bnce.text.intake import DOCSTRINGS
 from bnce.text.sources import named
 from bnce.text.tokenised import TokenisedSigns, for_tokenised
 
@@ -35,9 +37,27 @@ def open_part(
             notice(f"{told} Give {argument('tokenised', True)}, or use the text from before tokenisation.")
         return first_part(ids, run.vocabulary, statistics.num_bytes, max_tokens, max_words)
     if not isinstance(corpus, Corpus):
-        corpus = opening.open_corpus(str(corpus or run.config.corpus))
-    run.check_vocabulary(corpus)
+        corpus = open_corpus_of(run.path, run.config, None if corpus is None else str(corpus))
+    run.check_words(corpus)
     return corpus.part(split, max_tokens, max_words)
+
+
+def open_corpus_of(
+    path: Path, config: RunConfig, given: str | None = None, open_corpus: Callable[[str], Corpus] = opening.open_corpus
+) -> Corpus:
+    """Open the corpus that is `given`, or else the one that a run was trained on, which may have been moved."""
+    if not given:
+        check_corpus_is_there(path, config)
+    return open_corpus(given or config.corpus)
+
+
+def check_corpus_is_there(path: Path, config: RunConfig) -> None:
+    """Refuse to look for the corpus of a run where it is not any more."""
+    if config.corpus != DOCSTRINGS and not is_corpus(config.corpus):
+        raise UserError(
+            f"The run '{path}' was trained on the corpus '{config.corpus}', which is no longer there: give its new "
+            f"location with {argument('corpus')}."
+        )
 
 
 def check_one_text(*, split: object, text: object, corpus: object, tokenised: bool) -> None:

@@ -8,7 +8,15 @@ from bnce.errors import UserError
 from bnce.text.docstrings import installed_modules, read_docstrings
 from bnce.text.published import BENCHMARKS
 from bnce.text.records import holds_records, read_records
-from bnce.text.sources import Advance, Document, check_source, expand_sources, read_documents, source_bytes
+from bnce.text.sources import (
+    Advance,
+    Document,
+    check_source,
+    expand_sources,
+    read_documents,
+    refuse_second_stdin,
+    source_bytes,
+)
 
 DOCSTRINGS = "docstrings"
 
@@ -17,6 +25,7 @@ def find_files(names: Sequence[str]) -> list[str]:
     """List the files that sources name, refusing those that cannot be read."""
     if not names:
         raise UserError(f"There is no text to prepare: give files, '{DOCSTRINGS}', or one of {', '.join(BENCHMARKS)}.")
+    refuse_second_stdin(names)
     files = [name for given in names for name in ([given] if given == DOCSTRINGS else expand_sources([given]))]
     for name in files:
         if name != DOCSTRINGS:

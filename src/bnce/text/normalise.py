@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -142,3 +143,10 @@ def _word_pattern() -> re.Pattern[str]:
     # Western text, which halves the time and changes nothing.
     plain = r"[A-Za-z]+(?=[ ,.])"
     return re.compile(rf"{plain}|{letters}(?:['’]{letters})?|{_NUMBER.pattern}|_+|[^\s\w]")
+
+
+def tell_differences(found: Normaliser, wanted: Normaliser) -> str:
+    """Name the settings in which a normaliser is not the one that is wanted, with both values."""
+    have, want = found.to_dict(), wanted.to_dict()
+    told = (f"{key} is {json.dumps(have[key])}, not {json.dumps(want[key])}" for key in want if have[key] != want[key])
+    return ", ".join(told)

@@ -27,6 +27,12 @@ Document = list[str]
 Advance = Callable[[int], None]
 
 
+def refuse_second_stdin(names: Iterable[str]) -> None:
+    """Refuse to read standard input more than once: the second time there is nothing left in it."""
+    if list(names).count(STANDARD_INPUT) > 1:
+        raise UserError(f"'{STANDARD_INPUT}', standard input, is given twice: it can be read only once.")
+
+
 def expand_sources(names: Sequence[str]) -> list[str]:
     """List the files that are meant: those under directories and those that fit a pattern, each lot sorted."""
     paths = []

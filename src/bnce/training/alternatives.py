@@ -163,6 +163,13 @@ def final_row(model: str, alternative: Alternative, settings: Settings, seed: in
     return PlannedRow(model, alternative.loss, written({**settings, "training.seed": seed}), place)
 
 
+def begun_runs(out: Path) -> list[Path]:
+    """List the trials and the final runs of a comparison that have begun."""
+    return sorted(
+        found.parent for pattern in (f"{TRIALS}/*", "*-seed*") for found in out.glob(f"{pattern}/summary.json")
+    )
+
+
 def written(settings: Settings) -> tuple[str, ...]:
     """Write settings as `--set` takes them."""
     return tuple(f"{name}={json.dumps(value)}" for name, value in settings.items())

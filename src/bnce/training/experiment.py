@@ -14,6 +14,7 @@ import torch
 
 from bnce import files
 from bnce.config import RunConfig
+from bnce.corpus.manifest import MANIFEST_FILE, SPLITS
 from bnce.corpus.store import Corpus
 from bnce.errors import BusyError, DiskFullError, UserError, argument, unknown_name
 from bnce.kinds.bodies import BODIES, Body
@@ -21,7 +22,7 @@ from bnce.kinds.losses import LOSSES, Loss
 from bnce.machine.memory import release_memory
 from bnce.runs.checkpoint import MODEL_FILE, remove_states
 from bnce.runs.directory import RunDirectory, hold_run, is_finished, read_status, read_summary
-from bnce.runs.resuming import check_corpus, check_same_settings
+from bnce.runs.resuming import check_corpus, check_same_settings, check_same_texts
 from bnce.training.observer import Observer
 from bnce.training.plan import check_trainable, create_run
 from bnce.training.run import run_training
@@ -179,6 +180,7 @@ def check_rows(
     device: torch.device,
 ) -> dict[PlannedRow, RunConfig]:
     """Make the rows' settings, and tell at once all that is wrong with them."""
+    refuse_other_directories(out)
     configs: dict[PlannedRow, RunConfig] = {}
     wrong: list[str] = []
     for row in rows:
@@ -193,15 +195,31 @@ def check_rows(
     return configs
 
 
+def refuse_other_directories(out: Path) -> None:
+    """Refuse to put runs into a directory that is a corpus or a run itself."""
+    for file, kind in ((MANIFEST_FILE, "a corpus"), ("config.toml", "a run")):
+        if (out / file).is_file():
+            raise UserError(
+                f"The output '{out}' is {kind}, because it has a {file}: give {argument('out')} a directory of its own."
+            )
+
+
+def check_texts(paths: Iterable[Path], corpus: Corpus) -> None:
+    """Refuse a corpus with another text, be it of test alone, than runs that stand in one table were begun with."""
+    for path in paths:
+        check_same_texts(path, corpus, SPLITS)
+
+
 def _check_row(path: Path, config: RunConfig, corpus: Corpus, device: torch.device) -> None:
     """Refuse a row that cannot be trained, or that was begun, or even finished, with something else."""
     check_trainable(config, corpus, device)
     if not (path / "config.toml").is_file():
         return
     run = RunDirectory.open(path)
-    # A corpus that was moved is known by its words and their counts, below.
+    # A corpus that was moved is known by its words and the digests of its splits, below.
     check_same_settings(run.config, config, path, f"repeat its settings, give another {argument('out')}, or remove it.")
     check_corpus(run, corpus)
+    check_texts([path], corpus)
 
 
 def tidy_up(path: Path, keep_models: bool) -> None:

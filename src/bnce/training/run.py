@@ -17,11 +17,12 @@ from bnce.errors import DiskFullError, NotFiniteError, OutOfMemoryError, UserErr
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.kinds.limits import MAX_THREADS
 from bnce.machine.devices import describe_device
+from bnce.machine.launch import tell_place
 from bnce.machine.stopping import Stopped
 from bnce.machine.threads import use_threads
 from bnce.machine.world import World
 from bnce.runs.directory import RunDirectory, read_summary
-from bnce.runs.model_file import read_weights
+from bnce.runs.model_file import read_calibration, read_weights
 from bnce.runs.resuming import check_resumable, remove_unbegun
 from bnce.training.observer import Observer
 from bnce.training.recorder import Recorder
@@ -63,6 +64,7 @@ def run_training(
     with _removing_unbegun(run) if world.is_first and not resume else contextlib.nullcontext():
         if resume:
             check_resumable(run)
+            _tell_of_calibration(run, observer)
         corpus.verify()  # a test text that is damaged is to be known before hours go into training
         _choose_threads(run, num_threads, resume)
         recorder = Recorder(run.path / "tensorboard", observer, writes=world.is_first)
@@ -75,11 +77,12 @@ def run_training(
         _tell_of_part(run.config, corpus, observer)
         if device.type == "cpu":
             observer.noticed(
-                f"Training on {describe_device(device)}; {argument('num_threads')} sets the number of threads."
+                f"Training on {tell_place(describe_device(device), world.size)}; {argument('num_threads')} sets the "
+                f"number of threads{' of each process' if world.size > 1 else ''}."
             )
 
         def summary(status: str) -> dict[str, Any]:
-            return {**summarise(trainer, run, status, command), **({"init": init} if init else {})}
+            return {**summarise(trainer, run, corpus, status, command), **({"init": init} if init else {})}
 
         init = read_summary(run.path).get("init") if start is None else start.record
         # What made a run is the command that started it, not the one that goes on with it.
@@ -113,6 +116,16 @@ def run_training(
             run.write_json("summary.json", summary(status))
         world.wait()
         return summary(status)
+
+
+def _tell_of_calibration(run: RunDirectory, observer: Observer) -> None:
+    """Say that what was fitted after training does not stay: a state knows nothing of it."""
+    with contextlib.suppress(UserError):  # of a torn model: it is replaced, too
+        if read_calibration(run) is not None:
+            observer.noticed(
+                f"The model of '{run.path}' was calibrated after training. The next better model replaces it and is "
+                "not calibrated: run 'bnce calibrate' again afterwards."
+            )
 
 
 def _tell_of_part(config: RunConfig, corpus: Corpus, observer: Observer) -> None:

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from bnce.config import RunConfig, read_config
+from bnce.config import LossConfig, RunConfig, read_config
 from bnce.corpus.resets import Resets
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import open_streams, training_streams
-from bnce.errors import NotFiniteError
+from bnce.errors import NotFiniteError, counted
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.kinds.losses import LOSSES
 from bnce.kinds.optimisers import OPTIMISERS
@@ -193,9 +193,10 @@ class Trainer:
                     self._fit_to_budget()
                 last_saved = self.clock.start()
         if self.stops_early:
+            in_vain = counted(self.progress.evaluations_without_better, "evaluation")
             self.observer.noticed(
                 f"Training stops early at step {self.progress.step} of {self.total_steps}: "
-                f"{self.progress.evaluations_without_better} evaluations in a row found no validation PPLf below "
+                f"{in_vain} in a row found no validation PPLf below "
                 f"{self.progress.best_perplexity:.5g} (step {self.progress.best_step}), and training.stop_after is "
                 f"{self.config.training.stop_after}."
             )
@@ -213,7 +214,7 @@ class Trainer:
             self._has_told_length = True
             self.observer.noticed(
                 f"At this speed, training.budget={self.config.training.budget} is enough for about "
-                f"{self.total_steps:,} steps ({self.total_steps / len(self.streams):.2g} epochs)."
+                f"{counted(self.total_steps, 'step')} ({self.total_steps / len(self.streams):.2g} epochs)."
             )
 
     @property
@@ -239,7 +240,11 @@ class Trainer:
         rate = self.config.optimiser.learning_rate * self.schedule.factor(index)
         has_figures = bool(read_metrics(self.run.path).records)
         advice = advise_lower_rates(self.run.path, self.config.optimiser, self.checkpoints.newest, has_figures)
-        return NotFiniteError(f"The {what} is no longer finite at step {index + 1} (learning rate {rate:g}): {advice}")
+        with_rate = f"learning rate {rate:g}"
+        penalty, usual = self.config.loss.penalty, LossConfig.penalty
+        if self.loss.penalises and penalty > usual:  # which a resumed run cannot change
+            with_rate += f"; loss.penalty is {penalty:g}, usually {usual:g}, and a new run may need a lower one"
+        return NotFiniteError(f"The {what} is no longer finite at step {index + 1} ({with_rate}): {advice}")
 
     def _evaluation_due(self) -> bool:
         """Say whether the last step is one to evaluate after, and that has not been done."""
@@ -299,7 +304,7 @@ class Trainer:
             and self.progress.step == 0
         ):
             self._warn(
-                f"The whole run has only {self.total_steps} steps: lower training.batch_size "
+                f"The whole run has only {counted(self.total_steps, 'step')}: lower training.batch_size "
                 f"({batch_size}), as the recipe small does, or train on more text."
             )
 
