@@ -160,7 +160,8 @@ def check_same_texts(path: Path, corpus: Corpus, splits: Sequence[str]) -> None:
     before = read_summary(path).get(TEXTS_KEY)
     if not isinstance(before, Mapping):
         return
-    differing = [SPLIT_NAMES[name] for name in splits if name in before and before[name] != corpus.manifest.hashes.get(name)]
+    now = corpus.manifest.hashes
+    differing = [SPLIT_NAMES[name] for name in splits if name in before and before[name] != now.get(name)]
     if differing:
         raise UserError(
             f"The corpus '{corpus.directory}' has another {' and '.join(differing)} text than the run '{path}' was "
