@@ -224,7 +224,8 @@ def test_an_output_that_is_full_or_closed_is_no_traceback() -> None:
     closed = subprocess.run(shell, env=environment, capture_output=True, text=True, timeout=120)
     assert closed.returncode == 2
     assert closed.stderr == (
-        "bnce: Standard output is closed, so the result is lost: redirect it to a file, or to /dev/null.\n"
+        "bnce: Standard output is closed, so what the command prints is lost; files that it writes are not. "
+        "Redirect standard output to a file, or to /dev/null.\n"
     )
 
 

@@ -77,7 +77,8 @@ def test_standard_output_that_is_closed_is_told(redirection: str, unbuffered: bo
     done = shell(redirection, unbuffered=unbuffered)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
-        b"bnce: Standard output is closed, so the result is lost: redirect it to a file, or to /dev/null."
+        b"bnce: Standard output is closed, so what the command prints is lost; files that it writes are not. "
+        b"Redirect standard output to a file, or to /dev/null."
     )
     assert b"Exception ignored" not in done.stderr
 

@@ -281,3 +281,13 @@ def test_a_batch_of_one_stream_has_no_loss(loss: str, chunk: tuple[Tensor, Tenso
         assert not any(part.any() for part in results(copy.deepcopy(layer), hidden[:, :1], *given))
     with pytest.raises(UserError, match="but the batch has 1"):
         layer.loss_sum(hidden[:, :1], target[:, :1].clamp(min=0))
+
+
+def test_padding_names_no_other_words_in_a_gradient(device: torch.device) -> None:
+    # An optimiser with momentum moves every row that is named, be it with zeros.
+    layer = make(device, sparse=True)
+    target = torch.tensor([[4, 5, 6], [7, 4, 5]], device=device)
+    layer(torch.randn(2, 3, D, device=device), target).backward()
+    for table in (layer.weight, layer.bias):
+        assert table.grad is not None
+        assert set(table.grad._indices().flatten().tolist()) == {4, 5, 6, 7}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 from bnce.machine import packages
-from bnce.machine.packages import EXTRAS, PARTS, lacking
+from bnce.machine.packages import EXTRAS, PARTS, MissingPackageError, lacking, need
 
 
 def hide(monkeypatch: pytest.MonkeyPatch, *hidden: str) -> None:
@@ -39,3 +40,12 @@ def test_everything_is_installed_here() -> None:
     assert not {part for parts in lacking().values() for part in parts} & {*PARTS}
     for extra, _, wanted in PARTS.values():
         assert {*wanted} <= {*EXTRAS[extra]}
+
+
+def test_a_package_may_lack_one_that_it_needs_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "halfway.py").write_text("import onnx_missing_part.inner\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(MissingPackageError, match="needs the package 'onnx_missing_part', which is not installed"):
+        need("halfway", "Export")
+    with pytest.raises(MissingPackageError, match="needs the package 'not_there', which is not installed"):
+        need("not_there.inner", "Export")

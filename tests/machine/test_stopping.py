@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from bnce.machine.stopping import SIGNALS, Stopped, hold_signals, raise_on_signals
+from bnce.machine.stopping import SIGNALS, Stopped, end_at_ctrl_c, hold_signals, raise_on_signals
 
 
 @pytest.fixture(autouse=True)
@@ -90,3 +90,15 @@ def test_in_another_thread_nothing_is_held() -> None:
     thread.start()
     thread.join()
     assert held_there == [False]
+
+
+def test_in_another_thread_nothing_is_handled() -> None:
+    def enter() -> None:
+        with end_at_ctrl_c():
+            entered.append(signal.getsignal(signal.SIGINT))
+
+    entered: list[object] = []
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert entered == [signal.getsignal(signal.SIGINT)]

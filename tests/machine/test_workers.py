@@ -118,3 +118,18 @@ def test_a_container_may_use_its_share(tmp_path: Path, files: dict[str, str], co
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text + "\n")
     assert workers._quota(tmp_path) == cores
+
+
+def _large(number: int) -> bytes:
+    return bytes(3_000_000)
+
+
+@pytest.mark.timeout(60)
+def test_an_error_does_not_wait_for_what_a_killed_process_was_sending() -> None:
+    for num_results in range(1, 5):
+        results = ordered_map(_large, range(1000), 2)
+        for _ in range(num_results):
+            next(results)
+        with pytest.raises(ZeroDivisionError):
+            results.throw(ZeroDivisionError())
+    assert not multiprocessing.active_children()

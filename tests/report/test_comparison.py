@@ -227,6 +227,7 @@ def test_oov_is_a_share_of_words_where_these_are_known(tmp_path, write_run):
     assert [row.oov_share_of for row in comparison.rows] == ["tokens", "words"]
     assert [row.oov_share for row in comparison.rows] == pytest.approx([0.0212308, 0.023], rel=1e-5)
     assert "<unk> (OOV) 2.12% of tokens / 2.30% of words." in comparison.conditions.statements[0]
+    assert comparison.conditions.warnings == (), "two numbers for one text"
 
 
 def test_what_a_run_warned_of_stands_below_the_table(tmp_path, write_run):

@@ -85,7 +85,10 @@ def _explain_system(error: OSError) -> str:
     reason = error.strerror or str(error) or type(error).__name__
     if error.filename == STANDARD_OUTPUT:
         if error.errno == errno.EBADF:
-            return "Standard output is closed, so the result is lost: redirect it to a file, or to /dev/null."
+            return (
+                "Standard output is closed, so what the command prints is lost; files that it writes are not. Redirect "
+                "standard output to a file, or to /dev/null."
+            )
         return f"Cannot write to standard output ({reason}): redirect it to another place."
     what = "a file" if error.filename is None else f"'{_as_text(error.filename)}'"
     return f"Cannot read or write {what} ({reason}): {_ADVICE.get(error.errno or 0, 'check the path and the disk')}."

@@ -35,6 +35,7 @@ from bnce.machine.world import World
 CONTEXT = 64
 MIN_SENTENCES = 64  # side by side: they are shorter than windows
 HISTOGRAM_BINS = 60
+_DIGESTED_IDS = 2**20
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,10 @@ def evaluate(
 
 def digest_ids(ids: np.ndarray) -> str:
     """Give the SHA-256 of a text, of whichever type its ids are; the same ids are the same words in one vocabulary."""
-    return hashlib.sha256(ids.astype("<u4").tobytes()).hexdigest()
+    digest = hashlib.sha256()
+    for begin in range(0, len(ids), _DIGESTED_IDS):  # a whole text may be larger than memory
+        digest.update(ids[begin : begin + _DIGESTED_IDS].astype("<u4").tobytes())
+    return digest.hexdigest()
 
 
 def _score(

@@ -64,7 +64,8 @@ def _columns(
     column = block * ROWS + tl.arange(0, ROWS)
     inside, written = column < M, column < room
     place = step * room + column
-    word = tl.load(word_TM + step * M + column, mask=inside, other=0)
+    # Padding names words of its step again: a gradient must not name others, be it with zeros.
+    word = tl.load(word_TM + step * M + column % M, mask=written, other=0)
     counts, valid = inside, column < B
     if COUNTED:
         count = tl.zeros((BLOCK,), dtype=tl.int32)
@@ -80,9 +81,8 @@ def _columns(
         # Columns beyond the batch are drawn words, which always count.
         counts &= (valid & (num_noise > 0)) | (column >= B)
     is_word = (word >= 0) & (word < V)
-    found = tl.where(counts & is_word, word, 0).to(tl.int64)
-    # Padding names words that differ, so that adding nothing to their rows is nowhere a queue.
-    tl.store(found_TM + place, tl.where(inside, found, place % V), mask=written)
+    found = tl.where((counts | (column >= M)) & is_word, word, 0).to(tl.int64)
+    tl.store(found_TM + place, found, mask=written)
     if CHECKED:
         tl.store(wrong + 1 + column * 0, word.to(tl.int64), mask=valid & ((word < 0) | (word >= V)))
     log_noise = tl.load(log_noise_V + found)

@@ -74,8 +74,9 @@ class _FusedBatchNce(torch.autograd.Function):
             ignore_index=batch.ignore_index,
             wrong=batch.wrong_room(),
         )
-        hidden_TBE = hidden_TBD.to(dtype)
-        if E > D:
+        if E == D:
+            hidden_TBE = hidden_TBD.to(dtype)
+        else:
             hidden_TBE = fast.widen(hidden_TBD.flatten(0, 1), E, dtype, 0.0).view(T, B, E)
         product_TBM = product_in_float32(hidden_TBE, row_TME.transpose(1, 2))  # L^t · W^t of Eq. (7)
         loss_TB, gradient_TBM = fast.loss_and_gradient(product_TBM, offset_TM, dtype)

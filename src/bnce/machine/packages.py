@@ -83,7 +83,8 @@ def need(module: str, what: str, extra: str = _USUAL) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise missing(module.partition(".")[0], what, extra) from error
+        # A package that is there may lack one that it needs itself.
+        raise missing((error.name or module).partition(".")[0], what, extra) from error
 
 
 def explain_missing(error: ModuleNotFoundError, what: str, extra: str = _USUAL) -> ImportError:

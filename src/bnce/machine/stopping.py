@@ -58,7 +58,8 @@ def _end_at_once(number: int, frame: FrameType | None) -> None:
 @contextlib.contextmanager
 def end_at_ctrl_c() -> Iterator[None]:
     """Let Ctrl-C end the process at once, unless somebody else handles it: before a command, nothing is to be saved."""
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
     signal.signal(signal.SIGINT, _end_at_once)

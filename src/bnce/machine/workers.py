@@ -58,7 +58,9 @@ class Workers:
         if self._pool is None:
             return
         if kind is not None:
-            # Nobody waits for what they are at.
+            # Nobody waits for what they are at; nor must the pool's own thread, for the rest of what one was sending.
+            self._pool._pending_work_items.clear()
+            self._pool._result_queue._writer.close()  # type: ignore[attr-defined]
             for process in list((self._pool._processes or {}).values()):
                 process.kill()
         self._pool.shutdown(cancel_futures=True)

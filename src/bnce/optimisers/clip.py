@@ -73,7 +73,7 @@ def clip_grad_norm_(
         else:
             values.append(parameter.grad)
     norm = torch.nn.utils.get_total_norm(values, error_if_nonfinite=error_if_nonfinite)
-    factor = clip_factor(norm, max_norm)
+    factor = clip_factor(norm, float(max_norm))
     for value in values:
         value.mul_(factor.to(value.device, value.dtype))
     for grad in merged:

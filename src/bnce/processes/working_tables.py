@@ -223,9 +223,7 @@ class WorkingTables:
         grads = self._grads
         row_K, grad_KF = self.traffic.send_back(grads[0].unsqueeze(0) if len(grads) == 1 else torch.stack(grads))
         merged = rows.table_gradient((len(self.kept["embedding"]), grad_KF.shape[1]), row_K, grad_KF)
-        if len(grads) == self.world.size == 1:  # one process names a row once
-            mark_merged(merged)
-        else:
+        if not len(grads) == self.world.size == 1:  # one process names a row once
             merged = merge_gradient(merged, deterministic=self.in_order)
         row_K, self._grad_KF = rows.row_gradients(merged)
         parts = split_columns(self._grad_KF, self._travelling_of(self.kept))

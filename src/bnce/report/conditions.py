@@ -43,7 +43,6 @@ def find_differences(rows: Sequence[Row]) -> list[str]:
     has_pieces = any(row.unit == "piece" for row in rows)
     split = _most_common(row.split for row in rows)
     num_words = _most_common(row.num_words for row in rows if row.split == split)
-    oov_share = _most_common(row.oov_share for row in rows if row.split == split)
     # Ids mean the same words in one vocabulary alone.
     texts: dict[str | None, list[str | None]] = {row.vocabulary_digest: [] for row in rows}
     for row in rows:
@@ -53,6 +52,10 @@ def find_differences(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         found = []
         text = _most_common(texts[row.vocabulary_digest])
+        # Earlier versions gave the share of tokens, which is another number for the same text.
+        oov_share = _most_common(
+            other.oov_share for other in rows if other.split == split and other.oov_share_of == row.oov_share_of
+        )
         has_same_words = row.unit == "word" and row.vocabulary_digest in (None, digest)
         if row.unit == "word" and row.vocabulary_digest is not None and row.vocabulary_digest != digest:
             found.append(f"vocabulary {row.vocabulary_digest[:_DIGEST_LENGTH]}, not {str(digest)[:_DIGEST_LENGTH]}")
@@ -64,8 +67,10 @@ def find_differences(rows: Sequence[Row]) -> list[str]:
         elif row.text_sha256 is not None and row.text_sha256 != text:
             digests = f"SHA-256 {row.text_sha256[:_DIGEST_LENGTH]}, not {str(text)[:_DIGEST_LENGTH]}"
             found.append(f"another text of {split} ({digests})")
-        # Runs of earlier versions have no digest of the text.
-        elif row.oov_share != oov_share and (has_pieces or (has_same_words and row.oov_share is not None)):
+        # Runs of earlier versions have no digest of the text, and what they share with this one says nothing of it.
+        elif row.oov_share != oov_share and (
+            has_pieces or (has_same_words and row.oov_share is not None and row.text_sha256 is None)
+        ):
             found.append(f"{share(row.oov_share)} of {split} is <unk>, not {share(oov_share)}")
         differences.append("; ".join(found))
     return differences

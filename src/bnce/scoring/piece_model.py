@@ -95,6 +95,11 @@ class PieceModel(RunModel):
             found.append((np.arange(len(start)) - first + 1).tolist())
         return found
 
+    def ngram_length(self, state: State, history: Words, word: str) -> int:
+        """Do so for one word after others, from the pieces of all of them."""
+        words = [*history, word]
+        return self.ngram_lengths([self.vocabulary.encode(words)], np.array([len(words)], dtype=np.int64))[0][-1]
+
 
 class _Open(NamedTuple):
     """A way on: one more piece after a beginning, and the rank of it among all that could come there."""

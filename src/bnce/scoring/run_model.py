@@ -178,9 +178,7 @@ class RunModel(Model):
 
     def ngram_length(self, state: State, history: Words, word: str) -> int:
         """Do so for one word after others."""
-        words = [*history, word]
-        ids = self.vocabulary.encode(words)
-        return self.ngram_lengths([ids], np.array([len(words)], dtype=np.int64))[0][-1]
+        return min(len(history) + 1, len(history) + 1 if self.max_context is None else self.max_context) + 1
 
     def sum_words(self, word_N: Ints, log_prob_N: Floats, length_S: Ints) -> tuple[Ints, Floats, Ints]:
         """Give one id and ln p for every word, and the words of each sentence: as they are, where ids are words."""

@@ -219,7 +219,6 @@ def _check_row(path: Path, config: RunConfig, corpus: Corpus, device: torch.devi
     # A corpus that was moved is known by its words and the digests of its splits, below.
     check_same_settings(run.config, config, path, f"repeat its settings, give another {argument('out')}, or remove it.")
     check_corpus(run, corpus)
-    check_texts([path], corpus)
 
 
 def tidy_up(path: Path, keep_models: bool) -> None:
