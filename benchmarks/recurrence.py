@@ -31,6 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from bnce.kernels import hopper, persistent_recurrence, recurrence
+from bnce.kernels.recurrence_sizes import Sizes
 from bnce.models.recurrent import _run_cell
 
 T = 20
@@ -172,7 +173,7 @@ class Network:
         """The steps alone, forwards and backwards, over inputs that are put back each time."""
         with torch.no_grad():
             num_steps, B, _ = self.input.shape
-            sizes = recurrence._Sizes.choose(self.name, self.input, self.H, torch.bfloat16, has_resets=False)
+            sizes = Sizes.choose(self.name, self.input, self.H, torch.bfloat16, has_resets=False)
             wide, num_gates, like = sizes.wide_H, sizes.num_gates, {"device": "cuda", "dtype": torch.bfloat16}
             weight = sizes.pad_weight(self.weights[1], torch.bfloat16)
             given = torch.randn(num_steps, B, num_gates * wide, **like)
@@ -325,7 +326,7 @@ def _say_plans(tell: Callable[..., None]) -> None:
 
 
 def _steps_ms(network: Network) -> tuple[bool, float, float]:
-    sizes = recurrence._Sizes.choose(network.name, network.input, network.H, torch.bfloat16, has_resets=False)
+    sizes = Sizes.choose(network.name, network.input, network.H, torch.bfloat16, has_resets=False)
     forward, backward = network.steps()
     like = torch.empty(*network.input.shape[:2], sizes.num_gates * sizes.wide_H, device="cuda", dtype=torch.bfloat16)
     other = torch.zeros_like(like)
@@ -383,7 +384,7 @@ def _stages(network: Network) -> dict[str, object]:
     cycles: dict[str, object] = {}
     with _changed(read_clock):
         # Once compiled, and before anything runs, there must be room for what is written down.
-        recurrence._Sizes.choose(network.name, network.input, network.H, torch.bfloat16, has_resets=False)
+        Sizes.choose(network.name, network.input, network.H, torch.bfloat16, has_resets=False)
         for ready in persistent_recurrence._READY.values():
             ready.arrived = torch.zeros(NUM_COUNTERS + MAX_CTAS * MAX_STEPS * 8, dtype=torch.int64, device="cuda")
         forward, backward = network.steps()

@@ -68,4 +68,4 @@ def test_kernels_of_a_step_compile_for_a_gpu() -> None:
     assert done.returncode == 0, done.stderr[-4000:]
     compiled = json.loads(done.stdout)
     assert all(compiled.values())
-    assert {"_widen", "_pad_gates", "_lstm_forward", "_columns", "_scale", "_claim", "_squares"} <= set(compiled)
+    assert {"_widen", "_pad_rows", "_lstm_forward", "_columns", "_scale", "_claim", "_squares"} <= set(compiled)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from bnce.config import ModelConfig
 from bnce.kernels import dense, recurrence
+from bnce.kernels.recurrence_sizes import MULTIPLE, Sizes
 from bnce.models import build_body
 
 T, B, E, H = 4, 5, 6, 7
@@ -42,7 +43,7 @@ def test_equals_the_plain_cell(
     fast = [output, *(part.unsqueeze(0) for part in last), *torch.autograd.grad(output, [inputs, *weights], grad)]
     exact_inputs = inputs.detach().double().requires_grad_()
     exact = run_plain(cell.double(), exact_inputs, tuple(part.double() for part in state), grad.double())
-    assert wide.shape[2] % recurrence.MULTIPLE == 0
+    assert wide.shape[2] % MULTIPLE == 0
     assert not wide[..., H:].any(), "padding units stay zero"
     for fast_part, plain_part, exact_part in zip(fast, plain, exact, strict=True):
         assert fast_part.shape == plain_part.shape
@@ -52,7 +53,7 @@ def test_equals_the_plain_cell(
 @pytest.mark.parametrize("in_one_launch", [False, True])
 @pytest.mark.parametrize("num_gates", [1, 4])
 def test_weights_are_padded_with_zeros(num_gates: int, in_one_launch: bool, device: torch.device) -> None:
-    sizes = recurrence._Sizes(T, B, E, H, num_gates, in_one_launch=in_one_launch, multiple=16)
+    sizes = Sizes(T, B, E, H, num_gates, in_one_launch=in_one_launch, multiple=16)
     weight, in_bias, bias = (torch.randn(num_gates * H, *rest, device=device) for rest in ((E,), (), ()))
     expected = torch.zeros(num_gates, sizes.wide_H, sizes.wide_E, device=device)
     expected[:, :H, :E] = weight.view(num_gates, H, E)
