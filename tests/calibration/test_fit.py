@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bnce.calibration.fit import RIDGES, Fit, fit_constant, fit_head, judge
+from bnce.calibration.fit import RIDGES, Fit, fit_constant, fit_head, judge, standard_error
 from bnce.calibration.sample import Sample
 
 SLOPE = np.array([0.5, -1.0, 2.0, 0.0])
@@ -32,6 +32,15 @@ def test_the_constant_is_the_mean_which_makes_the_perplexities_equal() -> None:
     assert found.ppl_f == pytest.approx(np.exp(-np.mean(sample.score_N - sample.log_z_N)))
     # A constant that is too large by 0.1 makes every probability too small by that.
     assert judge(sample, Fit(fit_constant(sample).log_z + 0.1)).ppl_n == pytest.approx(np.exp(0.1) * found.ppl_f)
+
+
+def test_the_standard_error_is_that_of_the_mean_over_blocks() -> None:
+    generator = np.random.default_rng(2)
+    # Within a block all positions are alike, so there are only as many numbers as blocks.
+    block_N = np.arange(4000) // 5
+    log_z_N = 9 + 0.5 * generator.normal(size=800)[block_N]
+    sample = Sample(None, log_z_N - 4, log_z_N, block_N)
+    assert standard_error(sample, fit_constant(sample)) == pytest.approx(0.5 / np.sqrt(800), rel=0.1)
 
 
 def test_a_head_finds_the_line() -> None:

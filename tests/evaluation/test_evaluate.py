@@ -6,7 +6,9 @@ Legend: L context and steps, B windows, D hidden, N tokens.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bnce.corpus.vocabulary import END, UNK
 from bnce.errors import UserError
-from bnce.evaluation.evaluate import CONTEXT, WINDOW, Evaluation, evaluate
+from bnce.evaluation.evaluate import CONTEXT, WINDOW, Evaluation, digest_ids, evaluate
 from bnce.evaluation.windows import STEPS
 from bnce.language_model import LanguageModel
 from bnce.losses.scores import BLOCK_POSITIONS, BLOCK_WORDS
@@ -295,3 +297,12 @@ def test_scores_are_those_of_the_whole_vocabulary_across_blocks(monkeypatch: pyt
     monkeypatch.setattr("bnce.losses.scores.BLOCK_POSITIONS", 11)
     assert VOCAB_SIZE % 7 != 0
     assert numbers(evaluate(model, ids, num_bytes=99)) == pytest.approx(whole, rel=1e-6)
+
+
+def test_a_text_is_digested_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules[evaluate.__module__]
+    ids = random_ids(1000)
+    whole = hashlib.sha256(ids.astype("<u4").tobytes()).hexdigest()
+    monkeypatch.setattr(module, "_DIGESTED_IDS", 300)
+    assert digest_ids(ids) == digest_ids(ids.astype(np.uint16)) == whole
+    assert digest_ids(ids[:-1]) != whole

@@ -222,8 +222,9 @@ def test_conditions(tmp_path, write_run):
 
 
 def test_oov_is_a_share_of_words_where_these_are_known(tmp_path, write_run):
-    older = write_run(tmp_path / "older", "ffnn", evaluation={"num_sentences": None})
-    comparison = compare_runs([older, write_run(tmp_path / "a")])
+    older = write_run(tmp_path / "older", "ffnn", evaluation={"num_sentences": None, "text_sha256": None})
+    old = write_run(tmp_path / "a", evaluation={"text_sha256": None})
+    comparison = compare_runs([older, old])
     assert [row.oov_share_of for row in comparison.rows] == ["tokens", "words"]
     assert [row.oov_share for row in comparison.rows] == pytest.approx([0.0212308, 0.023], rel=1e-5)
     assert "<unk> (OOV) 2.12% of tokens / 2.30% of words." in comparison.conditions.statements[0]
