@@ -67,7 +67,7 @@ def find_differences(rows: Sequence[Row]) -> list[str]:
         elif row.text_sha256 is not None and row.text_sha256 != text:
             digests = f"SHA-256 {row.text_sha256[:_DIGEST_LENGTH]}, not {str(text)[:_DIGEST_LENGTH]}"
             found.append(f"another text of {split} ({digests})")
-        # Runs of earlier versions have no digest of the text, and what they share with this one says nothing of it.
+        # Runs of earlier versions have no digest of the text: there the share of <unk> tells.
         elif row.oov_share != oov_share and (
             has_pieces or (has_same_words and row.oov_share is not None and row.text_sha256 is None)
         ):
