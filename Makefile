@@ -56,13 +56,14 @@ format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Take the CPU figures again, in 20 minutes on two idle cores, and write all figures of README and docs from
-# benchmarks/results. WIKI=DIR, with train-1, valid and test.txt.xz, also takes the simulated lists: 30 minutes more.
+# Take the CPU figures again, in 20 minutes on two idle cores, then write all figures of README and docs from
+# benchmarks/results, and draw the plots of the paper's experiments. WIKI=DIR, with train-1, valid and test.txt.xz, also takes the simulated lists: 30 minutes more.
 figures: $(VENV)/.installed-test
 	rm -rf build/figures
 	$(BIN)/python benchmarks/figures_cpu.py demo export vocab score serve --work build/figures
 	$(if $(WIKI),$(BIN)/python benchmarks/figures_cpu.py nbest --work build/figures --wiki $(WIKI))
 	$(BIN)/python benchmarks/publish.py
+	$(BIN)/python benchmarks/figures.py
 
 # The manual, in site/: open site/index.html. --strict stops at a link that leads nowhere; --quiet would switch that off.
 # The variable silences an announcement of Material's.

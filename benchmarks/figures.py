@@ -1,53 +1,71 @@
-"""Draw the plots of docs/results.md from the figures of experiments (runs need not have their models any more).
+"""Draw the plots of README and docs/results.md from the kept results of the paper's experiments.
 
-    python benchmarks/figures.py experiments --out docs/images
+    python benchmarks/figures.py                                     # from benchmarks/results to docs/images
+    python benchmarks/figures.py --keep experiments/ltcb-all         # first keep the curves of an experiment's runs
 
-`experiments` holds what `bnce experiment` wrote: ltcb-quarter, ltcb and ltcb-all, on 1/4, 1/2 and all of the text.
+`ltcb-quarter`, `ltcb` and `ltcb-all` were trained on 1/4, 1/2 and all of the text. The curves that are kept now were
+read back from the plot that was published first, to six digits.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from bnce.errors import UserError
-from bnce.report.comparison import Entry, compare_runs
+from bnce.report.comparison import compare_runs
+from bnce.report.names import LossName, name_loss
 from bnce.report.quality import MARGIN
 from bnce.report.runs import curve
 
-PARTS = {"ltcb-quarter": "1/4", "ltcb": "1/2", "ltcb-all": "all"}
+ROOT = Path(__file__).parents[1]
+KEPT = ROOT / "benchmarks" / "results" / "h200" / "experiments"
+CURVES = "time-to-quality.json"
+MODEL = "relu-lstm"
+WHOLE = "ltcb-all"
+PARTS = {"ltcb-quarter": "1/4", "ltcb": "1/2", "ltcb-all-3": "all"}  # all three were trained in the same way
 STYLE = {"font.size": 11, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3}
 
-
-def entries(directory: Path, model: str = "relu-lstm") -> list[Entry]:
-    """Read the runs of one model."""
-    paths = sorted(path.parent for path in directory.glob(f"{model}-*/metrics.jsonl"))
-    return [entry for entry in compare_runs(paths).entries if entry.row.model == model]
+Row = dict[str, Any]
 
 
-def draw_time(runs: list[Entry], out: Path) -> None:
-    """Draw validation perplexity by seconds of training, and when each run reached the softmax's best and 5%."""
-    runs = [entry for entry in runs if entry.row.softmax_quality_ppl_f is not None]
-    if not runs:
-        raise UserError("There is no finished softmax run to be as good as: finish one, then draw again.")
-    target = runs[0].row.softmax_quality_ppl_f
-    assert target is not None
+def rows(kept: Path, part: str) -> list[tuple[LossName, Row]]:
+    """Read the rows of the model in one experiment, with the names of their losses."""
+    found: list[Row] = json.loads((kept / f"{part}.json").read_text(encoding="utf-8"))["rows"]
+    return [(name_loss({**row, "name": row["loss"]}), row) for row in found if row["model"] == MODEL]
+
+
+def keep_curves(experiment: Path, kept: Path) -> None:
+    """Write down the validation perplexity of every run by its seconds of training."""
+    runs = sorted(path.parent for path in experiment.glob(f"{MODEL}-*/metrics.jsonl"))
+    points = {entry.row.run: curve(entry.run, "seconds", "ppl_f") for entry in compare_runs(runs).entries}
+    lines = [f"  {json.dumps(run)}: {json.dumps(points[run])}" for run in sorted(points)]
+    (kept / CURVES).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def draw_time(kept: Path, out: Path) -> None:
+    """Draw validation perplexity by seconds of training, and when each run was within 5% of the softmax's best."""
+    curves = json.loads((kept / CURVES).read_text(encoding="utf-8"))
+    runs = [(loss, row) for loss, row in rows(kept, WHOLE) if row["softmax_quality_ppl_f"] is not None]
+    target = runs[0][1]["softmax_quality_ppl_f"]
     figure, axes = plt.subplots(figsize=(7.2, 4.4), layout="constrained")
-    for entry in runs:
-        colour, points = entry.loss.colour.light, curve(entry.run, "seconds", "ppl_f")
-        seconds = entry.row.seconds_to_softmax_quality
-        bound = "≤ " if entry.row.reached_at_first_evaluation else ""
-        reached = "not there" if seconds is None else f"there after {bound}{seconds:.1f} s"
-        axes.plot(*zip(*points, strict=True), "o-", color=colour, markersize=4, label=f"{entry.loss.shown}: {reached}")
+    for loss, row in runs:
+        seconds = row["seconds_to_softmax_quality"]
+        bound = "≤ " if row["reached_at_first_evaluation"] else ""
+        reached = "does not reach it" if seconds is None else f"{bound}{seconds:.1f} s"
+        colour = loss.colour.light
+        points = zip(*curves[row["run"]], strict=True)
+        axes.plot(*points, "o-", color=colour, markersize=4, label=f"{loss.shown}: {reached}")
         if seconds is not None:
             axes.plot([seconds], [target], "o", color=colour, markersize=10, markerfacecolor="none", markeredgewidth=2)
     axes.axhline(target, color="#57606a", linestyle=":", linewidth=1.2)
     axes.annotate(
-        f"softmax's best and {100 * (MARGIN - 1):.0f}%: {target:.1f}", (0.01, target), (0, 5),
+        f"{100 * (MARGIN - 1):.0f}% above the softmax's best PPLf", (0.01, target), (0, 5),
         xycoords=("axes fraction", "data"), textcoords="offset points", ha="left",
     )  # fmt: skip
     axes.set(xscale="log", yscale="log", xlabel="seconds of training (log scale)", ylabel="validation PPLf (log scale)")
@@ -55,27 +73,26 @@ def draw_time(runs: list[Entry], out: Path) -> None:
         axis.set_major_locator(FixedLocator(ticks))
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter("{x:g}")
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, title=f"time to reach a PPLf of {target:.1f}", alignment="left")
     figure.savefig(out / "time-to-quality.svg", metadata={"Date": None})
 
 
-def read_gaps(experiments: Path) -> list[tuple[Entry, dict[str, float]]]:
+def read_gaps(kept: Path) -> list[tuple[LossName, dict[str, float]]]:
     """Read for every loss by how many per cent PPLn is above PPLf on test, by part; a part may lack a loss."""
-    gaps: dict[str, tuple[Entry, dict[str, float]]] = {}
+    gaps: dict[str, tuple[LossName, dict[str, float]]] = {}
     for part in PARTS:
-        for entry in entries(experiments / part):
-            row = entry.row
-            if row.split == "test" and row.ppl_n is not None and row.ppl_f is not None:
-                gaps.setdefault(row.loss, (entry, {}))[1][part] = 100 * (row.ppl_n / row.ppl_f - 1)
+        for loss, row in rows(kept, part):
+            if row["split"] == "test" and row["ppl_n"] is not None and row["ppl_f"] is not None:
+                gaps.setdefault(row["loss"], (loss, {}))[1][part] = 100 * (row["ppl_n"] / row["ppl_f"] - 1)
     return list(gaps.values())
 
 
-def draw_gap(experiments: Path, out: Path) -> None:
+def draw_gap(kept: Path, out: Path) -> None:
     """Draw how far PPLn is from PPLf on test, by the amount of text."""
     figure, axes = plt.subplots(figsize=(7.2, 3.6), layout="constrained")
-    for entry, gaps in read_gaps(experiments):
+    for loss, gaps in read_gaps(kept):
         places = [list(PARTS).index(part) for part in gaps]
-        axes.plot(places, list(gaps.values()), "o-", color=entry.loss.colour.light, label=entry.loss.shown)
+        axes.plot(places, list(gaps.values()), "o-", color=loss.colour.light, label=loss.shown)
         for place, value in zip(places, gaps.values(), strict=True):
             axes.annotate(
                 f"{value:+.1f}%",
@@ -95,13 +112,15 @@ def draw_gap(experiments: Path, out: Path) -> None:
 def main() -> None:
     """Draw both."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("experiments", type=Path)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--keep", type=Path, help="an experiment on all of the text whose curves replace the kept ones")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images", help="a directory for the plots")
     given = parser.parse_args()
+    if given.keep is not None:
+        keep_curves(given.keep, KEPT)
     given.out.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context({**STYLE, "svg.hashsalt": "bnce"}):
-        draw_time(entries(given.experiments / "ltcb-all"), given.out)
-        draw_gap(given.experiments, given.out)
+        draw_time(KEPT, given.out)
+        draw_gap(KEPT, given.out)
 
 
 if __name__ == "__main__":
