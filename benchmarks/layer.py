@@ -2,6 +2,7 @@
 
 python benchmarks/layer.py calls --out benchmarks/results      # layer(h, t), masked, loss_sum, the trainer's call
 python benchmarks/layer.py linear --out benchmarks/results     # nn.Linear and cross entropy at V = 50K, 500K and 5M
+python benchmarks/layer.py others --out benchmarks/results     # PyTorch's own layers and losses for many classes
 python benchmarks/layer.py tables --out benchmarks/results     # a whole foreign step at V = 100K and 10M
 
 Times are medians of rounds in which the ways take turns, forwards and backwards; ± is half the range of the rounds. A
@@ -15,6 +16,7 @@ Legend: T time steps, B streams, D hidden, V words.
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import math
 import shlex
@@ -237,6 +239,54 @@ def _of_linear(
     return measure({name: run}, device, given)[name]
 
 
+def others(given: argparse.Namespace, device: torch.device) -> list[str]:
+    """Measure what PyTorch has for many classes beside the layer, in turns."""
+    V, D, T, B = given.vocab_size, given.hidden_size, given.steps, given.streams
+    counts_V = zipf_counts(V)
+    hidden_TBD = torch.randn(T, B, D, device=device, requires_grad=True)
+    target_TB = draw(counts_V, (T, B), device)
+    target_N = target_TB.flatten()
+    plain = nn.Linear(D, V, device=device)
+    cutoffs = [max(1, V // 40), max(2, V // 8)]
+    div = min(4.0, (D / 2) ** 0.5)  # PyTorch's default, or less: the last cluster needs a unit
+    adaptive = nn.AdaptiveLogSoftmaxWithLoss(D, V, cutoffs, div_value=div, head_bias=True, device=device)
+    compiled = torch.compile(lambda hidden_ND: F.cross_entropy(plain(hidden_ND), target_N))
+    losses: dict[str, tuple[nn.Module, Callable[[], Tensor]]] = {
+        "nn.Linear + cross entropy": (plain, lambda: F.cross_entropy(plain(hidden_TBD.flatten(0, 1)), target_N)),
+        "the same, compiled": (plain, lambda: compiled(hidden_TBD.flatten(0, 1))),
+        "nn.AdaptiveLogSoftmaxWithLoss": (adaptive, lambda: adaptive(hidden_TBD.flatten(0, 1), target_N).loss),
+    }
+    if hasattr(nn, "LinearCrossEntropyLoss"):  # from PyTorch 2.13 on
+        options = nn.LinearCrossEntropyOptions()  # in chunks: never all logits at once
+        fused = nn.LinearCrossEntropyLoss(D, V, bias=True, device=device, options=options)
+        losses["nn.LinearCrossEntropyLoss"] = (fused, lambda: fused(hidden_TBD.flatten(0, 1), target_N))
+    for loss in ("softmax", "chunk-bnce", "bnce"):
+        layer = bnce.OutputLayer(D, V, counts_V.numpy(), loss=loss, sparse=loss != "softmax").to(device)
+        losses[f"bnce.OutputLayer, {loss}"] = (layer, functools.partial(layer, hidden_TBD, target_TB))
+
+    def run(module: nn.Module, compute: Callable[[], Tensor]) -> None:
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            value = compute()
+        value.backward()
+        hidden_TBD.grad = None
+        module.zero_grad(set_to_none=True)
+
+    found = measure({name: functools.partial(run, *pair) for name, pair in losses.items()}, device, given)
+    base = found["nn.Linear + cross entropy"]
+    rows = [
+        f"| {name} | {one.ms:.1f} | {100 * one.spread:.0f}% | {1 / one.times(base):.1f} |"
+        for name, one in found.items()
+    ]
+    return [
+        f"Forward and backward, V = {V:,}, D = {D}, T = {T}, B = {B}; clusters of the adaptive softmax end at "
+        f"{cutoffs[0]:,} and {cutoffs[1]:,} words. × faster is the median of the ratios within the rounds.",
+        "",
+        "| output layer | ms | ± | × faster |",
+        "|---|---:|---:|---:|",
+        *rows,
+    ]
+
+
 class _ForeignStep:
     """A whole step of somebody's own loop: embedding and output by row, a body by Adam."""
 
@@ -307,8 +357,8 @@ def tables(given: argparse.Namespace, device: torch.device) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure one thing, print it, and write it as layer-WHAT.md, on a CPU layer-WHAT-cpu.md."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("calls", "linear", "tables"))
-    parser.add_argument("--vocab-size", type=int, default=80_000, help="calls: number of words (80000)")
+    parser.add_argument("what", choices=("calls", "linear", "others", "tables"))
+    parser.add_argument("--vocab-size", type=int, default=80_000, help="calls, others: number of words (80000)")
     parser.add_argument("--hidden-size", type=int, default=400, help="D (400)")
     parser.add_argument("--steps", type=int, default=20, help="T (20)")
     parser.add_argument("--streams", type=int, default=400, help="B (400)")
@@ -337,7 +387,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     lines = [
         f"    python benchmarks/layer.py {shlex.join(sys.argv[1:] if argv is None else argv)}",
         "",
-        *{"calls": calls, "linear": linear, "tables": tables}[given.what](given, device),
+        *{"calls": calls, "linear": linear, "others": others, "tables": tables}[given.what](given, device),
         "",
         f"{name}, torch {torch.__version__}, bnce {__version__}; bf16 autocast on a GPU, float32 on a CPU; median of "
         f"{given.rounds} rounds of {length}, ± half their range.",
