@@ -250,10 +250,10 @@ def others(given: argparse.Namespace, device: torch.device) -> list[str]:
     cutoffs = [max(1, V // 40), max(2, V // 8)]
     div = min(4.0, (D / 2) ** 0.5)  # PyTorch's default, or less: the last cluster needs a unit
     adaptive = nn.AdaptiveLogSoftmaxWithLoss(D, V, cutoffs, div_value=div, head_bias=True, device=device)
-    compiled = torch.compile(lambda hidden_ND: F.cross_entropy(plain(hidden_ND), target_N))
+    compiled = torch.compile(lambda hidden_TBD: F.cross_entropy(plain(hidden_TBD.flatten(0, 1)), target_N))
     losses: dict[str, tuple[nn.Module, Callable[[], Tensor]]] = {
         "nn.Linear + cross entropy": (plain, lambda: F.cross_entropy(plain(hidden_TBD.flatten(0, 1)), target_N)),
-        "the same, compiled": (plain, lambda: compiled(hidden_TBD.flatten(0, 1))),
+        "the same, compiled": (plain, lambda: compiled(hidden_TBD)),
         "nn.AdaptiveLogSoftmaxWithLoss": (adaptive, lambda: adaptive(hidden_TBD.flatten(0, 1), target_N).loss),
     }
     if hasattr(nn, "LinearCrossEntropyLoss"):  # from PyTorch 2.13 on

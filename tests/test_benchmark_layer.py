@@ -22,6 +22,7 @@ SMALL = ["--vocab-size", "60", "--hidden-size", "8", "--steps", "3", "--streams"
 QUICK = ["--rounds", "2", "--repeats", "1", "--chunks", "2", "--device", "cpu"]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what PyTorch's compiler does to itself
 @pytest.mark.parametrize(("what", "num_rows"), [("calls", 2 * 4), ("linear", 2 * 3), ("others", 7), ("tables", 2)])
 def test_every_table_is_written_as_it_is_printed(
     what: str, num_rows: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,7 @@ from .sources import H200, RESULTS, Block, Row, Said, above, cells, markdown, nu
 
 PAGE = "docs/rescoring.md"
 ROWS = {
-    "first best": "first best",
+    "first best": "first hypotheses",
     "5-gram, books": "5-gram, books",
     "5-gram, books + wiki": "5-gram, books + Wikipedia",
     "ReLu-LSTM 200–600–400, books": "ReLu-LSTM 200–600–400, books",
@@ -70,6 +70,8 @@ def quotes() -> Iterator[Block | Said]:
 
 def _real_recognisers() -> Iterator[Block | Said]:
     found = real_lists()
+    before, after = (f"{number(found[name][0]):.1f}" for name in ("first best", "the same, then books"))
+    yield said(PAGE, "On real lists of read books the rate fell from {}% to {}% (", before, after)
     rows = []
     for name, shown in ROWS.items():
         other, clean, other_2, clean_2 = found[name]
@@ -83,7 +85,7 @@ def _real_recognisers() -> Iterator[Block | Said]:
         for row in taken
         if row["softmax"] and not row["model"].startswith("the same")
     ]
-    yield said(PAGE, "the rates of the other models differ by at most {} points", f"{max(apart):.2f}")
+    yield said(PAGE, "For the other models the two differ by at most {} points", f"{max(apart):.2f}")
     adapted = [row["constant − softmax"] for row in taken if row["model"].startswith("the same")]
     first, second = sorted(number(cell.replace("−", "-")) for cell in adapted)[:2][::-1]
     yield said(

@@ -26,14 +26,14 @@ OPTIMISERS: Registry[Optimiser] = Registry(
     Optimiser(
         name="rowwise",
         shown="row-wise Adagrad",
-        help="row-wise Adagrad on the tables, Adam on the body",
+        help="row-wise Adagrad on the word tables, Adam on the other layers",
         built_by="bnce.optimisers.rowwise:AdagradByRow",
         rates=("learning_rate", "body_learning_rate"),
     ),
     Optimiser(
         name="rowwise-adam",
         shown="row-wise Adam",
-        help="row-wise Adam on the tables, Adam on the body",
+        help="row-wise Adam on the word tables, Adam on the other layers",
         built_by="bnce.optimisers.rowwise:AdamByRow",
         rates=("learning_rate", "body_learning_rate"),
     ),
