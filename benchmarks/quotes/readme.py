@@ -50,6 +50,12 @@ def _training() -> Iterator[Block | Said]:
     ]
     head = "| | PPLn | PPLf | training tokens/s | seconds |"
     yield Block(PAGE, "whole-text", f"{H200}/experiments/ltcb-all.json", markdown(head, "lrrrr", rows))
+    yield said(
+        "docs/index.md",
+        "best perplexity in {} seconds, and our extension of it, chunk B-NCE, in {} seconds. The softmax itself needs {} "
+        "seconds.",
+        *(f"{runs['relu-lstm', loss]['seconds_to_softmax_quality']:.1f}" for loss in ("bnce", "chunk-bnce", "softmax")),
+    )
     yield said(PAGE, "one epoch on {} tokens of Wikipedia", f"{runs['relu-lstm', 'bnce']['train_tokens'] / 1e6:.0f}M")
     (forms,) = table(text_of("h200/softmax.md"), "| V | D")
     timed = [name for name, cell in forms.items() if cell.endswith(("ms", "ms**"))]
