@@ -11,7 +11,10 @@ setup: $(VENV)/.installed
 
 # torch first and by its pin: the version that is tested. Where there is no GPU, a CPU build of it is enough and far smaller.
 $(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "bnce needs Python 3.11 or newer, but $(PYTHON) is older. Name another one: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
+	@echo "Installing PyTorch and other packages into $(VENV). The first time, this can take several minutes."
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train]'
 	touch $@

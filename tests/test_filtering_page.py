@@ -18,10 +18,10 @@ assert [one.id for one in in_datatrove] == ["1"]
 assert in_datatrove[0].metadata["perplexity"] < 20
 
 samples = {"text": ["the dog saw the river.", "river the saw dog the.", ""], Fields.stats: [{}, {}, {}]}
-operator = BncePerplexityFilter("runs/stories", max_ppl=20.0)
+operator = BncePerplexityFilter("runs/web", max_ppl=20.0)
 assert list(operator.process_batched(operator.compute_stats_batched(samples))) == [True, False, False]
 
-nemo = NemoPerplexityFilter("runs/stories", 20)
+nemo = NemoPerplexityFilter("runs/web", 20)
 scores = [nemo.score_document(text) for text in samples["text"]]
 assert [nemo.keep_document(score) for score in scores] == [True, False, False]
 assert scores[0] == in_datatrove[0].metadata["perplexity"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from .paper_runs import ppl, seconds
@@ -10,6 +9,7 @@ from .recognisers import real_lists
 from .sources import (
     H200,
     Block,
+    Row,
     Said,
     above,
     experiment,
@@ -52,8 +52,8 @@ def _training() -> Iterator[Block | Said]:
     yield Block(PAGE, "whole-text", f"{H200}/experiments/ltcb-all.json", markdown(head, "lrrrr", rows))
     yield said(
         "docs/index.md",
-        "best perplexity in {} seconds, and our extension of it, chunk B-NCE, in {} seconds. The softmax itself needs {} "
-        "seconds.",
+        "best perplexity in {} seconds, and our extension of it, chunk B-NCE, in {} seconds. The softmax itself needs "
+        "{} seconds.",
         *(f"{runs['relu-lstm', loss]['seconds_to_softmax_quality']:.1f}" for loss in ("bnce", "chunk-bnce", "softmax")),
     )
     yield said(PAGE, "one epoch on {} tokens of Wikipedia", f"{runs['relu-lstm', 'bnce']['train_tokens'] / 1e6:.0f}M")
@@ -89,34 +89,19 @@ def _scoring() -> Iterator[Said]:
         after,
         ngram,
     )
-    wer = {row["hypotheses"]: f"{number(row['WER']):.1f}" for row in table(text_of("nbest.md"), "hypotheses | WER")}
-    more = next(name for name in wer if re.fullmatch(r"rescored: trigram of [\d.]+ times the text", name))
-    yield said(
-        PAGE,
-        "a run lowers the rate from {} to {}%. A trigram model of the same text reaches {}%, and one of {} times the "
-        "text {}% (",
-        wer["first best"],
-        wer["rescored: bnce run"],
-        wer["rescored: trigram of the run's text"],
-        spelled(number(more)),
-        wer[more],
-    )
 
 
 def _choosing() -> Iterator[Said]:
     words, dense, pieces = final_runs().values()
     yield said(
         PAGE,
-        "After one pass over {} words it had a PPLf of {} in {} seconds on the H200. The softmax reached {} over the "
-        "same words in {} seconds, and {} per word over 32,768 BPE pieces in {} seconds ({} seeds, the same search).",
+        "After one pass over {} words its PPLf was {}, in {} seconds on the H200. With the softmax it was {}, in {} "
+        "seconds.",
         f"{words[0]['train_words'] / 1e6:.1f}M",
-        *(
-            figure
-            for runs in (words, dense, pieces)
-            for figure in (ppl(mean(runs, "ppl_f")), f"{mean(runs, 'seconds'):.0f}")
-        ),
-        spelled(len(words)),
+        *(figure for runs in (words, dense) for figure in _result(runs)),
     )
+    yield said(PAGE, "BPE pieces with the softmax had {} per word, in {} seconds.", *_result(pieces))
+    yield said(PAGE, "the conditions of these figures ({} seeds, the same number", spelled(len(words)))
     other = other_conditions()
     whole = [other[80_000, side] for side in ("words chunk-bnce", "pieces softmax")]
     more = whole[0][0]["train_words"] / words[0]["train_words"]
@@ -128,6 +113,10 @@ def _choosing() -> Iterator[Said]:
     )
 
 
+def _result(runs: list[Row]) -> tuple[str, str]:
+    return ppl(mean(runs, "ppl_f")), f"{mean(runs, 'seconds'):.0f}"
+
+
 def _layer() -> Iterator[Block | Said]:
     taken = table(text_of("h200/layer-linear.md"), "V | output layer")
     by = {(row["V"], row["output layer"]): row for row in taken}
@@ -135,7 +124,7 @@ def _layer() -> Iterator[Block | Said]:
     for size in dict.fromkeys(row["V"] for row in taken):
         both = [(by[size, name]["ms"], by[size, name]["extra MiB"]) for name in LAYERS]
         rows.append([size, *(f"{time} ms, {memory} MiB" if memory else time for time, memory in both)])
-    head = "| classes | before: `nn.Linear` + cross entropy | after: `bnce` | after: `chunk-bnce` |"
+    head = "| classes | before: `nn.Linear` + cross entropy | after: B-NCE | after: chunk B-NCE |"
     yield Block(PAGE, "layer", f"{H200}/layer-linear.md", markdown(head, "rrrr", rows))
     spread = max(number(row["±"]) for row in taken if row["output layer"] != LAYERS[0])
     yield said(PAGE, "differs by up to {}% between rounds", f"{spread:.0f}")
