@@ -194,6 +194,7 @@ class OutputLayer(nn.Module):
         hidden_TBD, target_TB, mask_TB, stream_TB = as_chunk(
             kind, self.hidden_size, hidden, targets, mask, streams, batch_first=self.batch_first
         )
+        hidden_TBD = fitted(hidden_TBD, self.weight)
         has_noise = not lacks_noise(kind, target_TB.shape[1], self.num_noise, stream_TB)
         is_compiling = torch.compiler.is_compiling()
         if not is_compiling:
