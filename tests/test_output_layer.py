@@ -264,6 +264,23 @@ def test_noise_may_be_counts_or_a_distribution(counts: Noise | np.ndarray | Tens
     assert len(OutputLayer(D, V, counts).noise) == V
 
 
+@pytest.mark.parametrize("loss", LOSSES.names)
+def test_device_and_dtype_are_those_of_pytorch_s_layers(loss: str) -> None:
+    num_noise = K if LOSSES.find(loss).draws == "must" else 0
+    hidden_TBD, target_TB = hidden_and_targets(T, B)
+    layer = OutputLayer(D, V, np.arange(V), loss, num_noise=num_noise, device="cpu", dtype=torch.float64)
+    assert {tensor.dtype for tensor in layer.state_dict().values()} == {torch.float64}
+    moved = OutputLayer(D, V, np.arange(V), loss, num_noise=num_noise).double()
+    moved.load_state_dict(layer.state_dict())
+    found = seeded(layer, hidden_TBD, target_TB)
+    assert found.dtype == torch.float64
+    assert torch.equal(found, seeded(moved, hidden_TBD, target_TB))
+    empty = OutputLayer(D, V, np.arange(V), loss, num_noise=num_noise, device="meta", dtype=torch.bfloat16)
+    assert {(parameter.device.type, parameter.dtype) for parameter in empty.parameters()} == {("meta", torch.bfloat16)}
+    empty.to_empty(device="cpu").reset_parameters()
+    assert seeded(empty, hidden_TBD, target_TB).isfinite()
+
+
 # Log-probabilities.
 
 

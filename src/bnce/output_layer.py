@@ -62,6 +62,8 @@ class OutputLayer(nn.Module):
         cutoffs: Sequence[int] | None = None,
         div_value: float | None = None,
         num_classes: int | None = None,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         """`noise` is a `Noise` or the targets' counts; `sparse` gives weight and bias row-wise (sparse) gradients.
 
@@ -75,7 +77,7 @@ class OutputLayer(nn.Module):
         `cutoffs` and `div_value` are those of `adaptive-softmax`: the places, in the order of frequency, at which its
         tails begin, and by how much each tail's hidden layer is smaller than that before it. `num_classes` is about how
         many classes `class-softmax` has: √V.
-        `softmax` and `max_distinct_targets` are explained at `set_form`.
+        `softmax` and `max_distinct_targets` are explained at `set_form`. `device` and `dtype` are those of `nn.Linear`.
         """
         super().__init__()
         self.noise = noise if isinstance(noise, Noise) else unigram(noise)
@@ -107,8 +109,8 @@ class OutputLayer(nn.Module):
         self.softmax, self.max_distinct_targets = "fused", max_distinct_targets
         self.set_form(softmax=softmax, max_distinct_targets=max_distinct_targets)
         num_rows = vocab_size if self.structure is None else self.structure.num_rows
-        self.weight = nn.Parameter(torch.empty(num_rows, hidden_size))
-        self.bias = nn.Parameter(torch.empty(num_rows))
+        self.weight = nn.Parameter(torch.empty(num_rows, hidden_size, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(num_rows, device=device, dtype=dtype))
         self.log_z: Tensor
         constant = torch.tensor(float(log_z), dtype=sum_dtype(self.weight.dtype))
         if learn_log_z:
@@ -117,6 +119,8 @@ class OutputLayer(nn.Module):
             self.register_buffer("log_z", constant)
         self._initial_log_z = float(log_z)
         self._wrong_targets = WrongTargets()
+        if device is not None or dtype is not None:
+            self.to(device, dtype)
         self._start()
 
     def reset_parameters(self) -> None:
