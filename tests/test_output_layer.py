@@ -389,6 +389,22 @@ def test_state_round_trip_through_safetensors(tmp_path: Path, learn_log_z: bool)
     assert other(hidden_TBD, target_TB).item() == layer(hidden_TBD, target_TB).item()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_narrow_type_leaves_the_constant_as_it_is(dtype: torch.dtype) -> None:
+    """Every probability with the constant Z is divided by it, so its rounding does not average out."""
+    layer = OutputLayer(D, V, np.arange(V), log_z=9.03)
+    hidden_ND, words_N = hidden_and_targets(50)
+    before = layer.log_probs(hidden_ND, words_N, normalised=False).mean().item()
+    assert layer.to(dtype).weight.dtype == dtype
+    assert layer.log_z.item() == pytest.approx(9.03, abs=1e-6)
+    assert layer.log_probs(hidden_ND, words_N, normalised=False).mean().item() == pytest.approx(before, abs=0.01)
+    hidden_TBD, target_TB = hidden_and_targets(T, B)
+    layer(hidden_TBD, target_TB).backward()
+    assert layer.double().log_z.dtype == torch.float64
+    learned = OutputLayer(D, V, np.arange(V), learn_log_z=True).to(dtype)
+    assert learned.log_z.dtype == dtype, "a parameter is as all others: FSDP takes parameters of one type"
+
+
 @pytest.mark.parametrize("loss", LOSSES.names)
 def test_a_copy_is_its_own(loss: str) -> None:
     layer = build(loss)

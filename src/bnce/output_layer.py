@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -122,6 +122,14 @@ class OutputLayer(nn.Module):
         if device is not None or dtype is not None:
             self.to(device, dtype)
         self._start()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move as any module does, but keep the constant in float32 or wider: in bf16, 9.03 is 9, and PPLn is 3% off."""
+        before = self.log_z
+        super()._apply(fn, recurse)
+        if self.log_z.dtype.itemsize < 4 and not isinstance(before, nn.Parameter):
+            self.log_z = before.to(self.log_z.device)
+        return self
 
     def reset_parameters(self) -> None:
         """Start anew, with noise and ln Z as they were given: after `to_empty` nothing of the layer is left."""
