@@ -85,6 +85,10 @@ class Noise(nn.Module):
     def __len__(self) -> int:
         return len(self.log_probs_V)
 
+    def extra_repr(self) -> str:
+        """Say in `print(model)` how many words there are."""
+        return f"vocab_size={len(self)}"
+
     def log_prob(self, words: Tensor) -> Tensor:
         """Look up ln p_n of each word."""
         return self.log_probs_V[words]
@@ -240,6 +244,10 @@ class Running(Noise):
             self.log_probs_V = log_probs_V.to(self.counts_V.device, dtype)
             self._make_table()
         return self
+
+    def extra_repr(self) -> str:
+        """Say in `print(model)` how it counts."""
+        return f"vocab_size={len(self)}, decay={self.decay}, every={self.every}"
 
     def get_extra_state(self) -> Tensor:
         """Give what a state_dict keeps beside the tables."""

@@ -124,7 +124,7 @@ class OutputLayer(nn.Module):
         self._start()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move as any module does, but keep the constant in float32 or wider: in bf16, 9.03 is 9, and PPLn is 3% off."""
+        """Move as any module does, but keep the constant in float32 or wider: in bf16 9.03 is 9, and PPLn is 3% off."""
         before = self.log_z
         super()._apply(fn, recurse)
         if self.log_z.dtype.itemsize < 4 and not isinstance(before, nn.Parameter):
@@ -429,9 +429,12 @@ class OutputLayer(nn.Module):
         return log_z_N.reshape(hidden.shape[:-1])
 
     def extra_repr(self) -> str:
-        """Say in `print(model)` what the layer is."""
-        drawn = f", num_noise={self.num_noise}" if self.num_noise else ""
-        told = f"hidden_size={self.hidden_size}, vocab_size={self.vocab_size}, loss={self.loss_name!r}{drawn}"
+        """Say in `print(model)` what the layer is, and what is not as by default."""
+        told = f"hidden_size={self.hidden_size}, vocab_size={self.vocab_size}, loss={self.loss_name!r}"
+        usual = {"num_noise": 0, "sparse": False, "batch_first": False, "reduction": "mean"}
+        for name, value in (usual | {"ignore_index": IGNORE_INDEX}).items():
+            if getattr(self, name) != value:
+                told += f", {name}={getattr(self, name)!r}"
         if self.structure is not None:
             return told
         log_z = "unknown" if self.log_z.is_meta else f"{self.log_z.item():.4g}"
