@@ -40,10 +40,12 @@ class Noise(nn.Module):
         self.bent = bent
         self._targets_V: np.ndarray | None = None
         probs_V = _to_float64(probs)
-        if probs_V.ndim != 1 or len(probs_V) == 0:
-            raise UserError(f"Noise needs one probability per word, but the array has shape {probs_V.shape}.")
-        if not np.all(np.isfinite(probs_V)) or not np.all(probs_V > 0):
-            raise UserError("Noise needs a finite probability above zero for every word: smooth zero counts first.")
+        _check_numbers("probability", probs_V)
+        if not np.all(probs_V):
+            raise UserError(
+                f"The probability of class {np.flatnonzero(probs_V == 0)[0]} is 0, so it could never be noise: give "
+                "numbers above 0, or counts to bnce.noise.unigram, which smooths counts of 0."
+            )
         probs_V = probs_V / probs_V.sum()
         self._probs_V: np.ndarray | None = probs_V
         self._max_distinct: dict[int, int] = {}
@@ -270,12 +272,22 @@ def unigram(counts: np.ndarray | Tensor | Sequence[float], power: float = 1.0) -
 def _smooth(counts: np.ndarray | Tensor | Sequence[float]) -> np.ndarray:
     """Let unseen words count like the rarest seen one."""
     counts_V = _to_float64(counts)
-    if counts_V.ndim != 1 or len(counts_V) == 0 or not np.all(np.isfinite(counts_V)) or np.any(counts_V < 0):
-        raise UserError("Counts must be finite numbers of at least zero, one per word.")
+    _check_numbers("count", counts_V)
     if not np.any(counts_V > 0):
         raise UserError("Counts must not all be zero: count the targets of the training text.")
     smoothed_V: np.ndarray = np.maximum(counts_V, counts_V[counts_V > 0].min())
     return smoothed_V
+
+
+def _check_numbers(name: str, values_V: np.ndarray) -> None:
+    """Refuse what is not one finite number of 0 or more per class."""
+    if values_V.ndim != 1 or len(values_V) == 0:
+        raise UserError(f"The noise has the shape {values_V.shape}: give one {name} per class, (vocab_size,).")
+    wrong = np.flatnonzero(~(np.isfinite(values_V) & (values_V >= 0)))
+    if len(wrong):
+        raise UserError(
+            f"The {name} of class {wrong[0]} is {values_V[wrong[0]]:g}: give a finite number of 0 or more per class."
+        )
 
 
 def from_targets(
