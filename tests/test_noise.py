@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import bnce
 from bnce.errors import UserError
 from bnce.noise import Noise, Running, alias_table, from_targets, log_uniform, make_noise, uniform, unigram
 from bnce.output_layer import OutputLayer
@@ -391,3 +394,9 @@ def test_running_noise_counts_where_there_are_gradients() -> None:
     assert layer.noise.counts_V.sum() == 0
     layer(hidden, targets)
     assert layer.noise.counts_V[1] > 0
+
+
+def test_completion_offers_what_is_documented() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "api.md").read_text(encoding="utf-8")
+    section = page.partition("\n## noise\n")[2].partition("\n## Noise\n")[0]
+    assert dir(bnce.noise) == sorted(set(re.findall(r"`(\w+)\(", section)))

@@ -16,6 +16,9 @@ from torch import Tensor, nn
 from bnce.errors import UserError, finite_number, shown, unknown_name, whole_number
 from bnce.machine.precision import sum_dtype
 
+# What is for users; the rest is for the package.
+__all__ = ["Noise", "Running", "from_targets", "log_uniform", "uniform", "unigram"]
+
 IGNORE_INDEX = -100  # the target of a position that does not count, as PyTorch has it
 
 
@@ -387,6 +390,10 @@ def alias_table(probs_V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     keep_V[givers[overdrawn]] = 1.0 + to_give[overdrawn] - lacking[overdrawn_by[overdrawn]]
     alias_V[givers[overdrawn]] = givers[overdrawn + 1]
     return np.clip(keep_V, 0.0, 1.0), alias_V
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def _to_float64(values: Any) -> np.ndarray:
