@@ -175,6 +175,13 @@ def test_what_is_out_of_range_is_refused(kind: type[RowOptimizer]) -> None:
         RowwiseAdam([new_table()], beta2=1.0)
     with pytest.raises(UserError, match="initial_accumulator is -1"):
         RowwiseAdagrad([new_table()], initial_accumulator=-1)
+    for optimizer, name, value in (
+        (kind, "eps", -1.0),
+        (RowwiseAdam, "beta2", 2.0),
+        (RowwiseAdagrad, "initial_accumulator", -1.0),
+    ):
+        with pytest.raises(UserError, match=f"{name} is {value}: it must be "):
+            optimizer([{"params": [new_table()], name: value}])
 
 
 @pytest.mark.parametrize("kind", KINDS)
