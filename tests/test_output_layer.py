@@ -6,6 +6,7 @@ Legend: T time steps, B streams, N positions, K drawn words, D hidden, V vocabul
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -262,6 +263,29 @@ def test_it_starts_at_the_unigram_model() -> None:
 @pytest.mark.parametrize("counts", [np.ones(V), torch.ones(V), [1] * V, WORDS], ids=lambda kind: type(kind).__name__)
 def test_noise_may_be_counts_or_a_distribution(counts: Noise | np.ndarray | Tensor | Sequence[float]) -> None:
     assert len(OutputLayer(D, V, counts).noise) == V
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_an_embedding_can_have_the_table_of_the_layer(sparse: bool) -> None:
+    layer, target_N = OutputLayer(D, V, np.arange(V), sparse=sparse), torch.arange(B)
+    embedding = torch.nn.Embedding(V, D, sparse=sparse)
+    embedding.weight = layer.weight
+    start = layer(embedding(target_N), target_N)
+    assert start.item() == pytest.approx(layer(torch.zeros(B, D), target_N).item(), rel=0.01), "near the unigram model"
+    start.backward()
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.is_sparse == sparse
+    of_both = layer.weight.grad.to_dense().clone()
+    hidden_ND = embedding(target_N).detach().requires_grad_()
+    layer.zero_grad()
+    layer(hidden_ND, target_N).backward()
+    assert hidden_ND.grad is not None
+    torch.testing.assert_close(of_both, layer.weight.grad.to_dense().index_add(0, target_N, hidden_ND.grad))
+
+
+def test_every_argument_is_explained() -> None:
+    explained = f"{OutputLayer.__init__.__doc__}"
+    assert [name for name in inspect.signature(OutputLayer).parameters if f"`{name}`" not in explained] == []
 
 
 @pytest.mark.parametrize("loss", LOSSES.names)

@@ -67,6 +67,10 @@ class OutputLayer(nn.Module):
     ) -> None:
         """`noise` is a `Noise` or the targets' counts; `sparse` gives weight and bias row-wise (sparse) gradients.
 
+        `hidden_size` and `vocab_size` are `in_features` and `out_features` of `nn.Linear`. `loss` is a name in
+        `bnce.LOSSES`, and `num_noise` is how many noise words it draws. `log_z` is the constant ln Z, trained where
+        `learn_log_z` is true. `ignore_index` is the target of positions that do not count. What the loss does not use
+        is refused.
         `batch_first` takes hidden (B, T, D) with targets (B, T). `reduction` is "mean" over the positions that count,
         "sum", or "none": one loss per position, in the shape of targets and 0 where a position does not count. "none"
         computes plainly, with every score at once, so it takes more time and memory.
