@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import bnce
 from bnce.errors import UserError
 from bnce.noise import Noise, Running, alias_table, from_targets, log_uniform, make_noise, uniform, unigram
 from bnce.output_layer import OutputLayer
@@ -137,10 +140,21 @@ def test_a_list_keeps_its_digits() -> None:
     assert float(table.log_probs_V[1]) == pytest.approx(-30 * math.log(2), rel=1e-7)
 
 
-@pytest.mark.parametrize("counts", [[], [[1, 2]], [1, math.nan], [1, math.inf], [1, -1]])
-def test_bad_counts_are_refused(counts: list) -> None:
-    with pytest.raises(UserError, match=r"^Counts must be finite numbers of at least zero, one per word.$"):
-        unigram(counts)
+@pytest.mark.parametrize("make", [unigram, Noise])
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([], r"The noise has the shape \(0,\): give one (count|probability) per class, \(vocab_size,\)\."),
+        ([[1, 2]], r"The noise has the shape \(1, 2\): give one "),
+        (3.0, r"The noise has the shape \(\): give one "),
+        ([1, math.nan], r"The (count|probability) of class 1 is nan: give a finite number of 0 or more per class\."),
+        ([1, 2, math.inf], r"of class 2 is inf: give a finite number"),
+        ([1, -3, -4], r"of class 1 is -3: give a finite number"),
+    ],
+)
+def test_what_is_no_noise_is_refused(make: Any, values: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make(values)
 
 
 def test_counts_that_are_all_zero_are_refused() -> None:
@@ -148,10 +162,9 @@ def test_counts_that_are_all_zero_are_refused() -> None:
         unigram([0, 0])
 
 
-@pytest.mark.parametrize("probs", [[0.5, 0.0], [0.5, -0.5], [0.5, math.nan], [0.5, math.inf]])
-def test_bad_probabilities_are_refused(probs: list[float]) -> None:
-    with pytest.raises(UserError, match="a finite probability above zero for every word: smooth zero counts first"):
-        Noise(probs)
+def test_a_probability_of_zero_is_refused() -> None:
+    with pytest.raises(UserError, match=r"^The probability of class 1 is 0, so it could never be noise: give numbers "):
+        Noise([0.5, 0.0])
 
 
 @pytest.mark.parametrize("make", [uniform, log_uniform])
@@ -381,3 +394,9 @@ def test_running_noise_counts_where_there_are_gradients() -> None:
     assert layer.noise.counts_V.sum() == 0
     layer(hidden, targets)
     assert layer.noise.counts_V[1] > 0
+
+
+def test_completion_offers_what_is_documented() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "api.md").read_text(encoding="utf-8")
+    section = page.partition("\n## noise\n")[2].partition("\n## Noise\n")[0]
+    assert dir(bnce.noise) == sorted(set(re.findall(r"`(\w+)\(", section)))

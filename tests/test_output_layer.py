@@ -6,6 +6,7 @@ Legend: T time steps, B streams, N positions, K drawn words, D hidden, V vocabul
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -264,6 +265,46 @@ def test_noise_may_be_counts_or_a_distribution(counts: Noise | np.ndarray | Tens
     assert len(OutputLayer(D, V, counts).noise) == V
 
 
+@pytest.mark.parametrize("sparse", [True, False])
+def test_an_embedding_can_have_the_table_of_the_layer(sparse: bool) -> None:
+    layer, target_N = OutputLayer(D, V, np.arange(V), sparse=sparse), torch.arange(B)
+    embedding = torch.nn.Embedding(V, D, sparse=sparse)
+    embedding.weight = layer.weight
+    start = layer(embedding(target_N), target_N)
+    assert start.item() == pytest.approx(layer(torch.zeros(B, D), target_N).item(), rel=0.01), "near the unigram model"
+    start.backward()
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.is_sparse == sparse
+    of_both = layer.weight.grad.to_dense().clone()
+    hidden_ND = embedding(target_N).detach().requires_grad_()
+    layer.zero_grad()
+    layer(hidden_ND, target_N).backward()
+    assert hidden_ND.grad is not None
+    torch.testing.assert_close(of_both, layer.weight.grad.to_dense().index_add(0, target_N, hidden_ND.grad))
+
+
+def test_every_argument_is_explained() -> None:
+    explained = f"{OutputLayer.__init__.__doc__}"
+    assert [name for name in inspect.signature(OutputLayer).parameters if f"`{name}`" not in explained] == []
+
+
+@pytest.mark.parametrize("loss", LOSSES.names)
+def test_device_and_dtype_are_those_of_pytorch_s_layers(loss: str) -> None:
+    num_noise = K if LOSSES.find(loss).draws == "must" else 0
+    hidden_TBD, target_TB = hidden_and_targets(T, B)
+    layer = OutputLayer(D, V, np.arange(V), loss, num_noise=num_noise, device="cpu", dtype=torch.float64)
+    assert {tensor.dtype for tensor in layer.state_dict().values()} == {torch.float64}
+    moved = OutputLayer(D, V, np.arange(V), loss, num_noise=num_noise).double()
+    moved.load_state_dict(layer.state_dict())
+    found = seeded(layer, hidden_TBD, target_TB)
+    assert found.dtype == torch.float64
+    assert torch.equal(found, seeded(moved, hidden_TBD, target_TB))
+    empty = OutputLayer(D, V, np.arange(V), loss, num_noise=num_noise, device="meta", dtype=torch.bfloat16)
+    assert {(parameter.device.type, parameter.dtype) for parameter in empty.parameters()} == {("meta", torch.bfloat16)}
+    empty.to_empty(device="cpu").reset_parameters()
+    assert seeded(empty, hidden_TBD, target_TB).isfinite()
+
+
 # Log-probabilities.
 
 
@@ -370,6 +411,22 @@ def test_state_round_trip_through_safetensors(tmp_path: Path, learn_log_z: bool)
     assert isinstance(other.log_z, torch.nn.Parameter) == learn_log_z
     hidden_TBD, target_TB = hidden_and_targets(T, B)
     assert other(hidden_TBD, target_TB).item() == layer(hidden_TBD, target_TB).item()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_narrow_type_leaves_the_constant_as_it_is(dtype: torch.dtype) -> None:
+    """Every probability with the constant Z is divided by it, so its rounding does not average out."""
+    layer = OutputLayer(D, V, np.arange(V), log_z=9.03)
+    hidden_ND, words_N = hidden_and_targets(50)
+    before = layer.log_probs(hidden_ND, words_N, normalised=False).mean().item()
+    assert layer.to(dtype).weight.dtype == dtype
+    assert layer.log_z.item() == pytest.approx(9.03, abs=1e-6)
+    assert layer.log_probs(hidden_ND, words_N, normalised=False).mean().item() == pytest.approx(before, abs=0.01)
+    hidden_TBD, target_TB = hidden_and_targets(T, B)
+    layer(hidden_TBD, target_TB).backward()
+    assert layer.double().log_z.dtype == torch.float64
+    learned = OutputLayer(D, V, np.arange(V), learn_log_z=True).to(dtype)
+    assert learned.log_z.dtype == dtype, "a parameter is as all others: FSDP takes parameters of one type"
 
 
 @pytest.mark.parametrize("loss", LOSSES.names)

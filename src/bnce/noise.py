@@ -16,6 +16,9 @@ from torch import Tensor, nn
 from bnce.errors import UserError, finite_number, shown, unknown_name, whole_number
 from bnce.machine.precision import sum_dtype
 
+# What is for users; the rest is for the package.
+__all__ = ["Noise", "Running", "from_targets", "log_uniform", "uniform", "unigram"]
+
 IGNORE_INDEX = -100  # the target of a position that does not count, as PyTorch has it
 
 
@@ -40,10 +43,12 @@ class Noise(nn.Module):
         self.bent = bent
         self._targets_V: np.ndarray | None = None
         probs_V = _to_float64(probs)
-        if probs_V.ndim != 1 or len(probs_V) == 0:
-            raise UserError(f"Noise needs one probability per word, but the array has shape {probs_V.shape}.")
-        if not np.all(np.isfinite(probs_V)) or not np.all(probs_V > 0):
-            raise UserError("Noise needs a finite probability above zero for every word: smooth zero counts first.")
+        _check_numbers("probability", probs_V)
+        if not np.all(probs_V):
+            raise UserError(
+                f"The probability of class {np.flatnonzero(probs_V == 0)[0]} is 0, so it could never be noise: give "
+                "numbers above 0, or counts to bnce.noise.unigram, which smooths counts of 0."
+            )
         probs_V = probs_V / probs_V.sum()
         self._probs_V: np.ndarray | None = probs_V
         self._max_distinct: dict[int, int] = {}
@@ -84,6 +89,10 @@ class Noise(nn.Module):
 
     def __len__(self) -> int:
         return len(self.log_probs_V)
+
+    def extra_repr(self) -> str:
+        """Say in `print(model)` how many words there are."""
+        return f"vocab_size={len(self)}"
 
     def log_prob(self, words: Tensor) -> Tensor:
         """Look up ln p_n of each word."""
@@ -241,6 +250,10 @@ class Running(Noise):
             self._make_table()
         return self
 
+    def extra_repr(self) -> str:
+        """Say in `print(model)` how it counts."""
+        return f"vocab_size={len(self)}, decay={self.decay}, every={self.every}"
+
     def get_extra_state(self) -> Tensor:
         """Give what a state_dict keeps beside the tables."""
         return torch.tensor([self._num_steps, self._weight], dtype=torch.float64)
@@ -262,12 +275,22 @@ def unigram(counts: np.ndarray | Tensor | Sequence[float], power: float = 1.0) -
 def _smooth(counts: np.ndarray | Tensor | Sequence[float]) -> np.ndarray:
     """Let unseen words count like the rarest seen one."""
     counts_V = _to_float64(counts)
-    if counts_V.ndim != 1 or len(counts_V) == 0 or not np.all(np.isfinite(counts_V)) or np.any(counts_V < 0):
-        raise UserError("Counts must be finite numbers of at least zero, one per word.")
+    _check_numbers("count", counts_V)
     if not np.any(counts_V > 0):
         raise UserError("Counts must not all be zero: count the targets of the training text.")
     smoothed_V: np.ndarray = np.maximum(counts_V, counts_V[counts_V > 0].min())
     return smoothed_V
+
+
+def _check_numbers(name: str, values_V: np.ndarray) -> None:
+    """Refuse what is not one finite number of 0 or more per class."""
+    if values_V.ndim != 1 or len(values_V) == 0:
+        raise UserError(f"The noise has the shape {values_V.shape}: give one {name} per class, (vocab_size,).")
+    wrong = np.flatnonzero(~(np.isfinite(values_V) & (values_V >= 0)))
+    if len(wrong):
+        raise UserError(
+            f"The {name} of class {wrong[0]} is {values_V[wrong[0]]:g}: give a finite number of 0 or more per class."
+        )
 
 
 def from_targets(
@@ -367,6 +390,10 @@ def alias_table(probs_V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     keep_V[givers[overdrawn]] = 1.0 + to_give[overdrawn] - lacking[overdrawn_by[overdrawn]]
     alias_V[givers[overdrawn]] = givers[overdrawn + 1]
     return np.clip(keep_V, 0.0, 1.0), alias_V
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def _to_float64(values: Any) -> np.ndarray:

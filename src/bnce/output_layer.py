@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -62,9 +62,15 @@ class OutputLayer(nn.Module):
         cutoffs: Sequence[int] | None = None,
         div_value: float | None = None,
         num_classes: int | None = None,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         """`noise` is a `Noise` or the targets' counts; `sparse` gives weight and bias row-wise (sparse) gradients.
 
+        `hidden_size` and `vocab_size` are `in_features` and `out_features` of `nn.Linear`. `loss` is a name in
+        `bnce.LOSSES`, and `num_noise` is how many noise words it draws. `log_z` is the constant ln Z, trained where
+        `learn_log_z` is true. `ignore_index` is the target of positions that do not count. What the loss does not use
+        is refused.
         `batch_first` takes hidden (B, T, D) with targets (B, T). `reduction` is "mean" over the positions that count,
         "sum", or "none": one loss per position, in the shape of targets and 0 where a position does not count. "none"
         computes plainly, with every score at once, so it takes more time and memory.
@@ -75,7 +81,7 @@ class OutputLayer(nn.Module):
         `cutoffs` and `div_value` are those of `adaptive-softmax`: the places, in the order of frequency, at which its
         tails begin, and by how much each tail's hidden layer is smaller than that before it. `num_classes` is about how
         many classes `class-softmax` has: √V.
-        `softmax` and `max_distinct_targets` are explained at `set_form`.
+        `softmax` and `max_distinct_targets` are explained at `set_form`. `device` and `dtype` are those of `nn.Linear`.
         """
         super().__init__()
         self.noise = noise if isinstance(noise, Noise) else unigram(noise)
@@ -107,8 +113,8 @@ class OutputLayer(nn.Module):
         self.softmax, self.max_distinct_targets = "fused", max_distinct_targets
         self.set_form(softmax=softmax, max_distinct_targets=max_distinct_targets)
         num_rows = vocab_size if self.structure is None else self.structure.num_rows
-        self.weight = nn.Parameter(torch.empty(num_rows, hidden_size))
-        self.bias = nn.Parameter(torch.empty(num_rows))
+        self.weight = nn.Parameter(torch.empty(num_rows, hidden_size, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(num_rows, device=device, dtype=dtype))
         self.log_z: Tensor
         constant = torch.tensor(float(log_z), dtype=sum_dtype(self.weight.dtype))
         if learn_log_z:
@@ -117,7 +123,17 @@ class OutputLayer(nn.Module):
             self.register_buffer("log_z", constant)
         self._initial_log_z = float(log_z)
         self._wrong_targets = WrongTargets()
+        if device is not None or dtype is not None:
+            self.to(device, dtype)
         self._start()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move as any module does, but keep the constant in float32 or wider: in bf16 9.03 is 9, and PPLn is 3% off."""
+        before = self.log_z
+        super()._apply(fn, recurse)
+        if self.log_z.dtype.itemsize < 4 and not isinstance(before, nn.Parameter):
+            self.log_z = before.to(self.log_z.device)
+        return self
 
     def reset_parameters(self) -> None:
         """Start anew, with noise and ln Z as they were given: after `to_empty` nothing of the layer is left."""
@@ -194,6 +210,7 @@ class OutputLayer(nn.Module):
         hidden_TBD, target_TB, mask_TB, stream_TB = as_chunk(
             kind, self.hidden_size, hidden, targets, mask, streams, batch_first=self.batch_first
         )
+        hidden_TBD = fitted(hidden_TBD, self.weight)
         has_noise = not lacks_noise(kind, target_TB.shape[1], self.num_noise, stream_TB)
         is_compiling = torch.compiler.is_compiling()
         if not is_compiling:
@@ -416,9 +433,12 @@ class OutputLayer(nn.Module):
         return log_z_N.reshape(hidden.shape[:-1])
 
     def extra_repr(self) -> str:
-        """Say in `print(model)` what the layer is."""
-        drawn = f", num_noise={self.num_noise}" if self.num_noise else ""
-        told = f"hidden_size={self.hidden_size}, vocab_size={self.vocab_size}, loss={self.loss_name!r}{drawn}"
+        """Say in `print(model)` what the layer is, and what is not as by default."""
+        told = f"hidden_size={self.hidden_size}, vocab_size={self.vocab_size}, loss={self.loss_name!r}"
+        usual = {"num_noise": 0, "sparse": False, "batch_first": False, "reduction": "mean"}
+        for name, value in (usual | {"ignore_index": IGNORE_INDEX}).items():
+            if getattr(self, name) != value:
+                told += f", {name}={getattr(self, name)!r}"
         if self.structure is not None:
             return told
         log_z = "unknown" if self.log_z.is_meta else f"{self.log_z.item():.4g}"

@@ -10,6 +10,7 @@ import torch
 
 from bnce.errors import UserError
 from bnce.kinds.losses import LOSSES
+from bnce.noise import Running
 from bnce.output_layer import OutputLayer
 
 V, D, K = 20, 4, 7
@@ -93,6 +94,10 @@ def test_counts_that_are_no_numbers_by_class(counts: Any, what: str) -> None:
 def test_a_layer_says_what_it_is() -> None:
     assert f"{build(log_z=9.21)}".startswith("OutputLayer(\n  hidden_size=4, vocab_size=20, loss='bnce', log_z=9.21\n")
     assert build("snce").extra_repr() == "hidden_size=4, vocab_size=20, loss='snce', num_noise=7, log_z=9"
+    changed = build(sparse=True, batch_first=True, reduction="sum", ignore_index=0).extra_repr()
+    assert changed.endswith("sparse=True, batch_first=True, reduction='sum', ignore_index=0, log_z=9")
+    assert f"{build()}".endswith("\n  (noise): Noise(vocab_size=20)\n)")
+    assert f"{Running(5)}" == "Running(vocab_size=5, decay=0.9999, every=256)"
     assert build("class-softmax").extra_repr() == "hidden_size=4, vocab_size=20, loss='class-softmax'"
     with torch.device("meta"):
         assert build().extra_repr().endswith("log_z=unknown")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import sys
 
 import pytest
@@ -175,6 +176,13 @@ def test_what_is_out_of_range_is_refused(kind: type[RowOptimizer]) -> None:
         RowwiseAdam([new_table()], beta2=1.0)
     with pytest.raises(UserError, match="initial_accumulator is -1"):
         RowwiseAdagrad([new_table()], initial_accumulator=-1)
+    for optimizer, name, value in (
+        (kind, "eps", -1.0),
+        (RowwiseAdam, "beta2", 2.0),
+        (RowwiseAdagrad, "initial_accumulator", -1.0),
+    ):
+        with pytest.raises(UserError, match=f"{name} is {value}: it must be "):
+            optimizer([{"params": [new_table()], name: value}])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -227,12 +235,24 @@ def test_tables_that_are_divided_between_processes_are_refused(kind: type[RowOpt
         dist.destroy_process_group()
 
 
+@pytest.mark.parametrize("sparse", [True, False])
+def test_a_tied_table_counts_once(sparse: bool) -> None:
+    """Its name is in the embedding and in the output layer."""
+    table = new_table()
+    give_gradient(table, *batches()[0], sparse=sparse)
+    assert table.grad is not None
+    norm = table.grad.to_dense().norm()
+    torch.testing.assert_close(clip_grad_norm_(iter([table, table]), 0.5), norm)
+    assert float(table.grad.to_dense().norm()) == pytest.approx(0.5, rel=1e-4)
+
+
 def test_clipping_takes_the_arguments_of_pytorch() -> None:
     table = new_table()
     give_gradient(table, *batches()[0], sparse=True)
     assert clip_grad_norm_([table], 0.5, 2, error_if_nonfinite=True) > 0
     assert float(clip_grad_norm_([table], 0.5, norm_type=2.0)) == pytest.approx(0.5, rel=1e-4)
-    for norm_type in (1.0, 3):
+    assert float(clip_grad_norm_([table], 0.5, 2.0, True, False)) == pytest.approx(0.5, rel=1e-4)
+    for norm_type in (1.0, 3, math.inf):
         with pytest.raises(UserError, match=f"norm_type is {norm_type}: only 2, the Euclidean norm, is there"):
             clip_grad_norm_([table], 0.5, norm_type)
     clipped = clip_grad_norm_([table], float("inf"))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bnce import kernels
-from bnce.errors import UserError, finite_number
+from bnce.errors import UserError
 from bnce.optimisers.merging import mark_merged, merge_gradient
 
 
@@ -49,19 +49,21 @@ def clip_grad_norm_(
     max_norm: float,
     norm_type: float = 2.0,
     error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
     *,
     deterministic: bool = False,
 ) -> Tensor:
     """Scale gradients so that their norm is at most `max_norm`, as `torch.nn.utils.clip_grad_norm_`; give the norm.
 
     Sparse gradients count with equal rows added up: without that, the norm would depend on how often a row occurs in
-    the batch. They are merged in place, and `RowwiseAdagrad` and `RowwiseAdam` do not merge them again. `norm_type` is
-    there for code that gives it, and must be 2. `error_if_nonfinite` raises where the norm is NaN or infinite, for
-    which a GPU's host has to wait.
+    the batch. They are merged in place, and `RowwiseAdagrad` and `RowwiseAdam` do not merge them again. A parameter
+    that is given twice, such as a tied table, counts once. `norm_type` is there for code that gives it, and must be 2.
+    `error_if_nonfinite` raises where the norm is NaN or infinite, for which a GPU's host has to wait. `foreach` is
+    PyTorch's, for the norm.
     """
-    if finite_number("norm_type", norm_type) != 2:
-        raise UserError(f"norm_type is {norm_type}: only 2, the Euclidean norm, is there. Leave it out.")
-    given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    if norm_type != 2:
+        raise UserError(f"norm_type is {norm_type!r}: only 2, the Euclidean norm, is there. Leave it out.")
+    given = [parameters] if isinstance(parameters, Tensor) else list(dict.fromkeys(parameters))
     values, merged = [], []
     for parameter in given:
         if parameter.grad is None:
@@ -72,7 +74,7 @@ def clip_grad_norm_(
             values.append(parameter.grad._values())
         else:
             values.append(parameter.grad)
-    norm = torch.nn.utils.get_total_norm(values, error_if_nonfinite=error_if_nonfinite)
+    norm = torch.nn.utils.get_total_norm(values, error_if_nonfinite=error_if_nonfinite, foreach=foreach)
     factor = clip_factor(norm, float(max_norm))
     for value in values:
         value.mul_(factor.to(value.device, value.dtype))

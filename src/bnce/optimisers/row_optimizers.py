@@ -38,17 +38,15 @@ class _Scale:
 class RowOptimizer(torch.optim.Optimizer):
     """What both have in common: groups, state, and the way through the parameters."""
 
-    def __init__(self, params: Iterable[Any], defaults: Group) -> None:
-        if not finite_number("eps", defaults["eps"]) > 0:
-            raise UserError(f"eps is {defaults['eps']}: it must be above 0.")
-        super().__init__(params, defaults)
-
     def add_param_group(self, param_group: Group) -> None:
         """Add a group, as any optimiser of PyTorch."""
         _without_compiler(torch.optim.Optimizer.add_param_group)(self, param_group)
         group = self.param_groups[-1]
         if finite_number("lr", group["lr"]) < 0:
             raise UserError(f"lr is {float(group['lr'])}: it must be 0 or more.")
+        if not finite_number("eps", group["eps"]) > 0:
+            raise UserError(f"eps is {group['eps']}: it must be above 0.")
+        self._check_group(group)
         if any(hasattr(parameter, "device_mesh") for parameter in group["params"]):  # as DTensor has it
             raise UserError(
                 f"{type(self).__name__} was given parameters that FSDP (fully_shard) or another plan divides between "
@@ -105,6 +103,10 @@ class RowOptimizer(torch.optim.Optimizer):
                 self.state[table_VD][name] = value.to(table_VD.device, copy=True)
 
     @abstractmethod
+    def _check_group(self, group: Group) -> None:
+        """Refuse values that the kind of step cannot work with."""
+
+    @abstractmethod
     def _new_state(self, table_VD: Tensor, group: Group) -> State:
         """Make what is kept of a table."""
 
@@ -128,10 +130,12 @@ class RowwiseAdagrad(RowOptimizer):
         deterministic: bool = False,
     ) -> None:
         """`initial_accumulator` above 0 makes the first steps smaller; `deterministic` adds rows in a fixed order."""
-        if finite_number("initial_accumulator", initial_accumulator) < 0:
-            raise UserError(f"initial_accumulator is {initial_accumulator}: it must be 0 or more.")
         defaults = {"lr": lr, "initial_accumulator": initial_accumulator, "eps": eps, "deterministic": deterministic}
         super().__init__(params, defaults)
+
+    def _check_group(self, group: Group) -> None:
+        if finite_number("initial_accumulator", group["initial_accumulator"]) < 0:
+            raise UserError(f"initial_accumulator is {group['initial_accumulator']}: it must be 0 or more.")
 
     def _new_state(self, table_VD: Tensor, group: Group) -> State:
         start, dtype = group["initial_accumulator"], _state_dtype(table_VD)
@@ -162,9 +166,11 @@ class RowwiseAdam(RowOptimizer):
         deterministic: bool = False,
     ) -> None:
         """`deterministic` adds up the gradients of equal rows in a fixed order, also on a GPU."""
-        if not 0 <= finite_number("beta2", beta2) < 1:
-            raise UserError(f"beta2 is {beta2}: it must be at least 0 and below 1.")
         super().__init__(params, {"lr": lr, "beta2": beta2, "eps": eps, "deterministic": deterministic})
+
+    def _check_group(self, group: Group) -> None:
+        if not 0 <= finite_number("beta2", group["beta2"]) < 1:
+            raise UserError(f"beta2 is {group['beta2']}: it must be at least 0 and below 1.")
 
     def _new_state(self, table_VD: Tensor, group: Group) -> State:
         size, device = (len(table_VD),), table_VD.device
