@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -130,8 +131,9 @@ def plan_training(
     Of many processes the first one decides, and the others follow. `timeout_seconds` is how long they wait for each
     other.
     """
+    make = functools.partial(_plan, recipe, out=out, open_corpus=open_corpus, **wanted)
     if not started_many():
-        return _plan(recipe, resume=resume, out=out, device=device, open_corpus=open_corpus, **wanted)
+        return make(resume=resume, device=device)
     name = device_of_process(device)
     world = open_world(choose_device(name), timeout_seconds)
     # torchrun starts a run that broke off again with the same command.
@@ -139,15 +141,7 @@ def plan_training(
     plan: Plan | None = None
     if world.is_first:
         try:
-            plan = _plan(
-                recipe,
-                resume=resume,
-                out=out,
-                device=name,
-                open_corpus=open_corpus,
-                num_processes=world.size,
-                **wanted,
-            )
+            plan = make(resume=resume, device=name, num_processes=world.size)
         except BaseException:
             world.share(None)
             raise

@@ -68,8 +68,7 @@ class ModelConfig:
                 f"multiple of {self.num_heads}, or change model.num_heads."
             )
         _must(0 <= self.dropout < 1, "model.dropout", self.dropout, "it must be at least 0 and below 1")
-        bounds = f"it must be from 0 to {MAX_EMBEDDING_RANGE:g}"
-        _must(0 <= self.embedding_range <= MAX_EMBEDDING_RANGE, "model.embedding_range", self.embedding_range, bounds)
+        _within("model.embedding_range", self.embedding_range, 0, MAX_EMBEDDING_RANGE)
         if self.num_layers > 1 and "num_layers" not in kind.sizes:
             raise UserError(
                 f"model.num_layers is {self.num_layers}, but {kind.shown} has no number of layers to choose: leave it "
@@ -115,11 +114,9 @@ class LossConfig:
         _among("noise", self.noise, NOISE_NAMES)
         _among("loss.softmax", self.softmax, SOFTMAX_NAMES)
         _at_least("loss.num_noise", self.num_noise, 0)
-        bounds = f"it must be from {-MAX_LOG_Z:g} to {MAX_LOG_Z:g}"
-        _must(abs(self.log_z) <= MAX_LOG_Z, "loss.log_z", self.log_z, bounds)
-        _must(0 <= self.penalty <= MAX_RATE, "loss.penalty", self.penalty, f"it must be from 0 to {MAX_RATE:g}")
-        bounds = f"it must be from {-MAX_NOISE_POWER:g} to {MAX_NOISE_POWER:g}"
-        _must(abs(self.noise_power) <= MAX_NOISE_POWER, "loss.noise_power", self.noise_power, bounds)
+        _within("loss.log_z", self.log_z, -MAX_LOG_Z, MAX_LOG_Z)
+        _within("loss.penalty", self.penalty, 0, MAX_RATE)
+        _within("loss.noise_power", self.noise_power, -MAX_NOISE_POWER, MAX_NOISE_POWER)
         self._check_own(kind)
         # Noise that depends on the word before is not for positions that share their words.
         if self.noise == "bigram" and kind.draws_for != "position":
@@ -146,8 +143,7 @@ class LossConfig:
         is_rising = all(before < after for before, after in itertools.pairwise((0, *self.cutoffs)))
         _must(is_rising, "loss.cutoffs", list(self.cutoffs), "give rising numbers from 1 on")
         _at_least("loss.num_classes", self.num_classes, 0)
-        bounds = f"it must be from 1 to {MAX_RATE:g}"
-        _must(1 <= self.div_value <= MAX_RATE, "loss.div_value", self.div_value, bounds)
+        _within("loss.div_value", self.div_value, 1, MAX_RATE)
         if kind.structure is None:
             return
         if self.learn_log_z:
@@ -182,10 +178,9 @@ class OptimiserConfig:
         for key in ("learning_rate", "body_learning_rate", "clip_norm"):
             rate = getattr(self, key)
             _must(0 < rate <= MAX_RATE, f"optimiser.{key}", rate, f"it must be above 0 and at most {MAX_RATE:g}")
-        start, eps = self.initial_accumulator, self.eps
-        _must(0 <= start <= MAX_RATE, "optimiser.initial_accumulator", start, f"it must be from 0 to {MAX_RATE:g}")
+        _within("optimiser.initial_accumulator", self.initial_accumulator, 0, MAX_RATE)
         _must(0 <= self.beta2 < 1, "optimiser.beta2", self.beta2, "it must be at least 0 and below 1")
-        _must(MIN_EPS <= eps <= MAX_RATE, "optimiser.eps", eps, f"it must be from {MIN_EPS:g} to {MAX_RATE:g}")
+        _within("optimiser.eps", self.eps, MIN_EPS, MAX_RATE)
         _at_least("optimiser.patience", self.patience, 1)
         _at_least("optimiser.warmup_steps", self.warmup_steps, 0)
 
@@ -228,7 +223,7 @@ class TrainingConfig:
         _among("training.precision", self.precision, PRECISION_NAMES)
         _among("training.tables", self.tables, TABLES_NAMES)
         _among("training.wire", self.wire, WIRE_NAMES)
-        _must(0 <= self.reset_rate <= 1, "training.reset_rate", self.reset_rate, "it must be from 0 to 1")
+        _within("training.reset_rate", self.reset_rate, 0, 1)
         _must(self.checkpoint_seconds > 0, "training.checkpoint_seconds", self.checkpoint_seconds, "it must be above 0")
 
     @property
@@ -442,6 +437,10 @@ def _among(kind: str, value: str, allowed: Sequence[str]) -> None:
 def _at_least(key: str, value: int, least: int, most: int = MAX_SIZE) -> None:
     _must(value >= least, key, value, f"it must be at least {least}")
     _must(value <= most, key, value, f"it must be at most {most}")
+
+
+def _within(key: str, value: float, least: float, most: float) -> None:
+    _must(least <= value <= most, key, value, f"it must be from {least:g} to {most:g}")
 
 
 def _must(holds: bool, key: str, value: object, rule: str) -> None:

@@ -217,18 +217,17 @@ class OutputLayer(nn.Module):
             self._tell_of_wrong_targets()
             if not has_noise and target_TB.numel():
                 warnings.warn(no_noise(kind, target_TB.shape[1]), stacklevel=4)
-        wants_counts = self.training and torch.is_grad_enabled()
-        is_observed = wants_counts and not is_compiling and isinstance(self.noise, Running)
-        if self._fused is not None and has_noise and not is_observed:
+        wants_counts = self.training and torch.is_grad_enabled() and not is_compiling
+        running = self.noise if wants_counts and isinstance(self.noise, Running) else None
+        if self._fused is not None and has_noise and running is None:
             batch = self._batch(hidden_TBD, target_TB, mask_TB, stream_TB, ignore_index=self.ignore_index)
             loss = self._fused(batch, self.reduction == "mean")
             if loss is not None:
                 return loss
         if self._each is None and has_noise and self._all_count(target_TB, mask_TB, stream_TB):
             target_TB = self._in_range(target_TB)
-            if is_observed:
-                assert isinstance(self.noise, Running)
-                self.noise.observe(target_TB)
+            if running is not None:
+                running.observe(target_TB)
             total = self._loss(self._batch(hidden_TBD, target_TB))
             return total if self.reduction == "sum" else total / target_TB.numel()
         counted = count_targets(
@@ -241,9 +240,8 @@ class OutputLayer(nn.Module):
             sum_dtype(self.weight.dtype),
         )
         target_TB, zero = self._known_words(counted.target_TB)
-        if is_observed:
-            assert isinstance(self.noise, Running)
-            self.noise.observe(target_TB, counted.is_trained)
+        if running is not None:
+            running.observe(target_TB, counted.is_trained)
         batch = self._batch(hidden_TBD, target_TB, counted.is_trained, stream_TB, counted=counted)
         if self._each is not None:
             loss_TB = self._each(batch) if zero is None else self._each(batch) + zero

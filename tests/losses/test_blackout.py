@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from bnce.losses import OutputBatch, by_equation, drawn_columns
+from bnce.losses import OutputBatch, by_equation
 from bnce.losses.blackout import blackout, blackout_each
+from bnce.losses.blocked import MAX_SCORES
 from bnce.noise import uniform
 
 EPS = torch.finfo(torch.float32).eps
@@ -30,7 +31,7 @@ def test_equals_the_reference_with_its_gradients(
     max_scores: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(drawn_columns, "MAX_SCORES", {"cpu": max_scores})
+    monkeypatch.setitem(MAX_SCORES, "cpu", max_scores)
     batch = make_batch(T, B, K, sparse=sparse)
     leaves = [batch.hidden_TBD, batch.weight_VD, batch.bias_V]
     torch.manual_seed(7)

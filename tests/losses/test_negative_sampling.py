@@ -11,7 +11,8 @@ import torch
 from small_corpus import Watcher, small_config, small_corpus
 
 import bnce
-from bnce.losses import OutputBatch, by_equation, drawn_columns
+from bnce.losses import OutputBatch, by_equation
+from bnce.losses.blocked import MAX_SCORES
 from bnce.losses.negative_sampling import negative_sampling, negative_sampling_each
 from bnce.noise import unigram
 from bnce.output_layer import OutputLayer
@@ -37,7 +38,7 @@ def test_equals_the_reference_with_its_gradients(
     max_scores: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(drawn_columns, "MAX_SCORES", {"cpu": max_scores})
+    monkeypatch.setitem(MAX_SCORES, "cpu", max_scores)
     batch = make_batch(T, B, K, sparse=sparse)
     leaves = [batch.hidden_TBD, batch.weight_VD, batch.bias_V]
     torch.manual_seed(7)

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from bnce.errors import UserError
-from bnce.losses import OutputBatch, by_equation, drawn_columns
+from bnce.losses import OutputBatch, by_equation
+from bnce.losses.blocked import MAX_SCORES
 from bnce.losses.drawn_columns import draw_columns, drawn_loss, first_of_each, log_expected
 from bnce.losses.sampled_softmax import sampled_softmax, sampled_softmax_, sampled_softmax_each
 from bnce.noise import log_uniform
@@ -51,7 +52,7 @@ def test_equals_the_reference_with_its_gradients(
     max_scores: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(drawn_columns, "MAX_SCORES", {"cpu": max_scores})
+    monkeypatch.setitem(MAX_SCORES, "cpu", max_scores)
     valid_TB = None if T == 1 else torch.arange(T * B).reshape(T, B) % 3 != 1
     batch = make_batch(T, B, K, sparse=sparse, valid_TB=valid_TB)
     tries = batch.noise.tries(K) if distinct else None

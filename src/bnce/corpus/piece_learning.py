@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from bnce.corpus.pieces import ALPHABET, PieceVocabulary, letters, need_tokenizers
 from bnce.corpus.vocabulary import SPECIALS, Vocabulary
 from bnce.errors import UserError, argument
+from bnce.text.sources import batches
 
 DEFAULT_SIZE = 2**15
 # The specials, and a piece for every byte.
@@ -62,7 +63,8 @@ def learn_pieces(
         show_progress=False,
         max_token_length=MAX_PIECE_LETTERS,
     )
-    learning.train_from_iterator(_feed(words, counts), trainer)
+    fed = batches(_feed(words, counts), len, _FED_CHARACTERS)
+    learning.train_from_iterator(map("".join, fed), trainer)
     merges = _without_specials(json.loads(learning.to_str())["model"]["merges"])
     pieces = [*ALPHABET, *map("".join, merges)]
     first = _assemble(pieces, merges, None)
@@ -105,16 +107,9 @@ def _feed(words: Sequence[str], counts: NDArray[np.int64]) -> Iterator[str]:
     total = int(counts.sum())
     if total > MAX_LEARNED_WORDS:
         counts = np.diff(np.cumsum(counts) * MAX_LEARNED_WORDS // total, prepend=0)
-    waiting: list[str] = []
-    num_characters = 0
     for word, count in zip(words, counts.tolist(), strict=True):
         spelt = f" {letters(word)[:MAX_LEARNED_LETTERS]}"
         while count:
             num_repeats = min(count, 1 + _FED_CHARACTERS // len(spelt))
-            waiting.append(spelt * num_repeats)
-            num_characters += num_repeats * len(spelt)
+            yield spelt * num_repeats
             count -= num_repeats
-            if num_characters >= _FED_CHARACTERS:
-                yield "".join(waiting)
-                waiting, num_characters = [], 0
-    yield "".join(waiting)

@@ -14,6 +14,8 @@ import pyarrow
 import pyarrow.compute
 from numpy.typing import NDArray
 
+from bnce.text.sources import batches
+
 # Some three million words; what waits, and what Arrow needs to join them, comes to ten times as much.
 MAX_BYTES = 2**26
 # Joining costs less a row if there are many, but what waits takes room too.
@@ -80,7 +82,9 @@ class Tally:
         """Take the first words in some order, of those that are among `words`, or of those that are not."""
         known = pyarrow.array(words, pyarrow.string())
         kept = join_counts([])
-        for sums in _in_large_tables(self._merged()):
+        # Large tables: to look words up, each one makes an index of all of them again.
+        for tables in batches(self._merged(), len, _LARGE_ROWS):
+            sums = pyarrow.concat_tables(tables)
             is_inside = pyarrow.compute.is_in(sums["word"], value_set=known)
             found = sums.filter(is_inside if are_inside else pyarrow.compute.invert(is_inside))
             kept = pyarrow.concat_tables([kept, found]).sort_by(order).slice(0, limit).combine_chunks()
@@ -153,15 +157,3 @@ def join_counts(tables: Sequence[Table]) -> Table:
 def _top(table: Table, limit: int | None) -> Table:
     ordered = table.sort_by([("count", "descending"), ("word", "ascending")])
     return ordered if limit is None else ordered.slice(0, limit).combine_chunks()
-
-
-def _in_large_tables(tables: Iterator[Table]) -> Iterator[Table]:
-    """Put tables together: to look words up, each one makes an index of all of them again."""
-    waiting: list[Table] = []
-    for table in tables:
-        waiting.append(table)
-        if sum(one.num_rows for one in waiting) >= _LARGE_ROWS:
-            yield pyarrow.concat_tables(waiting)
-            waiting = []
-    if waiting:
-        yield pyarrow.concat_tables(waiting)

@@ -29,6 +29,26 @@ class Body(Kind):
 
 _EXPORTS = ("onnx", "transformers")
 
+
+def _recurrent(cell: str, *, has_bottleneck: bool, help: str, tables_with_softmax: tuple[str, ...] = ("ltcb",)) -> Body:
+    """Describe layers of RNN or LSTM, with or without the paper's ReLu layer after the last."""
+    return Body(
+        name=f"relu-{cell}" if has_bottleneck else cell,
+        shown=f"ReLu-{cell.upper()}" if has_bottleneck else cell.upper(),
+        help=help,
+        built_by="bnce.models.recurrent:build",
+        options={"cell": cell, "has_bottleneck": has_bottleneck},
+        family=cell,
+        layers="{embedding_size}–{repeated}{hidden_size}(R)–" + ("{bottleneck_size}(B)–V" if has_bottleneck else "V"),
+        sizes=("embedding_size", "hidden_size", *(["bottleneck_size"] if has_bottleneck else []), "num_layers"),
+        carries_state=True,
+        resets=True,
+        tables=("ltcb", "obwb"),
+        tables_with_softmax=tables_with_softmax,
+        exports=(*_EXPORTS, "sherpa") if cell == "lstm" else _EXPORTS,
+    )
+
+
 BODIES: Registry[Body] = Registry(
     "model",
     Body(
@@ -45,66 +65,15 @@ BODIES: Registry[Body] = Registry(
         tables_with_softmax=("ltcb",),
         exports=_EXPORTS,
     ),
-    Body(
-        name="rnn",
-        shown="RNN",
-        help="tanh RNN layers",
-        built_by="bnce.models.recurrent:build",
-        options={"cell": "rnn", "has_bottleneck": False},
-        family="rnn",
-        layers="{embedding_size}–{repeated}{hidden_size}(R)–V",
-        sizes=("embedding_size", "hidden_size", "num_layers"),
-        carries_state=True,
-        resets=True,
-        tables=("ltcb", "obwb"),
-        tables_with_softmax=("ltcb",),
-        exports=_EXPORTS,
-    ),
-    Body(
-        name="relu-rnn",
-        shown="ReLu-RNN",
-        help="RNN, then a smaller ReLu layer",
-        built_by="bnce.models.recurrent:build",
-        options={"cell": "rnn", "has_bottleneck": True},
-        family="rnn",
-        layers="{embedding_size}–{repeated}{hidden_size}(R)–{bottleneck_size}(B)–V",
-        sizes=("embedding_size", "hidden_size", "bottleneck_size", "num_layers"),
-        carries_state=True,
-        resets=True,
-        tables=("ltcb", "obwb"),
-        tables_with_softmax=("ltcb",),
-        exports=_EXPORTS,
-    ),
-    Body(
-        name="lstm",
-        shown="LSTM",
-        help="LSTM layers",
-        built_by="bnce.models.recurrent:build",
-        options={"cell": "lstm", "has_bottleneck": False},
-        family="lstm",
-        layers="{embedding_size}–{repeated}{hidden_size}(R)–V",
-        sizes=("embedding_size", "hidden_size", "num_layers"),
-        carries_state=True,
-        resets=True,
-        tables=("ltcb", "obwb"),
-        tables_with_softmax=("ltcb",),
-        exports=(*_EXPORTS, "sherpa"),
-    ),
-    Body(
-        name="relu-lstm",
-        shown="ReLu-LSTM",
+    _recurrent("rnn", has_bottleneck=False, help="tanh RNN layers"),
+    _recurrent("rnn", has_bottleneck=True, help="RNN, then a smaller ReLu layer"),
+    _recurrent("lstm", has_bottleneck=False, help="LSTM layers"),
+    _recurrent(
+        "lstm",
+        has_bottleneck=True,
         help="LSTM, then a smaller ReLu layer",
-        built_by="bnce.models.recurrent:build",
-        options={"cell": "lstm", "has_bottleneck": True},
-        family="lstm",
-        layers="{embedding_size}–{repeated}{hidden_size}(R)–{bottleneck_size}(B)–V",
-        sizes=("embedding_size", "hidden_size", "bottleneck_size", "num_layers"),
-        carries_state=True,
-        resets=True,
-        tables=("ltcb", "obwb"),
         # The paper could not run the softmax over 0.8M words; this one shows what it costs.
         tables_with_softmax=("ltcb", "obwb"),
-        exports=(*_EXPORTS, "sherpa"),
     ),
     Body(
         name="transformer",

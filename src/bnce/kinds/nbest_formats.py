@@ -9,15 +9,18 @@ from bnce.kinds.kind import Kind, Registry, load
 
 @dataclass(frozen=True, kw_only=True)
 class NBestFormat(Kind):
-    """One format. It is read by a function of a `Source` and the `Extras` that belong to it."""
+    """One format. It is read by a function of a `Source` and the `Extras` that belong to it.
 
-    recognised_by: str  # where the function is that tells from a `Source` whether it has this format
+    Beside that one, `recognise` tells from a `Source` whether it has this format.
+    """
+
     endings: tuple[str, ...] = ()  # of file names, packing aside, that are of this format or one of a few
     extras: tuple[str, ...] = ()  # the arguments of `read_nbest` that it takes
 
     def recognises(self, source: object) -> bool:
         """Tell whether lists look like this format."""
-        return bool(load(self.recognised_by)(source))
+        module, _, _ = self.built_by.partition(":")
+        return bool(load(f"{module}:recognise")(source))
 
 
 # In the order in which they are tried: Kaldi text, which is what anything may be, comes last.
@@ -28,14 +31,12 @@ NBEST_FORMATS: Registry[NBestFormat] = Registry(
         shown="an ESPnet decode directory",
         help="ESPnet's 1best_recog, 2best_recog, … directories",
         built_by="bnce.rescoring.formats.espnet:read",
-        recognised_by="bnce.rescoring.formats.espnet:recognise",
     ),
     NBestFormat(
         name="jsonl",
         shown="JSON lines",
         help="one JSON object per utterance",
         built_by="bnce.rescoring.formats.json_lines:read",
-        recognised_by="bnce.rescoring.formats.json_lines:recognise",
         endings=(".jsonl", ".json", ".ndjson"),
     ),
     NBestFormat(
@@ -43,14 +44,12 @@ NBEST_FORMATS: Registry[NBestFormat] = Registry(
         shown="icefall text",
         help="icefall's ref= and hyp= lines",
         built_by="bnce.rescoring.formats.k2:read",
-        recognised_by="bnce.rescoring.formats.k2:recognise",
     ),
     NBestFormat(
         name="tsv",
         shown="TSV",
         help="utterance, scores and hypothesis separated by tabs",
         built_by="bnce.rescoring.formats.table:read",
-        recognised_by="bnce.rescoring.formats.table:recognise",
         endings=(".tsv",),
     ),
     NBestFormat(
@@ -58,7 +57,6 @@ NBEST_FORMATS: Registry[NBestFormat] = Registry(
         shown="NeMo beams",
         help="NeMo's text, tab, score",
         built_by="bnce.rescoring.formats.nemo:read",
-        recognised_by="bnce.rescoring.formats.nemo:recognise",
         endings=(".tsv",),
         extras=("manifest", "beam_size"),
     ),
@@ -67,7 +65,6 @@ NBEST_FORMATS: Registry[NBestFormat] = Registry(
         shown="SCTK transcripts",
         help="SCTK's words and (utterance)",
         built_by="bnce.rescoring.formats.trn:read",
-        recognised_by="bnce.rescoring.formats.trn:recognise",
         endings=(".trn",),
     ),
     NBestFormat(
@@ -75,7 +72,6 @@ NBEST_FORMATS: Registry[NBestFormat] = Registry(
         shown="Kaldi text",
         help="key and words, scores in their own files",
         built_by="bnce.rescoring.formats.kaldi:read",
-        recognised_by="bnce.rescoring.formats.kaldi:recognise",
         extras=("keys", "am_scores", "lm_scores", "score_files"),
     ),
 )

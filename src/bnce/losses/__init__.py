@@ -12,7 +12,7 @@ from bnce.errors import UserError
 from bnce.kinds.kind import load
 from bnce.kinds.losses import LOSSES
 from bnce.losses import fused_batch_nce, fused_chunk_nce
-from bnce.losses.counted import Counted, count_ids, count_positions, count_steps, count_streams
+from bnce.losses.counted import Counted, count_positions, count_steps, count_streams
 from bnce.losses.output_batch import OutputBatch
 
 __all__ = ["Counted", "FusedLoss", "Loss", "OutputBatch", "count_targets", "get_each", "get_fused", "get_loss"]
@@ -69,6 +69,4 @@ def count_targets(
         return count_positions(target_TB, mask_TB, ignore_index)
     if not kind.whole_chunk:
         return count_steps(target_TB, mask_TB, ignore_index, num_noise, dtype)
-    if stream_TB is not None:
-        return count_ids(target_TB, mask_TB, ignore_index, stream_TB, dtype)
-    return count_streams(target_TB, mask_TB, ignore_index, dtype)
+    return count_streams(target_TB, mask_TB, ignore_index, stream_TB, dtype)

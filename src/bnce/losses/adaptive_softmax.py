@@ -121,7 +121,7 @@ class AdaptiveSoftmax(Structure):
         sorted_V = np.zeros(V) if self.probs_V is None else -np.sort(-self.probs_V)
         self.shares = [float(sorted_V[begin:end].sum()) for begin, end in zip(cutoffs, ends, strict=True)]
         place_V = by_frequency(self.probs_V)
-        self.keep("place_V", place_V, V)
+        self.keep("place_V", place_V)
         tails_C1 = np.arange(1, len(cutoffs) + 1)[:, None]
         self.make_room(
             None if place_V is None else np.searchsorted(cutoffs, place_V, side="right") == tails_C1, len(cutoffs)

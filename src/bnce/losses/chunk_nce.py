@@ -69,8 +69,8 @@ def chunk_loss_by_position(batch: OutputBatch, rule: Rule) -> Tensor:
     hidden_ND, weight_ND, offset_N = _flatten(batch)
     stream_N, log_num_noise_N = streams_of(batch)
 
-    def rule_of_block(product_RN: Tensor, offset_N: Tensor, begin: int) -> Tensor:
-        return rule.by_position(product_RN, offset_N, stream_N, log_num_noise_N, begin)
+    def rule_of_block(product_RN: Tensor, offset_N: Tensor, _: Tensor | None, begin: int) -> tuple[Tensor, None]:
+        return rule.by_position(product_RN, offset_N, stream_N, log_num_noise_N, begin), None
 
     return blocked_loss(hidden_ND, weight_ND, offset_N, rule_of_block)
 

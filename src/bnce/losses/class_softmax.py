@@ -100,7 +100,7 @@ class ClassSoftmax(Structure):
         self.hidden_size = hidden_size
         self.words_weight = nn.Parameter(torch.empty(self.num_rows * self.class_size, hidden_size))
         self.words_bias = nn.Parameter(torch.empty(self.num_rows * self.class_size))
-        self.keep("place_V", by_frequency(self.probs_V), V)
+        self.keep("place_V", by_frequency(self.probs_V))
 
     def start_(self, bias_R: Tensor) -> None:
         """Start at the unigram model."""

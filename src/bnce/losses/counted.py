@@ -44,35 +44,26 @@ def count_steps(
 
 
 def count_streams(
-    target_TB: Tensor, mask_TB: Tensor | None, ignore_index: int, dtype: torch.dtype = torch.float32
-) -> Counted:
-    """Count where a position sees the targets of all other streams."""
-    valid_TB = _valid(target_TB, mask_TB, ignore_index)
-    return _counted(target_TB, valid_TB, valid_TB.sum() - valid_TB.sum(0), dtype)
-
-
-def count_ids(
     target_TB: Tensor,
     mask_TB: Tensor | None,
     ignore_index: int,
-    id_TB: Tensor,
+    id_TB: Tensor | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Counted:
-    """Count where a position sees the targets of all other streams, and any numbers say which stream it is of."""
-    valid_N = _valid(target_TB, mask_TB, ignore_index).reshape(-1)
+    """Count where a position sees the targets of all other streams.
+
+    Any numbers `id_TB` say which stream a position is of; without them, streams are the columns.
+    """
+    valid_TB = _valid(target_TB, mask_TB, ignore_index)
+    if id_TB is None:
+        return _counted(target_TB, valid_TB, valid_TB.sum() - valid_TB.sum(0), dtype)
     id_N = id_TB.reshape(-1).long()
     last = torch.iinfo(torch.int64).max  # what does not count stands behind all streams
-    sorted_N, _ = torch.sort(torch.where(valid_N, id_N, last))
+    sorted_N, _ = torch.sort(torch.where(valid_TB.reshape(-1), id_N, last))
     first_N = torch.searchsorted(sorted_N, id_N)
-    num_noise_N = valid_N.sum() - (torch.searchsorted(sorted_N, id_N, right=True) - first_N)
-    valid_N = valid_N & (num_noise_N > 0)
-    log_num_noise_N = num_noise_N.clamp(min=1).to(dtype).log()
-    return Counted(
-        torch.where(valid_N.reshape(target_TB.shape), target_TB, 0),
-        torch.where(valid_N, first_N, -1).int().reshape(target_TB.shape),
-        log_num_noise_N.reshape(target_TB.shape),
-        valid_N.sum(),
-    )
+    num_own_N = torch.searchsorted(sorted_N, id_N, right=True) - first_N
+    num_noise_TB = valid_TB.sum() - num_own_N.reshape(target_TB.shape)
+    return _counted(target_TB, valid_TB, num_noise_TB, dtype, first_N.int().reshape(target_TB.shape))
 
 
 def count_positions(target_TB: Tensor, mask_TB: Tensor | None, ignore_index: int) -> Counted:
@@ -86,12 +77,15 @@ def _valid(target_TB: Tensor, mask_TB: Tensor | None, ignore_index: int) -> Tens
     return valid_TB if mask_TB is None else valid_TB & mask_TB.bool()
 
 
-def _counted(target_TB: Tensor, valid_TB: Tensor, num_noise: Tensor, dtype: torch.dtype) -> Counted:
+def _counted(
+    target_TB: Tensor, valid_TB: Tensor, num_noise: Tensor, dtype: torch.dtype, stream: Tensor | None = None
+) -> Counted:
     valid_TB = valid_TB & (num_noise > 0)
-    stream_B = torch.arange(target_TB.shape[1], dtype=torch.int32, device=target_TB.device)
+    if stream is None:
+        stream = torch.arange(target_TB.shape[1], dtype=torch.int32, device=target_TB.device)
     return Counted(
         torch.where(valid_TB, target_TB, 0),
-        torch.where(valid_TB, stream_B, -1),
+        torch.where(valid_TB, stream, -1),
         num_noise.clamp(min=1).to(dtype).log(),
         valid_TB.sum(),
     )

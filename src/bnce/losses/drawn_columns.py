@@ -1,7 +1,7 @@
 """Losses whose K words are drawn once for a chunk: every position is scored against the same columns.
 
-The scores of all positions against all drawn words are one matrix product. Positions are visited in blocks, so that
-only some scores are in memory, and each visit computes loss and gradient. A position's own target is scored apart.
+The scores of all positions against all drawn words are one matrix product, computed a block of positions at a time
+(`blocked.py`). A position's own target is scored apart.
 
 Words are drawn with replacement, or different ones: `Tries` draws with replacement, of which equal ones count once.
 Shapes are then fixed, nothing costs time in the size of the vocabulary, and the expected count Q of a word is exact:
@@ -9,7 +9,7 @@ Shapes are then fixed, nothing costs time in the size of the vocabulary, and the
     with replacement   Q(w) = K · p_n(w)
     different words    Q(w) = 1 − (1 − p_n(w))^num_draws
 
-Legend: T time steps, B streams, N = T·B positions, R positions of a block, C columns, D hidden, E = D padded.
+Legend: T time steps, B streams, N = T·B positions, R positions of a block, C columns, D hidden.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,11 +24,10 @@ from torch import Tensor
 
 from bnce.errors import UserError
 from bnce.kinds.losses import LOSSES
-from bnce.losses.blocked import MAX_SCORES
-from bnce.losses.first_order import first_order_only
+from bnce.losses.blocked import blocked_loss
 from bnce.losses.output_batch import OutputBatch
-from bnce.losses.softmax import pad_rows
-from bnce.machine.precision import at_least_float32, product_dtype, product_in_float32, sum_dtype, widen
+from bnce.losses.softmax import missing_rows
+from bnce.machine.precision import at_least_float32, product_dtype
 from bnce.noise import Noise, Tries
 
 # What a block of products becomes, in place: the gradient of its scores. It is given the columns' offsets and words,
@@ -110,71 +108,19 @@ def log_expected(noise: Noise, words: Tensor, num_noise: int, tries: Tries | Non
 
 def drawn_loss(columns: Columns, rule: Rule) -> Tensor:
     """Sum a loss over the positions that count."""
-    loss: Tensor = _DrawnLoss.apply(
-        columns.hidden_ND,
-        columns.weight_CD,
-        columns.offset_C,
-        columns.own_N,
-        columns.word_C,
-        columns.target_N,
-        columns.valid_N,
-        rule,
-        product_dtype(columns.hidden_ND),
-    )
-    return loss
+    weight_CD, offset_C, word_C = columns.weight_CD, columns.offset_C, columns.word_C
+    if missing := missing_rows(weight_CD, product_dtype(columns.hidden_ND)):
+        weight_CD = F.pad(weight_CD, (0, 0, 0, missing))
+        offset_C, word_C = F.pad(offset_C, (0, missing), value=-torch.inf), F.pad(word_C, (0, missing), value=-1)
 
-
-class _DrawnLoss(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden_ND: Tensor,
-        weight_CD: Tensor,
-        offset_C: Tensor,
-        own_N: Tensor,
-        word_C: Tensor,
-        target_N: Tensor,
-        valid_N: Tensor,
-        rule: Rule,
-        dtype: torch.dtype,
-    ) -> Tensor:
-        (N, D), num_words = hidden_ND.shape, len(word_C)
-        # Of equal size, so that the last is not a small one.
-        num_blocks = max(1, -(-N * num_words // MAX_SCORES.get(hidden_ND.device.type, 2**25)))
-        num_rows = max(1, -(-N // num_blocks))
-        hidden_NE, weight_CE = widen(hidden_ND, 1.0, dtype), widen(pad_rows(weight_CD, dtype), 0.0, dtype)
-        padding = 0, len(weight_CE) - num_words
-        offset_C, word_C = F.pad(offset_C, padding, value=-torch.inf), F.pad(word_C, padding, value=-1)
-        loss = torch.zeros((), dtype=sum_dtype(dtype), device=hidden_ND.device)
-        hidden_grad_NE, own_grad_N = torch.empty_like(hidden_NE), torch.empty_like(own_N)
-        weight_grad_CE = torch.zeros(weight_CE.shape, dtype=sum_dtype(dtype), device=hidden_ND.device)
-        with torch.autocast(hidden_ND.device.type, enabled=False):
-            for begin in range(0, N, num_rows):
-                block = slice(begin, min(begin + num_rows, N))
-                gradient_RC = torch.mm(hidden_NE[block], weight_CE.t())
-                loss_R, own_grad_N[block] = rule(
-                    gradient_RC, offset_C, own_N[block], word_C, target_N[block], valid_N[block]
-                )
-                loss += loss_R.sum()
-                torch.mm(gradient_RC, weight_CE, out=hidden_grad_NE[block])
-                weight_grad_CE += product_in_float32(gradient_RC.t(), hidden_NE[block])
-        ctx.save_for_backward(hidden_grad_NE, weight_grad_CE, own_grad_N)
-        ctx.sizes, ctx.dtypes = (num_words, D), (hidden_ND.dtype, weight_CD.dtype)
-        return loss
-
-    @staticmethod
-    @first_order_only
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_grad_NE, weight_grad_CE, own_grad_N = ctx.saved_tensors
-        (num_words, D), (hidden_dtype, weight_dtype) = ctx.sizes, ctx.dtypes
-        return (
-            (hidden_grad_NE[:, :D] * grads[0]).to(hidden_dtype),
-            (weight_grad_CE[:num_words, :D] * grads[0]).to(weight_dtype),
-            weight_grad_CE[:num_words, D] * grads[0],
-            own_grad_N * grads[0],
-            None,
-            None,
-            None,
-            None,
-            None,
+    def rule_of_block(
+        product_RC: Tensor, offset_C: Tensor, own_N: Tensor | None, begin: int
+    ) -> tuple[Tensor, Tensor | None]:
+        assert own_N is not None
+        block = slice(begin, begin + len(product_RC))
+        loss_R, own_grad_R = rule(
+            product_RC, offset_C, own_N[block], word_C, columns.target_N[block], columns.valid_N[block]
         )
+        return loss_R.sum(), own_grad_R
+
+    return blocked_loss(columns.hidden_ND, weight_CD, offset_C, rule_of_block, columns.own_N)

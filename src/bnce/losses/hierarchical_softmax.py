@@ -71,7 +71,7 @@ class HierarchicalSoftmax(Structure):
         self.level_sizes: list[int] = []
         if self.probs_V is None:
             for name in ("exit_V", "top_EL", "begin_V", "length_V", "below_F", "choice_V", "choice_R", "level_R"):
-                self.keep(name, None, V)
+                self.keep(name, None)
             self.make_room(None, 1)
             return
         self.tree = build_tree(self.probs_V)
@@ -94,11 +94,11 @@ class HierarchicalSoftmax(Structure):
             top_EL[exit_V[word], : num_top_V[word]] = path_F[begin : begin + num_top_V[word]]
         below_V = length_V - num_top_V
         below_F = np.append(path_F[~is_top_F], np.int32(0))  # one more, for places that hold no choice
-        self.keep("exit_V", exit_V, len(exit_V))
-        self.keep("top_EL", top_EL, top_EL.size)
-        self.keep("begin_V", np.cumsum(below_V) - below_V, len(below_V))
-        self.keep("length_V", below_V.astype(np.int32), len(below_V))
-        self.keep("below_F", below_F, len(below_F))
+        self.keep("exit_V", exit_V)
+        self.keep("top_EL", top_EL)
+        self.keep("begin_V", np.cumsum(below_V) - below_V)
+        self.keep("length_V", below_V.astype(np.int32))
+        self.keep("below_F", below_F)
         return below_V
 
     def _keep_levels(self, tree: Tree) -> None:
@@ -112,9 +112,9 @@ class HierarchicalSoftmax(Structure):
             above[level] = True
             level = np.flatnonzero((parent_R >= 0) & above[np.maximum(parent_R, 0)])
         self.level_sizes = [int(size) for size in np.bincount(depth_R)]
-        self.keep("choice_V", tree.choice_V.astype(np.int32), self.vocab_size)
-        self.keep("choice_R", np.maximum(tree.choice_R, 0).astype(np.int32), self.num_rows)
-        self.keep("level_R", np.argsort(depth_R, kind="stable"), self.num_rows)
+        self.keep("choice_V", tree.choice_V.astype(np.int32))
+        self.keep("choice_R", np.maximum(tree.choice_R, 0).astype(np.int32))
+        self.keep("level_R", np.argsort(depth_R, kind="stable"))
 
     def start_(self, bias_R: Tensor) -> None:
         """Start at the unigram model: every node chooses by the shares of the words below it."""

@@ -44,8 +44,8 @@ def merged_chunk_loss(batch: OutputBatch, rule: Merged) -> Tensor:
             stream_N, of_stream = _side_by_side(stream_N, column_TB.reshape(-1))
     places = Places(stream_N, column_TB.reshape(-1), of_stream, log_num_noise_N)
 
-    def rule_of_block(product_RU: Tensor, offset_U: Tensor, begin: int) -> Tensor:
-        return rule(product_RU, offset_U, count_U, places, begin)
+    def rule_of_block(product_RU: Tensor, offset_U: Tensor, _: Tensor | None, begin: int) -> tuple[Tensor, None]:
+        return rule(product_RU, offset_U, count_U, places, begin), None
 
     return blocked_loss(batch.hidden_TBD.flatten(0, 1), weight_UD, offset_U, rule_of_block)
 

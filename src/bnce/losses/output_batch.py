@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bnce import rows
-from bnce.losses.counted import NO_INDEX, Counted, count_ids, count_steps, count_streams
+from bnce.losses.counted import NO_INDEX, Counted, count_steps, count_streams
 from bnce.losses.structure import Structure
 from bnce.losses.wrong_targets import WrongTargets
 from bnce.machine.precision import sum_dtype
@@ -85,6 +85,4 @@ class OutputBatch:
         """Say which positions count where noise comes from other streams; None: all do, in streams side by side."""
         if self.counted is not None or (not self.has_holes and self.stream_TB is None):
             return self.counted
-        if self.stream_TB is not None:
-            return count_ids(self.target_TB, self.valid_TB, self.ignore_index, self.stream_TB, self.score_dtype)
-        return count_streams(self.target_TB, self.valid_TB, self.ignore_index, self.score_dtype)
+        return count_streams(self.target_TB, self.valid_TB, self.ignore_index, self.stream_TB, self.score_dtype)

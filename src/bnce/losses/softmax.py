@@ -129,9 +129,14 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
 
 def pad_rows(weight_VD: Tensor, dtype: torch.dtype) -> Tensor:
-    """Add rows of zeros up to a number of words that tensor cores like, where products are in a narrow type."""
-    missing = -len(weight_VD) % 8 if dtype.itemsize < 4 else 0
+    """Add rows of zeros up to a number of words that tensor cores like."""
+    missing = missing_rows(weight_VD, dtype)
     return F.pad(weight_VD, (0, 0, 0, missing)) if missing else weight_VD
+
+
+def missing_rows(weight_VD: Tensor, dtype: torch.dtype) -> int:
+    """Count the rows that are missing up to a number that tensor cores like, where products are in a narrow type."""
+    return -len(weight_VD) % 8 if dtype.itemsize < 4 else 0
 
 
 def _error_and_loss(

@@ -54,10 +54,10 @@ class Structure(nn.Module, ABC):
         probs_V /= probs_V.sum()
         return probs_V
 
-    def keep(self, name: str, values: np.ndarray | None, size: int) -> None:
+    def keep(self, name: str, values: np.ndarray | None) -> None:
         """Keep numbers that follow from the counts; None: on a device without values."""
         if values is None:
-            self.register_buffer(name, torch.empty(size, device="meta"), persistent=False)
+            self.register_buffer(name, torch.empty(self.vocab_size, device="meta"), persistent=False)
             return
         self._kept[name] = values
         self.register_buffer(name, torch.from_numpy(values), persistent=False)
@@ -113,7 +113,7 @@ class Structure(nn.Module, ABC):
             self._means = [float(self.probs_V @ places_V) for places_V in places_CV]
             self._squares = [float(self.probs_V @ places_V.astype(np.float64) ** 2) for places_V in places_CV]
             self._largest = [int(places_V.max()) for places_V in places_CV]
-        self.keep("most_C", np.zeros(num_parts, dtype=np.int64), num_parts)
+        self.keep("most_C", np.zeros(num_parts, dtype=np.int64))
 
     def set_room(self, room: Sequence[int]) -> None:
         """Take how many places the targets of a chunk take in each part at most."""

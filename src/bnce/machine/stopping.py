@@ -31,28 +31,21 @@ class Stopped(BaseException):
     @property
     def status(self) -> int:
         """The exit status by which a shell knows a program that a signal ended: 130 or 143."""
-        return _status(self.number)
+        return 128 + self.number
 
     @property
     def sentence(self) -> str:
         """What to tell of it."""
-        return _sentence(self.number)
-
-
-def _status(number: int) -> int:
-    return 128 + number
-
-
-def _sentence(number: int) -> str:
-    how = "by Ctrl-C" if number == signal.SIGINT else "by a signal (SIGTERM)"
-    return f"bnce: Stopped {how} before the end.\n"
+        how = "by Ctrl-C" if self.number == signal.SIGINT else "by a signal (SIGTERM)"
+        return f"bnce: Stopped {how} before the end.\n"
 
 
 def _end_at_once(number: int, frame: FrameType | None) -> None:
     """Say it and end, whatever is being done: nobody in between hears of it."""
+    stopped = Stopped(number)
     with contextlib.suppress(OSError):
-        os.write(2, _sentence(number).encode())
-    os._exit(_status(number))
+        os.write(2, stopped.sentence.encode())
+    os._exit(stopped.status)
 
 
 @contextlib.contextmanager

@@ -164,7 +164,8 @@ class Transformer(Body):
                 after[number, :, :num_kept] = before[number, :, S - num_kept :].index_select(0, parent_B)
             keys[number, :, num_kept:] = rotate(key, *turn).flatten(2)
             values[number, :, num_kept:] = value.flatten(2)
-            found = layer.attend(rotate(query, *turn), keys[number], values[number], is_seen_B11S)
+            key, value = (part[number].unflatten(2, (self.num_heads, -1)) for part in (keys, values))
+            found = attend(rotate(query, *turn), key, value, is_seen_B11S)
             stream_B1D = layer.add(stream_B1D, found)
         return _normed(stream_B1D).squeeze(1), (keys, values, known_1B, place_1B + 1)
 
@@ -178,8 +179,7 @@ class Transformer(Body):
         for layer in self.blocks:
             assert isinstance(layer, Block)
             query, key, value = layer.split(stream_GND)
-            turned = rotate(key, cosine, sine).flatten(2)
-            found = layer.attend(rotate(query, cosine, sine), turned, value.flatten(2), is_seen_G1NN)
+            found = attend(rotate(query, cosine, sine), rotate(key, cosine, sine), value, is_seen_G1NN)
             stream_GND = layer.add(stream_GND, found)
         return _normed(stream_GND)
 
@@ -236,19 +236,17 @@ class Block(nn.Module):
         # Keys are kept as they are before they are turned: it is the distance between words that counts.
         key_BSD = torch.cat([key_BWD.to(key.dtype), key.flatten(2)], 1)
         value_BSD = torch.cat([value_BWD.to(value.dtype), value.flatten(2)], 1)
+        key, value = (part.unflatten(2, (self.num_heads, -1)) for part in (key_BSD, value_BSD))
         cosine, sine = turn
-        turned_BSD = rotate(key_BSD.unflatten(2, (self.num_heads, -1)), cosine, sine).flatten(2)
         query = rotate(query, cosine[num_before:], sine[num_before:])
-        return self.add(stream_BTD, self.attend(query, turned_BSD, value_BSD, is_seen_B1TS)), key_BSD, value_BSD
+        found = attend(query, rotate(key, cosine, sine), value, is_seen_B1TS)
+        return self.add(stream_BTD, found), key_BSD, value_BSD
 
-    def attend(self, query: Tensor, key_BSD: Tensor, value_BSD: Tensor, is_seen_B1TS: Tensor) -> Tensor:
-        """Find values by turned queries (B, T, H, K) and turned keys."""
-        return F.scaled_dot_product_attention(
-            query.transpose(1, 2),
-            key_BSD.unflatten(2, (self.num_heads, -1)).transpose(1, 2),
-            value_BSD.unflatten(2, (self.num_heads, -1)).transpose(1, 2),
-            attn_mask=is_seen_B1TS,
-        )
+
+def attend(query: Tensor, key: Tensor, value: Tensor, is_seen_B1TS: Tensor | None) -> Tensor:
+    """Find values by turned queries (B, T, H, K) and turned keys, among those that are seen; None: up to each query."""
+    query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=is_seen_B1TS, is_causal=is_seen_B1TS is None)
 
 
 def run_block(
@@ -257,14 +255,7 @@ def run_block(
     """Run a layer on a chunk by itself; a position attends to all before it, or to those that are seen."""
     query, key, value = block.split(stream_BTD)
     query, key = rotate(query, cosine_TK, sine_TK), rotate(key, cosine_TK, sine_TK)
-    found = F.scaled_dot_product_attention(
-        query.transpose(1, 2),
-        key.transpose(1, 2),
-        value.transpose(1, 2),
-        attn_mask=is_seen_B1TT,
-        is_causal=is_seen_B1TT is None,
-    )
-    return block.add(stream_BTD, found)
+    return block.add(stream_BTD, attend(query, key, value, is_seen_B1TT))
 
 
 def _seen_since_reset(reset_TB: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ class RowExchange:
     @torch.no_grad()
     def average(self) -> None:
         """Replace every process's gradients by their mean over the processes."""
-        given = [None if parameter.grad is None else parameter.grad for parameter in self.parameters]
+        given = [parameter.grad for parameter in self.parameters]
         merged = [grad.coalesce() if grad is not None and grad.is_sparse else grad for grad in given]
         size_P = [0 if grad is None else grad._nnz() if grad.is_sparse else _DENSE for grad in merged]
         # Processes touch different numbers of rows, and what is gathered must have one shape.

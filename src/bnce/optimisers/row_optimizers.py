@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -25,14 +24,7 @@ from bnce.optimisers.merging import merged_rows
 
 State = dict[str, Tensor]
 Group = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class _Scale:
-    """What a gradient is multiplied by: the learning rate, and first of all `clip`; both on the device."""
-
-    rate: Tensor
-    clip: Tensor
+Factors = tuple[Tensor, Tensor]  # the learning rate, and what gradients are multiplied by before; on the device
 
 
 class RowOptimizer(torch.optim.Optimizer):
@@ -62,8 +54,13 @@ class RowOptimizer(torch.optim.Optimizer):
         """Make the state of every parameter now, and not at its first gradient."""
         for group in self.param_groups:
             for table_VD in group["params"]:
-                if not self.state[table_VD]:
-                    self.state[table_VD].update(self._new_state(_as_rows(table_VD), group))
+                self._state_of(table_VD, group)
+
+    def _state_of(self, table_VD: Tensor, group: Group) -> State:
+        state: State = self.state[table_VD]
+        if not state:
+            state.update(self._new_state(_as_rows(table_VD), group))
+        return state
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, *, clip: Tensor | None = None) -> Any:
@@ -76,11 +73,9 @@ class RowOptimizer(torch.optim.Optimizer):
             for table_VD in group["params"]:
                 if table_VD.grad is None:
                     continue
-                state: State = self.state[table_VD]
-                if not state:
-                    state.update(self._new_state(_as_rows(table_VD), group))
+                state = self._state_of(table_VD, group)
                 rate, like = group["lr"], {"dtype": _state_dtype(table_VD), "device": table_VD.device}
-                scale = _Scale(
+                factors = (
                     rate if isinstance(rate, Tensor) else torch.full((), rate, **like),
                     torch.ones((), **like) if clip is None else clip,
                 )
@@ -89,7 +84,7 @@ class RowOptimizer(torch.optim.Optimizer):
                     if table_VD.grad.is_sparse
                     else (None, _as_rows(table_VD.grad))
                 )
-                self._step_rows(_as_rows(table_VD), words_N, grad_ND, state, group, scale)
+                self._step_rows(_as_rows(table_VD), words_N, grad_ND, state, group, factors)
         return loss
 
     def load_state_dict(self, state_dict: Group) -> None:
@@ -112,7 +107,7 @@ class RowOptimizer(torch.optim.Optimizer):
 
     @abstractmethod
     def _step_rows(
-        self, table_VD: Tensor, words_N: Tensor | None, grad_ND: Tensor, state: State, group: Group, scale: _Scale
+        self, table_VD: Tensor, words_N: Tensor | None, grad_ND: Tensor, state: State, group: Group, factors: Factors
     ) -> None:
         """Step the touched rows, of which equal ones are merged; without their numbers every row."""
 
@@ -142,10 +137,10 @@ class RowwiseAdagrad(RowOptimizer):
         return {"accumulator": torch.full((len(table_VD),), start, dtype=dtype, device=table_VD.device)}
 
     def _step_rows(
-        self, table_VD: Tensor, words_N: Tensor | None, grad_ND: Tensor, state: State, group: Group, scale: _Scale
+        self, table_VD: Tensor, words_N: Tensor | None, grad_ND: Tensor, state: State, group: Group, factors: Factors
     ) -> None:
         step = _functions(table_VD, group).adagrad_
-        step(table_VD, state["accumulator"], words_N, grad_ND, scale.rate, scale.clip, group["eps"])
+        step(table_VD, state["accumulator"], words_N, grad_ND, *factors, group["eps"])
 
 
 class RowwiseAdam(RowOptimizer):
@@ -181,12 +176,12 @@ class RowwiseAdam(RowOptimizer):
         }
 
     def _step_rows(
-        self, table_VD: Tensor, words_N: Tensor | None, grad_ND: Tensor, state: State, group: Group, scale: _Scale
+        self, table_VD: Tensor, words_N: Tensor | None, grad_ND: Tensor, state: State, group: Group, factors: Factors
     ) -> None:
         state["step"] += 1
         step = _functions(table_VD, group).adam_
         moments = state["square"], state["last"], state["step"]
-        step(table_VD, *moments, words_N, grad_ND, scale.rate, scale.clip, group["beta2"], group["eps"])
+        step(table_VD, *moments, words_N, grad_ND, *factors, group["beta2"], group["eps"])
 
 
 def _functions(table_VD: Tensor, group: Group) -> ModuleType:

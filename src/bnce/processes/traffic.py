@@ -11,9 +11,9 @@ G groups of streams, F columns of all tables.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -25,30 +25,10 @@ from bnce.processes.placement import Placement
 ALIGNED = 16  # the columns that are sent are filled up to a multiple of it, for whole rows to be copied fast
 
 
-class Traffic(Protocol):
-    """How rows come and gradients go."""
+class Traffic(ABC):
+    """Numbers a step's words by who keeps their rows; how rows come and gradients go differs."""
 
-    capacity: int  # C
-    num_rows: int  # N
-    most_rows: Tensor  # that were asked of one process so far; more than `capacity` cannot be had
     word_N: Tensor  # of the last step; some word where a number is not used
-
-    def number(self, words_M: Tensor) -> Tensor:
-        """Give each word of a step its number (M,)."""
-
-    def bring(self, tables: Sequence[Tensor], working: Sequence[Tensor]) -> None:
-        """Fill small tables with the rows of the numbered words; rows whose number is not used hold anything."""
-
-    def send_back(self, grad_GNF: Tensor) -> tuple[Tensor, Tensor]:
-        """Give the gradients of the rows that this process keeps: row numbers (K,) and gradients (K, F).
-
-        They come from all groups of all processes, in the order of the groups. Numbers may occur more than once where
-        there are several groups or processes, and gradients may be zero.
-        """
-
-
-class _Numbering:
-    """Numbers a step's words by who keeps their rows."""
 
     def __init__(
         self,
@@ -63,7 +43,8 @@ class _Numbering:
         """`in_order` numbers words in the order of the vocabulary, however many processes keep their rows."""
         self.world, self.wire = world, wire
         self.placement, self.capacity, self.in_order = placement, capacity, in_order
-        self.num_rows = placement.num_processes * capacity
+        self.num_rows = placement.num_processes * capacity  # N
+        # That were asked of one process so far; more than `capacity`, which is C, cannot be had.
         self.most_rows = torch.zeros((), dtype=torch.int64, device=device)
         self._owner_R = torch.arange(placement.num_processes, device=device)
         # Where a number's row is among those that are sent, and the other way round; None: at the same place.
@@ -97,12 +78,24 @@ class _Numbering:
         self.word_N = torch.where(word_N < placement.num_words, word_N, 0)
         return place_M
 
+    @abstractmethod
+    def bring(self, tables: Sequence[Tensor], working: Sequence[Tensor]) -> None:
+        """Fill small tables with the rows of the numbered words; rows whose number is not used hold anything."""
+
+    @abstractmethod
+    def send_back(self, grad_GNF: Tensor) -> tuple[Tensor, Tensor]:
+        """Give the gradients of the rows that this process keeps: row numbers (K,) and gradients (K, F).
+
+        They come from all groups of all processes, in the order of the groups. Numbers may occur more than once where
+        there are several groups or processes, and gradients may be zero.
+        """
+
     def _by_owner(self, grad_GNF: Tensor) -> Tensor:
         """Put gradients where their rows are among those that are sent."""
         return grad_GNF if self._number_N is None else grad_GNF.index_select(1, self._number_N)
 
 
-class Replicated(_Numbering):
+class Replicated(Traffic):
     """Every process has all rows."""
 
     def bring(self, tables: Sequence[Tensor], working: Sequence[Tensor]) -> None:
@@ -120,7 +113,7 @@ class Replicated(_Numbering):
         return row_RN.unsqueeze(1).expand(-1, G, -1).reshape(-1).long(), grad_RGNF.reshape(-1, F)
 
 
-class Sharded(_Numbering):
+class Sharded(Traffic):
     """Every process has some rows."""
 
     def bring(self, tables: Sequence[Tensor], working: Sequence[Tensor]) -> None:

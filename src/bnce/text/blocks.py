@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bnce.text.sources import Document
+from bnce.text.sources import Document, batches
 
 # On a line of its own after every document; text has no NULs, so that nothing else can look like it.
 DOCUMENT_END = "\0"
@@ -47,18 +47,9 @@ class Cut:
 
 def gather(documents: Iterable[Document], split: str | None, first: int = 0) -> Iterator[Block]:
     """Gather documents into blocks of bounded size; `first` is the number of the first in its text."""
-    num_characters = 0
-    gathered: list[str] = []
-    for document in documents:
-        text = "\n".join(document)
-        gathered.append(text)
-        num_characters += len(text)
-        if num_characters >= BLOCK_CHARACTERS:
-            yield _block(split, first, gathered)
-            first += len(gathered)
-            gathered, num_characters = [], 0
-    if gathered:
+    for gathered in batches(map("\n".join, documents), len, BLOCK_CHARACTERS):
         yield _block(split, first, gathered)
+        first += len(gathered)
 
 
 def _block(split: str | None, first: int, documents: list[str]) -> Block:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bnce.machine.workers import Workers
-from bnce.text.sources import Advance, Document, source_bytes
+from bnce.text.sources import Advance, Document, batches, source_bytes
 
 # PyTorch brings the last three along, so they are wherever this program is.
 PACKAGES = ("matplotlib", "numpy", "torch", "networkx", "mpmath", "sympy")
@@ -62,26 +62,14 @@ def read_docstrings(paths: Sequence[Path], num_workers: int = 1, advance: Advanc
     """
     found: dict[bytes, Document] = {}
     with Workers(num_workers) as workers:
-        for num_bytes, documents in workers.map(_read_job, _jobs(paths)):
+        jobs = batches(paths, lambda path: source_bytes(str(path)), _JOB_BYTES)
+        for num_bytes, documents in workers.map(_read_job, jobs):
             for document in documents:
                 found[hashlib.blake2b("\n".join(document).encode(), digest_size=16).digest()] = document
             if advance is not None:
                 advance(num_bytes)
     for key in sorted(found):
         yield found[key]
-
-
-def _jobs(paths: Sequence[Path]) -> Iterator[list[Path]]:
-    job: list[Path] = []
-    num_bytes = 0
-    for path in paths:
-        job.append(path)
-        num_bytes += source_bytes(str(path))
-        if num_bytes >= _JOB_BYTES:
-            yield job
-            job, num_bytes = [], 0
-    if job:
-        yield job
 
 
 def _read_job(paths: list[Path]) -> tuple[int, list[Document]]:

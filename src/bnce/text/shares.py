@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from bnce.text.records import holds_records
 from bnce.text.sources import (
     STANDARD_INPUT,
     Document,
+    batches,
     count_lines,
     file_ending,
     group_lines,
@@ -58,24 +60,13 @@ class Share(NamedTuple):
 def deal(names: Sequence[str]) -> Iterator[tuple[Part, ...] | str]:
     """Deal files out in shares of a bounded size; the name of a file that had better be read here stands for itself."""
     largest = sum(map(source_bytes, names)) / _FEW
-    waiting: list[Part] = []
-    num_bytes = 0
-    for name in names:
-        parts = _cut(name, largest)
-        if parts is None:
-            if waiting:
-                yield tuple(waiting)
-            yield name
-            waiting, num_bytes = [], 0
-            continue
-        for part in parts:
-            waiting.append(part)
-            num_bytes += part.end - part.begin
-            if num_bytes >= SHARE_BYTES:
-                yield tuple(waiting)
-                waiting, num_bytes = [], 0
-    if waiting:
-        yield tuple(waiting)
+    cut: Iterator[Part | str] = itertools.chain.from_iterable(_cut(name, largest) or [name] for name in names)
+    for is_here, group in itertools.groupby(cut, key=lambda one: isinstance(one, str)):
+        if is_here:
+            yield from map(str, group)
+        else:
+            parts = (part for part in group if isinstance(part, Part))
+            yield from map(tuple, batches(parts, lambda part: part.end - part.begin, SHARE_BYTES))
 
 
 def _cut(name: str, largest: float) -> list[Part] | None:

@@ -7,7 +7,7 @@ import glob
 import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import IO
+from typing import IO, TypeVar
 
 from bnce.errors import UserError, argument, unknown_name
 from bnce.text.unpack import DAMAGE, PACKED, NotOneFileError, find_member, open_zip, unpack
@@ -25,6 +25,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 Document = list[str]
 Advance = Callable[[int], None]
+Item = TypeVar("Item")
 
 
 def refuse_second_stdin(names: Iterable[str]) -> None:
@@ -81,6 +82,20 @@ def group_lines(lines: Iterable[str]) -> Iterator[Document]:
             num_characters = 0
     if document:
         yield document
+
+
+def batches(items: Iterable[Item], size: Callable[[Item], int], least: int) -> Iterator[list[Item]]:
+    """Put items together until their sizes add up to so much; the last ones may be fewer."""
+    batch: list[Item] = []
+    total = 0
+    for item in items:
+        batch.append(item)
+        total += size(item)
+        if total >= least:
+            yield batch
+            batch, total = [], 0
+    if batch:
+        yield batch
 
 
 def read_lines(

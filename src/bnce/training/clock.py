@@ -10,6 +10,8 @@ import torch
 
 from bnce.machine.devices import synchronize
 
+_KEPT = ("seconds", "startup_seconds", "timed_tokens", "timed_tokens_at_evaluation", "seconds_at_evaluation")
+
 
 class TrainingClock:
     """Counts the seconds of training alone, and the tokens that went by in them."""
@@ -67,17 +69,9 @@ class TrainingClock:
 
     def state(self) -> dict[str, float]:
         """Give what a resumed run needs."""
-        return {
-            "seconds": self.seconds,
-            "startup_seconds": self.startup_seconds,
-            "timed_tokens": self.timed_tokens,
-            "timed_tokens_at_evaluation": self.timed_tokens_at_evaluation,
-            "seconds_at_evaluation": self.seconds_at_evaluation,
-        }
+        return {name: getattr(self, name) for name in _KEPT}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` returned."""
-        self.seconds, self.startup_seconds = state["seconds"], state["startup_seconds"]
-        self.timed_tokens = state["timed_tokens"]
-        self.timed_tokens_at_evaluation = state["timed_tokens_at_evaluation"]
-        self.seconds_at_evaluation = state["seconds_at_evaluation"]
+        for name in _KEPT:
+            setattr(self, name, state[name])
