@@ -23,7 +23,13 @@ def test_it_is_a_value_error() -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("lsmt", " Did you mean 'lstm'?"), ("relu_lstm", " Did you mean 'relu-lstm'?"), ("transformer", ""), ("", "")],
+    [
+        ("lsmt", " Did you mean 'lstm'?"),
+        ("relu_lstm", " Did you mean 'relu-lstm'?"),
+        ("LSTM", " Did you mean 'lstm'?"),
+        ("transformer", ""),
+        ("", ""),
+    ],
 )
 def test_unknown_name_lists_the_known_and_suggests_the_near_one(name: str, hint: str) -> None:
     error = unknown_name("model", name, iter(["rnn", "lstm", "relu-lstm"]))

@@ -75,11 +75,15 @@ def full_memory(error: BaseException | None) -> str | None:
     return "GPU's memory" if "CUDA" in text or "CUDNN" in text else "memory"
 
 
+def _near(name: str, allowed: list[str]) -> list[str]:
+    return difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
+
+
 def unknown_name(kind: str, name: object, allowed: Iterable[str]) -> UserError:
     """Say that `name` is no known `kind`, list those that are, and suggest the near one."""
     allowed, hint, named = list(allowed), "", shown(name)
     if isinstance(name, str):
-        near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
+        near = [*_near(name, allowed), *_near(name.lower(), allowed)]
         hint = f" Did you mean '{near[0]}'?" if near else ""
         named = f"'{name}'" if name.isprintable() and len(name) <= _SHOWN else named
     return UserError(f"Unknown {kind} {named}: choose one of {', '.join(allowed)}.{hint}")

@@ -186,6 +186,14 @@ def test_several_sources_are_one_text(texts: dict[str, str], place: Path) -> Non
     assert corpus.statistics["train"].num_tokens == 20
 
 
+def test_one_source_needs_no_list(texts: dict[str, str], place: Path) -> None:
+    splits = {"valid": texts["valid"], "test": texts["test"]}
+    listed = prepare([texts["train"]], place / "listed", **splits)
+    alone = prepare(texts["train"], place / "alone", **splits)
+    as_path = prepare(Path(texts["train"]), place / "path", **splits)
+    assert listed.statistics == alone.statistics == as_path.statistics
+
+
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
 def test_same_bytes_whatever_the_blocks_and_workers(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch, num_workers: int

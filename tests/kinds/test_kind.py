@@ -32,6 +32,10 @@ def test_kinds_are_found_by_name_and_keep_their_order() -> None:
     assert registry.find("blue").shown == "Blue"
     assert registry.find("blue").load()(9) == 3
     assert [registry.place(name) for name in registry.names] == [0, 1, 2]
+    assert "blue" in registry
+    assert "grey" not in registry
+    assert len(registry) == 3
+    assert repr(registry) == "<colour: red, blue, deep-green>"
     assert registry.help == "red (for a test), blue (for a test), deep-green (for a test)"
     with pytest.raises(UserError) as caught:
         registry.find("blu")

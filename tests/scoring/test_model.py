@@ -45,6 +45,10 @@ def test_a_new_kind_of_model_gets_the_calls_from_text() -> None:
     assert (ONE.has_constant, ONE.self_normalised, ONE.reader().check()) == (False, True, None)
 
 
+def test_a_notebook_shows_what_it_is() -> None:
+    assert repr(ONE) == f"<bnce.Model: unigram {ONE.name!r}, vocab_size=4, device='cpu'>"
+
+
 def test_the_likeliest_words() -> None:
     found = ONE.next_words("a", 100)
     assert [word.word for word in found[:2]] == ["a", "</s>"]

@@ -48,7 +48,7 @@ DEFAULT_SEED = 1
 
 
 def prepare(
-    sources: Sequence[str | Path],
+    sources: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
     valid: str | Path | None = None,
@@ -83,7 +83,8 @@ def prepare(
     directory of `out`. The same text gives the same bytes wherever they run, and however many there are. `progress` is
     told how many bytes of how many are done; of 0 is unknown. `notice` is told of what looks wrong with the text.
     """
-    paths, out = [str(source) for source in sources], Path(out)
+    several = [sources] if isinstance(sources, str | Path) else sources
+    paths, out = [str(source) for source in several], Path(out)
     given = {name: str(source) for name, source in (("valid", valid), ("test", test)) if source is not None}
     fractions = {"valid": valid_fraction, "test": test_fraction}
     cut = Cut(seed, {name: fraction for name, fraction in fractions.items() if name not in given})

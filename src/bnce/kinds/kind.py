@@ -81,3 +81,13 @@ class Registry(Generic[K]):
 
     def __iter__(self) -> Iterator[K]:
         return iter(self._kinds.values())
+
+    def __contains__(self, name: object) -> bool:
+        """Say whether there is a kind of this name."""
+        return name in self.names
+
+    def __len__(self) -> int:
+        return len(self._kinds)
+
+    def __repr__(self) -> str:
+        return f"<{self.what}: {', '.join(self.names)}>"

@@ -130,6 +130,11 @@ class Model(ABC):
         """The constant ln Z of unnormalised probabilities; None if there is none or more than one."""
         return None
 
+    def __repr__(self) -> str:
+        constant = "" if self.log_z is None else f", log_z={self.log_z:.4g}"
+        told = f"{self.kind} {self.name!r}, vocab_size={self.vocab_size}{constant}, device={str(self.device)!r}"
+        return f"<bnce.Model: {told}>"
+
     def refuse_unnormalised(self) -> None:
         """Refuse unnormalised probabilities if the model was trained with the softmax."""
         return
