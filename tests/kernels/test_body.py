@@ -62,3 +62,14 @@ def test_dense_relu_ignores_padding(device: torch.device, no_worse: Check) -> No
         results.append([expected, *torch.autograd.grad(expected, leaves, grad.to(dtype))])
     for parts in zip(fast, *results, strict=True):
         no_worse(*parts)
+
+
+def test_what_is_not_a_number_goes_through_a_dense_layer(device: torch.device) -> None:
+    """On a GPU, too, where cuBLAS would make it zero: a body that blew up must show in the loss."""
+    layer = nn.Linear(64, 32).to(device)
+    inputs = torch.randn(128, 64, device=device)
+    inputs[3, 5] = torch.nan
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        output = dense_relu(inputs, layer.weight, layer.bias)
+    assert output[3].isnan().all()
+    assert output[torch.arange(128, device=device) != 3].isfinite().all()

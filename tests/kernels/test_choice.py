@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 
@@ -43,6 +51,52 @@ def test_without_triton_everything_is_plain(device: torch.device, monkeypatch: p
     tensor = torch.zeros(2, dtype=torch.bfloat16, device=device)
     with torch.autocast(device.type, dtype=torch.bfloat16):
         assert chosen(tensor) == set()
+
+
+def test_a_variable_makes_everything_plain() -> None:
+    program = "from bnce import kernels; import torch; print(kernels.available(torch.device('cuda')))"
+    for value, expected in (("0", "False"), ("1", "True")):
+        done = subprocess.run(
+            [sys.executable, "-c", program], env={**os.environ, "BNCE_TRITON": value}, capture_output=True, text=True
+        )
+        assert done.stdout.strip() == expected, done.stderr
+
+
+@pytest.fixture
+def on_gpu(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Give what looks like a tensor of a GPU on which nothing was started yet."""
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: device.index)
+    kernels._starts.cache_clear()
+    yield SimpleNamespace(is_cuda=True, device=device, dtype=torch.float32)
+    kernels._starts.cache_clear()
+
+
+def test_a_gpu_on_which_a_kernel_starts_takes_kernels(on_gpu: Any) -> None:
+    assert kernels.choose("adam", on_gpu) is not None
+
+
+def test_a_gpu_on_which_no_kernel_starts_takes_plain_functions(on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bnce.kernels import clip
+
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable.\nMore.")
+
+    monkeypatch.setattr(clip, "clip_factor", fail)
+    with pytest.warns(RuntimeWarning, match=r"kernels do not start on .* Failed to find C compiler\. .* variable\.$"):
+        assert kernels.choose("adam", on_gpu) is None
+    assert kernels.choose("rows", on_gpu) is None, "which is told once"
+
+
+def test_full_memory_is_not_taken_for_a_missing_compiler(on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bnce.kernels import clip
+
+    def fail(*arguments: object) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(clip, "clip_factor", fail)
+    with pytest.raises(torch.OutOfMemoryError):
+        kernels.choose("adam", on_gpu)
 
 
 def test_a_twin_stands_in_for_its_plain_function(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,16 @@
-"""Kernels that are compiled when they are needed, without a GPU: what is kept of them."""
+"""Kernels that are compiled when they are needed, without a GPU: what is kept of them, and whether they compile."""
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from bnce.kernels import hopper
+from bnce.kernels import persistent_recurrence as persistent
 
 
 @pytest.fixture
@@ -62,3 +66,42 @@ def test_a_user_without_a_home_compiles_every_time(compiled: list[str], monkeypa
     monkeypatch.setattr(Path, "home", no_home)
     assert hopper.compile_source("a") == b"a"
     assert compiled == ["a"]
+
+
+@pytest.fixture
+def with_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have NVRTC compile, which comes with PyTorch for GPUs, and for others as a package of its own."""
+    found = [path for entry in sys.path for path in sorted(Path(entry).glob("nvidia/*/lib/libnvrtc.so.*"))]
+    if not found:
+        pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc")
+    monkeypatch.setattr("torch.version.cuda", found[-1].suffix[1:])
+
+
+def chosen_plans(name: str) -> list[persistent.Plan]:
+    """Give one plan for each number of streams per group that is chosen without being asked for."""
+    (_, wide_H), (min_B, max_B) = persistent.FASTER[name.split("_")[0]]
+    plans = [
+        persistent.make_plan(name, wide_H, B, max_ctas)
+        for B in range(min_B, max_B + 1)
+        for max_ctas in (persistent.MEASURED_CTAS, 120)  # in clusters, 120 were found on an H200
+    ]
+    return [*{plan.N: plan for plan in plans}.values()]
+
+
+@pytest.mark.usefixtures("with_nvrtc")
+@pytest.mark.parametrize("name", ["lstm_forward", "lstm_backward", "rnn_forward", "rnn_backward"])
+def test_one_launch_compiles_and_keeps_its_weights_in_registers(name: str, tmp_path: Path) -> None:
+    nvidia = pytest.importorskip("triton.backends.nvidia")
+    reader = Path(nvidia.__path__[0], "bin", "cuobjdump")
+    for plan in chosen_plans(name):
+        for has_resets in (False, True):
+            of = f"N={plan.N}, resets={has_resets}"
+            (tmp_path / "kernel").write_bytes(hopper._compile(plan.source(has_resets=has_resets)))
+            told = subprocess.run([reader, "-res-usage", tmp_path / "kernel"], capture_output=True, text=True)
+            found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", told.stdout + told.stderr)
+            assert found is not None, told.stderr
+            registers, stack, shared, local = map(int, found.groups())
+            assert registers * hopper.THREADS <= 65536, of
+            assert stack + local <= 32, f"a thread has {stack + local} bytes beside its registers: {of}"
+            # A multiprocessor has 228 KB, of which every CTA takes 1 KB beside its own.
+            assert shared <= 1024, of

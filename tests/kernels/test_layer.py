@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bnce import OutputLayer, kernels, rows
+from bnce import OutputLayer, RowwiseAdagrad, RowwiseAdam, clip_grad_norm_, kernels, rows
 from bnce.errors import UserError
 from bnce.losses import fused_chunk_nce
 from bnce.losses.wrong_targets import WrongTargets
@@ -291,3 +291,19 @@ def test_padding_names_no_other_words_in_a_gradient(device: torch.device) -> Non
     for table in (layer.weight, layer.bias):
         assert table.grad is not None
         assert set(table.grad._indices().flatten().tolist()) == {4, 5, 6, 7}
+
+
+@pytest.mark.filterwarnings("ignore:The loss .* takes the other targets of the batch as noise")
+@pytest.mark.parametrize("optimiser", [RowwiseAdagrad, RowwiseAdam])
+@pytest.mark.parametrize(("loss", "num_rows"), [("bnce", 0), ("bnce", 1), ("chunk-bnce", 0), ("chunk-bnce", 1)])
+def test_a_batch_in_which_nothing_counts_changes_nothing(
+    loss: str, num_rows: int, optimiser: type[RowwiseAdagrad | RowwiseAdam], device: torch.device
+) -> None:
+    """As the last batch of a loader may be: its sparse gradients may have no rows at all."""
+    layer = make(device, loss, sparse=True)
+    before = copy.deepcopy(layer.state_dict())
+    steps = optimiser(layer.parameters(), lr=0.1)
+    layer(torch.randn(num_rows, D, device=device), torch.randint(V, (num_rows,), device=device)).backward()
+    clip_grad_norm_(layer.parameters(), 1.0)
+    steps.step()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in layer.state_dict().items())

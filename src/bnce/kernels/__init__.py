@@ -2,13 +2,14 @@
 
 A twin has the name, the arguments and the meaning of its plain function, and is tested against it. Nothing imports a
 module of this room directly: `with_twin` lets a twin stand in for a plain function, and `choose` gives the whole module
-where a fast way is built differently.
+where a fast way is built differently. BNCE_TRITON=0 chooses plain functions everywhere.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 from types import ModuleType
@@ -17,7 +18,7 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-_HAS_TRITON = find_spec("triton") is not None
+_HAS_TRITON = os.environ.get("BNCE_TRITON") != "0" and find_spec("triton") is not None
 _IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 Arguments = ParamSpec("Arguments")
@@ -64,9 +65,31 @@ def choose(name: str, tensor: Tensor, *, deterministic: bool = False) -> ModuleT
         return None
     if not _MODULES:
         _import_all()
-    if tensor.is_cuda and not torch.compiler.is_compiling() and tensor.device.index != torch.cuda.current_device():
-        return _Elsewhere(_MODULES[name], tensor.device)
+    if tensor.is_cuda and not torch.compiler.is_compiling():
+        if not _starts(tensor.device):
+            return None
+        if tensor.device.index != torch.cuda.current_device():
+            return _Elsewhere(_MODULES[name], tensor.device)
     return _MODULES[name]
+
+
+@functools.cache
+def _starts(device: torch.device) -> bool:
+    """Start a small kernel on a GPU, once, to know whether any starts there: Triton needs a C compiler, for one."""
+    try:
+        with torch.cuda.device(device):
+            _MODULES["clip"].clip_factor(torch.ones((), dtype=torch.float32, device=device), 1.0)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # of Triton, of the compilers that it starts, or of the driver
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        warnings.warn(
+            f"Triton's kernels do not start on {device}. Plain PyTorch functions replace them and are slower. {reason}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return False
+    return True
 
 
 class _Elsewhere(ModuleType):

@@ -20,8 +20,9 @@ class _DenseRelu(torch.autograd.Function):
     def forward(ctx: Any, input_NW: Tensor, weight_DE: Tensor, bias_D: Tensor, dtype: torch.dtype) -> Tensor:
         weight_DW = widen(weight_DE, input_NW.shape[1], dtype, 0.0)
         input_NW = input_NW.to(dtype)
-        # Where cuBLAS can, the product's own kernel cuts off what is below zero.
-        output_ND = torch._addmm_activation(bias_D.to(dtype), input_NW, weight_DW.t())
+        # Not by the product's own kernel (`torch._addmm_activation`): cuBLAS makes zeros of what is not a number, and
+        # a body that blew up would go on with a loss that is finite.
+        output_ND = torch.addmm(bias_D.to(dtype), input_NW, weight_DW.t()).relu_()
         ctx.save_for_backward(input_NW, weight_DW, output_ND)
         ctx.num_columns = weight_DE.shape[1]
         return output_ND

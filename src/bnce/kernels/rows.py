@@ -141,9 +141,11 @@ def _adam(
 def merge(words_N: Tensor, values_ND: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
     """Add up the values of equal words: at one place of each word the sum, at its other places zeros, in float32."""
     N = len(words_N)
+    merged_ND = torch.zeros(values_ND.shape, dtype=torch.float32, device=values_ND.device)
+    if N == 0:  # of a batch in which nothing counts
+        return words_N, merged_ND
     scratch_V = scratch(num_rows, words_N.device)
     _claim[(triton.cdiv(N, 256),)](scratch_V, words_N, N, BLOCK=256)
-    merged_ND = torch.zeros(values_ND.shape, dtype=torch.float32, device=values_ND.device)
     D = values_ND[0].numel()
     _add_to_winner[(N,)](scratch_V, words_N, values_ND.contiguous(), merged_ND, D, BLOCK=_block(D))
     return words_N, merged_ND
@@ -175,6 +177,8 @@ def adagrad_(
     epsilon: float = 1e-8,
 ) -> None:
     """Clip and step the touched rows, or every row, by row-wise Adagrad, each row read and written once."""
+    if len(grad_ND) == 0:
+        return
     grad_ND, D = _with_whole_rows(grad_ND), grad_ND[0].numel()
     every = words_N is None
     words_N = accumulator_V if words_N is None else words_N  # any pointer will do where none is read
@@ -195,6 +199,8 @@ def adam_(
     epsilon: float,
 ) -> None:
     """Clip and step the touched rows, or every row, by row-wise Adam, each row read and written once."""
+    if len(grad_ND) == 0:
+        return
     grad_ND, D = _with_whole_rows(grad_ND), grad_ND[0].numel()
     every = words_N is None
     words_N = last_V if words_N is None else words_N  # any pointer will do where none is read
