@@ -59,8 +59,10 @@ class Reader:
     def read(self, sentences: Iterable[list[str]]) -> Iterator[ScoredSentence]:
         """Score the next sentences a block at a time, so that memory stays bounded."""
         for block in sentence_blocks(sentences):
-            for words, scores in zip(block, self.score(block), strict=True):
-                yield ScoredSentence.of(words, scores, self.model.ids(words))
+            yield from map(ScoredSentence.of, block, *self._score_with_ids(block))
+
+    def _score_with_ids(self, sentences: Sequence[Words]) -> tuple[list[WordScores], Iterable[list[int]]]:
+        return self.score(sentences), map(self.model.ids, sentences)
 
 
 class WordScorer:
