@@ -18,15 +18,13 @@ import numpy as np
 
 from bnce.errors import UserError, argument, unknown_name
 from bnce.rescoring.nbest import NBest
-from bnce.rescoring.rescore import Scores, in_blocks, put_together
+from bnce.rescoring.rescore import Advance, Scores, in_blocks, put_together
 from bnce.scoring.model import Model
 from bnce.scoring.weights import FIRST_BEST, Weights
 
 CARRY_FROM = ("best", "first")
 BLANK = "blank"
 MAX_ROUNDS = 3
-
-Advance = Callable[[int], object]
 
 
 def find_documents(nbest: NBest, documents: str | None = None) -> list[list[int]]:
@@ -58,7 +56,7 @@ def score_in_order(
     nbest: NBest,
     weights: Weights | None,
     documents: str | None = None,
-    advance: Advance | None = None,
+    advance: Advance = lambda num: None,
     *,
     normalised: bool = False,
 ) -> Scores:
@@ -91,8 +89,7 @@ def score_in_order(
             read = model.read_words([states[number] for number in block], chosen)
             for number, state in zip(block, read, strict=True):
                 states[number] = state
-            if advance is not None:
-                advance(len(together))
+            advance(len(together))
     return put_together(
         nbest, [value for own in log_probs for value in own], [value for own in num_oov for value in own]
     )
