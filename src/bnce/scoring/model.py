@@ -282,7 +282,8 @@ class Model(ABC):
 
         The start of the sentence is one of them if it is seen, and the word itself is one.
         """
-        return len(history) + 2
+        num_before = len(history) + 1
+        return 1 + (num_before if self.max_context is None else min(num_before, self.max_context))
 
     def log10_frequency(self, word: str) -> float | None:
         """Give log10 of a word's share of the training text; None if the model does not tell or never saw it."""

@@ -172,10 +172,6 @@ class RunModel(Model):
         lengths = [min(place, most) + 1 for place in range(1, longest + 1)]
         return [lengths[:length] for length in length_S.tolist()]
 
-    def ngram_length(self, state: State, history: Words, word: str) -> int:
-        """Do so for one word after others."""
-        return min(len(history) + 1, len(history) + 1 if self.max_context is None else self.max_context) + 1
-
     def sum_words(self, word_N: Ints, log_prob_N: Floats, length_S: Ints) -> tuple[Ints, Floats, Ints]:
         """Give one id and ln p for every word, and the words of each sentence: as they are, where ids are words."""
         return word_N, log_prob_N, length_S
