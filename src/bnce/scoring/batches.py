@@ -136,14 +136,11 @@ class SentenceScorer:
         num_before = 1 + self.engine.num_context
         for group_B in _groups(order_S, length_S, self._num_parallel):
             length_B = length_S[group_B]
+            place_N = _places(begin_S[group_B], length_B)
+            inside_BT = np.arange(length_B[0]) < length_B[:, None]
             word_LB = np.full((num_before + length_B[0], len(group_B)), END, dtype=np.int64)
-            for place, number in enumerate(group_B):
-                begin, length = begin_S[number], length_S[number]
-                word_LB[num_before : num_before + length, place] = word_N[begin : begin + length]
-            log_prob_TB = self._score_group(word_LB, length_B)
-            for place, number in enumerate(group_B):
-                begin, length = begin_S[number], length_S[number]
-                log_prob_N[begin : begin + length] = log_prob_TB[:length, place]
+            word_LB[num_before:].T[inside_BT] = word_N[place_N]
+            log_prob_N[place_N] = self._score_group(word_LB, length_B).T[inside_BT]
 
     def _score_group(self, word_LB: Ints, length_B: Ints, stream: _Stream | None = None) -> Floats:
         """Score sentences side by side, the longest first, or what comes next in a stream.
