@@ -258,15 +258,7 @@ def rescore(
     check_carry_from(rule)
     if full is not None and full.suffix not in (".tsv", ".jsonl"):
         raise UserError(f"--full is '{full}': give a file name that ends in .tsv or .jsonl.")
-    check_together(
-        carry=carry,
-        in_order={"--carry-from": carry_from, "--documents": documents},
-        apart={"--cache": cache, "--mbr": mbr or None, "--folds": folds},
-        num_tuned=len(tune_on or []),
-        folds=folds,
-        mbr=mbr,
-        mbr_scale=mbr_scale,
-    )
+    check_together(carry, carry_from, documents, cache, tune_on or [], folds, mbr, mbr_scale)
     if out is not None and goes_to_stdout(out, as_json):
         out = None
     for path in (save_weights, cache, out, full, changes):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bnce import files
@@ -89,31 +90,31 @@ def which_lists(nbest: str | None, tuned_on: Sequence[str], test: str | None, re
 
 
 def check_together(
-    *,
     carry: bool,
-    in_order: Mapping[str, object],
-    apart: Mapping[str, object],
-    num_tuned: int,
+    carry_from: str | None,
+    documents: str | None,
+    cache: Path | None,
+    tuned_on: Sequence[str],
     folds: int | None,
     mbr: bool,
     mbr_scale: float | None,
 ) -> None:
     """Refuse options that need others, or do not go with them: some only with --carry, some only without it."""
-    given = next((option for option, value in in_order.items() if value is not None), None)
-    if not carry and given is not None:
-        raise UserError(f"{given} works only with --carry: give --carry, too.")
-    given = next((option for option, value in apart.items() if value is not None), None)
-    if carry and given is not None:
-        raise UserError(
-            f"{given} cannot be used with --carry, which scores each utterance in the context of earlier ones: leave "
-            "one of them out."
-        )
-    if carry and num_tuned > 1:
+    for option, value in (("--carry-from", carry_from), ("--documents", documents)):
+        if value is not None and not carry:
+            raise UserError(f"{option} works only with --carry: give --carry, too.")
+    for option, is_given in (("--cache", cache is not None), ("--mbr", mbr), ("--folds", folds is not None)):
+        if is_given and carry:
+            raise UserError(
+                f"{option} cannot be used with --carry, which scores each utterance in the context of earlier ones: "
+                "leave one of them out."
+            )
+    if carry and len(tuned_on) > 1:
         raise UserError(
             "--carry works with one --tune list only, because the order of speaking across lists is not known: give "
             "one list."
         )
-    if folds is not None and not num_tuned:
+    if folds is not None and not tuned_on:
         raise UserError("--folds works only with --tune: give --tune, too.")
     if mbr_scale is not None and not mbr:
         raise UserError("--mbr-scale works only with --mbr: give --mbr, too.")

@@ -157,8 +157,7 @@ def look(job: Job) -> tuple[Distribution, Choice, dict[str, float] | None]:
     choice = job.plan.choice
     if job.thresholds is not None:
         choice = read_thresholds(job.thresholds, _model(job.scoring))
-    with Workers(_num_workers(job)) as workers:
-        found, check = _sample(job, shards, workers, job.num_sampled)
+    found, check = _sample(job, shards)
     if not choice.is_fitted:
         choice = choice.fit(found)
     return Distribution.of(found), choice, check
@@ -291,26 +290,19 @@ def _fit(job: Job, shards: list[Shard], model: dict[str, Any]) -> tuple[Choice, 
     with files.one_maker(job.plan.out / REPORTS / THRESHOLDS_FILE):
         if path.exists():
             return read_thresholds(path, model), None
-        with Workers(_num_workers(job)) as workers:
-            found, check = _sample(job, shards, workers, job.num_sampled)
+        found, check = _sample(job, shards)
         choice = job.plan.choice.fit(found)
         write_thresholds(path, choice, {**model, "num_documents": len(found)})
     return choice, check
 
 
-def _sample(
-    job: Job, shards: list[Shard], workers: Workers, number: int
-) -> tuple[NDArray[np.float64], dict[str, float] | None]:
+def _sample(job: Job, shards: list[Shard]) -> tuple[NDArray[np.float64], dict[str, float] | None]:
     """Score a sample, and see what the precision does to it."""
-
-    def problem(sentence: str) -> None:
-        if not job.plan.skip:
-            raise UserError(f"{sentence} To continue without it, give {argument('errors', 'skip')}.")
-
     job.progress.what = "sampling"
-    engine = open_engine(job.scoring)
-    found, first = sample(shards, engine, number, workers, problem)
-    return found, None if first is None else engine.check_precision(shorten(first, CHECKED_DOCUMENTS))
+    with Workers(_num_workers(job)) as workers:
+        engine = open_engine(job.scoring)
+        found, first = sample(shards, engine, job.num_sampled, workers, job.plan.skip)
+        return found, None if first is None else engine.check_precision(shorten(first, CHECKED_DOCUMENTS))
 
 
 def _done(plan: Plan, shard: Shard, settings: str) -> dict[str, Any] | None:

@@ -133,9 +133,7 @@ def filter_shards(
         in_work.append(scored)
         written = writer.submit(_write, shard, scored, before, engine, plan, settings, counts, tell)
 
-        def problem(sentence: str) -> None:
-            if not plan.skip:
-                raise UserError(f"{sentence} To continue without it, give {argument('errors', 'skip')}.")
+        def skipped(sentence: str) -> None:
             counts.num_problems += 1
             if len(counts.problems) < MAX_TOLD:
                 counts.problems.append(sentence)
@@ -145,7 +143,7 @@ def filter_shards(
             if not scored.put((block, cut, scores)):
                 written.result()  # it ended too early, and says why
 
-        engine.score_blocks(_told(pairs, shard, problem), emit)
+        engine.score_blocks(_readable(pairs, shard, plan.skip, skipped), emit)
         scored.end()
         return written
 
@@ -205,7 +203,7 @@ def _write(
 
 
 def sample(
-    shards: list[Shard], engine: Engine, num_documents: int, workers: Workers, problem: Notice
+    shards: list[Shard], engine: Engine, num_documents: int, workers: Workers, skip: bool
 ) -> tuple[np.ndarray, CutBlock | None]:
     """Score the first documents of shards that lie evenly among all; give perplexities, and the first documents cut."""
     chosen = shards[:: max(1, math.ceil(len(shards) / MAX_SAMPLED_SHARDS))]
@@ -219,7 +217,7 @@ def sample(
         found.append(scores.perplexity)
 
     for shard in chosen:
-        with ahead(_first(read_pairs([shard], engine, workers), shard, problem, quota), 1) as pairs:
+        with ahead(_first(read_pairs([shard], engine, workers), shard, skip, quota), 1) as pairs:
             engine.score_blocks(pairs, emit)
     return np.concatenate([np.zeros(0), *found]), first
 
@@ -234,25 +232,28 @@ def read_pairs(
         yield from zip(blocks, cuts, strict=True)
 
 
-def _told(pairs: Pairs, shard: Shard, problem: Notice) -> Iterator[tuple[Block, CutBlock]]:
-    """Pass on the blocks of one shard, telling of whatever in it cannot be read."""
-    unit = "line" if shard.form == JSON else "row"
+def _readable(pairs: Pairs, shard: Shard, skip: bool, skipped: Notice) -> Iterator[tuple[Block, CutBlock]]:
+    """Pass on the blocks of one shard; what cannot be read in it ends the work, or is told and skipped."""
+    where = f"{named(shard.path)}, {'line' if shard.form == JSON else 'row'}"
     for block, cut in pairs:
-        for one in (*block.problems, *cut.problems):
-            problem(f"{named(shard.path)}, {unit} {one.number} {one.reason}")
+        problems = [f"{where} {one.number} {one.reason}" for one in (*block.problems, *cut.problems)]
         if block.end is not None and block.end.damage is not None:
-            problem(block.end.damage)
+            problems.append(block.end.damage)
+        for sentence in problems:
+            if not skip:
+                raise UserError(f"{sentence} To continue without it, give {argument('errors', 'skip')}.")
+            skipped(sentence)
         yield block, cut
         if block.end is not None:
             return
 
 
 def _first(
-    pairs: Generator[tuple[Block, CutBlock]], shard: Shard, problem: Notice, quota: int
+    pairs: Generator[tuple[Block, CutBlock]], shard: Shard, skip: bool, quota: int
 ) -> Generator[tuple[Block, CutBlock]]:
     """Pass on so many documents."""
     with contextlib.closing(pairs):
-        for block, cut in _told(pairs, shard, problem):
+        for block, cut in _readable(pairs, shard, skip, lambda sentence: None):
             yield block, shorten(cut, quota)
             quota -= len(cut.row_N)
             if quota <= 0:

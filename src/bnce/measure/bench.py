@@ -63,7 +63,7 @@ def bench(
     *,
     num_rounds: int = 5,
     round_seconds: float = 0.5,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
     """Time training steps of several (config, vocabulary size) pairs, in turns."""
     _check_memory(configs, device)
@@ -72,8 +72,7 @@ def bench(
     for number in range(num_rounds):
         for place, runner in enumerate(runners):
             timed[place].append(runner.run(round_seconds))
-            if progress is not None:
-                progress(number * len(runners) + place + 1, num_rounds * len(runners))
+            progress(number * len(runners) + place + 1, num_rounds * len(runners))
     measured = [_measurement(runner, seconds) for runner, seconds in zip(runners, timed, strict=True)]
     ceiling = matmul_teraflops(device) if device.type == "cuda" else None
     if ceiling is not None:

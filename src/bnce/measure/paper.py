@@ -43,7 +43,7 @@ def bench_paper(
     *,
     num_rounds: int = 5,
     round_seconds: float = 0.3,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
     """Measure both tables, a model at a time: the losses of one model take turns, and then make room for the next."""
     groups = [(table, body.name) for table in VOCAB_SIZES for body in BODIES if table in body.tables]
@@ -62,8 +62,7 @@ def bench_paper(
             item["speedup_over_paper"] = item["words_per_second"] / paper if paper else None
             rows.append(item)
         release_memory(device)
-        if progress is not None:
-            progress(number + 1, len(groups))
+        progress(number + 1, len(groups))
     return {
         "suite": "paper",
         **conditions(device, num_rounds, round_seconds),

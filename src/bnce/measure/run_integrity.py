@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bnce.config import read_config
@@ -23,26 +24,16 @@ from bnce.runs.model_file import load_model
 from bnce.runs.unknown_words import UNKNOWN_WORDS_FILE, UnknownWords
 from bnce.spelling.model import SPELLING_FILE
 
+_Checks = Mapping[str, Callable[[Path], str]]
+
 RECORD_FILES = ("summary.json", "evaluation.json", LEXICON_FILE)
 
 
 def examine_run(path: Path) -> list[Finding]:
     """Look at every file of a run."""
-    findings = [
-        look("config.toml", _check_config, path),
-        look(VOCABULARY_FILE, _check_words, path),
-        look(COUNTS_FILE, _check_counts, path),
-        look("normaliser.json", _check_normaliser, path),
-    ]
-    if (path / PIECES_FILE).is_file():
-        findings.append(look(PIECES_FILE, _check_pieces, path))
-    if (path / KNOWN_WORDS_FILE).is_file():
-        findings.append(look(KNOWN_WORDS_FILE, _check_known_words, path))
+    findings = [look(name, check, path) for name, check in _ALWAYS.items()] + _look_if_there(path, _OF_PIECES)
     is_described = all(finding.well for finding in findings)
-    if (path / UNKNOWN_WORDS_FILE).is_file():
-        findings.append(look(UNKNOWN_WORDS_FILE, _check_unknown_words, path))
-    if (path / SPELLING_FILE).is_file():
-        findings.append(look(SPELLING_FILE, check_spelling, path / SPELLING_FILE))
+    findings += _look_if_there(path, _BESIDE)
     if (path / MODEL_FILE).is_file():
         model = Finding(MODEL_FILE, False, "it cannot be used without the files above")
         if is_described:
@@ -56,8 +47,7 @@ def examine_run(path: Path) -> list[Finding]:
     findings += _examine_states(path)
     if is_described:
         findings += _find_lost_last_state(path)
-    if (path / METRICS_FILE).is_file():
-        findings.append(look(METRICS_FILE, _check_metrics, path))
+    findings += _look_if_there(path, {METRICS_FILE: _check_metrics})
     findings += [look(name, _check_record, path / name) for name in RECORD_FILES if (path / name).is_file()]
     left = "being written now, or left by a killed process; the next training removes it"
     return [*findings, *(Finding(file.name, True, left) for file in sorted(path.glob(f".*{PARTIAL_SUFFIX}")))]
@@ -102,24 +92,27 @@ def _check_words(path: Path) -> str:
     return f"{len(Vocabulary.read(path / VOCABULARY_FILE)):,} {unit}"
 
 
-def _check_pieces(path: Path) -> str:
-    return f"cuts words into {len(read_vocabulary(path)):,} pieces"
+# By the name of a file, what is told of it: of those that every run has, of those of runs over pieces, and of others.
+_ALWAYS: _Checks = {
+    "config.toml": _check_config,
+    VOCABULARY_FILE: _check_words,
+    COUNTS_FILE: lambda path: f"counts {int(read_counts(path).sum()):,} tokens",
+    "normaliser.json": lambda path: ", ".join(
+        f"{key} = {value}" for key, value in read_normaliser(path).to_dict().items()
+    ),
+}
+_OF_PIECES: _Checks = {
+    PIECES_FILE: lambda path: f"cuts words into {len(read_vocabulary(path)):,} pieces",
+    KNOWN_WORDS_FILE: lambda path: f"{len(Vocabulary.read(path / KNOWN_WORDS_FILE)):,} words; others are <unk>",
+}
+_BESIDE: _Checks = {
+    UNKNOWN_WORDS_FILE: lambda path: f"{len(UnknownWords.read(path / UNKNOWN_WORDS_FILE)):,} words share <unk>",
+    SPELLING_FILE: lambda path: check_spelling(path / SPELLING_FILE),
+}
 
 
-def _check_known_words(path: Path) -> str:
-    return f"{len(Vocabulary.read(path / KNOWN_WORDS_FILE)):,} words; others are <unk>"
-
-
-def _check_counts(path: Path) -> str:
-    return f"counts {int(read_counts(path).sum()):,} tokens"
-
-
-def _check_normaliser(path: Path) -> str:
-    return ", ".join(f"{key} = {value}" for key, value in read_normaliser(path).to_dict().items())
-
-
-def _check_unknown_words(path: Path) -> str:
-    return f"{len(UnknownWords.read(path / UNKNOWN_WORDS_FILE)):,} words share <unk>"
+def _look_if_there(path: Path, checks: _Checks) -> list[Finding]:
+    return [look(name, check, path) for name, check in checks.items() if (path / name).is_file()]
 
 
 def _examine_model(path: Path) -> tuple[Finding, dict[str, Finding]]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bnce import files
+from bnce.corpus.meter import Progress
 from bnce.corpus.vocabulary import SPECIALS, Vocabulary
 from bnce.errors import UserError
 from bnce.ngrams.kneser_ney import Order
@@ -32,7 +33,7 @@ def write_arpa(
     words: Sequence[str],
     orders: Sequence[Order],
     normaliser: Normaliser | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = lambda done, total: None,
 ) -> None:
     """Write a model where KenLM can read it; a normaliser goes into a comment, where `open_ngram` finds it.
 
@@ -53,8 +54,7 @@ def write_arpa(
                 block = kept[first : first + _BLOCK_NGRAMS]
                 file.write(_lines(orders[:number], block, [*words, START_WORD], is_last=number == len(orders)))
                 num_written += len(block)
-                if progress is not None:
-                    progress(num_written, num_ngrams)
+                progress(num_written, num_ngrams)
         file.write("\n\\end\\\n")
 
 

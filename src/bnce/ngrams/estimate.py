@@ -80,7 +80,7 @@ def read_files(
     max_tokens: int = 0,
     field: str = DEFAULT_FIELD,
     errors: str = "strict",
-    progress: Progress | None = None,
+    progress: Progress = lambda done, total: None,
     check_size: Callable[[int], None] = lambda num_tokens: None,
 ) -> NgramText:
     """Read files, directories, patterns or standard input; without a vocabulary every word of them is in it.
@@ -116,8 +116,7 @@ def read_files(
         parts.append(id_of[numbers])
         num_tokens += len(numbers)
         check_size(min(num_tokens, max_tokens or num_tokens))
-        if progress is not None:
-            progress(num_bytes, total)
+        progress(num_bytes, total)
         if 0 < max_tokens <= num_tokens:
             break
     if not parts:

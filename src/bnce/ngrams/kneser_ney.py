@@ -13,13 +13,14 @@ with `<s>` among them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bnce.corpus.meter import Progress
 from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
 from bnce.spelling.levels import find_discounts
@@ -71,7 +72,7 @@ def estimate(
     vocab_size: int,
     order: int,
     prune: Sequence[int] = (0,),
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = lambda done, total: None,
 ) -> list[Order]:
     """Estimate a model of sentences that end in `</s>`; `<s>` is the word number `vocab_size`.
 
@@ -136,7 +137,7 @@ def pruned_counts(prune: Sequence[int], order: int) -> list[int]:
     return filled
 
 
-def _count(ids: Ints, base: int, order: int, progress: Callable[[int, int], None] | None) -> list[_Counted]:
+def _count(ids: Ints, base: int, order: int, progress: Progress) -> list[_Counted]:
     """Count the n-grams of each order in the text; unigrams are all words, seen or not."""
     start = base - 1
     is_first = np.concatenate([[True], ids[:-1] == END])
@@ -149,8 +150,7 @@ def _count(ids: Ints, base: int, order: int, progress: Callable[[int, int], None
     # Where in the text the n-grams of an order end, and which ones they are.
     end_T, place_T = np.arange(len(text_T)), text_T.astype(np.int64)
     for number in range(2, order + 1):
-        if progress is not None:
-            progress(number - 1, order)
+        progress(number - 1, order)
         inside_T = goes_on_T[end_T]
         end_T, place_T = end_T[inside_T] + 1, place_T[inside_T]
         key_N, place_T, count_N = np.unique(place_T * base + text_T[end_T], return_inverse=True, return_counts=True)

@@ -59,8 +59,7 @@ COLUMNS_PER_WORD = (
     Column("PPLn/word", "PPL$^n$/word", lambda row: _ppl_n(dataclasses.replace(row, ppl_n=row.ppl_n_word))),
     Column("PPLf/word", "PPL$^f$/word", lambda row: numbers.perplexity(row.ppl_f_word)),
     Column("bits/byte", "bits/byte", lambda row: numbers.bits(row.bits_per_byte)),
-    Column("TS (w/s)", "TS (w/s)", lambda row: numbers.speed(row.words_per_second)),
-    *COLUMNS[4:],
+    *COLUMNS[3:],
 )
 
 

@@ -10,6 +10,7 @@ after the lists' first hypotheses, then on scores after the best by the weights 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,15 +19,13 @@ import numpy as np
 
 from bnce.errors import UserError, argument, unknown_name
 from bnce.rescoring.nbest import NBest
-from bnce.rescoring.rescore import Scores, in_blocks, put_together
+from bnce.rescoring.rescore import Advance, Scores, in_blocks, put_together
 from bnce.scoring.model import Model
 from bnce.scoring.weights import FIRST_BEST, Weights
 
 CARRY_FROM = ("best", "first")
 BLANK = "blank"
 MAX_ROUNDS = 3
-
-Advance = Callable[[int], object]
 
 
 def find_documents(nbest: NBest, documents: str | None = None) -> list[list[int]]:
@@ -58,44 +57,35 @@ def score_in_order(
     nbest: NBest,
     weights: Weights | None,
     documents: str | None = None,
-    advance: Advance | None = None,
+    advance: Advance = lambda num: None,
     *,
     normalised: bool = False,
 ) -> Scores:
     """Score every hypothesis after the best ones, by `weights`, of the utterances before; None is the first ones."""
     places = find_documents(nbest, documents)
     states = [model.start()] * len(places)
-    log_probs: list[list[float]] = [[] for _ in nbest.utterances]
-    num_oov: list[list[int]] = [[] for _ in nbest.utterances]
+    scored: list[list[tuple[float, int]]] = [[] for _ in nbest.utterances]  # ln p and OOV words of each hypothesis
     for turn in range(max(map(len, places))):
-        going = [number for number, document in enumerate(places) if turn < len(document)]
-        sizes = [len(nbest.utterances[places[number][turn]].texts) for number in going]
-        for block in in_blocks(going, sizes):
-            utterances = [nbest.utterances[places[number][turn]] for number in block]
-            sentences = [[model.words(text) for text in utterance.texts] for utterance in utterances]
-            after = [states[number] for number, own in zip(block, sentences, strict=True) for _ in range(len(own))]
+        going = [(number, document[turn]) for number, document in enumerate(places) if turn < len(document)]
+        for block in in_blocks(going, [len(nbest.utterances[place].texts) for _, place in going]):
+            sentences = [[model.words(text) for text in nbest.utterances[place].texts] for _, place in block]
+            after = [states[number] for (number, _), own in zip(block, sentences, strict=True) for _ in own]
             together = [words for own in sentences for words in own]
             scores = iter(model.score_words(together, normalised=normalised, share_prefixes=True, after=after))
             chosen = []
-            for number, utterance, own in zip(block, utterances, sentences, strict=True):
-                where = places[number][turn]
-                for _ in own:
-                    found = next(scores)
-                    log_probs[where].append(float(found.log_probs.sum()))
-                    num_oov[where].append(int(found.oov.sum()))
+            for (_, place), own in zip(block, sentences, strict=True):
+                found = [next(scores) for _ in own]
+                scored[place] = [(float(one.log_probs.sum()), int(one.oov.sum())) for one in found]
                 best = 0
                 if weights is not None:
-                    alone = put_together(replace(nbest, utterances=[utterance]), log_probs[where], num_oov[where])
-                    best = int(np.argmax(alone.total(weights)))
+                    alone = replace(nbest, utterances=[nbest.utterances[place]])
+                    best = int(np.argmax(put_together(alone, *zip(*scored[place], strict=True)).total(weights)))
                 chosen.append(own[best])
-            read = model.read_words([states[number] for number in block], chosen)
-            for number, state in zip(block, read, strict=True):
+            read = model.read_words([states[number] for number, _ in block], chosen)
+            for (number, _), state in zip(block, read, strict=True):
                 states[number] = state
-            if advance is not None:
-                advance(len(together))
-    return put_together(
-        nbest, [value for own in log_probs for value in own], [value for own in num_oov for value in own]
-    )
+            advance(len(together))
+    return put_together(nbest, *zip(*itertools.chain.from_iterable(scored), strict=True))
 
 
 def tune_in_order(

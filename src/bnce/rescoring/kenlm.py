@@ -47,21 +47,16 @@ class State:
         self.own: Any = None
         self.key: Any = None  # what is compared
 
-    def write(self, history: tuple[str, ...], own: Any, is_compared: bool) -> None:
-        """Take a history, and the model's own state after it, which may be what is compared."""
-        self.history, self.own = history, own
-        self.key = own if is_compared else history
+    @property
+    def _rank(self) -> tuple[bool, Any]:
+        """An empty state comes before all others."""
+        return self.key is not None, self.key
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, State) and self._is_like(other) and bool(self.key == other.key)
+        return isinstance(other, State) and self._rank == other._rank
 
     def __lt__(self, other: State) -> bool:
-        if not self._is_like(other):
-            return self.key is None
-        return self.key is not None and bool(self.key < other.key)
-
-    def _is_like(self, other: State) -> bool:
-        return (self.key is None) == (other.key is None)
+        return self._rank < other._rank
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -161,7 +156,8 @@ class Model:
         return step
 
     def _write(self, state: State, history: tuple[str, ...], own: Any) -> None:
-        state.write(history, own, is_compared=isinstance(self.model, NgramModel))
+        state.history, state.own = history, own
+        state.key = own if isinstance(self.model, NgramModel) else history
 
 
 LanguageModel = Model

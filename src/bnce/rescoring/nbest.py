@@ -146,20 +146,17 @@ def make_nbest(source: Source, utterances: Iterable[Utterance], sources: Mapping
     names = dict.fromkeys(name for utterance in lists for name in utterance.scores)
     left_out = []
     for name in list(names):
-        for utterance in lists:
-            num = len(utterance.scores.get(name, []))
-            if num == len(utterance.texts):
-                continue
-            if name in ROLES:
-                raise UserError(
-                    f"{source.at(utterance.line)} has {num} scores named {' or '.join(ROLES[name])} for "
-                    f"{len(utterance.texts)} hypotheses: give one for each hypothesis of the list, or none."
-                )
-            left_out.append(
-                f"The score '{name}' is not used: {source.at(utterance.line)} does not have it for all hypotheses."
+        lacking = next((one for one in lists if len(one.scores.get(name, [])) != len(one.texts)), None)
+        if lacking is None:
+            continue
+        where = source.at(lacking.line)
+        if name in ROLES:
+            raise UserError(
+                f"{where} has {len(lacking.scores.get(name, []))} scores named {' or '.join(ROLES[name])} for "
+                f"{len(lacking.texts)} hypotheses: give one for each hypothesis of the list, or none."
             )
-            del names[name]
-            break
+        left_out.append(f"The score '{name}' is not used: {where} does not have it for all hypotheses.")
+        del names[name]
     for utterance in lists:
         for name in [name for name in utterance.scores if name not in names]:
             del utterance.scores[name]

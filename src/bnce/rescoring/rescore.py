@@ -31,6 +31,7 @@ from bnce.scoring.weights import Weights, count_words
 BLOCK_HYPOTHESES = TREE_SEQUENCES
 
 Item = TypeVar("Item")
+Advance = Callable[[int], object]  # told how many hypotheses more are scored
 
 FULL_COLUMNS = ("utt", "place", "total", "am", "old_lm", "ln_prob", "num_words", "num_oov", "hypothesis")
 
@@ -121,7 +122,7 @@ class Scores:
 def score_nbest(
     model: Model,
     nbest: NBest,
-    advance: Callable[[int], object] | None = None,
+    advance: Advance = lambda num: None,
     *,
     normalised: bool = False,
     cache: ScoreCache | None = None,
@@ -132,8 +133,7 @@ def score_nbest(
     if cache is not None and known:
         num_known = sum(text in known for text in every)
         cache.num_found += num_known
-        if advance is not None:
-            advance(num_known)
+        advance(num_known)
     lists = ([text for text in utterance.texts if text not in known] for utterance in nbest.utterances)
     rest = [texts for texts in lists if texts]
     for block in in_blocks(rest, map(len, rest)):
@@ -147,8 +147,7 @@ def score_nbest(
         if cache is not None:
             cache.add(scored)
         known |= scored
-        if advance is not None:
-            advance(len(texts))
+        advance(len(texts))
     log_probs, num_oov = zip(*(known[text] for text in every), strict=True)
     return put_together(nbest, log_probs, num_oov)
 

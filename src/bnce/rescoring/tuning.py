@@ -16,6 +16,7 @@ Legend: U utterances, N hypotheses of all of them.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -144,11 +145,7 @@ def _grid(name: str, value: float, number: int) -> list[float]:
 
 def _middle(errors: list[int]) -> int:
     """Find the middle of the longest row of best places."""
-    rows: list[list[int]] = [[]]
-    for place, num_errors in enumerate(errors):
-        if num_errors == min(errors):
-            rows[-1].append(place)
-        elif rows[-1]:
-            rows.append([])
-    longest = max(rows, key=len)
+    fewest = min(errors)
+    rows = itertools.groupby(range(len(errors)), key=lambda place: errors[place] == fewest)
+    longest = max((list(row) for is_best, row in rows if is_best), key=len)
     return longest[(len(longest) - 1) // 2]

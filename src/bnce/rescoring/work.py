@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from bnce.rescoring.comparison import compare
 from bnce.rescoring.cross_validation import cross_validate
 from bnce.rescoring.in_order import score_in_order, tune_in_order
 from bnce.rescoring.nbest import NBest
-from bnce.rescoring.rescore import Judge, Scores, score_nbest
+from bnce.rescoring.rescore import Advance, Judge, Scores, score_nbest
 from bnce.rescoring.tuning import MBR_SCALES, free_weights, tune, tune_mbr
 from bnce.scoring.model import Model
 from bnce.scoring.weights import FIRST_BEST, OTHER, Weights
@@ -30,8 +30,8 @@ class Scorer:
     carry_from: str | None = None
     documents: str | None = None
     cache: ScoreCache | None = None
-    begin: Callable[[int], object] | None = None  # told how many hypotheses are scored now, maybe once more
-    advance: Callable[[int], object] | None = None
+    begin: Advance = lambda num: None  # told how many hypotheses are scored now, maybe once more
+    advance: Advance = lambda num: None
     num_scored: int = field(default=0, init=False)
     seconds: float = field(default=0.0, init=False)
 
@@ -44,8 +44,7 @@ class Scorer:
         """Score all hypotheses; in context, after the best ones by these weights, or the first ones."""
         begun = time.perf_counter()
         num_known = self.num_cached or 0
-        if self.begin is not None:
-            self.begin(nbest.num_hypotheses)
+        self.begin(nbest.num_hypotheses)
         if self.carry_from is None:
             scores = score_nbest(self.model, nbest, self.advance, normalised=self.normalised, cache=self.cache)
         else:

@@ -136,21 +136,21 @@ class SentenceScorer:
         num_before = 1 + self.engine.num_context
         for group_B in _groups(order_S, length_S, self._num_parallel):
             length_B = length_S[group_B]
+            place_N = _places(begin_S[group_B], length_B)
+            inside_BT = np.arange(length_B[0]) < length_B[:, None]
             word_LB = np.full((num_before + length_B[0], len(group_B)), END, dtype=np.int64)
-            for place, number in enumerate(group_B):
-                begin, length = begin_S[number], length_S[number]
-                word_LB[num_before : num_before + length, place] = word_N[begin : begin + length]
-            log_prob_TB = self._score_group(word_LB, length_B)
-            for place, number in enumerate(group_B):
-                begin, length = begin_S[number], length_S[number]
-                log_prob_N[begin : begin + length] = log_prob_TB[:length, place]
+            word_LB[num_before:].T[inside_BT] = word_N[place_N]
+            log_prob_N[place_N] = self._score_group(word_LB, length_B).T[inside_BT]
 
-    def _score_group(self, word_LB: Ints, length_B: Ints) -> Floats:
-        """Score sentences side by side, the longest first; `word_LB` has their context before them."""
+    def _score_group(self, word_LB: Ints, length_B: Ints, stream: _Stream | None = None) -> Floats:
+        """Score sentences side by side, the longest first, or what comes next in a stream.
+
+        `word_LB` has their context before them.
+        """
         num_context = self.engine.num_context
         num_steps = len(word_LB) - 1 - num_context
         log_prob_TB = np.zeros((num_steps, len(length_B)))
-        state = self.engine.initial_state(len(length_B))
+        state = self.engine.initial_state(len(length_B)) if stream is None else stream.state
         begin = 0
         while begin < num_steps:
             num_active = int((length_B > begin).sum())
@@ -165,22 +165,16 @@ class SentenceScorer:
             log_prob_TB[begin:end, :num_active][inside_TB] = self._values(hidden_PD, place_N, target_TB[inside_TB])
             self._keep(hidden_PD, place_N)
             begin = end
+        if stream is not None:
+            stream.state = state
         return log_prob_TB
 
     def _score_stream(self, stream: _Stream, word_N: Ints) -> Floats:
         """Score the next words of a text that never starts anew."""
-        num_context, at_once = self.engine.num_context, self.engine.pass_words
-        word_L = np.concatenate([stream.last_words, word_N])
-        parts = [np.zeros(0)]
-        for begin in range(0, len(word_N), at_once):
-            target_N = word_L[1 + num_context :][begin : begin + at_once]
-            input_LB = word_L[begin : begin + len(target_N) + num_context, None]
-            hidden_TBD, stream.state = self.engine.run(input_LB, stream.state)
-            every_N = np.arange(len(target_N))
-            parts.append(self._values(hidden_TBD[:, 0], every_N, target_N))
-            self._keep(hidden_TBD[:, 0], every_N)
-        stream.last_words = word_L[len(word_L) - 1 - num_context :].copy()
-        return np.concatenate(parts)
+        word_LB = np.concatenate([stream.last_words, word_N])[:, None]
+        log_prob_TB = self._score_group(word_LB, np.array([len(word_N)]), stream)
+        stream.last_words = word_LB[len(word_N) :, 0].copy()
+        return log_prob_TB[:, 0]
 
     def _values(self, hidden_PD: Array, place_N: Ints, target_N: Ints) -> Floats:
         """Compute ln p of targets, each after the row of the hidden layer at its place."""

@@ -115,7 +115,7 @@ def components_of(model: Model) -> list[Model]:
 
 
 def evaluate_sentences(
-    model: Model, sentences: Iterable[list[str]], progress: Callable[[int], None] | None = None
+    model: Model, sentences: Iterable[list[str]], progress: Callable[[int], None] = lambda num_tokens: None
 ) -> dict[str, Any]:
     """Evaluate a mixture or an n-gram model on sentences of words that each start afresh.
 
@@ -141,8 +141,7 @@ def evaluate_sentences(
                     num_oov += int(oov_KN.all(axis=0).sum())
         num_sentences += len(block)
         num_tokens += sum(map(len, block)) + len(block)
-        if progress is not None:
-            progress(num_tokens)
+        progress(num_tokens)
     if not num_tokens:
         raise UserError("There is nothing to evaluate: the text has no sentence.")
     ppl = {mode: perplexity(total, num_tokens) for mode, total in totals.items()}

@@ -59,8 +59,10 @@ class Reader:
     def read(self, sentences: Iterable[list[str]]) -> Iterator[ScoredSentence]:
         """Score the next sentences a block at a time, so that memory stays bounded."""
         for block in sentence_blocks(sentences):
-            for words, scores in zip(block, self.score(block), strict=True):
-                yield ScoredSentence.of(words, scores, self.model.ids(words))
+            yield from map(ScoredSentence.of, block, *self._score_with_ids(block))
+
+    def _score_with_ids(self, sentences: Sequence[Words]) -> tuple[list[WordScores], Iterable[list[int]]]:
+        return self.score(sentences), map(self.model.ids, sentences)
 
 
 class WordScorer:
@@ -285,7 +287,8 @@ class Model(ABC):
 
         The start of the sentence is one of them if it is seen, and the word itself is one.
         """
-        return len(history) + 2
+        num_before = len(history) + 1
+        return 1 + (num_before if self.max_context is None else min(num_before, self.max_context))
 
     def log10_frequency(self, word: str) -> float | None:
         """Give log10 of a word's share of the training text; None if the model does not tell or never saw it."""

@@ -10,7 +10,7 @@ words, P different states, A pairs of a part.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -128,26 +128,6 @@ class OnnxEngine(Engine):
             log_prob_NV = block_NV - log_normaliser_N[:, None]
             mean_N += (np.exp(log_prob_NV) * log_prob_NV).sum(1, dtype=np.float64)
         return -mean_N
-
-    def take(self, array: Floats, place_N: Ints, axis: int = 0) -> Floats:
-        """Take some places."""
-        return np.take(array, place_N, axis)
-
-    def put(self, array: Floats, place_N: Ints, value_N: Floats) -> None:
-        """Write to some places."""
-        array[place_N] = value_N
-
-    def concatenate(self, arrays: Sequence[Floats], axis: int = 0) -> Floats:
-        """Lay arrays one behind the other."""
-        return np.concatenate(list(arrays), axis)
-
-    def array(self, numbers: NDArray[Any]) -> NDArray[Any]:
-        """Give the same array."""
-        return numbers
-
-    def numpy(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Give the same array."""
-        return array
 
     def _compute(self, graph: str, *given: NDArray[Any]) -> list[Floats]:
         if graph not in self._sessions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ from bnce.runs.unknown_words import UnknownWords
 from bnce.scoring.batches import Check, SentenceScorer
 from bnce.scoring.engine import Ints, engine_of
 from bnce.scoring.given import word_lists
-from bnce.scoring.model import Model, Reader, Words, flat_words, sentence_blocks
+from bnce.scoring.model import Model, Reader, Words, flat_words
 from bnce.scoring.prefixes import flatten, score_prefixes, split
 from bnce.scoring.sampling import Sampling, generate
-from bnce.scoring.scored import Floats, NextWord, ScoredSentence, WordScores
+from bnce.scoring.scored import Floats, NextWord, WordScores
 from bnce.scoring.scorer import Scorer, State, gather
 from bnce.spelling.model import SpellingModel
 from bnce.text.normalise import UNKNOWN_WORD, Normaliser
@@ -43,16 +43,12 @@ class RunReader(Reader):
 
     def score(self, sentences: Sequence[Words]) -> list[WordScores]:
         """Score the next sentences, all of them at once."""
-        ids = self.model.encode_each(sentences)
-        return self.model.with_shares(sentences, ids, self._scorer.score(ids), self.spell)
+        return self._score_with_ids(sentences)[0]
 
-    def read(self, sentences: Iterable[list[str]]) -> Iterator[ScoredSentence]:
-        """Score the next sentences a block at a time; ids are looked up once."""
-        for block in sentence_blocks(sentences):
-            ids = self.model.encode_each(block)
-            scores = self.model.with_shares(block, ids, self._scorer.score(ids), self.spell)
-            for words, numbers, found in zip(block, ids, scores, strict=True):
-                yield ScoredSentence.of(words, found, self.model.shown_ids(numbers))
+    def _score_with_ids(self, sentences: Sequence[Words]) -> tuple[list[WordScores], Iterable[list[int]]]:
+        ids = self.model.encode_each(sentences)  # looked up once
+        scores = self.model.with_shares(sentences, ids, self._scorer.score(ids), self.spell)
+        return scores, map(self.model.shown_ids, ids)
 
     def begin_document(self) -> None:
         """Go back to the state at the start of a text."""
@@ -175,10 +171,6 @@ class RunModel(Model):
         most = longest if self.max_context is None else self.max_context
         lengths = [min(place, most) + 1 for place in range(1, longest + 1)]
         return [lengths[:length] for length in length_S.tolist()]
-
-    def ngram_length(self, state: State, history: Words, word: str) -> int:
-        """Do so for one word after others."""
-        return min(len(history) + 1, len(history) + 1 if self.max_context is None else self.max_context) + 1
 
     def sum_words(self, word_N: Ints, log_prob_N: Floats, length_S: Ints) -> tuple[Ints, Floats, Ints]:
         """Give one id and ln p for every word, and the words of each sentence: as they are, where ids are words."""

@@ -7,8 +7,7 @@ words, P different states, G trees of M words.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,19 +26,12 @@ PARALLEL = {"cpu": 128, "cuda": 2**12}
 PASS_WORDS = {"cpu": 2**12, "cuda": 2**17}
 PASS_NODES = {"cpu": 2**11, "cuda": 2**15}
 
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def _computing(method: Callable[Given, Result]) -> Callable[Given, Result]:
+def _computing(method: Method) -> Method:
     """Let a method compute without gradients, and products in full float32."""
-
-    @wraps(method)
-    def compute(*given: Given.args, **named: Given.kwargs) -> Result:
-        with torch.inference_mode(), float32_products(tf32=False):
-            return method(*given, **named)
-
-    return compute
+    return torch.inference_mode()(float32_products(tf32=False)(method))
 
 
 class TorchEngine(Engine):

@@ -94,11 +94,12 @@ class Answerer:
 
     def answer(self, questions: Sequence[Question]) -> list[Any]:
         """Answer in the order of the questions; where something failed the error stands as the answer."""
-        groups: dict[tuple[type[Question], bool], list[int]] = {}
+        groups: dict[tuple[type[Question], bool, bool], list[int]] = {}
         for place, question in enumerate(questions):
-            groups.setdefault((type(question), question.normalised), []).append(place)
+            spell = isinstance(question, SentenceQuestion) and question.spell
+            groups.setdefault((type(question), question.normalised, spell), []).append(place)
         answers: list[Any] = [None] * len(questions)
-        for (kind, normalised), places in groups.items():
+        for (kind, normalised, _), places in groups.items():
             try:
                 found = self._ways[kind]([questions[place] for place in places], normalised)
             except Exception as error:
@@ -109,14 +110,8 @@ class Answerer:
         return answers
 
     def _sentences(self, questions: list[SentenceQuestion], normalised: bool) -> Sequence[Any]:
-        found: list[Any] = [None] * len(questions)
-        for spell in (False, True):
-            places = [place for place, question in enumerate(questions) if question.spell == spell]
-            words = [questions[place].words for place in places]
-            scores = self.model.score_words(words, normalised=normalised, spell=spell) if words else []
-            for place, one in zip(places, scores, strict=True):
-                found[place] = one
-        return found
+        words = [question.words for question in questions]
+        return self.model.score_words(words, normalised=normalised, spell=questions[0].spell)
 
     def _hypotheses(self, questions: list[HypothesesQuestion], normalised: bool) -> Sequence[Any]:
         together = [words for question in questions for words in question.hypotheses]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -123,12 +123,11 @@ class Service:
         texts = [hypothesis.text for utterance in request.utterances for hypothesis in utterance.hypotheses]
         cut = await self._cut(texts)
         num_steps = self._count_steps(cut, exact=normalised)
-        sentences = zip(cut.words, cut.num_steps, strict=True)
-        lists = []
+        words, steps, questions = iter(cut.words), iter(cut.num_steps), []
         for utterance in request.utterances:
-            own = list(itertools.islice(sentences, len(utterance.hypotheses)))
-            lists.append(HypothesesQuestion([words for words, _ in own], normalised, [number for _, number in own]))
-        questions = [piece for question in lists for piece in question.pieces(self.limits.max_batch)]
+            num = len(utterance.hypotheses)
+            question = HypothesesQuestion(list(islice(words, num)), normalised, list(islice(steps, num)))
+            questions += question.pieces(self.limits.max_batch)
         pieces = await self._ask(questions, cut.num_words, num_steps)
         weights = Weights(**{name: getattr(request, name) for name in NAMES})
 

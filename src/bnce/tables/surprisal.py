@@ -54,7 +54,7 @@ def add_surprisal(
     *,
     form: str = "auto",
     quotes: str = "auto",
-    progress: Progress | None = None,
+    progress: Progress = lambda num_rows: None,
 ) -> Result:
     """Write a table again with the columns of `measuring`; the output appears when it is whole."""
     out = Path(out)
@@ -74,8 +74,7 @@ def add_surprisal(
     def measured(rows: Iterator[Row]) -> Iterator[Block]:
         for block in measurer.measure(rows):
             yield block
-            if progress is not None:
-                progress(measurer.totals.num_rows)
+            progress(measurer.totals.num_rows)
 
     if form == TEXT:
         _add_to_text(table, out, out_form, measuring, measured)
