@@ -74,7 +74,7 @@ def test_it_goes_on_and_it_starts_from_another(corpus: bnce.Corpus, trained: Pat
         observer=watcher,
     )
     assert adapted["init"]["run"] == str(trained)
-    assert any("words keep their rows" in notice for notice in watcher.sentences)
+    assert any("words keep their weights" in notice for notice in watcher.sentences)
 
 
 @pytest.mark.parametrize(

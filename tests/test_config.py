@@ -212,7 +212,7 @@ def test_bigram_noise_is_for_nce() -> None:
         "loss.noise is bigram, which is for nce, but the loss is snce: leave it out."
     )
     assert refusal("ltcb", loss="nce", settings=(bigram, "loss.noise_power=0.75")) == (
-        "loss.noise_power is 0.75, but bigram noise cannot be flattened: leave it out."
+        "loss.noise_power is 0.75, but bigram noise does not use it: leave it out."
     )
 
 

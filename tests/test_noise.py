@@ -367,7 +367,7 @@ def test_a_move_keeps_the_counts() -> None:
         ({"vocab_size": 0}, "vocab_size is 0: give 1 or more."),
         ({"vocab_size": 3.5}, "vocab_size is 3.5: give a whole number of 1 or more."),
         ({"decay": None}, "decay is None: give a finite number."),
-        ({"decay": 0.5}, "decay is 0.5: give a number from 0.9 to 1, where 1 forgets nothing."),
+        ({"decay": 0.5}, "decay is 0.5: give a number from 0.9 to 1, where 1 counts all steps."),
         ({"every": 0}, "every is 0: give a number of steps from 1 to 4096."),
     ],
 )

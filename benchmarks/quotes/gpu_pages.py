@@ -159,7 +159,7 @@ def _items() -> Iterator[Block | Said]:
     speed = {loss: f"{line['items_per_second'] / 1e6:.2f}M" for loss, line in large.items() if not line.get("gave_up")}
     yield said(
         ITEMS,
-        "B-NCE trains {} items per second. The fastest of the losses from elsewhere are binary cross entropy with {} "
+        "B-NCE trains {} items per second. The fastest losses without B-NCE are binary cross entropy with {} "
         "and in-batch softmax with {}, with about",
         *(speed[loss] for loss in ("bnce", "bce", "in-batch")),
     )

@@ -56,10 +56,10 @@ def train(
 ) -> dict[str, Any]:
     """Train a model, write it to a run directory, and return the run's summary with its figures on test.
 
-    `recipe` is the name of one ("small", "wiki", …) or a TOML file; without it the size of the corpus decides. `corpus`
+    `recipe` is a name ("small", "wiki", …) or a TOML file; without it the size of the corpus decides. `corpus`
     is a directory that `bnce.prepare` made; `out` is the run directory, runs/RECIPE-MODEL-LOSS by default. `settings`
-    change single ones, such as {"training.epochs": 3}. `resume` continues the run at `out`; `init` is a run to start
-    from. `device` is auto, cpu, cuda or cuda:N. An `observer` hears of progress. Ctrl-C saves the run and stops.
+    changes settings, such as {"training.epochs": 3}. `resume` continues the run at `out`; `init` is a run to start
+    from. `device` is auto, cpu, cuda or cuda:N. `observer` gets the progress. Ctrl-C saves the run and stops.
     """
     plan = plan_training(
         recipe,
@@ -216,7 +216,7 @@ def _plan(
         notices.append(_describe_start(start))
         if source is not None and opened.normaliser != source.normaliser:
             notices.append(
-                f"The corpus '{opened.directory}' was not cut into words as the text of '{source.path}' "
+                f"The corpus '{opened.directory}' was cut into words in another way than the text of '{source.path}' "
                 f"({tell_differences(opened.normaliser, source.normaliser)}): words that are spelled differently start "
                 "as new words."
             )
@@ -270,8 +270,8 @@ def _find_start(config: RunConfig, corpus: Corpus, out: Path, source: RunDirecto
 def _describe_start(start: Start) -> str:
     record = start.record
     return (
-        f"Starting from '{record['run']}' (step {record['step']}): {record['num_words_kept']:,} words keep their rows, "
-        f"{record['num_words_new']:,} are new, {record['num_words_dropped']:,} are dropped."
+        f"Starting from '{record['run']}' (step {record['step']}): {record['num_words_kept']:,} words keep "
+        f"their weights, {record['num_words_new']:,} are new, {record['num_words_dropped']:,} are dropped."
     )
 
 
@@ -304,13 +304,13 @@ def evaluate(
 ) -> Evaluation:
     """Measure the perplexity of a run's best model: PPLf with the softmax, PPLn with the constant Z; in context.
 
-    `by_sentence` of the result has the same where each sentence is scored for itself, which doubles the time; with
+    `by_sentence` of the result has the same with each sentence without context, which doubles the time; with
     `by_sentence=False` it is left out.
 
-    On a split of its corpus ("test" by default) or of another `corpus` with the same words, or on a `text` file. Only
-    the first `max_tokens` or `max_words` count, if they are not 0. With `tokenised`, <unk> in the text is the unknown
-    word, and marks such as @-@ are undone. `progress` is told of tokens done and tokens in all, `notice` of what looks
-    wrong.
+    The text is a split of its corpus ("test" by default) or of another `corpus` with the same words, or a `text` file.
+    Only the first `max_tokens` or `max_words` count, if they are not 0. With `tokenised`, <unk> in the text is the
+    unknown word, and marks such as @-@ are undone. `progress` gets the numbers of tokens done and in all, `notice` gets
+    warnings.
     """
     check_one_text(split=split, text=text, corpus=corpus, tokenised=tokenised)
     opened = run if isinstance(run, RunDirectory) else RunDirectory.open(run)

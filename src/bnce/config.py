@@ -124,7 +124,7 @@ class LossConfig:
             raise UserError(f"loss.noise is bigram, which is for {able}, but the loss is {self.name}: leave it out.")
         if self.noise == "bigram" and self.noise_power != 1:
             raise UserError(
-                f"loss.noise_power is {self.noise_power:g}, but bigram noise cannot be flattened: leave it out."
+                f"loss.noise_power is {self.noise_power:g}, but bigram noise does not use it: leave it out."
             )
         if kind.draws == "must":
             _at_least(f"loss.num_noise of {self.name}", self.num_noise, 1)

@@ -16,7 +16,7 @@ _SHOWN = 80  # letters of a value in a message
 class UserError(ValueError):
     """Bad input: the message says what was received, what is allowed and what to change.
 
-    The command line prints it as one sentence and leaves with status 2.
+    The command line prints it as one sentence and ends with status 2.
     """
 
 

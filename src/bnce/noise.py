@@ -1,4 +1,4 @@
-"""Noise distributions p_n: log-probabilities and exact O(1) sampling, on whatever device the model is.
+"""Noise distributions p_n: log-probabilities and exact O(1) sampling, on the device of the model.
 
 Legend: V vocabulary.
 """
@@ -58,7 +58,7 @@ class Noise(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Write the tables anew where they are, after `to_empty`; ln p_n in float32, or in float64 after `double`."""
+        """Compute the tables again in place, after `to_empty`; ln p_n in float32, or in float64 after `double`."""
         device = self.log_probs_V.device
         if device.type == "meta":
             return
@@ -99,7 +99,7 @@ class Noise(nn.Module):
         return self.log_probs_V[words]
 
     def max_distinct(self, num_drawn: int) -> int:
-        """Bound the number of different words among so many drawn ones: six standard deviations above its mean."""
+        """Bound the number of different words among `num_drawn` drawn ones: its mean + 6 standard deviations."""
         if num_drawn not in self._max_distinct:
             log_missing_V = num_drawn * torch.log1p(-self.log_probs_V.double().exp())
             missing_V = log_missing_V.exp()  # the probability that a word is not among them
@@ -109,7 +109,7 @@ class Noise(nn.Module):
         return self._max_distinct[num_drawn]
 
     def tries(self, num_distinct: int) -> Tries:
-        """Find how many draws give so many different words on average, but at most half of all words."""
+        """Find how many draws give `num_distinct` different words on average, at most half of all words."""
         log_missing_V = np.log1p(-np.minimum(self.log_probs_V.double().exp().cpu().numpy(), 1 - 1e-12))
         wanted = min(num_distinct, max(1, len(self) // 2))
         least, most = wanted, wanted + 1
@@ -123,26 +123,26 @@ class Noise(nn.Module):
         return Tries(num_draws, self.max_distinct(num_draws))
 
     def for_targets(self, counts: np.ndarray | Tensor | Sequence[float]) -> Self:
-        """Keep how often each word is a target, where this noise is another distribution: models start from that."""
+        """Store how often each word is a target, if this noise differs from it: biases start from it."""
         self._targets_V = _smooth(counts)
         return self
 
     def log_target_probs(self) -> Tensor:
-        """Give ln of how often each word is a target (V,): ln p_n, where nobody has said otherwise."""
+        """Give ln of how often each word is a target (V,); by default ln p_n."""
         if self._targets_V is None:
             return self.log_probs_V
         return torch.from_numpy(np.log(self._targets_V / self._targets_V.sum())).to(self.log_probs_V)
 
     def sample_after(self, before: Tensor, num_noise: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw K words (…, K) for each word before (…), whatever that is."""
+        """Draw K words (…, K) for each word before (…), which does not matter."""
         return self.sample((*before.shape, num_noise), generator)
 
     def log_prob_after(self, before: Tensor, words: Tensor) -> Tensor:
-        """Look up ln p_n of words (…, M) after each word before (…), whatever that is."""
+        """Look up ln p_n of words (…, M); the words before (…) do not matter."""
         return self.log_prob(words)
 
     def sample(self, shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
-        """Draw words independently: a fair slot, then a coin between the slot's own word and its alias."""
+        """Draw words independently, by the alias method."""
         device = self.keep_V.device
         slot = torch.randint(len(self), tuple(shape), device=device, generator=generator)
         coin = torch.rand(tuple(shape), dtype=torch.float32, device=device, generator=generator)
@@ -150,13 +150,13 @@ class Noise(nn.Module):
 
 
 class Running(Noise):
-    """The noise of a stream of targets whose counts nobody knows: counted while the layer trains.
+    """Noise for targets with unknown counts: they are counted while the layer trains.
 
-    `layer(hidden, targets)` in training mode shows it the targets that count; `observe` does the same by hand, where a
-    step is compiled. A step adds to the counts of its targets and touches no others. Counts fade by `decay` per step,
-    so about the last 1 / (1 − decay) steps are remembered. ln p_n is renewed, in one pass over the vocabulary, after
+    `layer(hidden, targets)` in training mode counts the targets; call `observe` yourself if a
+    step is compiled. A step adds to the counts of its targets only. Counts are multiplied by `decay` per step,
+    so about the last 1 / (1 − decay) steps count. ln p_n is computed again, in one pass over the vocabulary, after
     steps 1, 2, 4, 8 and so on, and after every `every` steps, and with it the table that words are drawn from, where
-    any are. Unseen words have a share as Witten and Bell have it: p = (c + d/V) / (Σc + d), where d is the
+    any are. Unseen words get a share (Witten-Bell): p = (c + d/V) / (Σc + d), where d is the
     number of different words seen.
     """
 
@@ -166,7 +166,7 @@ class Running(Noise):
         """Start from uniform noise."""
         whole_number("vocab_size", vocab_size, 1)
         if not 0.9 <= finite_number("decay", decay) <= 1.0:
-            raise UserError(f"decay is {decay}: give a number from 0.9 to 1, where 1 forgets nothing.")
+            raise UserError(f"decay is {decay}: give a number from 0.9 to 1, where 1 counts all steps.")
         if not 1 <= whole_number("every", every, None) <= 4096:
             raise UserError(f"every is {every}: give a number of steps from 1 to 4096.")
         super().__init__([1.0])

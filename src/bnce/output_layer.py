@@ -36,7 +36,8 @@ class OutputLayer(nn.Module):
     """A linear layer over V words with a loss whose cost need not depend on V.
 
     `layer(hidden, targets)` is the mean loss over tokens. Hidden (T, B, D) takes the batch at each time step as noise,
-    hidden (N, D) is one batch. `layer.log_probs(hidden, words)` answers for some words, with or without normalising.
+    hidden (N, D) is one batch. `layer.log_probs(hidden, words)` gives ln p of given words, with the softmax or with
+    the constant Z.
     """
 
     def __init__(
@@ -136,7 +137,7 @@ class OutputLayer(nn.Module):
         return self
 
     def reset_parameters(self) -> None:
-        """Start anew, with noise and ln Z as they were given: after `to_empty` nothing of the layer is left."""
+        """Initialise parameters, noise and ln Z again, for example after `to_empty`."""
         for part in self.children():
             if isinstance(part, Noise):
                 part.reset_parameters()
@@ -174,11 +175,11 @@ class OutputLayer(nn.Module):
         max_distinct_targets: int | None = None,
         room: Sequence[int] | None = None,
     ) -> None:
-        """Change how the loss is computed, and so its speed, not its value. What is None stays as it is.
+        """Change how the loss is computed, and so its speed, not its value. None changes nothing.
 
         `softmax` names the form of the softmax, where that is the loss. `max_distinct_targets` is the largest number
         of different targets in a chunk: with it `chunk-bnce` merges equal ones on a GPU. A chunk with more of them has
-        a loss of NaN, and the next call raises. `room` has for each tail of `adaptive-softmax` the largest number
+        a loss of NaN, and the next call raises. `room` is, for each tail of `adaptive-softmax`, the largest number
         of targets that a chunk has there, and for `hierarchical-softmax` the largest number of rare choices of a chunk
         (`structure.places_CV` has the places that a word takes). On a GPU a chunk that needs more has a loss of NaN,
         and `check()` raises.
@@ -201,10 +202,10 @@ class OutputLayer(nn.Module):
     ) -> Tensor:
         """Compute the loss of the positions whose target is not `ignore_index` and whose mask is true.
 
-        Their mean, or what `reduction` says. A position without noise is left out, too: with `bnce` and no drawn words,
-        one that is alone in its time step. Where no position counts, the loss is 0. `streams` has a number per position
-        for `chunk-bnce`, equal for positions of one sequence (any numbers will do), so that a sequence is no noise to
-        itself: for batches of ragged sequences, (N, D) with the padding left out.
+        The result is their mean, or as `reduction` says. A position without noise is left out: with `bnce` and no drawn
+        words, one that is alone in its time step. Where no position counts, the loss is 0. `streams` has a number per
+        position for `chunk-bnce`, the same for all positions of one sequence, so that a sequence is not its own noise:
+        for sequences of different lengths as (N, D), without padding.
         """
         kind = LOSSES.find(self.loss_name)
         hidden_TBD, target_TB, mask_TB, stream_TB = as_chunk(
@@ -367,8 +368,8 @@ class OutputLayer(nn.Module):
         """Compute ln p(word | hidden) for words (…) or (…, k) beside hidden (…, D).
 
         Normalised is Eq. (1), a pass over the vocabulary in bounded memory; otherwise Eq. (2), which reads the rows
-        of the given words and no others. A number that is no word is refused; on a GPU, which would have to
-        wait to know, its answer is NaN.
+        of the given words only. An id that is not a word is refused; on a GPU
+        its result is NaN.
         """
         words = word_ids(words, "words")
         several = words.ndim == hidden.ndim

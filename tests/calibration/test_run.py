@@ -340,7 +340,7 @@ def test_refused(trained: RunDirectory, text: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Unknown kind of calibration 'line': choose one of constant, head"):
         calibrate(trained, text=text, kind="line", out=out)
     for place in ({}, {"out": out, "in_place": True}):
-        with pytest.raises(UserError, match="give either out='DIR', a new run, or in_place=True, which changes"):
+        with pytest.raises(UserError, match="Give either out='DIR', for a new run, or in_place=True, which changes"):
             calibrate(trained, text=text, **place)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="already exists"):
         calibrate(trained, text=text, out=trained.path)

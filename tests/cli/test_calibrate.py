@@ -49,7 +49,7 @@ def test_says_what_was_done(bnce: Command, trained: Path, texts: Path, place: Pa
         lines[1],
     )
     assert re.fullmatch(r"  on \d+ words that the fit did not use:", lines[2])
-    quality = r"PPLf [\d.]+  PPLn [\d.]+  ln Z\(context\) − what replaces it: [+-]\d\.\d{3} ± \d\.\d{3} \(mean ± .*\)"
+    quality = r"PPLf [\d.]+  PPLn [\d.]+  ln Z\(context\) − its replacement: [+-]\d\.\d{3} ± \d\.\d{3} \(mean ± .*\)"
     assert re.fullmatch(f"    before {quality}", lines[3])
     assert re.fullmatch(f"    after  {quality}", lines[4])
     assert "typically off by a factor of 1." in lines[5]
@@ -89,11 +89,11 @@ def test_in_place_is_told(bnce: Command, trained: Path, texts: Path, place: Path
 
 def test_refused(refused: Refused, trained: Path, texts: Path, place: Path) -> None:
     text = ["--text", texts / "test.txt"]
-    assert "give either --out DIR, a new run, or --in-place, which changes" in refused("calibrate", trained, *text)
+    assert "Give either --out DIR, for a new run, or --in-place, which changes" in refused("calibrate", trained, *text)
     assert "Unknown kind of calibration 'lines'" in refused(
         "calibrate", trained, *text, "--kind", "lines", "--in-place"
     )
-    assert "There are 50 positions" in refused("calibrate", trained, *text, "--max-words", 50, "--out", place / "a")
+    assert "There are 50 words" in refused("calibrate", trained, *text, "--max-words", 50, "--out", place / "a")
     assert "--text replaces the corpus" in refused("calibrate", trained, *text, "--split", "test", "--in-place")
     assert "is not a run directory" in refused("calibrate", texts, *text, "--in-place")
     assert list(place.iterdir()) == []

@@ -89,7 +89,8 @@ def test_a_run_without_a_terminal_tells_of_every_evaluation(
     )
     assert first.startswith("evaluating on valid 50%: ")
     assert (
-        second == "relu-lstm chunk-bnce step 1,200, epoch 0.50: loss 5.250, validation PPLn 99.0 PPLf 98.1, 15,000 w/s"
+        second
+        == "relu-lstm chunk-bnce step 1,200, epoch 0.50: loss 5.250, validation PPLn 99.0 PPLf 98.1, 15,000 words/s"
     )
     assert third == "relu-lstm chunk-bnce 75%: 15,000 w/s, PPLn 99.0 PPLf 98.1, loss 5.250"
 
@@ -139,14 +140,16 @@ def test_every_command_explains_itself_with_examples(bnce: Command) -> None:
         ),
         (
             ["ngram", "text", "-o", "--ordre", "3"],
-            "'-o' requires an argument, but '--ordre' follows it, which looks like an option: give the argument, or "
-            "write '--out=--ordre' if this is it",
+            "'-o' requires an argument, but '--ordre' follows it, which looks like an option: give the argument; if "
+            "'--ordre' is it, write '--out=--ordre'",
         ),
         (["ngram", "text", "--", "--out", "g"], "Missing option '--out' / '-o': see 'bnce ngram --help'"),
         (["ngram", "text", "-o", "--json"], "'-o' requires an argument, but the option '--json' follows it"),
         (["ngram", "text"], "Missing option '--out' / '-o': see 'bnce ngram --help'"),
         (["interpolate"], "Missing "),
-        (["evaluate", "run", "--max-tokens", "many"], "--max-tokens received 'many': .*integer"),
+        (["evaluate", "run", "--max-tokens", "many"], "--max-tokens received 'many': give a whole number in digits"),
+        (["train", "--epochs", "2"], "No such option: --epochs.*such as --set training.epochs=VALUE: see 'bnce train"),
+        (["score", "run", "--seed", "2"], "No such option: --seed(?!.*--set)"),
         (["evaluate", "run", "--max-tokens=-1"], "--max-tokens received '-1': .*0"),
         (["generate", "run", "other"], "unexpected extra argument"),
         (["--none"], "--none"),

@@ -52,7 +52,7 @@ def test_both_figures_by_default(bnce: Command, trained: Path, texts: Path) -> N
     assert found["ppl_f"] != record["ppl_f"]
     told = f"sentence by sentence: PPLn {found['ppl_n']:.2f}, PPLf {found['ppl_f']:.2f}, ln Z(context)"
     assert told in plain
-    assert "every sentence starts afresh, all other figures are in context" in " ".join(plain.split())
+    assert "every sentence starts without context; the others are in context" in " ".join(plain.split())
     scored = bnce("score", trained, texts / "test.txt", "--split", "--mode", "normalised", "--json").json
     assert scored["ppl"] == pytest.approx(found["ppl_f"], rel=1e-5)
     once = bnce("evaluate", trained, "--in-context-only", "--json").json
@@ -163,8 +163,9 @@ class TestRefusals:
         assert "has no words" in refused("evaluate", trained, "--text", tmp_path / "empty.txt")
 
     def test_what_is_no_run(self, refused: Refused, corpus: Path, tmp_path: Path) -> None:
-        for path in (tmp_path / "missing", corpus):
-            assert f"'{path}' is not a run directory" in refused("evaluate", path)
+        assert "missing' does not exist: check the path" in refused("evaluate", tmp_path / "missing")
+        assert f"'{corpus}' is a corpus, not a run: give a directory from" in refused("evaluate", corpus)
+        assert f"'{tmp_path}' is not a run directory" in refused("evaluate", tmp_path)
 
     def test_a_corpus_with_other_words(self, bnce: Command, refused: Refused, trained: Path, texts: Path) -> None:
         other = texts / "other"

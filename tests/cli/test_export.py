@@ -35,7 +35,7 @@ def test_says_how_far_off_it_is(
     assert plain.stderr == ""
     assert not caplog.records  # which would be on standard error outside pytest
     assert plain.stdout.startswith(f"{place / 'b'}: ")
-    assert f"largest difference from PyTorch: {record['max_difference']:.3g}" in plain.stdout
+    assert f"largest difference of an output from PyTorch's: {record['max_difference']:.3g}" in plain.stdout
 
 
 # Shares of a perplexity; measured: 0, 8e-6 and 1.4e-5 of a model that has learned little.
@@ -55,7 +55,7 @@ def test_what_a_smaller_run_loses(bnce: Command, trained: Path, place: Path, row
 
 def test_float32_rows_by_default(bnce: Command, trained: Path, place: Path) -> None:
     plain = bnce("export", trained, "--to", "safetensors", "--out", place / "a")
-    assert "float32 rows, largest difference 0; the directory is itself a run" in plain.stdout
+    assert "rows are float32, not rounded; the directory is itself a run" in plain.stdout
 
 
 def test_the_other_exports_stay_runs_or_say_that_they_are_none(

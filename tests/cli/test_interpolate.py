@@ -56,7 +56,8 @@ def test_weights_perplexities_and_a_mixture(
     printed = bnce("interpolate", trained, arpa, "--valid", valid)
     assert "mixture" in printed.stdout
     assert (
-        "every line, which is one sentence, starts afresh; runs with the constant Z (unnormalised: " in printed.stdout
+        "every line, which is one sentence, starts without context; runs with the constant Z (unnormalised: "
+        in printed.stdout
     )
     assert printed.stderr == ""
 
@@ -97,11 +98,11 @@ def test_a_mixture_scores_and_rescores(
     assert "runs in it with the constant Z" in bnce("score", out, text).stderr
     assert "of an n-gram model" in bnce("score", arpa, text, "--per-word").stderr
     assert "runs in it with the softmax" in bnce("score", out, text, "--mode", "normalised").stderr
-    assert "which starts every sentence afresh: leave out --carry" in refused("score", arpa, text, "--carry")
+    assert "which ignores earlier sentences: leave out --carry" in refused("score", arpa, text, "--carry")
     carried = bnce("score", out, text, "--carry")
     assert carried.stdout.splitlines()[0] == lines[0]
     assert carried.stdout.splitlines()[1] != lines[1]
-    assert "n-gram models in it start every sentence afresh" in carried.stderr
+    assert "n-gram models in it ignore earlier sentences" in carried.stderr
     words = bnce("generate", out, "--prompt", "ba", "--next", 3, "--json").json["next"]
     assert len(words) == 3
     assert len(bnce("generate", out, "-n", 2, "--max-words", 4).stdout.splitlines()) == 2
@@ -126,7 +127,7 @@ def test_refusals(refused: Refused, trained: Path, arpa: Path, texts: Path, tmp_
     assert "give a name that ends in .toml." in refused("interpolate", trained, arpa, *valid, "--out", "m.json")
     assert "There is no directory 'none'" in refused("interpolate", trained, arpa, *valid, "--out", "none/m.toml")
     assert "is a mixture itself" in refused("interpolate", trained, "m.toml", *valid)
-    assert "is not a run directory" in refused("interpolate", trained, tmp_path / "none", *valid)
+    assert "none' does not exist: check the path" in refused("interpolate", trained, tmp_path / "none", *valid)
     assert "There is no file" in refused("interpolate", trained, arpa, "--valid", tmp_path / "none")
     assert "Unknown mixing mode 'checked'" in refused("interpolate", trained, arpa, *valid, "--mode", "checked")
     softmax = shutil.copytree(trained, tmp_path / "softmax")
@@ -156,6 +157,8 @@ def test_a_mixture_is_evaluated(
     assert (alone["ppl_n"], alone["ppl_f"]) == (None, pytest.approx(record["components"][1]["ppl_f"], rel=1e-6))
     assert bnce("evaluate", arpa, "--corpus", corpus, "--json").json["ppl_f"] == pytest.approx(alone["ppl_f"])
     assert bnce("evaluate", out, "--max-tokens", 100, "--json").json["num_tokens"] == 96  # twelve whole sentences
+    both = bnce("evaluate", out, "--max-tokens", 100, "--max-words", 20, "--json").json
+    assert both["num_tokens"] == bnce("evaluate", out, "--max-words", 20, "--json").json["num_tokens"] < 96
     printed = bnce("evaluate", out, "--text", test).stdout
     assert f"PPLf {record['ppl_f']:.2f}  runs with the softmax" in printed
     assert f"PPLn {record['ppl_n']:.2f}  runs with their constants Z" in printed

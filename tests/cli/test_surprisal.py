@@ -49,7 +49,7 @@ def test_what_is_said_of_it(bnce: Command, trained: Path, table: Path, tmp_path:
     told = bnce("surprisal", trained, table, "--text", "story", "--out", out).stderr
     assert "Rows: 5; texts: 2; sentences: 3; rows with unknown words: 1; rows without a surprisal: 1." in told
     assert "Sum of the surprisals of the 4 rows that have one: " in told
-    assert "Probabilities are with the softmax; context: the words before in the same text." in told
+    assert "Probabilities are with the softmax; context: the words before it in the same text." in told
     told = bnce("surprisal", trained, table, "--context", "sentence", "--unnormalised", "--out", out).stderr
     assert "with the constant Z (unnormalised" in told
     checked = "Check of 8 tokens (words, marks and </s>): the surprisal with the constant Z differs from the exact one "

@@ -88,7 +88,7 @@ def test_says_what_was_done(bnce: Command, trained: Path, place: Path, new_words
     assert "2 added: zaba zobo" in outcome.stdout
     assert "1 already known, not changed: ba" in outcome.stdout
     assert "zobo (count " in outcome.stdout
-    assert ") after be 0.70, bi 0.70" in outcome.stdout
+    assert ") starts from be 0.70, bi 0.70" in outcome.stdout
     assert "<unk> is shared by 2 listed words, 25.00% of it for other words" in outcome.stdout
     assert "'bnce score --spell' spells the words that are outside the new vocabulary" in outcome.stdout
     assert "not trained further" in outcome.stdout

@@ -64,8 +64,10 @@ def test_two_that_need_the_docstrings_at_once_share_them(tmp_path: Path, monkeyp
 
 def test_other_corpora_are_opened_where_they_are(corpus: Corpus, tmp_path: Path) -> None:
     assert open_corpus(str(corpus.directory)).directory == corpus.directory
-    with pytest.raises(UserError, match="is not a corpus"):
+    with pytest.raises(UserError, match="missing' does not exist: check the path, or make a corpus"):
         open_corpus(str(tmp_path / "missing"))
+    with pytest.raises(UserError, match="is not a corpus"):
+        open_corpus(str(tmp_path))
 
 
 def test_a_corpus_is_kept_by_its_whole_path_and_the_docstrings_by_their_name(

@@ -164,7 +164,7 @@ def test_unknown_split(directory: Path) -> None:
 def test_no_corpus(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a corpus"):
         Corpus.open(tmp_path)
-    with pytest.raises(UserError, match="not a corpus"):
+    with pytest.raises(UserError, match="missing' does not exist: check the path"):
         Corpus.open(tmp_path / "missing")
     (tmp_path / "corpus.json").write_text('{"format": "recipe"}')
     with pytest.raises(UserError, match="not of the format bnce-corpus"):

@@ -244,7 +244,7 @@ def test_dropout_is_off_and_the_mode_is_given_back() -> None:
 
 
 def test_no_text_is_refused() -> None:
-    with pytest.raises(UserError, match="nothing to evaluate: the text has no tokens"):
+    with pytest.raises(UserError, match="The text has no tokens to evaluate: give a text with words"):
         evaluate(small_model(), np.array([], dtype=np.uint16))
 
 

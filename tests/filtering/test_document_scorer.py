@@ -46,7 +46,7 @@ def test_what_is_refused(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "two.arpa").touch()
     with pytest.raises(package.UserError, match="is a file, and precision is for runs: leave out precision"):
         package.DocumentScorer(tmp_path / "two.arpa", precision="bf16")
-    with pytest.raises(package.UserError, match="is not a run directory"):
+    with pytest.raises(package.UserError, match="does not exist: check the path"):
         package.DocumentScorer(trained / "none")(["ba"])
 
 

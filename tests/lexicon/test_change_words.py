@@ -183,7 +183,7 @@ def test_given_neighbours_and_missing_counts(run: RunDirectory, missing: list[Ne
     assert added.count == run.target_counts[2:].min()
     assert change.already_known == [run.vocabulary.words[9]]
     for name in ("nowhere", "<unk>"):
-        with pytest.raises(UserError, match=f"The neighbour '{name}' of 'zz' is not a word of the run"):
+        with pytest.raises(UserError, match=f"The similar word '{name}' of 'zz' is not a word of the run"):
             change_words(run, tmp_path / "other", add=[NewWord("zz", 1, (name,))])
     assert not (tmp_path / "other").exists()
 

@@ -49,6 +49,18 @@ def test_the_difference_is_paired() -> None:
     assert line.endswith("points (paired bootstrap). Rescoring makes these lists better.")
 
 
+def test_few_utterances_and_equal_rates_are_no_verdict() -> None:
+    few = make_judge(5, num_utterances=5)
+    *_, line = compare(few, few.oracle_U).lines()
+    assert line.endswith("5 utterances are too few to judge.")
+    worse = Judge(NBest([Utterance(str(one), ["a b", "a x"]) for one in range(U)]), ["a b"] * U)
+    *_, line = compare(worse, worse.first_U + 1).lines()
+    assert line.endswith("Rescoring makes these lists worse.")
+    same = make_judge(100)
+    *_, line = compare(same, same.first_U).lines()
+    assert line.endswith("No rate has changed.")
+
+
 @pytest.mark.parametrize("references", [["", ""], ["a", ""], ["a"]])
 def test_without_two_utterances_there_is_no_interval(references: list[str]) -> None:
     judge = Judge(NBest([Utterance(str(one), ["a b", "a"]) for one in range(len(references))]), references)

@@ -143,9 +143,13 @@ def test_counts_that_are_none(run: RunDirectory, counts: np.ndarray) -> None:
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(UserError, match=r"is not a run directory: it has no config.toml"):
-            RunDirectory.open(path)
+    with pytest.raises(UserError, match=r"is not a run directory: it has no config.toml"):
+        RunDirectory.open(tmp_path)
+    with pytest.raises(UserError, match=r"missing' does not exist: check the path\.$"):
+        RunDirectory.open(tmp_path / "missing")
+    (tmp_path / "corpus.json").touch()
+    with pytest.raises(UserError, match=r"is a corpus, not a run: give a directory from 'bnce train'\.$"):
+        RunDirectory.open(tmp_path)
 
 
 def test_a_corpus_with_other_words_is_refused(tmp_path: Path, run: RunDirectory, corpus: Corpus) -> None:

@@ -63,5 +63,5 @@ def test_a_mixture_is_evaluated_with_its_parts() -> None:
     assert [part["weight"] for part in record["components"]] == [0.5, 0.5]
     assert (record["num_tokens"], record["num_oov"], record["num_sentences"]) == (6, 1, 3)
     assert (record["ppl_n"], record["vocabularies_differ"], done) == (None, True, [6])
-    with pytest.raises(UserError, match="There is nothing to evaluate"):
+    with pytest.raises(UserError, match="The text has no sentence to evaluate"):
         evaluate_sentences(mixture, [])

@@ -94,7 +94,7 @@ def test_shares_of_unknown_words_count(run: Path) -> None:
         ("components = 3", "is not a mixture"),
         ("not toml", "is not a mixture"),
         ("[[components]]\npath = 'other.toml'\nweight = 1", "contains the mixture '.*other.toml'"),
-        ("[[components]]\npath = 'none'\nweight = 1", "is not a run directory"),
+        ("[[components]]\npath = 'none'\nweight = 1", "none' does not exist: check the path"),
     ],
 )
 def test_refused_mixtures(tmp_path: Path, content: str, told: str) -> None:
@@ -104,7 +104,7 @@ def test_refused_mixtures(tmp_path: Path, content: str, told: str) -> None:
 
 
 def test_other_refusals(tmp_path: Path, run: Path) -> None:
-    with pytest.raises(UserError, match="is not a run directory"):
+    with pytest.raises(UserError, match=r"none\.toml' does not exist: check the path"):
         load(tmp_path / "none.toml")
     with pytest.raises(UserError, match=r"give a name that ends in \.toml"):
         write_mixture(tmp_path / "m.json", [run], [1.0])

@@ -130,7 +130,7 @@ def test_refusals(mixture: MixtureModel, parts: tuple[Path, Path], tmp_path: Pat
         mixture.next_words("w3", 0)
     with pytest.raises(UserError, match="both numbers must be 1 or more"):
         mixture.generate("w3", 0)
-    with pytest.raises(UserError, match="is not a run directory"):
+    with pytest.raises(UserError, match="does not exist: check the path"):
         bnce.load(str(tmp_path / "none.toml"))
     binary = tmp_path / "model.bin"
     binary.write_bytes(b"mmap lm" * 100)

@@ -98,7 +98,7 @@ def test_a_shortage_of_files_is_one_line_and_passes(
     assert num_tries < 10
     told = [record.getMessage() for record in caplog.records]
     assert [line.partition(": allow more files")[0] for line in told] == [
-        "New connections wait, because the system has no room for them (Too many open files)",
+        "New connections wait, because the system cannot open more (Too many open files)",
         "something else",
     ]
 

@@ -30,6 +30,7 @@ def entered(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
     monkeypatch.setattr(torch.cuda, "device", device)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(kernels, "available", lambda device: True)
+    monkeypatch.setattr(kernels, "_starts", lambda device: True)
     monkeypatch.setattr(kernels, "_MODULES", {"rows": module})
     return seen
 

@@ -145,9 +145,9 @@ def test_a_recipe_goes_by_size_and_device(corpus: Corpus, device: str, num_token
 @pytest.mark.parametrize(
     ("loss", "num_streams", "advised"),
     [
-        ({"name": "bnce"}, 64, "63 noise words per position: loss.name=chunk-bnce usually"),
-        ({"name": "bnce"}, 32, "31 noise words per position: loss.name=bnce with loss.num_noise=1000 usually"),
-        ({"name": "chunk-bnce"}, 32, "with 32 long streams: loss.name=bnce with loss.num_noise=1000 usually"),
+        ({"name": "bnce"}, 64, "63 noise words per position: loss='chunk-bnce' usually"),
+        ({"name": "bnce"}, 32, "31 noise words per position: loss='bnce' with loss.num_noise=1000 usually"),
+        ({"name": "chunk-bnce"}, 32, "with 32 long streams: loss='bnce' with loss.num_noise=1000 usually"),
         ({"name": "chunk-bnce"}, 64, None),
         ({"name": "bnce"}, 256, None),
         ({"name": "bnce", "num_noise": 5}, 16, None),

@@ -78,19 +78,18 @@ def calibrate(
     progress: Callable[[int, int], None] | None = None,
     notice: Callable[[str], object] = lambda sentence: None,
 ) -> Calibration:
-    """Fit what unnormalised scores of a run are divided by to a text, and write the run to `out`, or `in_place`.
+    """Fit the constant Z of a run to a text, and write the run to `out`, or `in_place`.
 
     `kind` is "constant", the mean of ln Z(context), or "head", a linear function of the last hidden layer. The text is
     one file or several, or a split of the run's corpus ("valid" by default) or of another `corpus` with the same words.
-    ln Z(context) is computed at `max_words` positions of it; with `by_sentence`, every sentence starts afresh, as where
-    lists are rescored. `progress` is told of positions done and positions in all,
-    `notice` of what looks wrong.
+    ln Z(context) is computed at `max_words` positions of it; with `by_sentence`, every sentence starts without context,
+    as if lists are rescored. `progress` gets the numbers of positions done and in all, `notice` gets warnings.
     """
     if kind not in KINDS:
         raise unknown_name("kind of calibration", kind, KINDS)
     if (out is None) != in_place:
         raise UserError(
-            f"The calibrated run needs a place: give either {argument('out', 'DIR')}, a new run, or "
+            f"Give either {argument('out', 'DIR')}, for a new run, or "
             f"{argument('in_place', True)}, which changes the run itself."
         )
     if out is not None:

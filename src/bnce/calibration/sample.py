@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from bnce.corpus.vocabulary import END
-from bnce.errors import UserError
+from bnce.errors import UserError, argument
 from bnce.evaluation import windows
 from bnce.evaluation.evaluate import MIN_SENTENCES, num_read_before, num_side_by_side
 from bnce.language_model import LanguageModel
@@ -73,8 +73,8 @@ def draw_sample(
     num_wanted = min(max_positions, sum(lengths))
     if num_wanted < MIN_POSITIONS:
         raise UserError(
-            f"There are {num_wanted} positions to calibrate on: give a text of {MIN_POSITIONS} words or more, and as "
-            "many of them to use."
+            f"There are {num_wanted} words to calibrate on, and {MIN_POSITIONS} are needed: give more text, or a "
+            f"larger {argument('max_words')}."
         )
     num_done = 0
 
@@ -90,7 +90,9 @@ def draw_sample(
         parts = [_draw(model.eval(), *pair, with_hidden, by_sentence, tell) for pair in pairs]
     score_N, log_z_N = (np.concatenate([part[place] for part in parts]) for place in (1, 2))
     if not np.isfinite(log_z_N).all():
-        raise UserError("ln Z(context) of this model is not finite at some positions: its training failed.")
+        raise UserError(
+            "ln Z(context) of this model is not finite at some positions: its training failed; train it again."
+        )
     block_size = min(PER_WINDOW, len(log_z_N) // MIN_BLOCKS)
     hidden_ND = np.concatenate([part[0] for part in parts if part[0] is not None]) if with_hidden else None
     return Sample(hidden_ND, score_N, log_z_N, np.arange(len(log_z_N)) // block_size)

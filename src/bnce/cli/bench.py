@@ -55,8 +55,9 @@ def bench(
 ) -> None:
     """Measure training speed in words per second.
 
-    By default every loss is measured with vocabularies of 20,000 and 800,000 words; softmax is left out above 100,000
-    words. --suite paper takes about two minutes and 25 GiB of GPU memory on one H200.
+    By default every loss is measured with vocabularies of 20,000 and 800,000 words; softmax and self-normalised-softmax
+    are left out above 100,000 words. The suite of the paper takes about two minutes and 25 GiB of GPU memory on one
+    H200.
 
     \b
     Examples:
@@ -89,8 +90,8 @@ def bench(
     ]
     if not configs:
         raise UserError(
-            f"Nothing is left to measure: the softmax is measured only up to {MAX_SOFTMAX_WORDS:,} words, and "
-            "--vocab-sizes is "
+            f"Nothing is left to measure: losses that score all words are measured only up to "
+            f"{MAX_SOFTMAX_WORDS:,} words, and --vocab-sizes is "
             f"{vocab_sizes}. Give a smaller vocabulary or another loss."
         )
     warn_of_unused(settings, wanted_models)

@@ -111,13 +111,14 @@ def _print(result: Calibration, out: Path, unit: str) -> None:
         stdout.print(f"    {name:7}{_describe(quality)}")
     factor = math.exp(min(result.after.difference_std, 700.0))
     stdout.print(
-        f"  unnormalised probabilities are typically off by a factor of {factor:.2f}, e to that standard deviation"
+        f"  unnormalised probabilities are typically off by a factor of {factor:.2f}, exp of the last standard "
+        "deviation"
     )
 
 
 def _describe(quality: Quality) -> str:
     ppl_n = "none" if quality.ppl_n is None else f"{quality.ppl_n:.2f}"
     return (
-        f"PPLf {quality.ppl_f:.2f}  PPLn {ppl_n}  ln Z(context) − what replaces it: "
+        f"PPLf {quality.ppl_f:.2f}  PPLn {ppl_n}  ln Z(context) − its replacement: "
         f"{quality.difference_mean:+.3f} ± {quality.difference_std:.3f} (mean ± standard deviation)"
     )

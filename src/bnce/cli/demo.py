@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bnce.training.experiment import PlannedRow
 
 RECIPE, MODEL, LOSSES = "demo", "relu-lstm", ("softmax", "snce", "bnce")
-TITLE = "The paper's comparison in small"
+TITLE = "A small version of the paper's comparison"
 PROMPT, NUM_SENTENCES, TEMPERATURE = "this function", 5, 0.7
 
 
@@ -31,8 +31,8 @@ def demo(
     """Train three small models and compare them in a table.
 
     The text is the docstrings of the installed Python packages. A ReLu-LSTM is trained on 400,000 tokens with each of
-    three losses: softmax, shared NCE (S-NCE) and B-NCE. This takes about 3 minutes on two CPU cores. The same command
-    continues a demo that was stopped, and prints the table of a finished demo again.
+    three losses: softmax, shared NCE (S-NCE) and batch NCE (B-NCE). This takes about 3 minutes on two CPU cores. The
+    same command continues a demo that was stopped, and prints the table of a finished demo again.
 
     \b
     Examples:

@@ -62,7 +62,7 @@ class Display:
         elif self.bar.disable:
             self.bar.tell(
                 f"{self.name} step {record['step']:,}, epoch {record['epoch']:.2f}: loss {record['loss']:.3f}, "
-                f"validation {perplexity}, {record['words_per_second']:,.0f} w/s"
+                f"validation {perplexity}, {record['words_per_second']:,.0f} words/s"
             )
 
     def noticed(self, sentence: str) -> None:

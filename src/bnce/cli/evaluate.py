@@ -104,7 +104,8 @@ def evaluate(
         else:
             sentences = _sentences_of_corpus(model, corpus, name)
         with shown_progress(f"evaluating on {name}") as progress:
-            first = _first(sentences, max_tokens or max_words)
+            limit = min((given for given in (max_tokens, max_words) if given), default=0)
+            first = _first(sentences, limit)
             record = {**about, **evaluate_sentences(model, first, lambda done: progress(done, 0))}
         if as_json:
             print_json(record)
@@ -173,7 +174,7 @@ def describe(record: Mapping[str, Any], name: str, unit: str) -> None:
             "(mean ± standard deviation)"
         )
     if record.get("bits_per_byte") is not None:
-        without = ", without what spelling <unk> would cost" if record["num_oov"] else ""
+        without = ", without the cost of spelling <unk>" if record["num_oov"] else ""
         stdout.print(
             f"  {record['bits_per_byte']:.4f} bits per byte, {normalised}, over {record['num_bytes']:,} bytes of words "
             f"and blanks{without}"
@@ -197,7 +198,7 @@ def _describe_sentences(record: Mapping[str, Any], of_pieces: bool, is_exact: bo
         told.insert(0, f"PPLn {_number(record['ppl_n_word'], 2)}")
     if not is_exact:
         told.append(f"ln Z(context) {_number(record['log_z_mean'], 3)} ± {_number(record['log_z_std'], 3)}")
-    return f"sentence by sentence: {', '.join(told)}; every sentence starts afresh, all other figures are in context"
+    return f"sentence by sentence: {', '.join(told)}; every sentence starts without context; the others are in context"
 
 
 def _describe_context(min_context: int, max_context: int, unit: str) -> str:
@@ -259,7 +260,9 @@ def _describe_mixture(record: dict[str, Any], name: str) -> None:
         )
     for part in parts if is_mixture else []:
         stdout.print(f"  {part['weight']:.4f} × {part['path']}: PPLf {_number(part['ppl_f'], 2)}")
-    stdout.print("  perplexities are per token and count </s> and OOV words (as <unk>); every sentence starts afresh")
+    stdout.print(
+        "  perplexities are per token and count </s> and OOV words (as <unk>); every sentence starts without context"
+    )
     if record["vocabularies_differ"]:
         stdout.print(
             "  The models know different words. A word that one of them does not know gets the probability of its "
@@ -269,7 +272,7 @@ def _describe_mixture(record: dict[str, Any], name: str) -> None:
         stdout.print("  PPLf: the probabilities of all words sum to 1")
     if is_mixture and record["has_pieces"]:
         stdout.print(
-            "  A run over pieces gives the end of a word its probability only with the first piece of the next word: "
+            "  With a run over pieces, only the first piece of the next word shows that a word has ended: "
             "probabilities of all words sum to more than 1, and PPLf is a little too low."
         )
     if record["ppl_n"] is not None:

@@ -80,15 +80,15 @@ def experiment(
     settings: SettingsOption = None,
     budget: Annotated[
         float | None,
-        option("MINUTES", "Minutes for all rows together. Each row gets a part of the remaining time.", min=0.01),
+        option("MINUTES", "Minutes for all rows together. Each row may use an equal part of the time left.", min=0.01),
     ] = None,
     keep_models: Annotated[bool, typer.Option(help="Keep the models of finished rows, or only their results.")] = True,
     processes: Annotated[
         int,
         option(
             "N",
-            "Train N rows at once, each on its own GPU if there are enough. With alternatives: N trials at once, and "
-            "final runs of the seeds after the first; the run of the first seed follows alone and is timed.",
+            "Train N rows at once, each on its own GPU if there are enough. With alternatives: N losses at once. Only "
+            "the final run of the first seed follows alone, and is timed.",
             min=1,
             max=MAX_PROCESSES,
         ),

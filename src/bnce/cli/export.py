@@ -77,9 +77,10 @@ def export(
     if "max_row_error" in result:
         worst = max(result["max_row_error"].values())
         itself = "; the directory is itself a run" if to == "safetensors" else ""
-        stdout.print(f"  {result['rows']} rows, largest difference {worst:.3g}{itself}")
+        rounding = f"rounded by at most {worst:.3g}" if worst else "not rounded"
+        stdout.print(f"  rows are {result['rows']}, {rounding}{itself}")
     if to != "safetensors":
-        stdout.print(f"  largest difference from PyTorch: {result['max_difference']:.3g}")
+        stdout.print(f"  largest difference of an output from PyTorch's: {result['max_difference']:.3g}")
 
 
 def _write(run: RunDirectory, to: str, out: Path, rows: str, tokens: Path | None) -> dict[str, Any]:

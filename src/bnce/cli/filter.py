@@ -303,7 +303,7 @@ def _report(summary: dict[str, Any]) -> list[str]:
             f"{quantiles['0.5']:g} (median), {quantiles['0.9']:g} (90%)."
         )
     how = {
-        "n-gram": "of an n-gram model, which starts every sentence afresh",
+        "n-gram": "of an n-gram model, which ignores earlier sentences",
         "exact": "exactly normalised by the output layer",
         "normalised": "with the softmax",
         "unnormalised": f"with the constant Z ({MAY_EXCEED})",

@@ -51,7 +51,7 @@ class HelpCommand(TyperCommand):
                     longest = max(options[name].opts, key=len)
                     raise UserError(
                         f"Option '{name}' requires an argument, but '{value}' follows it, which looks like an option: "
-                        f"give the argument, or write '{longest}={value}' if this is it."
+                        f"give the argument; if '{value}' is it, write '{longest}={value}'."
                     )
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:

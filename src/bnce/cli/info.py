@@ -84,7 +84,10 @@ def info(
         from bnce.runs.directory import refuse_exported
 
         refuse_exported(path)
-        raise UserError(f"'{path}' is neither a run nor a corpus: it has no config.toml and no corpus.json.")
+        raise UserError(
+            f"'{path}' is neither a run nor a corpus: it has no config.toml and no corpus.json. Give a directory from "
+            "'bnce train' or 'bnce prepare'."
+        )
     else:
         _refuse_unused(f"'{subject}' is a recipe", "a corpus", of_corpus)
         config = load_recipe(subject, model=model, loss=loss, settings=settings or [])

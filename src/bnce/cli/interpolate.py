@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 def interpolate(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="MODEL", help="Two or more runs, ARPA files or KenLM binaries.")
+        list[Path],
+        typer.Argument(metavar="MODEL", help="Two or more runs, exported runs (ONNX), ARPA files or KenLM binaries."),
     ],
     valid: Annotated[str, option("FILE", "Text to find the weights on; - for standard input.")],
     test: Annotated[str | None, option("FILE", "Also print perplexities on this text.")] = None,
@@ -96,7 +97,7 @@ def interpolate(
     stdout.print("perplexity per word and </s>; 'known' leaves out words that at least one model does not know")
     how = "with the softmax" if mode == "normalised" else f"with the constant Z ({MAY_EXCEED})"
     what = "sentence" if split else "line, which is one sentence,"
-    stdout.print(f"every {what} starts afresh; runs {how}")
+    stdout.print(f"every {what} starts without context; runs {how}")
 
 
 def _read(model: Model, path: str, split: bool, errors: str) -> tuple[list[list[str]], int, int]:

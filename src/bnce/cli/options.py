@@ -106,7 +106,7 @@ TokenisedOption = Annotated[
 ]
 
 MAY_EXCEED = (
-    "unnormalised: probabilities sum to 1 only approximately, and a single one may be above 1 (its logarithm above 0)"
+    "unnormalised: with the constant Z, so probabilities sum to 1 only approximately, and one of them can be above 1"
 )
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 BPE = "bpe"
-BPE_HELP = " bpe: find words as by default and cut them into pieces (--bpe)."
+BPE_HELP = " bpe: as words, then cut into pieces (--bpe)."
 
 
 def prepare(

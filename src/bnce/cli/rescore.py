@@ -114,8 +114,8 @@ def rescore(
         list[str] | None,
         _weighing(
             "DEV",
-            "Find weights with few word errors. If several weights make nearly the same number of errors, the ones "
-            "that change the fewest first hypotheses are used. With NBEST, DEV is the file of its references. "
+            "Find weights with few word errors. If several sets of weights make nearly the same number of errors, the "
+            "one that changes the fewest first hypotheses is used. With NBEST, DEV is the file of its references. "
             "Without NBEST, DEV is n-best lists with references, and --tune can be repeated. Weights given as "
             "options stay fixed.",
             "--tune",

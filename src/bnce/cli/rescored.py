@@ -283,7 +283,7 @@ def full_lines(scores: Scores, weights: Weights, ending: str) -> Iterator[str]:
 def _validated(found: Mapping[str, Any]) -> str:
     """Say what cross-validation found."""
     if found["after"]["wer"] is None or found["difference"]["interval"] is None:
-        return f"Cross-validation ({found['num_folds']} folds): too few words to tell."
+        return f"Cross-validation ({found['num_folds']} folds): too few words for a result."
     low, high = (100 * bound for bound in found["difference"]["interval"])
     return (
         f"Cross-validation ({found['num_folds']} folds): WER {100 * found['after']['wer']:.2f}% on utterances that the "

@@ -12,11 +12,14 @@ from typing import Any
 
 import typer
 
+from bnce.cli.completion import complete_setting
 from bnce.errors import UserError
 
 PROGRAM = "bnce"
 MAX_NUMBER = 2**63 - 1
 _INTERRUPTED = 130  # the status of a program that Ctrl-C ended
+# What a wrong number is told as, by words of typer's own message in its various versions.
+_NUMBERS = {"valid integer": "a whole number in digits, such as 80000", "valid float": "a number, such as 0.5"}
 
 # The base of typer's errors is not among its public names: older versions take it from click, newer ones bring a copy.
 _CommandLineError: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
@@ -75,8 +78,22 @@ def _sentence(error: Any, arguments: Sequence[str], command: str) -> str:
     if isinstance(error, typer.BadParameter) and error.message and received is not None:
         # Not every version of typer names the value.
         told = f"{received[0]} received '{received[1]}': {error.message}"
+        for kind, wanted in _NUMBERS.items():
+            if kind in error.message.lower():
+                told = f"{received[0]} received '{received[1]}': give {wanted}"
     told = " ".join(told.split()).rstrip(".")
+    if setting := _setting_like(error):
+        told = f"No such option: {error.option_name}. Settings are given with --set, such as --set {setting}VALUE"
     return told if told.endswith("?") else f"{told}: see '{command} --help'."
+
+
+def _setting_like(error: Any) -> str | None:
+    """Find the setting that somebody may have meant by an option that does not exist, where --set takes it."""
+    option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if option is None or context is None or not any("--set" in one.opts for one in context.command.params):
+        return None
+    wanted = f".{option.lstrip('-').replace('-', '_')}="
+    return next((name for name in complete_setting("") if name.endswith(wanted)), None)
 
 
 def _received(names: Sequence[str], arguments: Sequence[str]) -> tuple[str, str] | None:

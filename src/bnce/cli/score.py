@@ -234,7 +234,7 @@ def _open_reader(model: Model, normalised: bool, carry: bool, spell: bool, num_c
             )
         return model.reader(carry=carry, spell=spell, num_checked=num_checked)
     if carry and model.kind == "n-gram":
-        raise UserError(f"'{model.name}' is an n-gram model, which starts every sentence afresh: leave out --carry.")
+        raise UserError(f"'{model.name}' is an n-gram model, which ignores earlier sentences: leave out --carry.")
     return model.reader(normalised=normalised, carry=carry, spell=spell)
 
 
@@ -262,7 +262,7 @@ def _with_what(model: Model, normalised: bool, carry: bool) -> str:
             return "exactly normalised by the output layer"
         return "with the softmax" if normalised else f"with the constant ln Z = {model.log_z:.3f} ({MAY_EXCEED})"
     how = "the softmax" if normalised else f"the constant Z ({MAY_EXCEED})"
-    afresh = "; n-gram models in it start every sentence afresh" if carry else ""
+    afresh = "; n-gram models in it ignore earlier sentences" if carry else ""
     return f"of a mixture of {len(components_of(model))}, runs in it with {how}{afresh}"
 
 

@@ -180,10 +180,10 @@ def _report(model: Model, columns: Columns, measuring: Measuring, result: Result
         f"{totals.end:.7g} {unit}.",
     ]
     if model.kind == "n-gram":
-        how = "of an n-gram model, which starts every sentence afresh"
+        how = "of an n-gram model, which ignores earlier sentences"
     else:
         how = "with the softmax" if measuring.normalised else f"with the constant Z ({MAY_EXCEED})"
-        how += f"; context: the words before in the same {measuring.context}"
+        how += f"; context: the words before it in the same {measuring.context}"
     lines.append(f"Probabilities are {how}.")
     if result.check is not None:
         # The check is in nats, and of ln p: a surprisal is its negative.

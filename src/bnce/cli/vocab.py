@@ -126,7 +126,8 @@ def _print(change: LexiconChange, out: Path) -> None:
     for added in change.added[:NUM_EXAMPLES]:
         near = ", ".join(f"{word} {similarity:.2f}" for word, similarity in added.neighbours[:NUM_EXAMPLES])
         stdout.print(
-            f"  {added.word} (count {added.count:,}) after {near or 'no word, because none has a similar spelling'}"
+            f"  {added.word} (count {added.count:,}) starts from "
+            f"{near or '<unk> alone: no word has a similar spelling'}"
         )
     if change.unknown_words is not None:
         rest = f", {change.unknown_words.rest:.2%} of it for other words" if change.unknown_words.rest else ""

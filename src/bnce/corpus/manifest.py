@@ -115,6 +115,8 @@ def read_manifest(directory: Path) -> Manifest:
     """Read a corpus's description; one that is damaged, or contradicts itself, is refused."""
     path = directory / MANIFEST_FILE
     if not path.is_file():
+        if not directory.exists():
+            raise UserError(f"'{directory}' does not exist: check the path, or make a corpus with 'bnce prepare'.")
         raise UserError(
             f"'{directory}' is not a corpus, because it has no {MANIFEST_FILE}: make one with 'bnce prepare'."
         )

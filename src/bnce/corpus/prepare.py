@@ -73,15 +73,15 @@ def prepare(
     """Make a corpus directory of text; a source is a file, directory or pattern, "-" (standard input) or "docstrings".
 
     `valid` and `test` are sources too; without them whole documents are drawn from the training text. If the first
-    source is the name of a benchmark, the second is its path: it has splits, and its own words for a default. The
+    source is the name of a benchmark, the second is its path: it has its own splits and its own default vocabulary. The
     vocabulary and the counts for noise come from the training split alone; `min_count` is 1, or 2 where <unk> would
     not be trained otherwise (`word_choice`). With `bpe`, words are cut into pieces, of which `vocab_size` are learned
     from the training split (32,768 by default); `pieces_file` is the pieces.json of another corpus, whose pieces are
     used instead. `known_words` is a vocabulary file: words outside it are `<unk>` and not cut into pieces.
 
-    The tasks run in `num_workers` processes, or on an `executor`, which runs so many at once; its workers must see the
-    directory of `out`. The same text gives the same bytes wherever they run, and however many there are. `progress` is
-    told how many bytes of how many are done; of 0 is unknown. `notice` is told of what looks wrong with the text.
+    The tasks run in `num_workers` processes, or on an `executor`, which runs `num_workers` at once; its workers must
+    see the directory of `out`. The same text gives the same bytes wherever they run, and however many there are.
+    `progress` is given the bytes done and the bytes in all (0: unknown). `notice` gets warnings about the text.
     """
     several = [sources] if isinstance(sources, str | Path) else sources
     paths, out = [str(source) for source in several], Path(out)

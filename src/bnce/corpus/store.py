@@ -59,7 +59,7 @@ def first_part(
 
 @dataclass(frozen=True)
 class Corpus:
-    """An open corpus directory. What it hands out is as it was written: each file is compared with its hash first."""
+    """An open corpus directory. Each file is compared with its hash before it is used."""
 
     directory: Path
     vocabulary: Vocabulary
@@ -68,7 +68,7 @@ class Corpus:
 
     @classmethod
     def open(cls, directory: Path | str) -> Corpus:
-        """Open a corpus directory, refusing one whose parts do not belong together; ids are not read yet."""
+        """Open a corpus directory, and check that its files belong together; ids are not read yet."""
         directory = Path(directory)
         manifest = read_manifest(directory)
         vocabulary = read_words(directory, manifest)
@@ -96,14 +96,14 @@ class Corpus:
 
     @property
     def num_types(self) -> int | None:
-        """How many different words the training text had before the cut; None if nobody counted them."""
+        """How many different words the training text had before the vocabulary was cut; None if not counted."""
         return self.manifest.num_types
 
     def split(self, name: str) -> Ids:
-        """Map the ids of a split into memory; the first time they are read through, to see that none has changed.
+        """Map the ids of a split into memory. The first call compares them with their hash.
 
-        That takes one or two seconds per gigabyte, and whoever asks for ids reads them anyway. It is done once per open
-        corpus: sizes and times of files would say nothing of a disk that forgets.
+        This takes one or two seconds per gigabyte, once per open
+        corpus. Sizes and times of files do not show damage on the disk.
         """
         if name not in self.statistics:
             raise UserError(
@@ -116,17 +116,17 @@ class Corpus:
         return self._checked[name]
 
     def part(self, name: str, max_tokens: int = 0, max_words: int = 0) -> Part:
-        """Take the first tokens or words of a split, or with 0 all of it, and say how large that is."""
+        """Take the first tokens or words of a split (0: all of it), and its size."""
         return first_part(self.split(name), self.vocabulary, self.statistics[name].num_bytes, max_tokens, max_words)
 
     def verify(self) -> None:
-        """Read every split through and refuse one that has changed, before hours go into what is done with others."""
+        """Read every split, and refuse the corpus if one has changed: before a long run."""
         for name in self.statistics:
             self.split(name)
 
     @functools.cached_property
     def target_counts(self) -> NDArray[np.int64]:
-        """How often every id is a target of the training split: the counts that noise is drawn by."""
+        """How often every id is a target of the training split: the counts for the noise."""
         # Before version 3 there was no hash of them: only a recount tells.
         if self.manifest.counts_hash is None:
             found = count_words(self.split("train"), len(self.vocabulary))

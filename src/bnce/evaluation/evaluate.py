@@ -125,7 +125,7 @@ def evaluate(
     is read a second time, each sentence for itself; a text without sentence ends has no such figures.
     """
     if len(ids) == 0:
-        raise UserError("There is nothing to evaluate: the text has no tokens.")
+        raise UserError("The text has no tokens to evaluate: give a text with words.")
     world, num_parallel = world or World(), num_parallel or num_side_by_side(model)
     num_words = len(ids) if num_words is None else num_words
     by_sentence = by_sentence and bool((ids == END).any())

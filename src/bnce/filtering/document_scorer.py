@@ -22,7 +22,7 @@ _process = os.getpid()
 class DocumentScorer:
     """Scores documents as `bnce filter` does: texts in, columns out.
 
-    It is small until it scores for the first time, and so is its pickle: every process of a pipeline opens the model
+    It opens the model when it first scores, so its pickle is small: every process of a pipeline opens the model
     itself. `normalised` is true for the softmax and false for the constant Z; without it the constant is used if the
     model has one.
     """

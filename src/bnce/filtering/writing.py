@@ -57,7 +57,7 @@ class Form:
         """Refuse what cannot be written."""
         if self.scores_only and (self.id or "record") in self.names:
             raise UserError(
-                f"A score and what names a document would both be called '{self.id or 'record'}': give the scores "
+                f"A score and the id of a document would both be called '{self.id or 'record'}': give the scores "
                 f"other names with {argument('names')}."
             )
         places: dict[str, Shard] = {}

@@ -149,7 +149,9 @@ class _Ready:
             if self.plan.num_ctas <= max_ctas:
                 break
             if max_ctas < self.plan.num_ctas_per_group:
-                raise hopper.CannotCompileError(f"{name}: {max_ctas} CTAs at once are fewer than one group has.")
+                raise hopper.CannotCompileError(
+                    f"{name}: {max_ctas} thread blocks run at once, and one group has more."
+                )
         self.exchange = torch.zeros(self.plan.num_exchanged, dtype=torch.bfloat16, device=device)
         self.arrived = torch.zeros(self.plan.num_counters * COUNTER_STRIDE, dtype=torch.int64, device=device)
 

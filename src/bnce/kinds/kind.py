@@ -40,7 +40,7 @@ K = TypeVar("K", bound=Kind)
 
 
 class Registry(Generic[K]):
-    """The kinds of one sort by name, in the order in which lists and tables name them."""
+    """Records by name, in the order of lists and tables."""
 
     def __init__(self, what: str, *kinds: K) -> None:
         self.what = what

@@ -181,7 +181,8 @@ LOSSES: Registry[Loss] = Registry(
         scores_odds=True,
         caveat=(
             "Negative sampling learns no probabilities: its scores are ln p(word | context) − ln(K · p_n(word)). PPLf "
-            "is the perplexity of the softmax over these scores, which gives words that are rare in the noise too much."
+            "is the perplexity of the softmax over these scores, which gives too much to words that are rare in the "
+            "noise."
         ),
         colour=Colour("negative", "#8a7a00", "#cdbd3a"),
     ),

@@ -185,7 +185,7 @@ def _given(run: RunDirectory, new: NewWord) -> Neighbours:
     for name in new.neighbours:
         if name not in run.vocabulary or name in SPECIALS:
             raise UserError(
-                f"The neighbour '{name}' of '{new.word}' is not a word of the run: give words that it knows."
+                f"The similar word '{name}' of '{new.word}' is not a word of the run: give words that it knows."
             )
     ids = [int(number) for number in run.vocabulary.encode(new.neighbours)]
     return Neighbours(ids, [GIVEN_SIMILARITY] * len(ids))

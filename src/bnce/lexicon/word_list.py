@@ -25,7 +25,7 @@ class NewWord:
 
 def read_new_words(path: str, normaliser: Normaliser) -> list[NewWord]:
     """Read words to add: WORD, or WORD TAB COUNT, or WORD TAB COUNT TAB NEIGHBOUR,NEIGHBOUR…; COUNT may be empty."""
-    lines = _read(path, "word, count and neighbours", 3)
+    lines = _read(path, "word, count and similar words", 3)
     _check_reading(path, lines, normaliser)
     words = []
     for line, (word, *fields) in lines:

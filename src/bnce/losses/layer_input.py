@@ -52,7 +52,7 @@ def as_chunk(
     if mask is not None:
         _check_mask(mask)
     if streams is not None and not kind.whole_chunk:
-        raise UserError(f"The loss {kind.name} knows no streams: leave them out, or use chunk-bnce.")
+        raise UserError(f"The loss {kind.name} uses no streams: leave them out, or use chunk-bnce.")
     if len(shape) == 2 and not batch_first:
         return hidden, targets, mask, streams
 

@@ -152,7 +152,7 @@ class Structure(nn.Module, ABC):
                     given = f"room says ({self._given[part]})"
                 raise UserError(
                     f"The targets of an earlier step needed {most} places in {self.parts} {part + 1}, more than "
-                    f"{given}, so its loss was NaN. Give the layer more room, one number per {self.parts} (set_form), "
+                    f"{given}, so its loss was NaN. Give layer.set_form a larger room, one number per {self.parts}, "
                     "or noise with the counts of these targets."
                 )
 

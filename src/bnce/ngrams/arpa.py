@@ -103,5 +103,5 @@ def stored_normaliser(path: Path) -> Normaliser:
     except ValueError as error:
         raise UserError(
             f"The first line of '{path}' does not say how its text was cut into words ({error}): make the file again, "
-            "or remove the line and give it text that is already cut into words."
+            "or remove the line and give text that is already cut into words."
         ) from error

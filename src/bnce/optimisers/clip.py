@@ -53,13 +53,12 @@ def clip_grad_norm_(
     *,
     deterministic: bool = False,
 ) -> Tensor:
-    """Scale gradients so that their norm is at most `max_norm`, as `torch.nn.utils.clip_grad_norm_`; give the norm.
+    """Scale gradients so that their norm is at most `max_norm`, as `torch.nn.utils.clip_grad_norm_`; return the norm.
 
-    Sparse gradients count with equal rows added up: without that, the norm would depend on how often a row occurs in
+    Equal rows of sparse gradients are first added up: without that, the norm would depend on how often a row occurs in
     the batch. They are merged in place, and `RowwiseAdagrad` and `RowwiseAdam` do not merge them again. A parameter
-    that is given twice, such as a tied table, counts once. `norm_type` is there for code that gives it, and must be 2.
-    `error_if_nonfinite` raises where the norm is NaN or infinite, for which a GPU's host has to wait. `foreach` is
-    PyTorch's, for the norm.
+    that is given twice, such as a tied table, counts once. `norm_type` must be 2. `error_if_nonfinite` raises
+    an error if the norm is NaN or infinite; for this the CPU waits for the GPU. `foreach` is PyTorch's, for the norm.
     """
     if norm_type != 2:
         raise UserError(f"norm_type is {norm_type!r}: only 2, the Euclidean norm, is there. Leave it out.")

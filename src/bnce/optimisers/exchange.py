@@ -35,8 +35,8 @@ class RowExchange:
             raise UserError("RowExchange needs several processes: call torch.distributed.init_process_group first.")
         if isinstance(model, DistributedDataParallel):
             raise UserError(
-                "RowExchange was given a DistributedDataParallel, which exchanges all gradients itself by now: make "
-                "the RowExchange of the model first, and give the model to DistributedDataParallel then."
+                "RowExchange was given a DistributedDataParallel, which already exchanges all gradients: make "
+                "the RowExchange of the model first, then give the model to DistributedDataParallel."
             )
         tables: dict[str, nn.Parameter] = {}
         ignored: list[str] = []

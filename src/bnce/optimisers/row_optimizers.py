@@ -47,7 +47,7 @@ class RowOptimizer(torch.optim.Optimizer):
             )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Take off the gradients, as PyTorch's own does."""
+        """Reset the gradients, as in PyTorch."""
         _without_compiler(torch.optim.Optimizer.zero_grad)(self, set_to_none)
 
     def start(self) -> None:
@@ -88,7 +88,7 @@ class RowOptimizer(torch.optim.Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: Group) -> None:
-        """Take back what `state_dict` gave, in the number formats it was given in."""
+        """Load what `state_dict` returned, in its number formats."""
         super().load_state_dict(state_dict)
         # PyTorch gives a state the format of its parameter, in which step numbers and sums of squares are lost.
         tables = [table_VD for group in self.param_groups for table_VD in group["params"]]

@@ -205,7 +205,8 @@ def _notes(lines: Sequence[Line]) -> list[str]:
         "ran alone. Every loss had five trials: both learning rates of the recipe, half of them, twice them, and two "
         "other values of one setting that only this loss has, or of the body's learning rate. Only validation text was "
         "used to choose. The scoring columns measure the probabilities of given words: a loss with a constant Z uses "
-        "it, a loss with a structure computes only the parts that a word needs, and the others sum over the vocabulary."
+        "it; adaptive, class and hierarchical softmax compute only what a word needs; the others sum over the "
+        "vocabulary."
     )
     if any(line.alternative == "negative-sampling" for line in lines):
         told += " The scores of negative sampling are not probabilities: its PPLf is that of a softmax over them."

@@ -114,13 +114,13 @@ def _statements(conditions: Conditions, rows: Sequence[Row], runs: Sequence[Run]
     if any(row.ppl_f_word_by_sentence is not None for row in rows):
         statements.append(
             "PPLn and PPLf are in context: a word is predicted from those before it across sentences. PPLf by sentence "
-            "is measured with every sentence starting afresh, as in rescoring. Do not compare one with the other."
+            "is measured without context from earlier sentences, as in rescoring. Do not compare one with the other."
         )
     if has_pieces:
         statements.append(
             "Rows with 'pieces' predict pieces of words: a word has the probability of all its pieces. Validation "
-            "perplexities in plots are per word, by the pieces per word of the evaluated text. Bits per byte use the "
-            "full softmax and leave out what spelling <unk> would cost."
+            "perplexities in plots are per word, from the pieces per word of the evaluated text. Bits per byte use the "
+            "full softmax and leave out the cost of spelling <unk>."
         )
     if "valid" in conditions.splits:
         statements.append("(valid): not evaluated on test yet; the figures are the last ones on validation.")

@@ -18,9 +18,9 @@ from bnce.report.table import columns_of, grouped
 _GUIDE = (
     "Each row is one training run. PPLf is the perplexity with the full softmax: lower is better. PPLn uses a fixed "
     "constant Z in place of the softmax sum, which makes a model cheap to query. PPLn is not a bound, so read it "
-    "together with PPLf and log Z. The closer PPLn is to PPLf, and the narrower log Z lies around ln Z, the better "
-    "the model normalises itself. TS is the training speed in words per second, NoP the number of parameters, and "
-    "× softmax the speed relative to the softmax run of the same model."
+    "together with PPLf and log Z. The closer PPLn is to PPLf, and the closer log Z is to the constant ln Z, the "
+    "better the model normalises itself. TS is the training speed in words per second, NoP the number of parameters, "
+    "and × softmax the speed relative to the softmax run of the same model."
 )
 
 

@@ -16,8 +16,8 @@ NUM_UTTERANCES = 25  # of the best and of the worst
 NUM_WORDS = 30  # in a table
 
 _GUIDE = (
-    "Before is the first hypothesis of each list, after the one that rescoring chose. In an utterance, wrong words are "
-    "underlined. “heard → said” is a wrong word and what was really said, “+ word” a word too many, and “− word” a "
+    "“Before” is the first hypothesis of each list, “after” the one that rescoring chose. In an utterance, wrong words "
+    "are underlined. “heard → said” is a wrong word and what was really said, “+ word” a word too many, and “− word” a "
     "missing word."
 )
 _STYLE = """\

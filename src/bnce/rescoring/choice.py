@@ -50,7 +50,7 @@ def check_scores(weights: Weights, nbest: NBest, path: str, given: Mapping[str, 
     for role, name in _OF_ROLES.items():
         if given.get(name) and role not in nbest.score_names:
             kind = "acoustic" if role == AM else "old language model"
-            raise UserError(f"{argument(name)} is {given[name]:g}, but '{path}' has no {kind} scores.")
+            raise UserError(f"{argument(name)} is {given[name]:g}, but '{path}' has no {kind} scores: leave it out.")
     for name, weight in weights.scores:
         if weight and name not in nbest.score_names:
             raise UserError(

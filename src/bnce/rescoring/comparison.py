@@ -22,6 +22,7 @@ from bnce.rescoring.rescore import Judge
 NUM_DRAWS = 1000
 SEED = 1  # the same lists give the same intervals
 PERCENT = 95
+MIN_UTTERANCES = 20  # with fewer, the draws are too much alike to say how far chance may reach
 
 
 class Interval(NamedTuple):
@@ -41,6 +42,7 @@ class Comparison:
     errors: dict[str, Errors]
     intervals: dict[str, Interval]  # none where there are not two utterances with words
     difference: float | None  # of the word error rates, after − before
+    num_utterances: int = MIN_UTTERANCES  # with words
 
     def to_dict(self) -> dict[str, Any]:
         """Give everything as JSON has it."""
@@ -55,7 +57,11 @@ class Comparison:
             return
         interval = self.intervals["difference"]
         points = f"WER after − before: {100 * self.difference:+.2f} points; {interval} points (paired bootstrap)."
-        if interval.low > 0:
+        if self.num_utterances < MIN_UTTERANCES:
+            yield f"{points} {self.num_utterances} utterances are too few to judge."
+        elif interval.low == interval.high == 0:
+            yield f"{points} No rate has changed."
+        elif interval.low > 0:
             yield f"{points} Rescoring makes these lists worse."
         elif interval.high < 0:
             yield f"{points} Rescoring makes these lists better."
@@ -74,7 +80,8 @@ def compare(judge: Judge, best_U: NDArray[np.int64]) -> Comparison:
     if before is None or after is None:
         return Comparison(errors, {}, None)
     intervals = {}
-    if np.count_nonzero(judge.num_words_U) > 1:
+    num_utterances = int(np.count_nonzero(judge.num_words_U))
+    if num_utterances > 1:
         columns_U = np.stack([judge.num_words_U, *(judge.num_errors_N[place_U] for place_U in places.values())], axis=1)
         drawn = dict(zip(places, _draw(columns_U), strict=True))
         drawn["difference"] = drawn["after"] - drawn["before"]
@@ -82,7 +89,7 @@ def compare(judge: Judge, best_U: NDArray[np.int64]) -> Comparison:
         for name, rate_S in drawn.items():
             low, high = np.percentile(rate_S, [tail, 100 - tail]).tolist()
             intervals[name] = Interval(low, high)
-    return Comparison(errors, intervals, after - before)
+    return Comparison(errors, intervals, after - before, num_utterances)
 
 
 def _draw(columns_U: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -39,7 +39,10 @@ class _Node:
 
 
 def ctc_decoder_lm(model: Model, words: Iterable[str], *, unk_score: float = -10.0, normalised: bool = False) -> Any:
-    """Make a CTCDecoderLM of a model; `words` are the decoder's, `unk_score` is added (log10) to an unknown word's."""
+    """Make a CTCDecoderLM of a model; `words` is the decoder's list.
+
+    `unk_score` (log10) is added for an unknown word.
+    """
     base, make_state = _find_classes()
     spellings = [UNKNOWN_WORD if word in ("<unk>", "<UNK>") else word for word in words]
     if not spellings:

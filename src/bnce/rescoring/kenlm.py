@@ -5,8 +5,8 @@
     model.score("this is a sentence", bos=True, eos=True)
 
 The names, arguments and results are those of kenlm: log10 probabilities, words between blanks. A word is read in the
-form of the run's training text. A run or a mixture always has a start of text behind it, so `bos=False` and
-`NullContextWrite` are that, too. An n-gram model gives what kenlm gives.
+form of the run's training text. A run or a mixture always starts at the start of a text, also with `bos=False` and
+`NullContextWrite`. An n-gram model gives what kenlm gives.
 """
 
 # ruff: noqa: N802 (the names are kenlm's)
@@ -38,7 +38,7 @@ class FullScoreReturn(NamedTuple):
 
 @functools.total_ordering
 class State:
-    """A history; equal where the words are, or those that an n-gram model sees. A model writes into it."""
+    """A history. Two are equal if their words are (of an n-gram model, those it sees). A model writes into it."""
 
     __slots__ = ("history", "key", "own")
 

@@ -58,7 +58,7 @@ class DecoderLanguageModel:
 
     @property
     def order(self) -> int:
-        """How many words the decoder may take to decide whether two histories are the same to the model."""
+        """Number of last words that decide whether two histories are equal for the model."""
         return self._steps.order
 
     def get_start_state(self) -> State:
@@ -66,7 +66,7 @@ class DecoderLanguageModel:
         return self.model.start()
 
     def score_partial_token(self, partial_token: str) -> float:
-        """Score the beginning of a word: nothing, or a penalty where no word of the vocabulary begins so."""
+        """Score the beginning of a word: 0, or a penalty if no word of the vocabulary begins with it."""
         # A decoder spells as its alphabet does; the vocabulary has words as the training text had.
         if self._spellings is None:
             return 0.0

@@ -33,6 +33,7 @@ import numpy as np
 
 from bnce import files
 from bnce.config import RunConfig, read_config, to_toml
+from bnce.corpus.manifest import MANIFEST_FILE
 from bnce.corpus.pieces import KNOWN_WORDS_FILE, PIECES_FILE, read_vocabulary
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import training_streams
@@ -88,6 +89,10 @@ class RunDirectory:
         path = Path(path)
         if not (path / "config.toml").is_file():
             refuse_exported(path)
+            if not path.exists():
+                raise UserError(f"'{path}' does not exist: check the path.")
+            if (path / MANIFEST_FILE).is_file():
+                raise UserError(f"'{path}' is a corpus, not a run: give a directory from 'bnce train'.")
             raise UserError(
                 f"'{path}' is not a run directory: it has no config.toml. Give a directory from 'bnce train'."
             )

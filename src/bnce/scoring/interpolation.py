@@ -143,7 +143,7 @@ def evaluate_sentences(
         num_tokens += sum(map(len, block)) + len(block)
         progress(num_tokens)
     if not num_tokens:
-        raise UserError("There is nothing to evaluate: the text has no sentence.")
+        raise UserError("The text has no sentence to evaluate: give a text with words.")
     ppl = {mode: perplexity(total, num_tokens) for mode, total in totals.items()}
     ppl_no_oov = {mode: perplexity(total, num_tokens - num_oov) for mode, total in totals_no_oov.items()}
     log10_probs = {mode: total / math.log(10) for mode, total in totals.items()}

@@ -31,7 +31,7 @@ def load(path: str | Path, device: str = "cpu", num_threads: int = 0) -> Model:
     """Open a run directory, one that was exported to ONNX, a mixture (.toml) or an n-gram model.
 
     The device is auto, cpu, cuda or cuda:N. An exported run is computed by `num_threads` threads of the CPU, 0 for one
-    per core; of a run PyTorch decides (`torch.set_num_threads`).
+    per core; for a run, use `torch.set_num_threads`.
     """
     path = Path(path)
     if not path.is_file():

@@ -142,7 +142,7 @@ class Model(ABC):
         return
 
     def refuse_spelling(self) -> None:
-        """Refuse to spell unknown words if the model does not know how."""
+        """Raise an error if the model has no spelling model."""
         raise no_spelling(self.name)
 
     @abstractmethod
@@ -155,10 +155,10 @@ class Model(ABC):
         after: Sequence[State] | None = None,
         spell: bool = False,
     ) -> list[WordScores]:
-        """Score sentences that are already cut into words, each afresh, or each `after` its own state.
+        """Score sentences that are already cut into words, without context or `after` a state each.
 
         With `share_prefixes`, a prefix that neighbours share, as hypotheses of one utterance do, is computed only
-        once. With `after` this is always so. A model without memory between sentences starts each one afresh. With
+        once. With `after` this is always so. An n-gram model starts each one without context. With
         `spell` the probability of an unknown word is p(<unk>) · p(its spelling), and no word is OOV.
         """
 
@@ -266,7 +266,7 @@ class Model(ABC):
         return split(ids, length_S)
 
     def count_steps(self, words: Words, most: int) -> int:
-        """Count the steps that words take, without `</s>`; above `most` the number may be too low, but is above it."""
+        """Count the steps that words take, without `</s>`; counting may stop above `most`."""
         return len(words)
 
     def ids(self, words: Words) -> list[int]:
@@ -274,24 +274,24 @@ class Model(ABC):
         return self.shown_ids(self.encode(words))
 
     def shown_ids(self, ids: NDArray[np.int64]) -> list[int]:
-        """Give the ids that a sentence shows which was encoded into these."""
+        """Give the ids to show for a sentence with these ids."""
         numbers: list[int] = ids.tolist()
         return numbers
 
     def is_known(self, word: str) -> bool:
-        """Whether a word has a probability of its own, not only as a `<unk>`; in a mixture, one of every component."""
+        """Whether a word has its own probability, not that of `<unk>`; in a mixture, in every component."""
         return word in self.vocabulary and word not in SPECIALS
 
     def ngram_length(self, state: State, history: Words, word: str) -> int:
-        """Say how many words the probability of a word is about, after a state that has read the history.
+        """Count the words that the probability of a word depends on, after this history.
 
-        The start of the sentence is one of them if it is seen, and the word itself is one.
+        The word itself counts, and the start of the sentence if the model sees it.
         """
         num_before = len(history) + 1
         return 1 + (num_before if self.max_context is None else min(num_before, self.max_context))
 
     def log10_frequency(self, word: str) -> float | None:
-        """Give log10 of a word's share of the training text; None if the model does not tell or never saw it."""
+        """Give log10 of a word's share of the training text; None if the model has no counts or never saw it."""
         return None
 
     def score(
@@ -299,7 +299,7 @@ class Model(ABC):
     ) -> list[ScoredSentence]:
         """Score sentences: log10 probabilities of every word and of `</s>`, in the order of the sentences.
 
-        Each sentence starts from a fresh state; with `carry`, runs continue from where the previous sentence ended.
+        Each sentence starts without context; with `carry`, runs continue from where the previous sentence ended.
         With `spell` an unknown word has a probability of its own: p(<unk>) · p(its spelling).
         """
         if isinstance(sentences, str):
@@ -321,7 +321,9 @@ class Model(ABC):
         normalised: bool = False,
         after: State | None = None,
     ) -> list[RescoredHypothesis]:
-        """Sort the hypotheses of one utterance, texts or (text, score) pairs, the best first; equals keep their order.
+        """Sort the hypotheses of one utterance, texts or (text, score) pairs, the best first.
+
+        Equal ones keep their order.
 
         total = score_weight · score + lm_weight · ln p − word_penalty · words; a higher score is better. With `after`,
         a state from `start` or `read`, the earlier utterances are the context of ln p.
@@ -362,7 +364,7 @@ class Model(ABC):
         return texts
 
     def join(self, words: Words, made: Sequence[int]) -> str:
-        """Write the words of new ids behind those of a prompt."""
+        """Return the prompt followed by the words of the new ids."""
         return " ".join([*words, *self.vocabulary.spell(made)])
 
 

@@ -74,14 +74,14 @@ class Entered(NamedTuple):
 
 
 class Scorer:
-    """Answers for one model; words are ids. A run's answers are tensors, those of an exported run NumPy's arrays."""
+    """Scores words with one model; words are ids. Results are tensors (run) or NumPy arrays (exported run)."""
 
     def __init__(self, model: Any) -> None:
         self.engine = engine_of(model)
         self._start: States | None = None
 
     def start(self) -> State:
-        """Give the state at the start of a sentence: after `</s>`, with nothing else behind it."""
+        """Give the state at the start of a sentence: after `</s>`, with nothing before it."""
         return State(self.start_states(), 0)
 
     def advance(self, states: Sequence[State], words: Words) -> list[State]:
@@ -92,7 +92,7 @@ class Scorer:
         return [State(moved, place) for place in range(len(states))]
 
     def read(self, states: Sequence[State], sequences: Sequence[Sequence[int]]) -> list[State]:
-        """Move each state on by the words of a sequence of its own, those of one place side by side.
+        """Advance each state by its own sequence of words; words at the same place are computed together.
 
         A long sequence goes alone and in one pass: word by word it takes twenty times as long.
         """
@@ -134,25 +134,25 @@ class Scorer:
         return score_1V[0] - constant
 
     def start_states(self) -> States:
-        """Give the start of a sentence as states, of which there is one."""
+        """Give the start of a sentence as a batch of one state."""
         if self._start is None:
             context_CB = np.full((self.engine.num_context, 1), END, dtype=np.int64)
             self._start = self._pass(context_CB, self.engine.initial_state(1), np.full((1, 1), END, dtype=np.int64))
         return self._start
 
     def advance_states(self, states: States, word_B: Ints) -> States:
-        """Move states that lie side by side on by one word each."""
+        """Advance a batch of states by one word each."""
         return self._pass(states.context_CB, states.network, word_B[None])
 
     def enter(self, word_N: Ints) -> Entered | None:
-        """Compute what words share wherever they stand, for `branch_states`; None where there is nothing."""
+        """Compute what depends on the word only, for `branch_states`; None if there is nothing."""
         if not self.engine.branches:
             return None
         word_W = np.unique(word_N)
         return Entered(word_W, self.engine.enter(word_W))
 
     def branch_states(self, states: States, parent_B: Ints, word_B: Ints, entered: Entered | None) -> States:
-        """Move the states at these places on by one word each, which is cheaper where states and words repeat."""
+        """Advance the states at these places by one word each: cheaper if states and words repeat."""
         if entered is None:
             return self.advance_states(states.select(parent_B), word_B)
         word_B = np.searchsorted(entered.word_W, word_B)

@@ -131,7 +131,7 @@ class LimitedConnection(H11Protocol):
             lines = [
                 f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}",
                 "Content-Type: application/json",
-                f"Content-Length: {len(body)}",
+                f"Content-Length: {len(body.encode())}",
                 "Connection: close",
                 *headers,
             ]

@@ -66,7 +66,7 @@ class Metrics:
         lines += _head("bnce_request_seconds", "histogram", "Time from the end of the header to the end of the answer.")
         for endpoint, histogram in sorted(self.latencies.items()):
             lines += histogram.lines("bnce_request_seconds", f'endpoint="{endpoint}"')
-        lines += _head("bnce_batch_questions", "histogram", "Questions answered per pass of the model.")
+        lines += _head("bnce_batch_questions", "histogram", "Parts of requests per pass through the model.")
         lines += self.batch_questions.lines("bnce_batch_questions")
         lines += _head("bnce_words_total", "counter", "Words of answered requests, including sentence ends.")
         lines.append(f"bnce_words_total {self.num_words}")

@@ -80,7 +80,7 @@ class Shortage:
         elif time.monotonic() - self._told_at > TELL_SECONDS:
             self._told_at = time.monotonic()
             logger.warning(
-                "New connections wait, because the system has no room for them (%s): allow more files (ulimit -n), "
+                "New connections wait, because the system cannot open more (%s): allow more files (ulimit -n), "
                 "or lower %s.",
                 error.strerror,
                 argument("max_connections"),

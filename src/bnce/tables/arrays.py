@@ -33,7 +33,7 @@ def surprisal(
     ends: bool = False,
     prefix: str = "",
 ) -> Any:
-    """Measure words in reading order, each as it is shown, its marks included; the result has the kind of `words`.
+    """Measure the surprisal of words in reading order, each with its marks; the result has the type of `words`.
 
     A list or NumPy array gives a dict of NumPy arrays, in which NaN is an empty cell. A pandas Series or DataFrame
     gives a DataFrame with the same index, an Arrow array or table a table. Of a table `word`, `text`, `sentence`

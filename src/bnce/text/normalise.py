@@ -28,15 +28,15 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 @dataclass(frozen=True)
 class Normaliser:
-    """How text becomes words; it is stored with a corpus, so that other text can be treated alike.
+    """How text becomes words; it is stored with a corpus, so that other text is cut in the same way.
 
-    tokens="words" cuts letters, numbers and single marks apart; no text can spell a special word there.
+    tokens="words" cuts letters, numbers and single marks apart; text cannot contain a special word.
     tokens="whitespace" takes text that is tokenised already: `<unk>` in it is the unknown word, `</s>` at
-    the end of a line is the sentence end that the line's end gives anyway, and `</s>` anywhere else
-    is an unknown word, so that text cannot forge a sentence end.
+    the end of a line adds no second sentence end, and `</s>` anywhere else
+    is an unknown word.
     tokens="spoken" is for English text and a recogniser's form of it (`text/spoken.py`): lower case, no marks,
     apostrophes inside words, numbers and titles spelt out.
-    sentences="split" ends a sentence after . ! or ? before a blank, and at a line's end; "lines" only there.
+    sentences="split" ends a sentence after . ! or ? before a blank, and at a line's end; "lines" only at a line's end.
     numbers="keep" leaves them, "zero" makes every digit a 0, "word" makes every number the word `<num>`.
     """
 
@@ -79,7 +79,7 @@ class Normaliser:
         return found
 
     def spaced(self, text: str) -> str:
-        """Do the same to many lines at once, and fast: spaces between words, a newline after a sentence.
+        """Cut many lines at once: spaces between words, a newline after a sentence.
 
         There may be several spaces between two words, and newlines with no word between them.
         """

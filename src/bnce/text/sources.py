@@ -195,6 +195,8 @@ def check_source(path: str) -> None:
     if not os.path.exists(path):
         raise UserError(f"There is no file '{path}': check the path.")
     if os.path.isdir(path):
+        if os.path.exists(os.path.join(path, "config.toml")):
+            raise UserError(f"'{path}' is a run, but a text is needed here: check the order of the arguments.")
         raise UserError(f"'{path}' is a directory: give the files in it.")
     if not os.access(path, os.R_OK):
         raise UserError(f"'{path}' cannot be read: change its permissions.")
@@ -278,7 +280,7 @@ def _decode(piece: bytes, errors: str, name: str, num_lines: int, num_bytes: int
     line = num_lines + piece.count(b"\n", 0, at) + 1
     raise UserError(
         f"{name}, line {line} has {what} at byte offset {num_bytes + at}: "
-        f"convert the text to UTF-8, or give {argument('errors', 'replace')}, where there is such a choice, to "
+        f"convert the text to UTF-8, or give {argument('errors', 'replace')}, if the command has this option, to "
         "replace it with U+FFFD."
     )
 

@@ -10,7 +10,7 @@ import torch
 from bnce.config import LossConfig, RunConfig, TrainingConfig
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import training_streams
-from bnce.errors import UserError
+from bnce.errors import UserError, argument
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.losses import LOSSES
 from bnce.losses import softmax_forms
@@ -49,11 +49,11 @@ def advise_noise(config: RunConfig) -> str | None:
     kind = LOSSES.find(loss.name)
     if not BODIES.find(config.model.name).attends or not kind.batch_is_noise or loss.num_noise:
         return None
-    drawn = f"loss.name=bnce with loss.num_noise={ENOUGH_DRAWN}"
+    drawn = f"{argument('loss', 'bnce')} with loss.num_noise={ENOUGH_DRAWN}"
     if kind.whole_chunk and num_streams < VERY_FEW_STREAMS:
         return f"{kind.shown} with {num_streams} long streams: {drawn} usually gives a lower perplexity."
     if not kind.whole_chunk and num_streams < FEW_STREAMS:
-        better = "loss.name=chunk-bnce" if num_streams >= VERY_FEW_STREAMS else drawn
+        better = argument("loss", "chunk-bnce") if num_streams >= VERY_FEW_STREAMS else drawn
         return (
             f"{kind.shown} with {num_streams} streams has only {num_streams - 1} noise words per position: {better} "
             "usually gives a lower perplexity."

@@ -75,7 +75,7 @@ def run_training(
             if resume:
                 trainer.resume()
         _tell_of_part(run.config, corpus, observer)
-        if device.type == "cpu":
+        if device.type == "cpu" and trainer.progress.step < trainer.total_steps:
             observer.noticed(
                 f"Training on {tell_place(describe_device(device), world.size)}; {argument('num_threads')} sets the "
                 f"number of threads{' of each process' if world.size > 1 else ''}."
