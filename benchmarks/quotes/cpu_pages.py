@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from .cpu_texts import demo_table, export_text, vocab_text
-from .sources import Block, Said, above, markdown, number, said, table, text_of
+from .sources import Block, Said, above, markdown, number, said, table, text_of, times
 
 RESULTS, SERVING, COMPARISON, CHOOSING = "docs/results.md", "docs/serving.md", "docs/comparison.md", "docs/choosing.md"
 NOTEBOOK = "docs/lab-notebook.md"
@@ -18,6 +18,15 @@ REQUESTS = {
     "/next, 10 words": "`/next`",
     "all of these": "all of these mixed",
     "all of these, bad clients among them": "the same while bad clients send broken, huge, binary and stalled requests",
+}
+OTHERS = {
+    "nn.Linear + cross entropy": "`nn.Linear` + `F.cross_entropy`",
+    "the same, compiled": "the same under `torch.compile`",
+    "nn.AdaptiveLogSoftmaxWithLoss": "`nn.AdaptiveLogSoftmaxWithLoss`",
+    "nn.LinearCrossEntropyLoss": "`nn.LinearCrossEntropyLoss`, in chunks",
+    "bnce.OutputLayer, softmax": '`bnce`, `loss="softmax"`',
+    "bnce.OutputLayer, chunk-bnce": '`bnce`, `loss="chunk-bnce"`',
+    "bnce.OutputLayer, bnce": '`bnce`, `loss="bnce"`',
 }
 PEERS = {
     "bnce LSTM, B-NCE": "`bnce` LSTM, B-NCE",
@@ -41,6 +50,7 @@ def quotes() -> Iterator[Block | Said]:
     yield Block("docs/export.md", "export", source, export_text(taken["export"]))
     yield Block("docs/usage.md", "vocab", source, vocab_text(taken["vocab"]))
     yield from _serving()
+    yield from _others()
     yield from _peers()
     yield from _ngrams()
     watched = next(row for row in table(text_of("threads.md"), "threads | waiting") if row["waiting"] == "watched")
@@ -72,6 +82,15 @@ def _serving() -> Iterator[Block | Said]:
         "most {} s.",
         *waits,
     )
+
+
+def _others() -> Iterator[Block]:
+    rows = [
+        [OTHERS[row["output layer"]], f"{row['ms']} ms", times(number(row["× faster"]))]
+        for row in table(text_of("layer-others-cpu.md"), "output layer | ms")
+    ]
+    head = "| output layer | forward and backward | × as fast |"
+    yield Block(COMPARISON, "layer-others", "benchmarks/results/layer-others-cpu.md", markdown(head, "lrr", rows))
 
 
 def _peers() -> Iterator[Block]:
