@@ -59,7 +59,7 @@ format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Take the CPU figures again, in 20 minutes on two idle cores, then write all figures of README and docs from
+# Take the CPU figures again, in 11 minutes on two idle cores, then write all figures of README and docs from
 # benchmarks/results, and draw the plots of the paper's experiments. WIKI=DIR, with train-1, valid and test.txt.xz, also
 # takes the simulated lists: 30 minutes more.
 figures: $(VENV)/.installed-test

@@ -192,6 +192,7 @@ def score_lists(recipe: str, num_rounds: int, num_lists: int) -> list[str]:
     lists = [draw_nbest(generator) for _ in range(num_lists)]
     hypotheses = [hypothesis for one in lists for hypothesis in one]
     scorer, apart = Scorer(model), SentenceScorer(model)
+    apart._tree = None  # or it would read equal beginnings once, too
     difference = max(
         float(np.abs(one - other).max())
         for one, other in zip(score_prefixes(scorer, hypotheses), apart.score(hypotheses), strict=True)

@@ -85,6 +85,27 @@ def test_a_tree_of_short_sentences_and_groups_of_long_ones(
     assert sum(steps) == (len(short) if least == 1 else 0)
 
 
+def test_the_whole_output_layer_is_read_for_many_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read for each depth of a tree, it took twice as long."""
+    model, texts = model_of("relu-lstm"), sentences([9] * 20)
+    engine = engine_of(model)
+    num_rows: list[int] = []
+    plain = engine.log_normaliser
+
+    def count(hidden_ND: torch.Tensor) -> torch.Tensor:
+        num_rows.append(len(hidden_ND))
+        found: torch.Tensor = plain(hidden_ND)
+        return found
+
+    monkeypatch.setattr(engine, "log_normaliser", count)
+    whole = SentenceScorer(engine, normalised=True).score(texts)
+    assert len(num_rows) == 1
+    monkeypatch.setattr(score_module, "MIN_ROWS", 1)
+    for one, other in zip(whole, SentenceScorer(engine, normalised=True).score(texts), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    assert len(num_rows) > 5
+
+
 def test_reset_forgets_and_carry_does_not() -> None:
     model, texts = small_model("lstm"), sentences([5, 5])
     apart = SentenceScorer(model).score(texts)

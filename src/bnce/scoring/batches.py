@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from bnce.corpus.vocabulary import END
 from bnce.errors import UserError
 from bnce.scoring.engine import Array, Engine, Ints, engine_of
-from bnce.scoring.prefixes import TREE_SEQUENCES, flatten, split, walk
+from bnce.scoring.prefixes import TREE_SEQUENCES, Level, flatten, split, walk
 from bnce.scoring.scorer import Scorer
 
 # Words laid out at once, padding counted: a few very long sentences stand alone.
@@ -30,6 +30,8 @@ GROUP_WORDS = 2**20
 # sentences have little in common.
 MAX_TREE_WORDS = 64
 MIN_TREE_SENTENCES = 16
+# Rows of the hidden layer that wait for each other where all of the output layer is read: it is read once for all.
+MIN_ROWS = 512
 
 Ids = Sequence[int] | Ints
 Floats = NDArray[np.float64]
@@ -124,11 +126,27 @@ class SentenceScorer:
         for begin in range(0, len(length_S), TREE_SEQUENCES):
             own_S = order_S[begin : begin + TREE_SEQUENCES]
             place_N = _places(begin_S[own_S], length_S[own_S])
+            waiting: list[tuple[Level, Array]] = []
             for level, states in walk(scorer, word_N[place_N], length_S[own_S], entered=entered):
-                value_B = self._values(states.hidden_BD, level.parent_B, level.word_B)
-                log_prob_N[place_N[level.position_A]] = value_B[level.node_A]
                 self._keep(states.hidden_BD, level.parent_B[level.node_A])
+                waiting.append((level, states.hidden_BD))
+                if not self.normalised or sum(len(hidden_BD) for _, hidden_BD in waiting) >= MIN_ROWS:
+                    self._score_levels(waiting, place_N, log_prob_N)
+                    waiting = []
+            self._score_levels(waiting, place_N, log_prob_N)
         return log_prob_N
+
+    def _score_levels(self, waiting: Sequence[tuple[Level, Array]], place_N: Ints, log_prob_N: Floats) -> None:
+        if not waiting:
+            return
+        levels, hiddens = zip(*waiting, strict=True)
+        first_row = np.cumsum([0, *map(len, hiddens)])
+        parent_B = np.concatenate([level.parent_B + row for level, row in zip(levels, first_row, strict=False)])
+        word_B = np.concatenate([level.word_B for level in levels])
+        hidden_PD = hiddens[0] if len(hiddens) == 1 else self.engine.concatenate(hiddens)
+        value_B = self._values(hidden_PD, parent_B, word_B)
+        for level, value in zip(levels, split(value_B, np.array([len(level.word_B) for level in levels])), strict=True):
+            log_prob_N[place_N[level.position_A]] = value[level.node_A]
 
     def _score_apart(self, word_N: Ints, length_S: Ints, begin_S: Ints, log_prob_N: Floats) -> None:
         # The longest first: in a group of neighbours little is padding, and those that go on are the first ones.
