@@ -107,7 +107,8 @@ def _statements(conditions: Conditions, rows: Sequence[Row], runs: Sequence[Run]
         f"bnce {_listed(conditions.bnce_versions)}.",
         f"Perplexities are per {'word' if has_pieces else 'token'}, </s> and <unk> included. PPLn uses the constant Z, "
         "PPLf the full softmax. log Z is the natural logarithm, mean ± standard deviation over contexts.",
-        "TS is training words per second over the whole run, without evaluations, checkpoints and start-up on a GPU. "
+        "TS is training words per second over the whole run (marks and </s> count as words), without evaluations, "
+        "checkpoints and start-up on a GPU. "
         "NoP is the number of parameters. × softmax is the speed relative to the softmax run of the same "
         "model.",
     ]
