@@ -75,6 +75,8 @@ def test_not_a_run_directory(tmp_path, write_run):
     assert "has no config.toml" in refusal(tmp_path / "empty")
     (tmp_path / "file").write_text("")
     assert "is not a run directory" in refusal(tmp_path / "file")
+    (tmp_path / "circle").symlink_to("circle")
+    assert "There is no run directory" in refusal(tmp_path / "circle")
     write_run(tmp_path / "runs" / "rnn")
     assert f"such as '{tmp_path / 'runs' / 'rnn'}'" in refusal(tmp_path / "runs")
 

@@ -38,4 +38,4 @@ def open_corpus(name: str, progress: Callable[[int, int], None] | None = None) -
 
 def corpus_setting(name: str) -> str:
     """Write a corpus the way a run's config keeps it: the docstrings by their name, a directory by its whole path."""
-    return name if name == DOCSTRINGS else str(Path(name).resolve())
+    return name if name == DOCSTRINGS else os.path.realpath(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,8 @@ class Run:
 
 def read_runs(paths: Iterable[str | Path]) -> list[Run]:
     """Read run directories; one that is given twice is read once."""
-    once = {path.resolve(): path for path in reversed([Path(path) for path in paths])}
+    # Not Path.resolve: it fails on links that lead in a circle, which are refused below as what they are.
+    once = {os.path.realpath(path): path for path in reversed([Path(path) for path in paths])}
     return [read_run(path) for path in reversed(once.values())]
 
 
