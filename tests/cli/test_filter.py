@@ -343,7 +343,7 @@ def test_the_report_says_how_probabilities_are_had(bnce: Command, trained: Path,
         assert f"Probabilities are {sentence}" in outcome.stderr
     assert "exported run" in bnce("score", "--help").stdout
     for command in ("filter", "evaluate"):
-        assert "not an exported run" in bnce(command, "--help").stdout
+        assert "not an export to ONNX" in bnce(command, "--help").stdout
 
 
 def test_a_refused_command_leaves_the_directory_free(

@@ -361,7 +361,7 @@ def test_tuned_on_one_and_tested_on_another(bnce: Command, trained: Path, tmp_pa
     assert "WER there: 50.00% before, 0.00% after." in outcome.stderr
     assert "measure word error rates on others" not in outcome.stderr
     assert "(24 hypotheses, " in outcome.stderr
-    assert "per second), 12 scores from the cache, tuning " in outcome.stderr
+    assert "per second), 12 scores of texts scored before, tuning " in outcome.stderr
     found = bnce("rescore", trained, *options, "--lm-weight", 0, "--word-penalty", 0, "--json").json
     assert (found["nbest"], found["before"]["wer"], found["after"]["wer"]) == (str(test), 0.5, 0.0)
     assert (found["tuning"]["nbest"], found["tuning"]["after"]["wer"]) == ([str(dev), str(more)], 0.0)

@@ -264,7 +264,7 @@ def _print_sample(job: Job, found: tuple[Distribution, Choice, dict[str, float] 
     for line in distribution.picture(chosen.limits):
         stdout.print(line)
     quantiles = ", ".join(f"{100 * float(share):g}%: {value:g}" for share, value in distribution.quantiles().items())
-    stdout.print(f"Quantiles: {quantiles}.")
+    stdout.print(f"Quantiles (to about 1%): {quantiles}.")
     for line in (*_limits(chosen.parts, chosen.limits), *_checked(check)):
         stdout.print(line)
 

@@ -50,7 +50,7 @@ ModelArgument = Annotated[
 
 # For commands that need PyTorch's network.
 TrainedModelArgument = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Run, mixture (.toml) or n-gram model; not an exported run.")
+    Path, typer.Argument(metavar="RUN", help="Run, mixture (.toml) or n-gram model; not an export to ONNX.")
 ]
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory from 'bnce train'.")]

@@ -264,7 +264,7 @@ def _speed(record: Mapping[str, Any]) -> str:
         scored = counted(record["num_scored"], "hypothesis", "hypotheses")
         parts[1] += f" ({scored}, {record['hypotheses_per_second']:,.0f} per second)"
     if record["num_cached"]:
-        parts.append(f"{counted(record['num_cached'], 'score')} from the cache")
+        parts.append(f"{counted(record['num_cached'], 'score')} of texts scored before")
     if record["tuning"] is not None:
         parts.append(f"tuning {seconds['tune']:.1f} s")
     return f"Time: {', '.join(parts)}."

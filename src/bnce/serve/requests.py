@@ -63,7 +63,8 @@ class RequestReader:
 def wrong_field(error: Any) -> RefusedError:
     """Say in one sentence what pydantic says of a field."""
     place = ".".join(str(part) for part in error["loc"]) or "the body"
-    return RefusedError(422, f"{_shorten(place)}: {error['msg']}; see /docs.")
+    told = "there is no such field" if error["type"] == "extra_forbidden" else error["msg"]
+    return RefusedError(422, f"{_shorten(place)}: {told}; see /docs.")
 
 
 def _parse(body: bytes) -> Any:
