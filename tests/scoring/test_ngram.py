@@ -53,3 +53,11 @@ def test_a_string_is_no_list_of_words(tmp_path: Path) -> None:
     for given in ("a model", ["a model"]):
         with pytest.raises(UserError, match="The words are one string, 'a model': give a list of words"):
             ngram.score_words(given)
+
+
+def test_a_model_may_lie_beside_the_files_of_a_run(tmp_path: Path) -> None:
+    path = write_arpa(tmp_path).rename(tmp_path / "model.arpa")
+    (tmp_path / "config.toml").touch()
+    assert open_ngram(path).vocab_size > 0
+    with pytest.raises(UserError, match="is a file of a run: give the directory"):
+        open_ngram(tmp_path / "model.safetensors")

@@ -42,7 +42,7 @@ class Comparison:
     errors: dict[str, Errors]
     intervals: dict[str, Interval]  # none where there are not two utterances with words
     difference: float | None  # of the word error rates, after − before
-    num_utterances: int = MIN_UTTERANCES  # with words
+    num_utterances: int  # with words
 
     def to_dict(self) -> dict[str, Any]:
         """Give everything as JSON has it."""
@@ -77,10 +77,10 @@ def compare(judge: Judge, best_U: NDArray[np.int64]) -> Comparison:
     places = {"before": judge.first_U, "after": best_U, "oracle": judge.oracle_U}
     errors = {name: judge.judge(place_U) for name, place_U in places.items()}
     before, after = errors["before"].wer, errors["after"].wer
-    if before is None or after is None:
-        return Comparison(errors, {}, None)
-    intervals = {}
     num_utterances = int(np.count_nonzero(judge.num_words_U))
+    if before is None or after is None:
+        return Comparison(errors, {}, None, num_utterances)
+    intervals = {}
     if num_utterances > 1:
         columns_U = np.stack([judge.num_words_U, *(judge.num_errors_N[place_U] for place_U in places.values())], axis=1)
         drawn = dict(zip(places, _draw(columns_U), strict=True))

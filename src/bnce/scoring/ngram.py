@@ -108,7 +108,7 @@ class NgramModel(Model):
 def open_ngram(path: str | Path) -> NgramModel:
     """Load an n-gram model; the file's content says whether it is ARPA or binary."""
     path = Path(path)
-    if (path.parent / "config.toml").is_file() and path.name.startswith("model"):
+    if path.suffix == ".safetensors":
         raise UserError(f"'{path}' is a file of a run: give the directory '{path.parent}'.")
     kenlm = need("kenlm", "An n-gram model")
     config = kenlm.Config()
