@@ -216,13 +216,12 @@ def test_bigram_noise_is_for_nce() -> None:
     )
 
 
-@pytest.mark.parametrize("key", ["replacement", "remove_hits"])
-def test_samplers_are_for_sampled_softmax(key: str) -> None:
-    settings = (f"loss.{key}=false",)
+def test_samplers_are_for_sampled_softmax() -> None:
+    settings = ("loss.replacement=false",)
     assert refusal("ltcb", loss="snce", settings=settings) == (
-        f"loss.{key} is False, but snce has no use for it: leave it out, or use loss='sampled-softmax'."
+        "loss.replacement is False, but snce has no use for it: leave it out, or use loss='sampled-softmax'."
     )
-    assert not getattr(load_recipe("ltcb", loss="sampled-softmax", settings=settings).loss, key)
+    assert not load_recipe("ltcb", loss="sampled-softmax", settings=settings).loss.replacement
 
 
 def test_adaptive_bnce_is_bnce_with_noise_words() -> None:
@@ -230,6 +229,12 @@ def test_adaptive_bnce_is_bnce_with_noise_words() -> None:
 
 
 # A run's config.toml.
+
+
+def test_a_run_of_0_2_is_read_without_settings_that_are_gone(tmp_path: Path) -> None:
+    config = load_recipe("demo")
+    written = to_toml(config).replace("[loss]\n", "[loss]\nremove_hits = true\n")
+    assert read_config(write(tmp_path, "config.toml", written)) == config
 
 
 @pytest.mark.parametrize("missing", ["recipe", "corpus", "model", "loss", "optimiser", "training"])

@@ -38,6 +38,7 @@ HEAD_SIZE = 64  # units of a Transformer's head, about
 DEFAULT_CONTEXT = 128  # where no chunk says how many words there are
 TIME_UNITS = {"s": 1, "min": 60, "h": 3600}
 FORMAT = 2  # of what runs write: in the first, num_layers was a number of Transformers alone
+GONE = {"loss": ("remove_hits",)}  # settings that every run of 0.2 has written and that are no settings any more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +103,6 @@ class LossConfig:
     noise: str = "unigram"
     noise_power: float = 1.0  # flattens the unigram when below 1
     replacement: bool = True  # sampled-softmax only: whether a word may be drawn twice; false: K different words
-    remove_hits: bool = True  # sampled-softmax only: leave out drawn words that are a position's own target
     penalty: float = 0.1  # chunk-softmax, self-normalised-softmax: λ, on how far ln Z(context) is from ln Z
     cutoffs: tuple[int, ...] = ()  # adaptive-softmax only: the frequency ranks at which its tails begin; (): by V
     div_value: float = 4.0  # adaptive-softmax only: each tail's hidden layer is so many times smaller than the last
@@ -304,6 +304,9 @@ def from_written(tables: Mapping[str, Any], origin: str) -> RunConfig:
 def upgrade(tables: Mapping[str, Any]) -> dict[str, Any]:
     """Give the tables that a run has written as this version would have written them."""
     upgraded = {key: value for key, value in tables.items() if key != "format"}
+    for section, gone in GONE.items():
+        if isinstance(table := upgraded.get(section), Mapping):
+            upgraded[section] = {key: value for key, value in table.items() if key not in gone}
     model = upgraded.get("model")
     if tables.get("format", 1) == 1 and isinstance(model, Mapping):
         # Every run wrote num_layers = 6, whether it had six or one, or none; and 0 for heads that were chosen for it.

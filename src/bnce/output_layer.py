@@ -52,7 +52,6 @@ class OutputLayer(nn.Module):
         learn_log_z: bool = False,
         penalty: float = PENALTY,
         replacement: bool = True,
-        remove_hits: bool = True,
         sparse: bool = False,
         ignore_index: int = IGNORE_INDEX,
         batch_first: bool = False,
@@ -76,8 +75,8 @@ class OutputLayer(nn.Module):
         "sum", or "none": one loss per position, in the shape of targets and 0 where a position does not count. "none"
         computes plainly, with every score at once, so it takes more time and memory.
         `penalty` is λ of `chunk-softmax` and `self-normalised-softmax`: the cost of a Z(context) off the constant.
-        `sampled-softmax` draws its words with `replacement`, or different ones, and `remove_hits` leaves a drawn word
-        out where it is the position's own target.
+        `sampled-softmax` draws its words with `replacement`, or different ones, of which those that are the position's
+        own target are left out.
         `drawn` is the noise that `bnce` draws its `num_noise` words from, where that is not the targets' own.
         `cutoffs` and `div_value` are those of `adaptive-softmax`: the places, in the order of frequency, at which its
         tails begin, and by how much each tail's hidden layer is smaller than that before it. `num_classes` is about how
@@ -92,7 +91,7 @@ class OutputLayer(nn.Module):
         kind = LOSSES.find(loss)
         given = {"cutoffs": cutoffs, "div_value": div_value, "num_classes": num_classes}
         options = {"log_z": log_z, "learn_log_z": learn_log_z, "num_noise": num_noise, "penalty": penalty, **given}
-        options |= {"replacement": replacement, "remove_hits": remove_hits}
+        options |= {"replacement": replacement}
         check_options(kind, options | {"ignore_index": ignore_index, "reduction": reduction})
         check_noise(kind, self.noise, drawn, num_noise)
         self._loss, self._fused = get_loss(loss), get_fused(loss) if reduction != "none" else None
@@ -107,7 +106,6 @@ class OutputLayer(nn.Module):
             log_z = 0.0
             self.structure.sparse = sparse
         self.tries = None if replacement else self.noise.tries(num_noise)
-        self.remove_hits = remove_hits
         self.num_noise, self.sparse, self.ignore_index = num_noise, sparse, ignore_index
         self.batch_first, self.reduction = batch_first, reduction
         self._each = get_each(loss) if reduction == "none" else None
@@ -353,7 +351,6 @@ class OutputLayer(nn.Module):
             penalty=self.penalty,
             before_TB=before_TB,
             tries=self.tries,
-            remove_hits=self.remove_hits,
             sparse=self.sparse,
             counted=counted,
             stream_TB=stream_TB,

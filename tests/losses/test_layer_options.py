@@ -39,7 +39,6 @@ def build(loss: str = "bnce", **options: Any) -> OutputLayer:
         ({"reduction": "avg"}, "Unknown reduction 'avg': choose one of mean, sum, none."),
         ({"loss": "chunk-bnce", "num_noise": 5}, "num_noise is 5, but the loss chunk-bnce has no use for it: "),
         ({"loss": "softmax", "num_noise": 5}, "num_noise is 5, but the loss softmax has no use for it: leave it out."),
-        ({"remove_hits": False}, "remove_hits is False, but the loss bnce has no use for it: leave it out."),
         ({"penalty": 0.5}, "penalty is 0.5, but the loss bnce has no use for it: leave it out."),
         ({"loss": "class-softmax", "log_z": 3.0}, "log_z is 3.0, but the loss class-softmax has no use for it: "),
         ({"loss": "class-softmax", "learn_log_z": True}, "learn_log_z is on, but class-softmax is exactly normalised "),
@@ -53,7 +52,7 @@ def test_options_that_are_refused(options: dict[str, Any], message: str) -> None
 
 @pytest.mark.parametrize("loss", LOSSES.names)
 def test_what_is_as_it_would_be_anyway_is_taken(loss: str) -> None:
-    build(loss, log_z=9.0, penalty=0.1, remove_hits=True, replacement=True)
+    build(loss, log_z=9.0, penalty=0.1, replacement=True)
     assert build("bnce", log_z=torch.tensor(2.5), num_noise=torch.tensor(3)).log_z.item() == 2.5
 
 

@@ -42,8 +42,7 @@ ALTERNATIVES = (
         "sampled-softmax-unigram",
         "sampled-softmax",
         "sampled softmax, unigram",
-        # Hits stay: without them words that may be drawn twice give a biased estimate.
-        {"loss.noise": "unigram", "loss.replacement": True, "loss.remove_hits": False},
+        {"loss.noise": "unigram", "loss.replacement": True},
     ),
     Alternative("nce", "nce", "NCE"),
     Alternative("nce-learned-z", "nce", "NCE, learned Z", {"loss.learn_log_z": True}),

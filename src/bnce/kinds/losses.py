@@ -149,7 +149,7 @@ LOSSES: Registry[Loss] = Registry(
         draws="must",
         draws_for="chunk",
         usual_num_noise="the recipes use 8192",
-        settings=("replacement", "remove_hits"),
+        settings=("replacement",),
         colour=Colour("sampled", "#b5485d", "#f08ba0"),
     ),
     Loss(

@@ -64,7 +64,7 @@ def sampled_softmax(batch: OutputBatch) -> Tensor:
     else:
         num_draws = batch.tries.num_draws
         drawn, expected_V = batch.noise.sample((num_draws,)).cpu().unique(), 1 - (1 - probs_V) ** num_draws
-    return reference.sampled_softmax_loss(*_flat(batch), drawn, expected_V, batch.remove_hits)
+    return reference.sampled_softmax_loss(*_flat(batch), drawn, expected_V, batch.tries is not None)
 
 
 def negative_sampling(batch: OutputBatch) -> Tensor:

@@ -17,7 +17,6 @@ DEFAULTS = {
     "log_z": LOG_Z,
     "num_noise": 0,
     "penalty": PENALTY,
-    "remove_hits": True,
     "cutoffs": None,
     "div_value": None,
     "num_classes": None,

@@ -39,7 +39,6 @@ class OutputBatch:
     penalty: float = 0.0  # λ of the losses that penalise: on how far ln Z(context), or its estimate, is from ln Z
     before_TB: Tensor | None = None  # the word before each target, where the noise depends on it
     tries: Tries | None = None  # how different words are drawn; None: with replacement
-    remove_hits: bool = True  # whether sampled softmax leaves out drawn words that are a position's own target
     softmax: str = "fused"  # in which form the softmax is computed, where that is the loss
     max_distinct_targets: int | None = None  # the most different targets a chunk of this text has, where that is known
     structure: Structure | None = None  # of an exactly normalised layer, whose weight and bias have rows of their own

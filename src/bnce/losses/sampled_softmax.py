@@ -8,10 +8,11 @@ by how often its word is expected among the drawn ones (`drawn_columns.py` has Q
     a_i   = ln Σ_j exp s_ij                                   over the drawn words, or those that are not the target
     J     = Σ_i [ ln(exp a_i + exp s_ii) − s_ii ]
 
-Nothing holds Z(context), so probabilities need the sum over the vocabulary. With `remove_hits`, as in Jozefowicz,
-drawn words that equal a position's own target have no part in it. Of different words the model is then right in the
-limit of many. Of words drawn with replacement it never is: the target stands in the sum once, with weight 1 / Q, though
-it was drawn Q times on average. If hits stay there, the model is right for any K (Ma and Collins, EMNLP 2018).
+Nothing holds Z(context), so probabilities need the sum over the vocabulary. A hit is a drawn word that equals a
+position's own target. Of different words hits have no part in the sum, as in Jozefowicz: the model is right in the
+limit of many words. Of words drawn with replacement hits stay: the model is right for any K (Ma and Collins, EMNLP
+2018). Without them it never is: the target stands in the sum once, with weight 1 / Q, though it was drawn Q times on
+average.
 
 Legend: T time steps, B streams, N = T·B positions, R positions of a block, C columns.
 """
@@ -36,14 +37,14 @@ LEAST = -1e30  # stands for ln 0 where two of them would be subtracted
 def sampled_softmax(batch: OutputBatch) -> Tensor:
     """Sum the sampled softmax loss over the positions that count."""
     columns = draw_columns(batch, NAME, corrects=True)
-    return drawn_loss(columns, functools.partial(sampled_softmax_, remove_hits=batch.remove_hits))
+    return drawn_loss(columns, functools.partial(sampled_softmax_, remove_hits=batch.tries is not None))
 
 
 def sampled_softmax_each(batch: OutputBatch) -> Tensor:
     """Compute the loss of every position (T, B), with every score at once."""
     columns = draw_columns(batch, NAME, corrects=True)
     score_NC = columns.all_scores()
-    if batch.remove_hits:
+    if batch.tries is not None:
         score_NC = score_NC.masked_fill(columns.word_C == columns.target_N.unsqueeze(1), -torch.inf)
     total_N = torch.cat([columns.own_N.unsqueeze(1), score_NC], 1).logsumexp(1)
     loss_N = torch.where(columns.valid_N, total_N - columns.own_N, 0.0)
