@@ -12,9 +12,11 @@ import pytest
 import torch
 from hypothesis import settings
 
+import bnce
 from bnce.losses import OutputBatch
-from bnce.noise import log_uniform
 
+# The fixtures `bnce`, `refused`, `corpus` and `trained`, for the tests of every directory.
+pytest_plugins = ["command"]
 # On tensors of a few hundred numbers a second thread only waits, on a busy machine twenty times as long as one works.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the programs that tests start
@@ -80,7 +82,7 @@ def make_batch() -> MakeBatch:
         seed: int = 1,
     ) -> OutputBatch:
         generator = torch.Generator().manual_seed(seed)
-        noise = log_uniform(V)
+        noise = bnce.noise.log_uniform(V)
         return OutputBatch(
             hidden_TBD=torch.randn(T, B, D, generator=generator).requires_grad_(),
             target_TB=torch.randint(num_target_words, (T, B), generator=generator),

@@ -9,17 +9,19 @@ from typing import Any
 import numpy as np
 import torch
 
+from bnce import Corpus, Normaliser, noise
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig, RunConfig, TrainingConfig
 from bnce.corpus.manifest import SplitStatistics
-from bnce.corpus.store import VOCABULARY_FILE, Corpus, IdsFile, ids_dtype, write_description
-from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
+from bnce.corpus.store import VOCABULARY_FILE, IdsFile, ids_dtype, write_description
+from bnce.corpus.vocabulary import Vocabulary
 from bnce.filtering.streams import StreamScorer
 from bnce.language_model import LanguageModel
-from bnce.noise import unigram
 from bnce.spelling.model import SPELLING_FILE, SpellingModel
-from bnce.text.normalise import Normaliser
 
 VOCAB_SIZE = 30
+# What every vocabulary begins with.
+SPECIALS = ("</s>", "<unk>")
+END, UNK = 0, 1
 
 
 def random_ids(num_tokens: int, vocab_size: int = VOCAB_SIZE, seed: int = 1) -> np.ndarray:
@@ -79,7 +81,7 @@ def small_model(name: str = "lstm", loss: str = "bnce", vocab_size: int = VOCAB_
     torch.manual_seed(3)
     config = small_config(model={"name": name, **model}, loss={"name": loss})
     counts = np.bincount(random_ids(5000, vocab_size), minlength=vocab_size)
-    network = LanguageModel(config.model, config.loss, unigram(counts))
+    network = LanguageModel(config.model, config.loss, noise.unigram(counts))
     with torch.no_grad():
         network.embedding.normal_()
         network.output.weight.normal_()

@@ -7,10 +7,11 @@ import random
 
 import numpy as np
 import pytest
+from small_corpus import SPECIALS
 
 from benchmarks import filter_judgement as judgement
-from bnce.corpus.vocabulary import SPECIALS, Vocabulary
-from bnce.text.normalise import Normaliser
+from bnce import Normaliser
+from bnce.corpus.vocabulary import Vocabulary
 
 VOCABULARY = Vocabulary([*SPECIALS, *(f"w{number}" for number in range(2, 400))])
 

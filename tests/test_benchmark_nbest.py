@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_corpus import SPECIALS
 
 from benchmarks.nbest_lists import (
     NUM_HYPOTHESES,
@@ -17,7 +18,7 @@ from benchmarks.nbest_lists import (
     sound_key,
     write_lists,
 )
-from bnce.corpus.vocabulary import SPECIALS, Vocabulary
+from bnce.corpus.vocabulary import Vocabulary
 from bnce.rescoring.nbest import read_nbest
 from bnce.rescoring.references import read_references
 from bnce.scoring.ngram import open_ngram

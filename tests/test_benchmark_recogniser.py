@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_corpus import VOCAB_SIZE, small_model
+from small_corpus import SPECIALS, VOCAB_SIZE, small_model
 
-from bnce.corpus.vocabulary import SPECIALS, Vocabulary
+from bnce import Normaliser
+from bnce.corpus.vocabulary import Vocabulary
 from bnce.rescoring.rescore import score_nbest
 from bnce.scoring.run_model import RunModel
-from bnce.text.normalise import Normaliser
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 NUM = 30

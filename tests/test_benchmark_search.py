@@ -15,7 +15,8 @@ import torch
 from small_corpus import VOCAB_SIZE, random_ids, small_corpus, write_corpus
 
 from benchmarks import search
-from bnce.errors import NotFiniteError, UserError
+from bnce import UserError
+from bnce.errors import NotFiniteError
 
 SMALL = [
     "model.embedding_size=6",

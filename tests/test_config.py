@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bnce import UserError
 from bnce.config import (
     LossConfig,
     ModelConfig,
@@ -19,7 +20,6 @@ from bnce.config import (
     read_config,
     to_toml,
 )
-from bnce.errors import UserError
 from bnce.recipes.recipe import load_recipe
 
 

@@ -12,11 +12,10 @@ import pytest
 from damage import damaged
 from small_corpus import small_config, small_corpus
 
+from bnce import Normaliser, UserError
 from bnce.config import read_config, to_toml
-from bnce.errors import UserError
 from bnce.recipes.recipe import load_recipe, recipe_names
 from bnce.runs.directory import RunDirectory
-from bnce.text.normalise import Normaliser
 
 DEEP = "[" * 2000 + "]" * 2000
 TOML_VALUES = [

@@ -10,8 +10,9 @@ import pytest
 import typer
 
 import bnce
+from bnce import UserError
 from bnce.cli import app
-from bnce.errors import UserError, argument, naming_options, unknown_name
+from bnce.errors import argument, naming_options, unknown_name
 from bnce.recipes.recipe import load_recipe
 
 PACKAGE = Path(bnce.__file__).parent

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from bnce import files
-from bnce.errors import UserError
+from bnce import UserError, files
 
 Atomic = Callable[[Path], AbstractContextManager[Path]]
 

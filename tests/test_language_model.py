@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from bnce import BODIES, LOSSES, noise
 from bnce.config import LossConfig, ModelConfig
-from bnce.kinds.bodies import BODIES
-from bnce.kinds.losses import LOSSES
 from bnce.language_model import LanguageModel
-from bnce.noise import unigram
 
 V, B, T = 19, 4, 6
 EPS = torch.finfo(torch.float32).eps
@@ -18,7 +16,7 @@ EPS = torch.finfo(torch.float32).eps
 def build(model: str = "relu-lstm", loss: str = "bnce", *, learn_log_z: bool = False) -> LanguageModel:
     torch.manual_seed(1)
     config = LossConfig(loss, num_noise=5 if LOSSES.find(loss).draws == "must" else 0, learn_log_z=learn_log_z)
-    return LanguageModel(ModelConfig(model, 5, 7, 4), config, unigram(torch.arange(V, 0, -1)))
+    return LanguageModel(ModelConfig(model, 5, 7, 4), config, noise.unigram(torch.arange(V, 0, -1)))
 
 
 def words(num_steps: int, seed: int = 2) -> torch.Tensor:
@@ -93,7 +91,7 @@ def test_an_embedding_starts_within_its_range() -> None:
     def furthest(model: str, embedding_range: float = 0.0) -> float:
         config = ModelConfig(model, 5, 7, 4, embedding_range=embedding_range)
         return float(
-            LanguageModel(config, LossConfig(), unigram(torch.arange(V, 0, -1))).embedding.detach().abs().max()
+            LanguageModel(config, LossConfig(), noise.unigram(torch.arange(V, 0, -1))).embedding.detach().abs().max()
         )
 
     assert 0.08 < furthest("lstm") <= 0.1

@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bnce
-from bnce.errors import UserError
-from bnce.noise import Noise, Running, alias_table, from_targets, log_uniform, make_noise, uniform, unigram
-from bnce.output_layer import OutputLayer
+from bnce import Noise, OutputLayer, UserError
+from bnce.noise import Running, alias_table, from_targets, log_uniform, make_noise, uniform, unigram
 
 
 def probabilities_in(keep_V: np.ndarray, alias_V: np.ndarray) -> np.ndarray:

@@ -18,15 +18,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import bnce
-from bnce.errors import UserError
-from bnce.kinds.losses import LOSSES
+from bnce import LOSSES, Noise, OutputLayer, UserError
 from bnce.losses import reference, scores
-from bnce.noise import Noise, log_uniform, unigram
-from bnce.output_layer import IGNORE_INDEX, OutputLayer
+from bnce.output_layer import IGNORE_INDEX
 
 T, B, D, V, K = 3, 5, 6, 23, 4
 EPS = torch.finfo(torch.float32).eps
-WORDS = Noise(log_uniform(V).log_probs_V.exp())  # as it were counted
+WORDS = Noise(bnce.noise.log_uniform(V).log_probs_V.exp())  # as it were counted
 
 
 def build(loss: str = "bnce", *, num_noise: int | None = None, spread: float = 0.5, **options: Any) -> OutputLayer:
@@ -564,7 +562,7 @@ def test_a_batch_of_nothing_or_of_one_has_gradients(
     [
         (bnce.noise.uniform(V), "uniform noise"),
         (bnce.noise.log_uniform(V), "log-uniform noise"),
-        (unigram([3] * V, power=0.75), "unigram noise to the power 0.75"),
+        (bnce.noise.unigram([3] * V, power=0.75), "unigram noise to the power 0.75"),
     ],
     ids=["uniform", "log-uniform", "flattened"],
 )
@@ -578,7 +576,7 @@ def test_noise_that_cannot_be_the_batch_is_refused(loss: str, noise: Noise, name
     OutputLayer(D, V, Noise(noise.log_probs_V.exp()), loss)  # one's own probabilities are one's own business
     if loss == "bnce":
         assert ", give this noise as drawn, or use" in refusal(OutputLayer, D, V, noise, loss, num_noise=K)
-        OutputLayer(D, V, unigram([3] * V), loss, num_noise=K, drawn=noise)
+        OutputLayer(D, V, bnce.noise.unigram([3] * V), loss, num_noise=K, drawn=noise)
 
 
 def test_drawn_is_refused_where_nothing_is_drawn_beside_the_batch() -> None:

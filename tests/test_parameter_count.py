@@ -7,10 +7,9 @@ import sys
 import numpy as np
 import pytest
 
+from bnce import BODIES, noise
 from bnce.config import LossConfig, ModelConfig
-from bnce.kinds.bodies import BODIES
 from bnce.language_model import LanguageModel, count_parameters
-from bnce.noise import unigram
 from bnce.recipes.recipe import load_recipe
 
 # Tables 2 and 4 of the paper; its OBWB vocabulary is "≈ 0.8M", the usual one has 793,471 words.
@@ -36,7 +35,7 @@ def test_the_count_is_what_a_model_really_has(model: str, learn_log_z: bool, num
     num_layers = num_layers if "num_layers" in BODIES.find(model).sizes else 0
     config = ModelConfig(model, 5, hidden_size=7, bottleneck_size=4, order=4, num_layers=num_layers)
     loss = LossConfig(learn_log_z=learn_log_z)
-    built = LanguageModel(config, loss, unigram(np.ones(23)))
+    built = LanguageModel(config, loss, noise.unigram(np.ones(23)))
     counts = count_parameters(config, 23, loss)
     assert sum(counts.values()) == built.num_parameters
     assert counts["embedding"] == built.embedding.numel()

@@ -12,7 +12,7 @@ import pytest
 from small_corpus import small_config, small_corpus, small_model
 
 import bnce
-from bnce.corpus.store import Corpus
+from bnce import Corpus
 from bnce.runs.checkpoint import MODEL_FILE
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import save_weights

@@ -9,9 +9,9 @@ import pytest
 from small_corpus import small_config, small_corpus, small_model
 
 import bnce
+from bnce import Corpus, prepare
 from bnce.config import read_config
-from bnce.corpus.prepare import encode_text, prepare
-from bnce.corpus.store import Corpus
+from bnce.corpus.prepare import encode_text
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.export.to_safetensors import export_rows
 from bnce.lexicon.change_words import change_words

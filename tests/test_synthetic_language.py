@@ -14,17 +14,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from small_corpus import Watcher, small_config, write_corpus
+from small_corpus import END, Watcher, small_config, write_corpus
 from torch import Tensor
 
-from bnce.corpus.store import Corpus
-from bnce.corpus.vocabulary import END
+import bnce
+from bnce import Corpus, Noise, OutputLayer
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.language_model import LanguageModel
 from bnce.losses import OutputBatch, batch_nce
 from bnce.losses.batch_nce import column_offset
-from bnce.noise import Noise, Running, uniform
-from bnce.output_layer import OutputLayer
 from bnce.runs.directory import RunDirectory
 from bnce.training.trainer import Trainer
 
@@ -281,7 +279,7 @@ def test_words_drawn_from_other_noise_find_the_language(
     language: MarkovLanguage, streams: tuple[Tensor, Tensor, Tensor]
 ) -> None:
     targets_TB, before_TB, counts_V = streams
-    drawn = uniform(VOCAB_SIZE)
+    drawn = bnce.noise.uniform(VOCAB_SIZE)
     mixed = OutputLayer(16, VOCAB_SIZE, counts_V, "bnce", 3.0, BATCH_SIZE, drawn=drawn)
     errors = learned_by_a_layer(language, mixed, targets_TB, before_TB)
     assert max(errors) < 0.12, errors
@@ -297,6 +295,6 @@ def test_a_running_estimate_is_nearly_as_good_as_counts(
     targets_TB, before_TB, counts_V = streams
     found = [
         learned_by_a_layer(language, OutputLayer(16, VOCAB_SIZE, noise, "bnce", 3.0), targets_TB, before_TB)
-        for noise in (counts_V, Running(VOCAB_SIZE))
+        for noise in (counts_V, bnce.noise.Running(VOCAB_SIZE))
     ]
     assert max(found[1]) < 1.2 * max(found[0]), found

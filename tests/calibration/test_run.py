@@ -13,15 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_corpus import VOCAB_SIZE, Watcher, random_ids, small_config, small_model, write_corpus
+from small_corpus import END, VOCAB_SIZE, Watcher, random_ids, small_config, small_model, write_corpus
 
 import bnce
+from bnce import Corpus, UserError, calibrate
 from bnce.calibration.fit import Fit, fit_constant, fit_head, judge
-from bnce.calibration.run import calibrate, fold
+from bnce.calibration.run import fold
 from bnce.calibration.sample import draw_sample
-from bnce.corpus.store import Corpus
-from bnce.corpus.vocabulary import END
-from bnce.errors import BusyError, UserError
+from bnce.errors import BusyError
 from bnce.evaluation.evaluate import evaluate
 from bnce.export.to_onnx import export_onnx
 from bnce.export.to_safetensors import export_rows

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_corpus import VOCAB_SIZE, random_ids, small_model
+from small_corpus import END, VOCAB_SIZE, random_ids, small_model
 
+from bnce import UserError
 from bnce.calibration.sample import PER_WINDOW, Sample, draw_sample
-from bnce.corpus.vocabulary import END
-from bnce.errors import UserError
 from bnce.evaluation.evaluate import evaluate
 
 

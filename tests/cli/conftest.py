@@ -1,82 +1,17 @@
-"""The command line as a person has it: arguments in, status and both outputs out; a corpus and a run to use it on."""
+"""Corpora and runs of pieces of words, and a count of the copies that commands start."""
 
 from __future__ import annotations
 
-import json
-import random
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-from small_corpus import VOCAB_SIZE
+from command import settings
 
-from bnce.cli import app, main
+from bnce.cli import app
 from bnce.machine.copies import share_machine
 
 NUM_PIECES = 280
-SMALL = [
-    "model.embedding_size=6",
-    "model.hidden_size=8",
-    "model.bottleneck_size=7",
-    "optimiser.warmup_steps=5",
-    "training.batch_size=8",
-    "training.num_steps=5",
-    "training.epochs=1",
-    "training.evaluations_per_epoch=2",
-]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a command left: its status and what it printed."""
-
-    status: int
-    stdout: str
-    stderr: str
-
-    @property
-    def json(self) -> dict[str, Any]:
-        """Read the one object on standard output."""
-        assert self.status == 0, self.stderr
-        assert self.stdout.count("\n") == 1
-        record = json.loads(self.stdout, parse_constant=_refuse_constant)
-        assert isinstance(record, dict)
-        return record
-
-
-def _refuse_constant(name: str) -> None:
-    raise AssertionError(f"{name} is not JSON")
-
-
-Command = Callable[..., Outcome]
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """Give a directory for runs alone, so that whatever is left behind shows."""
-    directory = tmp_path / "place"
-    directory.mkdir()
-    return directory
-
-
-@pytest.fixture
-def bnce(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Give the `bnce` command."""
-
-    def run(*arguments: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["bnce", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = capsys.readouterr()
-        if "Unexpected error" in printed.err and ended.value.__context__ is not None:
-            raise ended.value.__context__
-        return Outcome(int(ended.value.code or 0), printed.out, printed.err)
-
-    return run
 
 
 @pytest.fixture
@@ -90,76 +25,6 @@ def copies_started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr("bnce.cli.copies.share_machine", share_and_count)
     return started
-
-
-@pytest.fixture
-def refused(bnce: Command) -> Callable[..., str]:
-    """Give a command that must be refused: status 2, one sentence on standard error, and nothing else anywhere."""
-
-    def run(*arguments: object) -> str:
-        outcome = bnce(*arguments)
-        assert outcome.status == 2
-        assert outcome.stdout == ""
-        (line,) = outcome.stderr.splitlines()
-        assert line.startswith("bnce: ")
-        assert line.endswith((".", "?", "--resume"))
-        return line
-
-    return run
-
-
-def settings(*changes: str) -> list[str]:
-    """Write settings as `--set` options: small sizes, then `changes`."""
-    return [word for setting in (*SMALL, *changes) for word in ("--set", setting)]
-
-
-@pytest.fixture(scope="session")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a directory with train.txt, valid.txt and test.txt: sentences of made-up words."""
-    directory = tmp_path_factory.mktemp("texts")
-    generator = random.Random(1)
-    words = [first + second for first in "bdfgklmn" for second in ("a", "e", "i", "o", "u")]
-    weights = [1 / (place + 1) for place in range(len(words))]
-    for name, num_sentences in (("train", 400), ("valid", 60), ("test", 50)):
-        sentences = (" ".join(generator.choices(words, weights, k=6)) for _ in range(num_sentences))
-        (directory / f"{name}.txt").write_text("".join(f"{sentence} .\n" for sentence in sentences), encoding="utf-8")
-    return directory
-
-
-@pytest.fixture(scope="session")
-def corpus(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the corpus that `bnce prepare` makes of the texts."""
-    out = tmp_path_factory.mktemp("corpora") / "small"
-    valid, test = (str(texts / f"{name}.txt") for name in ("valid", "test"))
-    options = ["--out", str(out), "--vocab-size", str(VOCAB_SIZE), "--valid", valid, "--test", test, "--workers", "1"]
-    app(["prepare", str(texts / "train.txt"), *options], standalone_mode=False)
-    return out
-
-
-@pytest.fixture
-def prepared_anew(texts: Path, corpus: Path, tmp_path: Path) -> Callable[..., Path]:
-    """Give a maker of corpora with the words of the corpus, in which one split, or how it is cut, is another."""
-
-    def prepare(*options: str, **splits: str) -> Path:
-        out = tmp_path / "anew"
-        named = {"train": "train", "valid": "valid", "test": "test", **splits}
-        train, valid, test = (str(texts / f"{named[name]}.txt") for name in ("train", "valid", "test"))
-        words = ["--vocab", str(corpus / "vocab.txt"), "--valid", valid, "--test", test, "--workers", "1", *options]
-        app(["prepare", train, "--out", str(out), *words], standalone_mode=False)
-        return out
-
-    return prepare
-
-
-@pytest.fixture(scope="session")
-def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the run that `bnce train` makes of the corpus; nobody may change it."""
-    out = tmp_path_factory.mktemp("runs") / "small"
-    options = ["--corpus", str(corpus), "--model", "relu-lstm", "--loss", "bnce", "--out", str(out), "--device", "cpu"]
-    # At the recipe's rate, 0.04, none of its seven units is active after frequent words such as "ba", so that context
-    # makes no difference to the short texts of these tests; to longer ones it does.
-    app(["train", "wiki", *options, *settings("optimiser.learning_rate=0.01")], standalone_mode=False)
-    return out
 
 
 @pytest.fixture(scope="session")

@@ -9,15 +9,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from command import Command, settings
 
+from bnce import LOSSES
 from bnce.config import read_config
 from bnce.kinds.alternatives import ALTERNATIVES
-from bnce.kinds.losses import LOSSES
 from bnce.report import alternatives as report
 from bnce.runs.checkpoint import MODEL_FILE
 from bnce.training import alternatives
-
-from .conftest import Command, settings
 
 NUM_TRIALS = 5
 Refused = Callable[..., str]

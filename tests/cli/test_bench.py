@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from command import Command, settings
 
-from bnce.kinds.losses import LOSSES
-from bnce.kinds.optimisers import OPTIMISERS
-
-from .conftest import Command, settings
+from bnce import LOSSES, OPTIMISERS
 
 Refused = Callable[..., str]
 

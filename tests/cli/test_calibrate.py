@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from .conftest import Command
+from command import Command
 
 Refused = Callable[..., str]
 

@@ -13,8 +13,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from bnce import UserError
 from bnce.cli.compare import compare
-from bnce.errors import UserError
 
 # The one writer of run directories lives with the report's tests, out of reach of this folder's imports.
 write_run = runpy.run_path(str(Path(__file__).parents[1] / "report" / "conftest.py"))["write_run_directory"]

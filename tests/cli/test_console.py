@@ -13,16 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import Command
 from rich.console import Console
 
-from bnce import cli
+from bnce import __version__, cli
 from bnce.cli.console import print_json, progress_bar
 from bnce.cli.display import Display
 from bnce.cli.help import HelpCommand
 from bnce.recipes.recipe import load_recipe
-from bnce.version import __version__
-
-from .conftest import Command
 
 Refused = Callable[..., str]
 

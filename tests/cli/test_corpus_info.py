@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_corpus import VOCAB_SIZE, small_corpus, write_corpus
+from small_corpus import END, VOCAB_SIZE, small_corpus, write_corpus
 
 from bnce.cli import main
-from bnce.corpus.vocabulary import END
 
 
 def info(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:

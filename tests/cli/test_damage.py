@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command import Command, settings
 from damage import damaged
-
-from .conftest import Command, settings
 
 
 @pytest.mark.parametrize("command", ["train", "evaluate", "info"])

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command import Command, settings
 
 from bnce.corpus.opening import open_corpus
 from bnce.runs.directory import read_summary
-
-from .conftest import Command, settings
 
 demo = importlib.import_module("bnce.cli.demo")  # its function has the same name
 

@@ -8,13 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command import Command
 
-from bnce.kinds.bodies import BODIES
-from bnce.kinds.losses import LOSSES
-from bnce.kinds.optimisers import OPTIMISERS
+from bnce import BODIES, LOSSES, OPTIMISERS
 from bnce.measure import doctor
-
-from .conftest import Command
 
 Refused = Callable[..., str]
 

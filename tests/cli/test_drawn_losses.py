@@ -10,11 +10,8 @@ import torch
 from small_corpus import Watcher, small_config, small_corpus
 from typer.testing import CliRunner
 
+from bnce import BODIES, LOSSES, Corpus, UserError
 from bnce.cli import app
-from bnce.corpus.store import Corpus
-from bnce.errors import UserError
-from bnce.kinds.bodies import BODIES
-from bnce.kinds.losses import LOSSES
 from bnce.training.plan import create_run
 from bnce.training.run import run_training
 from tests.training.test_resume import assert_the_same_to_the_bit, train_in_pieces

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from command import Command
 
-from bnce.corpus.store import Corpus
+from bnce import Corpus
 from bnce.evaluation.evaluate import evaluate
 from bnce.runs.checkpoint import MODEL_FILE
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import load_model
-
-from .conftest import Command
 
 Refused = Callable[..., str]
 

@@ -13,11 +13,9 @@ from small_corpus import Watcher, small_config, small_corpus
 from typer.testing import CliRunner
 
 import bnce as package
+from bnce import LOSSES, Corpus, UserError
 from bnce.cli import app
-from bnce.corpus.store import Corpus
-from bnce.errors import UserError
 from bnce.evaluation.evaluate import evaluate
-from bnce.kinds.losses import LOSSES
 from bnce.lexicon.change_words import change_words
 from bnce.lexicon.word_list import NewWord
 from bnce.runs.directory import RunDirectory

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import Command, settings
 from kill_itself import killed_in
 
 from bnce.config import read_config
@@ -17,8 +18,6 @@ from bnce.runs.checkpoint import MODEL_FILE, state_files
 from bnce.runs.directory import is_finished
 from bnce.training import checkpoints
 from bnce.training.step import TrainingStep
-
-from .conftest import Command, settings
 
 Refused = Callable[..., str]
 

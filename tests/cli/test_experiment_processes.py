@@ -15,12 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command import Command, settings
 
 from bnce.machine.copies import Ended
 from bnce.runs.checkpoint import state_files
 from bnce.runs.directory import read_status, read_summary
-
-from .conftest import Command, settings
 
 LONG = ("training.epochs=2000", "training.checkpoint_seconds=0.1", "training.evaluations_per_epoch=1")
 

@@ -13,13 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from command import Command, settings
 
-from bnce import cli
+from bnce import UserError, cli
 from bnce.cli import failures
 from bnce.cli.failures import explain
-from bnce.errors import UserError
-
-from .conftest import Command, settings
 
 Refused = Callable[..., str]
 

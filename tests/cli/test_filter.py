@@ -17,15 +17,13 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 import pytest
+from command import Command
 from dask_machines import Machines
 
-from bnce import DocumentScorer
-from bnce.errors import UserError
+from bnce import DocumentScorer, UserError
 from bnce.runs.export_record import METADATA_FILE
 from bnce.scoring.loading import write_mixture
 from bnce.text.sources import read_chunks
-
-from .conftest import Command
 
 WORDS = [first + second for first in "bdfgklmn" for second in ("a", "e", "i", "o", "u")]
 SCORES = ["perplexity", "num_words", "unknown_rate"]

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command import Command
 
 from bnce.runs.checkpoint import MODEL_FILE, read_model
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import save_weights
-
-from .conftest import Command
 
 Refused = Callable[..., str]
 

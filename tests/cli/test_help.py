@@ -10,17 +10,14 @@ from pathlib import Path
 from typing import get_type_hints
 
 import pytest
+from command import Command
 from typer.models import OptionInfo
 
-from bnce import cli
+from bnce import BODIES, LOSSES, cli
 from bnce.cli.completion import complete, complete_list, complete_recipe, complete_setting, complete_subject
 from bnce.kinds.alternatives import ALTERNATIVES
-from bnce.kinds.bodies import BODIES
-from bnce.kinds.losses import LOSSES
 from bnce.recipes.recipe import recipe_names
 from bnce.report.formats import FORMATS
-
-from .conftest import Command
 
 NAMES = [command.name or getattr(command.callback, "__name__", "") for command in cli.app.registered_commands]
 # What typer calls the types of values; a reader wants the value's name.

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command import Command
 
+from bnce import Corpus
 from bnce.corpus.opening import DOCSTRING_WORDS
-from bnce.corpus.store import Corpus
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import load_model
-
-from .conftest import Command
 
 Refused = Callable[..., str]
 

@@ -9,10 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command import Command
 
-from bnce.corpus.store import Corpus
-
-from .conftest import Command
+from bnce import Corpus
 
 pytest.importorskip("kenlm")
 

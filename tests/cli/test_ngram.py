@@ -10,11 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command import Command
 
-from bnce.corpus.store import Corpus
+from bnce import Corpus
 from bnce.runs.directory import RunDirectory
-
-from .conftest import Command
 
 kenlm = pytest.importorskip("kenlm")
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from .conftest import Command, settings
+from command import Command, settings
 
 # {link} leads to a file that is there already, or to an empty directory.
 FILES = [

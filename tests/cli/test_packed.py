@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pyarrow
 import pytest
+from command import Command
 
-from bnce.corpus.store import Corpus
+from bnce import Corpus
 from bnce.text.unpack import PACKED
-
-from .conftest import Command
 
 
 def pack_zip(text: bytes) -> bytes:

@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_corpus import VOCAB_SIZE
+from command import Command, settings
+from small_corpus import END, VOCAB_SIZE
 from starlette.testclient import TestClient
 
-from bnce.corpus.store import Corpus
-from bnce.corpus.vocabulary import END
+from bnce import Corpus, load
 from bnce.runs.checkpoint import MODEL_FILE, read_model
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import load_model, save_weights
-from bnce.scoring.loading import load, write_mixture
+from bnce.scoring.loading import write_mixture
 from bnce.scoring.run_model import load_run
 from bnce.serve.app import make_app
 
-from .conftest import NUM_PIECES, Command, settings
+from .conftest import NUM_PIECES
 
 
 def log_probs(run: Path, ids: np.ndarray) -> np.ndarray:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from bnce import Corpus
 from bnce.cli import main
-from bnce.corpus.store import Corpus
 from tests.text.published import dump, shards, write_tar, write_wikitext
 
 

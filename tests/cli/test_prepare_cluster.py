@@ -14,14 +14,13 @@ from pathlib import Path
 
 import pyarrow
 import pytest
+from command import Command
 from dask_machines import Machines
 
-from bnce.corpus.prepare import prepare
-from bnce.errors import UserError
+from bnce import UserError, prepare
 from bnce.machine import cluster
 from bnce.machine.cluster import connected
 from bnce.text import blocks, shares
-from tests.cli.conftest import Command
 from tests.text.published import dump
 
 pytest.importorskip("distributed", reason="the extra cluster is not installed: Dask is not tested")

@@ -12,12 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command import Command
 
 from bnce.kinds.nbest_formats import NBEST_FORMATS
 from bnce.scoring.run_model import load_run
 from tests.rescoring.made_lists import LISTS, NO_REFERENCES, WRITERS
-
-from .conftest import Command
 
 pytest.importorskip("jiwer")
 

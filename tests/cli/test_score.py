@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from command import Command
 
 from bnce.runs.checkpoint import read_model
 from bnce.runs.directory import RunDirectory
@@ -22,8 +23,6 @@ from bnce.runs.model_file import save_weights
 from bnce.scoring.run_model import load_run
 from bnce.spelling.model import ORDER, SpellingModel
 from tests.spelling.definition import by_definition, log_prob
-
-from .conftest import Command
 
 Refused = Callable[..., str]
 

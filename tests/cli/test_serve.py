@@ -18,13 +18,14 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from command import Command
 
-from bnce.scoring.loading import load, write_mixture
+from bnce import load
+from bnce.scoring.loading import write_mixture
 from bnce.scoring.prefixes import score_prefixes
 from bnce.scoring.run_model import RunModel, load_run
 from bnce.serve.limits import Limits
 
-from .conftest import Command
 from .server_process import ServerProcess, serving
 
 NUM_CLIENTS = 200

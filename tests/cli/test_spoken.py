@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from command import SMALL, Command
 
 import bnce as library
-
-from .conftest import SMALL, Command
 
 BOOK = [
     'Mr. Smith paid $5 in 1848. "Did he?" asked Dr. Jones.',
@@ -28,8 +27,7 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def spoken_run(book: Path) -> Path:
-    from bnce.corpus.prepare import prepare
-    from bnce.text.normalise import Normaliser
+    from bnce import Normaliser, prepare
 
     corpus = prepare([str(book)], book.parent / "corpus", normaliser=Normaliser(tokens="spoken"), num_workers=1)
     settings = {key: json.loads(value) for key, value in (setting.split("=") for setting in SMALL)}

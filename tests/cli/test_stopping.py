@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import Command, settings
 
 from bnce.runs.checkpoint import state_files
 from bnce.runs.directory import is_finished
-
-from .conftest import Command, settings
 
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 

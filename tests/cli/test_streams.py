@@ -9,10 +9,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from command import Command
 
 from tests.scoring.arpa import write_arpa
-
-from .conftest import Command
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 # As short as a command can be: a note, a result, and a note about it.

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command import Command
 
 from bnce.cli import main
-
-from .conftest import Command
 
 Refused = Callable[..., str]
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from command import Command
 
-from bnce import cli
-from bnce.errors import UserError
-
-from .conftest import Command
+from bnce import UserError, cli
 
 NAMES = [command.name or getattr(command.callback, "__name__", "") for command in cli.app.registered_commands]
 # They read, count and print without a network; prepare has --workers.

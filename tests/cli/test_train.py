@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 import torch
+from command import Command, settings
 from safetensors import SafetensorError
 
+from bnce import LOSSES, Corpus
 from bnce.config import read_config
-from bnce.corpus.store import Corpus
-from bnce.kinds.losses import LOSSES
 from bnce.language_model import LanguageModel
 from bnce.runs import checkpoint
 from bnce.runs.checkpoint import state_files
@@ -27,8 +27,6 @@ from bnce.runs.directory import RunDirectory, hold_run
 from bnce.runs.metrics import read_metrics
 from bnce.runs.model_file import load_model
 from bnce.training.step import TrainingStep
-
-from .conftest import Command, settings
 
 Refused = Callable[..., str]
 

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command import Command
 
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import load_model
 from bnce.spelling.model import SpellingModel
-
-from .conftest import Command
 
 Refused = Callable[..., str]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from small_corpus import END
 
 from bnce.corpus.audit import audit_sentences, audit_streams, divergence
 from bnce.corpus.streams import Streams
-from bnce.corpus.vocabulary import END
 
 BATCH_SIZE = 50
 

@@ -10,8 +10,7 @@ import pytest
 from damage import damaged
 from small_corpus import small_corpus
 
-from bnce.corpus.store import Corpus
-from bnce.errors import UserError
+from bnce import Corpus, UserError
 from bnce.reading import map_array, parse_object, parse_toml
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bnce import Normaliser
 from bnce.corpus.numbering import MARKS, NumberedBlock, cut_words, number_block
 from bnce.text.blocks import Cut, gather
-from bnce.text.normalise import Normaliser
 
 TOKENISED = Normaliser(lowercase=False, tokens="whitespace", sentences="lines")
 ALL_TRAIN = Cut(0, {})

@@ -10,11 +10,9 @@ import pytest
 import torch
 from small_corpus import small_corpus
 
-from bnce import files
+from bnce import Corpus, UserError, files
 from bnce.corpus import opening
 from bnce.corpus.opening import corpus_setting, open_corpus
-from bnce.corpus.store import Corpus
-from bnce.errors import UserError
 from bnce.text.intake import DOCSTRINGS
 
 

@@ -14,17 +14,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_corpus import END, UNK
 
+from bnce import Corpus, Normaliser, UserError, prepare
 from bnce.corpus import piece_learning, pieces
 from bnce.corpus.piece_learning import MAX_PIECE_LETTERS, MIN_PIECES, learn_pieces
 from bnce.corpus.pieces import PieceVocabulary, read_pieces
-from bnce.corpus.prepare import encode_text, prepare
-from bnce.corpus.store import Corpus
-from bnce.corpus.vocabulary import END, UNK, Vocabulary, WordIds
-from bnce.errors import UserError
+from bnce.corpus.prepare import encode_text
+from bnce.corpus.vocabulary import Vocabulary, WordIds
 from bnce.machine.packages import MissingPackageError
 from bnce.text import blocks
-from bnce.text.normalise import Normaliser
 
 PLAIN = Normaliser(lowercase=False, tokens="whitespace", sentences="lines")
 TEXT = "".join(f"the lower newer lowest newest naïve wide{'r' * (n % 3)} 東京 x</s> <unk> w{n}\n\n" for n in range(60))

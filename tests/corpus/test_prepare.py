@@ -26,17 +26,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bnce import Corpus, Normaliser, UserError, prepare
 from bnce.corpus import encoding, store, tally
 from bnce.corpus import prepare as prepare_module
-from bnce.corpus.prepare import encode_text, prepare
+from bnce.corpus.prepare import encode_text
 from bnce.corpus.sharing import have_sizes
-from bnce.corpus.store import Corpus
 from bnce.corpus.vocabulary import Vocabulary
-from bnce.errors import UserError
 from bnce.spelling.model import SpellingModel
 from bnce.text import blocks, intake, shares
 from bnce.text.blocks import Block
-from bnce.text.normalise import Normaliser
 from bnce.text.shares import Share
 
 TOKENISED = Normaliser(tokens="whitespace", sentences="lines")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from small_corpus import END
 from torch import Tensor
 
 from bnce.corpus.resets import Resets, scatter
 from bnce.corpus.streams import DeviceStreams, Streams
-from bnce.corpus.vocabulary import END
 
 NUM_STREAMS, NUM_WORDS = 6, 6 * 100
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from small_corpus import END
 
+from bnce import UserError
 from bnce.corpus import streams as batches
 from bnce.corpus.streams import DeviceStreams, Streams
-from bnce.corpus.vocabulary import END
-from bnce.errors import UserError
 
 
 def numbered(num_tokens: int) -> np.ndarray:

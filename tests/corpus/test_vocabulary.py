@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bnce import UserError
 from bnce.corpus.vocabulary import END, UNK, Vocabulary
-from bnce.errors import UserError
 
 LETTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 WORDS = st.text(LETTERS, min_size=1).filter(lambda word: word.split() == [word] and word not in ("</s>", "<unk>"))

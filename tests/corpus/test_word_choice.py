@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow
 import pytest
+from small_corpus import SPECIALS
 
+from bnce import Normaliser, prepare
 from bnce.corpus import tally as tally_module
 from bnce.corpus import word_choice
 from bnce.corpus.manifest import SplitStatistics
-from bnce.corpus.prepare import prepare
 from bnce.corpus.tally import Tally
-from bnce.corpus.vocabulary import SPECIALS, Vocabulary
+from bnce.corpus.vocabulary import Vocabulary
 from bnce.corpus.word_choice import describe_untrained, train_spelling
 from bnce.spelling.model import SpellingModel
-from bnce.text.normalise import Normaliser
 
 TOKENISED = Normaliser(False, "whitespace", "lines")
 COUNTS = {"the": 90, "of": 50, "zebra": 3, "été": 3, "yak": 2, "gnu": 1, "emu": 1}

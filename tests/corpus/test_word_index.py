@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_corpus import SPECIALS, UNK
 
+from bnce import UserError
 from bnce.corpus import word_index
-from bnce.corpus.vocabulary import SPECIALS, UNK, Vocabulary
+from bnce.corpus.vocabulary import Vocabulary
 from bnce.corpus.word_index import INDEX_FILE, MappedVocabulary, write_index
-from bnce.errors import UserError
 
 WORDS = [*SPECIALS, "the", "cat", "ça", "猫", "the-cat", "a", "th", *(f"w{number}" for number in range(500))]
 ASKED = ["the", "th", "t", "", "the\ncat", "猫", "</s>", "<unk>", "w499", "w500", "\udc80", "the", "cat\n"]

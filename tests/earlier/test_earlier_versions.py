@@ -14,8 +14,8 @@ import torch
 from typer.testing import CliRunner
 
 import bnce as package
+from bnce import UserError
 from bnce.cli import app
-from bnce.errors import UserError
 from bnce.measure.integrity import examine_directory
 
 HERE = Path(__file__).parent

@@ -11,10 +11,9 @@ import time
 
 import numpy as np
 import pytest
-from small_corpus import VOCAB_SIZE, random_ids, small_model
+from small_corpus import END, UNK, VOCAB_SIZE, random_ids, small_model
 
 from bnce.corpus.piece_learning import learn_pieces
-from bnce.corpus.vocabulary import END, UNK
 from bnce.evaluation.detail import (
     MAX_SHOWN_WORDS,
     MIN_WORDS,

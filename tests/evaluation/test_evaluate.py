@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_corpus import VOCAB_SIZE, random_ids, small_model
+from small_corpus import END, UNK, VOCAB_SIZE, random_ids, small_model
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bnce.corpus.vocabulary import END, UNK
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.evaluation.evaluate import CONTEXT, WINDOW, Evaluation, digest_ids, evaluate
 from bnce.evaluation.windows import STEPS
 from bnce.language_model import LanguageModel

@@ -8,9 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from small_corpus import random_ids, small_model
+from small_corpus import END, random_ids, small_model
 
-from bnce.corpus.vocabulary import END
 from bnce.evaluation.evaluate import num_read_before
 from bnce.evaluation.windows import WINDOW, in_context, only, read_windows, some_windows
 from bnce.machine.world import World

@@ -7,7 +7,7 @@ from typing import Any
 
 from small_corpus import small_config, small_corpus, small_model
 
-from bnce.corpus.store import Corpus
+from bnce import Corpus
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import save_weights
 

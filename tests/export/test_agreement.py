@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_corpus import small_model
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.export.agreement import Agreement, all_word_scores, word_scores
 
 

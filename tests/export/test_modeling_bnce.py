@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_corpus import VOCAB_SIZE, small_config, small_model
+from small_corpus import END, UNK, VOCAB_SIZE, small_config, small_model
 from torch import Tensor
 
-from bnce.corpus.vocabulary import END, UNK
+from bnce import Sampling
 from bnce.export.modeling_bnce import BnceConfig, BnceForCausalLM
 from bnce.language_model import LanguageModel
-from bnce.scoring.sampling import Sampling, generate
+from bnce.scoring.sampling import generate
 
 from .exported_runs import MODELS
 

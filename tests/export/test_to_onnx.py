@@ -13,11 +13,11 @@ from typing import Any
 import onnx
 import pytest
 import torch
-from small_corpus import VOCAB_SIZE
+from small_corpus import END, VOCAB_SIZE
 from torch import Tensor
 
-from bnce.corpus.vocabulary import END, Vocabulary
-from bnce.errors import UserError
+from bnce import UserError
+from bnce.corpus.vocabulary import Vocabulary
 from bnce.export.onnx_graphs import ALIGNMENT_BYTES, WEIGHTS_FILE, write_graphs
 from bnce.export.to_onnx import GRAPHS, OF_RECURRENT, compare, export_onnx, open_graph, run_body, run_graph
 from bnce.models.recurrent import Recurrent

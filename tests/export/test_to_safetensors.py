@@ -11,8 +11,7 @@ import torch
 from safetensors import safe_open
 from small_corpus import Watcher, small_config, small_corpus
 
-from bnce.corpus.store import Corpus
-from bnce.errors import UserError
+from bnce import Corpus, UserError
 from bnce.evaluation.evaluate import evaluate
 from bnce.export import to_safetensors as module
 from bnce.export.to_safetensors import export_rows

@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from small_corpus import END, UNK
 
-from bnce.corpus.vocabulary import END, UNK
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.export.to_onnx import open_graph
 from bnce.export.to_sherpa import export_sherpa
 from bnce.runs.directory import RunDirectory

@@ -12,18 +12,17 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from small_corpus import random_ids, small_model
+from small_corpus import END, UNK, random_ids, small_model
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, pipeline
 
-from bnce.corpus.vocabulary import END, UNK
-from bnce.errors import UserError
+from bnce import Sampling, UserError
 from bnce.evaluation.evaluate import evaluate
 from bnce.export import to_transformers as module
 from bnce.export.to_transformers import export_transformers
 from bnce.runs.checkpoint import MODEL_FILE
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import load_model
-from bnce.scoring.sampling import Sampling, generate
+from bnce.scoring.sampling import generate
 
 from .exported_runs import MODELS, make_run
 

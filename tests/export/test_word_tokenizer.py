@@ -6,12 +6,13 @@ import itertools
 
 import numpy as np
 import pytest
+from small_corpus import END, SPECIALS, UNK
 
+from bnce import Normaliser, UserError
 from bnce.corpus.piece_learning import learn_pieces
-from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
-from bnce.errors import UserError
+from bnce.corpus.vocabulary import Vocabulary
 from bnce.export.word_tokenizer import build_tokenizer
-from bnce.text.normalise import NUMBER_WORD, NUMBERS, SENTENCES, TOKENS, Normaliser
+from bnce.text.normalise import NUMBER_WORD, NUMBERS, SENTENCES, TOKENS
 
 LINES = [
     "The cat sat on the mat.",

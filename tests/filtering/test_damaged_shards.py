@@ -11,9 +11,9 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+from command import Command
 
 from bnce.filtering import shards as reading
-from tests.cli.conftest import Command
 
 GOOD = [{"text": f"ba be bi {number % 7} ."} for number in range(40)]
 

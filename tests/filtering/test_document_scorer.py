@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from command import Command
 
 import bnce as package
-from tests.cli.conftest import Command
 
 TEXTS = ["ba be bi .\nbo bu .", "", "ba zzz", "\0 \ud800 ba", None, "ba be " * 200]
 

@@ -10,13 +10,11 @@ from functools import cache
 
 import numpy as np
 import pytest
-from small_corpus import VOCAB_SIZE, random_ids, score_all, small_model
+from small_corpus import END, VOCAB_SIZE, random_ids, score_all, small_model
 
-from bnce.corpus.vocabulary import END
-from bnce.errors import UserError
+from bnce import BODIES, UserError
 from bnce.filtering import streams
 from bnce.filtering.streams import StreamScorer
-from bnce.kinds.bodies import BODIES
 from bnce.language_model import LanguageModel
 from bnce.scoring.batches import SentenceScorer
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_corpus import random_ids, score_all, small_config, small_corpus, small_model
+from small_corpus import END, random_ids, score_all, small_config, small_corpus, small_model
 
-from bnce.corpus.vocabulary import END
 from bnce.filtering import streams
 from bnce.filtering.choice import Choice
 from bnce.filtering.engine import Scoring

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+import bnce
 from bnce import LOSSES, OutputLayer, UserError
-from bnce.noise import unigram
 
 T, B, D, V = 20, 200, 16, 3000
 GPU = torch.device("cuda")
@@ -20,7 +20,7 @@ GPU = torch.device("cuda")
 def make(loss: str, **settings: object) -> OutputLayer:
     torch.manual_seed(1)
     num_noise = 5 if LOSSES.find(loss).draws == "must" else 0
-    noise = unigram(torch.arange(V, 0, -1) ** 2)
+    noise = bnce.noise.unigram(torch.arange(V, 0, -1) ** 2)
     return OutputLayer(D, V, noise, loss=loss, num_noise=num_noise, sparse=True, **settings).to(GPU)  # type: ignore[arg-type]
 
 

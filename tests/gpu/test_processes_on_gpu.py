@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from bnce.kinds.losses import LOSSES
+from bnce import LOSSES
 from bnce.machine.world import World
 from tests.processes.equal_steps import in_processes, train
 

@@ -20,13 +20,11 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from bnce import OutputLayer, kernels
+from bnce import LOSSES, Noise, OutputLayer, kernels
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig, RunConfig
 from bnce.corpus.streams import Chunk
 from bnce.kernels import chunk_nce, chunk_softmax, log_normaliser, rows, target_scores, targets, working_rows
-from bnce.kinds.losses import LOSSES
 from bnce.language_model import LanguageModel
-from bnce.noise import Noise
 from bnce.optimisers import build_optimiser
 from bnce.recipes.recipe import load_recipe
 from bnce.training.step import TrainingStep

@@ -11,11 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bnce import OutputLayer, RowwiseAdagrad, RowwiseAdam, clip_grad_norm_, kernels, rows
-from bnce.errors import UserError
+from bnce import OutputLayer, RowwiseAdagrad, RowwiseAdam, UserError, clip_grad_norm_, kernels, noise, rows
 from bnce.losses import fused_chunk_nce
 from bnce.losses.wrong_targets import WrongTargets
-from bnce.noise import unigram
 
 T, B, D, V = 4, 5, 9, 30
 IGNORED = -100
@@ -84,7 +82,7 @@ def test_the_layer_equals_its_plain_form(
         hold_all(layer.float(), no_worse, [(one, *given) for one in hiddens])
 
 
-@pytest.mark.parametrize("drawn", [None, unigram(COUNTS, power=0.5)])
+@pytest.mark.parametrize("drawn", [None, noise.unigram(COUNTS, power=0.5)])
 def test_drawn_words_are_columns_of_every_step(
     drawn: object, chunk: tuple[Tensor, Tensor, Tensor], no_worse: Check
 ) -> None:

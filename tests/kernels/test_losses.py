@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+import bnce
 from bnce import kernels
 from bnce.losses import OutputBatch, get_loss
-from bnce.noise import log_uniform
 
 T, B, D, V = 3, 6, 8, 30
 PENALTY = 0.2
@@ -23,7 +23,7 @@ def loss_and_gradients(
     name: str, leaves: list[Tensor], target: Tensor, most: int | None = None, **changes: Tensor | None
 ) -> list[Tensor]:
     hidden, weight, bias, log_z = leaves
-    noise = log_uniform(V).to(hidden.device)
+    noise = bnce.noise.log_uniform(V).to(hidden.device)
     batch = OutputBatch(
         hidden,
         target,
@@ -87,7 +87,7 @@ def test_masks_and_streams_are_those_of_the_plain_form(
 
 def all_scores_loss(name: str, leaves: list[Tensor], target: Tensor) -> Tensor:
     hidden, weight, bias, log_z = leaves
-    noise = log_uniform(V).to(hidden.device).log_probs_V.double()
+    noise = bnce.noise.log_uniform(V).to(hidden.device).log_probs_V.double()
     total = torch.zeros((), dtype=torch.float64, device=hidden.device)
     for t in range(T):
         for b in range(B):

@@ -10,11 +10,8 @@ from pathlib import Path
 import pytest
 
 import bnce
-from bnce.errors import UserError
-from bnce.kinds.bodies import BODIES
+from bnce import BODIES, LOSSES, OPTIMISERS, UserError
 from bnce.kinds.kind import Kind, Registry, load
-from bnce.kinds.losses import LOSSES
-from bnce.kinds.optimisers import OPTIMISERS
 
 USAGE = Path(__file__).parents[2] / "docs" / "usage.md"
 PACKAGE = Path(bnce.__file__).parent

@@ -18,21 +18,17 @@ import torch
 from small_corpus import small_config, small_corpus
 from typer.testing import CliRunner
 
+from bnce import BODIES, LOSSES, OPTIMISERS, OutputLayer, UserError
 from bnce.cli import app
 from bnce.cli.completion import complete_setting
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig
-from bnce.errors import UserError
 from bnce.export.bodies import refuse_unknown_body
-from bnce.kinds.bodies import BODIES
-from bnce.kinds.losses import LOSSES
-from bnce.kinds.optimisers import OPTIMISERS
 from bnce.losses import count_targets, get_loss
 from bnce.measure.bench import flops_per_word
 from bnce.measure.paper import PAPER_WORDS_PER_SECOND, bench_paper
 from bnce.models import architecture, build_body
 from bnce.models.recurrent import Recurrent
 from bnce.optimisers import build_optimiser
-from bnce.output_layer import OutputLayer
 from bnce.recipes.recipe import load_recipe
 from bnce.report.names import name_loss, name_model
 from bnce.runs.directory import RunDirectory

@@ -14,11 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_corpus import Watcher, small_config
+from small_corpus import END, UNK, Watcher, small_config
 
-from bnce.corpus.prepare import encode_text, prepare
-from bnce.corpus.vocabulary import END, UNK
-from bnce.errors import UserError
+from bnce import UserError, prepare
+from bnce.corpus.prepare import encode_text
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.lexicon.change_words import KEPT_UNKNOWN, change_words
 from bnce.lexicon.word_list import NewWord

@@ -10,9 +10,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from small_corpus import VOCAB_SIZE, small_model
+from small_corpus import UNK, VOCAB_SIZE, small_model
 
-from bnce.corpus.vocabulary import UNK
 from bnce.lexicon.row_seeding import (
     NUM_STEPS,
     NUM_TEXTS,

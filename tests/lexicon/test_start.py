@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_corpus import Watcher, random_ids, small_config, write_corpus
+from small_corpus import UNK, Watcher, random_ids, small_config, write_corpus
 
+from bnce import Corpus, UserError
 from bnce.config import RunConfig
-from bnce.corpus.store import Corpus
-from bnce.corpus.vocabulary import UNK, Vocabulary
-from bnce.errors import UserError
+from bnce.corpus.vocabulary import Vocabulary
 from bnce.evaluation.evaluate import evaluate
 from bnce.lexicon.start import check_same_network, inherited_settings, start_from
 from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, read_tensors, state_files

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bnce.errors import UserError
+from bnce import Normaliser, UserError
 from bnce.lexicon.word_list import NewWord, read_new_words, read_weighted_words, read_words
-from bnce.text.normalise import Normaliser
 
 LOWER = Normaliser()
 

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import bnce
+from bnce import UserError
 from bnce.config import LossConfig, read_config, to_toml
 from bnce.corpus.streams import Streams
-from bnce.errors import UserError
 from bnce.losses.adaptive_softmax import AdaptiveSoftmax, default_cutoffs
 from bnce.recipes.recipe import load_recipe
 

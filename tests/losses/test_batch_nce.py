@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bnce.errors import UserError
+from bnce import Noise, UserError
 from bnce.losses import OutputBatch, reference
 from bnce.losses.batch_nce import (
     batch_nce,
@@ -28,7 +28,6 @@ from bnce.losses.batch_nce import (
     loss_and_gradient,
     position_losses,
 )
-from bnce.noise import Noise
 
 EPS = torch.finfo(torch.float32).eps
 PARAMETERS = ("hidden_TBD", "weight_VD", "bias_V", "log_z")

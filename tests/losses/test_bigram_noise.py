@@ -12,11 +12,10 @@ import pytest
 import torch
 from small_corpus import Watcher, small_config, small_corpus
 
-from bnce.errors import UserError
+from bnce import OutputLayer, UserError
 from bnce.losses import OutputBatch, by_equation
 from bnce.losses.bigram_noise import BigramNoise, count_bigrams
 from bnce.losses.sampled_nce import nce, nce_each
-from bnce.output_layer import OutputLayer
 from bnce.training.plan import create_run
 from bnce.training.run import run_training
 from bnce.training.trainer import Trainer

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from bnce import noise
 from bnce.losses import OutputBatch, by_equation
 from bnce.losses.blackout import blackout, blackout_each
 from bnce.losses.blocked import MAX_SCORES
-from bnce.noise import uniform
 
 EPS = torch.finfo(torch.float32).eps
 MakeBatch = Callable[..., OutputBatch]
@@ -62,7 +62,7 @@ def test_a_drawn_word_that_is_all_or_nothing_stays_finite(
 ) -> None:
     """Without the bound on p, ln(1 − p) of a drawn word 60 nats above the target would be infinite."""
     batch = make_batch(1, 2, 5, num_target_words=1)
-    batch.noise = uniform(11)
+    batch.noise = noise.uniform(11)
     with torch.no_grad():
         batch.bias_V[1:] += lead
     loss = form(batch)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.losses import OutputBatch, reference
 from bnce.losses.blocked import MAX_SCORES
 from bnce.losses.chunk_nce import NCE, all_pairs_nce, chunk_loss_by_position, chunk_nce

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import bnce
+from bnce import UserError
 from bnce.config import LossConfig
-from bnce.errors import UserError
 from bnce.losses.class_softmax import ClassSoftmax, class_softmax, class_softmax_each
 
 D, V = 8, 700

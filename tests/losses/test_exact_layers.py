@@ -11,10 +11,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import bnce
+from bnce import LOSSES, UserError
 from bnce.config import LossConfig
-from bnce.errors import UserError
 from bnce.kinds.kind import load
-from bnce.kinds.losses import LOSSES
 from bnce.losses import class_softmax
 
 T, B, D, V = 3, 7, 12, 40

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import bnce
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.losses.hierarchical_softmax import HierarchicalSoftmax
 from bnce.losses.huffman import build_tree
 

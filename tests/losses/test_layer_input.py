@@ -9,9 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bnce.errors import UserError
-from bnce.kinds.losses import LOSSES
-from bnce.output_layer import OutputLayer
+from bnce import LOSSES, OutputLayer, UserError
 
 V, D, T, B, K = 20, 4, 3, 5, 7
 COUNTS = torch.arange(1, V + 1)

@@ -8,10 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from bnce.errors import UserError
-from bnce.kinds.losses import LOSSES
-from bnce.noise import Running
-from bnce.output_layer import OutputLayer
+from bnce import LOSSES, OutputLayer, UserError, noise
 
 V, D, K = 20, 4, 7
 COUNTS = torch.arange(1, V + 1)
@@ -96,7 +93,7 @@ def test_a_layer_says_what_it_is() -> None:
     changed = build(sparse=True, batch_first=True, reduction="sum", ignore_index=0).extra_repr()
     assert changed.endswith("sparse=True, batch_first=True, reduction='sum', ignore_index=0, log_z=9")
     assert f"{build()}".endswith("\n  (noise): Noise(vocab_size=20)\n)")
-    assert f"{Running(5)}" == "Running(vocab_size=5, decay=0.9999, every=256)"
+    assert f"{noise.Running(5)}" == "Running(vocab_size=5, decay=0.9999, every=256)"
     assert build("class-softmax").extra_repr() == "hidden_size=4, vocab_size=20, loss='class-softmax'"
     with torch.device("meta"):
         assert build().extra_repr().endswith("log_z=unknown")

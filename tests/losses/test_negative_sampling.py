@@ -11,11 +11,10 @@ import torch
 from small_corpus import Watcher, small_config, small_corpus
 
 import bnce
+from bnce import OutputLayer, noise
 from bnce.losses import OutputBatch, by_equation
 from bnce.losses.blocked import MAX_SCORES
 from bnce.losses.negative_sampling import negative_sampling, negative_sampling_each
-from bnce.noise import unigram
-from bnce.output_layer import OutputLayer
 from bnce.training.plan import create_run
 from bnce.training.run import run_training
 
@@ -63,7 +62,7 @@ def test_masked_positions_have_no_part(make_batch: MakeBatch, form: Callable[[Ou
 
 def test_it_starts_where_scores_are_the_odds_of_the_unigram() -> None:
     counts = torch.tensor([50.0, 30.0, 15.0, 5.0])
-    layer = OutputLayer(3, 4, unigram(counts, 0.75), "negative-sampling", num_noise=7)
+    layer = OutputLayer(3, 4, noise.unigram(counts, 0.75), "negative-sampling", num_noise=7)
     expected_V = (counts / counts.sum()).log() - layer.noise.log_probs_V - math.log(7)
     torch.testing.assert_close(layer.bias.detach(), expected_V)
     assert not layer.normalises

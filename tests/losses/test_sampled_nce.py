@@ -15,8 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bnce.errors import UserError
-from bnce.kinds.losses import LOSSES
+from bnce import LOSSES, UserError
 from bnce.losses import OutputBatch, get_loss, reference
 from bnce.losses.sampled_nce import nce
 

@@ -8,13 +8,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from bnce.errors import UserError
+import bnce
+from bnce import OutputLayer, UserError
 from bnce.losses import OutputBatch, by_equation
 from bnce.losses.blocked import MAX_SCORES
 from bnce.losses.drawn_columns import draw_columns, drawn_loss, first_of_each, log_expected
 from bnce.losses.sampled_softmax import sampled_softmax, sampled_softmax_, sampled_softmax_each
-from bnce.noise import log_uniform
-from bnce.output_layer import OutputLayer
 
 EPS = torch.finfo(torch.float32).eps
 MakeBatch = Callable[..., OutputBatch]
@@ -93,7 +92,7 @@ def test_different_words_in_the_order_in_which_they_came() -> None:
 
 def test_the_expected_count_is_that_of_the_draws() -> None:
     """Of 40 draws from Zipf's law; a thousand times, and the most frequent word is nearly always among them."""
-    noise, num_rounds = log_uniform(30), 1000
+    noise, num_rounds = bnce.noise.log_uniform(30), 1000
     tries = noise.tries(12)
     generator = torch.Generator().manual_seed(3)
     counts_V = torch.zeros(30)

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.losses import OutputBatch, get_loss, reference
 from bnce.losses.softmax import chunked_cross_entropy, cross_entropy
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.losses import softmax_forms
 from bnce.losses.softmax_forms import FORMS, can_run, fastest, get_form
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.machine import cluster
 from bnce.machine.cluster import Cluster
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.machine.devices import choose_device, describe_device, find_device, name_gpus
 
 

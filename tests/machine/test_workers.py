@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.machine import workers
 from bnce.machine.workers import Workers, num_cores
 

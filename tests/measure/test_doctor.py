@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from bnce.kinds.losses import LOSSES
+from bnce import LOSSES, Noise
 from bnce.losses import OutputBatch, get_loss
 from bnce.measure import doctor
 from bnce.measure.doctor import TOLERANCE, Finding, examine, loss_error
 from bnce.models import State
 from bnce.models.recurrent import Recurrent
-from bnce.noise import Noise
 from bnce.optimisers.sgd import Sgd
 
 CPU = torch.device("cpu")

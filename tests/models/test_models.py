@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from bnce import BODIES
 from bnce.config import ModelConfig
-from bnce.kinds.bodies import BODIES
 from bnce.models import architecture, build_body, recurrent
 from bnce.models.feedforward import FeedForward
 from bnce.models.recurrent import Recurrent

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from small_corpus import END
 from torch import Tensor
 
+from bnce import BODIES, noise
 from bnce.config import LossConfig, ModelConfig
-from bnce.corpus.vocabulary import END
-from bnce.kinds.bodies import BODIES
 from bnce.language_model import LanguageModel
 from bnce.models import State
-from bnce.noise import unigram
 
 V, T, B = 11, 9, 4
 # By stream: none; one inside; the first and the last place; neighbours.
@@ -26,7 +25,7 @@ def make_model(name: str) -> LanguageModel:
     torch.manual_seed(3)
     layers = 2 if "num_layers" in BODIES.find(name).sizes else 0
     config = ModelConfig(name, 6, 8, 5, order=4, num_layers=layers, num_heads=2 * BODIES.find(name).attends, context=T)
-    model = LanguageModel(config, LossConfig(), unigram(torch.ones(V))).double()
+    model = LanguageModel(config, LossConfig(), noise.unigram(torch.ones(V))).double()
     for parameter in model.body.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
     return model

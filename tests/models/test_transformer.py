@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bnce import UserError
 from bnce.config import ModelConfig, RunConfig, TrainingConfig
-from bnce.errors import UserError
 from bnce.models import build_body
 from bnce.models.transformer import Block, Transformer, rotate, rotations
 

@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bnce.errors import UserError
+from bnce import Normaliser, UserError
 from bnce.ngrams.arpa import AS_IT_STANDS, write_arpa
 from bnce.ngrams.kneser_ney import Order, estimate, needed_bytes
 from bnce.scoring.ngram import open_ngram
-from bnce.text.normalise import Normaliser
 
 WORDS = ["</s>", "<unk>", "a", "b", "c", "never"]
 START = len(WORDS)

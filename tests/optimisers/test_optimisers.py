@@ -7,8 +7,8 @@ import copy
 import pytest
 import torch
 
+from bnce import OPTIMISERS
 from bnce.config import OptimiserConfig
-from bnce.kinds.optimisers import OPTIMISERS
 from bnce.language_model import LanguageModel
 from bnce.optimisers import Optimiser, build_optimiser
 from tests.optimisers.tiny import V, build, compute_gradients

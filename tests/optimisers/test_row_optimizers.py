@@ -12,9 +12,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import distribute_tensor
 
-from bnce.errors import UserError
-from bnce.optimisers.clip import clip_grad_norm_
-from bnce.optimisers.row_optimizers import RowOptimizer, RowwiseAdagrad, RowwiseAdam
+from bnce import RowwiseAdagrad, RowwiseAdam, UserError, clip_grad_norm_
+from bnce.optimisers.row_optimizers import RowOptimizer
 
 V, D = 11, 3
 KINDS = (RowwiseAdagrad, RowwiseAdam)

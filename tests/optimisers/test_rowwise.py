@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from bnce import noise
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig
 from bnce.language_model import LanguageModel
-from bnce.noise import unigram
 from bnce.optimisers import build_optimiser
 from tests.optimisers.tiny import EPS, V, build, compute_gradients, dense_gradients
 
@@ -73,7 +73,9 @@ def test_tables_step_by_row_and_the_body_by_adam(name: str, loss: str, clip_norm
 def test_initial_accumulator_keeps_a_rows_first_step_small() -> None:
     steps = []
     for initial in (0.0, 1.0):
-        model = LanguageModel(ModelConfig("relu-lstm", 5, 7, 4), LossConfig("bnce"), unigram(torch.arange(V, 0, -1)))
+        model = LanguageModel(
+            ModelConfig("relu-lstm", 5, 7, 4), LossConfig("bnce"), noise.unigram(torch.arange(V, 0, -1))
+        )
         optimiser = build_optimiser(model, OptimiserConfig("rowwise", initial_accumulator=initial))
         assert all(
             bool((tensor == initial).all()) for name, tensor in optimiser.state_tensors().items() if "accum" in name

@@ -7,17 +7,16 @@ import os
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from small_corpus import END
 from torch import Tensor
 
+from bnce import LOSSES, noise
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig
 from bnce.corpus.streams import Chunk
-from bnce.corpus.vocabulary import END
-from bnce.kinds.losses import LOSSES
 from bnce.language_model import LanguageModel
 from bnce.losses import hierarchical_softmax
 from bnce.losses.bigram_noise import BigramNoise
 from bnce.machine.world import World
-from bnce.noise import unigram
 from bnce.optimisers import build_optimiser
 from bnce.processes.working_tables import WorkingTables
 from bnce.training.step import TrainingStep
@@ -81,7 +80,7 @@ def train(
             name=body, embedding_size=6, hidden_size=7, bottleneck_size=5, num_layers=num_layers, dropout=dropout
         ),
         LossConfig(name=loss, num_noise=num_noise, replacement=replacement),
-        bigram_noise() if bigrams else unigram(counts()),
+        bigram_noise() if bigrams else noise.unigram(counts()),
     ).to(device, torch.float64 if device == "cpu" else torch.float32)
     num_groups = G // world.size
     tables = WorkingTables(

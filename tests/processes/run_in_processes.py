@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from bnce import Corpus
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig, RunConfig, TrainingConfig
-from bnce.corpus.store import Corpus
 from bnce.machine.world import ProcessLostError, World
 from bnce.processes.traffic import Sharded
 from bnce.runs.directory import RunDirectory

@@ -11,8 +11,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from bnce.corpus.store import Corpus
-from bnce.kinds.losses import LOSSES
+from bnce import LOSSES, Corpus
 from bnce.machine.world import World
 from bnce.measure.integrity import examine_directory
 from bnce.runs.checkpoint import MODEL_FILE, read_model, state_files

@@ -10,12 +10,12 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+import bnce
+from bnce import UserError
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig
 from bnce.corpus.streams import Chunk
-from bnce.errors import UserError
 from bnce.language_model import LanguageModel
 from bnce.machine.world import World
-from bnce.noise import unigram
 from bnce.optimisers import build_optimiser
 from bnce.processes.placement import Placement
 from bnce.processes.working_tables import WorkingTables, bound_rows
@@ -33,7 +33,7 @@ def _count(rank: int, directory: str) -> None:
             model = LanguageModel(
                 ModelConfig(name="relu-rnn", embedding_size=E, hidden_size=7, bottleneck_size=D),
                 LossConfig(),
-                unigram(torch.ones(vocab_size)),
+                bnce.noise.unigram(torch.ones(vocab_size)),
             )
             world = World(rank, R)
             tables = WorkingTables(model, world, sharded=True, num_groups=1, chunk_shape=(T, B), capacity=C, wire=wire)
@@ -80,7 +80,7 @@ def test_rows_are_spread_evenly_and_owned_once() -> None:
 def test_room_for_rows_follows_the_frequencies_of_words() -> None:
     """Words that follow p_n need no more rows than the bound, with one process and with four."""
     counts = 1000 / torch.arange(1, 2001)
-    noise = unigram(counts)
+    noise = bnce.noise.unigram(counts)
     for num_processes in (1, 4):
         placement = Placement.of(2000, num_processes, torch.device("cpu"))
         room = bound_rows(noise, 500, placement)

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from bnce import BODIES, LOSSES, UserError
 from bnce.config import (
     LossConfig,
     read_config,
     to_toml,
 )
-from bnce.errors import UserError
-from bnce.kinds.bodies import BODIES
-from bnce.kinds.losses import LOSSES
 from bnce.recipes.recipe import load_recipe, recipe_names
 
 

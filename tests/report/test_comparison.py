@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.report.comparison import compare_runs
 from bnce.report.plots import curve_per_word
 from bnce.report.runs import curve

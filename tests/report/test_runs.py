@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.report.runs import number, read_run, read_runs
 
 

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.report.comparison import compare_runs
 from bnce.report.formats import FILES, FORMATS, render, write_files
 from bnce.report.table import COLUMNS, to_csv, to_json, to_latex, to_markdown

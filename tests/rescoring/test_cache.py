@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bnce.errors import UserError
+from bnce import Normaliser, UserError
 from bnce.rescoring.cache import ScoreCache, describe
 from bnce.rescoring.rescore import score_nbest
-from bnce.text.normalise import Normaliser
 from bnce.text.tokenised import TokenisedNormaliser
 from bnce.text.wikipedia import MarkupNormaliser
 from tests.damage import damaged

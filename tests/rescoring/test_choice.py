@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.rescoring.choice import check_scores, complete, resolve
 from bnce.rescoring.nbest import NBest, read_nbest
 from bnce.rescoring.pool import pool

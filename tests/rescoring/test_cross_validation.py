@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.rescoring.cross_validation import cross_validate
 from bnce.rescoring.rescore import Scores
 from bnce.rescoring.tuning import tune

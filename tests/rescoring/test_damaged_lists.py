@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.kinds.nbest_formats import NBEST_FORMATS
 from bnce.rescoring.nbest import NBest
 from bnce.rescoring.references import read_references

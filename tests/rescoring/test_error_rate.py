@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.rescoring.error_rate import Errors, count_errors, sum_errors
 
 pytest.importorskip("jiwer")

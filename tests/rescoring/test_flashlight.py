@@ -8,13 +8,11 @@ import types
 from typing import Any
 
 import pytest
-from small_corpus import VOCAB_SIZE, small_model
+from small_corpus import END, SPECIALS, UNK, VOCAB_SIZE, small_model
 
-from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
-from bnce.errors import UserError
-from bnce.rescoring.flashlight import ctc_decoder_lm
+from bnce import Normaliser, UserError, ctc_decoder_lm
+from bnce.corpus.vocabulary import Vocabulary
 from bnce.scoring.run_model import RunModel
-from bnce.text.normalise import Normaliser
 from tests.scoring.plain import plain_log_probs
 
 # As a lexicon has them, in an order of its own.

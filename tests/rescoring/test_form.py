@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from bnce import Normaliser
 from bnce.rescoring.form import find_form
 from bnce.rescoring.nbest import NBest, Utterance
 from bnce.rescoring.rescore import put_together
-from bnce.text.normalise import Normaliser
 from tests.scoring.unigram import Unigram
 
 

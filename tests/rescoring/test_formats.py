@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.kinds.nbest_formats import NBEST_FORMATS
 from bnce.rescoring.nbest import Utterance, read_nbest
 from bnce.rescoring.references import read_references

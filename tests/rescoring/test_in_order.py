@@ -6,10 +6,10 @@ import itertools
 
 import numpy as np
 import pytest
-from small_corpus import VOCAB_SIZE, small_model
+from small_corpus import END, SPECIALS, VOCAB_SIZE, small_model
 
-from bnce.corpus.vocabulary import END, SPECIALS, Vocabulary
-from bnce.errors import UserError
+from bnce import Normaliser, UserError
+from bnce.corpus.vocabulary import Vocabulary
 from bnce.rescoring import rescore as rescore_module
 from bnce.rescoring.in_order import MAX_ROUNDS, find_documents, score_in_order, tune_in_order
 from bnce.rescoring.nbest import NBest, Utterance
@@ -18,7 +18,6 @@ from bnce.scoring import prefixes as prefixes_module
 from bnce.scoring.mixture import MixtureModel
 from bnce.scoring.run_model import RunModel
 from bnce.scoring.weights import FIRST_BEST, Weights
-from bnce.text.normalise import Normaliser
 from tests.scoring.plain import plain_log_probs
 from tests.scoring.unigram import Unigram
 

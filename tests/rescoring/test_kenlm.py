@@ -9,15 +9,13 @@ import pickle
 from pathlib import Path
 
 import pytest
-from small_corpus import VOCAB_SIZE, small_model
+from small_corpus import END, SPECIALS, UNK, VOCAB_SIZE, small_model
 
 import bnce
-from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
-from bnce.errors import UserError
-from bnce.rescoring import kenlm
+from bnce import Normaliser, UserError, kenlm
+from bnce.corpus.vocabulary import Vocabulary
 from bnce.scoring.mixture import MixtureModel
 from bnce.scoring.run_model import RunModel
-from bnce.text.normalise import Normaliser
 from tests.scoring.arpa import write_arpa
 from tests.scoring.plain import plain_log_probs
 

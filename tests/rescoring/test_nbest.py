@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.rescoring.nbest import NBest, Utterance, read_nbest
 from bnce.rescoring.references import read_references
 

@@ -7,17 +7,14 @@ from pathlib import Path
 
 import pytest
 from export.exported_runs import make_run
-from small_corpus import VOCAB_SIZE, small_model
+from small_corpus import END, SPECIALS, UNK, VOCAB_SIZE, small_model
 
-from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
-from bnce.errors import UserError
+from bnce import DecoderLanguageModel, Normaliser, UserError, load
+from bnce.corpus.vocabulary import Vocabulary
 from bnce.export.to_onnx import export_onnx
-from bnce.rescoring.pyctcdecode import DecoderLanguageModel
 from bnce.runs.unknown_words import UnknownWords
-from bnce.scoring.loading import load
 from bnce.scoring.mixture import MixtureModel
 from bnce.scoring.run_model import RunModel
-from bnce.text.normalise import Normaliser
 from tests.scoring.plain import plain_log_probs
 from tests.scoring.unigram import Unigram
 

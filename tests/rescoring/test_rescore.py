@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from small_corpus import VOCAB_SIZE, small_model
+from small_corpus import SPECIALS, VOCAB_SIZE, small_model
 
-from bnce.corpus.vocabulary import SPECIALS, Vocabulary
+from bnce import Normaliser
+from bnce.corpus.vocabulary import Vocabulary
 from bnce.rescoring import rescore as rescore_module
 from bnce.rescoring.nbest import NBest, Utterance
 from bnce.rescoring.rescore import FULL_COLUMNS, Judge, score_nbest
 from bnce.scoring.run_model import RunModel
 from bnce.scoring.weights import FIRST_BEST, Weights
-from bnce.text.normalise import Normaliser
 from tests.scoring.plain import plain_log_probs
 
 WORDS = [*SPECIALS, *(f"w{number}" for number in range(2, VOCAB_SIZE))]

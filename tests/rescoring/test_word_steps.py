@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from bnce import Normaliser
 from bnce.rescoring.word_steps import WordSteps
-from bnce.text.normalise import Normaliser
 from tests.scoring.unigram import Unigram
 
 MODEL = Unigram({"</s>": 0.25, "mister": 0.5, "five": 0.125}, Normaliser(tokens="spoken"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from small_corpus import small_config, small_corpus
 
-from bnce.corpus.store import Corpus
+from bnce import Corpus
 from bnce.runs.directory import RunDirectory
 
 

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.runs import checkpoint
 from bnce.runs.checkpoint import load_newest_state, read_model, read_tensors, save_state, state_files, write_tensors
 

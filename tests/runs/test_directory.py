@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from small_corpus import random_ids, small_config, write_corpus
 
-from bnce.corpus.store import Corpus
+from bnce import Corpus, UserError
 from bnce.corpus.vocabulary import Vocabulary
-from bnce.errors import DiskFullError, UserError
+from bnce.errors import DiskFullError
 from bnce.runs.directory import RunDirectory
 from bnce.runs.identity import UNKNOWN_WORDS_FILE
 from bnce.runs.model_file import build_model, load_model, save_weights

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.runs.directory import RunDirectory
 from bnce.runs.metrics import METRICS_FILE, append_metrics, keep_metrics_up_to, read_metrics
 

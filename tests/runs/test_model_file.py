@@ -10,8 +10,7 @@ import pytest
 import torch
 from small_corpus import small_config
 
-from bnce.corpus.store import Corpus
-from bnce.errors import UserError
+from bnce import Corpus, UserError
 from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, read_model, write_tensors
 from bnce.runs.directory import RunDirectory
 from bnce.runs.identity import UNKNOWN_WORDS_FILE

@@ -7,7 +7,7 @@ import torch
 from small_corpus import small_model
 from torch import Tensor
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.runs.packed_rows import SCALE_SUFFIX, pack_rows, unpack_rows
 
 TABLES = ("table", "bias")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from small_corpus import small_config, small_corpus
 
-from bnce.corpus.store import Corpus
+from bnce import Corpus
 from bnce.runs.directory import RunDirectory
 from bnce.runs.resuming import check_corpus, is_begun, remove_leftovers, remove_unbegun
 from bnce.training.plan import create_run

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.runs.identity import UNKNOWN_WORDS_FILE
 from bnce.runs.unknown_words import UnknownWords
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from small_corpus import small_model
+from small_corpus import END, small_model
 
-from bnce.corpus.vocabulary import END
 from bnce.language_model import LanguageModel
 
 # A number behind a name is that of its layers.

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from small_corpus import VOCAB_SIZE, random_ids, small_model
+from small_corpus import END, VOCAB_SIZE, random_ids, small_model
 
-from bnce.corpus.vocabulary import END
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.evaluation.evaluate import CONTEXT, WINDOW, evaluate
 from bnce.language_model import LanguageModel
 from bnce.scoring import batches as score_module

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from small_corpus import END
 
-from bnce.corpus.vocabulary import END
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.scoring.entropy import EntropyReader
 from bnce.scoring.mixture import MixtureModel
 from tests.tables.models import BODIES, make_model, make_run

@@ -14,7 +14,7 @@ from export.exported_runs import make_run
 from small_corpus import small_model
 
 import bnce
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.export.to_onnx import export_onnx
 from bnce.runs.export_record import is_exported
 from bnce.runs.model_file import save_weights

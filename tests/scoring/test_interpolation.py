@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.scoring.interpolation import MAX_GAIN, TextScores, evaluate_sentences, find_weights
 from bnce.scoring.mixture import MixtureModel, mix
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.scoring.layouts import get_layout
 from bnce.scoring.scored import ScoredSentence, Totals
 

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_corpus import small_config, small_corpus, small_model
+from small_corpus import UNK, small_config, small_corpus, small_model
 
-from bnce.corpus.vocabulary import UNK
-from bnce.errors import UserError
+from bnce import UserError, load
 from bnce.runs.directory import RunDirectory
 from bnce.runs.identity import UNKNOWN_WORDS_FILE
 from bnce.runs.model_file import save_weights
 from bnce.runs.unknown_words import UnknownWords
-from bnce.scoring.loading import load, write_mixture
+from bnce.scoring.loading import write_mixture
 from bnce.scoring.mixture import MixtureModel
 from bnce.scoring.ngram import NgramModel
 from bnce.scoring.run_model import RunModel

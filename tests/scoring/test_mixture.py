@@ -10,8 +10,8 @@ import pytest
 from small_corpus import VOCAB_SIZE, random_ids, small_config, small_corpus, small_model
 
 import bnce
+from bnce import Normaliser, Sampling, UserError
 from bnce.corpus.vocabulary import Vocabulary
-from bnce.errors import UserError
 from bnce.ngrams.arpa import AS_IT_STANDS, write_arpa
 from bnce.ngrams.kneser_ney import estimate
 from bnce.runs.directory import RunDirectory
@@ -20,9 +20,7 @@ from bnce.scoring.loading import write_mixture
 from bnce.scoring.mixture import MixtureModel, mix, shared_normaliser
 from bnce.scoring.ngram import NgramModel
 from bnce.scoring.run_model import RunModel
-from bnce.scoring.sampling import Sampling
 from bnce.spelling.model import SpellingModel
-from bnce.text.normalise import Normaliser
 
 from .unigram import ONE, OTHER, Unigram
 

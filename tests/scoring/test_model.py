@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from bnce.errors import UserError
+from bnce import Normaliser, Sampling, UserError
 from bnce.scoring import model as model_module
 from bnce.scoring.model import sentence_blocks
-from bnce.scoring.sampling import Sampling
-from bnce.text.normalise import Normaliser
 
 from .unigram import ONE, Unigram
 

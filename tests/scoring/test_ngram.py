@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.scoring.ngram import open_ngram
 from bnce.scoring.scored import Totals
 

@@ -10,9 +10,9 @@ import json
 import numpy as np
 import pytest
 from export.exported_runs import MODELS, make_run
-from small_corpus import VOCAB_SIZE, random_ids
+from small_corpus import END, VOCAB_SIZE, random_ids
 
-from bnce.corpus.vocabulary import END
+from bnce import Sampling, Scorer
 from bnce.export.to_onnx import export_onnx
 from bnce.runs.model_file import load_model
 from bnce.runs.packed_rows import pack_rows, unpack_rows
@@ -22,8 +22,7 @@ from bnce.scoring.engine import Engine
 from bnce.scoring.entropy import EntropyScorer
 from bnce.scoring.onnx_engine import OnnxEngine
 from bnce.scoring.prefixes import score_prefixes
-from bnce.scoring.sampling import Sampling, generate
-from bnce.scoring.scorer import Scorer
+from bnce.scoring.sampling import generate
 from bnce.scoring.torch_engine import TorchEngine
 
 CLOSE = {"rtol": 0.0, "atol": 2e-5}  # float32 sums of numbers of the order of ten

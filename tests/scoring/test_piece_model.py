@@ -6,18 +6,15 @@ import math
 
 import numpy as np
 import pytest
-from small_corpus import small_model
+from small_corpus import END, UNK, small_model
 
+from bnce import DecoderLanguageModel, Normaliser, Sampling, UserError
 from bnce.corpus.piece_learning import learn_pieces
 from bnce.corpus.pieces import PieceVocabulary
-from bnce.corpus.vocabulary import END, UNK, Vocabulary
-from bnce.errors import UserError
-from bnce.rescoring.pyctcdecode import DecoderLanguageModel
+from bnce.corpus.vocabulary import Vocabulary
 from bnce.scoring.mixture import MixtureModel
 from bnce.scoring.piece_model import PieceModel
-from bnce.scoring.sampling import Sampling
 from bnce.spelling.model import SpellingModel
-from bnce.text.normalise import Normaliser
 
 from .plain import plain_log_probs
 from .unigram import Unigram

@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_corpus import VOCAB_SIZE, small_model
+from small_corpus import END, VOCAB_SIZE, small_model
 
-from bnce.corpus.vocabulary import END
-from bnce.errors import UserError
+from bnce import Scorer, UserError
 from bnce.scoring import prefixes
 from bnce.scoring.prefixes import flatten, levels, score_prefixes, split
-from bnce.scoring.scorer import Scorer
 
 from .plain import BODIES, model_of, plain_log_probs
 

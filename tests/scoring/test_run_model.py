@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_corpus import VOCAB_SIZE, small_config, small_corpus, small_model
+from small_corpus import END, SPECIALS, UNK, VOCAB_SIZE, small_config, small_corpus, small_model
 
 import bnce
-from bnce.corpus.vocabulary import END, SPECIALS, UNK, Vocabulary
-from bnce.errors import UserError
+from bnce import Normaliser, Sampling, UserError
+from bnce.corpus.vocabulary import Vocabulary
 from bnce.runs.directory import RunDirectory
 from bnce.runs.identity import UNKNOWN_WORDS_FILE
 from bnce.runs.model_file import save_weights
@@ -20,10 +20,8 @@ from bnce.runs.unknown_words import UnknownWords
 from bnce.scoring import model as model_module
 from bnce.scoring.mixture import MixtureModel
 from bnce.scoring.run_model import RunModel
-from bnce.scoring.sampling import Sampling
 from bnce.scoring.scored import Totals
 from bnce.spelling.model import SpellingModel
-from bnce.text.normalise import Normaliser
 
 from .plain import plain_log_probs, plain_scores
 

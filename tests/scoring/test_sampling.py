@@ -8,12 +8,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from small_corpus import small_model
+from small_corpus import END, UNK, small_model
 
-from bnce.corpus.vocabulary import END, UNK
-from bnce.errors import UserError
+from bnce import Sampling, UserError
 from bnce.language_model import LanguageModel
-from bnce.scoring.sampling import Sampling, draw, generate, nucleus, sample_words
+from bnce.scoring.sampling import draw, generate, nucleus, sample_words
 
 PROBS = [0.05, 0.3, 0.4, 0.2, 0.05]  # the second is <unk>
 

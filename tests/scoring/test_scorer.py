@@ -8,11 +8,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from small_corpus import VOCAB_SIZE, random_ids, small_model
+from small_corpus import END, VOCAB_SIZE, random_ids, small_model
 
-from bnce.corpus.vocabulary import END
-from bnce.errors import UserError
-from bnce.scoring.scorer import Scorer, State
+from bnce import Scorer, UserError
+from bnce.scoring.scorer import State
 
 from .plain import BODIES, model_of, plain_log_probs, plain_scores
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_corpus import END
 
-from bnce.corpus.vocabulary import END
+from bnce import Scorer
 from bnce.scoring import token_trees, torch_engine
 from bnce.scoring.prefixes import score_prefixes
-from bnce.scoring.scorer import Scorer
 from bnce.scoring.token_trees import cut, grow, score_trees
 
 from .plain import model_of, plain_log_probs

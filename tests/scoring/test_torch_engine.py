@@ -8,8 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bnce.noise import unigram
-from bnce.output_layer import OutputLayer
+from bnce import OutputLayer, noise
 from bnce.scoring.torch_engine import top_words
 
 
@@ -20,7 +19,7 @@ def test_the_likeliest_words_are_those_of_all_scores_at_once(
 ) -> None:
     monkeypatch.setattr("bnce.scoring.engine.BLOCK_NUMBERS", block_numbers)
     torch.manual_seed(1)
-    layer = OutputLayer(6, 3000, unigram(torch.arange(3000, 0, -1)))
+    layer = OutputLayer(6, 3000, noise.unigram(torch.arange(3000, 0, -1)))
     hidden_BD = 20 * torch.randn(3, 6)
     score_BV = hidden_BD.double() @ layer.weight.detach().double().t() + layer.bias.detach().double()
     expected_BK, expected_word_BK = torch.topk(score_BV, min(num_words, 3000), dim=1)
@@ -34,7 +33,7 @@ def test_the_likeliest_words_are_those_of_all_scores_at_once(
 
 
 def test_a_word_left_out_keeps_its_part_in_the_sum() -> None:
-    layer = OutputLayer(4, 2500, unigram(torch.arange(2500, 0, -1)))
+    layer = OutputLayer(4, 2500, noise.unigram(torch.arange(2500, 0, -1)))
     hidden_BD = torch.randn(2, 4)
     _, with_it, log_z = top_words(layer, hidden_BD, 2500)
     _, without, same_log_z = top_words(layer, hidden_BD, 2499, without=7)

@@ -7,15 +7,15 @@ import math
 import numpy as np
 import pytest
 import torch
-from small_corpus import random_ids
+from small_corpus import END, UNK, random_ids
 
-from bnce.corpus.vocabulary import END, UNK
+from bnce import Sampling, Scorer
 from bnce.evaluation.evaluate import CONTEXT, WINDOW, evaluate
 from bnce.language_model import LanguageModel
 from bnce.scoring.batches import SentenceScorer
 from bnce.scoring.prefixes import score_prefixes
-from bnce.scoring.sampling import Sampling, generate
-from bnce.scoring.scorer import Scorer, State
+from bnce.scoring.sampling import generate
+from bnce.scoring.scorer import State
 
 from .plain import model_of, plain_log_probs
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.scoring.weights import FIRST_BEST, Weights
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from small_corpus import SPECIALS
 
-from bnce.corpus.vocabulary import SPECIALS, Vocabulary
+from bnce import Model, Normaliser
+from bnce.corpus.vocabulary import Vocabulary
 from bnce.ngrams.arpa import AS_IT_STANDS
-from bnce.scoring.model import Model, State, Words
+from bnce.scoring.model import State, Words
 from bnce.scoring.scored import Floats, WordScores
-from bnce.text.normalise import Normaliser
 
 
 class Unigram(Model):

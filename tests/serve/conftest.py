@@ -7,15 +7,14 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from small_corpus import VOCAB_SIZE, small_model
+from small_corpus import SPECIALS, VOCAB_SIZE, small_model
 from starlette.testclient import TestClient
 
-from bnce.corpus.vocabulary import SPECIALS, Vocabulary
-from bnce.scoring.model import Model
+from bnce import Model, Normaliser
+from bnce.corpus.vocabulary import Vocabulary
 from bnce.scoring.run_model import RunModel
 from bnce.serve.app import make_app
 from bnce.serve.limits import Limits
-from bnce.text.normalise import Normaliser
 
 WORDS = [*SPECIALS, *(f"w{number}" for number in range(2, VOCAB_SIZE))]
 

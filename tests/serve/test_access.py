@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.serve.access import Access, AllowedHosts, read_token
 
 TOKEN = "0123456789abcdef"

@@ -13,6 +13,7 @@ import pytest
 from small_corpus import random_ids
 from starlette.testclient import TestClient
 
+from bnce import Normaliser
 from bnce.ngrams.arpa import write_arpa
 from bnce.ngrams.kneser_ney import estimate
 from bnce.scoring.mixture import MixtureModel
@@ -23,7 +24,6 @@ from bnce.serve.app import PAGE_FILES
 from bnce.serve.limits import Limits
 from bnce.serve.messages import HealthAnswer, NextAnswer, RescoreAnswer, ScoreAnswer
 from bnce.spelling.model import SpellingModel
-from bnce.text.normalise import Normaliser
 from tests.scoring.plain import plain_log_probs
 
 from .conftest import MakeClient, make_model

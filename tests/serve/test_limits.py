@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.serve.limits import Limits
 
 

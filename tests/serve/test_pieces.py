@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from bnce import Model
 from bnce.scoring.mixture import MixtureModel
-from bnce.scoring.model import Model
 from bnce.serve.batching import Batcher
 from bnce.serve.limits import Limits
 from bnce.serve.questions import EXACT_COST

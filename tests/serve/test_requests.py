@@ -12,10 +12,10 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
+from bnce import Normaliser
 from bnce.scoring.run_model import RunModel
 from bnce.serve.app import make_app
 from bnce.serve.messages import Hypothesis, NextRequest, RescoreRequest, ScoreRequest
-from bnce.text.normalise import Normaliser
 
 from .conftest import make_model
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.serve.access import is_loopback
 from bnce.serve.guard import Receive, Scope, Send
 from bnce.serve.limits import Limits

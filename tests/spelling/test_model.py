@@ -13,7 +13,7 @@ import pytest
 from damage import damaged
 from safetensors.numpy import save_file
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.spelling import model as model_module
 from bnce.spelling.levels import NUM_OUTCOMES, find_ngrams, probabilities
 from bnce.spelling.model import SPELLING_FILE, SpellingModel

@@ -5,20 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from small_corpus import VOCAB_SIZE, random_ids, small_model
+from small_corpus import SPECIALS, VOCAB_SIZE, random_ids, small_model
 
+from bnce import Model, Normaliser
 from bnce.corpus.piece_learning import learn_pieces
-from bnce.corpus.vocabulary import SPECIALS, Vocabulary
+from bnce.corpus.vocabulary import Vocabulary
 from bnce.kinds import bodies
 from bnce.ngrams.arpa import write_arpa
 from bnce.ngrams.kneser_ney import estimate
 from bnce.scoring.mixture import MixtureModel
-from bnce.scoring.model import Model
 from bnce.scoring.ngram import open_ngram
 from bnce.scoring.piece_model import PieceModel
 from bnce.scoring.run_model import RunModel
 from bnce.spelling.model import SpellingModel
-from bnce.text.normalise import Normaliser
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 WORDS = [*SPECIALS, ".", ",", "'", "england", "?", *LETTERS[: VOCAB_SIZE - 7]]

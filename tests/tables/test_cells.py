@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bnce import Normaliser
 from bnce.tables.cells import cell_cutter, is_word, places_in
-from bnce.text.normalise import Normaliser
 
 NORMALISERS = [
     Normaliser(lowercase, tokens, sentences, numbers)

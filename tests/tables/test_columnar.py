@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.tables import columnar, measure
 from bnce.tables.columns import Measuring
 from bnce.tables.surprisal import Columns, add_surprisal

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.tables.columns import Measuring
 from bnce.tables.surprisal import Columns, Result, add_surprisal
 from bnce.text.sources import read_chunks

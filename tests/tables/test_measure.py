@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bnce.errors import UserError
-from bnce.scoring.model import Model
+from bnce import Model, UserError
 from bnce.tables import measure as measure_module
 from bnce.tables.columns import Measuring, Row
 from bnce.tables.measure import Measurer

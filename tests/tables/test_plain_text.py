@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.tables.columns import Measuring
 from bnce.tables.surprisal import Columns, add_surprisal
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.tables.columns import Measuring
 from bnce.tables.readers import CheckedReader, open_reader
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bnce.corpus.prepare import prepare
-from bnce.errors import UserError
+from bnce import UserError, prepare
 from bnce.text import billion_words, unpack
 from bnce.text.billion_words import read_shards
 from tests.text.published import RELEASE, shards, write_directory, write_tar

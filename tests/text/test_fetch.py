@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.text import fetch
 from bnce.text.fetch import DOWNLOADS, Download
 from bnce.text.published import BENCHMARKS

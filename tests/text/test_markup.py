@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bnce import Normaliser
 from bnce.text.markup import strip_markup
-from bnce.text.normalise import Normaliser
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bnce.errors import UserError
-from bnce.text.normalise import Normaliser, _word_pattern
+from bnce import Normaliser, UserError
+from bnce.text.normalise import _word_pattern
 from bnce.text.spacing import combining_marks
 
 

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bnce.corpus.prepare import prepare
-from bnce.errors import UserError
+from bnce import UserError, prepare
 from bnce.text.records import holds_records, read_records
 
 TEXTS = ["One.\nTwo lines.", "Größe 東京", "\r\nThree", "four"]

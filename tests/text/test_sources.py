@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bnce.errors import UserError
+from bnce import UserError
 from bnce.text import sources, unpack
 from bnce.text.sources import expand_sources, read_documents, read_lines, unpacked_bytes
 

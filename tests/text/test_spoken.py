@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bnce.errors import UserError
-from bnce.text.normalise import Normaliser
+from bnce import Normaliser, UserError
 from bnce.text.tokenised import for_tokenised
 from tests.text.test_normalise import TEXT, cut_spaced
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bnce.text.normalise import Normaliser
+from bnce import Normaliser
 from bnce.text.tokenised import MAX_WORDS_SEEN, TokenisedNormaliser, TokenisedSigns, for_tokenised
 
 PAIRS = [

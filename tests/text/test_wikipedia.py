@@ -11,11 +11,9 @@ from pathlib import Path
 import pyarrow
 import pytest
 
-from bnce.corpus.prepare import prepare
-from bnce.errors import UserError
+from bnce import Normaliser, UserError, prepare
 from bnce.text import blocks, unpack, wikipedia
 from bnce.text.markup import strip_markup
-from bnce.text.normalise import Normaliser
 from bnce.text.wikipedia import MarkupNormaliser, Page, article_source, read_articles
 from tests.text.published import ARTICLE_LINES, HEAD, dump, page
 

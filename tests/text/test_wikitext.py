@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bnce.corpus.prepare import prepare
-from bnce.errors import UserError
+from bnce import UserError, prepare
 from bnce.text.wikitext import find_kind, group_articles, plain, read_wikitext
 from tests.text.published import WIKITEXT, write_wikitext
 

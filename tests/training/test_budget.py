@@ -12,8 +12,8 @@ import pytest
 import torch
 from small_corpus import Watcher, small_config, small_corpus
 
+from bnce import Corpus
 from bnce.config import change_settings
-from bnce.corpus.store import Corpus
 from bnce.machine.world import World
 from bnce.optimisers.schedule import Schedule
 from bnce.runs.directory import RunDirectory

@@ -13,10 +13,9 @@ import pytest
 import torch
 from small_corpus import Watcher, small_config, small_corpus
 
-from bnce import files
+from bnce import Corpus, UserError, files
 from bnce.config import RunConfig
-from bnce.corpus.store import Corpus
-from bnce.errors import DiskFullError, NotFiniteError, OutOfMemoryError, UserError
+from bnce.errors import DiskFullError, NotFiniteError, OutOfMemoryError
 from bnce.runs.checkpoint import MODEL_FILE, state_files
 from bnce.runs.directory import RunDirectory, is_finished, read_status
 from bnce.runs.metrics import read_metrics

@@ -12,10 +12,7 @@ import pytest
 import torch
 from small_corpus import Watcher, small_config, small_corpus, write_corpus
 
-from bnce.api import train
-from bnce.corpus.store import Corpus
-from bnce.errors import UserError
-from bnce.kinds.bodies import BODIES
+from bnce import BODIES, Corpus, UserError, train
 from bnce.training.plan import advise_noise, choose_recipe, create_run, find_unused
 from bnce.training.run import run_training
 

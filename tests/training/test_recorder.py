@@ -10,8 +10,7 @@ import pytest
 import torch
 from small_corpus import Watcher, small_config, small_corpus
 
-from bnce.corpus.store import Corpus
-from bnce.errors import UserError
+from bnce import Corpus, UserError
 from bnce.reading import read_object
 from bnce.runs.checkpoint import state_files
 from bnce.runs.directory import RunDirectory

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 import torch
+from command import Command
 from kill_itself import killed_in
 from small_corpus import Watcher, random_ids, small_config, small_corpus, write_corpus
 
+from bnce import Corpus, UserError
 from bnce.cli import app
 from bnce.config import RunConfig, change_settings, to_toml
-from bnce.corpus.store import Corpus
-from bnce.errors import UserError
 from bnce.language_model import LanguageModel
 from bnce.machine.stopping import Stopped, raise_on_signals
 from bnce.measure.integrity import examine_directory
@@ -34,9 +34,6 @@ from bnce.runs.resuming import settings_of_state
 from bnce.training import checkpoints, trainer
 from bnce.training.plan import create_run
 from bnce.training.run import run_training
-from tests.cli.conftest import Command, bnce
-
-__all__ = ["bnce"]
 
 MakeRun = Callable[[RunConfig, Corpus], RunDirectory]
 CPU = torch.device("cpu")

@@ -14,8 +14,8 @@ import torch
 from safetensors import SafetensorError
 from small_corpus import VOCAB_SIZE, Watcher, random_ids, small_config, small_corpus, write_corpus
 
-from bnce.corpus.store import Corpus
-from bnce.errors import NotFiniteError, OutOfMemoryError, UserError
+from bnce import Corpus, UserError
+from bnce.errors import NotFiniteError, OutOfMemoryError
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.machine.devices import describe_device
 from bnce.runs import checkpoint

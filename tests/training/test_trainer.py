@@ -16,10 +16,9 @@ import torch
 from small_corpus import Watcher, random_ids, small_config, small_corpus, small_model, write_corpus
 from torch import Tensor
 
+from bnce import Corpus, UserError
 from bnce.corpus.resets import Resets
-from bnce.corpus.store import Corpus
 from bnce.corpus.streams import Chunk, Streams
-from bnce.errors import UserError
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.language_model import LanguageModel
 from bnce.optimisers import build_optimiser
