@@ -103,8 +103,32 @@ def test_unigram_follows_the_counts() -> None:
     torch.testing.assert_close(unigram([1, 2, 7]).log_probs_V.exp(), torch.tensor([0.1, 0.2, 0.7]))
 
 
-def test_a_word_never_seen_counts_as_the_rarest_seen() -> None:
-    torch.testing.assert_close(unigram([0, 2, 6, 0]).log_probs_V.exp(), torch.tensor([2, 2, 6, 2]) / 12)
+@pytest.mark.parametrize(
+    ("counts", "share"),
+    [
+        ([1, 2, 6, 1, 0, 0, 0], 2 / 10),  # Good-Turing: two words were seen once in ten targets
+        ([2, 0, 6], 2 / (8 + 2)),  # none was seen once: Witten-Bell's, of two different words
+        ([1, 1, 1, 0], 3 / (3 + 3)),  # all were seen once: likewise
+        ([0.1, 0.2, 0.6, 0.1, 0.0], 2 / 10),  # frequencies are counted in units of the rarest
+    ],
+)
+def test_words_never_seen_share_what_is_expected_of_them(counts: list[float], share: float) -> None:
+    probs_V = unigram(counts).log_probs_V.exp()
+    seen_V = torch.tensor(counts) > 0
+    assert float(probs_V[~seen_V].sum()) == pytest.approx(share, rel=1e-5)
+    assert len(set(probs_V[~seen_V].tolist())) == 1, "each unseen word gets the same"
+    torch.testing.assert_close(probs_V[seen_V], (1 - share) * torch.tensor(counts)[seen_V] / sum(counts))
+    flat = log_uniform(len(counts)).for_targets(counts)
+    torch.testing.assert_close(flat.log_target_probs().exp(), probs_V, msg="biases start from the same")
+
+
+def test_counts_without_a_zero_stay_as_they_are() -> None:
+    counts_V = np.array([7.0, 1.0, 1.0, 3.0])
+    noise = log_uniform(4).for_targets(counts_V)
+    assert torch.equal(unigram(counts_V).log_probs_V, torch.from_numpy(np.log(counts_V / 7 / (12 / 7))).float())
+    assert torch.equal(noise.log_target_probs(), torch.from_numpy(np.log(counts_V / 12)).float())
+    counts_V[:] = 0
+    assert torch.isfinite(noise.log_target_probs()).all(), "the noise keeps numbers of its own"
 
 
 def test_power_flattens() -> None:
@@ -245,7 +269,7 @@ def test_targets_are_counted(targets: Any) -> None:
 
 def test_an_ignore_index_of_one_s_own_is_not_counted() -> None:
     noise = from_targets(torch.tensor([0, 0, 2, 1]), vocab_size=3, ignore_index=0)
-    torch.testing.assert_close(noise.log_probs_V.exp(), torch.ones(3) / 3)
+    assert torch.equal(noise.log_probs_V, unigram([0, 1, 1]).log_probs_V)
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ class Running(Noise):
 
 
 def unigram(counts: np.ndarray | Tensor | Sequence[float], power: float = 1.0) -> Noise:
-    """Make noise that follows the target counts, flattened by `power`; an unseen word counts like the rarest seen."""
+    """Make noise that follows the target counts, flattened by `power`; unseen words together get Good-Turing's share."""
     finite_number("power", power)
     smoothed_V, bent = _smooth(counts), bent_by("unigram", power)
     noise = Noise((smoothed_V / smoothed_V.max()) ** power, bent=bent)
@@ -273,13 +273,23 @@ def unigram(counts: np.ndarray | Tensor | Sequence[float], power: float = 1.0) -
 
 
 def _smooth(counts: np.ndarray | Tensor | Sequence[float]) -> np.ndarray:
-    """Let unseen words count like the rarest seen one."""
+    """Give all unseen words together what Good and Turing expect of them: n₁/N, with n₁ words seen once in N targets.
+
+    B-NCE and the chunk losses never move a word that is never a target, so it keeps for ever what it gets here.
+    Witten-Bell's share d/(N + d), with d different words, takes its place where n₁ is 0 or all words were seen once.
+    """
     counts_V = _to_float64(counts)
     _check_numbers("count", counts_V)
-    if not np.any(counts_V > 0):
+    seen = counts_V > 0
+    if not np.any(seen):
         raise UserError("Counts must not all be zero: count the targets of the training text.")
-    smoothed_V: np.ndarray = np.maximum(counts_V, counts_V[counts_V > 0].min())
-    return smoothed_V
+    if np.all(seen):
+        return counts_V.copy()
+    if np.any(counts_V % 1):  # frequencies: the rarest word counts as seen once
+        counts_V = counts_V / counts_V[seen].min()
+    num_targets, num_once, num_different = counts_V.sum(), np.sum(counts_V == 1), np.sum(seen)
+    unseen = num_once / (1 - num_once / num_targets) if 0 < num_once < num_different else num_different
+    return np.where(seen, counts_V, unseen / np.sum(~seen))
 
 
 def _check_numbers(name: str, values_V: np.ndarray) -> None:

@@ -525,6 +525,16 @@ def test_a_part_of_the_text_is_told(bnce: Command, corpus: Path, place: Path) ->
     assert "as training.max_train_tokens says: set it to 0 to use all of them." in outcome.stderr
 
 
+def test_words_that_the_text_does_not_have_are_told(bnce: Command, corpus: Path, place: Path) -> None:
+    told = "words of the vocabulary are no targets in the training text. Together they start with"
+    outcome = bnce(
+        "train", "wiki", "--corpus", corpus, "--out", place / "part", *settings("training.max_train_tokens=200")
+    )
+    assert told in outcome.stderr
+    outcome = bnce("train", "wiki", "--corpus", corpus, "--out", place / "all", *settings())
+    assert told not in outcome.stderr
+
+
 def test_a_recipe_or_a_corpus_is_wanted(refused: Refused, place: Path) -> None:
     told = refused("train", "--out", place / "run")
     assert "Neither a recipe nor a corpus was given: give --corpus DIR" in told

@@ -75,6 +75,7 @@ def run_training(
             if resume:
                 trainer.resume()
         _tell_of_part(run.config, corpus, observer)
+        _tell_of_unseen(trainer, observer)
         if device.type == "cpu" and trainer.progress.step < trainer.total_steps:
             observer.noticed(
                 f"Training on {tell_place(describe_device(device), world.size)}; {argument('num_threads')} sets the "
@@ -135,6 +136,18 @@ def _tell_of_part(config: RunConfig, corpus: Corpus, observer: Observer) -> None
         observer.noticed(
             f"Training uses the first {limit:,} of the corpus's {num_tokens:,} training tokens "
             f"({100 * limit / num_tokens:.0f}%), as training.max_train_tokens says: set it to 0 to use all of them."
+        )
+
+
+def _tell_of_unseen(trainer: Trainer, observer: Observer) -> None:
+    """Say what words get that the text does not have: most losses never move them, so they keep it."""
+    unseen_V = torch.as_tensor(trainer.run.target_counts == 0)
+    num_unseen = int(unseen_V.sum())
+    if num_unseen and trainer.loss.structure is None:
+        share = float(trainer.network.noise.log_target_probs().cpu().double().exp()[unseen_V].sum())
+        observer.noticed(
+            f"{num_unseen:,} of the {len(unseen_V):,} words of the vocabulary are no targets in the training text. "
+            f"Together they start with {100 * share:.2g}% of the probability."
         )
 
 
