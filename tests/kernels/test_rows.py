@@ -72,7 +72,7 @@ def test_adam_equals_the_plain_step(device: torch.device, no_worse: Check, is_de
     results = []
     for functions, dtype in ((fast, torch.float32), (plain, torch.float32), (plain, torch.float64)):
         table, square = (tensor.to(dtype, copy=True) for tensor in start)
-        moments = square, last.clone(), torch.tensor(9.0, dtype=dtype, device=device)
+        moments = square, last.clone(), torch.tensor(9, device=device)
         scales = torch.tensor(0.2, dtype=dtype, device=device), torch.tensor(0.5, dtype=dtype, device=device)
         if is_dense:
             functions.adam_(table, *moments, None, values.to(dtype), *scales, 0.9, 1e-8)

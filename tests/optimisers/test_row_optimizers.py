@@ -100,9 +100,18 @@ def test_a_state_dict_goes_on_to_the_bit(kind: type[RowOptimizer], dtype: torch.
     train(optimizer, unbroken, sparse=True)
     other = kind([table], lr=7.0)
     other.load_state_dict(kept)
-    assert {value.dtype for value in other.state[table].values()} <= {torch.float32, torch.int32}
+    assert {value.dtype for value in other.state[table].values()} <= {torch.float32, torch.int32, torch.int64}
     train(other, table, sparse=True)
     assert torch.equal(table, unbroken)
+
+
+def test_adam_counts_beyond_what_float32_can() -> None:
+    table = new_table(torch.float32)
+    optimizer = RowwiseAdam([table])
+    train(optimizer, table, sparse=True, num_steps=1)
+    optimizer.state[table]["step"].fill_(2**24)
+    train(optimizer, table, sparse=True, num_steps=1)
+    assert int(optimizer.state[table]["step"]) == 2**24 + 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

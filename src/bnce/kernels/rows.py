@@ -130,7 +130,7 @@ def _adam(
     if total > 0.0:
         word = row if EVERY else tl.load(words_N + row).to(tl.int64)
         now = tl.load(step)
-        since = now - tl.load(last_V + word).to(tl.float32)
+        since = (now - tl.load(last_V + word)).to(tl.float32)
         square = tl.load(square_V + word) * tl.exp2(since * log2_decay) + (1.0 - decay) * total / D
         tl.store(square_V + word, square)
         tl.store(last_V + word, now.to(tl.int32))

@@ -172,7 +172,7 @@ class RowwiseAdam(RowOptimizer):
         return {
             "square": torch.zeros(size, dtype=_state_dtype(table_VD), device=device),
             "last": torch.zeros(size, dtype=torch.int32, device=device),
-            "step": torch.zeros((), dtype=torch.float32, device=device),
+            "step": torch.zeros((), dtype=torch.int64, device=device),
         }
 
     def _step_rows(
