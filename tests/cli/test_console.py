@@ -137,13 +137,13 @@ def test_every_command_explains_itself_with_examples(bnce: Command) -> None:
             "'--corpus' requires an argument, but the option '--out=g' follows it: see 'bnce experiment --help'",
         ),
         (
-            ["ngram", "text", "-o", "--ordre", "3"],
+            ["train", "-o", "--ordre", "3"],
             "'-o' requires an argument, but '--ordre' follows it, which looks like an option: give the argument; if "
             "'--ordre' is it, write '--out=--ordre'",
         ),
-        (["ngram", "text", "--", "--out", "g"], "Missing option '--out' / '-o': see 'bnce ngram --help'"),
-        (["ngram", "text", "-o", "--json"], "'-o' requires an argument, but the option '--json' follows it"),
-        (["ngram", "text"], "Missing option '--out' / '-o': see 'bnce ngram --help'"),
+        (["ngram", "text", "--", "--out", "g"], "Missing option '--out': see 'bnce ngram --help'"),
+        (["train", "-o", "--json"], "'-o' requires an argument, but the option '--json' follows it"),
+        (["ngram", "text"], "Missing option '--out': see 'bnce ngram --help'"),
         (["interpolate"], "Missing "),
         (["evaluate", "run", "--max-tokens", "many"], "--max-tokens received 'many': give a whole number in digits"),
         (["train", "--epochs", "2"], "No such option: --epochs.*such as --set training.epochs=VALUE: see 'bnce train"),

@@ -106,6 +106,7 @@ def test_refusals(
     text = texts / "train.txt"
     assert "There is no file 'none'" in refused("ngram", "none", *out)
     assert "There is no directory" in refused("ngram", text, "--out", tmp_path / "none" / "m.arpa")
+    assert "No such option: -o" in refused("ngram", "-o", "5", text, *out), "lmplz's order is no file"
     assert "The pruned counts are '0,2,1'" in refused("ngram", text, *out, "--prune", "0,2,1")
     assert "--prune received 'some'" in refused("ngram", text, *out, "--prune", "some")
     assert "is a prepared corpus: give only this corpus" in refused("ngram", corpus, text, *out)

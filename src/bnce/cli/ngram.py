@@ -35,7 +35,7 @@ def ngram(
             "for standard input. Or one corpus directory: its training text is used.",
         ),
     ],
-    out: Annotated[Path, option("FILE", "ARPA file to write.", "--out", "-o")],
+    out: Annotated[Path, option("FILE", "ARPA file to write.")],
     order: Annotated[int, option("N", "Length of the longest n-grams in words, from 2 to 6.", min=2, max=6)] = 3,
     vocab: Annotated[
         Path | None,
