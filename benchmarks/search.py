@@ -66,7 +66,7 @@ class Silent:
 
     record: dict[str, Any] | None = None
 
-    def advanced(self, *, tokens: int, words_per_second: float, loss: float) -> None:
+    def advanced(self, *, tokens: int, words_per_second: float, loss: float, seconds_left: float | None) -> None:
         """Hear of progress."""
 
     def evaluating(self, split: str, num_done: int, num_tokens: int) -> None:

@@ -96,12 +96,14 @@ class Watcher:
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
+        self.seconds_left: list[float | None] = []
         self.records: list[dict[str, Any]] = []
         self.sentences: list[str] = []
         self.evaluations: list[tuple[str, int, int]] = []
 
-    def advanced(self, *, tokens: int, words_per_second: float, loss: float) -> None:
+    def advanced(self, *, tokens: int, words_per_second: float, loss: float, seconds_left: float | None) -> None:
         self.tokens.append(tokens)
+        self.seconds_left.append(seconds_left)
 
     def evaluating(self, split: str, num_done: int, num_tokens: int) -> None:
         self.evaluations.append((split, num_done, num_tokens))

@@ -198,7 +198,7 @@ class TrainingConfig:
     reset_rate: float = 0.0  # share of sentence ends that a model starts afresh after, as it scores a sentence
     evaluations_per_epoch: int = 1
     max_valid_tokens: int = 0  # 0: all of them
-    max_test_tokens: int = 0  # 0: all of them
+    max_test_tokens: int = 50_000  # that training evaluates at its end; 0: all of them
     stop_after: int = 0  # end after N evaluations in a row without a better validation perplexity; 0: never
     checkpoint_seconds: float = 600.0  # inf: saved only when stopped
     precision: str = "auto"  # of matrix products: bf16 on a GPU and float32 on a CPU; masters are always float32

@@ -265,7 +265,7 @@ class Running(Noise):
 
 
 def unigram(counts: np.ndarray | Tensor | Sequence[float], power: float = 1.0) -> Noise:
-    """Make noise that follows the target counts, flattened by `power`; unseen words together get Good-Turing's share."""
+    """Make noise that follows the target counts, flattened by `power`; unseen words get a share of Good and Turing."""
     finite_number("power", power)
     smoothed_V, bent = _smooth(counts), bent_by("unigram", power)
     noise = Noise((smoothed_V / smoothed_V.max()) ** power, bent=bent)

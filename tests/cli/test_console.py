@@ -73,7 +73,7 @@ def test_a_run_without_a_terminal_tells_of_every_evaluation(
     monkeypatch.setattr("bnce.cli.progress.time.monotonic", lambda: now)
     display = Display(load_recipe("wiki", model="relu-lstm", loss="chunk-bnce"), 100_000)
     record = {"step": 1200, "epoch": 0.5, "loss": 5.25, "ppl_n": 99.04, "ppl_f": 98.06, "words_per_second": 15_000.0}
-    display.advanced(tokens=100_000, words_per_second=15_000.0, loss=5.25)
+    display.advanced(tokens=100_000, words_per_second=15_000.0, loss=5.25, seconds_left=None)
     display.evaluating("valid", 0, 1000)
     now += 61
     display.evaluating("valid", 500, 1000)
@@ -81,10 +81,10 @@ def test_a_run_without_a_terminal_tells_of_every_evaluation(
     display.evaluated(record)
     now += 61
     display.evaluating("test", 0, 1000)  # which has just begun, and has nothing to tell
-    display.advanced(tokens=150_000, words_per_second=15_000.0, loss=5.25)
-    first, second, third = (
-        re.sub(r", \d:\d\d:\d\d (so far|left)", "", x) for x in capsys.readouterr().err.splitlines()
-    )
+    display.advanced(tokens=150_000, words_per_second=15_000.0, loss=5.25, seconds_left=3723.0)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[2].endswith(", 1:02:03 left"), "as the training tells, with what its evaluations take"
+    first, second, third = (re.sub(r", \d:\d\d:\d\d (so far|left)", "", line) for line in lines)
     assert first.startswith("evaluating on valid 50%: ")
     assert (
         second
@@ -98,7 +98,7 @@ def test_an_evaluation_has_a_bar_of_its_own_while_it_lasts(monkeypatch: pytest.M
     monkeypatch.setattr("bnce.cli.console.stderr", Console(file=written, width=130, force_terminal=True))
     monkeypatch.setenv("TERM", "xterm")
     display = Display(load_recipe("wiki", model="relu-lstm", loss="chunk-bnce"), 100_000)
-    display.advanced(tokens=100_000, words_per_second=15_000.0, loss=5.25)
+    display.advanced(tokens=100_000, words_per_second=15_000.0, loss=5.25, seconds_left=None)
     for split in ("valid", "test"):
         written.truncate(0)
         for num_done in (250, 500):
@@ -255,10 +255,11 @@ def test_progress_of_training_is_whole_on_a_narrow_terminal(width: int, monkeypa
     config = load_recipe("wiki", model="relu-lstm", loss="chunk-bnce")
     display = Display(config, 108_954_513)
     display.evaluated({"ppl_n": 1234.56, "ppl_f": 1234.56})
-    display.advanced(tokens=108_954_513, words_per_second=12_345_678.0, loss=12.345)
+    display.advanced(tokens=108_954_513, words_per_second=12_345_678.0, loss=12.345, seconds_left=3723.0)
     display.bar.stop()
     line = [line for line in written.getvalue().splitlines() if "chunk-bnce" in line][-1]
     assert "…" not in line
     assert "12,345,678 w/s" in line
     assert "PPLn 1234.6 PPLf 1234.6" in line
+    assert line.rstrip().endswith("left 1:02:03")
     assert ("loss 12.345" in line) == ("━" in line) == (width == 130)

@@ -535,6 +535,14 @@ def test_words_that_the_text_does_not_have_are_told(bnce: Command, corpus: Path,
     assert told not in outcome.stderr
 
 
+def test_only_the_first_of_the_test_text_is_read_and_told(bnce: Command, corpus: Path, place: Path) -> None:
+    num_tokens = Corpus.open(corpus).statistics["test"].num_tokens
+    outcome = bnce(
+        "train", "wiki", "--corpus", corpus, "--out", place / "run", *settings("training.max_test_tokens=100")
+    )
+    assert f"These are the first 100 of {num_tokens} tokens of test (training.max_test_tokens)." in outcome.stdout
+
+
 def test_a_recipe_or_a_corpus_is_wanted(refused: Refused, place: Path) -> None:
     told = refused("train", "--out", place / "run")
     assert "Neither a recipe nor a corpus was given: give --corpus DIR" in told

@@ -442,6 +442,16 @@ class TestClock:
         assert [record["words_per_second"] for record in records] == [40.0, 40.0]
         assert trainer.clock.seconds == 100.0
 
+    def test_the_time_left_counts_every_evaluation(
+        self, corpus: Corpus, names: Iterator[Path], clock: SimpleNamespace
+    ) -> None:
+        trainer = make_trainer(names, corpus, training={"max_test_tokens": 100})
+        assert trainer.train()
+        left = trainer.observer.seconds_left  # type: ignore[attr-defined]
+        at_training_speed = (2 * 301 + 100) / 40
+        assert left[10] == pytest.approx(89 + at_training_speed), "no evaluation was timed yet"
+        assert left[60] == pytest.approx(39 + 1000 + 1000 * 100 / 301)
+
     def test_start_up_is_timed_apart(
         self, corpus: Corpus, names: Iterator[Path], clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
     ) -> None:

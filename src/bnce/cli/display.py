@@ -39,10 +39,14 @@ class Display:
         self.task = self.bar.add_task(self.name, total=total, **empty)
         self.evaluation = self.bar.add_task("evaluating", total=None, visible=False, **empty)
 
-    def advanced(self, *, tokens: int, words_per_second: float, loss: float) -> None:
+    def advanced(self, *, tokens: int, words_per_second: float, loss: float, seconds_left: float | None) -> None:
         """Move the bar."""
         self.bar.update(
-            self.task, completed=tokens, speed=f"{words_per_second:,.0f} {self.speed_unit}", loss=f"loss {loss:.3f}"
+            self.task,
+            completed=tokens,
+            speed=f"{words_per_second:,.0f} {self.speed_unit}",
+            loss=f"loss {loss:.3f}",
+            seconds_left=seconds_left,
         )
 
     def evaluating(self, split: str, num_done: int, num_tokens: int) -> None:

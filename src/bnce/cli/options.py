@@ -154,7 +154,7 @@ def row_config(recipe: str, row: PlannedRow, corpus: str | None, settings: Seque
     from bnce.corpus.opening import corpus_setting
     from bnce.recipes.recipe import load_recipe
 
-    given = [*(settings or []), *row.settings]
+    given = ["training.max_test_tokens=0", *(settings or []), *row.settings]  # a table's figures are of the whole test
     config = load_recipe(recipe, model=row.model, loss=row.loss, corpus=corpus, settings=given)
     return dataclasses.replace(config, corpus=corpus_setting(config.corpus))
 

@@ -15,7 +15,6 @@ from rich.progress import (
     TaskID,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
 from rich.text import Text
 
@@ -69,14 +68,31 @@ class LateProgress(Progress):
         facts = [str(task.fields[name]) for name in self.told if task.fields.get(name)]
         if task.elapsed is not None:
             facts.append(f"{_clock(task.elapsed)} so far")
-        if task.total and task.time_remaining is not None:
-            facts.append(f"{_clock(task.time_remaining)} left")
+        if task.total and (left := _seconds_left(task)) is not None:
+            facts.append(f"{_clock(left)} left")
         return f"{Text.from_markup(task.description).plain}{share}: {', '.join(facts)}"
 
     def stop(self) -> None:
         """Take the bar away if it is there."""
         if self.live.is_started:
             super().stop()
+
+
+class TimeLeftColumn(ProgressColumn):
+    """The time that is left."""
+
+    max_refresh = 0.5
+
+    def render(self, task: Task) -> Text:
+        """Show hours, minutes and seconds."""
+        left = _seconds_left(task)
+        return Text("-:--:--" if left is None else _clock(left), style="progress.remaining")
+
+
+def _seconds_left(task: Task) -> float | None:
+    """Give the time that a task is told to have left, if it is told, or else by its speed so far."""
+    told: float | None = task.fields.get("seconds_left")
+    return task.time_remaining if told is None else told
 
 
 def has_bar(console: Console) -> bool:
@@ -103,7 +119,7 @@ def make_bar(stderr: Console, *extra: str, where_there_is_room: Sequence[str] = 
         *(TextColumn(f"{{task.fields[{name}]}}") for name in (*extra, *(where_there_is_room if has_room else ()))),
         *([TimeElapsedColumn()] if has_room else []),
         TextColumn("left"),
-        TimeRemainingColumn(),
+        TimeLeftColumn(),
         console=stderr,
         told=(*extra, *where_there_is_room),
     )

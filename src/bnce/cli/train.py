@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +20,9 @@ from bnce.kinds.losses import LOSSES
 from bnce.kinds.optimisers import OPTIMISERS
 from bnce.machine.launch import tell_place
 from bnce.machine.stopping import Stopped
+
+if TYPE_CHECKING:
+    from bnce.corpus.manifest import SplitStatistics
 
 
 def train(
@@ -158,6 +162,7 @@ def train(
     else:
         was_finished = before.get("status") == "finished" and before.get("step") == record["step"]
         _print_results(record, was_finished=was_finished)
+        _tell_of_test(record, plan.corpus.statistics)
 
 
 def _print_results(record: dict[str, Any], *, was_finished: bool) -> None:
@@ -172,6 +177,16 @@ def _print_results(record: dict[str, Any], *, was_finished: bool) -> None:
         from bnce.cli.evaluate import describe
 
         describe(record["test"], "test", record["unit"])
+
+
+def _tell_of_test(record: dict[str, Any], statistics: Mapping[str, SplitStatistics]) -> None:
+    """Say that the figures are of a part of the test text, and how to get those of all."""
+    if "test" in record and record["test"]["num_tokens"] < statistics["test"].num_tokens:
+        num_tokens, num_all = record["test"]["num_tokens"], statistics["test"].num_tokens
+        stdout.print(
+            f"  These are the first {num_tokens:,} of {num_all:,} tokens of test (training.max_test_tokens). For all "
+            f"of them: bnce evaluate {shlex.quote(record['run'])} --split test"
+        )
 
 
 def _print_training(record: dict[str, Any]) -> None:

@@ -27,9 +27,9 @@ class Recorder:
         with self._without_tensorboard():
             self.writer = open_events(self.directory, purge_step=step + 1)
 
-    def advanced(self, *, tokens: int, words_per_second: float, loss: float) -> None:
+    def advanced(self, *, tokens: int, words_per_second: float, loss: float, seconds_left: float | None) -> None:
         """Pass on how far training has come."""
-        self.observer.advanced(tokens=tokens, words_per_second=words_per_second, loss=loss)
+        self.observer.advanced(tokens=tokens, words_per_second=words_per_second, loss=loss, seconds_left=seconds_left)
 
     def evaluating(self, split: str, num_done: int, num_tokens: int) -> None:
         """Pass on how far an evaluation has come."""

@@ -95,6 +95,9 @@ class Trainer:
         # A model to start from is evaluated before the first step, and may stay the best.
         self.progress = Progress(evaluated_step=-1 if self.config.init else 0, devices=[describe_device(device)])
         self.checkpoints = Checkpoints(run, self.network, self.clock, self.schedule, device, self.world)
+        test = corpus.statistics.get("test")
+        self.num_test_tokens = min(test.num_tokens, training.max_test_tokens or test.num_tokens) if test else 0
+        self._seconds_per_evaluated: float | None = None  # token, once an evaluation was timed
         self._loss_total = 0.0  # since the last evaluation, over all processes, when it was last read
         self._has_told_length = False
 
@@ -258,10 +261,12 @@ class Trainer:
 
     def _evaluate(self, signals: HeldSignals) -> None:
         """Measure the model on validation, keep it if it is the best so far, and write down what was found."""
+        began = time.monotonic()
         with self.together.breakable(signals)(), self.network.as_whole() as model:
             result = evaluate(
                 model, self.valid_ids, progress=self.together.telling(self.observer, signals), world=self.world
             )
+        self._seconds_per_evaluated = (time.monotonic() - began) / len(self.valid_ids)
         if not math.isfinite(result.ppl_f):
             self.checkpoints.drop(self.progress)  # the state that was saved for this evaluation
             raise self._not_finite("validation perplexity", self.progress.step - 1)
@@ -355,8 +360,24 @@ class Trainer:
         return self._loss_total / num_tokens if num_tokens else math.nan
 
     def _tell(self) -> None:
+        self.observer.advanced(
+            tokens=self.progress.tokens,
+            words_per_second=self.clock.recent_words_per_second,
+            loss=self._mean_loss(),
+            seconds_left=self._seconds_left(),
+        )
+
+    def _seconds_left(self) -> float | None:
+        """Estimate how long training, its evaluations and the one on test still take; None while no speed is known."""
         speed = self.clock.recent_words_per_second
-        self.observer.advanced(tokens=self.progress.tokens, words_per_second=speed, loss=self._mean_loss())
+        if not speed:
+            return None
+        steps_left = self.total_steps - self.progress.step
+        evaluations_left = math.ceil(steps_left * self.config.training.evaluations_per_epoch / len(self.streams))
+        train_tokens = steps_left * self.progress.tokens / self.progress.step
+        evaluated_tokens = evaluations_left * len(self.valid_ids) + self.num_test_tokens
+        # As long as no evaluation was timed, a token is taken to cost as much there as in training.
+        return train_tokens / speed + evaluated_tokens * (self._seconds_per_evaluated or 1 / speed)
 
     def save(self) -> None:
         """Write everything that the rest of the run depends on."""
