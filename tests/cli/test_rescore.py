@@ -422,41 +422,18 @@ def test_refused_lists_to_tune_on(refused: Refused, trained: Path, lists: Path, 
     )
 
 
-def test_expected_errors_folds_and_changes(bnce: Command, refused: Refused, trained: Path, tmp_path: Path) -> None:
-    dev, test, page, saved = (
-        make_lists(tmp_path, "dev"),
-        make_lists(tmp_path, "test"),
-        tmp_path / "c.html",
-        tmp_path / "w",
-    )
-    options = ["--tune", dev, "--test", test, "--lm-weight", 0, "--word-penalty", 0, "--save-weights", saved]
-    found = bnce("rescore", trained, *options, "--folds", 3, "--changes", page, "--json").json
-    validated = found["tuning"]["cross_validation"]
-    assert (validated["num_folds"], len(validated["weights"]), validated["after"]["wer"]) == (3, 3, 0)
-    assert validated["difference"]["wer"] == -0.5
+def test_what_changed(bnce: Command, refused: Refused, trained: Path, tmp_path: Path) -> None:
+    dev, test, page = make_lists(tmp_path, "dev"), make_lists(tmp_path, "test"), tmp_path / "c.html"
+    options = ["--tune", dev, "--test", test, "--lm-weight", 0, "--word-penalty", 0]
+    found = bnce("rescore", trained, *options, "--changes", page, "--json").json
     assert found["changes"]["insertions_removed"] == [{"word": "bi", "count": 6}]
     assert (found["changes"]["num_better"], found["changes"]["num_worse"]) == (6, 0)
     assert "<mark>+ bi</mark>" in page.read_text(encoding="utf-8")
-    told = bnce("rescore", trained, *options, "--folds", 3, "--mbr").stderr
-    assert "Cross-validation (3 folds): WER 0.00% on utterances that the weights were not tuned on" in told
+    told = bnce("rescore", trained, *options).stderr
     assert "Another hypothesis was chosen for 6 utterances: 6 with fewer errors, 0 with more." in told
-    assert "so the highest total decides." in told
-    kept = bnce("rescore", trained, *options, "--mbr", "--mbr-scale", 3, "--json").json
-    assert kept["weights"]["mbr_scale"] == json.loads(saved.read_text(encoding="utf-8"))["mbr_scale"] == 3
-    assert bnce("rescore", trained, test, "--weights", saved, "--json").json["weights"] == kept["weights"]
-    assert bnce("rescore", trained, test, "--mbr", "--json").json["weights"]["mbr_scale"] == 2
     plain = tmp_path / "plain"
     plain.write_text("u-1 ba\nu-2 be\n", encoding="utf-8")
-    for arguments, expected in (
-        ([test, "--mbr", "--carry"], "--mbr cannot be used with --carry"),
-        ([test, "--weights", saved, "--carry"], "has weights for --mbr, which cannot be used with --carry"),
-        ([test, "--mbr-scale", 1], "--mbr-scale works only with --mbr"),
-        ([test, "--mbr", "--mbr-scale", -1], "--mbr-scale is -1: give a number above 0"),
-        ([test, "--folds", 3], "--folds works only with --tune"),
-        (["--tune", dev, "--folds", 7], "--folds is 7, and there are 6 utterances"),
-        ([plain, "--changes", page], "--changes needs references for"),
-    ):
-        assert expected in refused("rescore", trained, *arguments)
+    assert "--changes needs references for" in refused("rescore", trained, plain, "--changes", page)
 
 
 def test_files_beside_several_lists(bnce: Command, trained: Path, lists: Path) -> None:

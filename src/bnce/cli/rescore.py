@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -124,30 +123,6 @@ def rescore(
     test: Annotated[
         str | None, _weighing("TEST", "Rescore these n-best lists with the weights that were tuned on DEV.", "--test")
     ] = None,
-    folds: Annotated[
-        int | None,
-        _weighing(
-            "K",
-            "Also cross-validate --tune: divide DEV into K parts, and measure each part with weights that were "
-            "tuned on the other parts.",
-        ),
-    ] = None,
-    mbr: Annotated[
-        bool,
-        flag(
-            "--mbr",
-            "Choose the hypothesis with the fewest expected errors (minimum Bayes risk), not the highest total.",
-            rich_help_panel=PANEL,
-        ),
-    ] = False,
-    mbr_scale: Annotated[
-        float | None,
-        _weighing(
-            "S",
-            "Scale of the totals for --mbr. With a larger scale, the highest total counts more.",
-            show_default="tuned by --tune, else 2",
-        ),
-    ] = None,
     save_weights: Annotated[Path | None, _weighing("FILE", "Write the weights to a JSON file.")] = None,
     refs: Annotated[
         list[str] | None,
@@ -243,13 +218,12 @@ def rescore(
     from bnce.rescoring.changes_page import changes_page
     from bnce.rescoring.choice import check_scores, complete, resolve
     from bnce.rescoring.comparison import compare
-    from bnce.rescoring.cross_validation import check_folds
     from bnce.rescoring.form import find_form
     from bnce.rescoring.in_order import check_carry_from, find_documents
     from bnce.rescoring.work import Scorer, Tuner
     from bnce.rescoring.writing import check_writable, out_format, written
     from bnce.scoring.fingerprint import fingerprint
-    from bnce.scoring.weights import MBR_SCALE, NAMES, Weights
+    from bnce.scoring.weights import NAMES, Weights
     from bnce.text.sources import named
     from bnce.text.tokenised import TokenisedSigns
 
@@ -258,7 +232,7 @@ def rescore(
     check_carry_from(rule)
     if full is not None and full.suffix not in (".tsv", ".jsonl"):
         raise UserError(f"--full is '{full}': give a file name that ends in .tsv or .jsonl.")
-    check_together(carry, carry_from, documents, cache, tune_on or [], folds, mbr, mbr_scale)
+    check_together(carry, carry_from, documents, cache, tune_on or [])
     if out is not None and goes_to_stdout(out, as_json):
         out = None
     for path in (save_weights, cache, out, full, changes):
@@ -284,16 +258,8 @@ def rescore(
         check_writable(last.nbest, written_as)
     given |= resolve(pairs(weight or [], "--weight", "NAME=W"), last.nbest)
     weights = complete(kept, given, last.nbest, tunes=dev is not None)
-    tuner = Tuner(weights, given, mbr, mbr_scale)
-    if mbr and (not weights.mbr_scale or mbr_scale is not None):
-        weights = replace(weights, mbr_scale=mbr_scale or MBR_SCALE)
-    if carry and weights.mbr_scale:
-        raise UserError(
-            f"'{weights_file}' has weights for --mbr, which cannot be used with --carry: tune without --mbr."
-        )
+    tuner = Tuner(weights, given)
     check_scores(weights, last.nbest, last.path, given)
-    if folds is not None and dev is not None:
-        check_folds(folds, len(dev.nbest.utterances))
     if changes is not None and last.spoken is None:
         raise UserError(f"--changes needs references for '{last.path}': give them with --refs.")
     begun = time.perf_counter()
@@ -327,8 +293,6 @@ def rescore(
         if dev is not None:
             scores, weights = tuner.work(scorer, dev.nbest, dev.judge)
             tuning = {"refs": chosen.tuned_with, **tuner.describe(scores, weights)}
-            if folds is not None:
-                tuning["cross_validation"] = tuner.validate(scores, dev.judge, folds)
             if last is not dev:
                 tuning |= {"nbest": list(chosen.tuned_on), **compare(dev.judge, scores.best(weights)).to_dict()}
         if dev is None or last is not dev:
@@ -384,7 +348,5 @@ def rescore(
     for lists in every:
         for line in lists.lines():
             stderr.print(line)
-    for line in outcome_lines(
-        record, last, weights, found_form, compared, changed, asked_mbr=mbr, tests=last is not dev
-    ):
+    for line in outcome_lines(record, last, weights, found_form, compared, changed, tests=last is not dev):
         stderr.print(line)

@@ -95,31 +95,21 @@ def check_together(
     documents: str | None,
     cache: Path | None,
     tuned_on: Sequence[str],
-    folds: int | None,
-    mbr: bool,
-    mbr_scale: float | None,
 ) -> None:
     """Refuse options that need others, or do not go with them: some only with --carry, some only without it."""
     for option, value in (("--carry-from", carry_from), ("--documents", documents)):
         if value is not None and not carry:
             raise UserError(f"{option} works only with --carry: give --carry, too.")
-    for option, is_given in (("--cache", cache is not None), ("--mbr", mbr), ("--folds", folds is not None)):
-        if is_given and carry:
-            raise UserError(
-                f"{option} cannot be used with --carry, which scores each utterance in the context of earlier ones: "
-                "leave one of them out."
-            )
+    if cache is not None and carry:
+        raise UserError(
+            "--cache cannot be used with --carry, which scores each utterance in the context of earlier ones: "
+            "leave one of them out."
+        )
     if carry and len(tuned_on) > 1:
         raise UserError(
             "--carry works with one --tune list only, because the order of speaking across lists is not known: give "
             "one list."
         )
-    if folds is not None and not tuned_on:
-        raise UserError("--folds works only with --tune: give --tune, too.")
-    if mbr_scale is not None and not mbr:
-        raise UserError("--mbr-scale works only with --mbr: give --mbr, too.")
-    if mbr_scale is not None and not mbr_scale > 0:
-        raise UserError(f"--mbr-scale is {mbr_scale:g}: give a number above 0.")
 
 
 def read_lists(
@@ -208,7 +198,6 @@ def outcome_lines(
     compared: Comparison | None,
     changes: Changes | None,
     *,
-    asked_mbr: bool,
     tests: bool,
 ) -> Iterator[str]:
     """Say in sentences what came of rescoring; `tests`: on others than the lists that were tuned on."""
@@ -240,13 +229,6 @@ def outcome_lines(
         )
     if tuning is not None:
         yield _told(tuning, name)
-        if "cross_validation" in tuning:
-            yield _validated(tuning["cross_validation"])
-    if asked_mbr and not weights.mbr_scale:
-        yield (
-            "Choosing by expected errors was not better than choosing the highest total by more than chance, so the "
-            "highest total decides."
-        )
     if compared is not None:
         yield from compared.lines()
     if changes is not None:
@@ -278,18 +260,6 @@ def full_lines(scores: Scores, weights: Weights, ending: str) -> Iterator[str]:
     yield "\t".join(scores.columns) + "\n"
     for row in scores.rows(weights):
         yield "\t".join("" if value is None else str(value) for value in row.values()) + "\n"
-
-
-def _validated(found: Mapping[str, Any]) -> str:
-    """Say what cross-validation found."""
-    if found["after"]["wer"] is None or found["difference"]["interval"] is None:
-        return f"Cross-validation ({found['num_folds']} folds): too few words for a result."
-    low, high = (100 * bound for bound in found["difference"]["interval"])
-    return (
-        f"Cross-validation ({found['num_folds']} folds): WER {100 * found['after']['wer']:.2f}% on utterances that the "
-        f"weights were not tuned on, {100 * found['difference']['wer']:+.2f} points compared with before (95% interval "
-        f"{low:.2f} to {high:.2f})."
-    )
 
 
 def _told(tuning: Mapping[str, Any], nbest: str) -> str:

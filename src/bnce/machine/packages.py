@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 BASE = ("numpy", "safetensors", "typer", "rich")
 EXTRAS = {
     "layer": ("torch",),
-    "train": ("torch", "pyarrow", "tensorboard", "matplotlib", "pooch", "jiwer", "rapidfuzz", "tokenizers"),
+    "train": ("torch", "pyarrow", "tensorboard", "matplotlib", "pooch", "jiwer", "tokenizers"),
     "score": ("onnxruntime",),
     "ngram": ("kenlm",),
     "export": ("torch", "onnx", "onnxruntime", "transformers", "tokenizers"),

@@ -21,7 +21,6 @@ from bnce.rescoring.cache import ScoreCache
 from bnce.rescoring.error_rate import Errors, count_errors, sum_errors
 from bnce.rescoring.formats.source import AM, OLD_LM, tell_apart
 from bnce.rescoring.nbest import NBest
-from bnce.rescoring.risk import expected_errors, find_distances, first_least
 from bnce.scoring.model import Model
 from bnce.scoring.prefixes import TREE_SEQUENCES
 from bnce.scoring.scored import Floats
@@ -68,20 +67,11 @@ class Scores:
         return total_N
 
     def best(self, weights: Weights) -> NDArray[np.int64]:
-        """Find the best hypothesis of every utterance among all (U,), the first of equals."""
-        return first_least(self.badness(weights), self.begins)
-
-    def badness(self, weights: Weights) -> Floats:
-        """Compute what the best hypothesis has least of (N,): the expected errors, or the total below 0."""
+        """Find the hypothesis with the highest total of every utterance among all (U,), the first of equals."""
         total_N = self.total(weights)
-        if not weights.mbr_scale:
-            return -total_N
-        return expected_errors(total_N, self.begins, self.distances, weights.mbr_scale)
-
-    @functools.cached_property
-    def distances(self) -> list[NDArray[np.int32]]:
-        """The word edit distances within each utterance."""
-        return find_distances(utterance.texts for utterance in self.nbest.utterances)
+        highest_U = np.maximum.reduceat(total_N, self.begins)
+        (place_N,) = np.nonzero(total_N == np.repeat(highest_U, np.diff(self.begins, append=len(total_N))))
+        return place_N[np.searchsorted(place_N, self.begins)]
 
     @functools.cached_property
     def other_columns(self) -> dict[str, str]:
@@ -101,9 +91,9 @@ class Scores:
 
     def rows(self, weights: Weights) -> Iterator[dict[str, Any]]:
         """Give every hypothesis with all its scores under the names of `columns`, the best of an utterance first."""
-        total_N, badness_N = self.total(weights), self.badness(weights)
+        total_N = self.total(weights)
         for begin, utterance in zip(self.begins.tolist(), self.nbest.utterances, strict=True):
-            for place in np.argsort(badness_N[begin : begin + len(utterance.texts)], kind="stable").tolist():
+            for place in np.argsort(-total_N[begin : begin + len(utterance.texts)], kind="stable").tolist():
                 where = begin + place
                 yield {
                     "utt": utterance.name,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -32,7 +32,6 @@ _COARSE = 2.0 ** np.arange(-8, 8)
 _FINE = (2.0 ** (np.arange(-8, 9) / 8), 2.0 ** (np.arange(-8, 9) / 64))
 _STARTS = (0.25, 1.0, 4.0, 16.0)
 _MAX_ROUNDS = 10
-MBR_SCALES = tuple((2.0 ** np.arange(-6, 5)).tolist())
 _SIGNED = ("word_penalty", "oov_penalty")
 
 
@@ -45,26 +44,6 @@ def tune(scores: Scores, num_errors_N: NDArray[np.int64], start: Weights, fixed:
         starts += [replace(start, lm_weight=value) for value in _STARTS]
     best = min((_descend(trials, weights, free) for weights in starts), key=trials.num_errors)
     return trials.plainest(min(start, best, key=trials.num_errors))
-
-
-def tune_mbr(
-    scores: Scores,
-    num_errors_N: NDArray[np.int64],
-    weights: Weights,
-    scales: Sequence[float] = MBR_SCALES,
-    against: Weights | None = None,
-) -> Weights:
-    """Find the scale for choosing by expected errors; 0 where none gains more than chance `against` other weights.
-
-    By default these are the same weights with their highest total.
-    """
-    highest_U = num_errors_N[scores.best(against or replace(weights, mbr_scale=0.0))]
-    errors_SU = [num_errors_N[scores.best(replace(weights, mbr_scale=scale))] for scale in scales]
-    totals = [int(errors_U.sum()) for errors_U in errors_SU]
-    place = _middle(totals)
-    fewer_U = highest_U - errors_SU[place]
-    gains = float(fewer_U.sum()) > math.sqrt(float(np.square(fewer_U).sum()))
-    return replace(weights, mbr_scale=scales[place] if gains else 0.0)
 
 
 def free_weights(scores: Scores, start: Weights, fixed: Collection[str] = ()) -> list[str]:

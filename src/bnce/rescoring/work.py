@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bnce.rescoring.cache import ScoreCache
-from bnce.rescoring.comparison import compare
-from bnce.rescoring.cross_validation import cross_validate
 from bnce.rescoring.in_order import score_in_order, tune_in_order
 from bnce.rescoring.nbest import NBest
 from bnce.rescoring.rescore import Advance, Judge, Scores, score_nbest
-from bnce.rescoring.tuning import MBR_SCALES, free_weights, tune, tune_mbr
+from bnce.rescoring.tuning import free_weights, tune
 from bnce.scoring.model import Model
 from bnce.scoring.weights import FIRST_BEST, OTHER, Weights
 
@@ -62,32 +60,18 @@ class Scorer:
 
 @dataclass
 class Tuner:
-    """Finds weights, and for choosing by expected errors the scale, unless it is given."""
+    """Finds weights."""
 
     start: Weights
     fixed: Collection[str] = ()
-    mbr: bool = False
-    mbr_scale: float | None = None
     seconds: float = field(default=0.0, init=False)
 
     def find(self, scores: Scores, num_errors_N: NDArray[np.int64]) -> Weights:
-        """Find weights with few errors, and then the scale."""
+        """Find weights with few errors."""
         begun = time.perf_counter()
-        weights = tune(scores, num_errors_N, replace(self.start, mbr_scale=0.0), self.fixed)
-        if self.mbr:
-            weights = self._find_scale(scores, num_errors_N, weights)
+        weights = tune(scores, num_errors_N, self.start, self.fixed)
         self.seconds += time.perf_counter() - begun
         return weights
-
-    def _find_scale(self, scores: Scores, num_errors_N: NDArray[np.int64], weights: Weights) -> Weights:
-        if weights != FIRST_BEST:
-            given = self.mbr_scale
-            return tune_mbr(scores, num_errors_N, weights) if given is None else replace(weights, mbr_scale=given)
-        # Where no weights beat the first hypotheses, the recogniser's own opinion may still say which are near others.
-        alone = Weights(self.start.am_weight, 0.0, 0.0, rank_weight=self.start.rank_weight)
-        scales = MBR_SCALES if self.mbr_scale is None else (self.mbr_scale,)
-        found = tune_mbr(scores, num_errors_N, alone, scales, against=FIRST_BEST)
-        return found if found.mbr_scale else FIRST_BEST
 
     def work(self, scorer: Scorer, nbest: NBest, judge: Judge) -> tuple[Scores, Weights]:
         """Score lists and find their weights; where scores depend on weights, in rounds."""
@@ -106,15 +90,4 @@ class Tuner:
             "num_utterances": len(scores.nbest.utterances),
             "weights": [name.removeprefix(OTHER) for name in free_weights(scores, self.start, self.fixed)],
             "kept_first_best": weights == FIRST_BEST,
-        }
-
-    def validate(self, scores: Scores, judge: Judge, num_folds: int) -> dict[str, Any]:
-        """Cross-validate, and give what was found as JSON has it."""
-        chosen_U, weights = cross_validate(scores, judge.num_errors_N, num_folds, self.find)
-        found = compare(judge, chosen_U).to_dict()
-        return {
-            "num_folds": num_folds,
-            "weights": [one.to_dict() for one in weights],
-            "after": found["after"],
-            "difference": found["difference"],
         }

@@ -41,16 +41,12 @@ class Weights:
     rank_weight: float = 0.0
     # The weights of other scores by name, sorted; a mapping becomes that. A score that has none does not count.
     scores: tuple[tuple[str, float], ...] = ()
-    # 0 takes the highest total; otherwise the fewest expected errors, by the probabilities softmax(mbr_scale · total).
-    mbr_scale: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scores", tuple(sorted(dict(self.scores).items())))
-        for name, value in [*((name, getattr(self, name)) for name in (*NAMES, "mbr_scale")), *self.scores]:
+        for name, value in [*((name, getattr(self, name)) for name in NAMES), *self.scores]:
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 raise UserError(f"The weight {name} is {value!r}: it must be a finite number.")
-        if self.mbr_scale < 0:
-            raise UserError(f"The weight mbr_scale is {self.mbr_scale:g}: it must be 0 or more.")
 
     def total(
         self,
@@ -89,14 +85,12 @@ class Weights:
         return replace(self, **own, scores=(*self.scores, *others.items()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Give all weights as JSON has them; those of other scores and of expected errors only where they count."""
+        """Give all weights as JSON has them; those of other scores only where there are some."""
         own = {name: getattr(self, name) for name in NAMES}
-        others = {"scores": dict(self.scores)} if self.scores else {}
-        return {**own, **others, **({"mbr_scale": self.mbr_scale} if self.mbr_scale else {})}
+        return {**own, **({"scores": dict(self.scores)} if self.scores else {})}
 
     def __str__(self) -> str:
-        mbr = [("mbr_scale", self.mbr_scale)] if self.mbr_scale else []
-        pairs = [*((name, getattr(self, name)) for name in NAMES), *self.scores, *mbr]
+        pairs = [*((name, getattr(self, name)) for name in NAMES), *self.scores]
         return ", ".join(f"{name} {value:g}" for name, value in pairs)
 
     @classmethod
@@ -110,7 +104,7 @@ class Weights:
                 "give such a file, or the weights as options."
             ) from error
         for name in found:
-            if name not in (*NAMES, "scores", "mbr_scale"):
+            if name not in (*NAMES, "scores"):
                 raise unknown_name(f"weight in '{path}'", name, NAMES)
         others = found.pop("scores", {})
         if not isinstance(others, dict):
@@ -130,9 +124,6 @@ FIRST_BEST = Weights(0.0, 0.0, 0.0, 0.0, 0.0, rank_weight=1.0)
 # real lists a trigram gained 0.2 to 0.8 points of WER with them; with 1 and no penalty it lost 0.5 to 1.8.
 UNTUNED_LM_WEIGHT = 0.25
 OOV_PENALTY_PER_LM_WEIGHT = 16.0
-
-# For the fewest expected errors where nothing was tuned. On real lists 1 to 4 did best, less than 0.5 lost much.
-MBR_SCALE = 2.0
 
 # Where nothing was tuned and there are no acoustic scores. With it and lm_weight 1, the best hypotheses of four sets of
 # real lists had at most 0.01 points of WER more than the first ones; with 8, those of two sets had 0.3 points more.
