@@ -252,22 +252,6 @@ def test_one_utterance_with_references_beside_it(bnce: Command, trained: Path, t
     assert "Another hypothesis was chosen for 0 utterances: " in told
 
 
-def test_a_cache_keeps_tokenised_hypotheses_apart(bnce: Command, trained: Path, tmp_path: Path) -> None:
-    nbest, full = tmp_path / "nbest", tmp_path / "full.jsonl"
-    nbest.write_text("x-1 ba <unk> be\nx-2 ba be @-@ bi\n", encoding="utf-8")
-
-    def scores(*options: object) -> list[float]:
-        assert bnce("rescore", trained, nbest, "--full", full, *options).status == 0
-        return sorted(json.loads(line)["ln_prob"] for line in full.read_text(encoding="utf-8").splitlines())
-
-    cached = ("--cache", tmp_path / "scores.db")
-    plain, tokenised = scores(), scores("--tokenised")
-    assert plain != tokenised
-    for _ in range(2):
-        assert scores(*cached) == plain
-        assert scores(*cached, "--tokenised") == tokenised
-
-
 def test_carried_over_in_order(bnce: Command, refused: Refused, trained: Path, tmp_path: Path) -> None:
     nbest, refs, full = tmp_path / "nbest", tmp_path / "refs", tmp_path / "full.jsonl"
     nbest.write_text("a-1 ba be\na-2 ba\nb-1 fu\nb-2 bi\n\nc-1 fu\nc-2 bi\n", encoding="utf-8")
@@ -348,8 +332,8 @@ def make_lists(place: Path, name: str, count: int = 6) -> Path:
 
 def test_tuned_on_one_and_tested_on_another(bnce: Command, trained: Path, tmp_path: Path) -> None:
     dev, more, test = (make_lists(tmp_path, name) for name in ("dev", "more", "test"))
-    saved, cache = tmp_path / "w.json", tmp_path / "scores.db"
-    options = ["--tune", dev, "--tune", more, "--test", test, "--save-weights", saved, "--cache", cache]
+    saved = tmp_path / "w.json"
+    options = ["--tune", dev, "--tune", more, "--test", test, "--save-weights", saved]
     outcome = bnce("rescore", trained, *options, "--lm-weight", 0, "--word-penalty", 0)
     assert outcome.stdout == "".join(f"test-{number} ba be\n" for number in range(6))
     assert (
@@ -359,13 +343,13 @@ def test_tuned_on_one_and_tested_on_another(bnce: Command, trained: Path, tmp_pa
     assert f"Tuned on 12 utterances of '{dev}' and '{more}' with the references inside: ctc and dec." in outcome.stderr
     assert "WER there: 50.00% before, 0.00% after." in outcome.stderr
     assert "measure word error rates on others" not in outcome.stderr
-    assert "(24 hypotheses, " in outcome.stderr
-    assert "per second), 12 scores of texts scored before, tuning " in outcome.stderr
+    assert "(36 hypotheses, " in outcome.stderr
+    assert "per second), tuning " in outcome.stderr
     found = bnce("rescore", trained, *options, "--lm-weight", 0, "--word-penalty", 0, "--json").json
     assert (found["nbest"], found["before"]["wer"], found["after"]["wer"]) == (str(test), 0.5, 0.0)
     assert (found["tuning"]["nbest"], found["tuning"]["after"]["wer"]) == ([str(dev), str(more)], 0.0)
     assert found["weights"]["scores"]["ctc"] > 0.125
-    assert (found["num_scored"], found["hypotheses_per_second"]) == (0, None)
+    assert found["num_scored"] == 36
     assert set(found["seconds"]) == {"load", "score", "tune"}
     assert json.loads(saved.read_text(encoding="utf-8")) == found["weights"]
     used = bnce("rescore", trained, test, "--weights", saved, "--json").json
@@ -417,9 +401,6 @@ def test_refused_lists_to_tune_on(refused: Refused, trained: Path, lists: Path, 
     )
     three = [part for _ in range(3) for part in ("--refs", lists / "refs")]
     assert "--refs is given 3 times for 2 lists" in refused("rescore", trained, "--tune", dev, "--test", test, *three)
-    assert "--cache cannot be used with --carry" in refused(
-        "rescore", trained, dev, "--carry", "--cache", tmp_path / "c.db"
-    )
 
 
 def test_what_changed(bnce: Command, refused: Refused, trained: Path, tmp_path: Path) -> None:

@@ -85,16 +85,13 @@ def test_rescore_counts_what_changed(bnce: Command, spoken_run: Path, tmp_path: 
         "1 of 2 hypotheses were brought into the form of the training text, such as 'Mr. Smith paid $5' to 'mister "
         "smith paid five dollars'; 1 of 8 words (12.50%) are unknown to the model."
     ) in outcome.stderr
-    form = bnce("rescore", spoken_run, tmp_path / "dev.jsonl", "--json", "--cache", tmp_path / "kept").json["form"]
-    assert form == {
+    assert bnce("rescore", spoken_run, tmp_path / "dev.jsonl", "--json").json["form"] == {
         "num_changed": 1,
         "num_hypotheses": 2,
         "num_words": 8,
         "num_oov": 1,
         "example": ["Mr. Smith paid $5", "mister smith paid five dollars"],
     }
-    again = bnce("rescore", spoken_run, tmp_path / "dev.jsonl", "--json", "--cache", tmp_path / "kept").json
-    assert (again["form"], again["num_scored"]) == (form, 0)
 
 
 def test_surprisal_of_written_words(bnce: Command, spoken_run: Path, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -134,9 +133,6 @@ def rescore(
             show_default="those in the lists",
         ),
     ] = None,
-    cache: Annotated[
-        Path | None, option("FILE", "Save RUN's scores in FILE. Scores that are already there are not computed again.")
-    ] = None,
     out: Annotated[
         Path | None, option("FILE", "Write the best hypotheses to FILE.", show_default="standard output")
     ] = None,
@@ -205,7 +201,7 @@ def rescore(
     \b
     Examples:
       bnce rescore runs/relu-lstm --tune dev.jsonl --test test.jsonl \\
-          --cache scores.db --save-weights w.json
+          --save-weights w.json
       bnce rescore runs/relu-lstm dev.nbest --am-scores dev.am \\
           --lm-scores dev.lm --tune dev.ref --save-weights w.json
       bnce rescore mixture.toml hypotheses.jsonl --lm-weight 0.5 \\
@@ -213,7 +209,6 @@ def rescore(
       bnce rescore runs/relu-lstm librispeech.jsonl --weights w.json --carry \\
           --documents '[^-]+-[^-]+'
     """
-    from bnce.rescoring.cache import ScoreCache, describe
     from bnce.rescoring.changes import find_changes
     from bnce.rescoring.changes_page import changes_page
     from bnce.rescoring.choice import check_scores, complete, resolve
@@ -222,7 +217,6 @@ def rescore(
     from bnce.rescoring.in_order import check_carry_from, find_documents
     from bnce.rescoring.work import Scorer, Tuner
     from bnce.rescoring.writing import check_writable, out_format, written
-    from bnce.scoring.fingerprint import fingerprint
     from bnce.scoring.weights import NAMES, Weights
     from bnce.text.sources import named
     from bnce.text.tokenised import TokenisedSigns
@@ -232,10 +226,10 @@ def rescore(
     check_carry_from(rule)
     if full is not None and full.suffix not in (".tsv", ".jsonl"):
         raise UserError(f"--full is '{full}': give a file name that ends in .tsv or .jsonl.")
-    check_together(carry, carry_from, documents, cache, tune_on or [])
+    check_together(carry, carry_from, documents, tune_on or [])
     if out is not None and goes_to_stdout(out, as_json):
         out = None
-    for path in (save_weights, cache, out, full, changes):
+    for path in (save_weights, out, full, changes):
         if path is not None:
             files.check_place(path)
     options = (am_weight, old_lm_weight, lm_weight, word_penalty, oov_penalty, rank_weight)
@@ -275,12 +269,7 @@ def rescore(
             signs.look(" ".join(utterance.texts))
         warn_of_tokenised(signs, named(lists.path))
     tuning: dict[str, Any] | None = None
-    with ExitStack() as stack:
-        opened = None
-        if cache is not None:
-            key = describe(fingerprint(run), mode, model.normaliser)
-            opened = stack.enter_context(ScoreCache(cache, key))
-        bar = stack.enter_context(progress_bar())
+    with progress_bar() as bar:
         task = bar.add_task("rescoring", total=None)
 
         def begin(num: int) -> None:
@@ -289,7 +278,7 @@ def rescore(
         def advance(num: int) -> None:
             bar.update(task, advance=num)
 
-        scorer = Scorer(model, normalised, rule if carry else None, documents, opened, begin, advance)
+        scorer = Scorer(model, normalised, rule if carry else None, documents, begin, advance)
         if dev is not None:
             scores, weights = tuner.work(scorer, dev.nbest, dev.judge)
             tuning = {"refs": chosen.tuned_with, **tuner.describe(scores, weights)}
@@ -337,7 +326,6 @@ def rescore(
         "tuning": tuning,
         "seconds": {"load": load_seconds, "score": scorer.seconds, "tune": tuner.seconds},
         "num_scored": scorer.num_scored,
-        "num_cached": scorer.num_cached,
         "hypotheses_per_second": scorer.num_scored / scorer.seconds if scorer.num_scored and scorer.seconds else None,
         **({} if compared is None else compared.to_dict()),
         **({} if changed is None else {"changes": changed.to_dict()}),

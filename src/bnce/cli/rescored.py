@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bnce import files
@@ -93,18 +92,12 @@ def check_together(
     carry: bool,
     carry_from: str | None,
     documents: str | None,
-    cache: Path | None,
     tuned_on: Sequence[str],
 ) -> None:
     """Refuse options that need others, or do not go with them: some only with --carry, some only without it."""
     for option, value in (("--carry-from", carry_from), ("--documents", documents)):
         if value is not None and not carry:
             raise UserError(f"{option} works only with --carry: give --carry, too.")
-    if cache is not None and carry:
-        raise UserError(
-            "--cache cannot be used with --carry, which scores each utterance in the context of earlier ones: "
-            "leave one of them out."
-        )
     if carry and len(tuned_on) > 1:
         raise UserError(
             "--carry works with one --tune list only, because the order of speaking across lists is not known: give "
@@ -245,8 +238,6 @@ def _speed(record: Mapping[str, Any]) -> str:
     if record["hypotheses_per_second"] is not None:
         scored = counted(record["num_scored"], "hypothesis", "hypotheses")
         parts[1] += f" ({scored}, {record['hypotheses_per_second']:,.0f} per second)"
-    if record["num_cached"]:
-        parts.append(f"{counted(record['num_cached'], 'score')} of texts scored before")
     if record["tuning"] is not None:
         parts.append(f"tuning {seconds['tune']:.1f} s")
     return f"Time: {', '.join(parts)}."

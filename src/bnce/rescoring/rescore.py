@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bnce.rescoring.cache import ScoreCache
 from bnce.rescoring.error_rate import Errors, count_errors, sum_errors
 from bnce.rescoring.formats.source import AM, OLD_LM, tell_apart
 from bnce.rescoring.nbest import NBest
@@ -109,36 +108,18 @@ class Scores:
                 }
 
 
-def score_nbest(
-    model: Model,
-    nbest: NBest,
-    advance: Advance = lambda num: None,
-    *,
-    normalised: bool = False,
-    cache: ScoreCache | None = None,
-) -> Scores:
-    """Score every hypothesis with the new language model, but for those in the cache; `advance` is told how many."""
-    every = [text for utterance in nbest.utterances for text in utterance.texts]
-    known = {} if cache is None else cache.find(every)
-    if cache is not None and known:
-        num_known = sum(text in known for text in every)
-        cache.num_found += num_known
-        advance(num_known)
-    lists = ([text for text in utterance.texts if text not in known] for utterance in nbest.utterances)
-    rest = [texts for texts in lists if texts]
-    for block in in_blocks(rest, map(len, rest)):
+def score_nbest(model: Model, nbest: NBest, advance: Advance = lambda num: None, *, normalised: bool = False) -> Scores:
+    """Score every hypothesis with the new language model; `advance` is told how many are done."""
+    lists = [utterance.texts for utterance in nbest.utterances]
+    found: dict[str, tuple[float, int]] = {}  # by text, so that equal hypotheses have equal scores, to the bit
+    for block in in_blocks(lists, map(len, lists)):
         texts = [text for own in block for text in own]
         words = [model.words(text) for text in texts]
-        scored = {}
-        for text, scores in zip(
-            texts, model.score_words(words, normalised=normalised, share_prefixes=True), strict=True
-        ):
-            scored[text] = float(scores.log_probs.sum()), int(scores.oov.sum())
-        if cache is not None:
-            cache.add(scored)
-        known |= scored
+        every = model.score_words(words, normalised=normalised, share_prefixes=True)
+        for text, scores in zip(texts, every, strict=True):
+            found[text] = float(scores.log_probs.sum()), int(scores.oov.sum())
         advance(len(texts))
-    log_probs, num_oov = zip(*(known[text] for text in every), strict=True)
+    log_probs, num_oov = zip(*(found[text] for texts in lists for text in texts), strict=True)
     return put_together(nbest, log_probs, num_oov)
 
 

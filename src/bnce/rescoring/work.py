@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnce.rescoring.cache import ScoreCache
 from bnce.rescoring.in_order import score_in_order, tune_in_order
 from bnce.rescoring.nbest import NBest
 from bnce.rescoring.rescore import Advance, Judge, Scores, score_nbest
@@ -27,7 +26,6 @@ class Scorer:
     normalised: bool = False
     carry_from: str | None = None
     documents: str | None = None
-    cache: ScoreCache | None = None
     begin: Advance = lambda num: None  # told how many hypotheses are scored now, maybe once more
     advance: Advance = lambda num: None
     num_scored: int = field(default=0, init=False)
@@ -41,21 +39,15 @@ class Scorer:
     def score(self, nbest: NBest, by: Weights | None) -> Scores:
         """Score all hypotheses; in context, after the best ones by these weights, or the first ones."""
         begun = time.perf_counter()
-        num_known = self.num_cached or 0
         self.begin(nbest.num_hypotheses)
         if self.carry_from is None:
-            scores = score_nbest(self.model, nbest, self.advance, normalised=self.normalised, cache=self.cache)
+            scores = score_nbest(self.model, nbest, self.advance, normalised=self.normalised)
         else:
             by = by if self.by_weights else None
             scores = score_in_order(self.model, nbest, by, self.documents, self.advance, normalised=self.normalised)
-        self.num_scored += nbest.num_hypotheses - ((self.num_cached or 0) - num_known)
+        self.num_scored += nbest.num_hypotheses
         self.seconds += time.perf_counter() - begun
         return scores
-
-    @property
-    def num_cached(self) -> int | None:
-        """How many hypotheses were found in the cache; None where there is none."""
-        return None if self.cache is None else self.cache.num_found
 
 
 @dataclass
