@@ -148,12 +148,6 @@ def rescore(
     full: Annotated[
         Path | None, option("FILE", "Write all hypotheses with all scores to FILE, which ends in .tsv or .jsonl.")
     ] = None,
-    changes: Annotated[
-        Path | None,
-        option(
-            "FILE", "Write an HTML page of the words that were corrected or broken, and the best and worst utterances."
-        ),
-    ] = None,
     mode: ModeOption = "unnormalised",
     carry: Annotated[
         bool,
@@ -209,10 +203,8 @@ def rescore(
       bnce rescore runs/relu-lstm librispeech.jsonl --weights w.json --carry \\
           --documents '[^-]+-[^-]+'
     """
-    from bnce.rescoring.changes import find_changes
-    from bnce.rescoring.changes_page import changes_page
     from bnce.rescoring.choice import check_scores, complete, resolve
-    from bnce.rescoring.comparison import compare
+    from bnce.rescoring.comparison import compare, count_changes
     from bnce.rescoring.form import find_form
     from bnce.rescoring.in_order import check_carry_from, find_documents
     from bnce.rescoring.work import Scorer, Tuner
@@ -229,7 +221,7 @@ def rescore(
     check_together(carry, carry_from, documents, tune_on or [])
     if out is not None and goes_to_stdout(out, as_json):
         out = None
-    for path in (save_weights, out, full, changes):
+    for path in (save_weights, out, full):
         if path is not None:
             files.check_place(path)
     options = (am_weight, old_lm_weight, lm_weight, word_penalty, oov_penalty, rank_weight)
@@ -254,8 +246,6 @@ def rescore(
     weights = complete(kept, given, last.nbest, tunes=dev is not None)
     tuner = Tuner(weights, given)
     check_scores(weights, last.nbest, last.path, given)
-    if changes is not None and last.spoken is None:
-        raise UserError(f"--changes needs references for '{last.path}': give them with --refs.")
     begun = time.perf_counter()
     model = open_model(run, device, threads)
     if not normalised:
@@ -296,14 +286,9 @@ def rescore(
     elif not as_json:
         sys.stdout.write(best)
     best_U = scores.best(weights)
-    compared = None if last.spoken is None else compare(last.judge, best_U)
-    changed = None
+    compared = changes = None
     if last.spoken is not None:
-        changed = find_changes(last.nbest, last.spoken, (best_U - scores.begins).tolist())
-    if changes is not None and compared is not None and changed is not None:
-        title = f"Rescored with {run.name}"
-        facts = [line for lists in every for line in lists.lines()]
-        files.write_text(changes, changes_page(title, compared, changed, facts))
+        compared, changes = compare(last.judge, best_U), count_changes(last.nbest, last.judge, best_U)
     found_form = find_form(model, scores)
     record = {
         "run": str(run),
@@ -328,7 +313,7 @@ def rescore(
         "num_scored": scorer.num_scored,
         "hypotheses_per_second": scorer.num_scored / scorer.seconds if scorer.num_scored and scorer.seconds else None,
         **({} if compared is None else compared.to_dict()),
-        **({} if changed is None else {"changes": changed.to_dict()}),
+        **({} if changes is None else {"changes": changes._asdict()}),
     }
     if as_json:
         print_json(record)
@@ -336,5 +321,5 @@ def rescore(
     for lists in every:
         for line in lists.lines():
             stderr.print(line)
-    for line in outcome_lines(record, last, weights, found_form, compared, changed, tests=last is not dev):
+    for line in outcome_lines(record, last, weights, found_form, compared, changes, tests=last is not dev):
         stderr.print(line)

@@ -13,8 +13,7 @@ from bnce.errors import UserError, counted
 from bnce.kinds.nbest_formats import NBEST_FORMATS
 
 if TYPE_CHECKING:
-    from bnce.rescoring.changes import Changes
-    from bnce.rescoring.comparison import Comparison
+    from bnce.rescoring.comparison import Changes, Comparison
     from bnce.rescoring.form import Form
     from bnce.rescoring.nbest import NBest
     from bnce.rescoring.rescore import Judge, Scores

@@ -8,7 +8,7 @@ from html import escape
 from bnce.report.names import colours
 
 
-def document(title: str, body: Iterable[str], more_style: str = "") -> str:
+def document(title: str, body: Iterable[str]) -> str:
     """Write a page that needs nothing from outside; the lines of its body are HTML, its title is plain text."""
     lines = [
         "<!doctype html>",
@@ -17,7 +17,7 @@ def document(title: str, body: Iterable[str], more_style: str = "") -> str:
         '<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{escape(title)}</title>",
-        f"<style>\n{_style()}\n{more_style}</style>",
+        f"<style>\n{_style()}\n</style>",
         "</head>",
         "<body>",
         "<main>",

@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bnce.errors import counted
 from bnce.rescoring.error_rate import Errors
+from bnce.rescoring.nbest import NBest
 from bnce.rescoring.rescore import Judge
 
 NUM_DRAWS = 1000
@@ -70,6 +72,32 @@ class Comparison:
 
     def _listed(self, name: str) -> list[float] | None:
         return list(self.intervals[name]) if name in self.intervals else None
+
+
+class Changes(NamedTuple):
+    """How many utterances have another best hypothesis than the first of their list, and which of the two is better."""
+
+    num_changed: int
+    num_better: int
+    num_worse: int
+
+    def __str__(self) -> str:
+        return (
+            f"Another hypothesis was chosen for {counted(self.num_changed, 'utterance')}: {self.num_better} with fewer "
+            f"errors, {self.num_worse} with more."
+        )
+
+
+def count_changes(nbest: NBest, judge: Judge, best_U: NDArray[np.int64]) -> Changes:
+    """Compare the texts of chosen hypotheses, by their places among all, with those of the first ones."""
+    texts = [text for utterance in nbest.utterances for text in utterance.texts]
+    pairs = zip(judge.first_U.tolist(), best_U.tolist(), strict=True)
+    fewer_U = judge.num_errors_N[judge.first_U] - judge.num_errors_N[best_U]
+    return Changes(
+        sum(texts[first] != texts[best] for first, best in pairs),
+        int(np.count_nonzero(fewer_U > 0)),
+        int(np.count_nonzero(fewer_U < 0)),
+    )
 
 
 def compare(judge: Judge, best_U: NDArray[np.int64]) -> Comparison:
