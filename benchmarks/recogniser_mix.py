@@ -19,7 +19,7 @@ from recogniser_words import mix_words
 from bnce.rescoring.choice import complete
 from bnce.rescoring.comparison import compare
 from bnce.rescoring.rescore import put_together
-from bnce.rescoring.work import Tuner
+from bnce.rescoring.tuning import tune
 
 SET = "espnet-eb100"
 WAYS = ("ln p", "p", "p of words")
@@ -48,7 +48,7 @@ def rates(given: argparse.Namespace, part: str, how: str, other: str, share: flo
             total_N = mixed(how, share, first_N, other_N) if share else first_N
         scores = put_together(nbest, total_N.tolist(), oov_N.astype(int).tolist())
         if not found:
-            weights = Tuner(complete(None, {}, nbest, tunes=True)).find(scores, judge.num_errors_N)
+            weights = tune(scores, judge.num_errors_N, complete(None, {}, nbest, tunes=True))
         found.append(100 * compare(judge, scores.best(weights)).to_dict()["after"]["wer"])
     return found
 

@@ -22,7 +22,7 @@ from bnce.rescoring.choice import complete
 from bnce.rescoring.comparison import NUM_DRAWS, SEED, compare
 from bnce.rescoring.nbest import NBest, read_nbest
 from bnce.rescoring.rescore import Judge, Scores, put_together
-from bnce.rescoring.work import Tuner
+from bnce.rescoring.tuning import tune
 
 PARTS = ("other", "clean")
 HALVES = ("dev", "test")
@@ -82,7 +82,7 @@ def work_out(row: Row, work: Path, lists: Path, limit: int) -> Row:
     tried = []
     for share in SHARES if row["ngram"] else (0.0,):
         dev = scores_of(row, "dev", work, lists, limit, share)
-        weights = Tuner(complete(None, {}, dev.nbest, tunes=True)).find(dev, dev_judge.num_errors_N)
+        weights = tune(dev, dev_judge.num_errors_N, complete(None, {}, dev.nbest, tunes=True))
         tried.append((compare(dev_judge, dev.best(weights)).to_dict()["after"]["wer"], share, weights))
     dev_wer, share, weights = min(tried, key=lambda found: found[:2])
     best_U = scores_of(row, "test", work, lists, limit, share).best(weights)

@@ -26,8 +26,8 @@ def score_by_word(model: Model, nbest: NBest) -> tuple[list[Floats], Floats]:
     """Score all hypotheses with the constant Z: ln p of each one's words, and ln p and unknown words of each (2, N)."""
     lists = [utterance.texts for utterance in nbest.utterances]
     by_word, totals = [], []
-    for block in in_blocks(lists, map(len, lists)):
-        words = [model.words(text) for own in block for text in own]
+    for texts in in_blocks(lists):
+        words = [model.words(text) for text in texts]
         for scores in model.score_words(words, normalised=False, share_prefixes=True):
             by_word.append(scores.log_probs)
             totals.append((scores.log_probs.sum(), scores.oov.sum()))

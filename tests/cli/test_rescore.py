@@ -132,7 +132,7 @@ def test_weights_that_lose_to_the_first_best_are_refused(bnce: Command, trained:
     (lists / "refs").write_text("x ba be bi\ny xyzzy fu\n", encoding="utf-8")
     saved = lists / "weights.json"
     scored = ["--am-scores", lists / "am", "--lm-weight", 1]
-    for options in ([], scored, ["--carry"]):
+    for options in ([], scored):
         arguments = [trained, lists / "nbest", *options, "--tune", lists / "refs", "--save-weights", saved]
         outcome = bnce("rescore", *arguments)
         assert outcome.stdout == "x ba be bi\ny xyzzy fu\n"
@@ -252,38 +252,6 @@ def test_one_utterance_with_references_beside_it(bnce: Command, trained: Path, t
     assert "Another hypothesis was chosen for 0 utterances: " in told
 
 
-def test_carried_over_in_order(bnce: Command, refused: Refused, trained: Path, tmp_path: Path) -> None:
-    nbest, refs, full = tmp_path / "nbest", tmp_path / "refs", tmp_path / "full.jsonl"
-    nbest.write_text("a-1 ba be\na-2 ba\nb-1 fu\nb-2 bi\n\nc-1 fu\nc-2 bi\n", encoding="utf-8")
-    refs.write_text("a ba be\nb fu\nc fu\n", encoding="utf-8")
-
-    def rows(*options: object) -> dict[tuple[str, int], float]:
-        outcome = bnce("rescore", trained, nbest, "--full", full, *options)
-        assert outcome.status == 0, outcome.stderr
-        found = map(json.loads, full.read_text(encoding="utf-8").splitlines())
-        return {(row["utt"], row["place"]): row["ln_prob"] for row in found}
-
-    apart, first = rows(), rows("--carry", "--carry-from", "first")
-    assert apart["b", 1] == apart["c", 1]
-    # The second utterance's ln p is what score gives it after the first hypothesis of the one before.
-    model = load_run(trained)
-    scored = model.score(["ba be", "fu", "fu"], carry=True)
-    for name, sentence in zip("abc", scored, strict=True):
-        assert first[name, 1] == pytest.approx(sentence.log10_prob * math.log(10), abs=1e-4)
-    assert rows("--carry", "--carry-from", "first", "--documents", "blank")["c", 1] == pytest.approx(apart["c", 1])
-    assert rows("--carry", "--documents", ".") == pytest.approx(apart)
-    tuned = bnce("rescore", trained, nbest, "--carry", "--tune", refs, "--json").json
-    assert (tuned["carry"], tuned["num_documents"], tuned["tuned"]) == ("best", 1, True)
-    told = bnce("rescore", trained, nbest, "--carry", "--documents", "blank").stderr
-    assert (
-        "Each utterance was scored with the best hypotheses of earlier utterances as context, in 2 documents." in told
-    )
-    assert "Unknown value of --carry-from 'last'" in refused("rescore", trained, nbest, "--carry-from", "last")
-    for option in (["--documents", "blank"], ["--carry-from", "first"]):
-        assert "give --carry, too" in refused("rescore", trained, nbest, *option)
-    assert "not a regular expression" in refused("rescore", trained, nbest, "--carry", "--documents", "(")
-
-
 @pytest.mark.parametrize("form", ["kaldi", "jsonl", "tsv", "nemo", "espnet", "trn", "k2"])
 def test_every_format_is_recognised_and_told(bnce: Command, trained: Path, tmp_path: Path, form: str) -> None:
     arguments = WRITERS[form](tmp_path, LISTS)
@@ -394,8 +362,6 @@ def test_refused_lists_to_tune_on(refused: Refused, trained: Path, lists: Path, 
     assert "NBEST and --test cannot be used together" in refused("rescore", trained, dev, "--test", test)
     assert "--tune is given 2 times" in refused("rescore", trained, dev, "--tune", dev, "--tune", test)
     assert "has no references to tune on: give them with --refs" in refused("rescore", trained, "--tune", nbest)
-    twice = ["--tune", dev, "--tune", test, "--carry"]
-    assert "--carry works with one --tune list" in refused("rescore", trained, *twice)
     assert "give lists with the same scores" in refused(
         "rescore", trained, "--tune", dev, "--test", nbest, "--refs", dev, "--refs", lists / "refs"
     )

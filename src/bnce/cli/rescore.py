@@ -24,15 +24,13 @@ from bnce.cli.options import (
     read_as,
     warn_of_tokenised,
 )
-from bnce.cli.rescored import check_together, full_lines, outcome_lines, pairs, read_lists, which_lists
+from bnce.cli.rescored import full_lines, outcome_lines, pairs, read_lists, which_lists
 from bnce.errors import UserError
 from bnce.kinds.nbest_formats import NBEST_FORMATS
 
 PANEL = "Weights (logarithms, higher is better)"
-CARRY_PANEL = "Context from earlier utterances"
 
 _weighing = partial(option, rich_help_panel=PANEL)
-_carrying = partial(option, rich_help_panel=CARRY_PANEL)
 
 
 def _weight(text: str, default: str = "0") -> Any:
@@ -149,31 +147,6 @@ def rescore(
         Path | None, option("FILE", "Write all hypotheses with all scores to FILE, which ends in .tsv or .jsonl.")
     ] = None,
     mode: ModeOption = "unnormalised",
-    carry: Annotated[
-        bool,
-        flag(
-            "--carry",
-            "Score each utterance with the earlier utterances as context. NBEST must be in the order of speaking.",
-            rich_help_panel=CARRY_PANEL,
-        ),
-    ] = False,
-    carry_from: Annotated[
-        str | None,
-        _carrying(
-            "best|first",
-            "Hypothesis to use as context: the best by the weights, or the first of its list.",
-            show_default="best",
-        ),
-    ] = None,
-    documents: Annotated[
-        str | None,
-        _carrying(
-            "blank|REGEX",
-            "blank: a blank line ends a document, and the next document starts without context. REGEX: matched at "
-            "the start of the utterance name; utterances with the same match are one document.",
-            show_default="one document",
-        ),
-    ] = None,
     tokenised: TokenisedOption = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
@@ -200,25 +173,20 @@ def rescore(
           --lm-scores dev.lm --tune dev.ref --save-weights w.json
       bnce rescore mixture.toml hypotheses.jsonl --lm-weight 0.5 \\
           --weight ctc=0.3 --full scores.tsv
-      bnce rescore runs/relu-lstm librispeech.jsonl --weights w.json --carry \\
-          --documents '[^-]+-[^-]+'
     """
     from bnce.rescoring.choice import check_scores, complete, resolve
     from bnce.rescoring.comparison import compare, count_changes
     from bnce.rescoring.form import find_form
-    from bnce.rescoring.in_order import check_carry_from, find_documents
-    from bnce.rescoring.work import Scorer, Tuner
+    from bnce.rescoring.rescore import score_nbest
+    from bnce.rescoring.tuning import free_weights, tune
     from bnce.rescoring.writing import check_writable, out_format, written
-    from bnce.scoring.weights import NAMES, Weights
+    from bnce.scoring.weights import FIRST_BEST, NAMES, OTHER, Weights
     from bnce.text.sources import named
     from bnce.text.tokenised import TokenisedSigns
 
     normalised = is_normalised(mode, "rescoring")
-    rule = carry_from or "best"
-    check_carry_from(rule)
     if full is not None and full.suffix not in (".tsv", ".jsonl"):
         raise UserError(f"--full is '{full}': give a file name that ends in .tsv or .jsonl.")
-    check_together(carry, carry_from, documents, tune_on or [])
     if out is not None and goes_to_stdout(out, as_json):
         out = None
     for path in (save_weights, out, full):
@@ -244,38 +212,43 @@ def rescore(
         check_writable(last.nbest, written_as)
     given |= resolve(pairs(weight or [], "--weight", "NAME=W"), last.nbest)
     weights = complete(kept, given, last.nbest, tunes=dev is not None)
-    tuner = Tuner(weights, given)
     check_scores(weights, last.nbest, last.path, given)
     begun = time.perf_counter()
     model = open_model(run, device, threads)
     if not normalised:
         model.refuse_unnormalised()
     model.normaliser = read_as(model.normaliser, tokenised)
-    load_seconds = time.perf_counter() - begun
+    seconds = {"load": time.perf_counter() - begun, "score": 0.0, "tune": 0.0}
     every = [last] if dev is None or dev is last else [dev, last]
     for lists in every:
         signs = TokenisedSigns(model.normaliser)
         for utterance in lists.nbest.utterances:
             signs.look(" ".join(utterance.texts))
         warn_of_tokenised(signs, named(lists.path))
-    tuning: dict[str, Any] | None = None
+    num_scored = sum(lists.nbest.num_hypotheses for lists in every)
+    begun = time.perf_counter()
     with progress_bar() as bar:
-        task = bar.add_task("rescoring", total=None)
-
-        def begin(num: int) -> None:
-            bar.reset(task, total=num)
-
-        def advance(num: int) -> None:
-            bar.update(task, advance=num)
-
-        scorer = Scorer(model, normalised, rule if carry else None, documents, begin, advance)
-        if dev is not None:
-            scores, weights = tuner.work(scorer, dev.nbest, dev.judge)
-            tuning = {"refs": chosen.tuned_with, **tuner.describe(scores, weights)}
-            if last is not dev:
-                tuning |= {"nbest": list(chosen.tuned_on), **compare(dev.judge, scores.best(weights)).to_dict()}
-        if dev is None or last is not dev:
-            scores = scorer.score(last.nbest, weights)
+        task = bar.add_task("rescoring", total=num_scored)
+        scored = [
+            score_nbest(model, lists.nbest, lambda num: bar.update(task, advance=num), normalised=normalised)
+            for lists in every
+        ]
+    seconds["score"] = time.perf_counter() - begun
+    scores = scored[-1]
+    tuning: dict[str, Any] | None = None
+    if dev is not None:
+        dev_scores, judge, start = scored[0], dev.judge, weights
+        begun = time.perf_counter()
+        weights = tune(dev_scores, judge.num_errors_N, start, given)
+        seconds["tune"] = time.perf_counter() - begun
+        tuning = {
+            "refs": chosen.tuned_with,
+            "num_utterances": len(dev.nbest.utterances),
+            "weights": [name.removeprefix(OTHER) for name in free_weights(dev_scores, start, given)],
+            "kept_first_best": weights == FIRST_BEST,
+        }
+        if last is not dev:
+            tuning |= {"nbest": list(chosen.tuned_on), **compare(judge, dev_scores.best(weights)).to_dict()}
     if save_weights is not None:
         weights.write(save_weights)
     if full is not None:
@@ -296,8 +269,6 @@ def rescore(
         "format": last.nbest.form,
         "scores": list(last.nbest.score_names),
         "mode": mode,
-        "carry": rule if carry else None,
-        "num_documents": len(find_documents(last.nbest, documents)) if carry else None,
         "num_utterances": len(last.nbest.utterances),
         "num_hypotheses": last.nbest.num_hypotheses,
         "form": found_form.to_dict(),
@@ -309,9 +280,9 @@ def rescore(
         # Whether nobody said how much the new model counts.
         "untuned": dev is None and weights_file is None and "lm_weight" not in given,
         "tuning": tuning,
-        "seconds": {"load": load_seconds, "score": scorer.seconds, "tune": tuner.seconds},
-        "num_scored": scorer.num_scored,
-        "hypotheses_per_second": scorer.num_scored / scorer.seconds if scorer.num_scored and scorer.seconds else None,
+        "seconds": seconds,
+        "num_scored": num_scored,
+        "hypotheses_per_second": num_scored / seconds["score"],
         **({} if compared is None else compared.to_dict()),
         **({} if changes is None else {"changes": changes._asdict()}),
     }

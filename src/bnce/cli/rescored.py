@@ -87,23 +87,6 @@ def which_lists(nbest: str | None, tuned_on: Sequence[str], test: str | None, re
     return Chosen((nbest,), None, tuple(tuned_on)) if tuned_on else Chosen((), nbest, tuple(refs))
 
 
-def check_together(
-    carry: bool,
-    carry_from: str | None,
-    documents: str | None,
-    tuned_on: Sequence[str],
-) -> None:
-    """Refuse options that need others, or do not go with them: some only with --carry, some only without it."""
-    for option, value in (("--carry-from", carry_from), ("--documents", documents)):
-        if value is not None and not carry:
-            raise UserError(f"{option} works only with --carry: give --carry, too.")
-    if carry and len(tuned_on) > 1:
-        raise UserError(
-            "--carry works with one --tune list only, because the order of speaking across lists is not known: give "
-            "one list."
-        )
-
-
 def read_lists(
     chosen: Chosen,
     form: str,
@@ -209,11 +192,6 @@ def outcome_lines(
             f"{name} has no acoustic scores, and rank_weight is 0: the recogniser's order of the hypotheses does not "
             "count."
         )
-    if record["num_documents"] is not None:
-        yield (
-            f"Each utterance was scored with the {record['carry']} hypotheses of earlier utterances as context, in "
-            f"{counted(record['num_documents'], 'document')}."
-        )
     if record["untuned"]:
         yield (
             "No weights were tuned: these are cautious defaults, which fit no recogniser well. Give --tune with "
@@ -233,10 +211,9 @@ def outcome_lines(
 
 def _speed(record: Mapping[str, Any]) -> str:
     seconds = record["seconds"]
-    parts = [f"loading {seconds['load']:.1f} s", f"scoring {seconds['score']:.1f} s"]
-    if record["hypotheses_per_second"] is not None:
-        scored = counted(record["num_scored"], "hypothesis", "hypotheses")
-        parts[1] += f" ({scored}, {record['hypotheses_per_second']:,.0f} per second)"
+    scored = counted(record["num_scored"], "hypothesis", "hypotheses")
+    scoring = f"scoring {seconds['score']:.1f} s ({scored}, {record['hypotheses_per_second']:,.0f} per second)"
+    parts = [f"loading {seconds['load']:.1f} s", scoring]
     if record["tuning"] is not None:
         parts.append(f"tuning {seconds['tune']:.1f} s")
     return f"Time: {', '.join(parts)}."

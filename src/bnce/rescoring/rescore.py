@@ -12,7 +12,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +27,6 @@ from bnce.scoring.weights import Weights, count_words
 
 # Hypotheses that are scored together: those of whole utterances, as many as one tree takes.
 BLOCK_HYPOTHESES = TREE_SEQUENCES
-
-Item = TypeVar("Item")
-Advance = Callable[[int], object]  # told how many hypotheses more are scored
 
 FULL_COLUMNS = ("utt", "place", "total", "am", "old_lm", "ln_prob", "num_words", "num_oov", "hypothesis")
 
@@ -108,12 +105,13 @@ class Scores:
                 }
 
 
-def score_nbest(model: Model, nbest: NBest, advance: Advance = lambda num: None, *, normalised: bool = False) -> Scores:
-    """Score every hypothesis with the new language model; `advance` is told how many are done."""
+def score_nbest(
+    model: Model, nbest: NBest, advance: Callable[[int], object] = lambda num: None, *, normalised: bool = False
+) -> Scores:
+    """Score every hypothesis with the new language model; `advance` is told how many more are done."""
     lists = [utterance.texts for utterance in nbest.utterances]
     found: dict[str, tuple[float, int]] = {}  # by text, so that equal hypotheses have equal scores, to the bit
-    for block in in_blocks(lists, map(len, lists)):
-        texts = [text for own in block for text in own]
+    for texts in in_blocks(lists):
         words = [model.words(text) for text in texts]
         every = model.score_words(words, normalised=normalised, share_prefixes=True)
         for text, scores in zip(texts, every, strict=True):
@@ -165,15 +163,13 @@ def _flat(parts: Iterable[Sequence[float]]) -> Floats:
     return np.fromiter(itertools.chain.from_iterable(parts), dtype=np.float64)
 
 
-def in_blocks(items: Iterable[Item], sizes: Iterable[int]) -> Iterator[list[Item]]:
-    """Put items of so many hypotheses each together until they fill a block."""
-    block: list[Item] = []
-    num_hypotheses = 0
-    for item, size in zip(items, sizes, strict=True):
-        if block and num_hypotheses + size > BLOCK_HYPOTHESES:
+def in_blocks(lists: Iterable[Sequence[str]]) -> Iterator[list[str]]:
+    """Put the hypotheses of whole utterances together until they fill a block."""
+    block: list[str] = []
+    for texts in lists:
+        if block and len(block) + len(texts) > BLOCK_HYPOTHESES:
             yield block
-            block, num_hypotheses = [], 0
-        block.append(item)
-        num_hypotheses += size
+            block = []
+        block += texts
     if block:
         yield block
