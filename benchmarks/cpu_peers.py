@@ -140,7 +140,7 @@ def time_steps(corpus: Path, num_threads: int, model: str, loss: str, precision:
     torch.manual_seed(1)
     text = training_streams(config.training, opened)
     with tempfile.TemporaryDirectory() as place:
-        network_model = build_model(create_run(Path(place) / "run", config, opened, device), text=text.ids)
+        network_model = build_model(create_run(Path(place) / "run", config, opened, device))
     network = Network(network_model, config, device, World())
     streams = open_streams(text.ids, config.training.batch_size, config.training.num_steps, 0, device, network.columns)
     schedule = Schedule(config.optimiser, len(streams))

@@ -75,7 +75,7 @@ ALTERNATIVES = (
 VERDICT = "softmax,chunk-bnce,chunk-softmax"
 MAIN = f"{VERDICT},bnce,self-normalised-softmax,adaptive-softmax"
 OTHERS = "sampled-softmax-unigram,sampled-softmax,nce,snce,blackout,class-softmax,hierarchical-softmax"
-REST = "bnce-1000,chunk-softmax-free,nce-learned-z,negative-sampling,nce-bigram,bnce-200,bnce-4000"
+REST = "bnce-1000,chunk-softmax-free,nce-learned-z,negative-sampling,bnce-200,bnce-4000"
 SPLITS = "--valid $DATA/wiki/valid.txt.xz --test $DATA/wiki/test.txt.xz"
 
 TESTS = ("tests/gpu/test_training.py", "tests/gpu/test_layer_on_gpu.py", "tests/gpu/test_[!lt]*.py")

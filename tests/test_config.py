@@ -146,7 +146,7 @@ def test_bad_settings_are_told(setting: str, sentence: str) -> None:
         ("loss.noise_power=nan", "loss.noise_power is nan: it must be from -10 to 10."),
         ("model.dropout=nan", "model.dropout is nan: it must be at least 0 and below 1."),
         ("loss.num_noise=-1", "loss.num_noise is -1: it must be at least 0."),
-        ("loss.noise=zipf", "Unknown noise 'zipf': choose one of unigram, uniform, log-uniform, bigram."),
+        ("loss.noise=zipf", "Unknown noise 'zipf': choose one of unigram, uniform, log-uniform."),
         (
             "optimiser.name=adam",
             "Unknown optimiser 'adam': choose one of sgd, rowwise, rowwise-adam. Did you mean 'rowwise-adam'?",
@@ -202,17 +202,6 @@ def test_impossible_values_are_told(setting: str, sentence: str) -> None:
 def test_drawn_noise_needs_noise_words(loss: str) -> None:
     assert refusal("ltcb", loss=loss, settings=("loss.num_noise=0",)) == (
         f"loss.num_noise of {loss} is 0: it must be at least 1."
-    )
-
-
-def test_bigram_noise_is_for_nce() -> None:
-    bigram = "loss.noise=bigram"
-    assert load_recipe("ltcb", loss="nce", settings=[bigram]).loss.noise == "bigram"
-    assert refusal("ltcb", loss="snce", settings=(bigram,)) == (
-        "loss.noise is bigram, which is for nce, but the loss is snce: leave it out."
-    )
-    assert refusal("ltcb", loss="nce", settings=(bigram, "loss.noise_power=0.75")) == (
-        "loss.noise_power is 0.75, but bigram noise does not use it: leave it out."
     )
 
 

@@ -20,7 +20,7 @@ from bnce.kinds.losses import LOSSES, Loss
 from bnce.kinds.optimisers import OPTIMISERS
 from bnce.reading import parse_toml
 
-NOISE_NAMES = ("unigram", "uniform", "log-uniform", "bigram")
+NOISE_NAMES = ("unigram", "uniform", "log-uniform")
 SOFTMAX_NAMES = ("auto", "fused", "plain", "compiled", "linear", "cce", "liger")
 SCHEDULE_NAMES = ("halve", "linear", "cosine")
 PRECISION_NAMES = ("auto", "float32", "tf32", "bf16")
@@ -118,14 +118,6 @@ class LossConfig:
         _within("loss.penalty", self.penalty, 0, MAX_RATE)
         _within("loss.noise_power", self.noise_power, -MAX_NOISE_POWER, MAX_NOISE_POWER)
         self._check_own(kind)
-        # Noise that depends on the word before is not for positions that share their words.
-        if self.noise == "bigram" and kind.draws_for != "position":
-            able = " or ".join(other.name for other in LOSSES if other.draws_for == "position")
-            raise UserError(f"loss.noise is bigram, which is for {able}, but the loss is {self.name}: leave it out.")
-        if self.noise == "bigram" and self.noise_power != 1:
-            raise UserError(
-                f"loss.noise_power is {self.noise_power:g}, but bigram noise does not use it: leave it out."
-            )
         if kind.draws == "must":
             _at_least(f"loss.num_noise of {self.name}", self.num_noise, 1)
 

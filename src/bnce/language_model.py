@@ -93,9 +93,7 @@ class LanguageModel(nn.Module):
     ) -> tuple[Tensor, State]:
         """Sum the training loss over a chunk."""
         hidden_TBD, state = self(input_LB, state, reset_LB)
-        # A target follows the last of the words that the body sees.
-        before_TB = input_LB[self.num_context :] if self.output.noise.follows else None
-        return self.output.loss_sum(hidden_TBD, target_TB, before=before_TB), state
+        return self.output.loss_sum(hidden_TBD, target_TB), state
 
 
 def count_parameters(model: ModelConfig, vocab_size: int, loss: LossConfig | None = None) -> dict[str, int]:

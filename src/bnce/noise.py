@@ -32,7 +32,6 @@ class Tries(NamedTuple):
 class Noise(nn.Module):
     """A distribution over word ids, known by its log-probabilities, sampled by the alias method."""
 
-    follows = False  # whether it depends on the word before: `sample_after` and `log_prob_after`
     log_probs_V: Tensor
     keep_V: Tensor
     alias_V: Tensor
@@ -132,14 +131,6 @@ class Noise(nn.Module):
         if self._targets_V is None:
             return self.log_probs_V
         return torch.from_numpy(np.log(self._targets_V / self._targets_V.sum())).to(self.log_probs_V)
-
-    def sample_after(self, before: Tensor, num_noise: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw K words (…, K) for each word before (…), which does not matter."""
-        return self.sample((*before.shape, num_noise), generator)
-
-    def log_prob_after(self, before: Tensor, words: Tensor) -> Tensor:
-        """Look up ln p_n of words (…, M); the words before (…) do not matter."""
-        return self.log_prob(words)
 
     def sample(self, shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
         """Draw words independently, by the alias method."""
@@ -359,15 +350,12 @@ def without_values(vocab_size: int) -> Noise:
 
 
 def make_noise(name: str, counts: np.ndarray | Tensor, power: float = 1.0) -> Noise:
-    """Make noise by the name a recipe gives it, for targets with these counts.
-
-    Bigram noise needs the text (`losses/bigram_noise.py`). Without it, it is the unigram: scoring needs no more.
-    """
-    if name in ("unigram", "bigram"):
+    """Make noise by the name a recipe gives it, for targets with these counts."""
+    if name == "unigram":
         return unigram(counts, power)
     by_name = {"uniform": uniform, "log-uniform": log_uniform}
     if name not in by_name:
-        raise unknown_name("noise", name, ("unigram", *by_name, "bigram"))
+        raise unknown_name("noise", name, ("unigram", *by_name))
     return by_name[name](len(counts)).for_targets(counts)
 
 

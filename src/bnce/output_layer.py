@@ -316,16 +316,11 @@ class OutputLayer(nn.Module):
         self._tell_of_wrong_targets()
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
-    def loss_sum(
-        self, hidden_TBD: Tensor, target_TB: Tensor, valid_TB: Tensor | None = None, *, before: Tensor | None = None
-    ) -> Tensor:
-        """Sum the loss over positions; without `valid_TB` every position counts, which is a little faster.
-
-        `before` are the words before the targets (T, B), for noise that depends on them.
-        """
+    def loss_sum(self, hidden_TBD: Tensor, target_TB: Tensor, valid_TB: Tensor | None = None) -> Tensor:
+        """Sum the loss over positions; without `valid_TB` every position counts, which is a little faster."""
         if not torch.compiler.is_compiling():
             self._tell_of_wrong_targets()
-        return self._loss(self._batch(hidden_TBD, self._in_range(target_TB), valid_TB, before_TB=before))
+        return self._loss(self._batch(hidden_TBD, self._in_range(target_TB), valid_TB))
 
     def _batch(
         self,
@@ -334,7 +329,6 @@ class OutputLayer(nn.Module):
         valid_TB: Tensor | None = None,
         stream_TB: Tensor | None = None,
         *,
-        before_TB: Tensor | None = None,
         counted: Counted | None = None,
         ignore_index: int = NO_INDEX,
     ) -> OutputBatch:
@@ -349,7 +343,6 @@ class OutputLayer(nn.Module):
             num_noise=self.num_noise,
             drawn=self.drawn,
             penalty=self.penalty,
-            before_TB=before_TB,
             tries=self.tries,
             sparse=self.sparse,
             counted=counted,

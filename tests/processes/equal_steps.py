@@ -15,7 +15,6 @@ from bnce.config import LossConfig, ModelConfig, OptimiserConfig
 from bnce.corpus.streams import Chunk
 from bnce.language_model import LanguageModel
 from bnce.losses import hierarchical_softmax
-from bnce.losses.bigram_noise import BigramNoise
 from bnce.machine.world import World
 from bnce.optimisers import build_optimiser
 from bnce.processes.working_tables import WorkingTables
@@ -39,14 +38,6 @@ def chunk_of(step: int) -> Chunk:
     return Chunk(words[:-1], words[1:])
 
 
-def bigram_noise() -> BigramNoise:
-    """Count the bigrams of some steps."""
-    chunks = [chunk_of(step) for step in range(3)]
-    before = torch.cat([chunk.input_LB.flatten() for chunk in chunks])
-    target = torch.cat([chunk.target_TB.flatten() for chunk in chunks])
-    return BigramNoise(counts(), before.numpy(), target.numpy())
-
-
 def with_resets(chunk: Chunk) -> Chunk:
     """Begin a text anew at every other `</s>` or so."""
     num_rows, num_streams = chunk.input_LB.shape
@@ -68,7 +59,6 @@ def train(
     body: str = "relu-lstm",
     num_layers: int = 1,
     replacement: bool = True,
-    bigrams: bool = False,
     resets: bool = False,
 ) -> dict[str, Tensor]:
     """Train as one of the processes, in float64 on a CPU and in float32 on a GPU; give what all of them keep."""
@@ -80,7 +70,7 @@ def train(
             name=body, embedding_size=6, hidden_size=7, bottleneck_size=5, num_layers=num_layers, dropout=dropout
         ),
         LossConfig(name=loss, num_noise=num_noise, replacement=replacement),
-        bigram_noise() if bigrams else noise.unigram(counts()),
+        noise.unigram(counts()),
     ).to(device, torch.float64 if device == "cpu" else torch.float32)
     num_groups = G // world.size
     tables = WorkingTables(

@@ -56,8 +56,7 @@ RESETS = [
     for loss, body, sharded in (("bnce", "lstm", True), ("softmax", "ffnn", False), ("chunk-bnce", "transformer", True))
 ]
 DISTINCT = {"loss": "sampled-softmax", "optimiser": "sgd", "sharded": True, "in_order": True, "replacement": False}
-BIGRAMS = {"loss": "nce", "optimiser": "rowwise", "sharded": True, "in_order": True, "bigrams": True}
-CASES = [*(EVERY if os.environ.get("BNCE_EVERY_CASE") else SOME), *OTHER_BODIES, *RESETS, DISTINCT, BIGRAMS]
+CASES = [*(EVERY if os.environ.get("BNCE_EVERY_CASE") else SOME), *OTHER_BODIES, *RESETS, DISTINCT]
 
 
 def scores_all_words(loss: str) -> bool:

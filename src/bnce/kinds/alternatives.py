@@ -46,7 +46,6 @@ ALTERNATIVES = (
     ),
     Alternative("nce", "nce", "NCE"),
     Alternative("nce-learned-z", "nce", "NCE, learned Z", {"loss.learn_log_z": True}),
-    Alternative("nce-bigram", "nce", "NCE, bigram noise", {"loss.noise": "bigram"}),
     Alternative("snce", "snce", "S-NCE"),
     Alternative("blackout", "blackout", "BlackOut", knob="loss.noise_power", values=(0.2, 0.6)),
     Alternative(

@@ -31,22 +31,8 @@ def self_normalised_softmax(batch: OutputBatch) -> Tensor:
 
 def nce(batch: OutputBatch) -> Tensor:
     """Eq. (5) with K words of its own for each position."""
-    if not batch.noise.follows:
-        drawn_TBK = batch.noise.sample((*batch.target_TB.shape, batch.num_noise)).cpu()
-        return _over_steps(batch, reference.sampled_nce_loss, drawn_TBK)
-    assert batch.before_TB is not None
-    before_N = batch.before_TB.flatten()
-    hidden_ND, weight_VD, bias_V, target_N = _flat(batch)
-    drawn_NK = batch.noise.sample_after(before_N, batch.num_noise).cpu()
-    all_NV = torch.arange(len(bias_V), device=before_N.device).expand(len(before_N), -1)
-    probs_NV = batch.noise.log_prob_after(before_N, all_NV).cpu().double().exp()
-    losses = [
-        reference.sampled_nce_loss(hidden_1D, weight_VD, bias_V, target_1, drawn_1K, probs_1V[0], batch.log_z)
-        for hidden_1D, target_1, drawn_1K, probs_1V in zip(
-            *(part.split(1) for part in (hidden_ND, target_N, drawn_NK, probs_NV)), strict=True
-        )
-    ]
-    return torch.stack(losses).sum()
+    drawn_TBK = batch.noise.sample((*batch.target_TB.shape, batch.num_noise)).cpu()
+    return _over_steps(batch, reference.sampled_nce_loss, drawn_TBK)
 
 
 def shared_nce(batch: OutputBatch) -> Tensor:

@@ -66,9 +66,6 @@ def check_noise(kind: Loss, noise: Noise, drawn: Noise | None, num_noise: int) -
             "train a wrong model. Give how often each class is a target (bnce.noise.from_targets counts them)"
             f"{also}, or use the losses {drawing}, which draw their noise."
         )
-    if noise.follows and kind.draws_for != "position":
-        able = " or ".join(other.name for other in LOSSES if other.draws_for == "position")
-        raise UserError(f"Bigram noise is for {able}, which draws words for each position: {kind.name} does not.")
     if drawn is None:
         return
     if not (kind.batch_is_noise and kind.draws == "may" and num_noise):

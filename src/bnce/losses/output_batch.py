@@ -37,7 +37,6 @@ class OutputBatch:
     wrong: WrongTargets | None = None  # where kernels say what is wrong with targets
     ignore_index: int = NO_INDEX  # the target of further positions that do not count
     penalty: float = 0.0  # λ of the losses that penalise: on how far ln Z(context), or its estimate, is from ln Z
-    before_TB: Tensor | None = None  # the word before each target, where the noise depends on it
     tries: Tries | None = None  # how different words are drawn; None: with replacement
     softmax: str = "fused"  # in which form the softmax is computed, where that is the loss
     max_distinct_targets: int | None = None  # the most different targets a chunk of this text has, where that is known

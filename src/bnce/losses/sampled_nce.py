@@ -2,7 +2,7 @@
 
 Both classify a position's own target against K words drawn from p_n (Eqs. (3) to (5) of Oualil & Klakow, 2017):
 
-    s    = h·w + c − ln Z − ln(K · p_n(w))                    NCE may draw from p_n(w | word before) (`bigram_noise.py`)
+    s    = h·w + c − ln Z − ln(K · p_n(w))
     J    = softplus(−s_target) + Σ_k softplus(s_k)
 
 Legend: T time steps, B streams, K noise words, D hidden.
@@ -28,13 +28,12 @@ def nce(batch: OutputBatch) -> Tensor:
 
 def nce_each(batch: OutputBatch) -> Tensor:
     """Compute the NCE loss of every position (T, B)."""
-    before_TB = _words_before(batch)
-    noise_TBK = batch.noise.sample_after(before_TB, _num_noise(batch, "NCE"))
+    noise_TBK = batch.noise.sample((*batch.target_TB.shape, _num_noise(batch, "NCE")))
     # Target and noise are read together: one gather from a table gives one gradient.
     word_TBM = torch.cat([batch.target_TB.unsqueeze(2), noise_TBK], dim=2)
     weight_TBMD, bias_TBM = batch.output_rows(word_TBM)
     product_TBM = torch.matmul(weight_TBMD, fitted(batch.hidden_TBD, weight_TBMD).unsqueeze(3)).squeeze(3)
-    log_expected_TBM = _log_expected(batch, batch.noise.log_prob_after(before_TB, word_TBM))
+    log_expected_TBM = _log_expected(batch, batch.noise.log_prob(word_TBM))
     score_TBM = at_least_float32(product_TBM) + at_least_float32(bias_TBM) - log_expected_TBM
     return _loss(batch, score_TBM[:, :, 0], score_TBM[:, :, 1:])
 
@@ -67,18 +66,6 @@ def _loss(batch: OutputBatch, target_score_TB: Tensor, noise_score_TBK: Tensor) 
 def _log_expected(batch: OutputBatch, log_noise: Tensor) -> Tensor:
     """Compute ln(Z · K · p_n(w)): a word whose raw score is above it looks more like data than noise."""
     return log_noise + math.log(batch.num_noise) + batch.log_z
-
-
-def _words_before(batch: OutputBatch) -> Tensor:
-    """Give the word before each target (T, B), or anything of that shape where the noise does not depend on it."""
-    if not batch.noise.follows:
-        return batch.target_TB
-    if batch.before_TB is None:
-        raise UserError(
-            "Bigram noise depends on the word before each target, but these words were not given: use "
-            "layer.loss_sum(hidden, targets, before=words)."
-        )
-    return batch.before_TB
 
 
 def _num_noise(batch: OutputBatch, name: str) -> int:

@@ -22,7 +22,6 @@ from bnce.errors import UserError
 from bnce.kinds.losses import LOSSES, BatchShape
 from bnce.language_model import LanguageModel, count_parameters
 from bnce.losses import softmax_forms
-from bnce.losses.bigram_noise import count_bigrams
 from bnce.machine.devices import describe_device, synchronize
 from bnce.machine.memory import held_gpu_memory_bytes, peak_memory_bytes, reset_peak_memory, total_memory_bytes
 from bnce.machine.world import World
@@ -32,7 +31,6 @@ from bnce.training.step import NUM_EAGER_STEPS
 from bnce.version import __version__
 
 MIN_STEPS = NUM_EAGER_STEPS + 1  # the first round gets past what a step does only once
-BIGRAM_TOKENS = 2**22  # of the text whose bigrams are the noise, where that is asked for
 NUM_CHUNKS = 8  # different chunks that the steps go through
 
 
@@ -139,10 +137,7 @@ class _Runner:
         if on_gpu:
             reset_peak_memory(device)
         weights = 1.0 / np.arange(1, vocab_size + 1)
-        noise = make_noise(config.loss.noise, weights, config.loss.noise_power)
-        if config.loss.noise == "bigram":
-            noise = count_bigrams(weights, noise.sample((BIGRAM_TOKENS,)).numpy(), 0)
-        noise = noise.to(device)
+        noise = make_noise(config.loss.noise, weights, config.loss.noise_power).to(device)
         with torch.device(device):
             self.model = LanguageModel(config.model, config.loss, noise)
         network, training = Network(self.model, config, device, world or World()), config.training

@@ -38,11 +38,10 @@ class WorkingNoise(Noise):
 
     def __init__(self, whole: Noise, num_rows: int) -> None:
         nn.Module.__init__(self)
-        self.bent, self.follows = whole.bent, whole.follows
+        self.bent = whole.bent
         like = whole.log_probs_V
         self.register_buffer("log_probs_V", like.new_zeros(num_rows), persistent=False)
         self.drawn: list[Tensor] = []
-        self.log_probs: list[Tensor] = []  # where they depend on the words before: of the targets and the drawn words
 
     def max_distinct(self, num_drawn: int) -> int:
         """Bound the number of different words by what there is room for."""
@@ -53,14 +52,6 @@ class WorkingNoise(Noise):
         words = self.drawn.pop(0)
         assert words.shape == torch.Size(shape)
         return words
-
-    def log_prob_after(self, before: Tensor, words: Tensor) -> Tensor:
-        """Give what was looked up when the words were drawn, where it depends on the words before."""
-        if not self.follows:
-            return self.log_prob(words)
-        log_probs = self.log_probs.pop(0)
-        assert log_probs.shape == words.shape
-        return log_probs
 
 
 class WorkingTables:
@@ -136,7 +127,7 @@ class WorkingTables:
 
     def begin(self, chunks: Sequence[Chunk], step: int) -> list[Chunk]:
         """Bring the rows of a step's words, and give its chunks with these rows' numbers."""
-        drawn = [self._draw(step, self.first_group + group, chunk) for group, chunk in enumerate(chunks)]
+        drawn = [self._draw(step, self.first_group + group) for group in range(len(chunks))]
         parts = [part for chunk in chunks for part in (chunk.input_LB, chunk.target_TB)]
         parts += [words for words in drawn if words is not None]
         if not self._output_travels:
@@ -154,12 +145,6 @@ class WorkingTables:
         assert isinstance(noise, WorkingNoise)
         torch.index_select(self.noise.log_probs_V, 0, self.traffic.word_N, out=noise.log_probs_V)
         noise.drawn = places[2 * len(chunks) :]
-        if noise.follows:
-            noise.log_probs = [
-                self.noise.log_prob_after(self._before(chunk), torch.cat([chunk.target_TB.unsqueeze(2), words], 2))
-                for chunk, words in zip(chunks, drawn, strict=True)
-                if words is not None
-            ]
         return [Chunk(places[2 * group], places[2 * group + 1], chunk.reset_LB) for group, chunk in enumerate(chunks)]
 
     @property
@@ -177,19 +162,13 @@ class WorkingTables:
         if self.device.type == "cpu":
             torch.default_generator.manual_seed(_mix(self.seed, step, self.first_group + group, 0))
 
-    def _draw(self, step: int, group: int, chunk: Chunk) -> Tensor | None:
+    def _draw(self, step: int, group: int) -> Tensor | None:
         if self.drawn_shape is None:
             return None
         generator = None  # a captured step reads the GPU's own
         if self.device.type == "cpu":
             generator = torch.Generator().manual_seed(_mix(self.seed, step, group, 1))
-        if self.noise.follows:
-            return self.noise.sample_after(self._before(chunk), self.drawn_shape[-1], generator)
         return self.noise.sample(self.drawn_shape, generator)
-
-    def _before(self, chunk: Chunk) -> Tensor:
-        """Give the word before each target."""
-        return chunk.input_LB[self.model.num_context :]
 
     def end_group(self, body: FlatParameters) -> None:
         """Take a group's gradients off the working tables; those that are to be added up in order stay apart."""

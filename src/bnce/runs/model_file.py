@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from bnce.corpus.vocabulary import END
 from bnce.errors import UserError, argument
 from bnce.language_model import LanguageModel
-from bnce.losses.bigram_noise import count_bigrams
-from bnce.noise import Noise, make_noise
+from bnce.noise import make_noise
 from bnce.reading import parse_object
 from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, read_metadata, read_model, write_tensors
 from bnce.runs.directory import RunDirectory, damaged_files
@@ -23,16 +20,10 @@ from bnce.runs.metrics import read_metrics
 CALIBRATION = "calibration"  # in a model file's metadata: what scores are divided by was fitted after training
 
 
-def build_model(run: RunDirectory, device: str = "cpu", text: np.ndarray | None = None) -> LanguageModel:
-    """Build the network that a run trains, at its start; on `meta` it has shapes and no values.
-
-    `text` are the ids it trains on, for noise that depends on the word before. What does not train needs none.
-    """
+def build_model(run: RunDirectory, device: str = "cpu") -> LanguageModel:
+    """Build the network that a run trains, at its start; on `meta` it has shapes and no values."""
     loss = run.config.loss
-    if loss.noise == "bigram" and text is not None:
-        noise: Noise = count_bigrams(run.target_counts, text, END)
-    else:
-        noise = make_noise(loss.noise, run.target_counts, loss.noise_power)
+    noise = make_noise(loss.noise, run.target_counts, loss.noise_power)
     noise.bent = None  # what trains was checked (training/plan.py); version 0.1.0 trained with any, and its runs open
     with torch.device(device):
         return LanguageModel(run.config.model, loss, noise)

@@ -67,7 +67,7 @@ class Trainer:
         training = self.config.training
         torch.manual_seed(training.seed)
         text = training_streams(training, corpus)
-        model = build_model(run, text=text.ids[: text.num_tokens])
+        model = build_model(run)
         self.network = Network(model, self.config, device, self.world)
         self.model, self.optimiser, self.training_step = self.network.model, self.network.optimiser, self.network.step
         self.together = Together(self.network, device, self.world)
