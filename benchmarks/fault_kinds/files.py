@@ -94,7 +94,7 @@ CORPUS = {
         "evaluate", "run", "--corpus", "corpus", "--split", "valid", "--json", weight=2, needs=("corpus", "run")
     ),
     "corpus train": _corpus(*TRAIN, *SETTINGS, weight=3),
-    "corpus doctor": Scene(("corpus",), "corpus", ("doctor", "corpus", "--json"), 3, finds=True),
+    "corpus check": Scene(("corpus",), "corpus", ("info", "corpus", "--check", "--json"), 3, finds=True),
 }
 
 
@@ -125,7 +125,7 @@ RUN = {
         "train", "--out", "stopped", "--resume", "--corpus", "corpus", "--json", weight=4, run="stopped",
         needs=("corpus",),
     ),
-    "run doctor": Scene(("run",), "run", ("doctor", "run", "--json"), 3, _is_figures, finds=True),
+    "run check": Scene(("run",), "run", ("info", "run", "--check", "--json"), 3, _is_figures, finds=True),
     "run changed": _run("score", "changed", "text.txt", "--json", weight=2, run="changed", needs=("text.txt",)),
 }  # fmt: skip
 

@@ -57,10 +57,9 @@ BASES: dict[str, dict[str, Any]] = {
     "serve": {"run": "run", "port": "0", "threads": "1"},
     "bench": {"recipe": "demo", "models": "rnn", "losses": "bnce", "vocab_sizes": "100", "rounds": "1",
               "seconds": "0.01", "settings": SETTINGS[1:12:2]},
-    "doctor": {},
 }  # fmt: skip
 # Training and reports take a second or more.
-WEIGHTS = {"experiment": 0.3, "export": 0.7, "doctor": 0.3, "train": 1.5}
+WEIGHTS = {"experiment": 0.3, "export": 0.7, "train": 1.5}
 # Asking for much of these is asking for long work; nothing else is.
 LONG = {"settings", "rounds", "seconds", "num_texts", "max_words", "vocab_sizes", "budget", "vocab_size", "num_checked"}
 # Perplexities of a model that has 30 words and learned a little: whatever the settings, they cannot leave this range.
@@ -85,8 +84,8 @@ def run(bed: Bed, chance: Random) -> Verdict:
         _serve_nothing()
     outcome = bnce(*arguments, stdin=b"ba be da\n")
     shown = " ".join(f"{argument[:60]!r}" for argument in arguments)
-    # The doctor's findings, and an experiment's rows that failed, have a status of their own.
-    verdict = judge(outcome, shown, may_stop=may_stop, finds=name in ("doctor", "experiment"))
+    # What 'info --check' finds, and an experiment's rows that failed, have a status of their own.
+    verdict = judge(outcome, shown, may_stop=may_stop, finds=name in ("info", "experiment"))
     if verdict.word == "done" and name in ("train", "evaluate") and (absurd := _find_absurd(result(outcome))):
         return Verdict("silent", shown, absurd)
     if bed.devices and not all((bed.devices / device).is_char_device() for device in ("null", "full")):

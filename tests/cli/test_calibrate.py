@@ -30,7 +30,7 @@ def test_the_new_run_is_used_as_any(bnce: Command, trained: Path, texts: Path, p
     assert evaluated["ppl_n"] == pytest.approx(evaluated["ppl_f"], rel=0.01)
     scored = bnce("score", out, text, "--mode", "checked", "--json").json
     assert scored["log_z"] == pytest.approx(record["log_z"], abs=1e-6)
-    assert bnce("doctor", out).status == 0
+    assert bnce("info", out, "--check").status == 0
     assert bnce("evaluate", out, "--save").status == 0
     assert bnce("compare", out).status == 0
 
@@ -73,7 +73,7 @@ def test_in_place_is_told(bnce: Command, trained: Path, texts: Path, place: Path
     assert any("was calibrated after training" in told for told in compared["conditions"]["statements"])
     assert bnce("compare", run).status == 0
     assert bnce("evaluate", run, "--save").status == 0
-    assert bnce("doctor", run).status == 0
+    assert bnce("info", run, "--check").status == 0
     # It can be trained further, from where training left it.
     before = bnce("info", run, "--json").json
     assert "calibration" in before

@@ -91,7 +91,7 @@ def test_what_cannot_be_done_is_one_sentence(
         raise make()
 
     monkeypatch.setattr(cli, "run_app", run)
-    assert told in refused("doctor")
+    assert told in refused("info", "ltcb")
 
 
 def test_an_error_that_nobody_foresaw_is_one_sentence_that_says_how_to_see_more(

@@ -112,7 +112,7 @@ def test_a_stopped_run_goes_on(piece_corpus: Path, place: Path, bnce: Command) -
 def test_a_run_whose_pieces_changed_is_refused(pieced: Path, place: Path, bnce: Command, refused, name: str) -> None:
     copy = place / "run"
     shutil.copytree(pieced, copy)
-    assert bnce("doctor", copy).status == 0
+    assert bnce("info", copy, "--check").status == 0
     if name == "pieces.json":
         rules = json.loads((copy / name).read_text(encoding="utf-8"))
         rules["model"]["merges"] = rules["model"]["merges"][:-1]
@@ -120,12 +120,12 @@ def test_a_run_whose_pieces_changed_is_refused(pieced: Path, place: Path, bnce: 
     else:
         (copy / name).write_text((copy / name).read_text(encoding="utf-8") + "more\n", encoding="utf-8")
     assert f"{name} changed after model.safetensors was written" in refused("evaluate", copy)
-    outcome = bnce("doctor", copy)
+    outcome = bnce("info", copy, "--check")
     assert outcome.status != 0
     assert f"{name} changed after" in outcome.stdout
     (copy / name).unlink()
     assert f"{name} is missing: restore the file with which model" in refused("evaluate", copy)
-    assert f"{name} is missing" in bnce("doctor", copy).stdout
+    assert f"{name} is missing" in bnce("info", copy, "--check").stdout
 
 
 def test_known_words_that_came_later_are_refused(
@@ -135,17 +135,17 @@ def test_known_words_that_came_later_are_refused(
     for name in ("known_words.txt", "spelling.safetensors"):
         (run / name).unlink()
     save_weights(RunDirectory.open(run), read_model(run / MODEL_FILE)[0], 1)
-    assert bnce("doctor", run).status == 0
+    assert bnce("info", run, "--check").status == 0
     shutil.copyfile(trained / "vocab.txt", run / "known_words.txt")
     shutil.copyfile(trained / "spelling.safetensors", run / "spelling.safetensors")
-    outcome = bnce("doctor", run)
+    outcome = bnce("info", run, "--check")
     assert outcome.status != 0
     for name in ("known_words.txt", "spelling.safetensors"):
         told = f"{name} was not there when model.safetensors was written: remove it"
         assert told in outcome.stdout
         assert told in refused("score", run, texts / "test.txt")
         (run / name).unlink()
-    assert bnce("doctor", run).status == 0
+    assert bnce("info", run, "--check").status == 0
 
 
 @pytest.mark.parametrize("name", ["pieces.json", "known_words.txt"])
@@ -154,10 +154,10 @@ def test_a_corpus_whose_pieces_changed_is_refused(
 ) -> None:
     copy = place / "corpus"
     shutil.copytree(piece_corpus, copy)
-    assert bnce("doctor", copy).status == 0
+    assert bnce("info", copy, "--check").status == 0
     with open(copy / name, "a", encoding="utf-8") as file:
         file.write("\n")
-    outcome = bnce("doctor", copy)
+    outcome = bnce("info", copy, "--check")
     assert outcome.status != 0
     assert f"{name} has changed since it was written" in outcome.stdout
     assert f"{name} has changed since it was written" in refused(
@@ -227,7 +227,7 @@ def test_pieces_that_came_to_a_run_over_words_are_refused(
     shutil.copyfile(pieced / "pieces.json", run / "pieces.json")
     told = "does not fit pieces.json: use the files that were written together. If its lines are whole words, remove"
     assert told in refused("score", run, texts / "test.txt")
-    outcome = bnce("doctor", run)
+    outcome = bnce("info", run, "--check")
     assert outcome.status != 0
     assert told in outcome.stdout
 

@@ -30,7 +30,6 @@ def test_every_command_that_computes_takes_threads(bnce: Command, name: str) -> 
         ["vocab", "{run}", "--drop", "{words}", "--out", "{out}"],
         ["export", "{run}", "--to", "safetensors", "--out", "{out}"],
         ["bench", "--losses", "bnce", "--vocab-sizes", "100"],
-        ["doctor"],
     ],
     ids=lambda arguments: arguments[0],
 )

@@ -68,7 +68,7 @@ def test_a_spelling_model_leaves_out_the_new_words(
     assert after.log_outside == before.leaving_out(RunDirectory.open(place / "new").vocabulary.words).log_outside
     assert after.log_outside != before.log_outside
     np.testing.assert_array_equal(after.ngram_N, before.ngram_N)
-    assert bnce("doctor", place / "new").status == 0
+    assert bnce("info", place / "new", "--check").status == 0
     again = bnce("vocab", place / "new", "--out", place / "again", "--drop", drop, "--json").json
     assert again["has_spelling"] is True
     empty = place.parent / "empty"

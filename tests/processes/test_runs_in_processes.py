@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from command import Command
 from safetensors import safe_open
 from torch import Tensor
 
 from bnce import LOSSES, Corpus
 from bnce.machine.world import World
-from bnce.measure.integrity import examine_directory
 from bnce.runs.checkpoint import MODEL_FILE, read_model, state_files
 from bnce.runs.directory import RunDirectory
 from bnce.runs.metrics import read_metrics
@@ -52,12 +52,12 @@ def assert_equal(path: Path, other: Path) -> None:
     assert sentences[0] == pytest.approx(sentences[1], rel=1e-5)
 
 
-def test_saved_by_two_and_continued_by_others(corpus: Corpus, unbroken: Path, tmp_path: Path) -> None:
+def test_saved_by_two_and_continued_by_others(corpus: Corpus, unbroken: Path, tmp_path: Path, bnce: Command) -> None:
     """Rows are written by range and read by any number of processes, to the last bit."""
     run = tmp_path / "run"
     assert in_processes(2, tmp_path / "meeting", str(corpus.directory), str(run), stop_at=8) == ["stopped"] * 2
     assert len(list(run.glob("rows-*.safetensors"))) == 2 * len(state_files(run))
-    assert all(finding.well for finding in examine_directory(run)[1])
+    assert bnce("info", run, "--check").status == 0
     for size in (1, 3, 4):
         again = tmp_path / f"again-{size}"
         shutil.copytree(run, again)
@@ -91,7 +91,7 @@ def test_one_process_opens_what_many_made(corpus: Corpus, unbroken: Path) -> Non
 
 @pytest.mark.parametrize("loss", [kind.name for kind in LOSSES if kind.structure is not None])
 def test_rows_of_choices_are_with_all_processes(
-    loss: str, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    loss: str, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bnce: Command
 ) -> None:
     """Only the embedding is divided; a run that two processes began ends with one process as if that had been alone."""
     monkeypatch.setattr("bnce.losses.hierarchical_softmax.NUM_TOP", 5)
@@ -103,6 +103,6 @@ def test_rows_of_choices_are_with_all_processes(
     for part in run.glob("rows-*.safetensors"):
         with safe_open(part, "pt") as opened:
             assert all("embedding" in name for name in opened.keys())  # noqa: SIM118
-    assert all(finding.well for finding in examine_directory(run)[1])
+    assert bnce("info", run, "--check").status == 0
     assert train(World(), text, str(run)) == "finished"
     assert_equal(run, tmp_path / "alone")

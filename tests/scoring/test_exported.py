@@ -79,7 +79,6 @@ def test_nothing_imports_pytorch(both: tuple[Path, Path], tmp_path: Path) -> Non
         ["generate", exported, "--prompt", "w3", "--next", "4"],
         ["generate", exported, "--prompt", "w3", "--num", "2", "--max-words", "4"],
         ["surprisal", exported, str(tmp_path / "table.tsv"), "--out", str(tmp_path / "out.tsv"), "--entropy"],
-        ["doctor", exported],
     ]
     code = (
         "import json, sys\n"

@@ -12,7 +12,6 @@ from bnce.cli.calibrate import calibrate
 from bnce.cli.compare import compare
 from bnce.cli.console import stdout
 from bnce.cli.demo import demo
-from bnce.cli.doctor import doctor
 from bnce.cli.evaluate import evaluate
 from bnce.cli.experiment import experiment
 from bnce.cli.export import export
@@ -85,7 +84,6 @@ for _command in (
     export,
     serve,
     bench,
-    doctor,
 ):
     app.command(cls=HelpCommand)(checked(with_packages(_command)))
 

@@ -1,4 +1,4 @@
-"""`bnce info`: what a recipe, a run or a corpus is made of."""
+"""`bnce info`: what a recipe, a run or a corpus is made of; with --check, whether it and the installation are right."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from bnce.cli.completion import complete, complete_subject
 from bnce.cli.console import JsonOption, print_json, stdout
 from bnce.cli.corpus_info import corpus_record, print_corpus
-from bnce.cli.options import SettingsOption, option, warn_of_unused
+from bnce.cli.options import DeviceOption, SettingsOption, flag, option, warn_of_unused
 from bnce.errors import UserError
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.losses import LOSSES
@@ -27,13 +28,14 @@ RECIPE_VOCAB_SIZES = {"ltcb": 80_000, "wiki": 80_000, "obwb": 793_471, "news": 7
 
 def info(
     subject: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="RECIPE|RUN|CORPUS",
-            help="Recipe, run directory or corpus directory.",
+            help="Recipe, run directory or corpus directory. --check needs none.",
+            show_default=False,
             autocompletion=complete_subject,
         ),
-    ],
+    ] = None,
     model: Annotated[
         str | None, option("NAME", f"For a recipe: {', '.join(BODIES.names)}.", autocompletion=complete(*BODIES.names))
     ] = None,
@@ -53,13 +55,23 @@ def info(
             show_default=str(AUDITED_STREAMS),
         ),
     ] = None,
+    check: Annotated[
+        bool,
+        flag(
+            "--check",
+            "Check the installation, and compare the files of the run or corpus with their hashes and checksums. The "
+            "exit status is 1 if something is wrong.",
+        ),
+    ] = False,
+    device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Describe a recipe, a run or a corpus.
 
     For a recipe or a run: architecture, number of parameters, settings, results. For a corpus: sizes, most frequent
     words, sentence lengths, and the noise audit, which checks whether the words of parallel streams can be the noise
-    of B-NCE.
+    of B-NCE. With --check: versions, device, every loss on this device compared with float64 on the CPU, and the files
+    of a run or corpus compared with their hashes, which finds damage on disk or from copying.
 
     \b
     Examples:
@@ -67,12 +79,21 @@ def info(
       bnce info obwb --model relu-lstm --json
       bnce info runs/relu-lstm
       bnce info corpora/wiki --batch-size 1600
+      bnce info --check
+      bnce info runs/relu-lstm --check --json
     """
     from bnce.recipes.recipe import load_recipe, recipe_names
 
+    of_recipe: dict[str, object] = {"--model": model, "--loss": loss, "--vocab-size": vocab_size, "--set": settings}
+    of_corpus: dict[str, object] = {"--batch-size": batch_size}
+    if check:
+        _refuse_unused("--check compares losses and files", "a description", of_recipe | of_corpus)
+        _check(subject, device, as_json)
+        return
+    if subject is None:
+        raise UserError("Give a recipe, a run or a corpus, or --check to check the installation.")
+    _refuse_unused(f"'{subject}' is only described", "--check", {"--device": device != "auto"})
     path = Path(subject)
-    of_recipe = {"--model": model, "--loss": loss, "--vocab-size": vocab_size, "--set": settings}
-    of_corpus = {"--batch-size": batch_size}
     if (path / "corpus.json").is_file():
         _refuse_unused(f"'{path}' is a corpus", "a recipe", of_recipe)
         record = corpus_record(path, batch_size or AUDITED_STREAMS)
@@ -99,6 +120,23 @@ def info(
         print_corpus(record)
     else:
         _print(record)
+
+
+def _check(subject: str | None, device: str, as_json: bool) -> None:
+    from bnce.machine.devices import choose_device
+    from bnce.report.checks import check_directory, check_installation
+
+    of_files = [] if subject is None else check_directory(Path(subject))
+    checks = [*check_installation(choose_device(device)), *of_files]
+    well = all(check.well for check in checks)
+    if as_json:
+        print_json({"well": well, "checks": [dataclasses.asdict(check) for check in checks]})
+    else:
+        for check in checks:
+            mark = "[green]ok[/green]   " if check.well else "[red]wrong[/red]"
+            stdout.print(f"{mark} {escape(check.name)}: {escape(check.detail)}", markup=True)
+    if not well:
+        raise typer.Exit(1)
 
 
 def _refuse_unused(what: str, wanted: str, options: Mapping[str, object]) -> None:

@@ -1,4 +1,4 @@
-"""Every loss of a whole batch by the paper's equations, in float64: what `bnce doctor` compares with.
+"""Every loss of a whole batch by the paper's equations, in float64.
 
 Noise is drawn in the same order as in the loss, so the same seed gives both the same words.
 

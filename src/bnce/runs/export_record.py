@@ -1,7 +1,7 @@
 """What a directory from `bnce export --to onnx` says of itself, and whether its files are those that were exported.
 
 Opening it compares small files with their hashes, and the sizes of those that are mapped into memory: to read all of
-these takes longer than to score a line. `bnce doctor` compares every file.
+these takes longer than to score a line.
 """
 
 from __future__ import annotations
