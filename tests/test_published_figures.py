@@ -218,9 +218,12 @@ def test_an_export_differs_from_pytorch_by_what_the_docs_say(figures_cpu: Module
 def test_every_result_file_is_listed_and_has_its_command() -> None:
     listed = page("docs/figures.md")
     for path in sorted([*RESULTS.glob("*.md"), *RESULTS.glob("h200/*.md")]):
-        assert path.name in listed, f"docs/figures.md does not name {path.name}"
+        rows = [line for line in listed.splitlines() if f"`{path.name}`" in line]
+        assert rows, f"docs/figures.md does not name {path.name}"
         text = path.read_text(encoding="utf-8")
         assert re.search(r"^    (python benchmarks/\w+\.py|bnce) ", text, re.MULTILINE), f"{path.name} has no command"
+        if "measured with 0.2.0" in rows[0]:  # by a script of that version
+            continue
         for script in re.findall(r"benchmarks/\w+\.py", text):
             assert (ROOT / script).is_file(), f"{path.name} names {script}"
     for script in re.findall(r"benchmarks/\w+\.py", listed):

@@ -24,8 +24,6 @@ NOISE_NAMES = ("unigram", "uniform", "log-uniform")
 SOFTMAX_NAMES = ("auto", "fused", "plain", "compiled", "linear", "cce", "liger")
 SCHEDULE_NAMES = ("halve", "linear", "cosine")
 PRECISION_NAMES = ("auto", "float32", "tf32", "bf16")
-TABLES_NAMES = ("auto", "sharded", "replicated")
-WIRE_NAMES = ("float32", "bf16")
 MAX_RATE = 1e38  # what float32 can hold
 MIN_EPS = 1e-20  # squares of gradients below this are 0 in float32, and a step divided by less than it has no bound
 MAX_SEED = 2**63 - 1
@@ -194,9 +192,6 @@ class TrainingConfig:
     stop_after: int = 0  # end after N evaluations in a row without a better validation perplexity; 0: never
     checkpoint_seconds: float = 600.0  # inf: saved only when stopped
     precision: str = "auto"  # of matrix products: bf16 on a GPU and float32 on a CPU; masters are always float32
-    tables: str = "auto"  # of many processes: each has its share of the rows, or all; auto: its share
-    wire: str = "float32"  # in which type rows and their gradients go from process to process
-    row_capacity: int = 0  # the most rows that a process asks another one for in a step; 0: by the words' frequencies
     deterministic: bool = False  # the same bits every time, also on a GPU, at some cost
     seed: int = 1
 
@@ -211,10 +206,7 @@ class TrainingConfig:
         _seconds(self.budget)
         for key in ("max_train_tokens", "max_valid_tokens", "max_test_tokens", "stop_after", "seed"):
             _at_least(f"training.{key}", getattr(self, key), 0, most=MAX_SEED)
-        _at_least("training.row_capacity", self.row_capacity, 0)
         _among("training.precision", self.precision, PRECISION_NAMES)
-        _among("training.tables", self.tables, TABLES_NAMES)
-        _among("training.wire", self.wire, WIRE_NAMES)
         _within("training.reset_rate", self.reset_rate, 0, 1)
         _must(self.checkpoint_seconds > 0, "training.checkpoint_seconds", self.checkpoint_seconds, "it must be above 0")
 

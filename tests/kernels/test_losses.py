@@ -179,18 +179,6 @@ def test_softmax_of_a_target_that_is_no_word_is_not_a_number(target: int, device
     assert loss.isnan().tolist() == [False, True, False], "the last one does not count"
 
 
-def test_shares_are_the_softmax_over_some_words(device: torch.device) -> None:
-    from bnce.kernels.softmax import shares_
-
-    logit, bias = torch.randn(3, 56, device=device), torch.randn(51, device=device)
-    scores = logit[:, :51].double() + bias.double()
-    log_total, own = shares_(logit, bias, torch.tensor([5, -1, 50], device=device))
-    torch.testing.assert_close(logit[:, :51], scores.softmax(1).float(), rtol=1e-5, atol=1e-7)
-    assert not logit[:, 51:].any(), "padding has no share"
-    torch.testing.assert_close(log_total, scores.logsumexp(1).float())
-    torch.testing.assert_close(own, torch.tensor([scores[0, 5], 0.0, scores[2, 50]], device=device).float())
-
-
 @pytest.mark.parametrize(("num_steps", "num_streams", "num_words"), [(1, 2, 1), (3, 6, 4), (5, 7, 30), (20, 60, 30)])
 def test_distinct_words_are_found_at_a_fixed_shape(
     num_steps: int, num_streams: int, num_words: int, device: torch.device

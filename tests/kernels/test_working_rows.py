@@ -10,66 +10,52 @@ from bnce import rows as plain
 from bnce.kernels import rows as fast
 from bnce.kernels.working_rows import number
 from bnce.machine.world import World
-from bnce.processes.placement import Placement
-from bnce.processes.traffic import Replicated, Sharded
+from bnce.processes.traffic import Traffic
 
 V = 700
 
 
-@pytest.mark.parametrize("num_owners", [1, 3])
 @pytest.mark.parametrize("num_words", [1, 40, 3000])
-def test_every_word_gets_a_number_of_its_owner(num_owners: int, num_words: int, device: torch.device) -> None:
-    placement, C = Placement.of(V, num_owners, device), V
+def test_every_word_gets_a_number(num_words: int, device: torch.device) -> None:
     words = torch.randint(0, V, (num_words,), device=device)
     most = torch.zeros((), dtype=torch.int64, device=device)
-    row, word, place = number(words, placement.position_V, V, placement.rows_each, num_owners, C, most)
-    assert row.shape == word.shape == (num_owners * C,)
+    word, place = number(words, V, V + 5, most)
+    assert word.shape == (V + 5,)
     assert torch.equal(word[place], words)
-    owner, expected_row = placement.find(words)
-    assert torch.equal(place // C, owner)
-    assert torch.equal(row[place].long(), expected_row)
-    assert len(place.unique()) == len(words.unique())
-    assert int(most) == int(placement.find(words.unique())[0].bincount().max())
-    used = torch.zeros_like(row, dtype=torch.bool).index_fill_(0, place, True)
-    assert not row[~used].any()
+    assert int(most) == len(place.unique()) == len(words.unique())
+    used = torch.zeros_like(word, dtype=torch.bool).index_fill_(0, place, True)
     assert not word[~used].any()
 
 
 def test_words_without_room_are_counted(device: torch.device) -> None:
     words, most = torch.arange(90, device=device), torch.tensor(7, device=device)
-    _, word, place = number(words, None, V, V, 1, 40, most)
+    word, place = number(words, V, 40, most)
     assert int(most) == 90
     assert int(place.max()) < 40
     assert len(word.unique()) == 40
-    number(words[:3], None, V, V, 1, 40, most)
+    number(words[:3], V, 40, most)
     assert int(most) == 90, "the most of all steps stays"
 
 
-@pytest.mark.parametrize("kind", [Sharded, Replicated])
-@pytest.mark.parametrize("wire", [None, torch.bfloat16])
-def test_rows_come_and_gradients_go(kind: type, wire: torch.dtype | None, device: torch.device) -> None:
-    placement = Placement.of(V, 1, device) if kind is Sharded else Placement.unshuffled(V, device)
+@pytest.mark.parametrize("in_order", [False, True])
+def test_rows_come_and_gradients_go(in_order: bool, device: torch.device) -> None:
     words = torch.randint(0, V, (60,), device=device)
     tables = [torch.randn(V, 5, device=device), torch.randn(V, device=device)]
-    for in_order in (False, True):
-        traffic = kind(World(), placement, 50 + 20, wire, device, in_order=in_order)
-        place = traffic.number(words)
-        assert torch.equal(traffic.word_N[place], words)
-        if in_order:
-            assert torch.equal(traffic.word_N[: len(words.unique())], words.unique())
-        working = [table.new_zeros(traffic.num_rows, *table.shape[1:]) for table in tables]
-        traffic.bring(tables, working)
-        _, position = placement.find(words)
-        for table, brought in zip(tables, working, strict=True):
-            # Triton's interpreter cuts numbers off where a GPU rounds them.
-            rounding = 0.0 if wire is None or kind is Replicated else 2**-7
-            torch.testing.assert_close(brought[place], table[position], rtol=rounding, atol=0.0)
-        grad = torch.zeros(1, traffic.num_rows, 16, device=device)
-        grad[0, place, 0] = 1 + position.float()
-        row, back = traffic.send_back(grad)
-        expected = torch.zeros(V, device=device)
-        expected[position] = (1 + position.float()) if wire is None else (1 + position.float()).to(wire).float()
-        assert torch.equal(torch.zeros(V, device=device).index_add_(0, row, back[:, 0]), expected)
+    traffic = Traffic(World(), V, 70, device, in_order=in_order)
+    place = traffic.number(words)
+    assert torch.equal(traffic.word_N[place], words)
+    if in_order:
+        assert torch.equal(traffic.word_N[: len(words.unique())], words.unique())
+    working = [table.new_zeros(70, *table.shape[1:]) for table in tables]
+    traffic.bring(tables, working)
+    for table, brought in zip(tables, working, strict=True):
+        assert torch.equal(brought[place], table[words])
+    grad = torch.zeros(1, 70, 16, device=device)
+    grad[0, place, 0] = 1 + words.float()
+    row, back = traffic.send_back(grad)
+    expected = torch.zeros(V, device=device)
+    expected[words] = 1 + words.float()
+    assert torch.equal(torch.zeros(V, device=device).index_add_(0, row, back[:, 0]), expected)
 
 
 def _wide(device: torch.device, columns: int | None) -> tuple[Tensor, Tensor]:

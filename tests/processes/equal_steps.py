@@ -50,7 +50,6 @@ def train(
     *,
     loss: str,
     optimiser: str,
-    sharded: bool,
     in_order: bool = True,
     num_steps: int = NUM_STEPS,
     dropout: float = 0.2,
@@ -73,9 +72,7 @@ def train(
         noise.unigram(counts()),
     ).to(device, torch.float64 if device == "cpu" else torch.float32)
     num_groups = G // world.size
-    tables = WorkingTables(
-        model, world, sharded=sharded, num_groups=num_groups, chunk_shape=(T, B), in_order=in_order, seed=3
-    )
+    tables = WorkingTables(model, world, num_groups=num_groups, chunk_shape=(T, B), in_order=in_order, seed=3)
     # Row-wise Adam takes steps of its rate whatever the gradient: at 0.3 words would jump, and rounding errors grow.
     rate = 0.01 if optimiser == "rowwise-adam" else 0.3
     config = OptimiserConfig(name=optimiser, learning_rate=rate, body_learning_rate=0.01, clip_norm=clip_norm)
@@ -85,13 +82,13 @@ def train(
         whole = with_resets(chunk_of(number)) if resets else chunk_of(number)
         step(whole.divide(world.size)[world.rank], 1.0, number=number)
         assert step.starts_up or (step._graph is not None) == (device != "cpu" and world.can_be_captured)
-        assert int(tables.traffic.most_rows) <= tables.traffic.capacity
+        assert int(tables.traffic.most_rows) <= tables.traffic.num_rows
     return result_of(tables, stepper.body.flat, step, world)
 
 
 def result_of(tables: WorkingTables, body: Tensor, step: TrainingStep, world: World) -> dict[str, Tensor]:
-    """Lay out tables in the order of words, and the rest, as every process has them after gathering."""
-    found = {name: tables.whole(name) for name in tables.kept}
+    """Give the tables, and the rest, as every process has them after gathering."""
+    found = {name: table.detach().clone() for name, table in tables.kept.items()}
     found["body"] = body.detach().clone()
     found["loss"] = world.sum_(step.loss_total.clone(), "test")
     found["norm"] = step.norm.clone()

@@ -15,22 +15,22 @@ import torch.multiprocessing as mp
 from bnce import Corpus
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig, RunConfig, TrainingConfig
 from bnce.machine.world import ProcessLostError, World
-from bnce.processes.traffic import Sharded
+from bnce.processes.traffic import Traffic
 from bnce.runs.directory import RunDirectory
-from bnce.training import checkpoints
+from bnce.training.checkpoints import Checkpoints
 from bnce.training.plan import create_run
 from bnce.training.run import run_training
 
 G = 12
 
 
-def config(loss: str = "bnce", tables: str = "auto", optimiser: str = "rowwise-adam", **changes: Any) -> RunConfig:
+def config(loss: str = "bnce", **changes: Any) -> RunConfig:
     """Settings of a small run in twelve groups."""
     return RunConfig(
         model=ModelConfig(name="relu-lstm", embedding_size=6, hidden_size=7, bottleneck_size=5, dropout=0.1),
         loss=LossConfig(name=loss, num_noise=3 if loss == "snce" else 0),
         optimiser=OptimiserConfig(
-            name=optimiser, learning_rate=0.05, body_learning_rate=0.01, clip_norm=1.0, schedule="linear"
+            name="rowwise-adam", learning_rate=0.05, body_learning_rate=0.01, clip_norm=1.0, schedule="linear"
         ),
         training=TrainingConfig(
             **{
@@ -41,7 +41,6 @@ def config(loss: str = "bnce", tables: str = "auto", optimiser: str = "rowwise-a
                 "reset_rate": 0.3,
                 "evaluations_per_epoch": 2,
                 "deterministic": True,
-                "tables": tables,
                 **changes,
             }
         ),
@@ -94,7 +93,7 @@ def train(
 
 def _arm(die: str) -> None:
     """Have this process killed in a step after some, or when it saves for the second time."""
-    owner, name, at = (Sharded, "send_back", 8) if die == "step" else (checkpoints, "write_part", 2)
+    owner, name, at = (Traffic, "send_back", 8) if die == "step" else (Checkpoints, "save", 2)
     plain, calls = getattr(owner, name), itertools.count(1)
 
     def kill_self(*arguments: Any) -> Any:

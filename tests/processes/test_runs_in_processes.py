@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from command import Command
-from safetensors import safe_open
 from torch import Tensor
 
 from bnce import LOSSES, Corpus
 from bnce.machine.world import World
-from bnce.runs.checkpoint import MODEL_FILE, read_model, state_files
+from bnce.runs.checkpoint import MODEL_FILE, read_model
 from bnce.runs.directory import RunDirectory
 from bnce.runs.metrics import read_metrics
 from tests.processes.run_in_processes import config, in_processes, train
@@ -53,10 +52,9 @@ def assert_equal(path: Path, other: Path) -> None:
 
 
 def test_saved_by_two_and_continued_by_others(corpus: Corpus, unbroken: Path, tmp_path: Path, bnce: Command) -> None:
-    """Rows are written by range and read by any number of processes, to the last bit."""
+    """A state is read by any number of processes, to the last bit."""
     run = tmp_path / "run"
     assert in_processes(2, tmp_path / "meeting", str(corpus.directory), str(run), stop_at=8) == ["stopped"] * 2
-    assert len(list(run.glob("rows-*.safetensors"))) == 2 * len(state_files(run))
     assert bnce("info", run, "--check").status == 0
     for size in (1, 3, 4):
         again = tmp_path / f"again-{size}"
@@ -79,8 +77,6 @@ def test_a_killed_process_loses_nothing(die: str, corpus: Corpus, unbroken: Path
     assert all("Another process of the run has ended" in told for told in said)
     assert in_processes(2, tmp_path / "again", str(corpus.directory), str(run)) == ["finished"] * 2
     assert_equal(run, unbroken)
-    parts = list(run.glob("rows-*.safetensors"))
-    assert len(parts) == 2 * len(state_files(run))
 
 
 def test_one_process_opens_what_many_made(corpus: Corpus, unbroken: Path) -> None:
@@ -90,19 +86,16 @@ def test_one_process_opens_what_many_made(corpus: Corpus, unbroken: Path) -> Non
 
 
 @pytest.mark.parametrize("loss", [kind.name for kind in LOSSES if kind.structure is not None])
-def test_rows_of_choices_are_with_all_processes(
+def test_rows_of_choices_are_trained_by_two_processes_and_one(
     loss: str, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bnce: Command
 ) -> None:
-    """Only the embedding is divided; a run that two processes began ends with one process as if that had been alone."""
+    """A run that two processes began ends with one process as if that had been alone."""
     monkeypatch.setattr("bnce.losses.hierarchical_softmax.NUM_TOP", 5)
     settings, text = config(loss), str(corpus.directory)
     assert train(World(), text, str(tmp_path / "alone"), settings=settings) == "finished"
     run = tmp_path / "run"
     said = in_processes(2, tmp_path / "meeting", text, str(run), stop_at=8, settings=settings)
     assert said == ["stopped"] * 2
-    for part in run.glob("rows-*.safetensors"):
-        with safe_open(part, "pt") as opened:
-            assert all("embedding" in name for name in opened.keys())  # noqa: SIM118
     assert bnce("info", run, "--check").status == 0
     assert train(World(), text, str(run)) == "finished"
     assert_equal(run, tmp_path / "alone")

@@ -22,5 +22,5 @@ def test_sparse_gradients_of_groups_stay_apart(monkeypatch: pytest.MonkeyPatch) 
         return collect(self, body)
 
     monkeypatch.setattr(WorkingTables, "collect", look)
-    train(World(), loss="hierarchical-softmax", optimiser="rowwise", sharded=False, in_order=False, num_steps=1)
+    train(World(), loss="hierarchical-softmax", optimiser="rowwise", in_order=False, num_steps=1)
     assert seen == [[True] * (2 * G)], "weight and bias of every group"

@@ -92,18 +92,6 @@ class World:
             _ALL_GATHER(gathered.flatten(0, min(1, tensor.ndim)), staged.reshape(-1, *tensor.shape[1:]))
         return gathered.to(tensor.device)
 
-    def exchange(self, tensor_RN: Tensor, what: str) -> Tensor:
-        """Send part r of a tensor to process r, and give the parts that all processes sent here, in their order."""
-        if self.is_alone:
-            return tensor_RN
-        assert len(tensor_RN) == self.size
-        self.bytes_sent[what] += tensor_RN.nbytes * (self.size - 1) // self.size
-        staged = tensor_RN.contiguous().to(self.device)
-        received = torch.empty_like(staged)
-        with _explained():
-            dist.all_to_all_single(received, staged)
-        return received.to(tensor_RN.device)
-
     def gather_uneven(self, tensor: Tensor, what: str) -> list[Tensor]:
         """Give the tensors of all processes, which may differ in their first dimension."""
         size_R = [int(size) for size in self.gather(torch.tensor([len(tensor)], device=tensor.device), what)]

@@ -1,1 +1,1 @@
-"""One model in many processes: who owns which rows of the tables, and how rows and gradients travel."""
+"""One model in many processes: the rows of a step, and how their gradients travel."""

@@ -1,8 +1,10 @@
 """The rows that a step needs, in small tables that stand in the place of the model's own.
 
-A step touches a few thousand of the V rows. They are brought together from wherever they are kept, the words of the
-step are numbered anew, and the model computes with the small tables as it would with the large ones: what it looks up
-is the same. The gradient of a small table is dense, so equal rows are added up as it is made.
+A step touches a few thousand of the V rows. They are copied together, the words of the step are numbered anew, and the
+model computes with the small tables as it would with the large ones: what it looks up is the same. The gradient of a
+small table is dense, so equal rows are added up as it is made.
+
+Every process has all tables. Of a step, it sends the gradients of the rows that it touched.
 
 Legend: V words, U rows of a step, F columns of all tables, M words of a step with repetitions, T time steps, B streams.
 """
@@ -12,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -22,13 +23,10 @@ from bnce.corpus.streams import Chunk
 from bnce.kinds.losses import LOSSES
 from bnce.language_model import LanguageModel
 from bnce.machine.world import World
-from bnce.models import State
 from bnce.noise import Noise
 from bnce.optimisers.adam import FlatParameters
 from bnce.optimisers.merging import mark_merged, merge_gradient, merged_rows
-from bnce.processes.placement import Placement
-from bnce.processes.sharded_output import ShardedOutput
-from bnce.processes.traffic import Replicated, Sharded, Traffic, num_columns, split_columns
+from bnce.processes.traffic import Traffic, num_columns, split_columns
 
 DEVIATIONS = 6  # by which the rows of a step may exceed their mean
 
@@ -55,71 +53,43 @@ class WorkingNoise(Noise):
 
 
 class WorkingTables:
-    """Keeps a model's rows, all or its share of them, and gives the model those of a step."""
+    """Keeps a model's rows, and gives the model those of a step."""
 
     def __init__(
         self,
         model: LanguageModel,
         world: World,
         *,
-        sharded: bool,
         num_groups: int,
         chunk_shape: tuple[int, int],
-        device: torch.device | None = None,
         seed: int = 1,
-        capacity: int = 0,
-        wire: torch.dtype | None = None,
         in_order: bool = False,
     ) -> None:
-        """`num_groups` are those of this process; `in_order` adds up gradients in the order of the groups.
-
-        The model moves to `device`, but for rows that other processes keep.
-        """
+        """`num_groups` are those of this process; `in_order` adds up gradients in the order of the groups."""
         self.model, self.world, self.seed, self.in_order = model, world, seed, in_order
-        self.num_groups, self.device = num_groups, device or model.embedding.device
+        self.num_groups, self.device = num_groups, model.embedding.device
         self.first_group = world.rank * num_groups
-        self.noise = model.output.noise.to(self.device)
+        self.noise = model.output.noise
         loss = LOSSES.find(model.output.loss_name)
-        tables = model.tables()
+        self.kept = model.tables()
         # A loss that scores more than the words of a step needs the whole output layer.
-        self.travelling = [name for name in tables if name == "embedding" or not loss.needs_whole_output]
+        self.travelling = [name for name in self.kept if name == "embedding" or not loss.needs_whole_output]
+        self._staying = [name for name in self.kept if name not in self.travelling]
         T, B = chunk_shape
         self.drawn_shape: tuple[int, ...] | None = None
         if model.output.num_noise and loss.draws != "never":
             K, tries = model.output.num_noise, model.output.tries
             num_draws = K if tries is None else tries.num_draws
             self.drawn_shape = {"position": (T, B, K), "step": (T, K), "chunk": (num_draws,)}[loss.draws_for]
-        if sharded:
-            self.placement = Placement.of(len(self.noise), world.size, self.device)
-        else:
-            self.placement = Placement.unshuffled(len(self.noise), self.device)
         num_words, num_drawn = B * (T + 1 + model.num_context), math.prod(self.drawn_shape or (0,))
-        room = capacity or bound_rows(self.noise, num_groups * num_words, self.placement, num_groups * num_drawn)
-        kind = Sharded if sharded else Replicated
-        self.traffic: Traffic = kind(world, self.placement, room, wire, self.device, in_order=in_order)
-        self.is_sharded = sharded
-        # The rows of choices that lead to words are not words', and every process has them all.
-        has_choices = loss.structure is not None
-        self.divided = {name for name in tables if sharded and (name == "embedding" or not has_choices)}
-        self.own_words = self.placement.words_of(world.rank if sharded else 0).cpu()
-        self.kept = {
-            name: nn.Parameter(self._share(name, table.detach()).to(self.device)) for name, table in tables.items()
-        }
-        self.output = ShardedOutput(world, self.placement, penalises=loss.penalises) if sharded else None
-        if loss.needs_whole_output:
-            for name in tables:
-                if name not in self.travelling:
-                    _replace(model, name, self.kept[name])
-            if self.output is not None and not has_choices:
-                model.output._loss = self.output.loss_sum
+        num_rows = bound_rows(self.noise, num_groups * num_words, num_groups * num_drawn)
+        self.traffic = Traffic(world, len(self.noise), num_rows, self.device, in_order=in_order)
         for name in self.travelling:
             like = self.kept[name]
-            _replace(model, name, nn.Parameter(like.new_zeros(self.traffic.num_rows, *like.shape[1:])))
+            _replace(model, name, nn.Parameter(like.new_zeros(num_rows, *like.shape[1:])))
         if not loss.needs_whole_output:
-            model.output.noise = WorkingNoise(self.noise, self.traffic.num_rows)
-            model.output.vocab_size = self.traffic.num_rows
-        model.to(self.device)
-        self._staying = [name for name in tables if name not in self.travelling and name not in self.divided]
+            model.output.noise = WorkingNoise(self.noise, num_rows)
+            model.output.vocab_size = num_rows
         self.forget()
 
     def _travelling_of(self, tables: Mapping[str, nn.Parameter]) -> list[Tensor]:
@@ -239,37 +209,15 @@ class WorkingTables:
                 row_K, grad_KD = (torch.cat(self.world.gather_uneven(part, what)) for part in (row_K, grad_KD))
         return rows.table_gradient(of_groups[0].shape, row_K, grad_KD)
 
-    def own(self, whole_V: Tensor) -> Tensor:
-        """Take the rows that this process keeps out of something with a row per word, in the order of words."""
-        if not self.is_sharded:
-            return whole_V
-        own = whole_V.new_zeros(self.placement.rows_each, *whole_V.shape[1:])
-        own[: len(self.own_words)] = whole_V.index_select(0, self.own_words.to(whole_V.device))
-        return own
-
-    def _share(self, name: str, whole_V: Tensor) -> Tensor:
-        return self.own(whole_V) if name in self.divided else whole_V
-
-    def whole(self, name: str) -> Tensor:
-        """Give a whole table in the order of words, gathered from all processes; on the CPU, where there is room."""
-        kept = self.kept[name].detach()
-        if name not in self.divided:
-            return kept.clone()
-        shuffled = torch.cat(list(self.world.gather(kept, "tables"))).cpu()
-        return shuffled.index_select(0, self.placement.position_V.cpu())
-
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Take back whole tables."""
         with torch.no_grad():
             for name, kept in self.kept.items():
-                kept.copy_(self._share(name, tensors[name]))
+                kept.copy_(tensors[name])
 
     @contextlib.contextmanager
     def as_whole(self) -> Iterator[LanguageModel]:
-        """Give a model that knows all words, to be evaluated by all processes together."""
-        if self.is_sharded:
-            yield cast(LanguageModel, ShardedModel(self))
-            return
+        """Give the model all its words, to be evaluated."""
         before = {name: self.model.tables()[name] for name in self.travelling}
         noise, vocab_size = self.model.output.noise, self.model.output.vocab_size
         try:
@@ -283,91 +231,35 @@ class WorkingTables:
             self.model.output.noise, self.model.output.vocab_size = noise, vocab_size
 
     def norm(self, touched: dict[str, tuple[Tensor, Tensor]], dense: dict[str, Tensor], body: Tensor) -> Tensor:
-        """Compute the norm over the rows of all processes, merged, and the body, which all have alike."""
-        alike = [grad for name, grad in dense.items() if name not in self.divided]
-        if not self.in_order:
-            alike += [touched[name][1] for name in self._staying if name in touched]
-        here = [grad for name, grad in dense.items() if name in self.divided]
-        square = _sum_of_squares(here if self.in_order else [self._grad_KF, *here], body)
-        if self.is_sharded:
-            square = self.world.sum_(square.reshape(1), "control").squeeze(0)
-        square = square + _sum_of_squares(alike, body)
+        """Compute the norm over the rows of all processes, merged, and the body."""
+        staying = list(dense.values())
         if self.in_order:
-            squares = [self._square_in_order(*rows, name in self.divided) for name, rows in touched.items()]
-            square = square + torch.stack(squares).sum()
+            squares = [_square_in_order(*rows) for rows in touched.values()]
+            square = _sum_of_squares(staying, body) + torch.stack(squares).sum()
+        else:
+            staying += [touched[name][1] for name in self._staying if name in touched]
+            square = _sum_of_squares([self._grad_KF], body) + _sum_of_squares(staying, body)
         total: Tensor = square + torch.linalg.vector_norm(body).square()
         return total.sqrt()
 
-    def _square_in_order(self, row_N: Tensor, grad_ND: Tensor, is_divided: bool) -> Tensor:
-        """Add up the squares of all rows in the order of their words, whoever keeps them."""
-        square_N = grad_ND.square() if grad_ND.ndim == 1 else grad_ND.square().sum(1)
-        word_N = row_N
-        if is_divided:
-            word_N = self.placement.words_of(self.world.rank).index_select(0, row_N)
-            word_N = self.world.gather(word_N, "control").flatten()
-            square_N = self.world.gather(square_N, "control").flatten()
-        in_order_N = square_N[torch.sort(word_N, stable=True).indices]
-        # One after the other, so that zeros between them change nothing. A GPU adds in an order of its own.
-        return in_order_N.sum() if in_order_N.is_cuda else in_order_N.cumsum(0)[-1]
 
-
-class ShardedModel:
-    """A model whose rows are with many processes, as far as an evaluation asks for it. All processes call together."""
-
-    def __init__(self, tables: WorkingTables) -> None:
-        self.tables, self.model = tables, tables.model
-        self.embedding = tables.kept["embedding"]
-        self.body, self.num_context, self.output = self.model.body, self.model.num_context, self
-        self.log_z, self.normalises = self.model.output.log_z, self.model.output.normalises
-        self.initial_state = self.model.initial_state
-
-    @property
-    def training(self) -> bool:
-        """Whether the model is being trained."""
-        return self.model.training
-
-    def train(self, mode: bool = True) -> None:
-        """Go on training."""
-        self.model.train(mode)
-
-    def eval(self) -> None:
-        """Stop dropping."""
-        self.model.eval()
-
-    def __call__(self, input_LB: Tensor, state: State) -> tuple[Tensor, State]:
-        """Compute the last hidden layer from words that any process may ask for."""
-        tables, world = self.tables, self.tables.world
-        asked = world.gather_uneven(input_LB.reshape(-1), "row numbers")
-        owner_N, row_N = tables.placement.find(torch.cat(asked))
-        rows_NE = self.embedding.index_select(0, torch.where(owner_N == world.rank, row_N, 0))
-        rows_NE = torch.where((owner_N == world.rank).unsqueeze(1), rows_NE, 0.0)
-        world.sum_(rows_NE, "rows")
-        mine_NE = rows_NE.split([len(part) for part in asked])[world.rank]
-        hidden_TBD, after = self.body(mine_NE.reshape(*input_LB.shape, -1), state)
-        return hidden_TBD, after
-
-    def normalise(self, hidden_ND: Tensor, target_N: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the log normaliser and the raw score of a target for each position (N,)."""
-        if self.model.output.structure is not None:
-            return self.model.output.normalise(hidden_ND, target_N)
-        assert self.tables.output is not None
-        weight, bias = self.tables.kept["output.weight"], self.tables.kept["output.bias"]
-        return self.tables.output.score(hidden_ND, weight, bias, target_N)
-
-
-def bound_rows(noise: Noise, num_words: int, placement: Placement, num_drawn: int = 0) -> int:
-    """Bound the different words among so many of a text and so many drawn ones, of those that one process keeps."""
+def bound_rows(noise: Noise, num_words: int, num_drawn: int = 0) -> int:
+    """Bound the different words among so many of a text and so many drawn ones."""
     share_V, drawn_share_V = (
         log_probs_V.double().exp().clamp(max=1 - 1e-12) for log_probs_V in (noise.log_target_probs(), noise.log_probs_V)
     )
-    log_missing_V = num_words * torch.log1p(-share_V) + num_drawn * torch.log1p(-drawn_share_V)
-    missing_V, num_words = log_missing_V.exp()[placement.word_V], num_words + num_drawn
-    bounds = []
-    for begin, end in (placement.range_of(rank) for rank in range(placement.num_processes)):
-        missing = missing_V[begin:end]
-        mean, variance = (1 - missing).sum(), (missing * (1 - missing)).sum()
-        bounds.append(min(math.ceil(float(mean + DEVIATIONS * variance.sqrt())) + 1, num_words, max(1, end - begin)))
-    return max(bounds)
+    missing_V = (num_words * torch.log1p(-share_V) + num_drawn * torch.log1p(-drawn_share_V)).exp()
+    mean, variance = (1 - missing_V).sum(), (missing_V * (1 - missing_V)).sum()
+    num_words += num_drawn
+    return min(math.ceil(float(mean + DEVIATIONS * variance.sqrt())) + 1, num_words, len(noise))
+
+
+def _square_in_order(row_N: Tensor, grad_ND: Tensor) -> Tensor:
+    """Add up the squares of all rows in the order of their words."""
+    square_N = grad_ND.square() if grad_ND.ndim == 1 else grad_ND.square().sum(1)
+    in_order_N = square_N[torch.sort(row_N, stable=True).indices]
+    # One after the other, so that zeros between them change nothing. A GPU adds in an order of its own.
+    return in_order_N.sum() if in_order_N.is_cuda else in_order_N.cumsum(0)[-1]
 
 
 def _sum_of_squares(grads: Sequence[Tensor], like: Tensor) -> Tensor:

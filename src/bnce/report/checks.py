@@ -21,7 +21,7 @@ from bnce.machine.devices import describe_device
 from bnce.machine.memory import total_memory_bytes
 from bnce.noise import Noise
 from bnce.output_layer import OutputLayer
-from bnce.runs.checkpoint import MODEL_FILE, read_state, state_files
+from bnce.runs.checkpoint import MODEL_FILE, STATE_FORMAT, read_tensors, state_files
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import load_model
 from bnce.version import __version__
@@ -76,7 +76,7 @@ def check_directory(path: Path) -> list[Check]:
     checks = [_check("config.toml", _read, RunDirectory.open, path)]
     if (path / MODEL_FILE).is_file():
         checks.append(_check(MODEL_FILE, _read, lambda: load_model(RunDirectory.open(path))))
-    return checks + [_check(state.name, _read, read_state, state) for state in state_files(path)]
+    return checks + [_check(state.name, _read, read_tensors, state, STATE_FORMAT) for state in state_files(path)]
 
 
 def _check(name: str, check: Callable[..., str], *arguments: Any) -> Check:

@@ -1,9 +1,4 @@
-"""Files a run can be continued and used from: safetensors with a checksum, written whole or not at all.
-
-Where many processes each have a range of the tables' rows, each writes its own range to a file of its own. The state
-file is written last and names these parts, so a state is complete or not there. A reader puts the ranges together, in
-whatever number of processes they were written.
-"""
+"""Files a run can be continued and used from: safetensors with a checksum, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -12,7 +7,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +19,6 @@ from torch import Tensor
 
 from bnce import files
 from bnce.errors import UserError, argument
-from bnce.processes.placement import shuffle
 from bnce.runs.packed_rows import unpack_rows
 
 VERSION = "1"
@@ -33,7 +27,6 @@ MODEL_FORMAT = "bnce-model"
 TRANSFORMERS_FORMAT = "pt"  # what the transformers library writes, and insists on
 MODEL_FILE = "model.safetensors"
 NUM_KEPT_STATES = 2
-PART_FORMAT = "bnce-rows"
 
 
 @dataclass(frozen=True)
@@ -46,52 +39,21 @@ class State:
     origin: Mapping[str, str]
 
 
-def part_file(directory: Path, step: int, mark: str, rank: int, num_parts: int) -> Path:
-    """Name a part of the state after so many steps; `mark` tells one attempt to write it from another."""
-    return directory / f"rows-{step:012d}-{mark}-{rank + 1}-of-{num_parts}.safetensors"
-
-
-def write_part(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write the rows that one process has."""
-    write_tensors(path, tensors, PART_FORMAT, {})
-
-
-def remove_lost_parts(directory: Path) -> None:
-    """Remove parts that no state names: somebody was killed before the state was complete."""
-    named: set[str] = set()
-    for path in state_files(directory):
-        with contextlib.suppress(UserError):
-            named.update(_parts(read_metadata(path)))
-    for path in directory.glob("rows-*.safetensors"):
-        if path.name not in named:
-            path.unlink(missing_ok=True)
-
-
-def _parts(metadata: Mapping[str, str]) -> list[str]:
-    return [str(name) for name in json.loads(metadata.get("parts", "[]"))]
-
-
 def save_state(
     directory: Path,
     step: int,
     tensors: Mapping[str, Tensor],
     record: Mapping[str, Any],
     origin: Mapping[str, str],
-    parts: Sequence[Path] = (),
 ) -> Path:
-    """Write the state after `step` steps and drop all but the newest ones; `origin` says which run it is of.
-
-    `parts` are files with the rows that are not among the tensors.
-    """
+    """Write the state after `step` steps and drop all but the newest ones; `origin` says which run it is of."""
     path = state_file(directory, step)
     earlier = [old.name for old in state_files(directory) if old < path]
     # A state names the one before it, which is kept beside it: so the loss of that one can be seen.
     previous = {"previous": earlier[-1]} if earlier else {}
-    named = {"parts": json.dumps([part.name for part in parts])} if parts else {}
-    write_tensors(path, tensors, STATE_FORMAT, {**origin, **previous, **named, "record": json.dumps(record)})
+    write_tensors(path, tensors, STATE_FORMAT, {**origin, **previous, "record": json.dumps(record)})
     for old in state_files(directory)[:-NUM_KEPT_STATES]:
         old.unlink()
-    remove_lost_parts(directory)
     return path
 
 
@@ -107,7 +69,7 @@ def state_files(directory: Path) -> list[Path]:
 
 def remove_states(directory: Path) -> None:
     """Delete what a run would be resumed from."""
-    for path in [*state_files(directory), *directory.glob("rows-*.safetensors")]:
+    for path in state_files(directory):
         path.unlink(missing_ok=True)
 
 
@@ -119,7 +81,7 @@ def load_newest_state(directory: Path, check: Callable[[Path, Mapping[str, str]]
     refused: list[str] = []
     for path in reversed(state_files(directory)):
         try:
-            tensors, metadata = read_state(path)
+            tensors, metadata = read_tensors(path, STATE_FORMAT)
             check(path, metadata)
             return State(path, tensors, json.loads(metadata["record"]), metadata), refused
         except UserError as error:
@@ -128,16 +90,6 @@ def load_newest_state(directory: Path, check: Callable[[Path, Mapping[str, str]]
     raise UserError(
         f"'{directory}' has no checkpoint to resume from: start the run again with another {argument('out')}.{found}"
     )
-
-
-def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read a state with all of its parts, whose rows come in the order of words."""
-    tensors, metadata = read_tensors(path, STATE_FORMAT)
-    pieces = [read_tensors(path.parent / name, PART_FORMAT)[0] for name in _parts(metadata)]
-    for name in pieces[0] if pieces else ():
-        shuffled = torch.cat([piece[name] for piece in pieces])
-        tensors[name] = shuffled.index_select(0, shuffle(len(shuffled))[1])
-    return tensors, metadata
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], kind: str, metadata: Mapping[str, str]) -> None:

@@ -24,7 +24,7 @@ from bnce.corpus.streams import training_streams
 from bnce.errors import UserError, argument
 from bnce.kinds.optimisers import OPTIMISERS
 from bnce.reading import parse_toml
-from bnce.runs.checkpoint import MODEL_FILE, remove_lost_parts, state_files
+from bnce.runs.checkpoint import MODEL_FILE, state_files
 from bnce.runs.directory import DESCRIPTION_FILES, LEXICON_FILE, RunDirectory, is_finished, read_summary
 from bnce.runs.metrics import read_metrics
 from bnce.spelling.model import SPELLING_FILE
@@ -46,9 +46,6 @@ MAY_CHANGE = frozenset(
         "training.checkpoint_seconds",
         "training.precision",
         "training.deterministic",
-        "training.tables",
-        "training.wire",
-        "training.row_capacity",
     }
 )
 
@@ -239,7 +236,6 @@ def remove_leftovers(path: Path) -> None:
     for pattern in (f".*{files.PARTIAL_SUFFIX}", ".tmp*"):
         for leftover in path.glob(pattern):
             files.remove(leftover)
-    remove_lost_parts(path)
 
 
 def resume_command(path: Path, *words: str) -> str:

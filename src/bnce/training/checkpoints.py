@@ -1,16 +1,15 @@
-"""The states of a run on disk: all processes of the run write and read them together."""
+"""The states of a run on disk: its first process writes them, and all processes read them."""
 
 from __future__ import annotations
 
 import functools
-import secrets
 from pathlib import Path
 
 import torch
 
 from bnce.machine.world import World
 from bnce.optimisers.schedule import Schedule
-from bnce.runs.checkpoint import State, load_newest_state, part_file, save_state, state_file, state_files, write_part
+from bnce.runs.checkpoint import State, load_newest_state, save_state, state_file, state_files
 from bnce.runs.directory import RunDirectory
 from bnce.runs.metrics import METRICS_FILE, keep_metrics_up_to
 from bnce.runs.resuming import check_state, remove_leftovers
@@ -38,7 +37,7 @@ class Checkpoints:
 
     def save(self, progress: Progress) -> None:
         """Write everything that the rest of the run depends on."""
-        tensors, own_rows = self.network.state()
+        tensors = self.network.state()
         tensors["random.cpu"] = torch.get_rng_state()
         if self.device.type == "cuda" and self.network.tables is None:  # others seed each step
             tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
@@ -48,16 +47,10 @@ class Checkpoints:
             "grad_norm": float(self.network.step.norm),
             "schedule": self.schedule.state(),
         }
-        path, step, parts = self.run.path, progress.step, []
-        if own_rows:
-            mark = self.world.share(secrets.token_hex(4))
-            parts = [part_file(path, step, mark, rank, self.world.size) for rank in range(self.world.size)]
-            write_part(parts[self.world.rank], own_rows)
-            self.world.wait()
         if self.world.is_first:
-            save_state(path, step, tensors, record, self.run.origin, parts)
+            save_state(self.run.path, progress.step, tensors, record, self.run.origin)
         self.world.wait()
-        self.newest = state_file(path, step)
+        self.newest = state_file(self.run.path, progress.step)
 
     def has(self, progress: Progress) -> bool:
         """Say whether the state is the one on disk."""

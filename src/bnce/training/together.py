@@ -71,16 +71,16 @@ class Together:
         return float(self.world.sum_(self.network.step.loss_total.clone(), "control"))
 
     def check_room(self) -> None:
-        """Refuse to go on where rows that a step needed were left out."""
+        """Refuse to go on where words of a step were left out."""
         if (tables := self.network.tables) is None:
             return
         asked = torch.tensor([self.network.too_many_rows() or 0])
         most = int(self.world.gather(asked, "control").max())
         if most:
             raise UserError(
-                f"A step needed {most:,} rows of one process, but there is room for only "
-                f"{tables.traffic.capacity:,}: continue with training.row_capacity={most + most // 4}, from the "
-                "newest checkpoint."
+                f"A step has {most:,} different words, but there is room for only {tables.traffic.num_rows:,}, by the "
+                "frequencies of the words in the whole text. Shuffle the documents of the training text, or train in "
+                "one process with training.groups=1."
             )
 
     def is_finite(self) -> bool:
