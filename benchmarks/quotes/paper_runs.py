@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from bnce.language_model import count_parameters
@@ -94,17 +93,17 @@ def quotes() -> Iterator[Block | Said]:
 
 
 def _speed() -> Iterator[Block | Said]:
-    taken: list[Row] = json.loads(text_of("h200/paper.json"))["measurements"]
+    taken = table(text_of("h200/paper-c547e02.md"), "table | model")
     by = {(row["table"], row["model"], row["loss"]): row for row in taken}
     rows = []
     for place, model, loss in SPEEDS:
-        row, paper = by[place, model, loss], by[place, model, loss]["speedup_over_paper"]
-        speeds = millions(row["words_per_second"]), times(row["speedup_over_softmax"])
+        row = by[place, model, loss]
+        speeds = millions(1e6 * number(row["words/s"])), times(number(row["× softmax"]))
         name = f"{place.upper()} {MODELS[model]}, {LOSSES[loss]}"
-        rows.append([name, *speeds, "–" if paper is None else f"{paper:.0f}"])
+        rows.append([name, *speeds, row["× paper"].replace("—", "–")])
     head = "| | words/s | × softmax, same run | × the paper's Titan X |"
-    yield Block(PAGE, "speed", f"{H200}/paper.json", markdown(head, "lrrr", rows))
-    yield said(PAGE, "slowest round is at most {}% of", f"{100 * max(row['spread'] for row in taken):.1f}")
+    yield Block(PAGE, "speed", f"{H200}/paper-c547e02.md", markdown(head, "lrrr", rows))
+    yield said(PAGE, "slowest round is at most {}% of", f"{max(number(row['±']) for row in taken):.1f}")
     seeds = [experiment(name) for name in ("ltcb-all", "ltcb-all-2")]
     dense = sorted(runs["relu-lstm", "softmax"]["words_per_second"] for runs in seeds)
     yield said(
@@ -117,7 +116,7 @@ def _speed() -> Iterator[Block | Said]:
     yield said(
         PAGE,
         "ReLu-LSTM with B-NCE is {} GiB; its parameters are {} GiB of that.",
-        f"{by['obwb', 'relu-lstm', 'bnce']['peak_memory_bytes'] / 2**30:.2f}",
+        f"{number(by['obwb', 'relu-lstm', 'bnce']['peak memory']):.2f}",
         f"{4 * num_parameters / 2**30:.2f}",
     )
     (forms,) = table(text_of("h200/softmax.md"), "| V | D")
@@ -133,8 +132,8 @@ def _speed() -> Iterator[Block | Said]:
     }
     lstm = times_of["one launch", "lstm", 400, 600]
     yield said(PAGE, "the recurrent steps take {} ms", f"{lstm['forward'] + lstm['backward']:.2f}")
-    step = by["ltcb", "relu-lstm", "bnce"]["step_seconds"]
-    yield said(PAGE, "and the whole step {} ms.", f"{1000 * step:.2f}")
+    step = number(by["ltcb", "relu-lstm", "bnce"]["ms per step"])
+    yield said(PAGE, "and the whole step {} ms.", f"{step:.2f}")
     for name, num_streams in (("rnn", 400), ("lstm", 400), ("lstm", 800), ("rnn", 1600), ("lstm", 1600)):
         rows = [times_of[way, name, num_streams, 600] for way in ("one launch", "steps")]
         figures = [f"{row[part]:.3f}" for row in rows for part in ("forward", "backward")]
@@ -143,7 +142,7 @@ def _speed() -> Iterator[Block | Said]:
     yield said(
         PAGE,
         "chunk B-NCE is {} times as fast. (The softmax run",
-        times(by["ltcb", "relu-lstm", "chunk-bnce"]["speedup_over_softmax"]),
+        times(number(by["ltcb", "relu-lstm", "chunk-bnce"]["× softmax"])),
     )
 
 
