@@ -5,15 +5,18 @@ Its fixtures are there in every directory of tests (`pytest_plugins` in conftest
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import random
+import signal
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+import torch
 from small_corpus import VOCAB_SIZE
 
 from bnce.cli import app, main
@@ -30,8 +33,7 @@ SMALL = [
 ]
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a command left: its status and what it printed."""
 
     status: int
@@ -96,6 +98,31 @@ def refused(bnce: Command) -> Callable[..., str]:
     return run
 
 
+def run_command(*arguments: object) -> None:
+    """Run a command that must succeed, for what several tests share."""
+    app([*map(str, arguments)], standalone_mode=False)
+
+
+@contextlib.contextmanager
+def happening_in_step(number: int, event: Callable[[], object]) -> Iterator[None]:
+    """Let something happen in a training step, the first of which is step 1."""
+    plain, numbers = torch.Tensor.backward, itertools.count(1)
+
+    def backward(*arguments: Any, **keywords: Any) -> None:
+        plain(*arguments, **keywords)
+        if next(numbers) == number:
+            event()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(torch.Tensor, "backward", backward)
+        yield
+
+
+def ctrl_c_after_step(number: int) -> contextlib.AbstractContextManager[None]:
+    """Press Ctrl-C during the next step, which is broken off."""
+    return happening_in_step(number + 1, lambda: signal.raise_signal(signal.SIGINT))
+
+
 def settings(*changes: str) -> list[str]:
     """Write settings as `--set` options: small sizes, then `changes`."""
     return [word for setting in (*SMALL, *changes) for word in ("--set", setting)]
@@ -119,8 +146,8 @@ def corpus(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give the corpus that `bnce prepare` makes of the texts."""
     out = tmp_path_factory.mktemp("corpora") / "small"
     valid, test = (str(texts / f"{name}.txt") for name in ("valid", "test"))
-    options = ["--out", str(out), "--vocab-size", str(VOCAB_SIZE), "--valid", valid, "--test", test, "--workers", "1"]
-    app(["prepare", str(texts / "train.txt"), *options], standalone_mode=False)
+    options = ["--out", out, "--vocab-size", VOCAB_SIZE, "--valid", valid, "--test", test, "--workers", 1]
+    run_command("prepare", texts / "train.txt", *options)
     return out
 
 
@@ -133,7 +160,7 @@ def prepared_anew(texts: Path, corpus: Path, tmp_path: Path) -> Callable[..., Pa
         named = {"train": "train", "valid": "valid", "test": "test", **splits}
         train, valid, test = (str(texts / f"{named[name]}.txt") for name in ("train", "valid", "test"))
         words = ["--vocab", str(corpus / "vocab.txt"), "--valid", valid, "--test", test, "--workers", "1", *options]
-        app(["prepare", train, "--out", str(out), *words], standalone_mode=False)
+        run_command("prepare", train, "--out", out, *words)
         return out
 
     return prepare
@@ -143,8 +170,8 @@ def prepared_anew(texts: Path, corpus: Path, tmp_path: Path) -> Callable[..., Pa
 def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give the run that `bnce train` makes of the corpus; nobody may change it."""
     out = tmp_path_factory.mktemp("runs") / "small"
-    options = ["--corpus", str(corpus), "--model", "relu-lstm", "--loss", "bnce", "--out", str(out), "--device", "cpu"]
+    options = ["--corpus", corpus, "--model", "relu-lstm", "--loss", "bnce", "--out", out, "--device", "cpu"]
     # At the recipe's rate, 0.04, none of its seven units is active after frequent words such as "ba", so that context
     # makes no difference to the short texts of these tests; to longer ones it does.
-    app(["train", "wiki", *options, *settings("optimiser.learning_rate=0.01")], standalone_mode=False)
+    run_command("train", "wiki", *options, *settings("optimiser.learning_rate=0.01"))
     return out

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 
 from bnce import Corpus, Normaliser, noise
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig, RunConfig, TrainingConfig
@@ -16,12 +17,16 @@ from bnce.corpus.store import VOCABULARY_FILE, IdsFile, ids_dtype, write_descrip
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.filtering.streams import StreamScorer
 from bnce.language_model import LanguageModel
+from bnce.runs.directory import RunDirectory
+from bnce.runs.model_file import save_weights
 from bnce.spelling.model import SPELLING_FILE, SpellingModel
 
 VOCAB_SIZE = 30
 # What every vocabulary begins with.
 SPECIALS = ("</s>", "<unk>")
 END, UNK = 0, 1
+WORDS = [*SPECIALS, *(f"w{number}" for number in range(len(SPECIALS), VOCAB_SIZE))]
+AT_BLANKS = Normaliser(False, "whitespace", "lines")
 
 
 def random_ids(num_tokens: int, vocab_size: int = VOCAB_SIZE, seed: int = 1) -> np.ndarray:
@@ -53,7 +58,7 @@ def write_corpus(directory: Path, splits: Mapping[str, np.ndarray], vocab_size: 
     vocabulary = Vocabulary(words)
     vocabulary.write(directory / VOCABULARY_FILE)
     SpellingModel.train(["zebra", "yak", "w100"]).leaving_out(words).write(directory / SPELLING_FILE)
-    write_description(directory, vocabulary, Normaliser(False, "whitespace", "lines"), counts, statistics, hashes)
+    write_description(directory, vocabulary, AT_BLANKS, counts, statistics, hashes)
     return Corpus.open(directory)
 
 
@@ -89,6 +94,37 @@ def small_model(name: str = "lstm", loss: str = "bnce", vocab_size: int = VOCAB_
             if parameter.ndim == 2 and not parameter.any():  # a layer that adds nothing would hide what is before it
                 parameter.normal_(std=0.1)
     return network
+
+
+def small_run(
+    directory: Path,
+    name: str = "lstm",
+    loss: str = "bnce",
+    *,
+    words: Sequence[str] = WORDS,
+    normaliser: Normaliser = AT_BLANKS,
+    spelt: Sequence[str] = ("zebra", "yak"),
+    **model: Any,
+) -> Path:
+    """Write the run directory of a `small_model`, whose spelling model has learnt the words `spelt`."""
+    directory.mkdir(parents=True)
+    config = small_config(model={"name": name, **model}, loss={"name": loss})
+    counts = np.arange(len(words))[::-1].copy()
+    run = RunDirectory(directory, config, Vocabulary(words), normaliser, counts)
+    run.write_description()
+    if spelt:
+        SpellingModel.train(spelt).leaving_out(words).write(directory / SPELLING_FILE)
+    save_weights(run, small_model(name, loss, len(words), **model).state_dict(), step=1)
+    return directory
+
+
+def change_weights(run: Path, change: Callable[[dict[str, torch.Tensor]], object] = lambda tensors: None) -> None:
+    """Change the tensors of a run's model, and write them as those of the files that are beside them now."""
+    path = run / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    path.unlink()
+    save_weights(RunDirectory.open(run), tensors, step=1)
 
 
 class Watcher:

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from command import Command
 from small_corpus import END, VOCAB_SIZE, small_corpus, write_corpus
-
-from bnce.cli import main
-
-
-def info(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["bnce", "info", *arguments])
-        with pytest.raises(SystemExit) as left:
-            main()
-    captured = capsys.readouterr()
-    assert (left.value.code or 0) == status
-    return captured.err if status else captured.out
 
 
 def aligned_corpus(directory: Path) -> None:
@@ -31,9 +18,9 @@ def aligned_corpus(directory: Path) -> None:
     write_corpus(directory, {"train": ids, "valid": ids[:100]})
 
 
-def test_corpus_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_corpus_as_json(tmp_path: Path, bnce: Command) -> None:
     corpus = small_corpus(tmp_path / "c")
-    record: dict[str, Any] = json.loads(info(capsys, str(tmp_path / "c"), "--json"))
+    record = bnce("info", tmp_path / "c", "--json").json
     assert record["corpus"] == str(tmp_path / "c")
     assert record["vocab_size"] == VOCAB_SIZE
     assert record["vocabulary_digest"] == corpus.vocabulary.digest
@@ -52,32 +39,32 @@ def test_corpus_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert record["warnings"] == []
 
 
-def test_batching_that_is_no_noise_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_batching_that_is_no_noise_is_warned_of(tmp_path: Path, bnce: Command) -> None:
     aligned_corpus(tmp_path / "c")
-    warned = info(capsys, str(tmp_path / "c"), "--batch-size", "40")
+    warned = bnce("info", tmp_path / "c", "--batch-size", 40).stdout
     assert (
         "warning: With 40 parallel streams, the targets of a time step do not follow the unigram distribution" in warned
     )
-    fair = info(capsys, str(tmp_path / "c"), "--batch-size", "43")
+    fair = bnce("info", tmp_path / "c", "--batch-size", 43).stdout
     assert "warning:" not in fair
     assert "sentence aligned" in fair
 
 
-def test_corpus_as_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_corpus_as_tables(tmp_path: Path, bnce: Command) -> None:
     corpus = small_corpus(tmp_path / "c")
-    shown = info(capsys, str(tmp_path / "c"), "--batch-size", "20")
+    shown = bnce("info", tmp_path / "c", "--batch-size", 20).stdout
     for expected in ("V = 30", "train", "2,003", "over 100", "noise audit", "B = 20", corpus.vocabulary.digest):
         assert expected in shown
 
 
-def test_more_streams_than_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_streams_than_tokens(tmp_path: Path, refused: Callable[..., str]) -> None:
     small_corpus(tmp_path / "c", num_train=300)
-    message = info(capsys, str(tmp_path / "c"), status=2)
+    message = refused("info", tmp_path / "c")
     assert "has 300 tokens and cannot be read as 400 streams: give a smaller --batch-size" in message
 
 
-def test_recipe(capsys: pytest.CaptureFixture[str]) -> None:
-    record = json.loads(info(capsys, "ltcb", "--model", "lstm", "--json"))
+def test_recipe(bnce: Command) -> None:
+    record = bnce("info", "ltcb", "--model", "lstm", "--json").json
     assert record["recipe"] == "ltcb"
     assert record["num_parameters"] == sum(record["num_parameters_by_part"].values())
-    assert "num_parameters" in info(capsys, "ltcb")
+    assert "num_parameters" in bnce("info", "ltcb").stdout

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from command import Command, settings
+from run_files import summary_of
 
-from bnce.corpus.opening import open_corpus
-from bnce.runs.directory import read_summary
+from bnce import Corpus
 
 demo = importlib.import_module("bnce.cli.demo")  # its function has the same name
 
@@ -19,7 +19,7 @@ demo = importlib.import_module("bnce.cli.demo")  # its function has the same nam
 @pytest.fixture(autouse=True)
 def _small_text(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take a small corpus for the docstrings, which would be prepared first."""
-    monkeypatch.setattr(demo, "open_corpus", lambda name: open_corpus(str(corpus)))
+    monkeypatch.setattr(demo, "open_corpus", lambda name: Corpus.open(corpus))
 
 
 def test_one_command_makes_the_table_and_the_report(bnce: Command, place: Path) -> None:
@@ -32,10 +32,10 @@ def test_one_command_makes_the_table_and_the_report(bnce: Command, place: Path) 
     assert len(made_up) == demo.NUM_SENTENCES
     assert f"The report with plots: {place / 'demo' / 'report' / 'report.html'}" in first.stderr
     assert (place / "demo" / "report" / "report.html").is_file()
-    trained = [read_summary(place / "demo" / loss) for loss in demo.LOSSES]
+    trained = [summary_of(place / "demo" / loss) for loss in demo.LOSSES]
     again = bnce(*words, "--json")
     assert [row["loss"] for row in json.loads(again.stdout)["rows"]] == list(demo.LOSSES)
-    assert [read_summary(place / "demo" / loss) for loss in demo.LOSSES] == trained, "nothing is trained again"
+    assert [summary_of(place / "demo" / loss) for loss in demo.LOSSES] == trained, "nothing is trained again"
     # Nor is a demo of other settings continued.
     refused = bnce(*words, "--set", "training.epochs=2")
     assert refused.status == 2

@@ -11,12 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 from command import Command
+from run_files import MODEL_FILE
 
-from bnce import Corpus
-from bnce.evaluation.evaluate import evaluate
-from bnce.runs.checkpoint import MODEL_FILE
-from bnce.runs.directory import RunDirectory
-from bnce.runs.model_file import load_model
+import bnce as package
 
 Refused = Callable[..., str]
 
@@ -60,13 +57,13 @@ def test_both_figures_by_default(bnce: Command, trained: Path, texts: Path) -> N
 
 
 def test_another_split_and_its_first_tokens(bnce: Command, trained: Path, corpus: Path) -> None:
-    model, ids = load_model(RunDirectory.open(trained)), Corpus.open(corpus).split("valid")
     record = bnce("evaluate", trained, "--split", "valid", "--json").json
     assert record["split"] == "valid"
-    assert record["ppl_f"] == evaluate(model, ids).ppl_f
+    assert record["num_tokens"] == len(package.Corpus.open(corpus).split("valid"))
+    assert record["ppl_f"] == package.evaluate(trained, split="valid").ppl_f
     record = bnce("evaluate", trained, "--split", "valid", "--max-tokens", 100, "--json").json
     assert record["num_tokens"] == 100
-    assert record["ppl_f"] == evaluate(model, ids[:100]).ppl_f
+    assert record["ppl_f"] == package.evaluate(trained, split="valid", max_tokens=100).ppl_f
 
 
 def test_a_text_is_read_as_the_training_text_was(bnce: Command, trained: Path, texts: Path, tmp_path: Path) -> None:

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from command import Command, settings
+import safetensors.torch
+from command import Command, ctrl_c_after_step, settings
 from kill_itself import killed_in
-
-from bnce.config import read_config
-from bnce.runs.checkpoint import MODEL_FILE, state_files
-from bnce.runs.directory import is_finished
-from bnce.training import checkpoints
-from bnce.training.step import TrainingStep
+from run_files import MODEL_FILE, settings_of, states_of, status_of
 
 Refused = Callable[..., str]
 
@@ -35,7 +29,7 @@ def test_rows_table_and_report(bnce: Command, corpus: Path, place: Path) -> None
         path.name for path in report.iterdir()
     }
     assert (place / "grid" / "rnn-bnce" / MODEL_FILE).exists()
-    assert state_files(place / "grid" / "rnn-bnce") == []
+    assert states_of(place / "grid" / "rnn-bnce") == []
     again = bnce("experiment", "ltcb", *options)
     assert again.status == 0
     assert "RNN (B-NCE)" in again.stdout
@@ -52,11 +46,12 @@ def test_a_recipe_and_settings_reach_the_rows_and_models_are_dropped_when_asked(
     options = ["--corpus", corpus, "--models", "rnn", "--losses", "bnce", "--out", place / "grid", *settings()]
     more = ["--recipe", "obwb", "--set", "training.seed=7", "--no-keep-models"]
     assert bnce("experiment", "ltcb", *options, *more).status == 0
-    config = read_config(place / "grid" / "rnn-bnce" / "config.toml")
-    assert (config.recipe, config.optimiser.learning_rate, config.training.seed) == ("obwb", 1.0, 7)
-    assert config.corpus == str(corpus.resolve())
+    config = settings_of(place / "grid" / "rnn-bnce")
+    learning_rate, seed = config["optimiser"]["learning_rate"], config["training"]["seed"]
+    assert (config["recipe"], learning_rate, seed) == ("obwb", 1.0, 7)
+    assert config["corpus"] == str(corpus.resolve())
     assert not (place / "grid" / "rnn-bnce" / MODEL_FILE).exists()
-    assert state_files(place / "grid" / "rnn-bnce") == []
+    assert states_of(place / "grid" / "rnn-bnce") == []
 
 
 def test_a_budget_of_minutes(bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,24 +67,12 @@ def test_a_budget_of_minutes(bnce: Command, corpus: Path, place: Path, monkeypat
     assert outcome.stderr.splitlines()[-1] == "Some rows are not finished; the same command continues them (rnn-bnce)."
 
 
-def test_stopped_before_its_first_figures_and_again(
-    bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C in the second step, twice, then to the end: one JSON object each time, and a report of what there is."""
+def test_stopped_before_its_first_figures_and_again(bnce: Command, corpus: Path, place: Path) -> None:
+    """Ctrl-C after the second step, twice, then to the end: one JSON object each time, a report of what there is."""
     options = ["--corpus", corpus, "--models", "rnn", "--losses", "softmax,bnce", "--out", place / "grid", *settings()]
-    call, num_steps = TrainingStep.__call__, 0
-
-    def interrupted(*arguments: object) -> None:
-        nonlocal num_steps
-        call(*arguments)  # type: ignore[arg-type]
-        num_steps += 1
-        if num_steps == 2:
-            signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(TrainingStep, "__call__", interrupted)
     for _ in range(2):
-        num_steps = 0
-        outcome = bnce("experiment", "ltcb", *options, "--json")
+        with ctrl_c_after_step(2):
+            outcome = bnce("experiment", "ltcb", *options, "--json")
         assert outcome.status == 130
         assert json.loads(outcome.stdout) == {
             "rows": [], "finished": False, "waiting": ["rnn-softmax", "rnn-bnce"], "failed": {}
@@ -121,17 +104,17 @@ def test_killed_and_continued(corpus: Path, place: Path, bnce: Command) -> None:
     command = ["experiment", "ltcb", *options, "--out", place / "grid", "--device", "cpu"]
     second = place / "grid" / "rnn-chunk-bnce"
 
-    def has_a_state(directory: Path, *_: Any) -> bool:
-        return directory.name == second.name and bool(state_files(directory))
+    def is_its_second_state(tensors: object, path: Path, *_: object, **__: object) -> bool:
+        return second in path.parents and path.name.startswith("state-") and bool(states_of(second))
 
-    assert killed_in(lambda: bnce(*command), checkpoints, "save_state", has_a_state)
-    assert is_finished(place / "grid" / "rnn-bnce")
-    assert state_files(second)
-    assert not is_finished(second)
+    assert killed_in(lambda: bnce(*command), safetensors.torch, "serialize_file", is_its_second_state)
+    assert status_of(place / "grid" / "rnn-bnce") == "finished"
+    assert states_of(second)
+    assert status_of(second) != "finished"
     first = {path.name: path.stat().st_mtime_ns for path in (place / "grid" / "rnn-bnce").iterdir()}
     assert bnce(*command).status == 0
     assert {path.name: path.stat().st_mtime_ns for path in (place / "grid" / "rnn-bnce").iterdir()} == first
-    assert is_finished(second)
+    assert status_of(second) == "finished"
     steps = [json.loads(line)["step"] for line in (second / "metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(set(steps))
 

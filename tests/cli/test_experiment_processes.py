@@ -16,10 +16,9 @@ from pathlib import Path
 
 import pytest
 from command import Command, settings
+from run_files import states_of, status_of, summary_of
 
 from bnce.machine.copies import Ended
-from bnce.runs.checkpoint import state_files
-from bnce.runs.directory import read_status, read_summary
 
 LONG = ("training.epochs=2000", "training.checkpoint_seconds=0.1", "training.evaluations_per_epoch=1")
 
@@ -69,10 +68,10 @@ def test_two_rows_at_once_are_as_two_one_after_the_other(
         found, expected = ((place / name / row / "evaluation.json").read_text() for name in ("two", "one"))
         assert found == expected
         assert (place / "two" / row / "model.safetensors").exists()
-        assert not state_files(place / "two" / row)
+        assert not states_of(place / "two" / row)
         typed = ["bnce", *options(corpus, place / "two"), "--processes", "5", "--json"]
-        assert read_summary(place / "two" / row)["threads"] == 1
-        assert shlex.split(read_summary(place / "two" / row)["command"]) == typed
+        assert summary_of(place / "two" / row)["threads"] == 1
+        assert shlex.split(summary_of(place / "two" / row)["command"]) == typed
     expected_record = one.json
     assert {name: two.json[name] for name in ("finished", "waiting", "failed")} == {
         name: expected_record[name] for name in ("finished", "waiting", "failed")
@@ -125,13 +124,13 @@ def test_a_signal_saves_all_rows_and_leaves_nobody_behind(corpus: Path, place: P
         text=True,
         process_group=0,
     )
-    wait_until(lambda: all(map(state_files, rows)) or process.poll() is not None)
+    wait_until(lambda: all(map(states_of, rows)) or process.poll() is not None)
     workers = children(process.pid)
     assert len(workers) == 2
     os.killpg(process.pid, number)
     stdout, stderr = process.communicate(timeout=60)
     wait_until(lambda: not any(holds(pid, row) for pid in workers for row in rows))
-    assert [read_status(row) for row in rows] == ["stopped", "stopped"], stderr
+    assert [status_of(row) for row in rows] == ["stopped", "stopped"], stderr
     if number == signal.SIGKILL:
         return
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)

@@ -19,10 +19,9 @@ import pyarrow.parquet
 import pytest
 from command import Command
 from dask_machines import Machines
+from run_files import write_mixture
 
 from bnce import DocumentScorer, UserError
-from bnce.runs.export_record import METADATA_FILE
-from bnce.scoring.loading import write_mixture
 from bnce.text.sources import read_chunks
 
 WORDS = [first + second for first in "bdfgklmn" for second in ("a", "e", "i", "o", "u")]
@@ -477,7 +476,7 @@ def test_an_exported_run_is_refused(refused: Callable[..., str], place: Path, tm
     """Documents go through PyTorch's network in streams."""
     exported = tmp_path / "exported"
     exported.mkdir()
-    (exported / METADATA_FILE).write_text("{}", encoding="utf-8")
+    (exported / "model.json").write_text("{}", encoding="utf-8")
     shard = tmp_path / "a.jsonl"
     shard.write_text('{"text": "the dog"}\n', encoding="utf-8")
     assert "needs the run that it was made from" in refused("filter", exported, shard, "--out", place / "out")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from command import Command
+from small_corpus import WORDS, small_run
 
-from bnce.runs.checkpoint import MODEL_FILE, read_model
-from bnce.runs.directory import RunDirectory
-from bnce.runs.model_file import save_weights
+from bnce import Normaliser
 
 Refused = Callable[..., str]
 
@@ -59,17 +56,13 @@ def test_unknown_words_of_a_prompt_stay_and_none_is_made(bnce: Command, trained:
     assert any("<unk>" in text for text in bnce("generate", trained, *options).json["texts"])
 
 
-def test_words_are_not_markup(bnce: Command, trained: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(trained, tmp_path / "copy")
+def test_words_are_not_markup(bnce: Command, tmp_path: Path) -> None:
     # Where words are cut at blanks only, a word can look like a tag.
-    normaliser = {"lowercase": True, "tokens": "whitespace", "sentences": "lines"}
-    tensors, _ = read_model(copy / MODEL_FILE)
-    (copy / "normaliser.json").write_text(json.dumps(normaliser), encoding="utf-8")
-    save_weights(RunDirectory.open(copy), tensors, 1)
-    outcome = bnce("generate", copy, "--prompt", "[red] [/b]", "-n", 1)
+    run = small_run(tmp_path / "run", words=[*WORDS, "--ba"], normaliser=Normaliser(True, "whitespace", "lines"))
+    outcome = bnce("generate", run, "--prompt", "[red] [/b]", "-n", 1)
     assert outcome.status == 0
     assert outcome.stdout.startswith("[red] [/b]")
-    assert bnce("generate", copy, "--prompt=--ba", "-n", 1).stdout.startswith("--ba"), "as a message says it"
+    assert bnce("generate", run, "--prompt=--ba", "-n", 1).stdout.startswith("--ba"), "as a message says it"
 
 
 def test_the_likeliest_next_words(bnce: Command, trained: Path) -> None:

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from command import Command
 
-from bnce import Corpus
-from bnce.runs.directory import RunDirectory
+from bnce import Corpus, load
 
 kenlm = pytest.importorskip("kenlm")
 
@@ -25,7 +24,7 @@ def test_a_model_with_the_words_of_a_run_is_mixed_with_it(
 ) -> None:
     arpa, mixture = tmp_path / "m.arpa", tmp_path / "m.toml"
     made = bnce("ngram", texts / "train.txt", "--vocab", trained, "--out", arpa, "--json")
-    record, run = made.json, RunDirectory.open(trained)
+    record, run = made.json, load(trained)
     assert record["vocabulary_digest"] == run.vocabulary.digest
     assert record["normaliser"] == run.normaliser.to_dict()
     assert (record["order"], record["num_tokens"], record["num_sentences"]) == (3, 400 * 8, 400)

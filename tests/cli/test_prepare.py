@@ -12,22 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
+from command import Command
 
 from bnce import Corpus
-from bnce.cli import main
 from tests.text.published import dump, shards, write_tar, write_wikitext
-
-
-@pytest.fixture
-def bnce(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["bnce", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        captured = capsys.readouterr()
-        return int(left.value.code or 0), captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture
@@ -37,14 +25,7 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    directory = tmp_path / "place"
-    directory.mkdir()
-    return directory
-
-
-def test_json_is_one_object(bnce, text: Path, place: Path) -> None:
+def test_json_is_one_object(bnce: Command, text: Path, place: Path) -> None:
     status, out, _ = bnce("prepare", text, "--out", place / "c", "--vocab-size", 20, "--json")
     assert status == 0
     record = json.loads(out)
@@ -71,14 +52,14 @@ def test_json_is_one_object(bnce, text: Path, place: Path) -> None:
         assert split["unk_rate"] > 0.1
 
 
-def test_table(bnce, text: Path, place: Path) -> None:
+def test_table(bnce: Command, text: Path, place: Path) -> None:
     status, out, _ = bnce("prepare", text, "--out", place / "c", "--min-count", 2)
     assert status == 0
     for word in ("train", "valid", "test", "documents", "sentences", "tokens", "<unk> rate", "V ="):
         assert word in out
 
 
-def test_unknown_words_are_trained_unless_every_word_is_asked_for(bnce, text: Path, place: Path) -> None:
+def test_unknown_words_are_trained_unless_every_word_is_asked_for(bnce: Command, text: Path, place: Path) -> None:
     """Of a vocabulary that would hold every word the singletons are left out, and it is said."""
     text.write_text("\n".join(f"Document {n} says this.\n" for n in range(300)))
     status, out, err = bnce("prepare", text, "--out", place / "c")
@@ -116,14 +97,14 @@ def test_unknown_words_are_trained_unless_every_word_is_asked_for(bnce, text: Pa
     assert f"<unk>; the training text has {every.num_types:,} distinct words" in shown
 
 
-def test_standard_input_is_read_once(bnce, text: Path, place: Path) -> None:
+def test_standard_input_is_read_once(bnce: Command, text: Path, place: Path) -> None:
     for words in (("-", "-"), ("-", text, "-"), (text, "--valid", "-", "--test", "-")):
         status, _, err = bnce("prepare", *words, "--out", place / "c")
         assert (status, err) == (2, "bnce: '-', standard input, is given twice: it can be read only once.\n")
     assert not (place / "c").exists()
 
 
-def test_a_given_vocabulary_without_words_is_refused(bnce, text: Path, place: Path) -> None:
+def test_a_given_vocabulary_without_words_is_refused(bnce: Command, text: Path, place: Path) -> None:
     (place / "vocab.txt").write_text("</s>\n<unk>\n", encoding="utf-8")
     for words in (("--vocab", place / "vocab.txt"), ("--vocab-size", 2)):
         status, _, err = bnce("prepare", text, "--out", place / "c", *words)
@@ -131,13 +112,13 @@ def test_a_given_vocabulary_without_words_is_refused(bnce, text: Path, place: Pa
         assert err == "bnce: A vocabulary of 2 words is too small: give at least 3, including </s> and <unk>.\n"
 
 
-def test_one_distinct_word(bnce, text: Path, place: Path) -> None:
+def test_one_distinct_word(bnce: Command, text: Path, place: Path) -> None:
     text.write_text("yes\n\n" * 300)
     _, out, _ = bnce("prepare", text, "--out", place / "c", "--min-count", 1)
     assert "Vocabulary: the only distinct word of the training text." in " ".join(out.split())
 
 
-def test_options_reach_the_corpus(bnce, text: Path, place: Path) -> None:
+def test_options_reach_the_corpus(bnce: Command, text: Path, place: Path) -> None:
     vocabulary = text.with_name("vocab.txt")
     vocabulary.write_text("</s>\n<unk>\nIt\nsays\n")
     valid = text.with_name("valid.txt")
@@ -172,7 +153,7 @@ def test_options_reach_the_corpus(bnce, text: Path, place: Path) -> None:
     assert 200 < corpus.statistics["test"].num_documents < 400
 
 
-def test_seed_draws_the_cut(bnce, text: Path, place: Path) -> None:
+def test_seed_draws_the_cut(bnce: Command, text: Path, place: Path) -> None:
     drawn = []
     for name, seed in ("a", 1), ("b", 1), ("c", 2):
         status, _, _ = bnce("prepare", text, "--out", place / name, "--seed", seed)
@@ -181,7 +162,7 @@ def test_seed_draws_the_cut(bnce, text: Path, place: Path) -> None:
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_bad_bytes_go_on_request(bnce, text: Path, place: Path) -> None:
+def test_bad_bytes_go_on_request(bnce: Command, text: Path, place: Path) -> None:
     text.write_bytes(text.read_bytes() + b"a \xff b\n")
     status, _, err = bnce("prepare", text, "--out", place / "c")
     assert status == 2
@@ -204,7 +185,7 @@ def test_bad_bytes_go_on_request(bnce, text: Path, place: Path) -> None:
         (b"one document\n", "text.txt", "1 document and a fraction of 0.02 gives none to valid"),
     ],
 )
-def test_bad_text(bnce, place: Path, content: bytes | None, name: str, message: str) -> None:
+def test_bad_text(bnce: Command, place: Path, content: bytes | None, name: str, message: str) -> None:
     path = place.parent / name
     if content is not None:
         path.write_bytes(content)
@@ -233,7 +214,7 @@ def test_bad_text(bnce, place: Path, content: bytes | None, name: str, message: 
         ("--vocab", "nowhere.txt"),
     ],
 )
-def test_bad_options(bnce, text: Path, place: Path, options: tuple[str, str]) -> None:
+def test_bad_options(bnce: Command, text: Path, place: Path, options: tuple[str, str]) -> None:
     status, out, err = bnce("prepare", text, "--out", place / "c", *options)
     assert (status, out) == (2, "")
     assert options[1] in err
@@ -242,14 +223,14 @@ def test_bad_options(bnce, text: Path, place: Path, options: tuple[str, str]) ->
     assert list(place.iterdir()) == []
 
 
-def test_option_that_is_no_number(bnce, text: Path, place: Path) -> None:
+def test_option_that_is_no_number(bnce: Command, text: Path, place: Path) -> None:
     status, out, err = bnce("prepare", text, "--out", place / "c", "--vocab-size", "many")
     assert (status, out) == (2, "")
     assert "--vocab-size" in err
     assert "Traceback" not in err
 
 
-def test_directories_patterns_and_records(bnce, place: Path) -> None:
+def test_directories_patterns_and_records(bnce: Command, place: Path) -> None:
     """One text from many places: each file in the order of its name, whatever it is packed in."""
     texts = place.parent / "texts"
     (texts / "deep").mkdir(parents=True)
@@ -269,7 +250,7 @@ def test_directories_patterns_and_records(bnce, place: Path) -> None:
     assert corpus.statistics["train"].num_documents == 5
 
 
-def test_a_corpus_name_goes_before_a_file(bnce, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_corpus_name_goes_before_a_file(bnce: Command, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place.parent)
     Path("ltcb").write_text("\n\n".join(f"Document {n}." for n in range(200)))
     status, _, err = bnce("prepare", "ltcb", "--out", place / "c")
@@ -285,7 +266,7 @@ def test_a_corpus_name_goes_before_a_file(bnce, place: Path, monkeypatch: pytest
     assert "'ltcb' is the name of a corpus and cannot be combined" in err
 
 
-def test_published_corpora(bnce, place: Path) -> None:
+def test_published_corpora(bnce: Command, place: Path) -> None:
     """Each by its name, with the words that are its own, and those that are asked for instead."""
     (place.parent / "enwik9").write_bytes(dump(60))
     write_tar(place.parent / "r13.tar.gz", shards().items())
@@ -314,7 +295,7 @@ def test_published_corpora(bnce, place: Path) -> None:
     "options",
     [("--valid", "x.txt"), ("--test", "x.txt"), ("--valid-fraction", "0.1"), ("--test-fraction", "0"), ("--seed", "2")],
 )
-def test_published_corpora_have_their_own_splits(bnce, place: Path, options: tuple[str, str]) -> None:
+def test_published_corpora_have_their_own_splits(bnce: Command, place: Path, options: tuple[str, str]) -> None:
     (place.parent / "enwik9").write_bytes(dump())
     status, _, err = bnce("prepare", "ltcb", place.parent / "enwik9", "--out", place / "c", *options)
     assert status == 2
@@ -322,7 +303,7 @@ def test_published_corpora_have_their_own_splits(bnce, place: Path, options: tup
     assert list(place.iterdir()) == []
 
 
-def test_dump_too_small_for_three_splits(bnce, place: Path) -> None:
+def test_dump_too_small_for_three_splits(bnce: Command, place: Path) -> None:
     (place.parent / "enwik9").write_bytes(dump(1))
     status, _, err = bnce("prepare", "ltcb", place.parent / "enwik9", "--out", place / "c")
     assert status == 2
@@ -330,7 +311,7 @@ def test_dump_too_small_for_three_splits(bnce, place: Path) -> None:
     assert list(place.iterdir()) == []
 
 
-def test_empty_directory_and_existing_output(bnce, text: Path, place: Path) -> None:
+def test_empty_directory_and_existing_output(bnce: Command, text: Path, place: Path) -> None:
     status, _, err = bnce("prepare", place, "--out", place / "c")
     assert (status, err) == (
         2,
@@ -377,7 +358,7 @@ def test_help_needs_no_numbers() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_tokenised_text_is_noticed(bnce, tmp_path: Path) -> None:
+def test_tokenised_text_is_noticed(bnce: Command, tmp_path: Path) -> None:
     text = tmp_path / "ptb.txt"
     text.write_text("the <unk> sat on the mat @-@ by @-@ the door\n" * 30, encoding="utf-8")
     options = ["prepare", text, "--valid", text, "--test", text, "--workers", 1, "--json"]

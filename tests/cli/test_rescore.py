@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from command import Command
 
+from bnce import load
 from bnce.kinds.nbest_formats import NBEST_FORMATS
-from bnce.scoring.run_model import load_run
 from tests.rescoring.made_lists import LISTS, NO_REFERENCES, WRITERS
 
 pytest.importorskip("jiwer")
@@ -36,7 +36,7 @@ def lists(tmp_path: Path) -> Path:
 
 def test_the_best_by_the_model_alone(bnce: Command, trained: Path, lists: Path) -> None:
     outcome = bnce("rescore", trained, lists / "nbest", "--rank-weight", 0)
-    model = load_run(trained)
+    model = load(trained)
     expected = []
     for name, texts in (("x", ["ba be bi", "ba be", ""]), ("y", ["xyzzy fu", "fu"])):
         best = max(model.score(texts), key=lambda one: one.log10_prob)

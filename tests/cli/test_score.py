@@ -16,11 +16,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from command import Command
+from run_files import words_of
+from small_corpus import change_weights
 
-from bnce.runs.checkpoint import read_model
-from bnce.runs.directory import RunDirectory
-from bnce.runs.model_file import save_weights
-from bnce.scoring.run_model import load_run
+from bnce import load
 from bnce.spelling.model import ORDER, SpellingModel
 from tests.spelling.definition import by_definition, log_prob
 
@@ -44,7 +43,7 @@ def pipe(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 def test_a_line_a_sentence_then_the_totals(bnce: Command, trained: Path, text: Path) -> None:
     outcome = bnce("score", trained, text)
     lines = outcome.stdout.splitlines()
-    expected = load_run(trained).score(TEXT.splitlines())
+    expected = load(trained).score(TEXT.splitlines())
     for line, scored in zip(lines[:4], expected, strict=True):
         total, num_oov = re.fullmatch(r"Total: (\S+) OOV: (\d+)", line).groups()  # type: ignore[union-attr]
         assert float(total) == pytest.approx(scored.log10_prob, abs=1e-5)
@@ -68,7 +67,7 @@ def test_a_pipe_is_read_like_a_file(
 
 def test_words_as_srilm_prints_them(bnce: Command, trained: Path, text: Path) -> None:
     printed = bnce("score", trained, text, "--layout", "srilm", "--per-word").stdout
-    scored = load_run(trained).score(TEXT.splitlines())
+    scored = load(trained).score(TEXT.splitlines())
     values = [float(value) for value in re.findall(r"\[ (-[\d.e-]+) \]", printed)]
     known = [
         value
@@ -287,7 +286,7 @@ def test_unknown_words_are_spelt(bnce: Command, trained: Path, texts: Path, text
         [json.loads(line) for line in bnce("score", trained, text, "--jsonl", *options, *spell).stdout.splitlines()]
         for spell in ([], ["--spell"])
     )
-    vocabulary = load_run(trained).vocabulary.words
+    vocabulary = load(trained).vocabulary.words
     total = 0.0
     for one, other in zip(before, after, strict=True):
         for word, is_oov, log10, spelt in zip(
@@ -330,9 +329,7 @@ def test_an_old_run_says_how_to_spell(
     (old / "spelling.safetensors").unlink()
     # Its model file says what was there; one of an earlier version does not.
     assert "spelling.safetensors is missing: restore the file" in refused("score", old, text)
-    run = RunDirectory.open(old)
-    tensors, _ = read_model(old / "model.safetensors")
-    save_weights(run, tensors, 1)
+    change_weights(old)
     assert bnce("score", old, text).status == 0
     assert "has no spelling model, because its corpus was prepared by an earlier version: prepare the corpus again" in (
         refused("score", old, text, "--spell")
@@ -343,8 +340,8 @@ def test_an_old_run_says_how_to_spell(
     before, after = (
         bnce("score", *arguments, "--json").json for arguments in ((old, text), (tmp_path / "new", text, "--spell"))
     )
-    spelling = SpellingModel.train(["plugh", "xyzzys"], np.array([3, 1])).leaving_out(run.vocabulary.words)
-    unknown = [word for word in ("ba", "be", "bi", ".", "xyzzy", "?", "bo", "!", "fu") if word not in run.vocabulary]
+    spelling = SpellingModel.train(["plugh", "xyzzys"], np.array([3, 1])).leaving_out(words_of(old))
+    unknown = [word for word in ("ba", "be", "bi", ".", "xyzzy", "?", "bo", "!", "fu") if word not in words_of(old)]
     share = spelling.log_probs(unknown).sum() / math.log(10)
     assert after["log10_prob"] == pytest.approx(before["log10_prob"] + share, abs=1e-4)
 

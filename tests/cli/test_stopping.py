@@ -14,9 +14,7 @@ from typing import Any
 
 import pytest
 from command import Command, settings
-
-from bnce.runs.checkpoint import state_files
-from bnce.runs.directory import is_finished
+from run_files import states_of, status_of
 
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
@@ -98,9 +96,9 @@ def test_experiment(bnce: Command, corpus: Path, place: Path, monkeypatch: pytes
     assert (outcome.status, outcome.stdout) == (143, "")
     assert "Some rows are not finished; the same command continues them (rnn-bnce)." in outcome.stderr
     assert "Traceback" not in outcome.stderr
-    assert is_finished(place / "grid" / "rnn-softmax")
-    assert not is_finished(place / "grid" / "rnn-bnce")
-    assert state_files(place / "grid" / "rnn-bnce")
+    assert status_of(place / "grid" / "rnn-softmax") == "finished"
+    assert status_of(place / "grid" / "rnn-bnce") == "stopped"
+    assert states_of(place / "grid" / "rnn-bnce")
     assert bnce("experiment", "ltcb", *options).status == 0
 
 

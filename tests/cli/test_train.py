@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import re
@@ -15,18 +14,12 @@ from typing import Any
 
 import pytest
 import torch
-from command import Command, settings
+from command import Command, ctrl_c_after_step, settings
+from run_files import held, metrics_of, num_parameters_of, settings_of, states_of
 from safetensors import SafetensorError
 
+import bnce as package
 from bnce import LOSSES, Corpus
-from bnce.config import read_config
-from bnce.language_model import LanguageModel
-from bnce.runs import checkpoint
-from bnce.runs.checkpoint import state_files
-from bnce.runs.directory import RunDirectory, hold_run
-from bnce.runs.metrics import read_metrics
-from bnce.runs.model_file import load_model
-from bnce.training.step import TrainingStep
 
 Refused = Callable[..., str]
 
@@ -38,31 +31,14 @@ def stopped_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def stopped(bnce: Command, corpus: Path, place: Path, stopped_once: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def stopped(bnce: Command, corpus: Path, place: Path, stopped_once: Path) -> Path:
     """Give a run of 80 steps that was stopped after its first evaluation, at step 40, and before its second."""
     if not stopped_once.exists():
-        with stopping_at(monkeypatch, 50):
+        with ctrl_c_after_step(50):
             outcome = bnce("train", "wiki", "--corpus", corpus, "--out", stopped_once, *settings())
         assert outcome.status == 130
     shutil.copytree(stopped_once, place / "run")
     return place / "run"
-
-
-@contextlib.contextmanager
-def stopping_at(monkeypatch: pytest.MonkeyPatch, step: int) -> Any:
-    """Press Ctrl-C after a step."""
-    plain, num_steps = TrainingStep.__call__, 0
-
-    def pressing(*arguments: Any) -> None:
-        nonlocal num_steps
-        plain(*arguments)
-        num_steps += 1
-        if num_steps == step:
-            signal.raise_signal(signal.SIGINT)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(TrainingStep, "__call__", pressing)
-        yield
 
 
 def test_from_text_to_model_in_two_commands(bnce: Command, texts: Path, place: Path) -> None:
@@ -76,17 +52,16 @@ def test_from_text_to_model_in_two_commands(bnce: Command, texts: Path, place: P
     assert record["status"] == "finished"
     assert record["vocab_size"] == 30
     assert record["command"].startswith("bnce train wiki --corpus ")
-    model = load_model(RunDirectory.open(run))
-    assert record["num_parameters"] == model.num_parameters
+    assert record["num_parameters"] == num_parameters_of(run)
     assert record["test"]["split"] == "test"
     assert 1 < record["test"]["ppl_f"] < 30
     # The rest of it is in the run's evaluation.json.
     assert not {"log_z_histogram", "detail"} & set(record["test"])
-    config = RunDirectory.open(run).config
-    assert (config.recipe, config.corpus, config.model.name, config.loss.name) == (
+    config = settings_of(run)
+    assert (config["recipe"], config["corpus"], config["model"]["name"], config["loss"]["name"]) == (
         "wiki", str(corpus), "relu-lstm", "bnce",
     )  # fmt: skip
-    assert (config.model.hidden_size, config.training.epochs, config.loss.log_z) == (8, 1, 9.0)
+    assert (config["model"]["hidden_size"], config["training"]["epochs"], config["loss"]["log_z"]) == (8, 1, 9.0)
 
 
 def test_prints_figures_with_their_conditions(bnce: Command, corpus: Path, place: Path) -> None:
@@ -130,32 +105,30 @@ def test_the_run_has_a_name_by_default(
 
 class TestStopAndResume:
     def test_ctrl_c_saves_and_tells(self, stopped: Path) -> None:
-        assert [path.name for path in state_files(stopped)] == [
+        assert [path.name for path in states_of(stopped)] == [
             "state-000000000040.safetensors",
             "state-000000000050.safetensors",
         ]
         assert json.loads((stopped / "summary.json").read_text(encoding="utf-8"))["status"] == "stopped"
 
-    def test_ctrl_c_with_json(self, bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        with stopping_at(monkeypatch, 3):
+    def test_ctrl_c_with_json(self, bnce: Command, corpus: Path, place: Path) -> None:
+        with ctrl_c_after_step(3):
             outcome = bnce("train", "wiki", "--corpus", corpus, "--out", place / "run", "--json", *settings())
         assert outcome.status == 130
         record = json.loads(outcome.stdout)
         assert (record["status"], record["step"]) == ("stopped", 3)
         assert f"Continue with  bnce train --out {place / 'run'} --resume" in outcome.stderr
 
-    def test_the_keyboard_is_given_back(
-        self, bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_keyboard_is_given_back(self, bnce: Command, corpus: Path, place: Path) -> None:
         before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-        with stopping_at(monkeypatch, 3):
+        with ctrl_c_after_step(3):
             bnce("train", "wiki", "--corpus", corpus, "--out", place / "run", *settings())
         assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
     def test_resumes_by_out_alone(self, bnce: Command, stopped: Path) -> None:
         record = bnce("train", "--out", stopped, "--resume", "--json").json
         assert record["status"] == "finished"
-        assert [each["step"] for each in read_metrics(RunDirectory.open(stopped).path).records] == [40, 80]
+        assert [each["step"] for each in metrics_of(stopped)] == [40, 80]
 
     def test_a_finished_run_is_told_to_be_finished(self, bnce: Command, stopped: Path) -> None:
         assert "is already finished" not in bnce("train", "--out", stopped, "--resume").stdout
@@ -184,7 +157,7 @@ class TestStopAndResume:
         more = ["wiki", *settings()] if whole else []
         assert bnce("train", *more, "--out", stopped, "--resume", "--corpus", tmp_path / "moved").status == 0
         # The next command finds it without being told.
-        assert read_config(stopped / "config.toml").corpus == str(tmp_path / "moved")
+        assert settings_of(stopped)["corpus"] == str(tmp_path / "moved")
         assert bnce("evaluate", stopped).status == 0
 
     def test_a_corpus_that_is_gone(
@@ -241,14 +214,14 @@ class TestStopAndResume:
 
     def test_not_while_another_process_trains_it(self, refused: Refused, bnce: Command, stopped: Path) -> None:
         before = contents(stopped)
-        with hold_run(stopped):
+        with held(stopped):
             told = refused("train", "--out", stopped, "--resume")
         assert told == f"bnce: The run '{stopped}' is being trained by another process: wait for it, or stop it."
         assert contents(stopped) == before
         assert bnce("train", "--out", stopped, "--resume").status == 0
 
     def test_a_torn_state_is_told_of(self, bnce: Command, stopped: Path) -> None:
-        newest = state_files(stopped)[-1]
+        newest = states_of(stopped)[-1]
         newest.write_bytes(newest.read_bytes()[:-9])
         outcome = bnce("train", "--out", stopped, "--resume", "--json")
         assert outcome.json["status"] == "finished"
@@ -286,7 +259,7 @@ class TestStopAndResume:
         record = bnce("train", *more, "--out", stopped, "--resume", *change, "--json").json
         assert (record["status"], record["step"]) == ("finished", 160)
         assert [each["setting"] for each in record["changes"]] == ["optimiser.learning_rate", "training.epochs"]
-        assert read_config(stopped / "config.toml").optimiser.learning_rate == 0.05
+        assert settings_of(stopped)["optimiser"]["learning_rate"] == 0.05
 
     def test_a_recipe_that_has_changed_since_changes_nothing(
         self, refused: Refused, stopped: Path, corpus: Path, tmp_path: Path
@@ -304,7 +277,7 @@ class TestStopAndResume:
         assert list(place.iterdir()) == []
 
     def test_not_without_a_whole_state(self, refused: Refused, stopped: Path) -> None:
-        for state in state_files(stopped):
+        for state in states_of(stopped):
             state.write_bytes(b"torn")
         assert "has no checkpoint to resume from" in refused("train", "--out", stopped, "--resume")
 
@@ -411,14 +384,14 @@ class TestRefusals:
     def test_what_is_said_after_a_loss_that_is_no_number_works(
         self, bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        steps, plain = iter(range(1000)), LanguageModel.loss_sum
+        steps, plain = iter(range(1000)), package.OutputLayer.loss_sum
 
-        def loss_sum(self: LanguageModel, *arguments: Any) -> tuple[torch.Tensor, Any]:
-            loss, state = plain(self, *arguments)
-            return (loss * torch.nan if next(steps) >= 60 else loss), state
+        def loss_sum(*arguments: Any, **keywords: Any) -> torch.Tensor:
+            loss = plain(*arguments, **keywords)
+            return loss * torch.nan if next(steps) >= 60 else loss
 
         with monkeypatch.context() as patched:
-            patched.setattr(LanguageModel, "loss_sum", loss_sum)
+            patched.setattr(package.OutputLayer, "loss_sum", loss_sum)
             outcome = bnce("train", "wiki", "--corpus", corpus, "--out", place / "run", *settings())
         assert outcome.status == 2
         assert "state-000000000040.safetensors'. Continue from it with lower rates:  bnce train " in outcome.stderr
@@ -440,12 +413,12 @@ class TestRefusals:
                 bnce(*options)
         assert list(place.iterdir()) == []
         # Killed there, it leaves a directory, with nothing in it that somebody would miss.
-        with stopping_at(monkeypatch, 3):
+        with ctrl_c_after_step(3):
             bnce(*options)
-        for state in state_files(place / "run"):
+        for state in states_of(place / "run"):
             state.unlink()
         assert bnce(*options, "--set", "training.batch_size=4").status == 0
-        assert read_config(place / "run" / "config.toml").training.batch_size == 4
+        assert settings_of(place / "run")["training"]["batch_size"] == 4
 
     @pytest.mark.parametrize(
         "error",
@@ -462,7 +435,7 @@ class TestRefusals:
             path.write_bytes(b"half")
             raise error
 
-        monkeypatch.setattr(checkpoint, "save_file", full)
+        monkeypatch.setattr("safetensors.torch.serialize_file", full)
         run = place / "run"
         outcome = bnce("train", "wiki", "--corpus", corpus, "--out", run, *settings())
         assert outcome.status == 2
@@ -513,7 +486,7 @@ def test_a_recipe_is_chosen_by_size_and_told(bnce: Command, corpus: Path, place:
 def test_demo_trains_on_the_whole_of_another_text(bnce: Command, corpus: Path, place: Path) -> None:
     outcome = bnce("train", "demo", "--corpus", corpus, "--out", place / "run", "--json", *settings())
     assert outcome.json["tokens"] == Corpus.open(corpus).statistics["train"].num_tokens // 8 * 8
-    assert RunDirectory.open(place / "run").config.training.max_train_tokens == 0
+    assert settings_of(place / "run")["training"]["max_train_tokens"] == 0
     assert "of the corpus's" not in outcome.stderr
 
 
@@ -560,10 +533,10 @@ class TestInit:
         assert record["init"]["run"] == str((place / "general").resolve())
         assert record["init"]["num_words_new"] == record["init"]["num_words_dropped"] == 0
         assert f"Starting from '{(place / 'general').resolve()}' (step " in outcome.stderr
-        adapted, general = RunDirectory.open(place / "more"), RunDirectory.open(place / "general")
-        assert adapted.config.model == general.config.model
-        assert adapted.config.init == str((place / "general").resolve())
-        assert read_metrics(adapted.path).records[0]["step"] == 0
+        adapted, general = settings_of(place / "more"), settings_of(place / "general")
+        assert adapted["model"] == general["model"]
+        assert adapted["init"] == str((place / "general").resolve())
+        assert metrics_of(place / "more")[0]["step"] == 0
         assert "relu-lstm bnce before the first step: validation PPLn " in outcome.stderr
         assert "nan" not in outcome.stderr
 
@@ -571,13 +544,13 @@ class TestInit:
         options = ["train", "wiki", "--corpus", corpus, "--json"]
         assert bnce(*options, "--out", place / "general", *settings()).status == 0
         first = bnce(*options, "--init", place / "general", "--out", place / "more", *settings()).json
-        before = RunDirectory.open(place / "more").config
-        assert before.init == str((place / "general").resolve())
+        before = settings_of(place / "more")["init"]
+        assert before == str((place / "general").resolve())
         more = [*settings(), "--set", "training.epochs=2"]
         record = bnce(*options, "--out", place / "more", "--resume", *more).json
         assert record["step"] == 2 * first["step"]
         assert record["init"] == first["init"]
-        assert RunDirectory.open(place / "more").config.init == before.init
+        assert settings_of(place / "more")["init"] == before
 
     def test_it_refuses_another_network(self, bnce: Command, refused: Refused, corpus: Path, place: Path) -> None:
         assert bnce("train", "wiki", "--corpus", corpus, "--out", place / "general", *settings()).status == 0
