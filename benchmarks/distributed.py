@@ -4,7 +4,7 @@ python benchmarks/distributed.py --out benchmarks/results/h200
 
 A process that has the GPU to itself joins a world of one by NCCL. Everything that many processes do is done: the words
 of a step are numbered, their rows copied, and gradients sent, inside the captured step. Both steps take turns, as
-`bnce bench` has them.
+bench.py has them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from bench import ROWWISE, VOCAB_SIZES, Runner, conditions
 from provenance import origin
 
 from bnce.config import RunConfig
 from bnce.machine.memory import release_memory
 from bnce.machine.world import World
-from bnce.measure.bench import _Runner, conditions
-from bnce.measure.paper import ROWWISE, VOCAB_SIZES
 from bnce.recipes.recipe import load_recipe
 
 ROWS = (
@@ -41,8 +40,8 @@ def measure(config: RunConfig, vocab_size: int, device: torch.device, rounds: in
     """Time the plain step, and the step through a world of one."""
     world = World(0, 1, device if device.type == "cuda" else None, is_alone=False)
     runners = {
-        "plain": _Runner(config, vocab_size, device),
-        "replicated": _Runner(config, vocab_size, device, world),
+        "plain": Runner(config, vocab_size, device),
+        "replicated": Runner(config, vocab_size, device, world),
     }
     timed: dict[str, list[float]] = {name: [] for name in runners}
     for _ in range(rounds):

@@ -21,10 +21,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from bench import bench
 
 from bnce.machine.threads import INTERVAL_SECONDS, use_threads
 from bnce.machine.workers import num_cores
-from bnce.measure.bench import bench
 from bnce.recipes.recipe import load_recipe
 from bnce.version import __version__
 

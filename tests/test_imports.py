@@ -39,7 +39,6 @@ ORDER = [
     "evaluation",
     "runs",
     "training",
-    "measure",
     "report",
     "ngrams",
     "scoring",

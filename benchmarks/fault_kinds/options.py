@@ -55,13 +55,11 @@ BASES: dict[str, dict[str, Any]] = {
     "vocab": {"run": "run", "out": "out", "drop": "drop.txt"},
     "export": {"run": "run", "to": "safetensors", "out": "out"},
     "serve": {"run": "run", "port": "0", "threads": "1"},
-    "bench": {"recipe": "demo", "models": "rnn", "losses": "bnce", "vocab_sizes": "100", "rounds": "1",
-              "seconds": "0.01", "settings": SETTINGS[1:12:2]},
 }  # fmt: skip
 # Training and reports take a second or more.
 WEIGHTS = {"experiment": 0.3, "export": 0.7, "train": 1.5}
 # Asking for much of these is asking for long work; nothing else is.
-LONG = {"settings", "rounds", "seconds", "num_texts", "max_words", "vocab_sizes", "budget", "vocab_size", "num_checked"}
+LONG = {"settings", "num_texts", "max_words", "budget", "vocab_size", "num_checked"}
 # Perplexities of a model that has 30 words and learned a little: whatever the settings, they cannot leave this range.
 MIN_PPL = 1.5
 

@@ -114,7 +114,7 @@ def test_an_evaluation_has_a_bar_of_its_own_while_it_lasts(monkeypatch: pytest.M
 
 def test_every_command_explains_itself_with_examples(bnce: Command) -> None:
     names = [command.name or command.callback.__name__ for command in cli.app.registered_commands if command.callback]
-    assert {"prepare", "train", "evaluate", "compare", "info", "generate", "bench"} <= set(names)
+    assert {"prepare", "train", "evaluate", "compare", "info", "generate"} <= set(names)
     for name in names:
         outcome = bnce(name, "--help")
         assert outcome.status == 0

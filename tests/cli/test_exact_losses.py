@@ -136,17 +136,6 @@ def test_compare_and_info_describe_it(run: Path) -> None:
     assert record["num_parameters"] == sum(parameter.numel() for parameter in model.parameters())
 
 
-def test_bench_times_it(run: Path) -> None:
-    loss = RunDirectory.open(run).config.loss.name
-    sizes = ("model.embedding_size=6", "model.hidden_size=8", "training.batch_size=8", "training.num_steps=5")
-    options = [word for setting in sizes for word in ("--set", setting)]
-    more = ("--vocab-sizes", 300, "--rounds", 1, "--seconds", 0.01, "--device", "cpu", "--json")
-    record = json.loads(bnce("bench", "wiki", "--models", "lstm", "--losses", loss, *more, *options))
-    (found,) = record["measurements"]
-    assert found["words_per_second"] > 0
-    assert found["teraflops"] > 0
-
-
 @pytest.mark.parametrize("rows", ["float32", "bf16", "int8"])
 def test_safetensors_are_a_run(run: Path, rows: str, corpus: Corpus, tmp_path: Path) -> None:
     bnce("export", run, "--to", "safetensors", "--rows", rows, "--out", tmp_path / "out")

@@ -150,13 +150,6 @@ NUMBERS = [
     ["experiment", "ltcb", "--corpus", "{corpus}", "--out", "out", "--budget", "inf"],
     ["serve", "{run}", "--port", HUGE],
     ["serve", "{run}", "--max-wait-ms", "inf"],
-    ["bench", "--seconds", "inf"],
-    ["bench", "--seconds", "1e9"],
-    ["bench", "--rounds", HUGE],
-    ["bench", "--rounds", "1000000"],
-    ["bench", "--vocab-sizes", HUGE],
-    ["bench", "--vocab-sizes", "100000000", "--losses", "bnce", "--set", "model.hidden_size=100000"],
-    ["bench", "--vocab-sizes", "1000", "--losses", "bnce", "--set", "training.batch_size=2147483647"],
 ]
 
 
@@ -204,7 +197,6 @@ PATHS = [
     ["vocab", "{run}", "--out", "out", "--add", "{bad}"],
     ["export", "{bad}", "--to", "onnx", "--out", "out"],
     ["serve", "{bad}", "--port", "0"],
-    ["bench", "{bad}"],
     ["prepare", "{bad}", "--out", "out"],
     ["prepare", "{text}", "--out", "out", "--vocab", "{bad}"],
     ["prepare", "obwb", "{bad}", "--out", "out"],

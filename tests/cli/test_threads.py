@@ -29,7 +29,6 @@ def test_every_command_that_computes_takes_threads(bnce: Command, name: str) -> 
         ["generate", "{run}"],
         ["vocab", "{run}", "--drop", "{words}", "--out", "{out}"],
         ["export", "{run}", "--to", "safetensors", "--out", "{out}"],
-        ["bench", "--losses", "bnce", "--vocab-sizes", "100"],
     ],
     ids=lambda arguments: arguments[0],
 )

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.bench import bench
 from bnce import LOSSES, OutputLayer
 from bnce.corpus.resets import Resets
 from bnce.corpus.streams import PrefetchedStreams, Streams, open_streams
@@ -16,7 +17,6 @@ from bnce.kernels import persistent_recurrence as persistent
 from bnce.language_model import LanguageModel
 from bnce.losses.softmax_forms import FORMS, can_run
 from bnce.machine.precision import float32_products
-from bnce.measure.bench import bench
 from bnce.noise import make_noise
 from bnce.optimisers import build_optimiser
 from bnce.recipes.recipe import load_recipe

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 import json
 import math
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_corpus import small_config, small_corpus
+from small_corpus import small_corpus
 from typer.testing import CliRunner
 
 from bnce import BODIES, LOSSES, OPTIMISERS, OutputLayer, UserError
@@ -24,8 +23,6 @@ from bnce.cli.completion import complete_setting
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig
 from bnce.export.bodies import refuse_unknown_body
 from bnce.losses import count_targets, get_loss
-from bnce.measure.bench import flops_per_word
-from bnce.measure.paper import PAPER_WORDS_PER_SECOND, bench_paper
 from bnce.models import architecture, build_body
 from bnce.models.recurrent import Recurrent
 from bnce.optimisers import build_optimiser
@@ -34,7 +31,6 @@ from bnce.report.names import name_loss, name_model
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import build_model, load_model
 from bnce.runs.resuming import advise_lower_rates
-from bnce.training.experiment import table_rows
 
 from . import pretend
 
@@ -120,20 +116,6 @@ def test_compare_names_it_after_those_of_the_paper(run: Path, corpus: Path, tmp_
     assert row.split("|")[2].strip() == "---"
 
 
-def test_bench_times_it() -> None:
-    options = ("--vocab-sizes", 30, "--rounds", 1, "--seconds", 0.01, "--device", "cpu", *SETTINGS, "--json")
-    record = json.loads(bnce("bench", "wiki", "--models", "gru", "--losses", "softmax,batch-softmax", *options))
-    assert [item["loss"] for item in record["measurements"]] == ["softmax", "batch-softmax"]
-    assert all(item["model"] == "gru" for item in record["measurements"])
-    assert record["measurements"][1]["speedup_over_softmax"] is not None
-    model = build_body(ModelConfig("gru", 6, 8))
-    products = sum(parameter.numel() for parameter in model.parameters() if parameter.ndim == 2)
-    config = small_config(model={"name": "gru"}, loss={"name": "batch-softmax"})
-    output = SimpleNamespace(vocab_size=30, max_distinct_targets=None, hidden_size=8, structure=None)
-    network: Any = SimpleNamespace(body=model, output=output)
-    assert flops_per_word(network, config) == 6.0 * (products + config.training.batch_size * 8)
-
-
 def test_info_describes_it(run: Path) -> None:
     record = json.loads(bnce("info", "wiki", "--model", "gru", "--loss", "batch-softmax", *SETTINGS, "--json"))
     assert record["architecture"] == "6–2×8(R)–V"
@@ -153,40 +135,11 @@ def test_help_and_completion_name_it() -> None:
     assert "gru (two GRU layers)." in page
     assert "batch-softmax (a softmax over the batch)." in page
     assert "sign (steps of one size)." in page
-    for command in ("bench", "info"):
-        page = in_one_line(bnce(command, "--help"))
-        assert "relu-lstm, transformer, gru." in page
-        assert "class-softmax, batch-softmax." in page
+    page = in_one_line(bnce("info", "--help"))
+    assert "relu-lstm, transformer, gru." in page
+    assert "class-softmax, batch-softmax." in page
     names = ("sgd", "rowwise", "rowwise-adam", "sign")
     assert complete_setting("optimiser.name=") == [f"optimiser.name={name}" for name in names]
-
-
-def test_it_is_no_row_of_the_papers_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new model used to be one in experiments, and a KeyError in the suite of the paper's speeds."""
-    for table, rows in PAPER_WORDS_PER_SECOND.items():
-        planned = table_rows(table)
-        assert {row.model for row in planned} == set(rows)
-        assert {row.loss for row in planned} == {"softmax", "snce", "bnce", "chunk-bnce"}
-    asked: list[tuple[str, str]] = []
-
-    def bench(configs: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
-        asked.extend((config.model.name, config.loss.name) for config, _ in configs)
-        item = {"words_per_second": 1.0, "teraflops": 1.0}
-        measured = [{**item, "loss": config.loss.name} for config, _ in configs]
-        return {"measurements": measured, "matmul_teraflops": None}
-
-    monkeypatch.setattr("bnce.measure.paper.bench", bench)
-    assert len(bench_paper(torch.device("cpu"))["measurements"]) == len(asked) == 2 * 5 * 4
-    assert not {"gru", "batch-softmax"} & {name for pair in asked for name in pair}
-
-
-def test_a_model_without_figures_in_the_paper_has_no_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
-    item = {"words_per_second": 1.0, "teraflops": 1.0, "loss": "bnce"}
-    result = {"measurements": [item], "matmul_teraflops": None}
-    monkeypatch.setattr("bnce.measure.paper.bench", lambda *given, **options: copy.deepcopy(result))
-    monkeypatch.delitem(PAPER_WORDS_PER_SECOND["ltcb"], "rnn")
-    rows = bench_paper(torch.device("cpu"))["measurements"]
-    assert [row["speedup_over_paper"] is None for row in rows].count(True) == 1
 
 
 @pytest.mark.parametrize("target", ["onnx", "transformers"])
@@ -230,8 +183,6 @@ NOISE = np.ones(5)
         "train --model": ("model", lambda name: bnce("train", "wiki", "--model", name, "--corpus", "x")),
         "train --loss": ("loss", lambda name: bnce("train", "wiki", "--loss", name, "--corpus", "x")),
         "info --model": ("model", lambda name: bnce("info", "wiki", "--model", name)),
-        "bench --models": ("model", lambda name: bnce("bench", "--models", name, "--device", "cpu")),
-        "bench --losses": ("loss", lambda name: bnce("bench", "--losses", name, "--device", "cpu")),
         "export": (
             "model",
             lambda name: refuse_unknown_body(

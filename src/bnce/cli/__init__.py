@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from bnce.cli.bench import bench
 from bnce.cli.calibrate import calibrate
 from bnce.cli.compare import compare
 from bnce.cli.console import stdout
@@ -83,7 +82,6 @@ for _command in (
     vocab,
     export,
     serve,
-    bench,
 ):
     app.command(cls=HelpCommand)(checked(with_packages(_command)))
 

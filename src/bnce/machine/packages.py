@@ -50,7 +50,6 @@ COMMANDS: dict[str, tuple[str | tuple[str, ...], ...]] = {
     "vocab": ("torch",),
     "export": ("torch",),
     "serve": (ENGINES, "fastapi", "pydantic", "uvicorn"),
-    "bench": ("torch",),
 }
 # What starts without them but does not do all that it can: under the command that it is part of, if it is of one.
 PARTS: dict[str, tuple[str, str | None, tuple[str, ...]]] = {

@@ -1,1 +1,0 @@
-"""Speed, memory, and whether this machine and these files are sound."""
