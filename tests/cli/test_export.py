@@ -21,7 +21,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("target", ["onnx", "transformers", "sherpa"])
+@pytest.mark.parametrize("target", ["onnx", "transformers"])
 def test_says_how_far_off_it_is(
     bnce: Command, trained: Path, place: Path, target: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -72,10 +72,9 @@ def test_the_other_exports_stay_runs_or_say_that_they_are_none(
 def test_refusals(refused: Refused, trained: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = place / "a"
     told = refused("export", trained, "--to", "tensorflow", "--out", out)
-    assert "Unknown export format 'tensorflow': choose one of onnx, transformers, sherpa, safetensors." in told
-    for to in ("transformers", "sherpa"):
-        told = refused("export", trained, "--to", to, "--rows", "int8", "--out", out)
-        assert f"--rows is for --to onnx and --to safetensors: {to} has float32 rows; leave it out." in told
+    assert "Unknown export format 'tensorflow': choose one of onnx, transformers, safetensors." in told
+    told = refused("export", trained, "--to", "transformers", "--rows", "int8", "--out", out)
+    assert "--rows is for --to onnx and --to safetensors: transformers has float32 rows; leave it out." in told
     told = refused("export", trained, "--to", "onnx", "--rows", "bf16", "--out", out)
     assert "Unknown row format of ONNX 'bf16': choose one of float32, float16, int8." in told
     assert "Unknown row format 'fp4'" in refused(
@@ -130,14 +129,9 @@ def test_the_page_runs_as_it_stands(
 
 
 def test_the_page_names_what_is_there() -> None:
-    assert "bnce export RUN --to onnx|transformers|sherpa|safetensors --out DIR" in PAGE
+    assert "bnce export RUN --to onnx|transformers|safetensors --out DIR" in PAGE
     for name in ("body.onnx", "words.onnx", "all_words.onnx", "weights.bin", "vocab.txt", "model.json"):
         assert f"`{name}`" in PAGE
-
-
-def test_tokens_are_for_sherpa(refused: Refused, trained: Path, place: Path) -> None:
-    told = refused("export", trained, "--to", "onnx", "--out", place / "a", "--tokens", place / "tokens.txt")
-    assert "--tokens is for --to sherpa: onnx has the words of the run" in told
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def test_the_extra_train_lacks_exports_n_gram_models_and_the_server(monkeypatch:
     hide(monkeypatch, *(others - {*EXTRAS["train"]}))
     assert lacking() == {
         "serve": ["serve"],
-        "export": ["export to ONNX", "export to sherpa", "export to transformers"],
+        "export": ["export to ONNX", "export to transformers"],
         "ngram": ["n-gram models"],
         "score": ["exported runs"],
     }

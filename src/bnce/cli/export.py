@@ -13,7 +13,7 @@ from bnce.errors import UserError, unknown_name
 if TYPE_CHECKING:
     from bnce.runs.directory import RunDirectory
 
-TARGETS = ("onnx", "transformers", "sherpa", "safetensors")
+TARGETS = ("onnx", "transformers", "safetensors")
 
 
 def export(
@@ -29,31 +29,19 @@ def export(
             autocompletion=complete("float32", "float16", "bf16", "int8"),
         ),
     ] = None,
-    tokens: Annotated[
-        Path | None,
-        option(
-            "FILE",
-            "With --to sherpa: tokens.txt of the recogniser ('token number' lines). The word tables are written in "
-            "its order.",
-            show_default="the words of RUN",
-        ),
-    ] = None,
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Export the best model of a run for other programs.
 
     Formats: onnx (for onnxruntime; 'bnce score' and other commands open it without PyTorch), transformers (Hugging
-    Face), sherpa (RNN language model of sherpa-onnx), safetensors (a smaller run directory). The results of the
-    exported model are compared with PyTorch's.
+    Face), safetensors (a smaller run directory). The results of the exported model are compared with PyTorch's.
 
     \b
     Examples:
       bnce export runs/relu-lstm --to onnx --out exported/onnx
       bnce export runs/relu-lstm --to onnx --rows int8 --out exported/small
       bnce export runs/relu-lstm --to transformers --out exported/transformers
-      bnce export runs/relu-lstm --to sherpa --tokens tokens.txt \\
-          --out exported/sherpa
       bnce export runs/relu-lstm --to safetensors --rows int8 \\
           --out exported/int8
     """
@@ -64,10 +52,8 @@ def export(
         raise unknown_name("export format", to, TARGETS)
     if rows is not None and to not in ("onnx", "safetensors"):
         raise UserError(f"--rows is for --to onnx and --to safetensors: {to} has float32 rows; leave it out.")
-    if tokens is not None and to != "sherpa":
-        raise UserError(f"--tokens is for --to sherpa: {to} has the words of the run; leave it out.")
     use_threads(threads)
-    result = _write(RunDirectory.open(run), to, out, rows or "float32", tokens)
+    result = _write(RunDirectory.open(run), to, out, rows or "float32")
     num_bytes = sum(file.stat().st_size for file in out.iterdir())
     record = {"run": str(run), "to": to, "out": str(out), "num_bytes": num_bytes, **result}
     if as_json:
@@ -83,11 +69,7 @@ def export(
         stdout.print(f"  largest difference of an output from PyTorch's: {result['max_difference']:.3g}")
 
 
-def _write(run: RunDirectory, to: str, out: Path, rows: str, tokens: Path | None) -> dict[str, Any]:
-    if to == "sherpa":
-        from bnce.export.to_sherpa import export_sherpa
-
-        return export_sherpa(run, out, tokens)
+def _write(run: RunDirectory, to: str, out: Path, rows: str) -> dict[str, Any]:
     if to == "onnx":
         from bnce.export.to_onnx import export_onnx
 

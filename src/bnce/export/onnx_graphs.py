@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple
 
 import onnx
 import torch
@@ -35,13 +35,6 @@ _LAST = 2**63 - 1
 _PACKED = {torch.float16: TensorProto.FLOAT16, torch.int8: TensorProto.INT8}
 
 Dimension = int | str
-
-
-class Weights(Protocol):
-    """Where weights are kept."""
-
-    def add(self, name: str, tensor: Tensor) -> TensorProto:
-        """Keep a tensor and give what a graph holds in its place."""
 
 
 class WeightsFile:
@@ -151,13 +144,12 @@ class Graph:
         self.nodes.append(node)
         return outputs[0]
 
-    def save(self, path: Path, about: Mapping[str, str] | None = None) -> None:
-        """Write the graph, with metadata if there is some, checked against ONNX's own rules."""
+    def save(self, path: Path) -> None:
+        """Write the graph, checked against ONNX's own rules."""
         graph = helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, self.weights)
         model = helper.make_model(
             graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="bnce"
         )
-        helper.set_model_props(model, dict(about or {}))
         onnx.save(model, str(path))
         onnx.checker.check_model(str(path), full_check=True)
 
@@ -226,7 +218,7 @@ def _feed_forward(graph: Graph, weights: WeightsFile, body: FeedForward, embedde
     add_dense(graph, weights, "bottleneck", body.bottleneck, hidden, to="hidden")
 
 
-def add_dense(graph: Graph, weights: Weights, name: str, layer: nn.Linear, rows: str, to: str = "") -> str:
+def add_dense(graph: Graph, weights: WeightsFile, name: str, layer: nn.Linear, rows: str, to: str = "") -> str:
     """Append a dense ReLu layer."""
     product = graph.node("MatMul", rows, graph.weight(weights.add(f"{name}_weight", layer.weight.t())))
     shifted = graph.node("Add", product, graph.weight(weights.add(f"{name}_bias", layer.bias)))

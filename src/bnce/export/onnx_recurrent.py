@@ -12,11 +12,11 @@ import torch
 from onnx import TensorProto
 from torch import Tensor, nn
 
-from bnce.export.onnx_graphs import Graph, Table, Weights, add_dense
+from bnce.export.onnx_graphs import Graph, Table, WeightsFile, add_dense
 from bnce.models.recurrent import Recurrent
 
 
-def add_recurrent(graph: Graph, weights: Weights, body: Recurrent, embedded_TBE: str, names: Sequence[str]) -> None:
+def add_recurrent(graph: Graph, weights: WeightsFile, body: Recurrent, embedded_TBE: str, names: Sequence[str]) -> None:
     """Append the nodes from embedded words and a state to the last hidden layer and the state after it."""
     layers, size = body.layers, body.cell.hidden_size
     states = [graph.input(name, TensorProto.FLOAT, [len(layers), "B", size]) for name in names]
@@ -34,7 +34,7 @@ def add_recurrent(graph: Graph, weights: Weights, body: Recurrent, embedded_TBE:
 
 def _layers(
     graph: Graph,
-    weights: Weights,
+    weights: WeightsFile,
     layers: Sequence[nn.RNN | nn.LSTM],
     rows: str,
     states: Sequence[str],
@@ -57,7 +57,7 @@ def _layers(
 
 def _layer(
     graph: Graph,
-    weights: Weights,
+    weights: WeightsFile,
     number: int,
     layer: nn.RNN | nn.LSTM,
     rows_TBE: str,
@@ -81,7 +81,7 @@ def _layer(
     return graph.node("Squeeze", run_T1BH, graph.integers(1), to=to)
 
 
-def make_enter(weights: Weights, body: Recurrent, embedding: Table) -> Graph:
+def make_enter(weights: WeightsFile, body: Recurrent, embedding: Table) -> Graph:
     """Make a graph of what words add to the gates of the first layer, wherever they stand."""
     graph = Graph("enter")
     rows_WE = embedding.rows(graph, graph.input("words", TensorProto.INT64, ["W"]))
@@ -90,7 +90,7 @@ def make_enter(weights: Weights, body: Recurrent, embedding: Table) -> Graph:
     return graph
 
 
-def make_step(weights: Weights, body: Recurrent, names: Sequence[str]) -> Graph:
+def make_step(weights: WeightsFile, body: Recurrent, names: Sequence[str]) -> Graph:
     """Make a graph of one step into pairs of words and states: each is multiplied once, not once per pair."""
     graph = Graph("step")
     layers, size = body.layers, body.cell.hidden_size
@@ -130,7 +130,9 @@ def _gates(layer: nn.RNN | nn.LSTM) -> Sequence[Tensor]:
     return [torch.cat([into, out, forget, cell]) for into, forget, cell, out in split]
 
 
-def _input_gates(graph: Graph, weights: Weights, layer: nn.RNN | nn.LSTM, number: int, rows: str, to: str = "") -> str:
+def _input_gates(
+    graph: Graph, weights: WeightsFile, layer: nn.RNN | nn.LSTM, number: int, rows: str, to: str = ""
+) -> str:
     input_weight, _, *biases = _gates(layer)
     matrix = graph.weight(weights.add(f"step_{number}_input_weight", input_weight.t()))
     bias = graph.weight(weights.add(f"step_{number}_bias", biases[0] + biases[1]))

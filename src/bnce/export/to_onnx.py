@@ -48,7 +48,8 @@ def export_onnx(run: RunDirectory, out: str | Path, row_format: str = "float32")
     refuse_unknown_body(run, "onnx")
     if row_format not in ROW_FORMATS:
         raise unknown_name("row format of ONNX", row_format, ROW_FORMATS)
-    need_packages()
+    for package in ("onnx", "onnxruntime"):
+        need(package, "Export to ONNX", "export")
     from bnce.export.onnx_graphs import state_names, write_graphs
 
     out = Path(out)
@@ -190,9 +191,3 @@ def _random_state(model: LanguageModel, generator: torch.Generator, num_streams:
 
 def _random_words(model: LanguageModel, generator: torch.Generator, *shape: int) -> Tensor:
     return torch.randint(model.output.vocab_size, shape, generator=generator)
-
-
-def need_packages() -> None:
-    """Say which extra brings ONNX, if it is not there."""
-    for package in ("onnx", "onnxruntime"):
-        need(package, "Export to ONNX", "export")

@@ -45,7 +45,7 @@ def _recurrent(cell: str, *, has_bottleneck: bool, help: str, tables_with_softma
         resets=True,
         tables=("ltcb", "obwb"),
         tables_with_softmax=tables_with_softmax,
-        exports=(*_EXPORTS, "sherpa") if cell == "lstm" else _EXPORTS,
+        exports=_EXPORTS,
     )
 
 

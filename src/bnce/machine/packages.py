@@ -54,7 +54,6 @@ COMMANDS: dict[str, tuple[str | tuple[str, ...], ...]] = {
 # What starts without them but does not do all that it can: under the command that it is part of, if it is of one.
 PARTS: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
     "export to ONNX": ("export", "export", ("onnx", "onnxruntime")),
-    "export to sherpa": ("export", "export", ("onnx", "onnxruntime")),
     "export to transformers": ("export", "export", ("transformers", "tokenizers")),
     "n-gram models": ("ngram", None, ("kenlm",)),
     "exported runs": ("score", None, ("onnxruntime",)),
