@@ -7,14 +7,11 @@ import math
 import statistics
 from collections.abc import Iterator
 
-from bnce.kinds.alternatives import ALTERNATIVES
-
 from .paper_runs import ppl
 from .sources import H200, Block, Row, Said, above, lines_of, markdown, millions, said, text_of, thousands, times
 from .words_and_pieces import final_runs, mean
 
 PAGE = "docs/alternatives.md"
-TRIED = ("nce", "snce", "class-softmax", "hierarchical-softmax", "blackout")  # no final run yet
 TEXTS = ("its own test", "books", "docstrings", "references")
 LOSSES = {"bnce": "B-NCE", "chunk-bnce": "chunk B-NCE", "chunk-softmax": "chunk softmax"}
 EXACT = {"self-normalised-softmax": "self-normalised softmax"}
@@ -31,13 +28,29 @@ AWAY_HEAD = "| PPLn above PPLf | Wikipedia, test | books | docstrings of Python 
 def quotes() -> Iterator[Block | Said]:
     """Give what the page quotes."""
     rows: list[Row] = json.loads(text_of("h200/alternatives.json"))["rows"]
-    by = {row["alternative"]: row for row in rows}
+    by = {row["alternative"]: row for row in rows if row["model"] == "relu-lstm"}
+    of_lstm = [row for row in rows if row["model"] == "lstm"]
+    large: list[Row] = json.loads(text_of("h200/cased-alternatives.json"))["rows"]
     head = (
         "| loss | PPLf | PPLn | log Z | training words/s | × softmax | scoring words/s, one CPU thread | "
         "scoring words/s, GPU | seeds |"
     )
-    yield Block(PAGE, "alternatives", f"{H200}/alternatives.json", markdown(head, "lrrrrrrrr", map(_cells, rows)))
-    yield Block(PAGE, "tried", f"{H200}/alternatives-runs.jsonl", _tried())
+    for name, source, of_model in (
+        ("alternatives", "alternatives.json", by.values()),
+        ("alternatives-lstm", "alternatives.json", of_lstm),
+        ("alternatives-large", "cased-alternatives.json", large),
+    ):
+        yield Block(PAGE, name, f"{H200}/{source}", markdown(head, "lrrrrrrrr", map(_cells, of_model)))
+    fitted = [row for row in (by["chunk-softmax"], by["chunk-bnce"], *of_lstm, *large) if row["ppl_n_fitted"]]
+    gaps = {
+        loss: [above(row["ppl_n_fitted"], row["ppl_f"]) for row in fitted if row["alternative"] == loss]
+        for loss in ("chunk-softmax", "chunk-bnce")
+    }
+    yield said(
+        PAGE,
+        "is then {} to {}% above its PPLf, that of chunk B-NCE {} to {}%.",
+        *(f"{find(gaps[loss]):.1f}" for loss in gaps for find in (min, max)),
+    )
     softmax, ours, bnce = (by[name] for name in ("softmax", "chunk-softmax", "chunk-bnce"))
     yield said(
         PAGE,
@@ -80,25 +93,11 @@ def _cells(row: Row) -> list[str]:
         with_deviation("ppl_n"),
         f"{row['log_z_mean_nats']:.2f} ± {row['log_z_std_nats']:.2f}",
         millions(row["words_per_second"]),
-        times(row["speedup_over_softmax"]),
+        "–" if row["speedup_over_softmax"] is None else times(row["speedup_over_softmax"]),
         thousands(row["cpu_scoring_words_per_second"]),
         millions(row["gpu_scoring_words_per_second"]),
         str(len(row["seeds"])),
     ]
-
-
-def _tried() -> str:
-    found: dict[str, list[float]] = {}
-    for run in lines_of("h200/alternatives-runs.jsonl"):
-        _, _, name = run["run"].partition("trials/relu-lstm-")
-        kept = [json.loads(line) for line in run["files"].get("metrics.jsonl", "").splitlines()]
-        perplexities = [record["ppl_f"] for record in kept if record.get("ppl_f") is not None]
-        if name and perplexities:
-            found.setdefault(name.rpartition("-")[0], []).append(min(perplexities))
-    shown = {kind.name: kind.shown for kind in ALTERNATIVES}
-    names = [*(name for name in TRIED), "softmax", "chunk-softmax"]
-    rows = [[shown[name], ppl(min(found[name])), ppl(max(found[name]))] for name in names]
-    return markdown("| loss | best of five trials | worst |", "lrr", rows)
 
 
 def _away() -> str:
