@@ -66,16 +66,23 @@ def _filter_run(name: str) -> Job:
 FILTER_MODELS = ("ffnn", "rnn", "lstm", "relu-lstm")
 FILTER_RUNS = (*(f"filter-{name}" for name in FILTER_MODELS), "filter-transformer")
 ONE_EPOCH = "--set training.epochs=1 --set training.evaluations_per_epoch=1"
-ALTERNATIVES = (
-    # Recurrent layers step by step, as the kept runs were timed; without the variable where all are timed anew.
-    "BNCE_PERSISTENT=0 $PYTHON -m bnce experiment alternatives --corpus $WORK/filter/corpus "
-    f"--out $WORK/alternatives {ONE_EPOCH}"
-)
+# Recurrent layers step by step, as the kept runs were timed; without the variable where all are timed anew.
+ALTERNATIVES = "BNCE_PERSISTENT=0 $PYTHON $HERE/alternatives.py $WORK/filter/corpus --out $WORK/alternatives"
 # The losses that the verdicts are about, then the others.
 VERDICT = "softmax,chunk-bnce,chunk-softmax"
 MAIN = f"{VERDICT},bnce,self-normalised-softmax,adaptive-softmax"
 OTHERS = "sampled-softmax-unigram,sampled-softmax,nce,snce,blackout,class-softmax,hierarchical-softmax"
 REST = "bnce-1000,chunk-softmax-free,nce-learned-z,negative-sampling,bnce-200,bnce-4000"
+NEEDED = ("wiki-text", "kept-alternatives")
+
+
+def _alternatives(name: str, options: str, needs: tuple[str, ...], num_at_once: int = 1, command: str = "") -> Job:
+    """Search with several copies of the command, then train alone what is timed."""
+    command = f"{command or ALTERNATIVES} {ONE_EPOCH} {options}"
+    searched = f"for copy in $(seq {num_at_once}); do {command} --untimed & sleep 1; done; wait; "
+    return Job(name, "timed", (searched if num_at_once > 1 else "") + command, needs)
+
+
 SPLITS = "--valid $DATA/wiki/valid.txt.xz --test $DATA/wiki/test.txt.xz"
 
 TESTS = ("tests/gpu/test_training.py", "tests/gpu/test_layer_on_gpu.py", "tests/gpu/test_[!lt]*.py")
@@ -203,43 +210,22 @@ JOBS = (
         " --corpus $WORK/filter/corpus",
         ("wiki-text",),
     ),
-    Job(
-        "alternatives-main",
-        "timed",
-        f"{ALTERNATIVES} --models relu-lstm --losses {MAIN} --processes 4 --seeds 2",
-        ("wiki-text", "kept-alternatives"),
-    ),
-    Job(
+    _alternatives("alternatives-main", f"--models relu-lstm --rows {MAIN} --seeds 2", NEEDED, 4),
+    _alternatives(
         "alternatives-seeds",
-        "timed",
-        f"{ALTERNATIVES} --models relu-lstm --losses {VERDICT} --seeds 2,3,4 --no-keep-models",
+        f"--models relu-lstm --rows {VERDICT} --seeds 2,3,4 --drop-models",
         ("alternatives-main",),
     ),
-    Job(
-        "alternatives-others",
-        "timed",
-        f"{ALTERNATIVES} --models relu-lstm --losses {OTHERS} --processes 4 --seeds 2 --no-keep-models",
-        ("wiki-text", "kept-alternatives"),
-    ),
-    Job(
-        "alternatives-lstm",
-        "timed",
-        f"{ALTERNATIVES} --models lstm --losses {VERDICT} --processes 3 --seeds 2,3,4 --no-keep-models",
-        ("wiki-text", "kept-alternatives"),
-    ),
-    Job(
-        "alternatives-rest",
-        "timed",
-        f"{ALTERNATIVES} --models relu-lstm --losses {REST} --processes 4 --seeds 2 --no-keep-models",
-        ("wiki-text", "kept-alternatives"),
-    ),
-    Job(
+    _alternatives("alternatives-others", f"--models relu-lstm --rows {OTHERS} --seeds 2 --drop-models", NEEDED, 4),
+    _alternatives("alternatives-lstm", f"--models lstm --rows {VERDICT} --seeds 2,3,4 --drop-models", NEEDED, 3),
+    _alternatives("alternatives-rest", f"--models relu-lstm --rows {REST} --seeds 2 --drop-models", NEEDED, 4),
+    _alternatives(
         "cased-alternatives",
-        "timed",
-        f"$PYTHON -m bnce experiment alternatives --corpus $WORK/cased --out $WORK/cased-alternatives {ONE_EPOCH}"
-        " --recipe news --models relu-lstm --losses chunk-bnce,chunk-softmax --processes 2 --seeds 2,3,4"
-        " --set training.max_train_tokens=27000000 --no-keep-models",
+        "--recipe news --models relu-lstm --rows chunk-bnce,chunk-softmax --seeds 2,3,4"
+        " --set training.max_train_tokens=27000000 --drop-models",
         ("cased-text",),
+        2,
+        "$PYTHON $HERE/alternatives.py $WORK/cased --out $WORK/cased-alternatives",
     ),
 )
 KEPT = (

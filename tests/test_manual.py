@@ -26,7 +26,6 @@ from bnce.runs.directory import DESCRIPTION_FILES, LEXICON_FILE
 from bnce.runs.export_record import METADATA_FILE
 from bnce.runs.identity import OPTIONAL_FILES
 from bnce.runs.metrics import METRICS_FILE
-from bnce.training.alternatives import CHOICE_FILE, SCORING_FILE
 from manual import links
 from manual.commands import command_names, commands_page
 from manual.notebooks import notebook_page
@@ -163,5 +162,5 @@ def test_files_are_described_by_the_names_they_have() -> None:
     told = re.findall(r"`([^`\n]+)`", read("docs/formats.md"))
     names = {*DESCRIPTION_FILES, *OPTIONAL_FILES.values(), *PIECES_FILES, *FILES.values()}
     names |= {VOCABULARY_FILE, COUNTS_FILE, MODEL_FILE, METRICS_FILE, LEXICON_FILE, METADATA_FILE, INDEX_FILE}
-    names |= {THRESHOLDS_FILE, f"{REPORTS}/{SETTINGS_FILE}", CHOICE_FILE, SCORING_FILE}
+    names |= {THRESHOLDS_FILE, f"{REPORTS}/{SETTINGS_FILE}"}
     assert names <= set(told)

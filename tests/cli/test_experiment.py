@@ -145,9 +145,8 @@ def test_a_corpus_or_a_run_is_no_place_for_an_experiment(
     for found, kind in ((corpus, "a corpus"), (trained, "a run")):
         out = shutil.copytree(found, tmp_path / found.parent.name)
         before = sorted(out.rglob("*"))
-        for table in ("ltcb", "alternatives"):
-            told = refused("experiment", table, "--corpus", corpus, "--out", out, "--losses", "softmax", *settings())
-            assert f"The output '{out}' is {kind}, because it has a " in told
+        told = refused("experiment", "ltcb", "--corpus", corpus, "--out", out, "--losses", "softmax", *settings())
+        assert f"The output '{out}' is {kind}, because it has a " in told
         assert sorted(out.rglob("*")) == before
 
 

@@ -15,7 +15,6 @@ from typer.models import OptionInfo
 
 from bnce import BODIES, LOSSES, cli
 from bnce.cli.completion import complete, complete_list, complete_recipe, complete_setting, complete_subject
-from bnce.kinds.alternatives import ALTERNATIVES
 from bnce.recipes.recipe import recipe_names
 from bnce.report.formats import FORMATS
 
@@ -84,15 +83,10 @@ def test_the_list_of_commands_has_whole_sentences(bnce: Command) -> None:
         assert sentence.endswith(".") and not sentence.endswith("..."), f"{name}: {sentence}"  # noqa: PT018
 
 
-def test_help_names_every_recipe_and_every_alternative(bnce: Command) -> None:
+def test_help_names_every_recipe(bnce: Command) -> None:
     page = bnce("train", "--help").stdout
     recipes = re.findall(r"[a-z]+", page.split("Arguments:\n")[1].split("Options:")[0])
     assert set(recipe_names()) <= set(recipes)
-    # A name may be broken at a hyphen.
-    options = {name: text.replace("- ", "-") for name, text in entries(bnce("experiment", "--help").stdout).items()}
-    assert all(f" {model}" in options["--models NAME,..."] for model in ("relu-lstm", "transformer"))
-    names = re.findall(r"[\w-]+", options["--losses NAME,..."].partition("With alternatives:")[2])
-    assert {alternative.name for alternative in ALTERNATIVES} <= set(names)
 
 
 def test_completion_offers_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

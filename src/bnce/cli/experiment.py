@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bnce.cli.alternatives import MODELS, NAME, SEEDS, compare_alternatives
 from bnce.cli.compare import publish
 from bnce.cli.completion import complete, complete_recipe
 from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, stderr
@@ -17,7 +16,6 @@ from bnce.cli.copies import ROWS_FROM, become_copy, print_failure, train_in_copi
 from bnce.cli.display import shown_training
 from bnce.cli.options import DeviceOption, SettingsOption, names_option, option, row_config, split_names, warn_of_unused
 from bnce.errors import UserError
-from bnce.kinds.alternatives import ALTERNATIVES
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.limits import MAX_PROCESSES
 from bnce.kinds.losses import LOSSES
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 # Those of the paper's tables, and ours beside them.
 TABLE_MODELS = tuple(body.name for body in BODIES if body.tables)
 TABLE_LOSSES = tuple(loss.name for loss in LOSSES if loss.tables)
-ALTERNATIVE_NAMES = tuple(alternative.name for alternative in ALTERNATIVES)
 FAILED = 1  # the status where rows diverged or did not fit, and the others were trained
 
 
@@ -39,10 +36,9 @@ def experiment(
     table: Annotated[
         str,
         typer.Argument(
-            metavar="ltcb|obwb|alternatives",
-            help="ltcb: the paper's Table 2. obwb: Table 4. alternatives: all losses, each with the same search for "
-            "settings.",
-            autocompletion=complete("ltcb", "obwb", NAME),
+            metavar="ltcb|obwb",
+            help="ltcb: the paper's Table 2. obwb: Table 4.",
+            autocompletion=complete("ltcb", "obwb"),
         ),
     ],
     corpus: Annotated[str, option("DIR", "Corpus directory from 'bnce prepare'.")],
@@ -55,28 +51,12 @@ def experiment(
             "RECIPE",
             "Recipe to train the rows with.",
             "--recipe",
-            show_default="wiki for ltcb, news for obwb; for alternatives wiki, or transformer for that model",
+            show_default="wiki for ltcb, news for obwb",
             autocompletion=complete_recipe,
         ),
     ] = None,
-    models: Annotated[
-        str,
-        names_option(
-            "Train only these models, separated by commas",
-            TABLE_MODELS,
-            f"With alternatives, all means {' and '.join(MODELS)}, and every model of 'bnce train' may be named.",
-            BODIES.names,
-        ),
-    ] = "all",
-    losses: Annotated[
-        str,
-        names_option(
-            "Train only with these losses, separated by commas",
-            TABLE_LOSSES,
-            f"With alternatives: {', '.join(ALTERNATIVE_NAMES)}.",
-            ALTERNATIVE_NAMES,
-        ),
-    ] = "all",
+    models: Annotated[str, names_option("Train only these models, separated by commas", TABLE_MODELS)] = "all",
+    losses: Annotated[str, names_option("Train only with these losses, separated by commas", TABLE_LOSSES)] = "all",
     settings: SettingsOption = None,
     budget: Annotated[
         float | None,
@@ -87,26 +67,11 @@ def experiment(
         int,
         option(
             "N",
-            "Train N rows at once, each on its own GPU if there are enough. With alternatives: N losses at once. Only "
-            "the final run of the first seed follows alone, and is timed.",
+            "Train N rows at once, each on its own GPU if there are enough.",
             min=1,
             max=MAX_PROCESSES,
         ),
     ] = 1,
-    trial_tokens: Annotated[
-        int | None,
-        option(
-            "N",
-            "With alternatives: number of training tokens per trial. Trials that are shorter than the final runs "
-            "tend to choose learning rates that are too high.",
-            min=0,
-            show_default="all",
-        ),
-    ] = None,
-    seeds: Annotated[
-        str | None,
-        option("N,...", "With alternatives: seeds of the final runs.", show_default=",".join(map(str, SEEDS))),
-    ] = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
@@ -117,9 +82,6 @@ def experiment(
     Each row is evaluated on the test split; table, plots and report are written at the end. The same command continues
     an experiment: finished rows are skipped, stopped rows are resumed. Rows that diverge are named at the end.
 
-    'alternatives' compares all losses with a ReLu-LSTM and a Transformer. Each loss gets the same number of trials.
-    The settings of the trial with the lowest validation PPLf are then trained with every seed.
-
     \b
     Examples:
       bnce experiment ltcb --corpus corpora/wiki --out experiments/ltcb
@@ -127,34 +89,9 @@ def experiment(
           --models rnn,relu-lstm --out experiments/sgd --budget 60
       bnce experiment ltcb --corpus corpora/wiki --out experiments/ltcb \\
           --processes 4
-      bnce experiment alternatives --corpus corpora/wiki \\
-          --out experiments/alternatives --models relu-lstm --budget 60
     """
     if rows_from is not None:
         device = become_copy(rows_from, device)
-    if table == NAME:
-        complete = compare_alternatives(
-            corpus,
-            out,
-            recipe=recipe,
-            models=models,
-            losses=losses,
-            settings=settings,
-            budget=budget,
-            keep_models=keep_models,
-            device=device,
-            num_threads=threads,
-            as_json=as_json,
-            trial_tokens=trial_tokens,
-            seeds=seeds,
-            num_processes=processes,
-            tasks=None if rows_from is None else take_tasks(rows_from),
-        )
-        if not complete:
-            raise typer.Exit(FAILED)
-        return
-    if trial_tokens is not None or seeds is not None:
-        raise UserError(f"The table {table} has no trials: leave --trial-tokens and --seeds out.")
     from bnce.machine.devices import choose_device, find_device
     from bnce.training.experiment import (
         RECIPES,

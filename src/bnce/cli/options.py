@@ -35,12 +35,10 @@ def choice(names: str, help: str, show_default: bool | str = True) -> Any:
     return typer.Option(metavar=names, help=help, show_default=show_default, autocompletion=complete(*names.split("|")))
 
 
-def names_option(help: str, names: Sequence[str], more: str = "", more_names: Sequence[str] = ()) -> Any:
-    """Make an option whose value is a list of names with commas, or all; its help has the names, then more."""
+def names_option(help: str, names: Sequence[str]) -> Any:
+    """Make an option whose value is a list of names with commas, or all; its help has the names."""
     return typer.Option(
-        metavar="NAME,...",
-        help=f"{help}: {', '.join(names)}. {more}".rstrip(),
-        autocompletion=complete_list(*dict.fromkeys((*names, *more_names)), "all"),
+        metavar="NAME,...", help=f"{help}: {', '.join(names)}.", autocompletion=complete_list(*names, "all")
     )
 
 
@@ -119,13 +117,10 @@ def goes_to_stdout(out: Path, as_json: bool) -> bool:
     return True
 
 
-def split_names(text: str, kind: str, allowed: Sequence[str], all_names: Sequence[str] = ()) -> list[str]:
-    """Read a list of names with commas, and refuse an unknown one; `kind` says what they name.
-
-    "all" stands for all that are allowed, or for `all_names`.
-    """
+def split_names(text: str, kind: str, allowed: Sequence[str]) -> list[str]:
+    """Read a list of names with commas, and refuse an unknown one; `kind` says what they name. "all" stands for all."""
     if text == "all":
-        return list(all_names or allowed)
+        return list(allowed)
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in allowed:
@@ -154,7 +149,7 @@ def row_config(recipe: str, row: PlannedRow, corpus: str | None, settings: Seque
     from bnce.corpus.opening import corpus_setting
     from bnce.recipes.recipe import load_recipe
 
-    given = ["training.max_test_tokens=0", *(settings or []), *row.settings]  # a table's figures are of the whole test
+    given = ["training.max_test_tokens=0", *(settings or [])]  # a table's figures are of the whole test
     config = load_recipe(recipe, model=row.model, loss=row.loss, corpus=corpus, settings=given)
     return dataclasses.replace(config, corpus=corpus_setting(config.corpus))
 

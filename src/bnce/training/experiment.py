@@ -33,11 +33,10 @@ RECIPES = {"ltcb": "wiki", "obwb": "news"}
 
 @dataclass(frozen=True)
 class PlannedRow:
-    """One row of a table to be filled: a model and a loss, and where it is not the only one, its settings and place."""
+    """One row of a table to be filled: a model and a loss, and its place where the name does not say it."""
 
     model: str
     loss: str
-    settings: tuple[str, ...] = ()
     place: str = ""
 
     @property
