@@ -163,13 +163,6 @@ JOBS = (
     _recogniser("transformer-adapted", "transformer-both"),
     _recogniser("relu-lstm-large-adapted", "relu-lstm-large-both"),
     *(_reading(f"{name}-{seed}") for seed in (2, 3) for name in ("transformer", "relu-lstm", "lstm")),
-    Job(
-        "transformer-chunk-softmax",
-        "shared",
-        '$PYTHON $HERE/bodies.py $WORK/filter/corpus $WORK/filter/corpus --search --final --sides "words chunk-softmax"'
-        " --out $WORK/bodies-chunk-softmax.jsonl",
-        ("wiki-text",),
-    ),
     _layer("tables", "--hidden-size 512 --rounds 15"),
     *map(_layer, ("calls", "linear")),
     Job(
@@ -186,14 +179,6 @@ JOBS = (
         "$PYTHON $HERE/item_catalogues.py --like $DATA/items/Beauty.txt.xz --sizes 10000000 --timed 100"
         " --losses bnce,chunk-bnce,in-batch,softmax"
         " --out $WORK/catalogues.jsonl",
-        shares=False,
-    ),
-    Job(
-        "cased-softmax",
-        "timed",
-        '$PYTHON $HERE/bodies.py $WORK/cased $WORK/cased --final --seeds 2 --sides "words softmax"'
-        " --train-words 6000000 --searched $HERE/results/h200/bodies.jsonl --out $WORK/bodies-cased.jsonl",
-        ("cased-text",),
         shares=False,
     ),
     Job(
@@ -229,7 +214,7 @@ JOBS = (
     ),
 )
 KEPT = (
-    *("logs", "layer", "bodies-cased.jsonl", "bodies-chunk-softmax.jsonl", "catalogues.jsonl"),
+    *("logs", "layer", "catalogues.jsonl"),
     *("filter/judged", "filter/results.jsonl"),
     *(f"filter/documents-{name}.json" for name in (*FILTER_MODELS, "transformer")),
     *(f"recogniser/{name}" for name in ("scores", "trained", "commands.jsonl")),

@@ -229,7 +229,10 @@ SAID_NOW: dict[str, str] = {}
 # gone; each with the reason.
 GONE: dict[str, str] = {}
 CHANGED: dict[str, str] = {}
-GONE_KEYS: dict[str, str] = {}
+GONE_KEYS: dict[str, str] = dict.fromkeys(
+    ("unit", "tokens_per_word", "num_words", "ppl_n_word", "ppl_f_word", "pieces", "known_words", "has_pieces"),
+    "tokens are words: there are no figures per piece",
+)
 
 
 # -------------------------------------------------------------------------------------------------------------- texts

@@ -17,7 +17,11 @@ import bnce
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 # What an example needs beside bnce and PyTorch.
-NEEDS = {"hugging_face": ["transformers", "accelerate"], "lightning_module": ["lightning"]}
+NEEDS = {
+    "hugging_face": ["transformers", "accelerate"],
+    "lightning_module": ["lightning"],
+    "pieces": ["tokenizers"],
+}
 
 
 def example(name: str) -> dict[str, Any]:
@@ -33,7 +37,7 @@ def test_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         example(name)["main"](["--help"])
     assert ended.value.code == 0
-    assert "--steps N" in capsys.readouterr().out
+    assert ("--size N" if name == "pieces" else "--steps N") in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("loss", ["bnce", "chunk-bnce", "softmax"])
@@ -72,6 +76,34 @@ def test_recommender_tells_chunk_nce_whose_items_they_are(monkeypatch: pytest.Mo
     item_BL = torch.tensor([[0, 1, 2], [0, 0, 3], [4, 1, 2]])
     model.loss(item_BL, torch.tensor([[1, 2, 3], [0, 3, 1], [1, 2, 3]]))
     assert seen[0].tolist() == [0, 0, 1, 2, 2, 2]
+
+
+def test_pieces_are_prepared_and_trained_on_like_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["lower", "lowest", "newer", "newest", "wider"]
+    lines = [" ".join(words[(place * step) % 5] for place in range(6)) + "." for step in range(1, 200)]
+    texts = {"train": lines, "valid": lines[:30], "test": ["Slower slowly, it's été 7.", *lines[:40]]}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.txt").write_text("\n".join(text) + "\n", encoding="utf-8")
+    given = [str(tmp_path / f"{name}.txt") for name in texts]
+    example("pieces")["main"]([*given, "--size", "270", "--out", str(tmp_path / "cut")])
+    train, valid, test = (tmp_path / "cut" / f"{name}.txt" for name in texts)
+    cut = test.read_text(encoding="utf-8").splitlines()
+    num_words = [len(line.replace(" ", "").split("Ġ")) - 1 for line in cut]
+    assert num_words == [7, *[7] * 40], "slower slowly , it's été 7 ."
+    assert cut[1].replace(" ", "").replace("Ġ", " ") == f" {lines[0].removesuffix('.')} ."
+    assert {piece.count("Ġ") for line in cut for piece in line.split()} == {0, 1}
+
+    normaliser = bnce.Normaliser(lowercase=False, tokens="whitespace", sentences="lines")
+    corpus = bnce.prepare(train, tmp_path / "corpus", valid=valid, test=test, min_count=1, normaliser=normaliser)
+    sizes = {"model.embedding_size": 6, "model.hidden_size": 8, "model.bottleneck_size": 7, "training.batch_size": 8}
+    bnce.train("wiki", corpus=corpus, out=tmp_path / "run", model="relu-lstm", settings=sizes, device="cpu")
+    of_pieces = bnce.evaluate(tmp_path / "run", by_sentence=False)
+    capsys.readouterr()
+    example("pieces")["main"]([str(test), "--run", str(tmp_path / "run")])
+    # The text is as likely as it was; its words, and sentence ends, are fewer.
+    per_word = 10 ** (-of_pieces.log10_prob_f / (sum(num_words) + len(cut)))
+    assert per_word > of_pieces.ppl_f
+    assert capsys.readouterr().out == f"test: PPLf {per_word:.2f} per word\n"
 
 
 def test_code_about_other_fields_runs() -> None:

@@ -78,8 +78,6 @@ ROOM_ORDERS = {
     "corpus": [
         "vocabulary",
         "word_index",
-        "pieces",
-        "piece_learning",
         "meter",
         "manifest",
         "store",

@@ -15,7 +15,6 @@ import pytest
 from markdown_it import MarkdownIt
 
 import bnce
-from bnce.corpus.pieces import PIECES_FILES
 from bnce.corpus.store import COUNTS_FILE, VOCABULARY_FILE
 from bnce.corpus.word_index import INDEX_FILE
 from bnce.filtering.filter import SETTINGS_FILE, THRESHOLDS_FILE
@@ -160,7 +159,7 @@ def test_the_build_stops_at_broken_links() -> None:
 
 def test_files_are_described_by_the_names_they_have() -> None:
     told = re.findall(r"`([^`\n]+)`", read("docs/formats.md"))
-    names = {*DESCRIPTION_FILES, *OPTIONAL_FILES.values(), *PIECES_FILES, *FILES.values()}
+    names = {*DESCRIPTION_FILES, *OPTIONAL_FILES.values(), *FILES.values()}
     names |= {VOCABULARY_FILE, COUNTS_FILE, MODEL_FILE, METRICS_FILE, LEXICON_FILE, METADATA_FILE, INDEX_FILE}
     names |= {THRESHOLDS_FILE, f"{REPORTS}/{SETTINGS_FILE}"}
     assert names <= set(told)

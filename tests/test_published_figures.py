@@ -35,7 +35,8 @@ SETTINGS = (
     "20 time steps of all 400 streams", "With V = 800,000 words", "With a Transformer and 6M words", "at V = 80,000",
     "at 793,600", "version 0.1.0 (commit f65e666)", "the 5-gram was pruned", "constant Z, 800,000 words",
     "Python 3.11 or newer", "PyTorch 2.11 or newer", 
-    "15 minutes on a laptop", "the 20 sentences", "A 5-gram", "32,768 BPE pieces", "Fewer than 64", "1,000 random",
+    "15 minutes on a laptop", "the 20 sentences", "A 5-gram", "measured with 0.2.0", "32,768 BPE pieces",
+    "Fewer than 64", "1,000 random",
     "20 × 400 positions of 400 units", "Apache 2.0",
 )  # fmt: skip
 CODE_AND_LINKS = r"^```.*?^```|`[^`\n]+`|\]\([^)\n]*\)|<!--.*?-->"

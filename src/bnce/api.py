@@ -334,7 +334,6 @@ def evaluate(
         part.ids,
         progress=progress,
         known=opened.word_counts,
-        num_words=part.num_words,
         num_bytes=part.num_bytes,
         by_sentence=by_sentence,
     )

@@ -120,7 +120,6 @@ _OPTIONS = {
     "normalised": "--mode normalised",
     "num_threads": "--threads",
     "num_workers": "--workers",
-    "pieces_file": "--pieces",
     "score_files": "--scores",
     "settings": "--set",
     "source": "--from",

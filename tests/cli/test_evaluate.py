@@ -44,7 +44,7 @@ def test_json_fits_on_a_screen_unless_detail_is_asked_for(bnce: Command, trained
 def test_both_figures_by_default(bnce: Command, trained: Path, texts: Path) -> None:
     record, plain = bnce("evaluate", trained, "--json").json, bnce("evaluate", trained).stdout
     found = record["by_sentence"]
-    assert set(found) == {"ppl_n", "ppl_f", "ppl_n_word", "ppl_f_word", "log_z_mean", "log_z_std"}
+    assert set(found) == {"ppl_n", "ppl_f", "log_z_mean", "log_z_std"}
     assert found["ppl_f"] != record["ppl_f"]
     told = f"sentence by sentence: PPLn {found['ppl_n']:.2f}, PPLf {found['ppl_f']:.2f}, ln Z(context)"
     assert told in plain
@@ -157,6 +157,13 @@ class TestRefusals:
         assert "missing.txt" in refused("evaluate", trained, "--text", tmp_path / "missing.txt")
         (tmp_path / "empty.txt").write_text("\n", encoding="utf-8")
         assert "has no words" in refused("evaluate", trained, "--text", tmp_path / "empty.txt")
+
+    def test_pieces_of_words(self, refused: Refused, trained: Path, corpus: Path, tmp_path: Path) -> None:
+        for name, command in ((trained, "evaluate"), (corpus, "info")):
+            copy = tmp_path / command
+            shutil.copytree(name, copy)
+            (copy / "pieces.json").write_text("{}", encoding="utf-8")
+            assert "has pieces of words, because pieces.json lies beside it" in refused(command, copy)
 
     def test_what_is_no_run(self, refused: Refused, corpus: Path, tmp_path: Path) -> None:
         assert "missing' does not exist: check the path" in refused("evaluate", tmp_path / "missing")

@@ -403,16 +403,14 @@ def test_a_cluster_gives_the_same(bnce: Command, trained: Path, shards: Path, tm
     assert tree(tmp_path / "far") == tree(tmp_path / "near")
 
 
-def test_models_of_other_kinds(
-    bnce: Command, trained: Path, pieced: Path, texts: Path, shards: Path, tmp_path: Path
-) -> None:
+def test_models_of_other_kinds(bnce: Command, trained: Path, texts: Path, shards: Path, tmp_path: Path) -> None:
     pytest.importorskip("kenlm")
     arpa, mixture = tmp_path / "two.arpa", tmp_path / "mixture.toml"
     assert bnce("ngram", texts / "train.txt", "--vocab", trained, "--order", 2, "--out", arpa).status == 0
     assert bnce("interpolate", trained, arpa, "--valid", texts / "valid.txt", "--out", mixture).status == 0
     record = next(one for one in make_records(30, 1) if one["text"].count("\n") > 1)
     (tmp_path / "text.txt").write_text(record["text"], encoding="utf-8")
-    for name, model in (("ngram", arpa), ("mixture", mixture), ("pieces", pieced)):
+    for name, model in (("ngram", arpa), ("mixture", mixture)):
         outcome = bnce("filter", model, shards / "a.jsonl", "--out", tmp_path / name)
         assert outcome.status == 0, outcome.stderr
         (found,) = (one for one in lines_of(tmp_path / name / "a.jsonl") if one["id"] == record["id"])

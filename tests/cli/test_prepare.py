@@ -30,7 +30,7 @@ def test_json_is_one_object(bnce: Command, text: Path, place: Path) -> None:
     assert status == 0
     record = json.loads(out)
     corpus = Corpus.open(place / "c")
-    names = ["corpus", "unit", "vocab_size", "num_types", "min_count", "vocabulary_digest", "splits", "seconds"]
+    names = ["corpus", "vocab_size", "num_types", "min_count", "vocabulary_digest", "splits", "seconds"]
     assert list(record) == names
     assert (record["num_types"], record["min_count"]) == (corpus.num_types, 1)
     assert record["corpus"] == str(place / "c")
@@ -44,7 +44,6 @@ def test_json_is_one_object(bnce: Command, text: Path, place: Path) -> None:
             "num_sentences": statistics.num_sentences,
             "num_documents": statistics.num_documents,
             "num_oov": statistics.num_oov,
-            "num_words": len(corpus.split(name)),
             "num_bytes": statistics.num_bytes,
             "sentence_lengths": list(statistics.sentence_lengths),
             "unk_rate": statistics.unk_rate,

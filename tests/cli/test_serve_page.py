@@ -233,21 +233,6 @@ def test_a_softmax_run_shows_exact_values_alone(browser: Browser, trained: Path,
         page.close()
 
 
-def test_a_run_over_pieces_shows_exact_values_of_words_alone(browser: Browser, pieced: Path) -> None:
-    with serving(pieced) as server:
-        page = browser.new_page()
-        page.goto(server.url)
-        expect(page.locator("#facts")).to_contain_text("pieces, a run over pieces: all values are exact")
-        page.fill("#text", "ba be")
-        expect(page.locator("#rows tr")).to_have_count(3)
-        asked = {"sentences": ["ba be"], "mode": "normalised"}
-        (sentence,) = httpx.post(f"{server.url}/score", json=asked).json()["sentences"]
-        shown = [number(text) for text in page.locator("#rows td").all_inner_texts()]
-        assert shown == pytest.approx([surprisal_bits(value) for value in sentence["log10_probs"]], abs=0.00501)
-        expect(page.locator("#problem")).to_be_hidden()
-        page.close()
-
-
 def test_a_token_is_asked_for_and_kept_while_the_tab_is_open(browser: Browser, trained: Path) -> None:
     token = "0123456789abcdef"
     with serving(trained, "--token", token) as locked:

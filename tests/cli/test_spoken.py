@@ -55,7 +55,7 @@ def test_prepare_refuses_what_does_not_go_with_it(bnce: Command, book: Path, pla
     for option, sentence in (
         (("--cased",), "use --lowercase, or other --tokens than spoken."),
         (("--numbers", "zero"), "leave it out, or choose other --tokens than spoken."),
-        (("--tokens", "spken"), "choose one of words, whitespace, spoken, bpe. Did you mean 'spoken'?"),
+        (("--tokens", "spken"), "choose one of words, whitespace, spoken. Did you mean 'spoken'?"),
     ):
         outcome = bnce("prepare", book, "--tokens", "spoken", *option, "--out", place / "corpus")
         assert outcome.status == 2

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from small_corpus import END, UNK, VOCAB_SIZE, random_ids, small_model
 
-from bnce.corpus.piece_learning import learn_pieces
 from bnce.evaluation.detail import (
     MAX_SHOWN_WORDS,
     MIN_WORDS,
@@ -142,22 +141,3 @@ def test_softmax_has_no_perplexity_with_the_constant() -> None:
     result = evaluate(small_model(loss="softmax"), random_ids(200), known=WordCounts(WORDS, COUNTS))
     assert result.detail is not None
     assert all(group.ppl_n is None for group in result.detail.by_frequency + result.detail.by_position)
-
-
-def test_positions_and_sentences_of_pieces_are_of_whole_words() -> None:
-    vocabulary = learn_pieces(["lower", "lowest"], np.array([5, 4]), 265)
-    sentences = [["lower", "zoo", "lowest", "a", "lower", "</s>"], ["zoo", "<unk>", "</s>"], ["a", "b", "c", "d", "e"]]
-    cut = [vocabulary.encode([word]) for sentence in sentences for word in sentence]
-    target_N = np.concatenate(cut)
-    loss_N = np.random.default_rng(3).gamma(4, 1, len(target_N))
-    known = WordCounts(vocabulary.words, np.arange(len(vocabulary)), vocabulary)
-    detail = find_detail(target_N, -loss_N, -loss_N, known)
-    ends = np.cumsum([len(pieces) for pieces in cut])
-    loss_W = [float(part.sum()) for part in np.split(loss_N, ends[:-1])]
-    assert sum(group.num_tokens for group in detail.by_frequency) == len(target_N)
-    assert [group.num_tokens for group in detail.by_position] == [3, 3, 3, 2, 2, 1]
-    assert detail.by_position[0].ppl_f == pytest.approx(math.exp((loss_W[0] + loss_W[6] + loss_W[9]) / 3))
-    found = {tuple(sentence.words): sentence for sentence in detail.worst_sentences}
-    assert set(found) == {tuple(sentences[0]), tuple(sentences[2])}
-    assert found[tuple(sentences[0])].losses_nats == pytest.approx(loss_W[:6], abs=1e-4)
-    assert found[tuple(sentences[2])].mean_loss_nats == pytest.approx(sum(loss_W[9:]) / 5)

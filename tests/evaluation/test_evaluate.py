@@ -147,7 +147,6 @@ def test_by_sentence_every_sentence_is_a_text_of_its_own(body: str, ends: str) -
         assert found is not None
         assert found.ppl_f == pytest.approx(math.exp(-float(log_prob_N.mean())), rel=1e-5)
         assert found.ppl_n == pytest.approx(math.exp(-float((log_prob_N + normaliser_N - 9.0).mean())), rel=1e-5)
-        assert (found.ppl_n_word, found.ppl_f_word) == (found.ppl_n, found.ppl_f)
         assert found.log_z_mean == pytest.approx(float(normaliser_N.mean()), rel=1e-5)
         assert found.log_z_std == pytest.approx(float(normaliser_N.std(correction=0)), abs=1e-5)
         assert found.ppl_f != pytest.approx(result.ppl_f, rel=1e-4), "context does matter"
@@ -157,20 +156,11 @@ def test_by_sentence_every_sentence_is_a_text_of_its_own(body: str, ends: str) -
         assert "by_sentence" not in alone.to_dict()
 
 
-def test_by_sentence_of_pieces_is_per_word_too() -> None:
-    ids = np.array([5, 6, END, 7, 8, 9, END])
-    found = evaluate(small_model().eval(), ids, num_words=5, by_sentence=True).by_sentence
-    assert found is not None
-    assert found.ppl_f_word == pytest.approx(found.ppl_f ** (7 / 5))
-    assert found.ppl_n is not None
-    assert found.ppl_n_word == pytest.approx(found.ppl_n ** (7 / 5))
-
-
 def test_by_sentence_there_must_be_sentences_and_a_constant() -> None:
     assert evaluate(small_model(), np.arange(2, 9), by_sentence=True).by_sentence is None
     found = evaluate(small_model(loss="softmax"), np.array([5, END, 6, END]), by_sentence=True).by_sentence
     assert found is not None
-    assert found.ppl_n is found.ppl_n_word is None
+    assert found.ppl_n is None
 
 
 def test_counts_and_perplexities_without_unknown_words() -> None:
@@ -203,16 +193,13 @@ def test_the_totals_are_the_perplexities() -> None:
     assert difference == pytest.approx(result.log_z_mean - result.log_z, rel=1e-9)
 
 
-def test_perplexities_per_word_and_bits_per_byte_are_of_the_whole_text() -> None:
+def test_bits_per_byte_are_of_the_whole_text() -> None:
     model, ids = small_model("lstm").eval(), random_ids(100)
-    log_prob_N, normaliser_N = one_stream(model, ids)
-    result = evaluate(model, ids, num_words=40, num_bytes=250)
-    assert (result.num_tokens, result.num_words, result.num_bytes) == (100, 40, 250)
-    assert result.ppl_f_word == pytest.approx(math.exp(-float(log_prob_N.sum()) / 40), rel=1e-5)
-    assert result.ppl_n_word == pytest.approx(math.exp(-float((log_prob_N + normaliser_N - 9.0).sum()) / 40), rel=1e-5)
+    log_prob_N, _ = one_stream(model, ids)
+    result = evaluate(model, ids, num_bytes=250)
+    assert (result.num_tokens, result.num_bytes) == (100, 250)
     assert result.bits_per_byte == pytest.approx(-float(log_prob_N.sum()) / math.log(2) / 250, rel=1e-5)
     plain = evaluate(model, ids)
-    assert (plain.num_words, plain.ppl_f_word, plain.ppl_n_word) == (100, plain.ppl_f, plain.ppl_n)
     assert plain.num_bytes is plain.bits_per_byte is None
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
 import pytest
 from small_corpus import END, SPECIALS, UNK
 
-from bnce import Normaliser, UserError
-from bnce.corpus.piece_learning import learn_pieces
+from bnce import Normaliser
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.export.word_tokenizer import build_tokenizer
-from bnce.text.normalise import NUMBER_WORD, NUMBERS, SENTENCES, TOKENS
+from bnce.text.normalise import NUMBERS, SENTENCES, TOKENS
 
 LINES = [
     "The cat sat on the mat.",
@@ -56,29 +54,10 @@ def test_gives_the_ids_that_the_run_gives(normaliser: Normaliser) -> None:
         assert without == expected_ids(text, normaliser, vocabulary)[1:], repr(text)
 
 
-@pytest.mark.parametrize("normaliser", SETTINGS, ids=lambda each: "-".join(map(str, each.to_dict().values())))
-def test_gives_the_pieces_that_the_run_gives(normaliser: Normaliser) -> None:
-    words = dict.fromkeys(word for line in LINES for sentence in normaliser(line) for word in sentence)
-    vocabulary = learn_pieces(list(words), np.full(len(words), 3), 320)
-    tokenizer = build_tokenizer(vocabulary, normaliser)
-    for text in (*LINES, "\n".join(LINES), "one.\n\n\ntwo", "\none\n"):
-        expected = expected_ids(text, normaliser, vocabulary)
-        assert tokenizer.encode(text).ids == expected, repr(text)
-        if NUMBER_WORD not in vocabulary.spell(expected):
-            spelt = "".join(f" {word}" for word in vocabulary.spell(expected) if word not in SPECIALS)
-            assert tokenizer.decode(expected) == spelt
-
-
 def test_spoken_text_is_taken_as_it_is_spoken() -> None:
     vocabulary = Vocabulary([*SPECIALS, "it's", "mister", "five"])
     tokenizer = build_tokenizer(vocabulary, Normaliser(tokens="spoken"))
     assert tokenizer.encode("it's mister\nfive o'clock").ids == [END, 2, 3, END, 4, UNK]
-
-
-def test_words_that_are_not_to_be_cut_are_refused() -> None:
-    known = Vocabulary([*SPECIALS, "the"])
-    with pytest.raises(UserError, match=r"words outside known_words\.txt are <unk>"):
-        build_tokenizer(learn_pieces(["the"], np.array([1]), 260, known), Normaliser())
 
 
 def test_special_words_are_what_they_are_called() -> None:

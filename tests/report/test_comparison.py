@@ -8,8 +8,6 @@ import pytest
 
 from bnce import UserError
 from bnce.report.comparison import compare_runs
-from bnce.report.plots import curve_per_word
-from bnce.report.runs import curve
 
 
 def test_models_and_losses_in_the_papers_order(tmp_path, write_run):
@@ -304,60 +302,6 @@ def test_a_run_that_started_from_another_is_told(tmp_path, write_run):
     statements = compare_runs([adapted, write_run(tmp_path / "b", "ffnn")]).conditions.statements
     (told,) = [statement for statement in statements if "started from" in statement]
     assert told.endswith("started from the run general; the training of that run is not counted.")
-
-
-def piece_figures(**changes):
-    """Give the figures of a run over pieces on the text of the others: more tokens, as many words."""
-    figures = {"num_tokens": 9_000_000, "num_words": 8_000_000, "num_bytes": 45_000_000, "bits_per_byte": 1.25}
-    return {**figures, "ppl_n_word": 91.0, "ppl_f_word": 90.0, **changes}
-
-
-def test_words_and_pieces_stand_in_one_table(tmp_path, write_run):
-    words = {"num_tokens": 8_000_000, "num_words": 8_000_000, "bits_per_byte": 1.2}
-    paths = [write_run(tmp_path / "words", evaluation=words)]
-    for name, digest in (("few", "aa"), ("many", "bb")):
-        about = {"unit": "piece", "vocabulary_digest": digest, "vocab_size": 300}
-        paths.append(write_run(tmp_path / name, summary=about, evaluation=piece_figures()))
-    comparison = compare_runs(paths)
-    assert comparison.has_pieces
-    assert [row.difference for row in comparison.rows] == [None] * 3
-    by_name = {row.run: row for row in comparison.rows}
-    assert (by_name["words"].ppl_n_word, by_name["words"].ppl_f_word) == (87.6, 82.5)
-    assert (by_name["few"].ppl_n_word, by_name["few"].ppl_f_word, by_name["few"].bits_per_byte) == (91.0, 90.0, 1.25)
-    assert by_name["few"].label == "RNN (B-NCE), pieces, few"
-    assert by_name["few"].words_per_second == by_name["words"].words_per_second == 43.7e3, "summaries count words"
-    # The unknown words are those of the words, not of the pieces.
-    assert by_name["few"].oov_share == by_name["words"].oov_share
-    assert any("Perplexities are per word" in statement for statement in comparison.conditions.statements)
-
-
-def test_curves_of_pieces_are_per_word(tmp_path, write_run):
-    path = write_run(tmp_path / "pieces", summary={"unit": "piece", "tokens_per_word": 1.5}, evaluation=piece_figures())
-    (entry,) = compare_runs([path]).entries
-    points = curve(entry.run, "tokens", "ppl_f")
-    assert points
-    found = curve_per_word(entry, "tokens", "ppl_f")
-    assert [x for x, _ in found] == pytest.approx([x / 1.5 for x, _ in points])
-    assert [y for _, y in found] == pytest.approx([y ** (9 / 8) for _, y in points])
-    (entry,) = compare_runs([write_run(tmp_path / "words")]).entries
-    for found, point in zip(
-        curve_per_word(entry, "seconds", "ppl_f"), curve(entry.run, "seconds", "ppl_f"), strict=True
-    ):
-        assert found == pytest.approx(point)
-
-
-@pytest.mark.parametrize(
-    ("change", "difference"),
-    [({"num_words": 7_000_000}, "7,000,000 words of test, not 8,000,000"), ({"num_oov": 0}, "0.00% of test is <unk>")],
-)
-def test_pieces_of_another_text_are_marked(tmp_path, write_run, change, difference):
-    words = {"num_tokens": 8_000_000, "num_words": 8_000_000}
-    paths = [write_run(tmp_path / name, "rnn", name, evaluation=words) for name in ("softmax", "snce")]
-    about = {"unit": "piece", "vocabulary_digest": "aa"}
-    paths.append(write_run(tmp_path / "pieces", summary=about, evaluation=piece_figures(**change)))
-    (marked,) = [row for row in compare_runs(paths).rows if row.difference]
-    assert marked.run == "pieces"
-    assert marked.difference.startswith(difference)
 
 
 def test_models_of_other_layers_than_usual_are_named_by_them(tmp_path, write_run):

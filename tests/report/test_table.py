@@ -138,7 +138,7 @@ def test_forms(comparison):
 
 
 def test_figures_by_sentence_have_a_column_of_their_own(tmp_path, write_run):
-    sentences = {"ppl_n": 99.5, "ppl_f": 98.5, "ppl_n_word": 99.5, "ppl_f_word": 98.5, "log_z_mean": 9.1}
+    sentences = {"ppl_n": 99.5, "ppl_f": 98.5, "log_z_mean": 9.1}
     runs = [write_run(tmp_path / "a", evaluation={"by_sentence": sentences}), write_run(tmp_path / "b", loss="snce")]
     comparison = compare_runs(runs)
     written = to_markdown(comparison)
@@ -149,16 +149,6 @@ def test_figures_by_sentence_have_a_column_of_their_own(tmp_path, write_run):
     assert "PPL$^f$ by sentence" in to_latex(comparison)
     assert " by sentence</th>" in render(comparison, "html")
     (second, first) = json.loads(to_json(comparison))["rows"]
-    assert (first["ppl_n_word_by_sentence"], first["ppl_f_word_by_sentence"]) == (99.5, 98.5)
-    assert second["ppl_f_word_by_sentence"] is None
+    assert (first["ppl_n_by_sentence"], first["ppl_f_by_sentence"]) == (99.5, 98.5)
+    assert second["ppl_f_by_sentence"] is None
     assert "by sentence" not in to_markdown(compare_runs(runs[1:]))
-
-
-def test_pieces_have_columns_per_word(tmp_path, write_run):
-    figures = {"ppl_n_word": 91.0, "ppl_f_word": 90.0, "bits_per_byte": 1.2345, "num_words": 7}
-    path = write_run(tmp_path / "a", summary={"unit": "piece"}, evaluation=figures)
-    comparison = compare_runs([path])
-    assert "| model (loss) | PPLn/word | PPLf/word | bits/byte |" in to_markdown(comparison)
-    assert "| RNN (B-NCE), pieces | 91.0 | 90.0 | 1.234 |" in to_markdown(comparison)
-    assert "PPL$^n$/word & PPL$^f$/word & bits/byte" in to_latex(comparison)
-    assert "bits/byte" in render(comparison, "html")

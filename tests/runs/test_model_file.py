@@ -131,7 +131,7 @@ def test_files_that_are_not_those_of_the_model(
         load_model(RunDirectory.open(run.path))
 
 
-@pytest.mark.parametrize("name", ["known_words.txt", UNKNOWN_WORDS_FILE, SPELLING_FILE])
+@pytest.mark.parametrize("name", [UNKNOWN_WORDS_FILE, SPELLING_FILE])
 def test_a_file_that_came_later_is_refused(run: RunDirectory, name: str) -> None:
     file = run.path / name
     content = file.read_bytes() if file.is_file() else b"</s>\n<unk>\na\n"
@@ -148,7 +148,7 @@ def test_a_file_that_came_later_is_refused(run: RunDirectory, name: str) -> None
     load_model(run)
 
 
-@pytest.mark.parametrize("name", ["known_words.txt", UNKNOWN_WORDS_FILE, SPELLING_FILE])
+@pytest.mark.parametrize("name", [UNKNOWN_WORDS_FILE, SPELLING_FILE])
 def test_a_file_that_is_gone_is_missing(run: RunDirectory, name: str) -> None:
     (run.path / name).write_bytes(b"a file")
     save_weights(run, build_model(run).state_dict(), 1)

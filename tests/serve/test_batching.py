@@ -42,7 +42,7 @@ class Recorder:
 
 
 def questions(*ids: int, length: int = 1) -> list[NumberedQuestion]:
-    return [NumberedQuestion(["w"] * (length - 1), False, number, num_steps=length - 1) for number in ids]
+    return [NumberedQuestion(["w"] * (length - 1), False, number) for number in ids]
 
 
 @asynccontextmanager

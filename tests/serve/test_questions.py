@@ -22,21 +22,17 @@ from tests.scoring.plain import BODIES
 from .conftest import make_model
 
 
-def hypotheses_question(hypotheses: list[list[str]], normalised: bool) -> HypothesesQuestion:
-    return HypothesesQuestion(hypotheses, normalised, list(map(len, hypotheses)))
-
-
 @pytest.mark.parametrize("body", BODIES)
 def test_together_as_alone(body: str) -> None:
     model = make_model(body)
     texts = [text.split() for text in ("w3 w4 w5", "", "w9", "w3 w4 zebra w7 w7 w8")]
     questions: list[Question] = []
     for normalised in (False, True):
-        questions += [SentenceQuestion(words, normalised, num_steps=len(words)) for words in texts]
-        questions += [hypotheses_question(texts[:2], normalised), hypotheses_question(texts[1:], normalised)]
+        questions += [SentenceQuestion(words, normalised) for words in texts]
+        questions += [HypothesesQuestion(texts[:2], normalised), HypothesesQuestion(texts[1:], normalised)]
         questions += [
-            NextQuestion([], 3, normalised, num_steps=0),
-            NextQuestion(["w3", "nobody"], 5, normalised, num_steps=2),
+            NextQuestion([], 3, normalised),
+            NextQuestion(["w3", "nobody"], 5, normalised),
         ]
     order = np.random.default_rng(1).permutation(len(questions))
     mixed = Answerer(model).answer([questions[place] for place in order])
@@ -62,7 +58,7 @@ def test_spelt_beside_others() -> None:
     plain = make_model()
     spelling = SpellingModel.train(["zebras"]).leaving_out(plain.vocabulary.words)
     model = RunModel(plain.network, plain.vocabulary, plain.normaliser, spelling=spelling)
-    questions = [SentenceQuestion(["w3", "zebra"], True, spell=spell, num_steps=2) for spell in (False, True, False)]
+    questions = [SentenceQuestion(["w3", "zebra"], True, spell=spell) for spell in (False, True, False)]
     first, spelt, last = Answerer(model).answer(questions)
     np.testing.assert_array_equal(first.log_probs, last.log_probs)
     np.testing.assert_allclose(spelt.log_probs - first.log_probs, [0, *spelling.log_probs(["zebra"]), 0], atol=1e-6)
@@ -70,7 +66,7 @@ def test_spelt_beside_others() -> None:
 
 def test_what_fails_leaves_the_rest_alone() -> None:
     model = make_model(loss="softmax")
-    good, bad = (SentenceQuestion(["w3"], normalised, num_steps=1) for normalised in (True, False))
+    good, bad = (SentenceQuestion(["w3"], normalised) for normalised in (True, False))
     first, failed, last = Answerer(model).answer([good, bad, good])
     assert isinstance(failed, ValueError)
     np.testing.assert_array_equal(first.log_probs, last.log_probs)
@@ -78,20 +74,20 @@ def test_what_fails_leaves_the_rest_alone() -> None:
 
 def test_exact_answers_take_up_more_of_a_batch() -> None:
     words = ["w3"] * 4
-    exact, plain = (SentenceQuestion(words, normalised, num_steps=4) for normalised in (True, False))
+    exact, plain = (SentenceQuestion(words, normalised) for normalised in (True, False))
     assert exact.cost > plain.cost == 5  # with </s>
-    assert hypotheses_question([words, words], False).cost == 10
-    assert NextQuestion(["w3"], 5, True, num_steps=1).cost > 1
+    assert HypothesesQuestion([words, words], False).cost == 10
+    assert NextQuestion(["w3"], 5, True).cost > 1
 
 
 def test_hypotheses_are_cut_into_pieces_that_fit_a_batch() -> None:
     hypotheses = [["w3"] * length for length in (2, 2, 2, 8, 0)]
-    pieces = hypotheses_question(hypotheses, False).pieces(7)
+    pieces = HypothesesQuestion(hypotheses, False).pieces(7)
     assert [[len(words) for words in piece.hypotheses] for piece in pieces] == [[2, 2], [2], [8], [0]]
-    assert [len(piece.hypotheses) for piece in hypotheses_question(hypotheses, True).pieces(7 * EXACT_COST)] == [
+    assert [len(piece.hypotheses) for piece in HypothesesQuestion(hypotheses, True).pieces(7 * EXACT_COST)] == [
         2,
         1,
         1,
         1,
     ]
-    assert hypotheses_question([], False).pieces(7) == []
+    assert HypothesesQuestion([], False).pieces(7) == []

@@ -8,14 +8,12 @@ import numpy as np
 from small_corpus import SPECIALS, VOCAB_SIZE, random_ids, small_model
 
 from bnce import Model, Normaliser
-from bnce.corpus.piece_learning import learn_pieces
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.kinds import bodies
 from bnce.ngrams.arpa import write_arpa
 from bnce.ngrams.kneser_ney import estimate
 from bnce.scoring.mixture import MixtureModel
 from bnce.scoring.ngram import open_ngram
-from bnce.scoring.piece_model import PieceModel
 from bnce.scoring.run_model import RunModel
 from bnce.spelling.model import SpellingModel
 
@@ -23,7 +21,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 WORDS = [*SPECIALS, ".", ",", "'", "england", "?", *LETTERS[: VOCAB_SIZE - 7]]
 ENGLISH = Normaliser()
 BODIES = bodies.BODIES.names
-KINDS = [*BODIES, "pieces", "n-gram", "mixture"]
+KINDS = [*BODIES, "n-gram", "mixture"]
 
 
 def make_run(body: str = "lstm", loss: str = "bnce", words: list[str] = WORDS, name: str = "run") -> RunModel:
@@ -36,9 +34,6 @@ def make_run(body: str = "lstm", loss: str = "bnce", words: list[str] = WORDS, n
 
 def make_model(kind: str, directory: Path) -> Model:
     """Make a model of a kind: the name of a body, or one of the others."""
-    if kind == "pieces":
-        vocabulary = learn_pieces(["england", "a", "b"], np.array([5, 3, 3]), 270)
-        return PieceModel(small_model("lstm", vocab_size=len(vocabulary)), vocabulary, ENGLISH, name="pieces")
     if kind == "n-gram":
         path = directory / "bigram.arpa"
         write_arpa(path, WORDS, estimate(random_ids(2000), VOCAB_SIZE, 2))

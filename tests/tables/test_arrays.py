@@ -103,7 +103,7 @@ def test_arrow() -> None:
 SHOWN = st.text(st.characters(codec="utf-8"), max_size=8) | st.sampled_from(["x" * 10_000, "é" * 5000, "a\0b", "</s>"])
 
 
-@pytest.fixture(scope="module", params=["lstm", "pieces", "n-gram", "mixture"])
+@pytest.fixture(scope="module", params=["lstm", "n-gram", "mixture"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> bnce.Model:
     return make_model(request.param, tmp_path_factory.mktemp("models"))
 

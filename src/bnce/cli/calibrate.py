@@ -90,23 +90,23 @@ def calibrate(
     if as_json:
         print_json({"run": str(run), "out": str(out or run), **result.to_dict()})
         return
-    _print(result, out or run, opened.vocabulary.unit)
+    _print(result, out or run)
     if out is None:
         stdout.print("  evaluation.json was removed from the run, because its PPLn was computed with the old Z:")
         stdout.print(f"  run 'bnce evaluate {run} --save' to measure it again")
 
 
-def _print(result: Calibration, out: Path, unit: str) -> None:
+def _print(result: Calibration, out: Path) -> None:
     how = ", every sentence without context" if result.by_sentence else ""
     fitted = "a head and a constant" if result.kind == "head" else "the constant"
-    stdout.print(f"{out}: {fitted}, fitted to {result.num_positions:,} {unit}s of {', '.join(result.texts)}{how}")
+    stdout.print(f"{out}: {fitted}, fitted to {result.num_positions:,} words of {', '.join(result.texts)}{how}")
     before = "none" if result.log_z_before is None else f"{result.log_z_before:.3f}"
     left = ", the mean of ln Z(context) minus the prediction of the head" if result.kind == "head" else ""
     stdout.print(
         f"  ln Z = {result.log_z:.3f}{left} (before: {before}), standard error {result.log_z_error:.3f}: "
         f"PPLn on this text is known to about {100 * math.expm1(min(result.log_z_error, 700.0)):.1f}%"
     )
-    stdout.print(f"  on {result.num_held_out:,} {unit}s that the fit did not use:")
+    stdout.print(f"  on {result.num_held_out:,} words that the fit did not use:")
     for name, quality in (("before", result.before), ("after", result.after)):
         stdout.print(f"    {name:7}{_describe(quality)}")
     factor = math.exp(min(result.after.difference_std, 700.0))

@@ -38,8 +38,7 @@ def compare(
     """Compare runs in one table, as the paper does.
 
     Columns: PPLn, PPLf, training speed, number of parameters, ln Z. Runs that were measured on different texts are
-    marked, and a warning says so. If some runs are over pieces of words, perplexities are per word, and one more
-    column has bits per byte.
+    marked, and a warning says so.
 
     \b
     Examples:

@@ -81,7 +81,6 @@ def corpus_facts(corpus: Corpus) -> dict[str, Any]:
     """Give what is known of a corpus as a whole as JSON has it."""
     return {
         "corpus": str(corpus.directory),
-        "unit": corpus.vocabulary.unit,
         "vocab_size": len(corpus.vocabulary),
         "num_types": corpus.num_types,
         "min_count": corpus.manifest.min_count,
@@ -94,30 +93,16 @@ def corpus_splits(corpus: Corpus) -> dict[str, dict[str, Any]]:
     return {name: {**dataclasses.asdict(one), "unk_rate": one.unk_rate} for name, one in corpus.statistics.items()}
 
 
-def describe_pieces(corpus: Corpus) -> str:
-    """Say what the pieces of a corpus were learned from, and which words are not cut."""
-    from bnce.corpus.pieces import PieceVocabulary
-
-    vocabulary, train = corpus.vocabulary, corpus.statistics["train"]
-    assert isinstance(vocabulary, PieceVocabulary)
-    told = f"Vocabulary: pieces of words, {train.num_tokens / train.num_words:.2f} per word of train."
-    if vocabulary.known is None:
-        return f"{told} Every word has pieces; only <unk> in the text itself is <unk>."
-    return f"{told} Words outside the {len(vocabulary.known):,} known words are <unk>."
-
-
-def split_table(splits: dict[str, dict[str, Any]], unit: str, title: str | None = None) -> Table:
-    """Make a table of the sizes of splits; where tokens are pieces, it counts words, too."""
+def split_table(splits: dict[str, dict[str, Any]], title: str | None = None) -> Table:
+    """Make a table of the sizes of splits."""
     from rich.table import Table
 
     table = Table("split", title=title)
-    counted = ["documents", "sentences", *(["words", "pieces"] if unit == "piece" else ["tokens"])]
+    counted = ("documents", "sentences", "tokens")
     for column in (*counted, "<unk> rate"):
         table.add_column(column, justify="right")
-    names = {"words": "num_words", "pieces": "num_tokens"}
     for name, split in splits.items():
-        counts = (split[names.get(column, f"num_{column}")] for column in counted)
-        table.add_row(name, *(f"{count:,}" for count in counts), f"{split['unk_rate']:.2%}")
+        table.add_row(name, *(f"{split[f'num_{column}']:,}" for column in counted), f"{split['unk_rate']:.2%}")
     return table
 
 
@@ -139,15 +124,13 @@ def describe_words(vocab_size: int, num_types: int | None, min_count: int | None
 def print_corpus(record: dict[str, Any]) -> None:
     """Show the record as tables."""
     kept = describe_words(record["vocab_size"], record["num_types"], record["min_count"])
-    pieces = " pieces" if record["unit"] == "piece" else ""
-    size = f"V = {record['vocab_size']:,}{pieces} with </s> and <unk>"
-    stdout.print(f"{record['corpus']}: {size}{kept and f'; {kept}'}")
+    stdout.print(f"{record['corpus']}: V = {record['vocab_size']:,} with </s> and <unk>{kept and f'; {kept}'}")
     stdout.print("normaliser: " + ", ".join(f"{key} = {value}" for key, value in record["normaliser"].items()))
     stdout.print(f"vocabulary: sha256 {record['vocabulary_digest']}")
-    stdout.print(split_table(record["splits"], record["unit"]))
+    stdout.print(split_table(record["splits"]))
     _print_lengths(record)
     words = "  ".join(f"{top['word']} {top['count']:,}" for top in record["top_words"])
-    stdout.print(f"most frequent {record['unit']}s of train, with counts: {words}")
+    stdout.print(f"most frequent words of train, with counts: {words}")
     _print_audit(record["noise_audit"])
     for warning in record["warnings"]:
         stdout.print(f"[bold yellow]warning:[/bold yellow] {escape(warning)}", markup=True)

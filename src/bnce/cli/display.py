@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def shown_training(corpus: Corpus, config: RunConfig) -> Iterator[Display]:
     """Show the progress of a run that is trained on a corpus."""
-    display = Display(config, len(corpus.split("train")), corpus.vocabulary.unit)
+    display = Display(config, len(corpus.split("train")))
     with display.bar:
         yield display
 
@@ -24,9 +24,7 @@ def shown_training(corpus: Corpus, config: RunConfig) -> Iterator[Display]:
 class Display:
     """Shows a run's progress on standard error."""
 
-    def __init__(self, config: RunConfig, num_train_tokens: int, unit: str = "word") -> None:
-        # Who trains on pieces sees at once that these are no words.
-        self.speed_unit, self.per = ("w/s", "") if unit == "word" else (f"{unit}s/s", f" per {unit}")
+    def __init__(self, config: RunConfig, num_train_tokens: int) -> None:
         limit = config.training.max_train_tokens or num_train_tokens
         streams = config.training.batch_size
         # How far a budget goes depends on the speed.
@@ -44,7 +42,7 @@ class Display:
         self.bar.update(
             self.task,
             completed=tokens,
-            speed=f"{words_per_second:,.0f} {self.speed_unit}",
+            speed=f"{words_per_second:,.0f} w/s",
             loss=f"loss {loss:.3f}",
             seconds_left=seconds_left,
         )
@@ -59,7 +57,7 @@ class Display:
     def evaluated(self, record: dict[str, Any]) -> None:
         """Show the newest perplexities, in a line of their own where there is no bar to show them."""
         constant = "" if record["ppl_n"] is None else f"PPLn {record['ppl_n']:.1f} "
-        perplexity = f"{constant}PPLf {record['ppl_f']:.1f}{self.per}"
+        perplexity = f"{constant}PPLf {record['ppl_f']:.1f}"
         self.bar.update(self.task, perplexity=perplexity)
         if self.bar.disable and not record["step"]:
             self.bar.tell(f"{self.name} before the first step: validation {perplexity}")

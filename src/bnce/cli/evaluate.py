@@ -37,15 +37,7 @@ def evaluate(
     text: Annotated[str | None, option("FILE", "Evaluate on this text file instead of a split.")] = None,
     corpus: Annotated[str | None, option("DIR", "Another corpus with the same vocabulary.")] = None,
     max_tokens: Annotated[int, option("N", "Evaluate on the first N tokens; 0 for all.", min=0)] = 0,
-    max_words: Annotated[
-        int,
-        option(
-            "N",
-            "Evaluate on the first N words, </s> counted; 0 for all. This is the same text for runs over words and "
-            "over pieces.",
-            min=0,
-        ),
-    ] = 0,
+    max_words: Annotated[int, option("N", "Evaluate on the first N words, </s> counted; 0 for all.", min=0)] = 0,
     errors: ErrorsOption = "strict",
     tokenised: TokenisedOption = False,
     in_context_only: Annotated[
@@ -69,9 +61,7 @@ def evaluate(
 
     PPLf is the perplexity with the full softmax. PPLn is the perplexity with the constant Z in place of the softmax
     sum; a model trained with softmax, or another loss without a constant, has no PPLn. The command also prints ln
-    Z(context), the logarithm of the exact softmax sum, and the number of unknown words. For a run over pieces of
-    words, perplexities per word are printed first. These and bits per byte can be compared with a run over words on
-    the same text.
+    Z(context), the logarithm of the exact softmax sum, and the number of unknown words.
 
     \b
     Examples:
@@ -136,26 +126,18 @@ def evaluate(
     if as_json:
         print_json(record if detail else without_detail(record))
     else:
-        describe(record, name, opened.vocabulary.unit)
+        describe(record, name)
         if detail:
             describe_detail(record["detail"])
 
 
-def describe(record: Mapping[str, Any], name: str, unit: str) -> None:
+def describe(record: Mapping[str, Any], name: str) -> None:
     """Print an evaluation with its units and conditions."""
-    num_words = record.get("num_words", record["num_tokens"])
-    rate = record["num_oov"] / max(1, num_words - record["num_sentences"])
-    of_pieces = unit == "piece"
-    size = counted(num_words, "word" if of_pieces else "token")
-    if of_pieces:
-        size += f" in {counted(record['num_tokens'], 'piece')}"
+    rate = record["num_oov"] / max(1, record["num_tokens"] - record["num_sentences"])
     stdout.print(
-        f"{name}: {size}, {record['num_sentences']:,} of them </s>, "
+        f"{name}: {counted(record['num_tokens'], 'token')}, {record['num_sentences']:,} of them </s>, "
         f"{record['num_oov']:,} <unk> ({100 * rate:.2f}% of words)"
     )
-    if of_pieces:
-        constant = f"PPLn {_number(record['ppl_n_word'], 2)}, " if record["ppl_n"] is not None else ""
-        stdout.print(f"  per word: {constant}PPLf {_number(record['ppl_f_word'], 2)}; per piece:")
     is_exact = record["ppl_n"] is not None and record["log_z"] == record["log_z_mean"] == record["log_z_std"] == 0
     normalised = "exactly normalised by the output layer" if is_exact else "with the softmax"
     if record["ppl_n"] is not None and not is_exact:
@@ -179,34 +161,33 @@ def describe(record: Mapping[str, Any], name: str, unit: str) -> None:
             f"  {record['bits_per_byte']:.4f} bits per byte, {normalised}, over {record['num_bytes']:,} bytes of words "
             f"and blanks{without}"
         )
-    stdout.print(f"  perplexities are per {'word or piece' if of_pieces else 'token'} and count </s> and <unk>")
+    stdout.print("  perplexities are per token and count </s> and <unk>")
     if "max_context" in record:
-        unit = "piece" if of_pieces else "word"
-        stdout.print(f"  {_describe_context(record['min_context'], record['max_context'], unit)}")
+        stdout.print(f"  {_describe_context(record['min_context'], record['max_context'])}")
     if (sentences := record.get("by_sentence")) is not None:
-        stdout.print(f"  {_describe_sentences(sentences, of_pieces, is_exact)}")
+        stdout.print(f"  {_describe_sentences(sentences, is_exact)}")
     if record["ppl_n"] is not None and not is_exact:
         stdout.print(f"  PPLn is {MAY_EXCEED}")
 
 
-def _describe_sentences(record: Mapping[str, Any], of_pieces: bool, is_exact: bool) -> str:
+def _describe_sentences(record: Mapping[str, Any], is_exact: bool) -> str:
     """Write the second figures so that they are not taken for the first."""
-    told = [f"PPLf {_number(record['ppl_f_word'], 2)}{' per word' if of_pieces else ''}"]
+    told = [f"PPLf {_number(record['ppl_f'], 2)}"]
     if is_exact:
         told[0] = f"PPLn = {told[0]}"
-    elif record["ppl_n_word"] is not None:
-        told.insert(0, f"PPLn {_number(record['ppl_n_word'], 2)}")
+    elif record["ppl_n"] is not None:
+        told.insert(0, f"PPLn {_number(record['ppl_n'], 2)}")
     if not is_exact:
         told.append(f"ln Z(context) {_number(record['log_z_mean'], 3)} ± {_number(record['log_z_std'], 3)}")
     return f"sentence by sentence: {', '.join(told)}; every sentence starts without context; the others are in context"
 
 
-def _describe_context(min_context: int, max_context: int, unit: str) -> str:
-    """Say what a word or piece is predicted from."""
+def _describe_context(min_context: int, max_context: int) -> str:
+    """Say what a word is predicted from."""
     if min_context == max_context:
-        return f"each {unit} is predicted from the {max_context} {unit}s before it, across sentences"
+        return f"each word is predicted from the {max_context} words before it, across sentences"
     return (
-        f"each {unit} is predicted from the {min_context} to {max_context} {unit}s before it, across sentences "
+        f"each word is predicted from the {min_context} to {max_context} words before it, across sentences "
         "(from all of them at the start of the text)"
     )
 
@@ -268,13 +249,8 @@ def _describe_mixture(record: dict[str, Any], name: str) -> None:
             "  The models know different words. A word that one of them does not know gets the probability of its "
             "<unk>, which is too high: probabilities sum to more than 1."
         )
-    elif is_mixture and not record["has_pieces"]:
+    elif is_mixture:
         stdout.print("  PPLf: the probabilities of all words sum to 1")
-    if is_mixture and record["has_pieces"]:
-        stdout.print(
-            "  With a run over pieces, only the first piece of the next word shows that a word has ended: "
-            "probabilities of all words sum to more than 1, and PPLf is a little too low."
-        )
     if record["ppl_n"] is not None:
         stdout.print(f"  PPLn is {MAY_EXCEED}")
 
@@ -310,11 +286,10 @@ def _sentences_of_corpus(model: Model, corpus: str | None, split: str) -> Iterat
     )
     for run in opened:
         run.check_normaliser(source)
-        if run.vocabulary.unit == source.vocabulary.unit:
-            run.check_vocabulary(source)
+        run.check_vocabulary(source)
     ids = source.split(split)
     ends = np.flatnonzero(ids == END).tolist()
-    return (source.vocabulary.spell(ids[last + 1 : end].tolist()) for last, end in itertools.pairwise([-1, *ends]))
+    return (source.vocabulary.decode(ids[last + 1 : end].tolist()) for last, end in itertools.pairwise([-1, *ends]))
 
 
 def _first(sentences: Iterator[list[str]], max_tokens: int) -> Iterator[list[str]]:

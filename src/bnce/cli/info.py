@@ -180,7 +180,7 @@ def _run(path: Path) -> dict[str, Any]:
     from bnce.runs.model_file import read_calibration
 
     run = RunDirectory.open(path)
-    record: dict[str, Any] = {"run": str(path), "unit": run.vocabulary.unit}
+    record: dict[str, Any] = {"run": str(path)}
     record |= _network(run.config, len(run.vocabulary))
     if (calibration := read_calibration(run)) is not None:
         record["calibration"] = calibration

@@ -183,12 +183,12 @@ def lowercase_option(default: str) -> Any:
     )
 
 
-def tokens_option(default: str, more: str = "", *names: str) -> Any:
-    """Make the option of `Normaliser.tokens`; a command may know `names` beyond it, and say what they mean."""
+def tokens_option(default: str) -> Any:
+    """Make the option of `Normaliser.tokens`."""
     return choice(
-        "|".join(("words", "whitespace", "spoken", *names)),
+        "words|whitespace|spoken",
         "words: separate words from punctuation. whitespace: split at whitespace only. spoken: English as recognisers "
-        f"write it: lower case, no punctuation, numbers and titles spelled out.{more}",
+        "write it: lower case, no punctuation, numbers and titles spelled out.",
         default,
     )
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bnce.cli.console import JsonOption, print_json, shown_progress, stderr, stdout
-from bnce.cli.corpus_info import corpus_facts, corpus_splits, describe_pieces, describe_words, split_table
+from bnce.cli.corpus_info import corpus_facts, corpus_splits, describe_words, split_table
 from bnce.cli.options import (
     ErrorsOption,
     NumbersOption,
-    flag,
     lowercase_option,
     option,
     sentences_option,
@@ -22,10 +21,6 @@ from bnce.cli.options import (
 
 if TYPE_CHECKING:
     from bnce.corpus.store import Corpus
-
-
-BPE = "bpe"
-BPE_HELP = " bpe: as words, then cut into pieces (--bpe)."
 
 
 def prepare(
@@ -45,8 +40,8 @@ def prepare(
         int | None,
         option(
             "N",
-            "Keep the N most frequent words, </s> and <unk> included; with --bpe, learn N pieces.",
-            show_default="all words; 80000 for ltcb; 32768 pieces",
+            "Keep the N most frequent words, </s> and <unk> included.",
+            show_default="all words; 80000 for ltcb",
         ),
     ] = None,
     min_count: Annotated[
@@ -60,23 +55,8 @@ def prepare(
     vocab: Annotated[
         Path | None, option("FILE", "Use this vocabulary: one word per line, </s> and <unk> first.")
     ] = None,
-    bpe: Annotated[
-        bool,
-        flag("--bpe", "Cut words into pieces with byte-level byte-pair encoding, learned from the training split."),
-    ] = False,
-    pieces: Annotated[
-        Path | None, option("FILE", "Use these pieces: the pieces.json of a corpus or run. Implies --bpe.")
-    ] = None,
-    known_words: Annotated[
-        Path | None,
-        option(
-            "FILE",
-            "With --bpe: read every word that is not in FILE as <unk>. FILE has one word per line, </s> and <unk> "
-            "first. With the vocab.txt of a word corpus, perplexities per word on both corpora can be compared.",
-        ),
-    ] = None,
     lowercase: Annotated[bool | None, lowercase_option("lowercase; cased for obwb and wikitext")] = None,
-    tokens: Annotated[str | None, tokens_option("words; whitespace for obwb and wikitext", BPE_HELP, BPE)] = None,
+    tokens: Annotated[str | None, tokens_option("words; whitespace for obwb and wikitext")] = None,
     sentences: Annotated[str | None, sentences_option("split; lines for obwb and wikitext")] = None,
     numbers: NumbersOption = None,
     field: Annotated[str, option("NAME", "Field of JSON and Parquet records that holds the text.")] = "text",
@@ -118,26 +98,20 @@ def prepare(
       bnce prepare articles/ 'more/*.jsonl.gz' --field body --numbers zero \\
           --out corpora/mine
       bnce prepare ltcb enwik9.zip --out corpora/ltcb
-      bnce prepare news.txt --tokens bpe --vocab-size 32768 \\
-          --out corpora/news-bpe
     """
     # Here, so that `bnce --help` answers without loading NumPy and pyarrow.
     import contextlib
     from dataclasses import replace
 
     from bnce.corpus.prepare import prepare as make_corpus
-    from bnce.errors import UserError, unknown_name
+    from bnce.errors import UserError
     from bnce.machine.cluster import connected
     from bnce.machine.workers import num_cores
-    from bnce.text.normalise import TOKENS, Normaliser
+    from bnce.text.normalise import Normaliser
     from bnce.text.published import find_benchmark
 
     start = time.perf_counter()
     benchmark = find_benchmark(sources)
-    if tokens == BPE:
-        tokens, bpe = None, True
-    elif tokens is not None and tokens not in TOKENS:
-        raise unknown_name("value of --tokens", tokens, (*TOKENS, BPE))
     settings = {"lowercase": lowercase, "tokens": tokens, "sentences": sentences, "numbers": numbers}
     given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
     normaliser = replace(benchmark.normaliser(sources[1]) if benchmark else Normaliser(), **given)
@@ -156,9 +130,6 @@ def prepare(
             vocab_size=vocab_size,
             min_count=min_count,
             vocabulary_file=vocab,
-            bpe=bpe,
-            pieces_file=pieces,
-            known_words=known_words,
             normaliser=normaliser,
             valid_fraction=valid_fraction,
             test_fraction=test_fraction,
@@ -182,12 +153,8 @@ def prepare(
 def _print_table(corpus: Corpus, seconds: float, is_chosen: bool) -> None:
     from bnce.corpus.word_choice import MIN_COUNT_FOR_UNKNOWN
 
-    unit = corpus.vocabulary.unit
-    title = f"{corpus.directory}: V = {len(corpus.vocabulary):,} {unit}s, prepared in {seconds:.1f} s"
-    stdout.print(split_table(corpus_splits(corpus), unit, title=title))
-    if unit == "piece":
-        stdout.print(describe_pieces(corpus))
-        return
+    title = f"{corpus.directory}: V = {len(corpus.vocabulary):,} words, prepared in {seconds:.1f} s"
+    stdout.print(split_table(corpus_splits(corpus), title=title))
     min_count = corpus.manifest.min_count
     given = "as given; " if min_count is None else ""
     told = f"Vocabulary: {given}{describe_words(len(corpus.vocabulary), corpus.num_types, min_count)}."

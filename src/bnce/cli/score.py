@@ -168,14 +168,12 @@ def score(
         summary.write(f"Spelt words:\t{num_spelt}\nBits per byte:\t{bits}\nBytes:\t{totals.num_bytes}\n")
     if check is not None:
         summary.write(
-            f"Check:\t{check.num_positions} {model.vocabulary.unit}s, unnormalised - exact ln p: "
+            f"Check:\t{check.num_positions} words, unnormalised - exact ln p: "
             f"mean {check.mean_difference:.4f}, at most {check.max_difference:.4f}; "
             f"ln Z(context) {check.log_z_mean:.4f} ± {check.log_z_std:.4f} (mean ± standard deviation)\n"
         )
     stderr.print(f"log10 probabilities, {_with_what(model, normalised, carry)}.")
-    # A mixture has no limit of its own; that of a run is in its units.
-    unit = "word" if model.max_context is None else model.vocabulary.unit
-    stderr.print(_describe_context(context, model.max_context, unit))
+    stderr.print(_describe_context(context, model.max_context))
     stderr.print(f"Perplexities are {form.counted_spelt if spell else form.counted}.")
     if spell:
         stderr.print(SPELT)
@@ -238,7 +236,7 @@ def _open_reader(model: Model, normalised: bool, carry: bool, spell: bool, num_c
     return model.reader(normalised=normalised, carry=carry, spell=spell)
 
 
-def _describe_context(context: str, num_words: int | None, unit: str) -> str:
+def _describe_context(context: str, num_words: int | None) -> str:
     """Say what a word is predicted from."""
     seen = {
         "line": "the words before it in its line, not from earlier lines (use --carry for that)",
@@ -246,8 +244,7 @@ def _describe_context(context: str, num_words: int | None, unit: str) -> str:
         "text": "all words before it in the text, across sentences",
         "document": "all words before it in its document, across sentences; a blank line ends a document",
     }[context]
-    units = "of them" if unit == "word" else f"{unit}s"
-    return f"Each word is predicted from {seen}{'' if num_words is None else f'; from at most {num_words} {units}'}."
+    return f"Each word is predicted from {seen}{'' if num_words is None else f'; from at most {num_words} of them'}."
 
 
 def _with_what(model: Model, normalised: bool, carry: bool) -> str:

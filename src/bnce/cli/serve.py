@@ -59,12 +59,7 @@ def serve(
     max_body_bytes: Annotated[int, _limit("max_body_bytes", "Bytes per request.")] = Limits.max_body_bytes,
     max_sentences: Annotated[int, _limit("max_sentences", "Sentences per request.")] = Limits.max_sentences,
     max_hypotheses: Annotated[int, _limit("max_hypotheses", "Hypotheses per request.")] = Limits.max_hypotheses,
-    max_words: Annotated[
-        int,
-        _limit(
-            "max_words", "Words per request. With a run over pieces, this and all other limits on words count pieces."
-        ),
-    ] = Limits.max_words,
+    max_words: Annotated[int, _limit("max_words", "Words per request.")] = Limits.max_words,
     max_exact_words: Annotated[
         int, _limit("max_exact_words", "Words per request for normalised probabilities.")
     ] = Limits.max_exact_words,

@@ -190,11 +190,10 @@ def _report(model: Model, columns: Columns, measuring: Measuring, result: Result
         factor = {"2": 1 / math.log(2), "e": 1.0, "10": 1 / math.log(10)}[measuring.base]
         check = result.check
         mean = round(-factor * check.mean_difference, 4) + 0.0  # which makes 0 of -0
-        of_what = "pieces of words and </s>" if model.vocabulary.unit == "piece" else "words, marks and </s>"
         lines.append(
-            f"Check of {check.num_positions:,} tokens ({of_what}): the surprisal with the constant Z differs from the "
-            f"exact one by at most {factor * check.max_difference:.4f} {unit}, and by {mean:+.4f} {unit} on average "
-            "(constant Z minus exact)."
+            f"Check of {check.num_positions:,} tokens (words, marks and </s>): the surprisal with the constant Z "
+            f"differs from the exact one by at most {factor * check.max_difference:.4f} {unit}, and by {mean:+.4f} "
+            f"{unit} on average (constant Z minus exact)."
         )
     if result.form != "text" and columns.sentence is None and model.normaliser.sentences == "lines":
         lines.append(

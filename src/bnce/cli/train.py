@@ -176,7 +176,7 @@ def _print_results(record: dict[str, Any], *, was_finished: bool) -> None:
     if "test" in record:
         from bnce.cli.evaluate import describe
 
-        describe(record["test"], "test", record["unit"])
+        describe(record["test"], "test")
 
 
 def _tell_of_test(record: dict[str, Any], statistics: Mapping[str, SplitStatistics]) -> None:
@@ -191,9 +191,8 @@ def _tell_of_test(record: dict[str, Any], statistics: Mapping[str, SplitStatisti
 
 def _print_training(record: dict[str, Any]) -> None:
     startup = f" after {record['startup_seconds']:.1f} s of start-up" if record["startup_seconds"] else ""
-    units = f"{record['unit']}s"
     stdout.print(
-        f"{record['run']}: {record['tokens']:,} {units} in {record['train_seconds']:.1f} s of training{startup}, "
+        f"{record['run']}: {record['tokens']:,} words in {record['train_seconds']:.1f} s of training{startup}, "
         f"{record['words_per_second']:,.0f} words/s on "
         f"{tell_place(record['device'], record['processes'])}; {record['num_parameters']:,} parameters"
     )

@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 
 from bnce.corpus.manifest import SPLITS, SplitStatistics, sum_statistics
 from bnce.corpus.numbering import MARK_BYTES, MARK_IDS, MARKS, NumberedSplit, number_block
-from bnce.corpus.pieces import PIECES_FILE, PieceVocabulary
 from bnce.corpus.store import VOCABULARY_FILE, Ids, IdsFile, ids_dtype, write_description
 from bnce.corpus.tally import join_counts
-from bnce.corpus.vocabulary import UNK, Vocabulary, WordIds
+from bnce.corpus.vocabulary import UNK, Vocabulary
 from bnce.errors import UserError
 from bnce.machine.workers import Workers
 from bnce.text.blocks import Block, Cut, gather
@@ -153,11 +152,10 @@ def encode_corpus(
             np.add.at(target_counts, result.train_ids, result.train_counts)
             for split, part in block.splits.items():
                 files[split].append(result.ids[split])
-                figures[split].append(describe(part, result.ids[split], part.num_words, result.num_bytes[split]))
+                figures[split].append(describe(part, result.ids[split], result.num_bytes[split]))
             encoded(done / len(stored))
     finally:
         read_ids.cache_clear()
-        _read_pieces.cache_clear()
     statistics = {split: sum_statistics(parts) for split, parts in figures.items() if parts}
     hashes = {split: file.finish() for split, file in files.items()}
     write_description(directory, vocabulary, normaliser, target_counts, statistics, hashes, num_types, min_count)
@@ -178,29 +176,29 @@ def encode_stored(block: StoredBlock, directory: Path, digest: str) -> Encoded:
                     f"The temporary file '{block.path}' is shorter than it was written: check the disk or the shared "
                     "file system, and run it again."
                 )
-            encoded[name] = known.ids.expand(numbers)
+            encoded[name] = known.ids[numbers]
             counts = np.bincount(numbers, minlength=len(known.num_bytes))
             num_bytes[name] = int(counts @ known.num_bytes)
             if name == "train":
-                train_counts = np.repeat(counts, known.ids.lengths)
-    return Encoded(encoded, num_bytes, known.ids.ids[: len(train_counts)], train_counts)
+                train_counts = counts
+    return Encoded(encoded, num_bytes, known.ids[: len(train_counts)], train_counts)
 
 
 class NumberedWords(NamedTuple):
     """The words of a block in the order of their numbers: their ids, and the bytes of each with the blank after it."""
 
-    ids: WordIds
+    ids: Ids
     num_bytes: NDArray[np.int64]
 
     @classmethod
-    def of(cls, found: WordIds, lengths: Iterable[int], vocab_size: int) -> NumberedWords:
+    def of(cls, found: Ids, lengths: Iterable[int], vocab_size: int) -> NumberedWords:
         """Put the marks before the words, of which these ids were found and each of which has so many bytes."""
-        ids = np.append(MARK_IDS, found.ids).astype(ids_dtype(vocab_size))
+        ids = np.append(MARK_IDS, found).astype(ids_dtype(vocab_size))
         num_bytes = np.fromiter(itertools.chain(MARK_BYTES, (length + 1 for length in lengths)), dtype=np.int64)
-        return cls(WordIds(ids, np.append(np.ones(len(MARKS), dtype=np.int64), found.lengths)), num_bytes)
+        return cls(ids, num_bytes)
 
 
-def describe(part: NumberedSplit | StoredSplit, ids: Ids, num_words: int, num_bytes: int) -> SplitStatistics:
+def describe(part: NumberedSplit | StoredSplit, ids: Ids, num_bytes: int) -> SplitStatistics:
     """Give the figures of a split of a block."""
     return SplitStatistics(
         num_tokens=len(ids),
@@ -208,22 +206,15 @@ def describe(part: NumberedSplit | StoredSplit, ids: Ids, num_words: int, num_by
         num_documents=part.num_documents,
         num_oov=int(np.count_nonzero(ids == UNK)),
         sentence_lengths=tuple(part.sentence_lengths.tolist()),
-        num_words=num_words,
         num_bytes=num_bytes,
     )
 
 
 def look_up(words: Sequence[bytes], directory: Path, digest: str) -> NumberedWords:
-    """Find words in the vocabulary, or cut them into the pieces, of a directory: a corpus or a run."""
-    if (directory / PIECES_FILE).is_file():
-        pieces = _read_pieces(directory, digest)
-        found, vocab_size = pieces.encode_each([word.decode() for word in words]), len(pieces)
-    else:
-        ids = read_ids(directory / VOCABULARY_FILE, digest)
-        in_vocabulary = map(ids.get, words, itertools.repeat(UNK))
-        vocab_size = len(ids)
-        found = WordIds(np.fromiter(in_vocabulary, dtype=np.int32), np.ones(len(words), dtype=np.int64))
-    return NumberedWords.of(found, map(len, words), vocab_size)
+    """Find words in the vocabulary of a directory: a corpus or a run."""
+    ids = read_ids(directory / VOCABULARY_FILE, digest)
+    in_vocabulary = map(ids.get, words, itertools.repeat(UNK))
+    return NumberedWords.of(np.fromiter(in_vocabulary, dtype=np.int32), map(len, words), len(ids))
 
 
 @functools.lru_cache(maxsize=1)
@@ -233,12 +224,6 @@ def read_ids(vocabulary: Path, digest: str) -> dict[bytes, int]:
     `digest` is for the cache alone: a path may be that of another file than it was.
     """
     return {word: number for number, word in enumerate(vocabulary.read_bytes().split(b"\n")[:-1])}
-
-
-@functools.lru_cache(maxsize=1)
-def _read_pieces(directory: Path, digest: str) -> PieceVocabulary:
-    """Read how words are cut once per process; `digest` is for the cache alone."""
-    return PieceVocabulary.read_from(directory)
 
 
 def _join_lines(words: Any) -> bytes:

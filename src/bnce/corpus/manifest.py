@@ -32,9 +32,9 @@ _COUNTS = ("num_tokens", "num_sentences", "num_documents", "num_oov")  # that ev
 class SplitStatistics:
     """The size of a split; `num_tokens` counts the sentence ends, `num_oov` the unknown words.
 
-    `sentence_lengths` counts sentences by LENGTH_BOUNDS; a corpus of version 1 has none. `num_words` counts words and
-    sentence ends: as many as tokens, or fewer where tokens are pieces. `num_bytes` is the size of the text in UTF-8
-    before words became `<unk>`, with one sentence per line and one blank between words; None before version 4.
+    `sentence_lengths` counts sentences by LENGTH_BOUNDS; a corpus of version 1 has none. `num_bytes` is the size of the
+    text in UTF-8 before words became `<unk>`, with one sentence per line and one blank between words; None before
+    version 4.
     """
 
     num_tokens: int
@@ -42,23 +42,18 @@ class SplitStatistics:
     num_documents: int
     num_oov: int
     sentence_lengths: tuple[int, ...] = ()
-    num_words: int = 0
     num_bytes: int | None = None
-
-    def __post_init__(self) -> None:
-        if not self.num_words:
-            object.__setattr__(self, "num_words", self.num_tokens)
 
     @property
     def unk_rate(self) -> float:
         """The share of words, sentence ends left out, that are unknown."""
-        return self.num_oov / max(1, self.num_words - self.num_sentences)
+        return self.num_oov / max(1, self.num_tokens - self.num_sentences)
 
 
 def sum_statistics(parts: Sequence[SplitStatistics]) -> SplitStatistics:
     """Add up the figures of a split's parts."""
     lengths = tuple(sum(column) for column in zip(*(part.sentence_lengths for part in parts), strict=True))
-    counts = {name: sum(getattr(part, name) for part in parts) for name in (*_COUNTS, "num_words")}
+    counts = {name: sum(getattr(part, name) for part in parts) for name in _COUNTS}
     num_bytes = None if any(part.num_bytes is None for part in parts) else sum(part.num_bytes or 0 for part in parts)
     return SplitStatistics(**counts, sentence_lengths=lengths, num_bytes=num_bytes)
 
@@ -86,8 +81,6 @@ class Manifest:
     spelling_hash: str | None = None
     # Words that occur less often were left out; None for a vocabulary that was given, and before version 3.
     min_count: int | None = None
-    # The SHA-256 of the files that say how words are cut into pieces, by name; none where ids are words.
-    pieces: Mapping[str, str] | None = None
 
     def write(self, directory: Path) -> None:
         """Write the file that `read_manifest` reads."""
@@ -104,7 +97,6 @@ class Manifest:
             "counts": {"sha256": self.counts_hash},
             "spelling": {"sha256": self.spelling_hash},
             "dtype": self.dtype,
-            "pieces": None if self.pieces is None else dict(self.pieces),
             "splits": {name: {**asdict(split), "sha256": self.hashes[name]} for name, split in self.statistics.items()},
         }
         record["sha256"] = digest_record(record)
@@ -148,7 +140,7 @@ def damaged(directory: Path, reason: str) -> UserError:
 
 
 def _parse(record: Mapping[str, Any]) -> Manifest:
-    vocabulary, splits, pieces = record["vocabulary"], record["splits"], record.get("pieces")
+    vocabulary, splits = record["vocabulary"], record["splits"]
     spelling = record.get("spelling", {"sha256": None})
     for name in splits:
         if name not in SPLITS:
@@ -164,17 +156,16 @@ def _parse(record: Mapping[str, Any]) -> Manifest:
         dtype=_text(record, "dtype"),
         num_types=None if vocabulary.get("num_types") is None else _count(vocabulary, "num_types"),
         min_count=None if vocabulary.get("min_count") is None else _count(vocabulary, "min_count"),
-        pieces=None if pieces is None else {name: _text(pieces, name) for name in pieces},
     )
 
 
 def _statistics(split: Mapping[str, Any]) -> SplitStatistics:
-    newer = [name for name in ("num_words", "num_bytes") if split.get(name) is not None]
-    counts = {name: _count(split, name) for name in (*_COUNTS, *newer)}
+    counts = {name: _count(split, name) for name in _COUNTS}
     lengths = split.get("sentence_lengths", [])
     if not isinstance(lengths, list) or any(type(count) is not int or count < 0 for count in lengths):
         raise ValueError("sentence_lengths")
-    return SplitStatistics(**counts, sentence_lengths=tuple(lengths))
+    num_bytes = None if split.get("num_bytes") is None else _count(split, "num_bytes")
+    return SplitStatistics(**counts, sentence_lengths=tuple(lengths), num_bytes=num_bytes)
 
 
 def _count(record: Mapping[str, Any], key: str) -> int:

@@ -23,8 +23,6 @@ from bnce.corpus.encoding import NumberedWords, Numbering, StoredBlock, describe
 from bnce.corpus.manifest import SPLITS, SplitStatistics, sum_statistics
 from bnce.corpus.meter import Meter, Progress
 from bnce.corpus.numbering import MARKS, number_block
-from bnce.corpus.piece_learning import DEFAULT_SIZE, MAX_LEARNED_TYPES, check_size, learn_pieces
-from bnce.corpus.pieces import read_pieces
 from bnce.corpus.sharing import check_shared, deal_out, see_files
 from bnce.corpus.store import Corpus, Ids
 from bnce.corpus.tally import Tally
@@ -56,9 +54,6 @@ def prepare(
     vocab_size: int | None = None,
     min_count: int | None = None,
     vocabulary_file: str | Path | None = None,
-    bpe: bool = False,
-    pieces_file: str | Path | None = None,
-    known_words: str | Path | None = None,
     normaliser: Normaliser | None = None,
     valid_fraction: float = DEFAULT_FRACTION,
     test_fraction: float = DEFAULT_FRACTION,
@@ -75,9 +70,7 @@ def prepare(
     `valid` and `test` are sources too; without them whole documents are drawn from the training text. If the first
     source is the name of a benchmark, the second is its path: it has its own splits and its own default vocabulary. The
     vocabulary and the counts for noise come from the training split alone; `min_count` is 1, or 2 where <unk> would
-    not be trained otherwise (`word_choice`). With `bpe`, words are cut into pieces, of which `vocab_size` are learned
-    from the training split (32,768 by default); `pieces_file` is the pieces.json of another corpus, whose pieces are
-    used instead. `known_words` is a vocabulary file: words outside it are `<unk>` and not cut into pieces.
+    not be trained otherwise (`word_choice`).
 
     The tasks run in `num_workers` processes, or on an `executor`, which runs `num_workers` at once; its workers must
     see the directory of `out`. The same text gives the same bytes wherever they run, and however many there are.
@@ -98,7 +91,7 @@ def prepare(
             )
         given = dict.fromkeys(SPLITS, paths[1])
         normaliser = normaliser or benchmark.normaliser(paths[1])
-        if vocab_size is None and min_count is None and vocabulary_file is None and not bpe and pieces_file is None:
+        if vocab_size is None and min_count is None and vocabulary_file is None:
             vocab_size, min_count = benchmark.vocab_size, benchmark.min_count
     vocabulary: Vocabulary | None = None
     if vocabulary_file is not None:
@@ -109,11 +102,6 @@ def prepare(
             )
         vocabulary = Vocabulary.read(vocabulary_file)
         _check_vocab_size(len(vocabulary))
-    known = None if known_words is None else Vocabulary.read(known_words)
-    bpe = bpe or pieces_file is not None
-    _check_pieces(bpe, vocab_size, min_count, vocabulary_file, pieces_file, known_words)
-    if pieces_file is not None:
-        vocabulary = read_pieces(pieces_file, known)
     normaliser = normaliser or Normaliser()
     signs = TokenisedSigns(normaliser)
     names: dict[str | None, list[str]] = {}
@@ -160,17 +148,11 @@ def prepare(
         _check_splits(stored, cut, given)
         if vocabulary is not None:
             num_types, min_count = tally.most_frequent(0).num_types, None
-        elif bpe:
-            ranking, counts = tally.with_counts(MAX_LEARNED_TYPES)
-            num_types, min_count = ranking.num_types, None
-            vocabulary = learn_pieces(ranking.words, counts, vocab_size or DEFAULT_SIZE, known)
         else:
             max_words = None if vocab_size is None else vocab_size - len(SPECIALS)
             ranking, min_count = choose_words(tally, max_words, min_count, num_unknown)
             vocabulary, num_types = Vocabulary([*SPECIALS, *ranking.words]), ranking.num_types
-        lexicon = known if bpe else vocabulary
-        if lexicon is not None:  # pieces spell every other word
-            train_spelling(tally, lexicon).write(directory / SPELLING_FILE)
+        train_spelling(tally, vocabulary).write(directory / SPELLING_FILE)
         encode_corpus(stored, directory, vocabulary, normaliser, num_types, min_count, workers, meter.encoded)
     if notice is not None and benchmark is None and (told := signs.notice("The text")) is not None:
         notice(
@@ -198,11 +180,11 @@ def encode_text(
         numbered = number_block(block, normaliser, Cut(0, {}))
         words = numbered.words.to_pylist()[len(MARKS) :]
         lengths = (len(word.encode()) for word in words)
-        known = NumberedWords.of(vocabulary.encode_each(words), lengths, len(vocabulary))
+        known = NumberedWords.of(vocabulary.encode(words), lengths, len(vocabulary))
         for part in numbered.splits.values():
-            parts.append(known.ids.expand(part.numbers))
+            parts.append(known.ids[part.numbers])
             num_bytes = int(known.num_bytes[part.numbers].sum())
-            figures.append(describe(part, parts[-1], len(part.numbers), num_bytes))
+            figures.append(describe(part, parts[-1], num_bytes))
     if not parts:
         raise UserError(f"'{path}' has no words: give a file with text.")
     return np.concatenate(parts), sum_statistics(figures)
@@ -248,32 +230,6 @@ def _check_vocab_size(vocab_size: int) -> None:
             f"A vocabulary of {vocab_size} words is too small: give at least {MIN_SIZE}, "
             f"including {' and '.join(SPECIALS)}."
         )
-
-
-def _check_pieces(
-    bpe: bool,
-    vocab_size: int | None,
-    min_count: int | None,
-    vocabulary_file: str | Path | None,
-    pieces_file: str | Path | None,
-    known_words: str | Path | None,
-) -> None:
-    """Refuse settings that are for words where pieces are wanted, and the other way round."""
-    if not bpe:
-        if known_words is not None:
-            raise UserError(
-                f"{argument('known_words')} is for pieces: give {argument('bpe', True)}, too, or give the words as "
-                f"{argument('vocabulary_file', known_words)}."
-            )
-        return
-    if min_count is not None or vocabulary_file is not None:
-        raise UserError(
-            f"A corpus of pieces has no vocabulary of words: leave out {argument('min_count')} and "
-            f"{argument('vocabulary_file')}. {argument('known_words', 'FILE')} makes other words <unk>."
-        )
-    if pieces_file is not None and vocab_size is not None:
-        raise UserError(f"The pieces of '{pieces_file}' are used as they are: leave out {argument('vocab_size')}.")
-    check_size(DEFAULT_SIZE if vocab_size is None else vocab_size)
 
 
 def _check_splits(stored: Sequence[StoredBlock], cut: Cut, given: dict[str, str]) -> None:

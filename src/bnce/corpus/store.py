@@ -5,8 +5,6 @@ DIR/vocab.txt     one word per line; the line's number, from 0, is the id
 DIR/counts.npy    int64, how often every id is a target of the training split
 DIR/spelling.safetensors   how unknown words are spelt; corpora of earlier versions have none
 DIR/<split>.npy   the ids, one </s> at every sentence end, none at a start
-
-Where ids are pieces of words, vocab.txt lists these, and `pieces` says which files lie beside it.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnce.corpus.manifest import MANIFEST_FILE, Manifest, SplitStatistics, damaged, read_manifest
-from bnce.corpus.pieces import PIECES_FILES, PieceVocabulary
 from bnce.corpus.vocabulary import END, UNK, Vocabulary
 from bnce.errors import UserError
 from bnce.reading import digest_file, map_array
@@ -37,10 +34,9 @@ Ids = NDArray[Any]
 
 
 class Part(NamedTuple):
-    """The start of a text: its ids, its words with `</s>` counted, and its bytes where these are known."""
+    """The start of a text: its ids, and its bytes where these are known."""
 
     ids: Ids
-    num_words: int
     num_bytes: int | None
 
 
@@ -50,11 +46,10 @@ def first_part(
     """Take the first tokens or words of a text of `num_bytes`; of a part of it that has `<unk>` nobody knows them."""
     part = ids[: max_tokens or None]
     if 0 < max_words < len(part):
-        starts = np.flatnonzero(vocabulary.starts_word[part])
-        part = part[: starts[max_words] if max_words < len(starts) else None]
+        part = part[:max_words]
     if len(part) < len(ids):
         num_bytes = vocabulary.count_bytes(part)
-    return Part(part, vocabulary.count_words(part), num_bytes)
+    return Part(part, num_bytes)
 
 
 @dataclass(frozen=True)
@@ -71,7 +66,7 @@ class Corpus:
         """Open a corpus directory, and check that its files belong together; ids are not read yet."""
         directory = Path(directory)
         manifest = read_manifest(directory)
-        vocabulary = read_words(directory, manifest)
+        vocabulary = Vocabulary.read(directory / VOCABULARY_FILE)
         size = manifest.vocab_size
         if len(vocabulary) != size or vocabulary.digest != manifest.vocabulary_digest:
             raise damaged(directory, f"{VOCABULARY_FILE} is not the vocabulary that the corpus was prepared with")
@@ -184,18 +179,6 @@ def compare_hash(directory: Path, file: str, expected: str) -> None:
         raise damaged(directory, f"{file} has changed since it was written")
 
 
-def read_words(directory: Path, manifest: Manifest) -> Vocabulary:
-    """Read the words of a corpus, or its pieces, whose files are compared with their hashes first."""
-    if manifest.pieces is None:
-        return Vocabulary.read(directory / VOCABULARY_FILE)
-    for file in PIECES_FILES:
-        if file in manifest.pieces:
-            compare_hash(directory, file, manifest.pieces[file])
-        elif (directory / file).exists():
-            raise damaged(directory, f"it was prepared without {file}")
-    return PieceVocabulary.read_from(directory)
-
-
 def is_corpus(path: Path | str) -> bool:
     """Tell a corpus directory from any other."""
     return (Path(path) / MANIFEST_FILE).is_file()
@@ -273,7 +256,6 @@ def write_description(
         num_types=num_types,
         spelling_hash=digest_file(spelling) if spelling.is_file() else None,
         min_count=min_count,
-        pieces=vocabulary.file_hashes if isinstance(vocabulary, PieceVocabulary) else None,
     ).write(directory)
 
 

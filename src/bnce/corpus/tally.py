@@ -53,10 +53,7 @@ class Tally:
 
     def most_frequent(self, limit: int | None = None, min_count: int = 1) -> Ranking:
         """Order the words by frequency, equally frequent ones by spelling; no more than `limit` are ever held."""
-        return self.with_counts(limit, min_count)[0]
 
-    def with_counts(self, limit: int | None = None, min_count: int = 1) -> tuple[Ranking, NDArray[np.int64]]:
-        """Give the same, and how often each of the words occurs."""
         num_types = 0
         kept = join_counts([])
         for sums in self._merged():
@@ -64,8 +61,7 @@ class Tally:
             kept = pyarrow.concat_tables([kept, sums.filter(pyarrow.compute.field("count") >= min_count)])
             if limit is not None and kept.num_rows > 2 * limit + _BATCH_ROWS:
                 kept = _top(kept, limit)
-        top = _top(kept, limit)
-        return Ranking(top["word"].to_pylist(), num_types), top["count"].to_numpy()
+        return Ranking(_top(kept, limit)["word"].to_pylist(), num_types)
 
     def most_frequent_outside(self, words: Sequence[str], limit: int) -> tuple[list[str], NDArray[np.int64]]:
         """Find the most frequent words that are not among these, with their counts."""

@@ -6,12 +6,12 @@ import functools
 import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bnce.errors import UserError
+from bnce.errors import UserError, argument
 from bnce.files import write_text
 from bnce.text.normalise import END_WORD, UNKNOWN_WORD
 from bnce.text.sources import read_lines
@@ -21,32 +21,12 @@ UNK = 1
 SPECIALS = (END_WORD, UNKNOWN_WORD)
 # A model needs at least one word to tell from the specials.
 MIN_SIZE = len(SPECIALS) + 1
-
-
-class WordIds(NamedTuple):
-    """The ids of some words in one array, and how many of them each word has: one, or one for each of its pieces."""
-
-    ids: NDArray[Any]
-    lengths: NDArray[np.int64]
-
-    def expand(self, number_N: NDArray[Any]) -> NDArray[Any]:
-        """Give the ids of a text that is written as the numbers of these words."""
-        place_N = number_N
-        if len(self.ids) != len(self.lengths):
-            begin_N = (np.cumsum(self.lengths) - self.lengths)[number_N]
-            length_N = self.lengths[number_N]
-            # A word begins at one place there, and at another in the text: the difference holds for all of its ids.
-            shift_N = begin_N - np.cumsum(length_N) + length_N
-            place_N = np.repeat(shift_N, length_N) + np.arange(int(length_N.sum()))
-        ids_N: NDArray[Any] = self.ids[place_N]
-        return ids_N
+# Beside it, vocab.txt once listed pieces of words: read as words, nearly all of a text would be `<unk>`.
+_PIECES_FILE = "pieces.json"
 
 
 class Vocabulary:
     """The words in the order of their ids; END and UNK come first."""
-
-    # What ids stand for; `pieces.PieceVocabulary` has pieces of words.
-    unit = "word"
 
     def __init__(self, words: Sequence[str], source: str = "The vocabulary") -> None:
         self.words = list(words)
@@ -56,6 +36,12 @@ class Vocabulary:
     @classmethod
     def read(cls, path: str | Path) -> Vocabulary:
         """Read a vocabulary file: one word per line, the line's number, from 0, is the word's id."""
+        if Path(path).with_name(_PIECES_FILE).is_file():
+            raise UserError(
+                f"The vocabulary '{path}' has pieces of words, because {_PIECES_FILE} lies beside it, and only version "
+                "0.2.0 cuts words into pieces: cut the text yourself, as examples/pieces.py does, and prepare it with "
+                f"{argument('tokens', 'whitespace')}."
+            )
         return cls(list(read_lines(str(path))), f"The vocabulary '{path}'")
 
     def write(self, path: str | Path) -> None:
@@ -68,40 +54,13 @@ class Vocabulary:
         return hashlib.sha256(self._text.encode()).hexdigest()
 
     @property
-    def file_hashes(self) -> dict[str, str]:
-        """The SHA-256 of the files that say, beside the vocabulary file, which ids a text gets: none for words."""
-        return {}
-
-    @property
     def _text(self) -> str:
         return "".join(f"{word}\n" for word in self.words)
-
-    @property
-    def listed_words(self) -> list[str] | None:
-        """All words that are known; None where pieces spell any word."""
-        return self.words
 
     def encode(self, words: Iterable[str]) -> NDArray[np.int64]:
         """Give the ids of words; one that is not here gets UNK."""
         ids = self._ids
         return np.fromiter((ids.get(word, UNK) for word in words), dtype=np.int64)
-
-    def encode_each(self, words: Sequence[str]) -> WordIds:
-        """Give the ids of words with their number for each word."""
-        return WordIds(self.encode(words), np.ones(len(words), dtype=np.int64))
-
-    def count_ids(self, words: Sequence[str], most: int) -> int:
-        """Count the ids of words; above `most` the number may be too low, but is above it."""
-        return len(words)
-
-    @functools.cached_property
-    def starts_word(self) -> NDArray[np.bool_]:
-        """Which ids begin a word, END and UNK among them: all, unless there are pieces."""
-        return np.ones(len(self), dtype=bool)
-
-    def count_words(self, ids: NDArray[Any]) -> int:
-        """Count the words of a text of ids; `</s>` is one."""
-        return int(np.count_nonzero(self.starts_word[ids]))
 
     def count_bytes(self, ids: NDArray[Any]) -> int | None:
         """Count the bytes of a text of ids with one blank or line end after every word; None if one is unknown."""
@@ -113,10 +72,6 @@ class Vocabulary:
         num_bytes_V = np.array([len(word.encode()) + 1 for word in self.words])
         num_bytes_V[END] = 0
         return num_bytes_V
-
-    def spell(self, ids: Iterable[int]) -> list[str]:
-        """Give the words of a text of ids."""
-        return self.decode(ids)
 
     def decode(self, ids: Iterable[int]) -> list[str]:
         """Give the words of ids."""

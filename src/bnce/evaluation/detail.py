@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnce.corpus.vocabulary import END, UNK, Vocabulary
+from bnce.corpus.vocabulary import END, UNK
 from bnce.evaluation.perplexity import perplexity
-from bnce.text.normalise import END_WORD, UNKNOWN_WORD
+from bnce.text.normalise import UNKNOWN_WORD
 
 # The last rank of every group but the last: 1 is the most frequent word of the training text.
 RANK_BOUNDS = (10, 100, 1_000, 10_000, 100_000)
@@ -35,14 +35,10 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class WordCounts:
-    """What must be known of the words: how they are spelt, and how often each is a target of the training text.
-
-    Where ids are pieces of words, `pieces` puts them together.
-    """
+    """What must be known of the words: how they are spelt, and how often each is a target of the training text."""
 
     words: Sequence[str]
     target_counts_V: NDArray[np.int64]
-    pieces: Vocabulary | None = None
 
 
 @dataclass(frozen=True)
@@ -81,44 +77,14 @@ def without_detail(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_detail(target_N: Ints, log_prob_f_N: Floats, log_prob_n_N: Floats | None, known: WordCounts) -> Detail:
-    """Sum up what every token of a text got: `log_prob_f_N` with the softmax, `log_prob_n_N` with the constant Z.
-
-    Pieces have ranks like words. Positions and sentences are of whole words.
-    """
+    """Sum up what every token of a text got: `log_prob_f_N` with the softmax, `log_prob_n_N` with the constant Z."""
     rank_group_N = _rank_groups(known.target_counts_V)[target_N]
-    by_frequency = _groups(rank_group_N, [*_names(RANK_BOUNDS), UNKNOWN_WORD], log_prob_f_N, log_prob_n_N)
-    words = known.words
-    if known.pieces is not None:
-        words = _WholeWords(known.pieces, target_N)
-        target_N, log_prob_f_N = words.numbers, np.add.reduceat(log_prob_f_N, words.starts)
-        log_prob_n_N = None if log_prob_n_N is None else np.add.reduceat(log_prob_n_N, words.starts)
     place_group_N = np.searchsorted(PLACE_BOUNDS, places(target_N))
     return Detail(
-        by_frequency=by_frequency,
+        by_frequency=_groups(rank_group_N, [*_names(RANK_BOUNDS), UNKNOWN_WORD], log_prob_f_N, log_prob_n_N),
         by_position=_groups(place_group_N, _names(PLACE_BOUNDS), log_prob_f_N, log_prob_n_N),
-        worst_sentences=worst_sentences(target_N, -log_prob_f_N, words),
+        worst_sentences=worst_sentences(target_N, -log_prob_f_N, known.words),
     )
-
-
-class _WholeWords(Sequence[str]):
-    """The words of a text of pieces by number: each place in the text has a number of its own, and END stays END."""
-
-    def __init__(self, vocabulary: Vocabulary, target_N: Ints) -> None:
-        self._vocabulary, self._target_N = vocabulary, target_N
-        starts_N = vocabulary.starts_word[target_N]
-        starts_N[:1] = True  # a part of a text may begin within a word
-        self.starts = np.flatnonzero(starts_N)
-        self.numbers = np.where(target_N[self.starts] == END, END, np.arange(1, len(self.starts) + 1))
-        self._ends = np.append(self.starts[1:], len(target_N))
-
-    def __len__(self) -> int:
-        return len(self.starts) + 1
-
-    def __getitem__(self, number: Any) -> Any:
-        if number == END:
-            return END_WORD
-        place = number - 1
-        return self._vocabulary.spell(self._target_N[self.starts[place] : self._ends[place]].tolist())[0]
 
 
 def places(target_N: Ints) -> Ints:

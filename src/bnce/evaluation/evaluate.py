@@ -52,8 +52,6 @@ class BySentence:
 
     ppl_n: float | None
     ppl_f: float
-    ppl_n_word: float | None
-    ppl_f_word: float
     log_z_mean: float
     log_z_std: float
 
@@ -62,9 +60,8 @@ class BySentence:
 class Evaluation:
     """What a model makes of a text, in context: perplexities per token, `</s>` and `<unk>` counted, and ln Z.
 
-    Where tokens are pieces of words, `ppl_f_word` and `ppl_n_word` are per word; else they equal `ppl_f` and `ppl_n`.
-    Bits per byte are −log2 of the softmax's probability of the whole text over its size. Both can be compared between
-    words and pieces. Of a word that is `<unk>` the bytes count, but not what it would cost to spell it.
+    Bits per byte are −log2 of the softmax's probability of the whole text over its size. Of a word that is `<unk>` the
+    bytes count, but not what it would cost to spell it.
     """
 
     ppl_n: float | None  # with the constant Z; None for a model that was trained with the softmax
@@ -83,9 +80,6 @@ class Evaluation:
     # Words before it that a word is predicted from; near the start of the text there are fewer than the least.
     min_context: int
     max_context: int
-    num_words: int  # words and `</s>`
-    ppl_n_word: float | None
-    ppl_f_word: float
     num_bytes: int | None  # of the text before words became <unk>; None where nobody knows
     bits_per_byte: float | None
     text_sha256: str = ""  # of the ids that were evaluated (`digest_ids`), so that other text can be told from this
@@ -111,13 +105,10 @@ def evaluate(
     progress: Callable[[int, int], None] | None = None,
     known: WordCounts | None = None,
     world: World | None = None,
-    num_words: int | None = None,
     num_bytes: int | None = None,
     by_sentence: bool = False,
 ) -> Evaluation:
-    """Evaluate on a text of ids; `progress` is told of tokens done and tokens in all.
-
-    The text has `num_words`, `</s>` counted: as many as tokens, unless these are pieces. `num_bytes` is its size.
+    """Evaluate on a text of ids of `num_bytes`; `progress` is told of tokens done and tokens in all.
 
     The processes of a `world` share the windows, and all get the result.
 
@@ -127,7 +118,6 @@ def evaluate(
     if len(ids) == 0:
         raise UserError("The text has no tokens to evaluate: give a text with words.")
     world, num_parallel = world or World(), num_parallel or num_side_by_side(model)
-    num_words = len(ids) if num_words is None else num_words
     by_sentence = by_sentence and bool((ids == END).any())
     num_passes = 2 if by_sentence else 1
 
@@ -142,12 +132,12 @@ def evaluate(
         with float32_products(tf32=False):
             parts = windows.in_context(ids, num_parallel, model.num_context, num_read_before(model))
             score_N, normaliser_N, target_N, position_N = _score(model, parts, tell(0), world)
-            result = _summarise(score_N, normaliser_N, target_N, model, num_words, num_bytes)
+            result = _summarise(score_N, normaliser_N, target_N, model, num_bytes)
             result = dataclasses.replace(result, text_sha256=digest_ids(ids))
             if by_sentence:
                 parts = windows.by_sentence(ids, max(num_parallel, MIN_SENTENCES), model.num_context)
                 scored = _score(model, parts, tell(len(ids)), world)[:3]
-                alone = _summarise(*scored, model, num_words, num_bytes)
+                alone = _summarise(*scored, model, num_bytes)
                 kept = {field.name: getattr(alone, field.name) for field in dataclasses.fields(BySentence)}
                 result = dataclasses.replace(result, by_sentence=BySentence(**kept))
     finally:
@@ -195,12 +185,7 @@ def _score(
 
 
 def _summarise(
-    score_N: Tensor,
-    normaliser_N: Tensor,
-    target_N: Tensor,
-    model: LanguageModel,
-    num_words: int,
-    num_bytes: int | None,
+    score_N: Tensor, normaliser_N: Tensor, target_N: Tensor, model: LanguageModel, num_bytes: int | None
 ) -> Evaluation:
     log_z = float(model.output.log_z)
     log_prob_f_N = score_N - normaliser_N
@@ -208,9 +193,8 @@ def _summarise(
     known_N = target_N != UNK
     constant = model.output.normalises
     total_f, total_n = float(log_prob_f_N.sum()), float(log_prob_n_N.sum())
-    ppl_f, ppl_f_word = _perplexity(log_prob_f_N), perplexity(total_f, num_words)
+    ppl_f = _perplexity(log_prob_f_N)
     assert ppl_f is not None  # a text without tokens is refused
-    assert ppl_f_word is not None  # and every text begins with a word
     # A model that blew up still gets its perplexity, which is not finite either; a histogram needs numbers.
     counts, edges = np.histogram(normaliser_N[normaliser_N.isfinite()].numpy(), bins=HISTOGRAM_BINS)
     before, seen = num_read_before(model), model.body.num_words or sys.maxsize
@@ -230,9 +214,6 @@ def _summarise(
         num_sentences=int((target_N == END).sum()),
         min_context=min(before + 1, seen),
         max_context=min(before + WINDOW, seen),
-        num_words=num_words,
-        ppl_n_word=perplexity(total_n, num_words) if constant else None,
-        ppl_f_word=ppl_f_word,
         num_bytes=num_bytes,
         bits_per_byte=-total_f / math.log(2) / num_bytes if num_bytes else None,
     )

@@ -68,7 +68,6 @@ def export_onnx(run: RunDirectory, out: str | Path, row_format: str = "float32")
             "model": run.config.model.name,
             "loss": run.config.loss.name,
             "rows": row_format,
-            "unit": run.vocabulary.unit,
             "vocab_size": len(run.vocabulary),
             "hidden_size": model.output.hidden_size,
             "num_context": model.num_context,
@@ -92,8 +91,7 @@ def export_onnx(run: RunDirectory, out: str | Path, row_format: str = "float32")
 def _write_words(run: RunDirectory, directory: Path) -> None:
     """Write the vocabulary with its index, and copy what a run may have beside it."""
     run.vocabulary.write(directory / VOCABULARY_FILE)
-    if run.vocabulary.unit == "word":
-        write_index(run.vocabulary.words, directory / INDEX_FILE)
+    write_index(run.vocabulary.words, directory / INDEX_FILE)
     for name in ("counts.npy", *OPTIONAL_FILES.values()):
         if (run.path / name).is_file():
             shutil.copyfile(run.path / name, directory / name)

@@ -1,6 +1,5 @@
 """A run's way from text to ids as a tokenizer of the `tokenizers` library, as near as that library comes to it.
 
-Where ids are pieces, words are found in the same way, and then cut by the run's own rules.
 
 The patterns have their classes of characters written out from Python's own, so that both cut words
 alike in every script.
@@ -10,9 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bnce.corpus.pieces import KNOWN_WORDS_FILE, PieceVocabulary
 from bnce.corpus.vocabulary import END, Vocabulary
-from bnce.errors import UserError
 from bnce.text.normalise import END_WORD, NUMBER_WORD, UNKNOWN_WORD, Normaliser
 from bnce.text.spacing import character_class, combining_marks
 
@@ -35,20 +32,9 @@ def build_tokenizer(vocabulary: Vocabulary, normaliser: Normaliser) -> Any:
     """Build a `tokenizers.Tokenizer`: `</s>`, the words, and `</s>` between sentences but not after the last."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-    pieces = vocabulary if isinstance(vocabulary, PieceVocabulary) else None
-    if pieces is not None and pieces.known is not None:
-        raise UserError(
-            f"In this run words outside {KNOWN_WORDS_FILE} are {UNKNOWN_WORD}, which no tokenizer of transformers can "
-            "do: export to onnx or safetensors, or train on a corpus of all words."
-        )
     words = {word: number for number, word in enumerate(vocabulary.words)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token=UNKNOWN_WORD))
-    if pieces is not None:
-        tokenizer = Tokenizer(Tokenizer.from_str(pieces.rules).model)
-    # The </s> between sentences is put in below: words can be looked up, but pieces would spell it.
-    tokenizer.add_special_tokens(
-        [AddedToken(END_WORD, normalized=pieces is not None), AddedToken(UNKNOWN_WORD, normalized=False)]
-    )
+    tokenizer.add_special_tokens([AddedToken(word, normalized=False) for word in (END_WORD, UNKNOWN_WORD)])
     steps: list[Any] = []
     if normaliser.lowercase:
         # The one capital whose small letter depends on its place, which the library's own lower case does not look at.
@@ -60,14 +46,12 @@ def build_tokenizer(vocabulary: Vocabulary, normaliser: Normaliser) -> Any:
         tokenizer.pre_tokenizer = pre_tokenizers.Split(_regex(_word(normaliser)), "removed", invert=True)
     else:
         tokenizer.pre_tokenizer = pre_tokenizers.Split(_regex(f"[{_blanks()}]+"), "removed")
-    if pieces is not None:
-        cut = pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([tokenizer.pre_tokenizer, cut])
+
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{END_WORD} $A", pair=f"{END_WORD} $A {END_WORD} $B", special_tokens=[(END_WORD, END)]
     )
     # A blank before every word, so that what is made up can be put behind its prompt as it is.
-    tokenizer.decoder = decoders.Replace(_regex(r"\A"), " ") if pieces is None else decoders.ByteLevel()
+    tokenizer.decoder = decoders.Replace(_regex(r"\A"), " ")
     return tokenizer
 
 

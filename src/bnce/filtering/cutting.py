@@ -99,18 +99,14 @@ class Cutter:
         words = [word.encode() for word in found.words.to_pylist()[len(MARKS) :]]
         known = look_up(words, Path(self.run), self.digest)
         numbers, lengths = found.numbers, found.lengths
-        # Of a word in pieces, the first piece says whether it is known.
-        first_W = np.cumsum(known.ids.lengths) - known.ids.lengths
-        is_unknown_W = known.ids.ids[first_W] == UNK
+        is_unknown_W = known.ids == UNK
         end_N = np.cumsum(lengths)
         num_ends_N = _sums(numbers < _NUM_ENDS, end_N)
         log_share_W = self._log_shares(tuple(found.words.to_pylist()), is_unknown_W)
         has_share_W = ~np.isnan(log_share_W)
         log_prob_N = _sums(np.where(has_share_W, log_share_W, 0.0)[numbers], end_N)
         num_unknown_N = _sums((is_unknown_W & ~has_share_W)[numbers], end_N)
-        ids = known.ids.expand(numbers)
-        num_ids_N = _sums(known.ids.lengths[numbers], end_N)
-        return lengths - num_ends_N, num_ends_N, num_unknown_N, log_prob_N, ids, num_ids_N
+        return lengths - num_ends_N, num_ends_N, num_unknown_N, log_prob_N, known.ids[numbers], lengths
 
     def _log_shares(self, words: tuple[str, ...], is_unknown_W: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Give ln of the share of `<unk>` that unknown words have: NaN where there is none."""

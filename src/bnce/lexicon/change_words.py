@@ -95,11 +95,7 @@ def change_words(
     """
     out = Path(out)
     files.refuse_existing(out)
-    if run.vocabulary.unit == "piece":
-        raise UserError(
-            f"'{run.path}' is a run over pieces, whose vocabulary has no words to add, drop or list as unknown: give a "
-            "run over words."
-        )
+
     if both := {new.word for new in add} & set(drop):
         raise UserError(f"'{min(both)}' is on the list to add and on the list to drop: remove it from one of them.")
     tensors, metadata = read_weights(run)

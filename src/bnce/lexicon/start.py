@@ -59,9 +59,7 @@ def start_from(source: RunDirectory, vocabulary: Vocabulary, counts: np.ndarray,
     """Take a run's best model as the start of another, with these words, target counts and loss."""
     tensors, metadata = read_weights(source)
     known = source.vocabulary
-    differing = source.find_difference(vocabulary) if "piece" in (known.unit, vocabulary.unit) else None
-    if differing is not None:
-        raise UserError(f"A run over pieces can only start from one over the same pieces: the corpus {differing}")
+
     new_words = _new_words(source, vocabulary, counts)
     dropped = [word for word in known.words if word not in vocabulary]
     _, words, _ = change_tables(source, tensors, new_words, dropped)

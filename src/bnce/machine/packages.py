@@ -19,11 +19,11 @@ Result = TypeVar("Result")
 BASE = ("numpy", "safetensors", "typer", "rich")
 EXTRAS = {
     "layer": ("torch",),
-    "train": ("torch", "pyarrow", "tensorboard", "matplotlib", "pooch", "jiwer", "tokenizers"),
+    "train": ("torch", "pyarrow", "tensorboard", "matplotlib", "pooch", "jiwer"),
     "score": ("onnxruntime",),
     "ngram": ("kenlm",),
     "export": ("torch", "onnx", "onnxruntime", "transformers", "tokenizers"),
-    "serve": ("fastapi", "starlette", "pydantic", "uvicorn", "h11", "tokenizers"),
+    "serve": ("fastapi", "starlette", "pydantic", "uvicorn", "h11"),
     "cluster": ("dask", "distributed"),
 }
 # PyTorch computes runs, ONNX Runtime exported runs, KenLM n-gram models: what uses any model needs one of them.

@@ -49,11 +49,9 @@ def read_vocabulary(path: Path) -> tuple[Vocabulary, Normaliser | None]:
     """Read the words of a run, a corpus or a vocabulary file; the first two know how text is cut into words, too."""
     if is_corpus(path):
         corpus = Corpus.open(path)
-        _refuse_pieces(corpus.vocabulary, path)
         return corpus.vocabulary, corpus.normaliser
     if path.is_dir():
         run = RunDirectory.open(path)
-        _refuse_pieces(run.vocabulary, path)
         return run.vocabulary, run.normaliser
     return Vocabulary.read(path), None
 
@@ -61,7 +59,6 @@ def read_vocabulary(path: Path) -> tuple[Vocabulary, Normaliser | None]:
 def read_corpus(path: Path, vocabulary: Vocabulary | None, max_tokens: int = 0) -> NgramText:
     """Take the training text of a corpus, which must have the vocabulary that is asked for."""
     corpus = Corpus.open(path)
-    _refuse_pieces(corpus.vocabulary, path)
     if vocabulary is not None and vocabulary.digest != corpus.vocabulary.digest:
         raise UserError(
             f"The corpus '{path}' has other words than {argument('vocab')}: give the text it was made from, or prepare "
@@ -123,13 +120,6 @@ def read_files(
         raise UserError("The text has no words: give a file with text.")
     ids = np.concatenate(parts)[: max_tokens or None]
     return NgramText(ids, Vocabulary(list(growing)) if vocabulary is None else vocabulary, normaliser)
-
-
-def _refuse_pieces(vocabulary: Vocabulary, path: Path) -> None:
-    if vocabulary.unit == "piece":
-        raise UserError(
-            f"'{path}' is over pieces, and n-gram models here are over words: give the text, or a corpus of words."
-        )
 
 
 def _refuse_start(words: Container[str]) -> None:

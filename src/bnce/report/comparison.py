@@ -45,11 +45,6 @@ class Comparison:
         """The rows in the table's order."""
         return [entry.row for entry in self.entries]
 
-    @property
-    def has_pieces(self) -> bool:
-        """Whether tokens are pieces of words in some of the runs: then figures are shown per word."""
-        return any(row.unit == "piece" for row in self.rows)
-
     def as_record(self) -> dict[str, Any]:
         """Raw numbers for JSON; every condition is a list, with one value where all runs agree."""
         return {
@@ -99,14 +94,9 @@ def _make_entry(run: Run) -> Entry:
     oov_share, oov_share_of = _oov_share(run.evaluation or {})
     peaks = [peak for record in run.metrics if (peak := count(record, "peak_memory_bytes")) is not None]
     corpus, device = text(run.config, "corpus"), text(summary, "device")
-    unit = text(summary, "unit") or "word"
-    # Runs over words have the same figures under both names, and those of earlier versions only the one.
-    per_word = {key: number(figures, f"{key}_word" if unit == "piece" else key) for key in ("ppl_n", "ppl_f")}
     sentences = figures.get("by_sentence")
     if not isinstance(sentences, Mapping):  # of an earlier version, or left out
         sentences = {}
-    num_words = num_tokens if unit == "word" or run.evaluation is None else count(run.evaluation, "num_words")
-
     constant = None if run.evaluation is None and run.is_calibrated else number(run.settings("loss"), "log_z")
 
     def reached(in_summary: str, in_metrics: str) -> float | None:
@@ -116,7 +106,7 @@ def _make_entry(run: Run) -> Entry:
 
     train_tokens = reached("tokens", "tokens")
     row = Row(
-        label=f"{model.shown} ({loss.shown}){', pieces' if unit == 'piece' else ''}",
+        label=f"{model.shown} ({loss.shown})",
         run=run.name,
         model=str(run.settings("model")["name"]),
         loss=str(run.settings("loss")["name"]),
@@ -124,10 +114,8 @@ def _make_entry(run: Run) -> Entry:
         ppl_n=number(figures, "ppl_n"),
         ppl_f=number(figures, "ppl_f"),
         ppl_f_no_unk=number(figures, "ppl_f_no_unk"),
-        ppl_n_word=per_word["ppl_n"],
-        ppl_f_word=per_word["ppl_f"],
-        ppl_n_word_by_sentence=number(sentences, "ppl_n_word"),
-        ppl_f_word_by_sentence=number(sentences, "ppl_f_word"),
+        ppl_n_by_sentence=number(sentences, "ppl_n"),
+        ppl_f_by_sentence=number(sentences, "ppl_f"),
         bits_per_byte=number(figures, "bits_per_byte"),
         # A run that is still going has not summed up its speed yet.
         words_per_second=_first(number(ended, "words_per_second"), number(last, "words_per_second")),
@@ -141,9 +129,7 @@ def _make_entry(run: Run) -> Entry:
         peak_memory_bytes=max(peaks, default=None),
         corpus=Path(corpus).name if corpus else None,
         split="valid" if run.evaluation is None else text(run.evaluation, "split") or "test",
-        unit=unit,
         num_tokens=num_tokens,
-        num_words=num_words,
         oov_share=oov_share,
         oov_share_of=oov_share_of,
         text_sha256=text(summary, "valid_text_sha256") if run.evaluation is None else text(figures, "text_sha256"),
@@ -168,10 +154,10 @@ def _without_constant(figures: Mapping[str, Any], is_calibrated: bool) -> Mappin
 def _oov_share(evaluation: Mapping[str, Any]) -> tuple[float | None, str | None]:
     """Divide the unknown words by all words, or by tokens where nothing tells how many of them are sentence ends."""
     num_oov, num_tokens = count(evaluation, "num_oov"), count(evaluation, "num_tokens")
-    num_sentences, num_words = count(evaluation, "num_sentences"), count(evaluation, "num_words") or num_tokens
-    if num_oov is None or not num_words:
+    num_sentences = count(evaluation, "num_sentences")
+    if num_oov is None or not num_tokens:
         return None, None
-    return num_oov / max(1, num_words - (num_sentences or 0)), "tokens" if num_sentences is None else "words"
+    return num_oov / max(1, num_tokens - (num_sentences or 0)), "tokens" if num_sentences is None else "words"
 
 
 def _first(preferred: float | None, otherwise: float | None) -> float | None:

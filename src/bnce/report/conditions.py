@@ -38,11 +38,9 @@ class Conditions:
 
 def find_differences(rows: Sequence[Row]) -> list[str]:
     """Say of each row why its perplexities cannot be compared with those of most rows, empty if they can."""
-    # Whatever the pieces are, they spell the same words.
-    digest = _most_common(row.vocabulary_digest for row in rows if row.unit == "word")
-    has_pieces = any(row.unit == "piece" for row in rows)
+    digest = _most_common(row.vocabulary_digest for row in rows)
     split = _most_common(row.split for row in rows)
-    num_words = _most_common(row.num_words for row in rows if row.split == split)
+    num_tokens = _most_common(row.num_tokens for row in rows if row.split == split)
     # Ids mean the same words in one vocabulary alone.
     texts: dict[str | None, list[str | None]] = {row.vocabulary_digest: [] for row in rows}
     for row in rows:
@@ -56,21 +54,18 @@ def find_differences(rows: Sequence[Row]) -> list[str]:
         oov_share = _most_common(
             other.oov_share for other in rows if other.split == split and other.oov_share_of == row.oov_share_of
         )
-        has_same_words = row.unit == "word" and row.vocabulary_digest in (None, digest)
-        if row.unit == "word" and row.vocabulary_digest is not None and row.vocabulary_digest != digest:
+        has_same_words = row.vocabulary_digest in (None, digest)
+        if row.vocabulary_digest is not None and row.vocabulary_digest != digest:
             found.append(f"vocabulary {row.vocabulary_digest[:_DIGEST_LENGTH]}, not {str(digest)[:_DIGEST_LENGTH]}")
         if row.split != split:
             found.append(f"figures on {row.split}, not {split}")
-        elif row.num_words is not None and row.num_words != num_words:
-            counted = "words" if has_pieces else "tokens"
-            found.append(f"{row.num_words:,} {counted} of {split}, not {num_words:,}")
+        elif row.num_tokens is not None and row.num_tokens != num_tokens:
+            found.append(f"{row.num_tokens:,} tokens of {split}, not {num_tokens:,}")
         elif row.text_sha256 is not None and row.text_sha256 != text:
             digests = f"SHA-256 {row.text_sha256[:_DIGEST_LENGTH]}, not {str(text)[:_DIGEST_LENGTH]}"
             found.append(f"another text of {split} ({digests})")
         # Runs of earlier versions have no digest of the text: there the share of <unk> tells.
-        elif row.oov_share != oov_share and (
-            has_pieces or (has_same_words and row.oov_share is not None and row.text_sha256 is None)
-        ):
+        elif row.oov_share not in (None, oov_share) and has_same_words and row.text_sha256 is None:
             found.append(f"{share(row.oov_share)} of {split} is <unk>, not {share(oov_share)}")
         differences.append("; ".join(found))
     return differences
@@ -98,31 +93,25 @@ def _statements(conditions: Conditions, rows: Sequence[Row], runs: Sequence[Run]
     splits = _listed(conditions.splits)
     num_tokens = _listed(f"{value:,}" for value in conditions.num_tokens)
     vocab_size = _listed(f"{value:,}" for value in conditions.vocab_sizes)
-    has_pieces = any(row.unit == "piece" for row in rows)
     oov = _listed(_different(f"{share(row.oov_share)} of {row.oov_share_of}" for row in rows if row.oov_share_of))
     statements = [
         f"Corpus: {corpus}, V = {vocab_size}. Trained on {_trained(rows)}. Measured on split {splits}, {num_tokens} "
         f"tokens; <unk> (OOV) {oov}.",
         f"Device: {_listed(conditions.devices)}; torch {_listed(conditions.torch_versions)}, "
         f"bnce {_listed(conditions.bnce_versions)}.",
-        f"Perplexities are per {'word' if has_pieces else 'token'}, </s> and <unk> included. PPLn uses the constant Z, "
-        "PPLf the full softmax. log Z is the natural logarithm, mean ± standard deviation over contexts.",
+        "Perplexities are per token, </s> and <unk> included. PPLn uses the constant Z, PPLf the full softmax. log Z "
+        "is the natural logarithm, mean ± standard deviation over contexts.",
         "TS is training words per second over the whole run (marks and </s> count as words), without evaluations, "
         "checkpoints and start-up on a GPU. "
         "NoP is the number of parameters. × softmax is the speed relative to the softmax run of the same "
         "model.",
     ]
-    if any(row.ppl_f_word_by_sentence is not None for row in rows):
+    if any(row.ppl_f_by_sentence is not None for row in rows):
         statements.append(
             "PPLn and PPLf are in context: a word is predicted from those before it across sentences. PPLf by sentence "
             "is measured without context from earlier sentences, as in rescoring. Do not compare one with the other."
         )
-    if has_pieces:
-        statements.append(
-            "Rows with 'pieces' predict pieces of words: a word has the probability of all its pieces. Validation "
-            "perplexities in plots are per word, from the pieces per word of the evaluated text. Bits per byte use the "
-            "full softmax and leave out the cost of spelling <unk>."
-        )
+
     if "valid" in conditions.splits:
         statements.append("(valid): not evaluated on test yet; the figures are the last ones on validation.")
     if settings := _differing_settings(rows, runs):

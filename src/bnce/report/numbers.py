@@ -39,11 +39,6 @@ def parameters(num_parameters: float | None) -> str:
     return f"{num_parameters / 1e9:.2f}B"
 
 
-def bits(value: float | None) -> str:
-    """`1.234`: differences are small."""
-    return MISSING if value is None else f"{value:.3f}"
-
-
 def ratio(value: float | None) -> str:
     """`4.18`, `24.3`."""
     if value is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from bnce.report.comparison import Comparison, Entry
 from bnce.report.drawing import HEIGHT, INK, inline_svg, make_logarithmic, new_axes, page_style
 from bnce.report.names import ModelName
 from bnce.report.quality import MARGIN
-from bnce.report.runs import curve, number
+from bnce.report.runs import curve
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 MARKERS = (("o", "●"), ("s", "■"), ("^", "▲"), ("D", "◆"), ("v", "▼"), ("P", "✚"), ("X", "✖"), ("*", "★"))
 
 STYLES = "Solid: PPLf, with the full softmax. Dashed: PPLn, with the constant Z."
-MAX_LOG = 700.0  # of a perplexity: exp of more is no number
+
 _MAX_MARKERS = 12  # on a curve
 _MAX_LETTERS = 60  # of a name above its bar
 
@@ -137,19 +136,12 @@ def make_plot(
     return Plot(name, heading, caption, svg, tuple(entry for entry, _ in marked) if has_legend else ())
 
 
-def curve_per_word(entry: Entry, key: str, ppl: str) -> list[tuple[float, float]]:
-    """Read a curve; where tokens are pieces, count words and take the perplexity per word."""
-    ratio, in_train = entry.row.tokens_per_word, number(entry.run.summary, "tokens_per_word") or 1.0
-    points = ((x / in_train if key == "tokens" else x, ratio * math.log(y)) for x, y in curve(entry.run, key, ppl))
-    return [(x, math.exp(log_y)) for x, log_y in points if log_y < MAX_LOG]
-
-
 def _draw_curves(marked: Sequence[Marked], key: str, label: str) -> Figure:
     figure, axes = new_axes()
-    unit = "word" if any(entry.row.unit == "piece" for entry, _ in marked) else "token"
+
     for entry, marker in marked:
         for ppl, style in (("ppl_f", "-"), ("ppl_n", "--")):
-            if points := curve_per_word(entry, key, ppl):
+            if points := curve(entry.run, key, ppl):
                 axes.plot(
                     *zip(*points, strict=True),
                     linestyle=style,
@@ -158,7 +150,7 @@ def _draw_curves(marked: Sequence[Marked], key: str, label: str) -> Figure:
                     markevery=max(1, len(points) // _MAX_MARKERS),
                 )
     axes.set_xlabel(label)
-    axes.set_ylabel(f"perplexity per {unit} (log scale)")
+    axes.set_ylabel("perplexity per token (log scale)")
     axes.xaxis.set_major_formatter(numbers.axis)
     make_logarithmic(axes, "y")
     if key == "seconds":

@@ -17,12 +17,9 @@ class Row:
     ppl_n: float | None
     ppl_f: float | None
     ppl_f_no_unk: float | None
-    # The same per word, </s> counted: of a run over words they are those above.
-    ppl_n_word: float | None
-    ppl_f_word: float | None
-    # And where each sentence is scored for itself; all others are in context.
-    ppl_n_word_by_sentence: float | None
-    ppl_f_word_by_sentence: float | None
+    # Where each sentence is scored for itself; all others are in context.
+    ppl_n_by_sentence: float | None
+    ppl_f_by_sentence: float | None
     bits_per_byte: float | None
     words_per_second: float | None
     num_parameters: int | None
@@ -41,9 +38,7 @@ class Row:
     peak_memory_bytes: int | None
     corpus: str | None
     split: str
-    unit: str  # what tokens are: word or piece
     num_tokens: int | None
-    num_words: int | None
     oov_share: float | None
     oov_share_of: str | None  # words, or tokens: sentence ends counted, too
     text_sha256: str | None  # of the ids that the perplexities were measured on
@@ -63,8 +58,3 @@ class Row:
     def shown(self) -> str:
         """The label with its marks: figures from validation, and not comparable with the other rows."""
         return f"{self.label}{' (valid)' if self.split == 'valid' else ''}{' †' if not self.comparable else ''}"
-
-    @property
-    def tokens_per_word(self) -> float:
-        """Pieces per word of the evaluated text, where tokens are pieces; else 1."""
-        return self.num_tokens / self.num_words if self.num_words and self.num_tokens else 1.0

@@ -49,29 +49,14 @@ COLUMNS = (
     Column("train time", "train time", lambda row: numbers.duration(row.train_seconds)),
 )
 
-BY_SENTENCE = Column(
-    "PPLf by sentence", r"PPL$^f$ by sentence", lambda row: numbers.perplexity(row.ppl_f_word_by_sentence)
-)
-
-# What can be compared between runs over words and runs over pieces.
-COLUMNS_PER_WORD = (
-    COLUMNS[0],
-    Column("PPLn/word", "PPL$^n$/word", lambda row: _ppl_n(dataclasses.replace(row, ppl_n=row.ppl_n_word))),
-    Column("PPLf/word", "PPL$^f$/word", lambda row: numbers.perplexity(row.ppl_f_word)),
-    Column("bits/byte", "bits/byte", lambda row: numbers.bits(row.bits_per_byte)),
-    *COLUMNS[3:],
-)
+BY_SENTENCE = Column("PPLf by sentence", r"PPL$^f$ by sentence", lambda row: numbers.perplexity(row.ppl_f_by_sentence))
 
 
 def columns_of(comparison: Comparison) -> tuple[Column, ...]:
-    """Choose the columns: per word, where tokens are words in some runs and pieces in others, or pieces in all.
-
-    Where no run was measured sentence by sentence, there is no such column.
-    """
-    columns = COLUMNS_PER_WORD if comparison.has_pieces else COLUMNS
-    if not any(row.ppl_f_word_by_sentence is not None for row in comparison.rows):
-        return columns
-    return (*columns[:-2], BY_SENTENCE, *columns[-2:])
+    """Choose the columns. Where no run was measured sentence by sentence, there is no such column."""
+    if not any(row.ppl_f_by_sentence is not None for row in comparison.rows):
+        return COLUMNS
+    return (*COLUMNS[:-2], BY_SENTENCE, *COLUMNS[-2:])
 
 
 def grouped(entries: Sequence[Entry]) -> Iterator[tuple[list[Entry], bool]]:

@@ -13,6 +13,7 @@ natural logarithms times `alpha`, plus `beta` a word, as its own n-gram model gi
 from __future__ import annotations
 
 import bisect
+import contextlib
 import math
 
 from bnce.corpus.vocabulary import SPECIALS
@@ -50,11 +51,9 @@ class DecoderLanguageModel:
         self.unk_score_offset, self.score_boundary = unk_score_offset, score_boundary
         self._steps = WordSteps(model, normalised)
         self._state_type = type(model.start())
-        try:
-            words = model.vocabulary.listed_words  # None where pieces spell any word
-        except UserError:  # a KenLM binary does not list its words
-            words = None
-        self._spellings = None if words is None else sorted(word for word in words if word not in SPECIALS)
+        self._spellings: list[str] | None = None
+        with contextlib.suppress(UserError):  # a KenLM binary does not list its words
+            self._spellings = sorted(word for word in model.vocabulary.words if word not in SPECIALS)
 
     @property
     def order(self) -> int:

@@ -2,7 +2,7 @@
 
 RUN/config.toml        every setting that decides what is computed
 RUN/vocab.txt          the words, one per line; the line number is the id
-RUN/pieces.json        how words are cut, if ids are pieces of words; words outside a known_words.txt are <unk>
+
 RUN/counts.npy         how often each word is a target that is trained on: the noise, and where the bias starts
 RUN/normaliser.json    how text becomes words, so that new text can be read the same way
 RUN/summary.json       size, speed, machine, command, and whether the run has finished
@@ -34,7 +34,6 @@ import numpy as np
 from bnce import files
 from bnce.config import RunConfig, read_config, to_toml
 from bnce.corpus.manifest import MANIFEST_FILE
-from bnce.corpus.pieces import KNOWN_WORDS_FILE, PIECES_FILE, read_vocabulary
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import training_streams
 from bnce.corpus.vocabulary import Vocabulary
@@ -98,7 +97,7 @@ class RunDirectory:
             )
         config = read_config(path / "config.toml")
         normaliser, counts = read_normaliser(path), read_counts(path)
-        vocabulary = read_vocabulary(path)
+        vocabulary = Vocabulary.read(path / "vocab.txt")
         if len(counts) != len(vocabulary):
             raise UserError(
                 f"The run directory '{path}' is damaged: counts.npy and vocab.txt differ in size; train it again."
@@ -126,8 +125,7 @@ class RunDirectory:
     @property
     def word_counts(self) -> WordCounts:
         """The words and their counts, as an evaluation in detail wants them."""
-        pieces = self.vocabulary if self.vocabulary.unit == "piece" else None
-        return WordCounts(self.vocabulary.words, self.target_counts, pieces)
+        return WordCounts(self.vocabulary.words, self.target_counts)
 
     @property
     def identity(self) -> dict[str, str]:
@@ -143,8 +141,12 @@ class RunDirectory:
     def check_vocabulary(self, corpus: Corpus) -> None:
         """Refuse a corpus whose ids mean other words, or whose words got other ids."""
         self._check_optional_files()  # which say what the run's ids mean
-        if (differing := self.find_difference(corpus.vocabulary)) is not None:
-            raise UserError(f"The corpus '{corpus.directory}' {differing}")
+        if corpus.vocabulary.digest != self.vocabulary.digest:
+            raise UserError(
+                f"The corpus '{corpus.directory}' has another vocabulary ({len(corpus.vocabulary)} words) than the run "
+                f"'{self.path}' ({len(self.vocabulary)} words): prepare it with "
+                f"{argument('vocabulary_file', self.path / 'vocab.txt')}."
+            )
 
     def check_words(self, corpus: Corpus) -> None:
         """Refuse a corpus whose ids mean other words, or whose text was not cut into words as the run's was."""
@@ -159,28 +161,6 @@ class RunDirectory:
                 f"normaliser.json ({tell_differences(corpus.normaliser, self.normaliser)}): prepare its text again "
                 "with the settings of the run, or restore normaliser.json if it was changed."
             )
-
-    def find_difference(self, other: Vocabulary) -> str | None:
-        """Say how the vocabulary of a corpus differs from the run's, and how to prepare one that does not."""
-        ours, known = self.vocabulary, KNOWN_WORDS_FILE
-        if other.digest != ours.digest:
-            differing = "another vocabulary", *(f"{len(one)} {one.unit}s" for one in (other, ours))
-        elif other.file_hashes.get(known) != ours.file_hashes.get(known):
-            numbers = ("all" if one.listed_words is None else len(one.listed_words) for one in (other, ours))
-            differing = "other known words", *(f"{number} words" for number in numbers)
-        elif other.file_hashes != ours.file_hashes:
-            differing = "another pieces.json", "the same pieces", "which cuts words in another way"
-        else:
-            return None
-        same = argument("vocabulary_file", self.path / "vocab.txt")
-        if ours.unit == "piece":
-            same = argument("pieces_file", self.path / PIECES_FILE)
-            if ours.listed_words is None:
-                same += f", without {argument('known_words')}"
-            else:
-                same += f" and {argument('known_words', self.path / known)}"
-        what, theirs, own = differing
-        return f"has {what} ({theirs}) than the run '{self.path}' ({own}): prepare it with {same}."
 
     def _check_optional_files(self) -> None:
         """Refuse files that came, went or changed after the model was written: the next model would accept them."""

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from bnce.config import FORMAT, ModelConfig, upgrade
-from bnce.corpus.pieces import PIECES_FILES
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.reading import digest_file, parse_object
 from bnce.runs.checkpoint import MODEL_FILE
@@ -20,11 +19,7 @@ from bnce.spelling.model import SPELLING_FILE
 from bnce.text.normalise import Normaliser
 
 # Files that only some runs have.
-OPTIONAL_FILES = {
-    **{Path(name).stem: name for name in PIECES_FILES},
-    "unknown_words": UNKNOWN_WORDS_FILE,
-    "spelling": SPELLING_FILE,
-}
+OPTIONAL_FILES = {"unknown_words": UNKNOWN_WORDS_FILE, "spelling": SPELLING_FILE}
 
 # Digests of whole files; a model file of version 0.1.0 has the first of them alone.
 _DIGESTS = {"vocabulary": "vocab.txt", "counts": "counts.npy", **OPTIONAL_FILES}

@@ -18,7 +18,6 @@ import numpy as np
 
 from bnce import files
 from bnce.config import SECTIONS, OptimiserConfig, RunConfig, as_list, change_settings, from_written, read_config
-from bnce.corpus.pieces import PIECES_FILES
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import training_streams
 from bnce.errors import UserError, argument
@@ -205,7 +204,7 @@ def _refuse_lost_settings(run: RunDirectory, origin: Mapping[str, str]) -> None:
 
 def is_begun(path: Path) -> bool:
     """Say whether a run holds anything that training it made: a state, an evaluation, a model; or files of others."""
-    made_at_the_start = {*DESCRIPTION_FILES, *PIECES_FILES, SPELLING_FILE, "summary.json", "tensorboard"}
+    made_at_the_start = {*DESCRIPTION_FILES, SPELLING_FILE, "summary.json", "tensorboard"}
     return (path / "config.toml").is_file() and any(
         found.name not in made_at_the_start and not found.name.endswith(files.PARTIAL_SUFFIX)
         for found in path.iterdir()

@@ -17,7 +17,6 @@ from bnce.scoring.batches import SentenceScorer
 from bnce.scoring.engine import Array, Ints
 from bnce.scoring.interpolation import components_of
 from bnce.scoring.model import Model, Words
-from bnce.scoring.piece_model import PieceModel
 from bnce.scoring.run_model import RunModel
 from bnce.scoring.scored import Floats
 
@@ -71,14 +70,7 @@ class EntropyReader:
 
 def _refuse(model: Model) -> None:
     """Refuse models whose probabilities of the next word cannot be listed."""
-    parts = components_of(model)
-    for part in parts:
-        if isinstance(part, PieceModel):
-            raise UserError(
-                f"'{part.name}' is a run over pieces, which has no list of words that may come next: leave out "
-                f"{argument('entropy')}, or use a run over words."
-            )
-    known = {frozenset(part.vocabulary.words): part.name for part in parts}
+    known = {frozenset(part.vocabulary.words): part.name for part in components_of(model)}
     if len(known) > 1:
         first, second = list(known.values())[:2]
         raise UserError(

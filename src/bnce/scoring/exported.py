@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bnce.corpus.pieces import PIECES_FILE, read_vocabulary
-from bnce.corpus.vocabulary import Vocabulary
 from bnce.corpus.word_index import MappedVocabulary
 from bnce.errors import UserError, argument
 from bnce.reading import map_array
@@ -30,8 +28,7 @@ def load_exported(path: str | Path, device: str = "cpu", num_threads: int = 0) -
     check_quickly(directory, record)
     engine = OnnxEngine(directory, record, num_threads)
     counts = _map_counts(directory, int(record["vocab_size"]))
-    vocabulary: Vocabulary
-    vocabulary = read_vocabulary(directory) if (directory / PIECES_FILE).is_file() else MappedVocabulary(directory)
+    vocabulary = MappedVocabulary(directory)
     return make_model(engine, vocabulary, Normaliser.from_dict(record["normaliser"]), directory, str(path), counts)
 
 

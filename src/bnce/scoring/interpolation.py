@@ -24,7 +24,6 @@ from bnce.errors import UserError
 from bnce.evaluation.perplexity import perplexity
 from bnce.scoring.mixture import MixtureModel, mix
 from bnce.scoring.model import Model, Words, sentence_blocks
-from bnce.scoring.piece_model import PieceModel
 from bnce.scoring.scored import Floats
 
 # EM goes on until no weights at all could gain more than this, in nats a word.
@@ -165,7 +164,6 @@ def evaluate_sentences(
         "context": "sentence",
         "by_sentence": {"ppl_n": ppl.get(False), "ppl_f": ppl[True]},  # where a run has them
         "vocabularies_differ": vocabularies_differ,
-        "has_pieces": any(isinstance(part, PieceModel) for part in parts),
         "components": [
             {"path": part.name, "weight": weight, "ppl_f": perplexity(total, num_tokens)}
             for part, weight, total in zip(parts, weights, totals_K, strict=True)

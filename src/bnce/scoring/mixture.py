@@ -3,8 +3,7 @@
 A word that a component does not know has the probability of that component's `<unk>`, which stands for all its unknown
 words at once. So where vocabularies differ, probabilities of such words are about different events, and too high. With
 `spell` they are about the word itself, whichever words a component knows. The mixture counts a word as OOV where no
-component knows it. The next word is one of the first run's words, or without a run of the first n-gram model's. A run
-over pieces has no words of its own: it is mixed with others word by word, and theirs come next.
+component knows it. The next word is one of the first run's words, or without a run of the first n-gram model's.
 
 Legend: K components, N words and sentence ends of a text. Logarithms are natural.
 """
@@ -20,7 +19,6 @@ from bnce.errors import UserError
 from bnce.ngrams.arpa import AS_IT_STANDS
 from bnce.scoring.given import word_lists
 from bnce.scoring.model import Model, Reader, State, Words
-from bnce.scoring.piece_model import PieceModel
 from bnce.scoring.scored import Floats, WordScores
 from bnce.text.normalise import Normaliser
 
@@ -63,20 +61,13 @@ class MixtureModel(Model):
         self.components, self.name = list(components), name
         self.weights_K = np.asarray(weights, dtype=np.float64) / sum(weights)
         self.normaliser = shared_normaliser(components)
-        self.step = "piece" if any(one.step == "piece" for one in components) else "word"
-        of_words = [one for one in components if not isinstance(one, PieceModel)]
-        self._first = next((one for one in of_words or components if one.has_constant), (of_words or components)[0])
+        self._first = next((one for one in components if one.has_constant), components[0])
         self.has_constant = any(one.has_constant for one in components)
         self.device = self._first.device
 
     @property
     def vocabulary(self) -> Vocabulary:
         """The words of the first run, or where there is none of the first n-gram model."""
-        if isinstance(self._first, PieceModel):
-            raise UserError(
-                f"All models of the mixture '{self.name}' are runs over pieces, so it has no list of words that may "
-                "come next: use one of them alone, or mix them with a run over words or an n-gram model."
-            )
         return self._first.vocabulary
 
     @property
@@ -98,10 +89,6 @@ class MixtureModel(Model):
         """Refuse to spell if one of its components does not know how."""
         for component in self.components:
             component.refuse_spelling()
-
-    def count_steps(self, words: Words, most: int) -> int:
-        """Count the steps of the component that takes the most."""
-        return max(component.count_steps(words, most) for component in self.components)
 
     def ids(self, words: Words) -> list[int]:
         """Give the ids of the first run."""

@@ -107,7 +107,6 @@ class Model(ABC):
     kind: str
     name: str
     normaliser: Normaliser
-    step = "word"  # what goes through the model one after the other
     has_constant = False  # whether probabilities with the softmax and with the constant Z differ
     max_context: int | None = None  # the most earlier words that a word is predicted from; None: there is no limit
     device = "cpu"  # where the networks are
@@ -257,25 +256,16 @@ class Model(ABC):
 
     def encode_each(self, sentences: Sequence[Words]) -> list[NDArray[np.int64]]:
         """Give the ids of the words of many sentences, with `</s>` at the end of each."""
-        if self.vocabulary.unit != "word":
-            return [self.encode(words) for words in sentences]
+
         # All at once, which takes a third of the time.
         length_S = np.array([len(words) + 1 for words in sentences], dtype=np.int64)
         ids = self.vocabulary.encode(flat_words(sentences))
         ids[np.cumsum(length_S) - 1] = END
         return split(ids, length_S)
 
-    def count_steps(self, words: Words, most: int) -> int:
-        """Count the steps that words take, without `</s>`; counting may stop above `most`."""
-        return len(words)
-
     def ids(self, words: Words) -> list[int]:
         """Give the ids that a scored sentence shows: those of `encode`, or zeros where there are none."""
-        return self.shown_ids(self.encode(words))
-
-    def shown_ids(self, ids: NDArray[np.int64]) -> list[int]:
-        """Give the ids to show for a sentence with these ids."""
-        numbers: list[int] = ids.tolist()
+        numbers: list[int] = self.encode(words).tolist()
         return numbers
 
     def is_known(self, word: str) -> bool:
@@ -347,8 +337,7 @@ class Model(ABC):
     def next_words(self, text: str = "", k: int = 10, *, normalised: bool = True) -> list[NextWord]:
         """Find the k most likely words after a text, the most likely first, including `</s>`.
 
-        The order is exact; the probabilities are those of the softmax, or with the constant Z. `<unk>` is listed by
-        models of words, and not by runs over pieces.
+        The order is exact; the probabilities are those of the softmax, or with the constant Z. `<unk>` is listed, too.
         """
         return self.next_words_after([self.words(text)], k, normalised=normalised)[0]
 
@@ -360,12 +349,9 @@ class Model(ABC):
         texts = []
         for made in self.continue_words(words, num_texts, max_words, sampling or Sampling(), seed):
             ended = bool(made) and made[-1] == END
-            texts.append(self.join(words, made[:-1] if ended else made) + ("" if ended else " …"))
+            spelt = self.vocabulary.decode(made[:-1] if ended else made)
+            texts.append(" ".join([*words, *spelt]) + ("" if ended else " …"))
         return texts
-
-    def join(self, words: Words, made: Sequence[int]) -> str:
-        """Return the prompt followed by the words of the new ids."""
-        return " ".join([*words, *self.vocabulary.spell(made)])
 
 
 def flat_words(sentences: Sequence[Words]) -> list[str]:

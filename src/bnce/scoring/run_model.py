@@ -48,7 +48,7 @@ class RunReader(Reader):
     def _score_with_ids(self, sentences: Sequence[Words]) -> tuple[list[WordScores], Iterable[list[int]]]:
         ids = self.model.encode_each(sentences)  # looked up once
         scores = self.model.with_shares(sentences, ids, self._scorer.score(ids), self.spell)
-        return scores, map(self.model.shown_ids, ids)
+        return scores, (own.tolist() for own in ids)
 
     def begin_document(self) -> None:
         """Go back to the state at the start of a text."""
@@ -67,8 +67,6 @@ class RunModel(Model):
 
     kind = "run"
     has_constant = True  # or it was trained with the softmax in place of one
-    # What else gives a run a spelling model.
-    other_spelling = ", or add a spelling model with 'bnce vocab RUN --out NEWRUN --spelling WORDS'"
 
     def __init__(
         self,
@@ -115,7 +113,8 @@ class RunModel(Model):
         if self.spelling is None:
             raise UserError(
                 f"'{self.name}' has no spelling model, because its corpus was prepared by an earlier version: prepare "
-                f"the corpus again and train with it{self.other_spelling}."
+                "the corpus again and train with it, or add a spelling model with 'bnce vocab RUN --out NEWRUN "
+                "--spelling WORDS'."
             )
 
     def score_words(
@@ -158,23 +157,19 @@ class RunModel(Model):
         """
         # All sentences at once: several operations for each would take longer than a small network.
         word_N, length_S = flatten(ids)
-        word_N, log_prob_N, length_S = self.sum_words(word_N, np.concatenate([np.zeros(0), *log_probs]), length_S)
+        log_prob_N = np.concatenate([np.zeros(0), *log_probs])
         words = flat_words(sentences)
         log_share = self._spell(words, word_N) if spell else self.log_share
         scores = (split(part_N, length_S) for part_N in share(words, word_N, log_prob_N, log_share))
-        lengths = self.ngram_lengths(ids, length_S)
+        lengths = self._ngram_lengths(length_S)
         return [WordScores(shared, oov, own) for shared, oov, own in zip(*scores, lengths, strict=True)]
 
-    def ngram_lengths(self, ids: Sequence[Ints], length_S: Ints) -> list[list[int]]:
+    def _ngram_lengths(self, length_S: Ints) -> list[list[int]]:
         """Say for every word how many words its probability is about: the start of the sentence is one, and itself."""
         longest = int(length_S.max(initial=0))
         most = longest if self.max_context is None else self.max_context
         lengths = [min(place, most) + 1 for place in range(1, longest + 1)]
         return [lengths[:length] for length in length_S.tolist()]
-
-    def sum_words(self, word_N: Ints, log_prob_N: Floats, length_S: Ints) -> tuple[Ints, Floats, Ints]:
-        """Give one id and ln p for every word, and the words of each sentence: as they are, where ids are words."""
-        return word_N, log_prob_N, length_S
 
     def start(self) -> State:
         """Give the network's state at the start of a text."""
@@ -226,10 +221,9 @@ class RunModel(Model):
     def continue_words(
         self, words: Words, num_texts: int, max_words: int, sampling: Sampling, seed: int
     ) -> list[list[int]]:
-        """Continue words in several ways, all texts side by side; returns the ids of the new words or pieces."""
+        """Continue words in several ways, all texts side by side; returns the ids of the new words."""
         ids = self.vocabulary.encode(words).tolist()
-        starts_word = self.vocabulary.starts_word if self.vocabulary.unit == "piece" else None
-        return generate(self.engine, ids, num_texts, max_words, sampling, seed, starts_word)
+        return generate(self.engine, ids, num_texts, max_words, sampling, seed)
 
     def log_share(self, word: str) -> float | None:
         """Give ln of the share that an unknown word has of `<unk>`, if a list is attached that says so."""
@@ -254,8 +248,7 @@ class RunModel(Model):
 
     def _spell(self, words: Words, ids: Ints) -> LogShare:
         """Spell the unknown ones of some words, all at once."""
-        if self.spelling is None:  # nothing is unknown but <unk> in the text
-            return self.log_share
+        assert self.spelling is not None  # `refuse_spelling` has looked
         unknown = list(dict.fromkeys(words[place] for place in np.flatnonzero(ids == UNK).tolist()))
         return dict(zip(unknown, self.spelling.log_probs(unknown).tolist(), strict=True)).get
 
@@ -297,8 +290,5 @@ def make_model(
     target_counts: NDArray[np.int64] | None,
 ) -> RunModel:
     """Put a network together with its words and with what its directory has beside them."""
-    from bnce.scoring.piece_model import PieceModel  # which is made of what is above
-
     unknown_words, spelling = UnknownWords.of_run(directory), SpellingModel.of_run(directory)
-    kind = PieceModel if vocabulary.unit == "piece" else RunModel
-    return kind(network, vocabulary, normaliser, unknown_words, name, spelling, target_counts)
+    return RunModel(network, vocabulary, normaliser, unknown_words, name, spelling, target_counts)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnce.corpus.vocabulary import END, UNK
 from bnce.errors import UserError
@@ -20,8 +19,6 @@ from bnce.scoring.engine import Array, Engine, Floats, Ints, engine_of
 
 # Where the search for the words that make up top-p begins: a trained model seldom spreads over more.
 NUCLEUS_WORDS = 1024
-# A word of more pieces is none: a text of so many for every word ends.
-MAX_PIECES = 32
 
 
 @dataclass(frozen=True)
@@ -45,18 +42,9 @@ class Sampling:
 
 
 def generate(
-    model: Any,
-    prompt: Sequence[int],
-    num_texts: int,
-    max_words: int,
-    sampling: Sampling,
-    seed: int,
-    starts_word: NDArray[np.bool_] | None = None,
+    model: Any, prompt: Sequence[int], num_texts: int, max_words: int, sampling: Sampling, seed: int
 ) -> list[list[int]]:
-    """Continue a prompt in `num_texts` ways, each up to `</s>` or `max_words` words; the prompt is not repeated.
-
-    Where ids are pieces, `starts_word` says which of them begin a word.
-    """
+    """Continue a prompt in `num_texts` ways, each up to `</s>` or `max_words` words; the prompt is not repeated."""
     check_texts(num_texts, max_words, seed)
     engine, generator = engine_of(model), np.random.default_rng(seed)
     context = np.array([END] * (engine.num_context + 1) + list(prompt), dtype=np.int64)
@@ -64,16 +52,13 @@ def generate(
     state = engine.initial_state(num_texts)
     texts: list[list[int]] = [[] for _ in range(num_texts)]
     open_texts = set(range(num_texts))
-    num_words = [0] * num_texts
-    for _ in range(max_words if starts_word is None else max_words * MAX_PIECES):
+    for _ in range(max_words):
         hidden_TBD, state = engine.run(input_LB, state)
         word_B = _next_words(engine, hidden_TBD[-1], sampling, generator)
         for place, word in enumerate(word_B.tolist()):
             if place in open_texts:
-                num_words[place] += starts_word is None or (word != END and bool(starts_word[word]))
-                if num_words[place] <= max_words:
-                    texts[place].append(word)
-                if word == END or num_words[place] > max_words:
+                texts[place].append(word)
+                if word == END:
                     open_texts.remove(place)
         if not open_texts:
             break

@@ -176,7 +176,6 @@ class HealthAnswer(BaseModel):
     status: Literal["ok"]
     run: str
     kind: Literal["run", "mixture", "n-gram"]
-    unit: Literal["word", "piece"] = Field(description="What the vocabulary lists: words, or pieces of words.")
     vocab_size: int | None = Field(description="Null if a file does not list its words.")
     self_normalised: bool = Field(description="Whether the model gives unnormalised probabilities.")
     log_z: float | None = Field(description="The constant ln Z; null if there is none or more than one.")

@@ -51,7 +51,6 @@ class Metrics:
         self.latencies: dict[str, Histogram] = {}
         self.batch_questions = Histogram(QUESTIONS)
         self.num_words = 0
-        self.num_pieces: int | None = None  # only where they are counted
 
     def count_request(self, endpoint: str, status: int, seconds: float) -> None:
         """Count one request that has ended."""
@@ -70,9 +69,7 @@ class Metrics:
         lines += self.batch_questions.lines("bnce_batch_questions")
         lines += _head("bnce_words_total", "counter", "Words of answered requests, including sentence ends.")
         lines.append(f"bnce_words_total {self.num_words}")
-        if self.num_pieces is not None:
-            lines += _head("bnce_pieces_total", "counter", "Pieces of these words, including sentence ends.")
-            lines.append(f"bnce_pieces_total {self.num_pieces}")
+
         lines += _head("bnce_waiting_requests", "gauge", "Requests that wait for the model or run in it.")
         lines.append(f"bnce_waiting_requests {num_waiting}")
         lines += _head("process_resident_memory_bytes", "gauge", "Resident memory of the server.")

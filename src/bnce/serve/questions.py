@@ -22,12 +22,11 @@ class SentenceQuestion:
     words: list[str]
     normalised: bool
     spell: bool = field(default=False, kw_only=True)
-    num_steps: int = field(kw_only=True)  # words, or their pieces
 
     @property
     def cost(self) -> int:
-        """How much of a batch it takes up, in words or pieces."""
-        return (self.num_steps + 1) * (EXACT_COST if self.normalised else 1)
+        """How much of a batch it takes up, in words."""
+        return (len(self.words) + 1) * (EXACT_COST if self.normalised else 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,12 +35,11 @@ class HypothesesQuestion:
 
     hypotheses: list[list[str]]
     normalised: bool
-    num_steps: list[int]  # words of each, or their pieces
 
     @property
     def costs(self) -> list[int]:
-        """How much of a batch each takes up, in words or pieces; what is shared is not known yet."""
-        return [(number + 1) * (EXACT_COST if self.normalised else 1) for number in self.num_steps]
+        """How much of a batch each takes up, in words; what is shared is not known yet."""
+        return [(len(words) + 1) * (EXACT_COST if self.normalised else 1) for words in self.hypotheses]
 
     @property
     def cost(self) -> int:
@@ -52,12 +50,11 @@ class HypothesesQuestion:
         """Cut it between hypotheses, so that others get in between; a piece is larger only where one hypothesis is."""
         pieces: list[HypothesesQuestion] = []
         room = 0
-        for words, number, cost in zip(self.hypotheses, self.num_steps, self.costs, strict=True):
+        for words, cost in zip(self.hypotheses, self.costs, strict=True):
             if cost > room or not pieces:
-                pieces.append(HypothesesQuestion([], self.normalised, []))
+                pieces.append(HypothesesQuestion([], self.normalised))
                 room = max_cost
             pieces[-1].hypotheses.append(words)
-            pieces[-1].num_steps.append(number)
             room -= cost
         return pieces
 
@@ -69,13 +66,11 @@ class NextQuestion:
     words: list[str]
     num_next: int
     normalised: bool
-    num_steps: int = field(kw_only=True)  # words, or their pieces
-    num_scored: int = field(default=1, kw_only=True)  # positions with a pass over the vocabulary
 
     @property
     def cost(self) -> int:
-        """How much of a batch it takes up, in words or pieces."""
-        return self.num_steps + EXACT_COST * self.num_scored
+        """How much of a batch it takes up, in words; one position passes over the vocabulary."""
+        return len(self.words) + EXACT_COST
 
 
 Question = SentenceQuestion | HypothesesQuestion | NextQuestion

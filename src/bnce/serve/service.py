@@ -18,7 +18,6 @@ import numpy as np
 
 from bnce import files
 from bnce.scoring.model import Model
-from bnce.scoring.piece_model import PieceModel
 from bnce.scoring.scored import ScoredSentence, Totals, WordScores
 from bnce.scoring.weights import NAMES, Weights, count_words
 from bnce.serve.batching import Batcher
@@ -39,7 +38,6 @@ class _Cut(NamedTuple):
 
     sources: list[int]
     words: list[list[str]]
-    num_steps: list[int]  # of each sentence: its words, or their pieces
 
     @property
     def num_words(self) -> int:
@@ -57,9 +55,6 @@ class Service:
         self._side_thread = side_thread
         # Read once: a mixture looks its words up in a file.
         self._log_z, self._vocab_size = model.log_z, model.vocab_size
-        if model.step == "piece":
-            metrics.num_pieces = 0
-        self._unit = "piece" if isinstance(model, PieceModel) else "word"
 
     def health(self) -> str:
         """Say what is served."""
@@ -67,7 +62,6 @@ class Service:
             "status": "ok",
             "run": self.run,
             "kind": self.model.kind,
-            "unit": self._unit,
             "vocab_size": self._vocab_size,
             "self_normalised": self.model.self_normalised,
             "log_z": self._log_z,
@@ -99,13 +93,9 @@ class Service:
         cut = await self._cut(given, split=request.texts is not None)
         refuse_many("sentences", len(cut.words), self.limits.max_sentences)
         modes = [False, True] if request.exact and not normalised else [normalised]
-        num_steps = self._count_steps(cut, exact=modes[-1])
-        questions = [
-            SentenceQuestion(words, mode, spell=request.spell, num_steps=number)
-            for mode in modes
-            for words, number in zip(cut.words, cut.num_steps, strict=True)
-        ]
-        scores = await self._ask(questions, cut.num_words, num_steps)
+        self._check_sizes(cut, exact=modes[-1])
+        questions = [SentenceQuestion(words, mode, spell=request.spell) for mode in modes for words in cut.words]
+        scores = await self._ask(questions, cut.num_words)
 
         def write() -> str:
             num = len(cut.words)
@@ -113,7 +103,7 @@ class Service:
             scored = [list(map(ScoredSentence.of, cut.words, part)) for part in parts]
             return files.to_json(self._score_record(request.mode, cut.sources, *scored))
 
-        return await self._write(write, num_steps)
+        return await self._write(write, cut.num_words)
 
     async def rescore(self, request: RescoreRequest) -> str:
         """Score the hypotheses of utterances anew, each shared prefix once, and find the best of each."""
@@ -122,13 +112,12 @@ class Service:
             self._refuse_unnormalised('"mode": "normalised"')
         texts = [hypothesis.text for utterance in request.utterances for hypothesis in utterance.hypotheses]
         cut = await self._cut(texts)
-        num_steps = self._count_steps(cut, exact=normalised)
-        words, steps, questions = iter(cut.words), iter(cut.num_steps), []
+        self._check_sizes(cut, exact=normalised)
+        words, questions = iter(cut.words), []
         for utterance in request.utterances:
-            num = len(utterance.hypotheses)
-            question = HypothesesQuestion(list(islice(words, num)), normalised, list(islice(steps, num)))
+            question = HypothesesQuestion(list(islice(words, len(utterance.hypotheses))), normalised)
             questions += question.pieces(self.limits.max_batch)
-        pieces = await self._ask(questions, cut.num_words, num_steps)
+        pieces = await self._ask(questions, cut.num_words)
         weights = Weights(**{name: getattr(request, name) for name in NAMES})
 
         def write() -> str:
@@ -136,7 +125,7 @@ class Service:
             rescored = [_rescored(weights, utterance, scores) for utterance in request.utterances]
             return files.to_json({"mode": request.mode, "utterances": rescored})
 
-        return await self._write(write, num_steps)
+        return await self._write(write, cut.num_words)
 
     async def next_words(self, request: NextRequest) -> str:
         """Find the likeliest next words."""
@@ -145,22 +134,17 @@ class Service:
         if not request.normalised:
             self._refuse_unnormalised('"normalised": true')
         cut = await self._cut([request.prompt])
-        num_steps = self._count_steps(cut, exact=False)
-        (words,), (number,) = cut.words, cut.num_steps
-        # Words of pieces are searched for: each one that is found, and more, is read before it is known.
-        num_scored = 1 + request.k if self._unit == "piece" else 1
-        question = NextQuestion(words, request.k, request.normalised, num_steps=number, num_scored=num_scored)
-        (found,) = await self._ask([question], cut.num_words, num_steps)
+        self._check_sizes(cut, exact=False)
+        (words,) = cut.words
+        (found,) = await self._ask([NextQuestion(words, request.k, request.normalised)], cut.num_words)
         next_words = [dataclasses.asdict(word) for word in found]
         return files.to_json({"words": words, "normalised": request.normalised, "next": next_words})
 
     async def _ask(
-        self, questions: Sequence[SentenceQuestion | HypothesesQuestion | NextQuestion], num_words: int, num_steps: int
+        self, questions: Sequence[SentenceQuestion | HypothesesQuestion | NextQuestion], num_words: int
     ) -> list[Any]:
-        answers = await self.batcher.ask(questions, num_steps)
+        answers = await self.batcher.ask(questions, num_words)
         self.metrics.num_words += num_words
-        if self.metrics.num_pieces is not None:
-            self.metrics.num_pieces += num_steps
         return answers
 
     async def _cut(self, texts: Sequence[str], split: bool = False) -> _Cut:
@@ -172,7 +156,7 @@ class Service:
     def _cut_long(self, texts: Sequence[str], split: bool) -> _Cut:
         # Between blanks there is a word at least.
         least = sum(len(text.split()) for text in texts)
-        refuse_many(f"{self.model.step}s or more", least, self.limits.max_words)
+        refuse_many("words or more", least, self.limits.max_words)
         self.batcher.refuse_if_full(least)
         for text in (text for text in texts if len(text) > SHORT_CHARACTERS):
             self._refuse_dense(text, self.limits.max_words if split else self.limits.max_sentence_words)
@@ -183,34 +167,28 @@ class Service:
         least = 0
         for begin in range(0, len(text), SHORT_CHARACTERS):
             least += sum(map(len, self.model.normaliser(text[begin : begin + SHORT_CHARACTERS]))) - 2 * WORDS_BY_CUT
-            refuse_many(f"{self.model.step}s or more in one text", least, limit)
+            refuse_many("words or more in one text", least, limit)
 
     def _cut_now(self, texts: Sequence[str], split: bool) -> _Cut:
-        cut = _Cut([], [], [])
-        num_steps = 0
-        most = min(self.limits.max_words, self.limits.max_sentence_words)
+        cut = _Cut([], [])
+        num_words = 0
         for number, text in enumerate(texts):
             lines = (self.model.normaliser(line) for line in text.splitlines()) if split else [[self.model.words(text)]]
             for words in (words for line in lines for words in line):
-                steps = self.model.count_steps(words, most)
-                num_steps += steps
-                refuse_many(f"{self.model.step}s or more", num_steps, self.limits.max_words)
+                num_words += len(words)
+                refuse_many("words or more", num_words, self.limits.max_words)
                 cut.sources.append(number)
                 cut.words.append(words)
-                cut.num_steps.append(steps)
         return cut
 
-    def _count_steps(self, cut: _Cut, exact: bool) -> int:
-        """Count words, or their pieces, and sentence ends, refusing too many."""
-        what = "words" if self.model.step == "word" else "pieces or more"
-        refuse_many(f"{what} in one sentence", max(cut.num_steps, default=0), self.limits.max_sentence_words)
-        num_steps = sum(cut.num_steps)
+    def _check_sizes(self, cut: _Cut, exact: bool) -> None:
+        """Refuse too long sentences, and too many words for the softmax."""
+        refuse_many("words in one sentence", max(map(len, cut.words), default=0), self.limits.max_sentence_words)
         if exact:
-            refuse_many(f"{self.model.step}s for normalised probabilities", num_steps, self.limits.max_exact_words)
-        return num_steps + len(cut.words)
+            refuse_many("words for normalised probabilities", sum(map(len, cut.words)), self.limits.max_exact_words)
 
-    async def _write(self, write: Callable[[], str], num_steps: int) -> str:
-        if num_steps <= SHORT_WORDS:
+    async def _write(self, write: Callable[[], str], num_words: int) -> str:
+        if num_words <= SHORT_WORDS:
             return write()
         return await asyncio.get_running_loop().run_in_executor(self._side_thread, write)
 
@@ -237,8 +215,8 @@ class Service:
             sentence["exact_log10_probs"] = truth.log10_probs.tolist()
             sentence["exact_log10_prob"] = truth.log10_prob
         answer["exact_totals"] = Totals.of(exact).to_dict()
-        # A mixture has several constants, and no one normaliser; a word of pieces has one for each.
-        if self._log_z is None or self._unit == "piece":
+        # A mixture has several constants, and no one normaliser.
+        if self._log_z is None:
             return {**answer, "log_z_mean": None}
         log_zs = [np.zeros(0)]
         for sentence, own, truth in zip(sentences, scored, exact, strict=True):

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from bnce.errors import UserError, argument
 from bnce.scoring.entropy import EntropyReader
 from bnce.scoring.model import Model, Reader
-from bnce.scoring.piece_model import PieceModel
 from bnce.scoring.scored import Floats, WordScores
 from bnce.tables.cells import cell_cutter, is_word, places_in
 from bnce.tables.columns import BASES, Block, Measuring, Row, Totals
@@ -128,7 +127,7 @@ class Measurer:
         known_N = np.fromiter((of_word[word].is_known for word in word_N), bool, len(word_N))
         is_word_N = np.fromiter((of_word[word].is_word for word in word_N), bool, len(word_N))
         log10_N = np.fromiter((of_word[word].log10_frequency for word in word_N), float, len(word_N))
-        tokens_N = np.fromiter((of_word[word].num_tokens for word in word_N), np.int64, len(word_N))
+
         surprisal_N[~known_N & (oov_N | (not self.measuring.spell))] = np.nan
 
         surprisal_R = _sum_up(surprisal_N, row_N, num_rows)
@@ -146,7 +145,7 @@ class Measurer:
         columns += [
             _sum_up(log10_N[is_word_N], row_N[is_word_N], num_rows),
             unknown_R,
-            np.bincount(row_N, tokens_N, num_rows).astype(np.int64),
+            np.bincount(row_N, minlength=num_rows),
         ]
         if self.measuring.ends:
             last_S = np.array([one[-1] for one in rows], dtype=np.int64)
@@ -169,17 +168,11 @@ class _About(NamedTuple):
     is_known: bool
     is_word: bool
     log10_frequency: float  # NaN if nobody knows
-    num_tokens: int
 
     @classmethod
     def of(cls, model: Model, word: str) -> _About:
         log10_frequency = model.log10_frequency(word)
-        return cls(
-            model.is_known(word),
-            is_word(word),
-            math.nan if log10_frequency is None else log10_frequency,
-            len(model.vocabulary.encode([word])) if isinstance(model, PieceModel) else 1,
-        )
+        return cls(model.is_known(word), is_word(word), math.nan if log10_frequency is None else log10_frequency)
 
 
 def _numbered(rows: Iterable[Row]) -> Iterator[tuple[int, list[Row]]]:

@@ -171,7 +171,6 @@ def _test(trainer: Trainer, run: RunDirectory, corpus: Corpus) -> Evaluation:
             progress=lambda num_done, num_tokens: trainer.observer.evaluating("test", num_done, num_tokens),
             known=run.word_counts,
             world=trainer.world,
-            num_words=part.num_words,
             num_bytes=part.num_bytes,
             # A second reading takes as long as the first: only where sentences are what the model is trained for.
             by_sentence=run.config.training.reset_rate > 0,

@@ -85,8 +85,7 @@ class Trainer:
             self.model.output.set_form(max_distinct_targets=self.together.max_distinct_targets(self.streams))
         if device.type != "cpu":  # where the host would have to wait to know
             self.model.output.set_form(room=self.together.max_places(self.streams))
-        train = corpus.statistics["train"]
-        self.tokens_per_word = train.num_tokens / train.num_words  # 1, unless tokens are pieces
+
         self.valid_ids = corpus.split("valid")[: training.max_valid_tokens or None]
         self.total_steps = max(1, round(training.epochs * len(self.streams)))  # with a budget, an estimate
         self.budget = Budget(training.budget_seconds, self.world) if training.budget_seconds else None
@@ -335,7 +334,7 @@ class Trainer:
             "epoch": self.progress.step / len(self.streams),
             "tokens": self.progress.tokens,
             "seconds": self.clock.seconds,
-            "words_per_second": self.clock.recent_words_per_second / self.tokens_per_word,
+            "words_per_second": self.clock.recent_words_per_second,
             "loss": self._mean_loss(),
             "ppl_n": result.ppl_n,
             "ppl_f": result.ppl_f,

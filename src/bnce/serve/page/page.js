@@ -324,18 +324,16 @@ async function start() {
     if (health.run === undefined) lock();
     // The browser would go there without the token.
     find("metrics").hidden = Boolean(token);
-    // A mixture has several constants, and a word of pieces a ln Z for each: the page shows their exact values alone.
-    const ofPieces = health.unit === "piece";
-    selfNormalised = health.log_z !== null && !ofPieces;
+    // A mixture has several constants: the page shows its exact values alone.
+    selfNormalised = health.log_z !== null;
     document.body.classList.toggle("softmax", !selfNormalised);
     find("run").textContent = health.run;
     document.title = `bnce ${health.run}`;
     const words = health.vocab_size === null ? "?" : health.vocab_size.toLocaleString("en");
     const kinds = { run: "trained with the softmax", mixture: "a mixture", "n-gram": "an n-gram model" };
-    const what = ofPieces ? "a run over pieces" : kinds[health.kind];
     find("facts").textContent = selfNormalised
       ? `${words} words, self-normalised with ln Z = ${number(health.log_z, 3)}`
-      : `${words} ${ofPieces ? "pieces" : "words"}, ${what}: all values are exact`;
+      : `${words} words, ${kinds[health.kind]}: all values are exact`;
     find("numbers-legend").textContent = selfNormalised ? "Below a word: unnormalised | exact." : "";
     score();
     suggest();
