@@ -68,7 +68,7 @@ def test_another_split_and_its_first_tokens(bnce: Command, trained: Path, corpus
 
 def test_a_text_is_read_as_the_training_text_was(bnce: Command, trained: Path, texts: Path, tmp_path: Path) -> None:
     expected = bnce("evaluate", trained, "--json").json
-    packed = tmp_path / "[odd] name.txt.gz"
+    packed = tmp_path / "[odd] :cat: name.txt.gz"
     packed.write_bytes(gzip.compress((texts / "test.txt").read_bytes()))
     for text in (texts / "test.txt", packed):
         record = bnce("evaluate", trained, "--text", text, "--json").json

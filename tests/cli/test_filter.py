@@ -22,7 +22,6 @@ from dask_machines import Machines
 from run_files import write_mixture
 
 from bnce import DocumentScorer, UserError
-from bnce.text.sources import read_chunks
 
 WORDS = [first + second for first in "bdfgklmn" for second in ("a", "e", "i", "o", "u")]
 SCORES = ["perplexity", "num_words", "unknown_rate"]
@@ -56,7 +55,10 @@ def write_lines(path: Path, records: list[dict[str, Any]]) -> bytes:
 
 
 def unpacked(path: Path) -> bytes:
-    return b"".join(read_chunks(str(path)))
+    if path.suffix == ".xz":
+        return lzma.decompress(path.read_bytes())
+    with pyarrow.input_stream(path, compression="detect") as file:
+        return bytes(file.read())
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:

@@ -19,12 +19,9 @@ import httpx
 import numpy as np
 import pytest
 from command import Command
+from run_files import write_mixture
 
-from bnce import load
-from bnce.scoring.loading import write_mixture
-from bnce.scoring.prefixes import score_prefixes
-from bnce.scoring.run_model import RunModel, load_run
-from bnce.serve.limits import Limits
+from bnce import Model, load
 
 from .server_process import ServerProcess, serving
 
@@ -45,14 +42,14 @@ def server(trained: Path) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture(scope="module")
-def model(trained: Path) -> RunModel:
-    return load_run(trained)
+def model(trained: Path) -> Model:
+    return load(trained)
 
 
 class Asked:
     """A request, and what the library says to it."""
 
-    def __init__(self, model: RunModel, number: int) -> None:
+    def __init__(self, model: Model, number: int) -> None:
         generator = random.Random(number)
         words = [*model.vocabulary.words[2:], "xyzzy"]
         self.texts = [" ".join(generator.choices(words, k=generator.randint(0, 12))) for _ in range(3)]
@@ -76,12 +73,12 @@ class Asked:
         keys = ["log10_probs", "exact_log10_probs"] if self.kind == "exact" else ["log10_probs"]
         return [value for key in keys for sentence in answer["sentences"] for value in sentence[key]]
 
-    def _numbers_of_library(self, model: RunModel) -> list[float]:
+    def _numbers_of_library(self, model: Model) -> list[float]:
         if self.kind == "next":
             return [word.log10_prob for word in model.next_words(self.texts[0], 5)]
         if self.kind == "rescore":
-            ids = [model.encode(model.words(text)) for text in self.texts]
-            return [float(part.sum()) for part in score_prefixes(model.scorer(), ids)]
+            words = [model.words(text) for text in self.texts]
+            return [float(found.log_probs.sum()) for found in model.score_words(words, share_prefixes=True)]
         modes = {"unnormalised": [False], "normalised": [True], "exact": [False, True]}[self.kind]
         scored = [sentence for mode in modes for sentence in model.score(self.texts, normalised=mode)]
         return [float(value) for sentence in scored for value in sentence.log10_probs]
@@ -142,7 +139,7 @@ async def send_raw(port: int, data: bytes, drip: bool = False) -> tuple[int, Any
         writer.close()
 
 
-def test_many_clients_and_bad_ones_among_them(server: ServerProcess, model: RunModel) -> None:
+def test_many_clients_and_bad_ones_among_them(server: ServerProcess, model: Model) -> None:
     questions = [Asked(model, number) for number in range(50)]
     before = server.memory_bytes()
 
@@ -191,7 +188,7 @@ def test_many_clients_and_bad_ones_among_them(server: ServerProcess, model: RunM
     assert abs(int(samples["process_resident_memory_bytes"]) - server.memory_bytes()) < 64 * 2**20
 
 
-def test_it_finishes_what_runs_and_refuses_what_is_new(trained: Path, model: RunModel) -> None:
+def test_it_finishes_what_runs_and_refuses_what_is_new(trained: Path, model: Model) -> None:
     texts = ["ba be bi", "xyzzy"]
     # So long does the request wait for others to join it: the signal comes before it is scored.
     with serving(trained, "--max-wait-ms", 1500) as server:
@@ -242,10 +239,11 @@ def test_the_manual_says_how_to_keep_others_out(bnce: Command) -> None:
         assert directive in proxy
     patience = re.search(r"proxy_read_timeout (\d+)s;", proxy)
     assert patience is not None
-    assert int(patience[1]) > Limits().body_seconds + Limits().request_seconds
-    assert "client_max_body_size 1m;" in proxy
-    assert Limits().max_body_bytes == 2**20
     known = bnce("serve", "--help").stdout
+    defaults = dict(re.findall(r"--([a-z-]+) N [^\[]*\[default:\s+([\d.]+)\]", known))
+    assert int(patience[1]) > float(defaults["body-seconds"]) + float(defaults["request-seconds"])
+    assert "client_max_body_size 1m;" in proxy
+    assert int(defaults["max-body-bytes"]) == 2**20
     assert [option for option in sorted(options) if option not in known] == []
 
 

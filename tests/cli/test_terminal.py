@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from bnce.cli.console import progress_bar
 from tests.scoring.arpa import write_arpa
 
 NUM_LINES = 300
@@ -66,23 +64,6 @@ def model(tmp_path: Path) -> Path:
     return write_arpa(tmp_path)
 
 
-def test_what_is_printed_beside_a_bar_is_on_standard_output(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    screen = Console(stderr=True, force_terminal=True, width=100)
-    monkeypatch.setattr("bnce.cli.console.stderr", screen)
-    with progress_bar() as bar:
-        task = bar.add_task("working", total=3)
-        for number in range(3):
-            bar.update(task, advance=1)
-            sys.stdout.write(f"result {number}\n")
-            print("noted", file=sys.stderr)
-    printed = capsys.readouterr()
-    assert printed.out == "result 0\nresult 1\nresult 2\n"
-    assert "working" in printed.err
-    assert printed.err.count("noted") == 3
-
-
 def test_scores_go_to_a_file_whole_while_the_terminal_shows_a_bar(tmp_path: Path, model: Path, text: Path) -> None:
     with open(tmp_path / "out", "wb") as out:
         done, shown = run_on_terminal(out, "score", model, text, "--layout", "srilm", "--per-word")
@@ -100,14 +81,6 @@ def test_scores_go_to_a_pipe_whole_while_the_terminal_shows_a_bar(model: Path, t
     assert [json.loads(line)["num_oov"] for line in done.stdout.splitlines()] == [1] * NUM_LINES
     assert "scoring" in shown
     assert "num_oov" not in shown
-
-
-def test_paths_and_texts_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    from bnce.cli import console
-
-    console.stdout.print("runs/:cat:[b]")
-    console.stderr.print("runs/:cat:[b]")
-    assert capsys.readouterr() == ("runs/:cat:[b]\n", "runs/:cat:[b]\n")
 
 
 def test_every_bar_is_made_in_one_place() -> None:
