@@ -17,6 +17,7 @@ from command import Command, settings
 from run_files import states_of, status_of
 
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
+TOLD = {signal.SIGINT: "by Ctrl-C", signal.SIGTERM: "by a signal (SIGTERM)"}
 
 
 def stop_in(
@@ -69,8 +70,7 @@ def test_evaluate(bnce: Command, trained: Path, monkeypatch: pytest.MonkeyPatch,
     stop_in(monkeypatch, "bnce.evaluation.evaluate._score", number)
     outcome = bnce("evaluate", trained)
     assert (outcome.status, outcome.stdout) == (STATUS[number], "")
-    told = {signal.SIGINT: "by Ctrl-C", signal.SIGTERM: "by a signal (SIGTERM)"}[number]
-    assert outcome.stderr == f"bnce: Stopped {told} before the end.\n"
+    assert outcome.stderr == f"bnce: Stopped {TOLD[number]} before the end.\n"
 
 
 def test_train_in_the_test(bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,31 +102,29 @@ def test_experiment(bnce: Command, corpus: Path, place: Path, monkeypatch: pytes
     assert bnce("experiment", "ltcb", *options).status == 0
 
 
-def test_prepare_with_workers(texts: Path, place: Path) -> None:
-    """Its workers end with it, whether the signal went to them, too, or not."""
-    texts_dir = place / "many"
-    texts_dir.mkdir()
-    text = (texts / "train.txt").read_text(encoding="utf-8")
-    sources = []
-    for number in range(4):
-        source = texts_dir / f"{number}.txt"
-        source.write_text(text * 400, encoding="utf-8")
-        sources.append(str(source))
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("number", "send"), [(signal.SIGINT, os.kill), (signal.SIGTERM, os.killpg)])
+def test_prepare_with_workers(place: Path, number: signal.Signals, send: Callable[[int, int], None]) -> None:
+    """Its workers end with it while more text is on its way to them, whether the signal went to them, too, or not."""
+    text = place / "text.txt"
+    text.write_text("some words of text\n" * 2_000_000, encoding="utf-8")
     process = subprocess.Popen(
-        [sys.executable, "-m", "bnce", "prepare", *sources, "--out", str(place / "corpus"), "--workers", "2"],
+        [sys.executable, "-m", "bnce", "prepare", str(text), "--out", str(place / "corpus"), "--workers", "2"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # A test run in the background of a shell is born deaf to interrupts, and so would this one be.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    # Until it counts words: what it writes beside its place has begun.
-    while not list(place.glob(".corpus.*.partial/*")):
+    # Until it counts words.
+    while not list(place.glob(".corpus.*.partial/scratch/*.numbers")):
         assert process.poll() is None
         time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGTERM)
-    stdout, stderr = process.communicate(timeout=60)
-    assert (process.returncode, stdout) == (143, "")
-    assert stderr.splitlines()[-1] == "bnce: Stopped by a signal (SIGTERM) before the end."
+    send(process.pid, number)
+    stdout, stderr = process.communicate(timeout=30)
+    assert (process.returncode, stdout) == (STATUS[number], "")
+    assert stderr.splitlines()[-1] == f"bnce: Stopped {TOLD[number]} before the end."
     assert "Traceback" not in stderr
-    assert [path.name for path in place.iterdir()] == ["many"]
+    assert [path.name for path in place.iterdir()] == ["text.txt"]

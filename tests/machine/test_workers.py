@@ -8,6 +8,7 @@ import operator
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from pathlib import Path
@@ -80,9 +81,14 @@ def test_errors_of_workers_reach_the_caller(num_workers: int) -> None:
         list(ordered_map((1).__truediv__, [1, 2, 0, 3], num_workers))
 
 
-def test_workers_leave_interrupts_to_the_parent() -> None:
-    handlers = list(ordered_map(signal.getsignal, [signal.SIGINT, signal.SIGINT], 2))
-    assert handlers == [signal.SIG_IGN, signal.SIG_IGN]
+def _survive(number: int) -> int:
+    os.kill(os.getpid(), number)
+    return number
+
+
+def test_workers_leave_signals_to_the_parent() -> None:
+    signals = [signal.SIGINT, signal.SIGTERM] * 2
+    assert list(ordered_map(_survive, signals, 2)) == signals
 
 
 def test_death_of_a_worker_is_explained() -> None:
@@ -118,6 +124,32 @@ def test_a_container_may_use_its_share(tmp_path: Path, files: dict[str, str], co
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text + "\n")
     assert workers._quota(tmp_path) == cores
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_killed_while_it_waits_is_explained() -> None:
+    """A process that has no work may hold what another one needs to go on."""
+    for victim in range(2):
+        with Workers(2) as workers:
+            processes = sorted(set(workers.map(_process, range(20))))
+            time.sleep(0.2)  # until both wait for work
+            os.kill(processes[victim % len(processes)], signal.SIGKILL)
+            with pytest.raises(UserError, match="One of 2 worker processes died"):
+                list(workers.map(_process, range(20)))
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.timeout(60)
+def test_an_error_does_not_wait_for_items_that_are_larger_than_a_pipe() -> None:
+    results = ordered_map(_sleep, [bytes(3_000_000)] * 20, 2)
+    next(results)
+    with pytest.raises(ZeroDivisionError):
+        results.throw(ZeroDivisionError())
+    assert not multiprocessing.active_children()
+
+
+def _sleep(_: bytes) -> None:
+    time.sleep(0.2)
 
 
 def _large(number: int) -> bytes:

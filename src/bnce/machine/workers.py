@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import itertools
 import math
 import multiprocessing
@@ -14,14 +15,19 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from bnce.errors import UserError, argument
 from bnce.machine.allocation import keep_freed
 from bnce.machine.cluster import Cluster
+from bnce.machine.stopping import SIGNALS
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -39,7 +45,7 @@ class Workers:
 
     def __init__(self, num_workers: int, executor: Executor | None = None) -> None:
         self._num_workers, self._executor = num_workers, executor
-        self._pool: ProcessPoolExecutor | None = None
+        self._processes: _Processes | None = None
 
     @property
     def num_workers(self) -> int:
@@ -54,22 +60,15 @@ class Workers:
     def __enter__(self) -> Workers:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if self._pool is None:
-            return
-        if kind is not None:
-            # Nobody waits for what they are at; nor must the pool's own thread, for the rest of what one was sending.
-            self._pool._pending_work_items.clear()
-            self._pool._result_queue._writer.close()  # type: ignore[attr-defined]
-            for process in list((self._pool._processes or {}).values()):
-                process.kill()
-        self._pool.shutdown(cancel_futures=True)
+    def __exit__(self, *error: object) -> None:
+        if self._processes is not None:
+            self._processes.end()
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result]:
         """Yield function(item) for every item in turn."""
         items = iter(items)
         first: list[Item] = []
-        if self._executor is None and self._pool is None:
+        if self._executor is None and self._processes is None:
             first = list(itertools.islice(items, 2 if self.num_workers > 1 else 0))
             if len(first) < 2:
                 # A single item is done before a process has started.
@@ -106,23 +105,91 @@ class Workers:
         future = executor.submit(function, *given)
         return {"": future.exception() or future.result()}
 
-    def _start(self) -> ProcessPoolExecutor:
-        if self._pool is None:
-            # A fresh interpreter, since a fork of a process with threads (a progress bar, torch) may hang.
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self.num_workers, mp_context=context, initializer=_serve_the_parent)
-        return self._pool
+    def _start(self) -> _Processes:
+        if self._processes is None:
+            self._processes = _Processes(self.num_workers)
+        return self._processes
 
 
-def _serve_the_parent() -> None:
-    """Leave interrupts to the parent, never outlive it, and hold on to memory."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+class _Processes(ThreadPoolExecutor):
+    """Threads with a process each, and a pipe to it that only the two of them hold.
+
+    So nobody waits for a process that has ended, whoever ended it: its pipe ends with it.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number, "bnce-workers")
+        self._own = threading.local()
+        self._started: list[SpawnProcess] = []
+        self._starts = threading.Lock()
+        self._is_over = False
+
+    def submit(self, function: Callable[..., Result], /, *given: Any, **named: Any) -> Future[Result]:
+        """Run a function in one of the processes."""
+        return super().submit(self._run, functools.partial(function, *given, **named))
+
+    def end(self) -> None:
+        """End the processes at once: nobody waits for what they may still be at."""
+        with self._starts:
+            self._is_over = True
+            for process in self._started:
+                process.kill()
+        self.shutdown(cancel_futures=True)
+        for process in self._started:
+            process.join()
+
+    def _run(self, task: Callable[[], Result]) -> Result:
+        """Have the process of this thread run a task."""
+        if not hasattr(self._own, "pipe"):
+            self._own.pipe = self._start_process()
+        try:
+            self._own.pipe.send(task)
+            result, error = self._own.pipe.recv()
+        except (EOFError, OSError) as error:
+            raise BrokenExecutor from error
+        if error is not None:
+            raise error
+        return cast(Result, result)
+
+    def _start_process(self) -> Connection:
+        """Start a process and give the pipe to it. A signal interrupts the main thread alone, and never this."""
+        # A fresh interpreter, since a fork of a process with threads (a progress bar, torch) may hang.
+        context = multiprocessing.get_context("spawn")
+        with self._starts:
+            if self._is_over:
+                raise BrokenExecutor
+            pipe, other_end = context.Pipe()
+            process = context.Process(target=_serve, args=(other_end,))
+            # Else the first process starts it, and it lets the signals through that are held back here.
+            resource_tracker.ensure_running()
+            # The process inherits this: Ctrl-C, which a terminal sends to it, too, is the parent's concern.
+            let_through = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+            try:
+                process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, let_through)
+            self._started.append(process)
+        other_end.close()
+        return pipe
+
+
+def _serve(pipe: Connection) -> None:
+    """Run in a worker what its parent sends, never outlive the parent, and hold on to memory."""
     # Every block takes and frees the same megabytes: to give them back to the system each time costs a tenth of
     # all the time.
     keep_freed(_KEPT_BYTES)
-    # A parent that was killed cannot end its pool, whose processes would wait for work forever.
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    with contextlib.suppress(EOFError, ConnectionError):  # of a parent that has ended
+        while True:
+            pipe.send(_run_task(pipe.recv()))
+
+
+def _run_task(task: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    try:
+        return task(), None
+    except Exception as error:
+        error.add_note("".join(traceback.format_exception(error)))  # pickled, it loses where it was raised
+        return None, error
 
 
 def _end_with_the_parent() -> None:
