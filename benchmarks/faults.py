@@ -1,14 +1,16 @@
-"""What the program does with damage: 10,000 seeded cases of it, and 100 kills.
+"""What the program does with damage: 10,000 seeded cases of it, 100 kills and 30 stops.
 
     python benchmarks/faults.py
     python benchmarks/faults.py --cases 500 --seed 2 --only run
+    python benchmarks/faults.py --stops 60 --only 'signal prepare,worker prepare' --text large.txt
     python benchmarks/faults.py --case run-1-123 --keep
 
 Kinds of cases: damaged files of a corpus and of runs, damaged inputs (text, packed files, records, n-best lists, ARPA
-files, mixtures, recipes), options with values that nobody meant, requests to the server, and SIGKILLs of training,
-experiments and prepare. A case must end with the result of the undamaged input, or with status 2 (4xx of the server)
-and one sentence. It must not end in a traceback, take damage that a checksum or a length shows, hang, or leave litter.
-A killed run that is continued must end equal to the unbroken one.
+files, mixtures, recipes), options with values that nobody meant, requests to the server, SIGKILLs of training,
+experiments and prepare, and stops: SIGINT, SIGTERM and killed workers of prepare and filter. A case must end with the
+result of the undamaged input, or with status 2 (4xx of the server) and one sentence. It must not end in a traceback,
+take damage that a checksum or a length shows, hang, or leave litter. A killed run that is continued must end equal to
+the unbroken one. A stop must end the command within five seconds.
 
 Every case is a process of its own, forked from one that has everything imported; every 200th is started by the system,
 as a person's is. Status 1 if anything failed, with the command that does it again.
@@ -45,7 +47,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
 sys.path.insert(0, str(ROOT / "src"))
 
-from fault_kinds import files, kills, options, requests  # noqa: E402
+from fault_kinds import files, kills, options, requests, stops  # noqa: E402
 from fault_kinds.bed import Bed, make_bed, make_devices  # noqa: E402
 from fault_kinds.process import Case, run_cases  # noqa: E402
 from fault_kinds.verdict import BAD, GOOD, Outcome, Verdict  # noqa: E402
@@ -53,6 +55,8 @@ from provenance import commit  # noqa: E402
 
 SHARES = {"corpus": 0.2, "run": 0.25, "input": 0.2, "options": 0.2, "server": 0.15}
 KILLS = {"kill train": 0.5, "kill experiment": 0.25, "kill prepare": 0.25}
+STOPS = {"signal prepare": 0.4, "signal filter": 0.2, "worker prepare": 0.2, "worker filter": 0.2}
+KINDS = [*SHARES, *KILLS, *STOPS]
 NUM_NAMED = 8
 OPTIONS = "options of "
 REAL_EVERY = 200
@@ -82,7 +86,7 @@ def import_everything() -> None:
     atexit.register(gc.unfreeze)
 
 
-def set_up(path: Path, names: list[str], jobs: int) -> Bed:
+def set_up(path: Path, names: list[str], jobs: int, text: Path | None) -> Bed:
     """Make what the cases of these names are done to, and see what their commands say of it while it is whole."""
     bed = Bed(path / "bed")
     bed.path.mkdir()
@@ -99,6 +103,8 @@ def set_up(path: Path, names: list[str], jobs: int) -> Bed:
 
     run_cases(iter([Case("bed", 0, 0, make, max_seconds=300)]), path, 1, complain, keep=False)
     bed.devices = make_devices(path / "devices")
+    if any(name.rsplit("-", 2)[0] in stops.KINDS for name in names):
+        stops.write_texts(bed, text)
     work: dict[str, Callable[[], Any]] = {}
     for case in names:
         kind = case.rsplit("-", 2)[0]
@@ -107,6 +113,8 @@ def set_up(path: Path, names: list[str], jobs: int) -> Bed:
             work[name] = partial(expect_scene, files.SCENES[kind][name], bed)
         elif kind in kills.KINDS:
             work[kind] = partial(kills.expect, kind, bed)
+        elif kind in stops.KINDS:
+            work[kind] = partial(stops.expect, kind, bed)
         elif kind == "options" and (name := options.choose_command(Random(case))) in options.BASES:
             work[f"{OPTIONS}{name}"] = partial(options.check_base, bed, name)  # some scenes have names of commands, too
 
@@ -120,7 +128,7 @@ def set_up(path: Path, names: list[str], jobs: int) -> Bed:
         if name.startswith(OPTIONS):
             continue
         record = json.loads((expected / f"{name}.json").read_text(encoding="utf-8"))
-        if name in kills.KINDS:
+        if name in kills.KINDS or name in stops.KINDS:
             bed.unbroken[name] = record
         else:
             bed.expected[name] = Outcome(**record)
@@ -139,11 +147,12 @@ def make_cases(bed: Bed, kinds: dict[str, int], seed: int) -> Iterator[Case]:
         "options": partial(options.run, bed),
         "server": partial(requests.run, bed),
         **{kind: partial(kills.run, bed, kind) for kind in kills.KINDS},
+        **{kind: partial(stops.run, bed, kind) for kind in stops.KINDS},
     }
     for kind, number in kinds.items():
         for place in range(number):
-            is_real = kind in ("corpus", "run", "input", "options") and place % REAL_EVERY == REAL_EVERY - 1
-            seconds = 120.0 if kind in kills.KINDS else 20.0
+            is_real = kind in SHARES and kind != "server" and place % REAL_EVERY == REAL_EVERY - 1
+            seconds = 20.0 if kind in SHARES else 120.0
             yield Case(kind, seed, place, runs[kind], is_real, seconds)
 
 
@@ -157,14 +166,16 @@ def plan(options: argparse.Namespace) -> dict[str, int]:
     """Say how many cases of each kind there are."""
     if options.case:
         return Counter(name.rsplit("-", 2)[0] for name in options.case.split(","))
-    chosen = options.only.split(",") if options.only else [*SHARES, *KILLS]
+    chosen = options.only.split(",") if options.only else KINDS
     for kind in chosen:
-        if kind not in SHARES and kind not in KILLS:
-            raise SystemExit(f"Unknown kind '{kind}': choose among {', '.join([*SHARES, *KILLS])}.")
+        if kind not in KINDS:
+            raise SystemExit(f"Unknown kind '{kind}': choose among {', '.join(KINDS)}.")
     total = sum(share for kind, share in SHARES.items() if kind in chosen)
     kinds = {kind: round(options.cases * share / total) for kind, share in SHARES.items() if kind in chosen}
     # Up to three kills each.
-    return kinds | {kind: ceil(options.kills * share / 1.3) for kind, share in KILLS.items() if kind in chosen}
+    kinds |= {kind: ceil(options.kills * share / 1.3) for kind, share in KILLS.items() if kind in chosen}
+    total = sum(share for kind, share in STOPS.items() if kind in chosen)
+    return kinds | {kind: round(options.stops * share / total) for kind, share in STOPS.items() if kind in chosen}
 
 
 class Tally:
@@ -176,6 +187,7 @@ class Tally:
         self.num_kills: Counter[str] = Counter()
         self.failures: list[tuple[Case, Verdict]] = []
         self.num_real = 0
+        self.stops: list[str] = []
 
     def add(self, case: Case, verdict: Verdict) -> None:
         """Take in one case."""
@@ -183,6 +195,9 @@ class Tally:
         self.num_real += case.real
         if case.kind in kills.KINDS and verdict.word == "equal":
             self.num_kills[case.kind] += int(verdict.detail)
+        if case.kind in stops.KINDS:
+            self.num_real += 1
+            self.stops.append(verdict.what)
         if verdict.failed:
             self.failures.append((case, verdict))
             print(f"\r{case.name}: {verdict.word}: {verdict.what[:200]}", file=sys.stderr)
@@ -204,6 +219,10 @@ class Tally:
         legend = [f"- {word}: {text}" for word, text in {**GOOD, **BAD}.items() if word in columns]
         return "\n".join([*rows, "", *legend])
 
+    def stops_table(self) -> str:
+        """Write what happened to every command that was stopped, and how it ended; empty without any."""
+        return "\n".join(["", stops.COLUMNS, *sorted(self.stops), ""]) if self.stops else ""
+
     def _total(self, word: str) -> int:
         return sum(counts[word] for counts in self.counts.values())
 
@@ -213,8 +232,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=10_000, help="How many cases beside the kills.")
     parser.add_argument("--kills", type=int, default=100, help="About how many SIGKILLs.")
+    parser.add_argument("--stops", type=int, default=30, help="How many signals and killed workers.")
+    parser.add_argument("--text", type=Path, help="Text of the commands that are stopped (default: 24 MB, made up).")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", help=f"Kinds, comma-separated: {', '.join([*SHARES, *KILLS])}.")
+    parser.add_argument("--only", help=f"Kinds, comma-separated: {', '.join(KINDS)}.")
     parser.add_argument("--case", help="Single cases, as failures name them, comma-separated.")
     parser.add_argument("--keep", action="store_true", help="Keep the directories of the cases, and say where.")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="Cases at a time.")
@@ -230,7 +251,7 @@ def main() -> None:
     names = [f"{kind}-{chosen.seed}-{number}" for kind, num_cases in kinds.items() for number in range(num_cases)]
     server = None
     try:
-        bed = set_up(path, chosen.case.split(",") if chosen.case else names, chosen.jobs)
+        bed = set_up(path, chosen.case.split(",") if chosen.case else names, chosen.jobs, chosen.text)
         if "server" in kinds:
             (path / "server").mkdir()
             server = requests.Server(bed, path / "server")
@@ -265,12 +286,13 @@ def report(chosen: argparse.Namespace, tally: Tally, seconds: float) -> None:
         names = ", ".join(other.name for other, _ in others[:NUM_NAMED])
         print(f"    and {len(others)} like it: {names}\n" if others else "")
     told = f"{tally.num_real} cases started a new Python process. The others ran in forked processes."
-    print(f"{tally.table()}\n\n{told} {seconds:.0f} s.")
+    table = f"{tally.table()}\n{tally.stops_table()}"
+    print(f"{table}\n{told} {seconds:.0f} s.")
     if chosen.out is not None:
         command = shlex.join(["python", str(script), *sys.argv[1:]])
         chosen.out.write_text(
             f"# Faults\n\n    {command}\n\nMachine: {machine()}. Python {platform.python_version()}, "
-            f"commit {commit()}. The run took {seconds / 60:.1f} minutes.\n\n{tally.table()}\n\n{told}\n",
+            f"commit {commit()}. The run took {seconds / 60:.1f} minutes.\n\n{table}\n{told}\n",
             encoding="utf-8",
         )
 

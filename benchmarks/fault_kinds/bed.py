@@ -88,6 +88,7 @@ class Bed:
     expected: dict[str, Outcome] = field(default_factory=dict)
     unbroken: dict[str, Any] = field(default_factory=dict)
     port: int = 0  # of the server
+    text: Path = Path()  # of the commands that are stopped
 
 
 def make_bed(path: Path) -> None:

@@ -16,6 +16,7 @@ GOOD = {
     "unseen": "the result differs, but the input has no checksum or length that could show the damage",
     "done": "the changed option or request is valid, and the command did what it asks for",
     "stopped": "long work, as asked for, that a polite kill ended",
+    "ended": "a signal or the death of a worker ended the command within five seconds, and nothing was left behind",
     "equal": "the resumed run is equal to an uninterrupted run",
 }
 BAD = {
