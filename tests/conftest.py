@@ -13,7 +13,7 @@ import torch
 from hypothesis import settings
 
 import bnce
-from bnce.losses import OutputBatch
+from bnce import OutputBatch
 
 # The fixtures `bnce`, `refused`, `corpus` and `trained`, for the tests of every directory.
 pytest_plugins = ["command"]

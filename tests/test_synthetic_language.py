@@ -18,10 +18,10 @@ from small_corpus import END, Watcher, small_config, write_corpus
 from torch import Tensor
 
 import bnce
-from bnce import Corpus, Noise, OutputLayer
+from bnce import Corpus, Noise, OutputBatch, OutputLayer
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.language_model import LanguageModel
-from bnce.losses import OutputBatch, batch_nce
+from bnce.losses import batch_nce
 from bnce.losses.batch_nce import column_offset
 from bnce.runs.directory import RunDirectory
 from bnce.training.trainer import Trainer

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from bnce.corpus.store import Corpus
     from bnce.filtering.document_scorer import DocumentScorer
     from bnce.kinds.bodies import BODIES
-    from bnce.kinds.losses import LOSSES
+    from bnce.kinds.losses import LOSSES, Loss
     from bnce.kinds.optimisers import OPTIMISERS
+    from bnce.losses.output_batch import OutputBatch
     from bnce.noise import Noise
     from bnce.optimisers.clip import clip_grad_norm_
     from bnce.optimisers.exchange import RowExchange
@@ -47,9 +48,11 @@ __all__ = [
     "Corpus",
     "DecoderLanguageModel",
     "DocumentScorer",
+    "Loss",
     "Model",
     "Noise",
     "Normaliser",
+    "OutputBatch",
     "OutputLayer",
     "RowExchange",
     "RowwiseAdagrad",
@@ -77,10 +80,12 @@ _HOMES = {
     "DecoderLanguageModel": ("bnce.rescoring.pyctcdecode", "score"),
     "DocumentScorer": ("bnce.filtering.document_scorer", "train"),
     "LOSSES": ("bnce.kinds.losses", "layer"),
+    "Loss": ("bnce.kinds.losses", "layer"),
     "Model": ("bnce.scoring.model", "score"),
     "Noise": ("bnce.noise", "layer"),
     "Normaliser": ("bnce.text.normalise", "layer"),
     "OPTIMISERS": ("bnce.kinds.optimisers", "layer"),
+    "OutputBatch": ("bnce.losses.output_batch", "layer"),
     "OutputLayer": ("bnce.output_layer", "layer"),
     "RowExchange": ("bnce.optimisers.exchange", "layer"),
     "RowwiseAdagrad": ("bnce.optimisers.row_optimizers", "layer"),

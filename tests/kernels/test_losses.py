@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import bnce
-from bnce import kernels
-from bnce.losses import OutputBatch, get_loss
+from bnce import OutputBatch, kernels
+from bnce.losses import get_loss
 
 T, B, D, V = 3, 6, 8, 30
 PENALTY = 0.2

@@ -11,7 +11,7 @@ import pytest
 
 import bnce
 from bnce import BODIES, LOSSES, OPTIMISERS, UserError
-from bnce.kinds.kind import Kind, Registry, load
+from bnce.kinds.kind import Kind, Registry
 
 USAGE = Path(__file__).parents[2] / "docs" / "usage.md"
 PACKAGE = Path(bnce.__file__).parent
@@ -62,8 +62,6 @@ def test_a_record_that_leads_nowhere(place: str) -> None:
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.name)
 def test_every_record_leads_to_what_builds_it(kind: Kind) -> None:
     assert callable(kind.load())
-    if hasattr(kind, "checked_by"):
-        assert callable(load(kind.checked_by))
     assert kind.help == kind.help.strip()
     assert not kind.help.endswith(".")
 

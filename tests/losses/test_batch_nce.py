@@ -18,8 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bnce import Noise, UserError
-from bnce.losses import OutputBatch, reference
+from bnce import Noise, OutputBatch, UserError
 from bnce.losses.batch_nce import (
     batch_nce,
     classification_loss,
@@ -28,6 +27,7 @@ from bnce.losses.batch_nce import (
     loss_and_gradient,
     position_losses,
 )
+from tests.losses import reference
 
 EPS = torch.finfo(torch.float32).eps
 PARAMETERS = ("hidden_TBD", "weight_VD", "bias_V", "log_z")

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from bnce import noise
-from bnce.losses import OutputBatch, by_equation
+from bnce import OutputBatch, noise
 from bnce.losses.blackout import blackout, blackout_each
 from bnce.losses.blocked import MAX_SCORES
+from tests.losses import by_equation
 
 EPS = torch.finfo(torch.float32).eps
 MakeBatch = Callable[..., OutputBatch]

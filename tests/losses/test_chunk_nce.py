@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from bnce import UserError
-from bnce.losses import OutputBatch, reference
+from bnce import OutputBatch, UserError
 from bnce.losses.blocked import MAX_SCORES
 from bnce.losses.chunk_nce import NCE, all_pairs_nce, chunk_loss_by_position, chunk_nce
 from bnce.losses.merged_chunk_nce import merged_chunk_loss
+from tests.losses import reference
 
 EPS = torch.finfo(torch.float32).eps
 SHAPES = [(1, 2), (3, 7), (4, 5), (2, 17)]

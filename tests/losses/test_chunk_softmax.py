@@ -9,11 +9,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from bnce import OutputLayer, UserError
-from bnce.losses import OutputBatch, reference
+from bnce import OutputBatch, OutputLayer, UserError
 from bnce.losses.blocked import MAX_SCORES
 from bnce.losses.chunk_nce import chunk_loss_by_position
 from bnce.losses.chunk_softmax import chunk_softmax, chunk_softmax_each
+from tests.losses import reference
 
 EPS = torch.finfo(torch.float32).eps
 SHAPES = [(1, 2), (3, 7), (4, 5), (2, 17)]

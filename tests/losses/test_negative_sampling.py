@@ -11,12 +11,12 @@ import torch
 from small_corpus import Watcher, small_config, small_corpus
 
 import bnce
-from bnce import OutputLayer, noise
-from bnce.losses import OutputBatch, by_equation
+from bnce import OutputBatch, OutputLayer, noise
 from bnce.losses.blocked import MAX_SCORES
 from bnce.losses.negative_sampling import negative_sampling, negative_sampling_each
 from bnce.training.plan import create_run
 from bnce.training.run import run_training
+from tests.losses import by_equation
 
 EPS = torch.finfo(torch.float32).eps
 MakeBatch = Callable[..., OutputBatch]

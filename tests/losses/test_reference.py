@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bnce.losses import reference
+from tests.losses import reference
 
 LOG_Z = 2.0
 

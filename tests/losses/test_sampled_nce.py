@@ -15,9 +15,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from bnce import LOSSES, UserError
-from bnce.losses import OutputBatch, get_loss, reference
+from bnce import LOSSES, OutputBatch, UserError
+from bnce.losses import get_loss
 from bnce.losses.sampled_nce import nce
+from tests.losses import reference
 
 EPS = torch.finfo(torch.float32).eps
 PARAMETERS = ("hidden_TBD", "weight_VD", "bias_V", "log_z")

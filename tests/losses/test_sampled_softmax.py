@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import bnce
-from bnce import OutputLayer, UserError
-from bnce.losses import OutputBatch, by_equation
+from bnce import OutputBatch, OutputLayer, UserError
 from bnce.losses.blocked import MAX_SCORES
 from bnce.losses.drawn_columns import draw_columns, drawn_loss, first_of_each, log_expected
 from bnce.losses.sampled_softmax import sampled_softmax, sampled_softmax_, sampled_softmax_each
+from tests.losses import by_equation
 
 EPS = torch.finfo(torch.float32).eps
 MakeBatch = Callable[..., OutputBatch]

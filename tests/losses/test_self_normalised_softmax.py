@@ -9,9 +9,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from bnce.losses import OutputBatch, get_loss, reference
+from bnce import OutputBatch
+from bnce.losses import get_loss
 from bnce.losses.self_normalised_softmax import self_normalised_softmax, self_normalised_softmax_each
 from bnce.losses.softmax import chunked_cross_entropy
+from tests.losses import reference
 
 EPS = torch.finfo(torch.float32).eps
 MakeBatch = Callable[..., OutputBatch]

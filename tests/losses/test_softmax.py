@@ -15,9 +15,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from bnce import UserError
-from bnce.losses import OutputBatch, get_loss, reference
+from bnce import OutputBatch, UserError
+from bnce.losses import get_loss
 from bnce.losses.softmax import chunked_cross_entropy, cross_entropy
+from tests.losses import reference
 
 # `bnce.losses.softmax` is the function; this is the file it is in.
 softmax_file = sys.modules[chunked_cross_entropy.__module__]

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import bnce
-from bnce.losses import by_equation
 from bnce.losses.chunk_nce import NCE, chunk_loss_by_position
+from tests.losses import by_equation
 from tests.stacks.small import B, D, K, T, V, build, hidden_and_targets
 
 
