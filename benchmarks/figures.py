@@ -58,7 +58,7 @@ def draw_time(kept: Path, out: Path) -> None:
         seconds = row["seconds_to_softmax_quality"]
         bound = "≤ " if row["reached_at_first_evaluation"] else ""
         reached = "does not reach it" if seconds is None else f"{bound}{seconds:.1f} s"
-        colour = loss.colour.light
+        colour = loss.colour
         points = zip(*curves[row["run"]], strict=True)
         axes.plot(*points, "o-", color=colour, markersize=4, label=f"{loss.shown}: {reached}")
         if seconds is not None:
@@ -92,7 +92,7 @@ def draw_gap(kept: Path, out: Path) -> None:
     figure, axes = plt.subplots(figsize=(7.2, 3.6), layout="constrained")
     for loss, gaps in read_gaps(kept):
         places = [list(PARTS).index(part) for part in gaps]
-        axes.plot(places, list(gaps.values()), "o-", color=loss.colour.light, label=loss.shown)
+        axes.plot(places, list(gaps.values()), "o-", color=loss.colour, label=loss.shown)
         for place, value in zip(places, gaps.values(), strict=True):
             axes.annotate(
                 f"{value:+.1f}%",

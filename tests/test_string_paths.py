@@ -16,7 +16,7 @@ from bnce.corpus.vocabulary import Vocabulary
 from bnce.export.to_safetensors import export_rows
 from bnce.lexicon.change_words import change_words
 from bnce.report.comparison import compare_runs
-from bnce.report.formats import write_files
+from bnce.report.page import write_report
 from bnce.rescoring.nbest import read_nbest
 from bnce.rescoring.references import read_references
 from bnce.runs.directory import RunDirectory
@@ -47,7 +47,8 @@ def test_runs(run: str, tmp_path: Path) -> None:
     assert create_run(str(tmp_path / "another"), opened.config, corpus).path == tmp_path / "another"
     opened.write_json("summary.json", {"status": "finished"})
     opened.write_json("evaluation.json", {"ppl_f": 3.0, "split": "test"})
-    assert write_files(compare_runs([run]), str(tmp_path / "report"))
+    write_report(compare_runs([run]), str(tmp_path / "report"))
+    assert (tmp_path / "report" / "report.html").is_file()
 
 
 def test_small_files(tmp_path: Path) -> None:

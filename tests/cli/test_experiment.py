@@ -25,9 +25,7 @@ def test_rows_table_and_report(bnce: Command, corpus: Path, place: Path) -> None
     told = "RNN has no use for model.bottleneck_size: the setting changes nothing."
     assert outcome.stderr.splitlines().count(told) == 1
     report = place / "grid" / "report"
-    assert {"table.md", "table.tex", "table.csv", "table.json", "report.html"} <= {
-        path.name for path in report.iterdir()
-    }
+    assert {path.name for path in report.iterdir()} == {"table.md", "table.json", "report.html"}
     assert (place / "grid" / "rnn-bnce" / MODEL_FILE).exists()
     assert states_of(place / "grid" / "rnn-bnce") == []
     again = bnce("experiment", "ltcb", *options)

@@ -96,7 +96,7 @@ def test_help_names_every_recipe(bnce: Command) -> None:
         ("bnce train ", [*RECIPES, "more/", "mine.toml"]),
         ("bnce info te", ["text.txt"]),
         ("bnce train --set training.", ["training.epochs=", "training.batch_size="]),
-        ("bnce compare --format ", ["table", "md", "json", "html"]),
+        ("bnce compare --format ", ["text", "markdown"]),
         ("bnce export --to ", ["onnx", "transformers", "safetensors"]),
         ("bnce score --device ", ["auto", "cpu", "cuda"]),
         ("bnce experiment --losses snce,", ["snce,bnce", "snce,softmax"]),

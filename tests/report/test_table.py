@@ -1,9 +1,7 @@
-"""Every form of the table parses as what it claims to be and holds the same numbers."""
+"""The table parses as what it claims to be, in Markdown and as JSON."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 
@@ -11,8 +9,8 @@ import pytest
 
 from bnce import UserError
 from bnce.report.comparison import compare_runs
-from bnce.report.formats import FILES, FORMATS, render, write_files
-from bnce.report.table import COLUMNS, to_csv, to_json, to_latex, to_markdown
+from bnce.report.page import to_html, write_report
+from bnce.report.table import COLUMNS, to_markdown
 
 ODD_NAME = r"<b>& 50% $x_1$ a|b #{~}^\*"
 
@@ -31,20 +29,13 @@ def comparison(tmp_path, write_run):
     )
 
 
-def test_csv(comparison):
-    rows = list(csv.DictReader(io.StringIO(to_csv(comparison))))
-    assert len(rows) == 6
-    assert {"words_per_second", "train_seconds", "log_z_mean_nats", "peak_memory_bytes"} <= rows[0].keys()
-    assert rows[0]["ppl_n"] == ""
-    assert float(rows[0]["words_per_second"]) == 8400.0
-    assert float(rows[1]["speedup_over_softmax"]) == pytest.approx(35.1 / 8.4)
-    assert rows[4]["label"] == f"RNN (B-NCE), {ODD_NAME}"
-    assert rows[5]["split"] == "valid"
-    assert rows[5]["comparable"] == "False"
+def as_json(comparison, place):
+    write_report(comparison, place)
+    return json.loads((place / "table.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
 
 
-def test_json(comparison):
-    record = json.loads(to_json(comparison))
+def test_json(comparison, tmp_path):
+    record = as_json(comparison, tmp_path / "out")
     assert [row["ppl_f"] for row in record["rows"][:4]] == [110.2, 113.7, 79.7, 82.5]
     assert record["rows"][0]["ppl_n"] is None
     assert record["rows"][0]["num_parameters"] == 48_800_000
@@ -54,7 +45,7 @@ def test_json(comparison):
 
 def test_json_has_no_word_for_what_is_not_finite(tmp_path, write_run):
     path = write_run(tmp_path / "a", evaluation={"ppl_f": float("inf"), "ppl_n": float("nan")})
-    record = json.loads(to_json(compare_runs([path])), parse_constant=pytest.fail)
+    record = as_json(compare_runs([path]), tmp_path / "out")
     assert record["rows"][0]["ppl_f"] is None
 
 
@@ -78,63 +69,20 @@ def test_markdown(comparison):
     assert sum(line.startswith("- ") for line in lines) == len(comparison.conditions.statements)
 
 
-def test_latex(comparison):
-    lines = to_latex(comparison).splitlines()
-    text = "\n".join(lines)
-    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
-    bare = re.sub(r"\\[{}$&%_#]", "", text)
-    assert bare.count("{") == bare.count("}")
-    assert bare.count("$") % 2 == 0
-    body = bare[bare.index(r"\begin{tabular}") : bare.index(r"\end{tabular}")].splitlines()
-    rows = [line for line in body if line.endswith(r"\\")]
-    assert [line.count("&") for line in rows] == [len(COLUMNS) - 1] * 7
-    assert r"  5-gram FFNN (\textit{softmax}) & --- & 110.2 & 8.4K & 48.8M & 1.00 & 11.50 $\pm$ 1.40" in text
-    assert r"PPL$^n$ & PPL$^f$ & TS (w/s) & NoP" in text
-    assert r"$<$b$>$\& 50\% \$x\_1\$ a$|$b \#\{\textasciitilde{}\}\textasciicircum{}\textbackslash{}*" in text
-    assert "toprule" not in text
-    # The paper's double lines stand between families of models: FFNN, RNN, LSTM.
-    assert text.count("\\hline\n  \\hline\n") == 2
-
-
-def test_latex_has_one_line_between_models_of_a_family(tmp_path, write_run):
-    paths = [
-        write_run(tmp_path / "lstm", "relu-lstm"),
-        write_run(tmp_path / "rnn"),
-        write_run(tmp_path / "relu"),
-    ]
-    settings = (paths[2] / "config.toml").read_text()
-    (paths[2] / "config.toml").write_text(settings.replace('"rnn"', '"relu-rnn"'))
-    lines = to_latex(compare_runs(paths)).splitlines()
-    kinds = "".join("-" if line == r"  \hline" else "r" for line in lines if line.startswith("  ")).rstrip("r")
-    # Heading, RNN, ReLu-RNN of the same family, ReLu-LSTM of another.
-    assert kinds == "-r-r-r--r-"
-
-
-def test_a_title_cannot_leave_its_comment(tmp_path, write_run):
-    latex = to_latex(compare_runs([write_run(tmp_path / "a")], "one\n\\input{two}"))
-    assert latex.splitlines()[1].startswith(r"\begin{tabular}")
-
-
 def test_files_are_written_over(tmp_path, comparison):
     out = tmp_path / "deep" / "out"
     for _ in range(2):
-        written = write_files(comparison, out)
-    assert sorted(path.name for path in out.iterdir()) == sorted(FILES.values())
-    assert [path.name for path in written] == list(FILES.values())
-    for form, name in FILES.items():
-        assert (out / name).read_text(encoding="utf-8") == render(comparison, form)
+        write_report(comparison, out)
+    written = {path.name: path.read_text(encoding="utf-8") for path in out.iterdir()}
+    assert set(written) == {"report.html", "table.md", "table.json"}
+    assert written["table.md"] == to_markdown(comparison)
+    assert written["report.html"] == to_html(comparison)
 
 
 def test_files_need_a_directory(tmp_path, comparison):
     (tmp_path / "taken").write_text("")
     with pytest.raises(UserError, match=r"Cannot write to the output directory '.*taken'"):
-        write_files(comparison, tmp_path / "taken")
-
-
-def test_forms(comparison):
-    assert set(FORMATS) == {"table", *FILES}
-    with pytest.raises(UserError, match="Did you mean 'latex'"):
-        render(comparison, "latx")
+        write_report(comparison, tmp_path / "taken")
 
 
 def test_figures_by_sentence_have_a_column_of_their_own(tmp_path, write_run):
@@ -146,9 +94,8 @@ def test_figures_by_sentence_have_a_column_of_their_own(tmp_path, write_run):
     assert [line.split(" | ")[7] for line in written.splitlines() if line.startswith("| RNN")] == ["—", "98.5"]
     assert "PPLn and PPLf are in context" in written
     assert "Do not compare one with the other." in written
-    assert "PPL$^f$ by sentence" in to_latex(comparison)
-    assert " by sentence</th>" in render(comparison, "html")
-    (second, first) = json.loads(to_json(comparison))["rows"]
+    assert " by sentence</th>" in to_html(comparison)
+    (second, first) = as_json(comparison, tmp_path / "out")["rows"]
     assert (first["ppl_n_by_sentence"], first["ppl_f_by_sentence"]) == (99.5, 98.5)
     assert second["ppl_f_by_sentence"] is None
     assert "by sentence" not in to_markdown(compare_runs(runs[1:]))

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bnce.cli.completion import complete
 from bnce.cli.console import JsonOption, print_json, stderr, stdout
-from bnce.cli.options import option
+from bnce.cli.options import choice, option
 from bnce.errors import UserError, unknown_name
-from bnce.report.formats import FILES, FORMATS
 
 if TYPE_CHECKING:
     from bnce.report.comparison import Comparison
@@ -21,18 +19,8 @@ if TYPE_CHECKING:
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories from 'bnce train'.")],
-    out: Annotated[Path | None, option("DIR", f"Also write {', '.join(FILES.values())} to DIR.")] = None,
-    form: Annotated[
-        str | None,
-        option(
-            "NAME",
-            f"Output format: {', '.join(FORMATS)}.",
-            "--format",
-            show_default="table",
-            autocompletion=complete(*FORMATS),
-        ),
-    ] = None,
-    title: Annotated[str | None, option("TEXT", "Heading of the table.", show_default="the corpus")] = None,
+    out: Annotated[Path | None, option("DIR", "Also write report.html, table.md and table.json to DIR.")] = None,
+    format: Annotated[str, choice("text|markdown", "Output format of the table.")] = "text",
     json: JsonOption = False,
 ) -> None:
     """Compare runs in one table, as the paper does.
@@ -43,42 +31,50 @@ def compare(
     \b
     Examples:
       bnce compare runs/*
-      bnce compare runs/* --out report --title "LTCB, 80K words"
-      bnce compare runs/rnn-softmax runs/rnn-bnce --format latex > table.tex
+      bnce compare runs/* --out report
+      bnce compare runs/rnn-softmax runs/rnn-bnce --format markdown > table.md
     """
     from bnce.report.comparison import compare_runs
     from bnce.report.runs import has_figures
 
-    if form is not None and form not in FORMATS:
-        raise unknown_name("format", form, FORMATS)
-    if json and form not in (None, "json"):
-        raise UserError(f"--json and --format {form} cannot be used together: leave out one of them.")
+    if format not in ("text", "markdown"):
+        raise unknown_name("format", format, ("text", "markdown"))
+    if json and format != "text":
+        raise UserError(f"--json and --format {format} cannot be used together: leave out one of them.")
 
     # Of many, such as runs/*, some may not have come to their first evaluation, or were made by 'bnce vocab'.
     measured = [run for run in runs if has_figures(run) or not (run / "config.toml").is_file()]
     for run in runs if measured else []:
         if run not in measured:
             stderr.print(f"warning: '{run}' is left out because it has no results: run 'bnce evaluate --save' on it.")
-    publish(compare_runs(measured or runs, title), out, form, json)
+    publish(compare_runs(measured or runs), out, json, format=format)
 
 
 def publish(
-    comparison: Comparison, out: Path | None, form: str | None, json: bool, beside: Mapping[str, Any] | None = None
+    comparison: Comparison,
+    out: Path | None,
+    json: bool,
+    beside: Mapping[str, Any] | None = None,
+    *,
+    format: str = "text",
 ) -> None:
-    """Print a comparison in one form and write all of them; `beside` is what else belongs into the JSON object."""
-    from bnce.report.formats import render, write_files
+    """Print a comparison and write its report; `beside` is what else belongs into the JSON object."""
+    from bnce.report.table import to_markdown
 
     for warning in comparison.conditions.warnings:
         stderr.print(f"warning: {warning}")
     if out is not None:
-        written = write_files(comparison, out)
-        stderr.print(f"Wrote {', '.join(path.name for path in written)} to {out}.")
+        # Here and not above: matplotlib takes a second to load, and only the page needs it.
+        from bnce.report.page import write_report
+
+        write_report(comparison, out)
+        stderr.print(f"Wrote report.html, table.md and table.json to {out}.")
     if json:
         print_json({**comparison.as_record(), **(beside or {})})
-    elif form in (None, "table"):
+    elif format == "text":
         _print_table(comparison)
     else:
-        sys.stdout.write(render(comparison, form))
+        sys.stdout.write(to_markdown(comparison))
 
 
 def _print_table(comparison: Comparison) -> None:
@@ -102,4 +98,6 @@ def _print_table(comparison: Comparison) -> None:
         stdout.print(statement)
     if num_columns < len(columns):
         missing = ", ".join(column.heading for column in columns[num_columns:])
-        stdout.print(f"Columns left out because the terminal is too narrow: {missing}; --format md shows all columns.")
+        stdout.print(
+            f"Columns left out because the terminal is too narrow: {missing}; --format markdown shows all columns."
+        )

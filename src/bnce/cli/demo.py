@@ -66,7 +66,7 @@ def demo(
     )
     if failed:
         raise UserError(" ".join(f"{name} failed: {why}" for name, why in failed.items()))
-    publish(compare_runs([out / row.name for row in rows], TITLE), out / "report", None, as_json)
+    publish(compare_runs([out / row.name for row in rows], TITLE), out / "report", as_json)
     if not as_json:
         stdout.print("\nSentences that the B-NCE model makes up:")
         for sentence in load(out / "bnce", device).generate(PROMPT, NUM_SENTENCES, sampling=Sampling(TEMPERATURE)):

@@ -157,7 +157,7 @@ def _report(rows: list[PlannedRow], out: Path, outcome: Outcome, as_json: bool) 
 
     measured = [out / row.name for row in rows if has_figures(out / row.name)]
     if measured:
-        publish(compare_runs(measured), out / "report", None, as_json, _record(outcome))
+        publish(compare_runs(measured), out / "report", as_json, _record(outcome))
     _tell(outcome, as_json and not measured)
 
 

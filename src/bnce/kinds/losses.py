@@ -11,20 +11,6 @@ from bnce.kinds.kind import Kind, Registry
 
 
 @dataclass(frozen=True)
-class Colour:
-    """A colour on light and on dark ground: Okabe and Ito's, which the colour-blind can tell apart."""
-
-    name: str
-    light: str
-    dark: str
-
-    @property
-    def variable(self) -> str:
-        """What a style sheet calls it."""
-        return f"--{self.name}"
-
-
-@dataclass(frozen=True)
 class BatchShape:
     """The sizes that decide how many columns a loss has."""
 
@@ -57,10 +43,7 @@ class Loss(Kind):
     has_forms: bool = False  # can be computed in several ways, among which `loss.softmax` chooses
     is_baseline: bool = False  # speeds and qualities are told relative to it
     tables: tuple[str, ...] = ()  # of the paper's, that it has rows in
-    colour: Colour = Colour("other", "#b3589a", "#e79ccb")
-    # What it is called, and its colour, where it may draw words and does.
-    shown_with_drawn: str | None = None
-    colour_with_drawn: Colour | None = None
+    shown_with_drawn: str | None = None  # what it is called where it may draw words and does
 
     def has(self, setting: str) -> bool:
         """Whether the loss has a use for a setting that not all losses have."""
@@ -94,7 +77,6 @@ LOSSES: Registry[Loss] = Registry(
         has_forms=True,
         is_baseline=True,
         tables=TABLES,
-        colour=Colour("softmax", "#5b6472", "#b8c0cc"),
     ),
     Loss(
         name="self-normalised-softmax",
@@ -106,7 +88,6 @@ LOSSES: Registry[Loss] = Registry(
         columns=lambda shape: shape.vocab_size,
         scores_all_words=True,
         penalises=True,
-        colour=Colour("self-normalised", "#8c96a3", "#d9dee5"),
     ),
     Loss(
         name="nce",
@@ -118,7 +99,6 @@ LOSSES: Registry[Loss] = Registry(
         columns=lambda shape: shape.num_noise + 1,
         draws="must",
         draws_for="position",
-        colour=Colour("nce", "#c98500", "#f2b63c"),
     ),
     Loss(
         name="snce",
@@ -130,7 +110,6 @@ LOSSES: Registry[Loss] = Registry(
         columns=lambda shape: shape.num_noise + 1,
         draws="must",
         tables=TABLES,
-        colour=Colour("snce", "#d55e00", "#ff8a45"),
     ),
     Loss(
         name="sampled-softmax",
@@ -144,7 +123,6 @@ LOSSES: Registry[Loss] = Registry(
         draws_for="chunk",
         usual_num_noise="the recipes use 8192",
         settings=("replacement",),
-        colour=Colour("sampled", "#b5485d", "#f08ba0"),
     ),
     Loss(
         name="blackout",
@@ -157,7 +135,6 @@ LOSSES: Registry[Loss] = Registry(
         draws="must",
         draws_for="chunk",
         usual_num_noise="the recipes use 500 to 2000",
-        colour=Colour("blackout", "#3d3d3d", "#9d9d9d"),
     ),
     Loss(
         name="negative-sampling",
@@ -176,7 +153,6 @@ LOSSES: Registry[Loss] = Registry(
             "is the perplexity of the softmax over these scores, which gives too much to words that are rare in the "
             "noise."
         ),
-        colour=Colour("negative", "#8a7a00", "#cdbd3a"),
     ),
     Loss(
         name="bnce",
@@ -189,9 +165,7 @@ LOSSES: Registry[Loss] = Registry(
         draws="may",
         batch_is_noise=True,
         tables=TABLES,
-        colour=Colour("bnce", "#0072b2", "#56b4e9"),
         shown_with_drawn="adaptive B-NCE",
-        colour_with_drawn=Colour("adaptive", "#009e73", "#2fd0a2"),
     ),
     Loss(
         name="chunk-bnce",  # ours; beside the paper's in its tables
@@ -205,7 +179,6 @@ LOSSES: Registry[Loss] = Registry(
         whole_chunk=True,
         merges_targets=True,
         tables=TABLES,
-        colour=Colour("chunk", "#7a4fbf", "#b79cf0"),
     ),
     Loss(
         name="chunk-softmax",  # ours
@@ -219,7 +192,6 @@ LOSSES: Registry[Loss] = Registry(
         whole_chunk=True,
         merges_targets=True,
         penalises=True,
-        colour=Colour("chunk-softmax", "#a6761d", "#e0b05c"),
     ),
     Loss(
         name="adaptive-softmax",
@@ -231,7 +203,6 @@ LOSSES: Registry[Loss] = Registry(
         settings=("cutoffs", "div_value"),
         self_normalises=True,
         columns=lambda shape: shape.vocab_size,
-        colour=Colour("adaptive-softmax", "#2f6f4f", "#7fc9a2"),
     ),
     Loss(
         name="hierarchical-softmax",
@@ -242,7 +213,6 @@ LOSSES: Registry[Loss] = Registry(
         structure="bnce.losses.hierarchical_softmax:HierarchicalSoftmax",
         self_normalises=True,
         columns=lambda shape: math.ceil(math.log2(shape.vocab_size)),
-        colour=Colour("hierarchical-softmax", "#8c564b", "#d4a59a"),
     ),
     Loss(
         name="class-softmax",
@@ -254,6 +224,5 @@ LOSSES: Registry[Loss] = Registry(
         settings=("num_classes",),
         self_normalises=True,
         columns=lambda shape: 2 * math.ceil(math.sqrt(shape.vocab_size)),
-        colour=Colour("class-softmax", "#556b2f", "#b5cc88"),
     ),
 )

@@ -7,8 +7,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from bnce.kinds.bodies import BODIES
-from bnce.kinds.losses import LOSSES, Colour, Loss
+from bnce.kinds.losses import LOSSES, Loss
 from bnce.report.runs import count
+
+# Okabe and Ito's colours, which the colour-blind can tell apart, and others beside them.
+COLOURS = {
+    "softmax": "#5b6472",
+    "self-normalised softmax": "#8c96a3",
+    "NCE": "#c98500",
+    "S-NCE": "#d55e00",
+    "sampled softmax": "#b5485d",
+    "B-NCE": "#0072b2",
+    "adaptive B-NCE": "#009e73",
+    "chunk B-NCE": "#7a4fbf",
+    "chunk softmax": "#a6761d",
+    "adaptive softmax": "#2f6f4f",
+}
+# Those of other losses, in the order in which these were registered.
+OTHER_COLOURS = ("#b3589a", "#3d3d3d", "#8a7a00", "#8c564b", "#556b2f")
 
 
 @dataclass(frozen=True)
@@ -28,7 +44,7 @@ class LossName:
     shown: str
     num_noise: int  # K
     order: tuple[int, int]
-    colour: Colour
+    colour: str
 
 
 def name_model(settings: Mapping[str, Any]) -> ModelName:
@@ -48,14 +64,9 @@ def name_loss(settings: Mapping[str, Any]) -> LossName:
     """Name the loss of a run's `[loss]` table; one that draws no words has no K, whatever its settings carry along."""
     kind = LOSSES.find(str(settings["name"]))
     num_noise = 0 if kind.draws == "never" else count(settings, "num_noise") or 0
-    shown, colour = kind.shown, kind.colour
+    shown = kind.shown_with_drawn if num_noise and kind.shown_with_drawn else kind.shown
+    others = [other.shown for other in LOSSES if other.shown not in COLOURS]
+    colour = COLOURS.get(shown) or OTHER_COLOURS[others.index(kind.shown) % len(OTHER_COLOURS)]
     if num_noise:
-        shown = f"{kind.shown_with_drawn or shown}, K={num_noise}"
-        colour = kind.colour_with_drawn or colour
+        shown = f"{shown}, K={num_noise}"
     return LossName(kind, shown, num_noise, (LOSSES.place(kind.name), num_noise), colour)
-
-
-def colours() -> list[Colour]:
-    """List the colours that a loss can have, each once."""
-    found = [colour for kind in LOSSES for colour in (kind.colour, kind.colour_with_drawn) if colour is not None]
-    return list(dict.fromkeys(found))

@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from html import escape
+from pathlib import Path
 from typing import Any
 
+from bnce import files
 from bnce.report import numbers
 from bnce.report.comparison import Comparison, Entry
-from bnce.report.detail import draw_detail_plots, sentence_section
 from bnce.report.plots import Plot, draw_plots, markers
 from bnce.report.runs import count, printable, text
+from bnce.report.sentences import sentence_section
 from bnce.report.style import document
-from bnce.report.table import columns_of, grouped
+from bnce.report.table import columns_of, grouped, to_markdown
 
 _GUIDE = (
     "Each row is one training run. PPLf is the perplexity with the full softmax: lower is better. PPLn uses a fixed "
@@ -24,13 +26,22 @@ _GUIDE = (
 )
 
 
+def write_report(comparison: Comparison, directory: str | Path) -> None:
+    """Write the page, and the table as Markdown and JSON, over what bears their names."""
+    directory = Path(directory)
+    page, table = to_html(comparison), to_markdown(comparison)
+    files.make_directory(directory)
+    files.write_text(directory / "table.md", table)
+    files.write_json(directory / "table.json", comparison.as_record())
+    files.write_text(directory / "report.html", page)
+
+
 def to_html(comparison: Comparison) -> str:
     """The whole page; whatever comes from a file is escaped."""
     legend = [
-        f'<span class="mark" style="color:var({entry.loss.colour.variable})">{letter}</span>'
+        f'<span class="mark" style="color:{entry.loss.colour}">{letter}</span>'
         for entry, (_, letter) in zip(comparison.entries, markers(comparison.entries), strict=True)
     ]
-    plots = [*draw_plots(comparison), *draw_detail_plots(comparison)]
     body = [
         f'<p class="facts">{escape(_facts(comparison))}</p>',
         f'<p class="guide">{_prose(_GUIDE)}</p>',
@@ -38,7 +49,7 @@ def to_html(comparison: Comparison) -> str:
         *_table(comparison, legend),
         "<h2>Plots</h2>",
         '<div class="plots">',
-        *(line for plot in plots for line in _figure(plot, comparison, legend)),
+        *(line for plot in draw_plots(comparison) for line in _figure(plot, comparison, legend)),
         "</div>",
         *sentence_section(comparison, legend),
         "<h2>Runs</h2>",
@@ -75,7 +86,7 @@ def _table(comparison: Comparison, legend: list[str]) -> list[str]:
         for entry in group:
             label, *cells = (escape(column.cell(entry.row)) for column in columns_of(comparison))
             lines.append(f'<tr><th scope="row">{next(marks)}{label}</th>')
-            # What LaTeX sets as a long dash, a page has a letter for.
+            # A page has a letter for a long dash.
             lines += [f"<td>{cell.replace('---', '—')}</td>" for cell in cells]
             lines.append("</tr>")
         lines.append("</tbody>")
@@ -86,7 +97,8 @@ def _table(comparison: Comparison, legend: list[str]) -> list[str]:
 
 def _figure(plot: Plot, comparison: Comparison, legend: list[str]) -> list[str]:
     lines = ['<figure class="card">', f"<h3>{escape(plot.heading)}</h3>"]
-    lines.append(plot.svg or f'<p class="none">{escape(plot.lacks)}</p>')
+    image = f'<img src="{plot.image}" alt="{escape(plot.heading)}">'
+    lines.append(image if plot.image else f'<p class="none">{escape(plot.lacks)}</p>')
     if plot.legend:
         lines.append('<ul class="legend">')
         lines += [

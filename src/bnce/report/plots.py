@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bnce.kinds.losses import Colour
 from bnce.report import numbers
 from bnce.report.comparison import Comparison, Entry
-from bnce.report.drawing import HEIGHT, INK, inline_svg, make_logarithmic, new_axes, page_style
+from bnce.report.drawing import HEIGHT, INK, make_logarithmic, new_axes, page_style, to_image
 from bnce.report.names import ModelName
 from bnce.report.quality import MARGIN
 from bnce.report.runs import curve
@@ -23,29 +22,27 @@ if TYPE_CHECKING:
 # Runs of one loss share its colour and differ by marker: matplotlib's name, and the sign in the legend.
 MARKERS = (("o", "●"), ("s", "■"), ("^", "▲"), ("D", "◆"), ("v", "▼"), ("P", "✚"), ("X", "✖"), ("*", "★"))
 
-STYLES = "Solid: PPLf, with the full softmax. Dashed: PPLn, with the constant Z."
-
+_STYLES = "Solid: PPLf, with the full softmax. Dashed: PPLn, with the constant Z."
 _MAX_MARKERS = 12  # on a curve
 _MAX_LETTERS = 60  # of a name above its bar
 
-Marked = tuple[Entry, str]
+_Marked = tuple[Entry, str]  # a run and its marker
 
 
 @dataclass(frozen=True)
 class Plot:
     """A plot with its heading, caption and whom its legend names; no drawing when no run has the data."""
 
-    name: str
     heading: str
     caption: str
-    svg: str | None
+    image: str | None  # its address, which holds all of it
     legend: tuple[Entry, ...]
     lacks: str = "No run has recorded this yet."  # what is told where there is no drawing
 
 
 def draw_plots(comparison: Comparison) -> list[Plot]:
     """Draw the report's plots."""
-    marked = mark_entries(comparison.entries)
+    marked = list(zip(comparison.entries, (name for name, _ in markers(comparison.entries)), strict=True))
     curves = [pair for pair in marked if curve(pair[0].run, "tokens", "ppl_f")]
     timed = [pair for pair in marked if curve(pair[0].run, "seconds", "ppl_f")]
     # The log Z of an exactly normalised model is 0 and would only stretch the axis.
@@ -53,38 +50,33 @@ def draw_plots(comparison: Comparison) -> list[Plot]:
     speeds = [pair for pair in marked if pair[0].row.words_per_second is not None]
     sought = [pair for pair in marked if pair[0].row.softmax_quality_ppl_f is not None]
     return [
-        make_plot(
-            "words",
+        _make_plot(
             "Validation perplexity by training words",
-            f"{STYLES} Lower is better.",
+            f"{_STYLES} Lower is better.",
             lambda: _draw_curves(curves, "tokens", "training words"),
             curves,
         ),
-        make_plot(
-            "seconds",
+        _make_plot(
             "Validation perplexity by training time",
-            f"{STYLES} Further left is faster.",
+            f"{_STYLES} Further left is faster.",
             lambda: _draw_curves(timed, "seconds", "training time (seconds, log scale)"),
             timed,
         ),
-        make_plot(
-            "log-z",
+        _make_plot(
             "Normalisation on test",
             "The distribution of log Z (natural logarithm) over test contexts. The dotted line is the constant ln Z of "
             "PPLn. A model that normalises itself has a narrow peak there.",
             lambda: _draw_log_z(normalised),
             normalised,
         ),
-        make_plot(
-            "speed",
+        _make_plot(
             "Training speed",
             "Training words per second; in brackets, relative to the softmax run of the same model.",
             lambda: _draw_speeds(speeds),
             speeds,
             has_legend=False,  # bars bear their names
         ),
-        make_plot(
-            "quality",
+        _make_plot(
             "Time to quality",
             f"Seconds of training until validation PPLf came within {100 * (MARGIN - 1):.0f}% of the best PPLf of the "
             "finished softmax run of the same model. Shorter is better. ≤: reached at the first evaluation.",
@@ -100,8 +92,8 @@ def draw_plots(comparison: Comparison) -> list[Plot]:
 def markers(entries: Sequence[Entry]) -> list[tuple[str, str]]:
     """Give every model its marker, and a further run of the same model and colour one that no model has."""
     models = list(dict.fromkeys(entry.model for entry in entries))
-    seen: set[tuple[ModelName, Colour]] = set()
-    num_further: Counter[Colour] = Counter()
+    seen: set[tuple[ModelName, str]] = set()
+    num_further: Counter[str] = Counter()
     chosen = []
     for entry in entries:
         place = models.index(entry.model)
@@ -113,39 +105,32 @@ def markers(entries: Sequence[Entry]) -> list[tuple[str, str]]:
     return chosen
 
 
-def mark_entries(entries: Sequence[Entry]) -> list[Marked]:
-    """Pair every run with its marker."""
-    return list(zip(entries, (name for name, _ in markers(entries)), strict=True))
-
-
-def make_plot(
-    name: str,
+def _make_plot(
     heading: str,
     caption: str,
     draw: Callable[[], Figure],
-    marked: Sequence[Marked],
+    marked: Sequence[_Marked],
     *,
     has_legend: bool = True,
     lacks: str = Plot.lacks,
 ) -> Plot:
     """Draw a plot in the page's style, if there are runs to draw; or else say what it `lacks`."""
     if not marked:
-        return Plot(name, heading, caption, None, (), lacks)
+        return Plot(heading, caption, None, (), lacks)
     with page_style():
-        svg = inline_svg(draw(), name, heading)
-    return Plot(name, heading, caption, svg, tuple(entry for entry, _ in marked) if has_legend else ())
+        image = to_image(draw())
+    return Plot(heading, caption, image, tuple(entry for entry, _ in marked) if has_legend else ())
 
 
-def _draw_curves(marked: Sequence[Marked], key: str, label: str) -> Figure:
+def _draw_curves(marked: Sequence[_Marked], key: str, label: str) -> Figure:
     figure, axes = new_axes()
-
     for entry, marker in marked:
         for ppl, style in (("ppl_f", "-"), ("ppl_n", "--")):
             if points := curve(entry.run, key, ppl):
                 axes.plot(
                     *zip(*points, strict=True),
                     linestyle=style,
-                    color=entry.loss.colour.light,
+                    color=entry.loss.colour,
                     marker=marker if ppl == "ppl_f" else None,
                     markevery=max(1, len(points) // _MAX_MARKERS),
                 )
@@ -158,7 +143,7 @@ def _draw_curves(marked: Sequence[Marked], key: str, label: str) -> Figure:
     return figure
 
 
-def _draw_log_z(marked: Sequence[Marked]) -> Figure:
+def _draw_log_z(marked: Sequence[_Marked]) -> Figure:
     figure, axes = new_axes()
     bounds: list[float] = []
     for entry, marker in marked:
@@ -167,7 +152,7 @@ def _draw_log_z(marked: Sequence[Marked]) -> Figure:
         edges, counts = histogram
         density = counts / counts.sum() / np.diff(edges)
         peak = int(density.argmax())
-        colour = entry.loss.colour.light
+        colour = entry.loss.colour
         axes.stairs(density, edges, color=colour, linewidth=1.8)
         axes.plot((edges[peak] + edges[peak + 1]) / 2, density[peak], marker=marker, color=colour)
         bounds += _bulk(edges, counts)
@@ -212,7 +197,7 @@ def _bulk(edges: np.ndarray, counts: np.ndarray) -> tuple[float, float]:
     return float(edges[low]), float(edges[high + 1])
 
 
-def _draw_speeds(marked: Sequence[Marked]) -> Figure:
+def _draw_speeds(marked: Sequence[_Marked]) -> Figure:
     bars = []
     for entry, _ in marked:
         speed, factor = entry.row.words_per_second or 0.0, entry.row.speedup_over_softmax
@@ -220,7 +205,7 @@ def _draw_speeds(marked: Sequence[Marked]) -> Figure:
     return _draw_bars(bars, "training words per second")
 
 
-def _draw_quality(marked: Sequence[Marked]) -> Figure:
+def _draw_quality(marked: Sequence[_Marked]) -> Figure:
     bars = []
     for entry, _ in marked:
         seconds, at_first = entry.row.seconds_to_softmax_quality, entry.row.reached_at_first_evaluation
@@ -234,7 +219,7 @@ def _draw_bars(bars: Sequence[tuple[Entry, float, str]], label: str) -> Figure:
     figure, axes = new_axes(height=max(HEIGHT, 0.9 + 0.5 * len(bars)))
     longest = max(value for _, value, _ in bars) or 1.0
     for place, (entry, value, shown) in enumerate(bars):
-        axes.barh(place, value, height=0.42, color=entry.loss.colour.light)
+        axes.barh(place, value, height=0.42, color=entry.loss.colour)
         name = entry.row.label
         name = name if len(name) <= _MAX_LETTERS else f"{name[: _MAX_LETTERS - 1]}…"
         # Outside the layout: a long name must not squeeze the bars.

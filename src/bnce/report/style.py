@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from bnce.report.names import colours
-
 
 def document(title: str, body: Iterable[str]) -> str:
     """Write a page that needs nothing from outside; the lines of its body are HTML, its title is plain text."""
@@ -17,7 +15,7 @@ def document(title: str, body: Iterable[str]) -> str:
         '<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{escape(title)}</title>",
-        f"<style>\n{_style()}\n</style>",
+        f"<style>\n{_STYLE}\n</style>",
         "</head>",
         "<body>",
         "<main>",
@@ -30,24 +28,18 @@ def document(title: str, body: Iterable[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _style() -> str:
-    """Write the style sheet, with the colours of all losses."""
-    light = "".join(f"{colour.variable}:{colour.light};" for colour in colours())
-    dark = "".join(f"{colour.variable}:{colour.dark};" for colour in colours())
-    return _STYLE.replace("LIGHT_COLOURS", light).replace("DARK_COLOURS", dark)
-
-
 _STYLE = """
 :root {
   color-scheme: light dark;
   --page: #f6f7f9; --card: #ffffff; --ink: #1f2328; --soft: #59636e; --grid: #d8dee4; --line: #d8dee4;
-  --note: #fff6e0; --note-line: #d9a520; --hot: #f2a884; LIGHT_COLOURS
+  --note: #fff6e0; --note-line: #d9a520; --hot: #f2a884;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --page: #0f1318; --card: #171c23; --ink: #e3e8ee; --soft: #98a3b0; --grid: #2d353f; --line: #2d353f;
-    --note: #2b2410; --note-line: #b98d1e; --hot: #8f3a1d; DARK_COLOURS
+    --note: #2b2410; --note-line: #b98d1e; --hot: #8f3a1d;
   }
+  figure img, .mark { filter: invert(1) hue-rotate(180deg); } /* dark ink becomes light, and colours keep their hue */
 }
 * { box-sizing: border-box; }
 body {
@@ -82,8 +74,7 @@ sup { line-height: 0; }
 .conditions li { margin: .15rem 0; }
 .plots { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 27rem), 1fr)); }
 figure { margin: 0; padding: 1.1rem 1.1rem .9rem; display: flex; flex-direction: column; }
-figure svg { width: 100%; height: auto; stroke-linejoin: round; }
-figure svg text { font-family: inherit !important; }
+figure img { width: 100%; height: auto; }
 figcaption { color: var(--soft); font-size: .85rem; padding-top: .6rem; }
 .legend {
   list-style: none; margin: .5rem 0 0; padding: 0; display: flex; flex-wrap: wrap; gap: .1rem 1.1rem;
