@@ -100,10 +100,10 @@ class Book:
         return found
 
 
-def run(command: Sequence[object], source: Path = HERE) -> tuple[float, int, str]:
-    """Run a program; give its CPU seconds, its peak memory in KB, and what it printed."""
+def run(command: Sequence[object], source: Path = HERE, **variables: str) -> tuple[float, int, str]:
+    """Run a program, also with these variables; give its CPU seconds, its peak memory in KB, and what it printed."""
     launched = [sys.executable, "-I", "-S", "-c", LAUNCH, *map(str, command)]
-    environment = {**os.environ, "PYTHONPATH": str(source)}
+    environment = {**os.environ, "PYTHONPATH": str(source), **variables}
     told = subprocess.run(launched, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
     status, seconds, memory, printed = json.loads(told)
     if status:
@@ -134,7 +134,8 @@ def time_steps(corpus: Path, num_threads: int, model: str, loss: str, precision:
     from bnce.training.plan import create_run
 
     device, opened = torch.device("cpu"), Corpus.open(corpus)
-    use_threads(num_threads, 1)
+    torch.set_num_threads(num_threads)
+    use_threads(num_threads)
     settings = [*SETTINGS, f"training.precision={precision}"]
     config = load_recipe("small", model=model, loss=loss, corpus=str(corpus), settings=settings)
     torch.manual_seed(1)
@@ -336,9 +337,8 @@ def scoring_table(given: argparse.Namespace, book: Book) -> list[str]:
     rows = ["| short lines, one thread | tokens per CPU second | ratio | perplexity |", "|---|---:|---:|---:|"]
 
     def measure(path: Path, source: Path) -> list[float]:
-        rest = ("--json", "--threads", 1)
-        seconds, _, printed = run(bnce("score", path, text, *rest), source)
-        idle, _, _ = run(bnce("score", path, line, *rest), source)
+        seconds, _, printed = run(bnce("score", path, text, "--json"), source, OMP_NUM_THREADS="1")
+        idle, _, _ = run(bnce("score", path, line, "--json"), source, OMP_NUM_THREADS="1")
         record = json.loads(printed)
         return [(record["num_words"] + record["num_sentences"]) / (seconds - idle), record["ppl"]]
 

@@ -5,7 +5,7 @@
         --work DIR --out benchmarks/results/rescore_speed.md
 
 A model is trained for three steps: speed does not depend on what it has learned, so its weights are as good as random.
-Then `bnce rescore RUN LISTS --threads 1` runs as a user types it, in a process of its own, and the whole command is
+Then `OMP_NUM_THREADS=1 bnce rescore RUN LISTS` runs as a user types it, in a process of its own. The whole command is
 timed: the start of Python, reading the lists, loading the model, scoring, writing. The bar is on the CPU's seconds,
 which are those of the clock where nothing else runs. The softmax is timed on the first utterances and on a
 quarter of them, and its seconds for all words are reckoned from both.
@@ -47,7 +47,7 @@ def run_bnce(*arguments: object) -> tuple[str, float, float]:
     """Run a command of bnce on one thread; give what it prints, its seconds from start to end, and those of the CPU."""
     begin, before = time.perf_counter(), _cpu_seconds()
     done = subprocess.run(
-        [sys.executable, "-m", "bnce", *map(str, arguments), "--device", "cpu", "--threads", "1"],
+        [sys.executable, "-m", "bnce", *map(str, arguments), "--device", "cpu"],
         capture_output=True,
         text=True,
         check=False,

@@ -57,7 +57,6 @@ def train(wanted: Line, given: argparse.Namespace) -> Line:
             out=Path(work) / "run",
             settings=settings,
             device=given.device,
-            num_threads=given.threads,
         )
         test = record["test"]
         if "by_sentence" not in test:  # training without resets does not read the test twice
@@ -141,7 +140,6 @@ def main() -> None:
     parser.add_argument("--seeds", default="1,2,3", help="seeds (1,2,3)")
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE", help="as in train")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0: one per core (0)")
     parser.add_argument("--table", action="store_true", help="print the table and train nothing")
     given = parser.parse_args()
     if not given.table:

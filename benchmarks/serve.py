@@ -215,9 +215,12 @@ def flood(port: int, long: bytes, short: bytes) -> tuple[int, int, float]:
 @contextmanager
 def serving(run: Path, threads: int) -> Iterator[tuple[int, int]]:
     """Start a server; gives its process and port."""
-    options = ["--port", "0", "--json", "--threads", str(threads), "--body-seconds", "2"]
+    options = ["--port", "0", "--json", "--body-seconds", "2"]
     command = [sys.executable, "-m", "bnce", "serve", str(run), *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    ) as process:
         assert process.stdout is not None
         try:
             yield process.pid, int(json.loads(process.stdout.readline())["url"].rpartition(":")[2])

@@ -96,10 +96,9 @@ def in_own_process(num_threads: int, waiting: str) -> float:
 
 def words_per_second(options: argparse.Namespace, num_threads: int, *, is_watched: bool) -> float:
     """Train for a while, the first second of which does not count: so long it takes to notice others."""
+    torch.set_num_threads(num_threads)
     if is_watched:
         use_threads(num_threads)
-    else:
-        torch.set_num_threads(num_threads)
     config = load_recipe(options.recipe, loss=options.loss)
     for seconds in (2 * INTERVAL_SECONDS, options.seconds):
         result = bench([(config, options.vocab_size)], CPU, num_rounds=1, round_seconds=seconds)

@@ -48,7 +48,6 @@ def test_the_summary_has_what_the_command_prints(corpus: bnce.Corpus, tmp_path: 
         loss="snce",
         settings={**SMALL, "loss.num_noise": 3, "loss.noise": "uniform", "training.deterministic": True},
         device="cpu",
-        num_threads=1,
         observer=watcher,
     )
     assert (summary["run"], summary["recipe"], summary["status"]) == (str(tmp_path / "run"), "small", "finished")

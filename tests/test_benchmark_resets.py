@@ -19,7 +19,7 @@ def test_every_run_is_trained_once(
 ) -> None:
     corpus, out = small_corpus(tmp_path / "corpus").directory, tmp_path / "resets.jsonl"
     settings = [word for setting in SMALL for word in ("--set", setting)]
-    command = ["resets.py", "--corpus", str(corpus), "--out", str(out), "--device", "cpu", "--threads", "1", *settings]
+    command = ["resets.py", "--corpus", str(corpus), "--out", str(out), "--device", "cpu", *settings]
 
     def run(*words: str) -> str:
         monkeypatch.setattr(sys, "argv", [*command, *words])

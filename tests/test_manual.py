@@ -73,7 +73,7 @@ def test_every_public_name_is_described() -> None:
     assert sorted(re.findall(r"^## (\S+)$", page, re.MULTILINE)) == sorted(bnce.__all__)
     for member in ("Model.score", "OutputLayer.log_probs", "Corpus.open", "noise.unigram", "kenlm.Model"):
         assert f"\n### {member}\n" in page
-    assert "bnce.load(path: str | Path, device: str = 'cpu', num_threads: int = 0) -> Model" in page
+    assert "bnce.load(path: str | Path, device: str = 'cpu') -> Model" in page
     assert " at 0x" not in page
     assert not re.search(r"^### \S+\._", page, re.MULTILINE)
 

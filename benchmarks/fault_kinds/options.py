@@ -54,7 +54,7 @@ BASES: dict[str, dict[str, Any]] = {
     "generate": {"run": "run", "num_texts": "2", "max_words": "5"},
     "vocab": {"run": "run", "out": "out", "drop": "drop.txt"},
     "export": {"run": "run", "to": "safetensors", "out": "out"},
-    "serve": {"run": "run", "port": "0", "threads": "1"},
+    "serve": {"run": "run", "port": "0"},
 }  # fmt: skip
 # Training and reports take a second or more.
 WEIGHTS = {"experiment": 0.3, "export": 0.7, "train": 1.5}

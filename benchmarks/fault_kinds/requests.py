@@ -75,7 +75,7 @@ class Server:
                 os.dup2(errors.fileno(), 2)
             from bnce.cli import main
 
-            sys.argv = ["bnce", "serve", "run", "--port", "0", "--threads", "1", "--json",
+            sys.argv = ["bnce", "serve", "run", "--port", "0", "--json",
                         "--body-seconds", str(STALL_SECONDS)]  # fmt: skip
             try:
                 main()

@@ -51,7 +51,6 @@ def train(
     resume: bool = False,
     init: str | Path | None = None,
     device: str = "auto",
-    num_threads: int = 0,
     observer: Observer | None = None,
 ) -> dict[str, Any]:
     """Train a model, write it to a run directory, and return the run's summary with its figures on test.
@@ -72,7 +71,7 @@ def train(
         init=init,
         device=device,
     )
-    return plan.train(observer, num_threads=num_threads)
+    return plan.train(observer)
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class Plan:
     notices: tuple[str, ...]  # what was decided that nobody asked for
     world: World = field(default_factory=World)  # the processes that train it
 
-    def train(self, observer: Observer | None = None, *, command: str = "", num_threads: int = 0) -> dict[str, Any]:
+    def train(self, observer: Observer | None = None, *, command: str = "") -> dict[str, Any]:
         """Train to the end, and give the summary; `command` is kept in it."""
         path = self.run.path
         if observer is None or not self.world.is_first:
@@ -103,7 +102,6 @@ class Plan:
                     observer,
                     resume=self.resume,
                     command=command,
-                    num_threads=num_threads,
                     start=self.start,
                     world=self.world,
                 )

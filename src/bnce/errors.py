@@ -118,7 +118,6 @@ def finite_number(name: str, value: object) -> float:
 _OPTIONS = {
     "form": "--format",
     "normalised": "--mode normalised",
-    "num_threads": "--threads",
     "num_workers": "--workers",
     "score_files": "--scores",
     "settings": "--set",

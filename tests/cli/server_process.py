@@ -48,7 +48,7 @@ class ServerProcess:
 @contextmanager
 def serving(run: Path, *options: object) -> Iterator[ServerProcess]:
     """Start a server and wait until it is ready; it is gone when the block ends, however that ends."""
-    command = [sys.executable, "-m", "bnce", "serve", run, "--port", 0, "--json", "--threads", 1, *options]
+    command = [sys.executable, "-m", "bnce", "serve", run, "--port", 0, "--json", *options]
     process = subprocess.Popen(
         list(map(str, command)),
         stdout=subprocess.PIPE,

@@ -61,7 +61,7 @@ def test_two_rows_at_once_are_as_two_one_after_the_other(
     bnce: Command, corpus: Path, place: Path, copies_started: list[int]
 ) -> None:
     """The same figures, bit for bit, the same report, and a record of the command that somebody typed."""
-    one = bnce(*options(corpus, place / "one"), "--threads", "1", "--json")
+    one = bnce(*options(corpus, place / "one"), "--json")
     two = bnce(*options(corpus, place / "two"), "--processes", "5", "--json")
     assert (one.status, two.status) == (0, 0), two.stderr
     for row in ("rnn-softmax", "rnn-bnce"):

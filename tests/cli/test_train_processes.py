@@ -66,13 +66,13 @@ def test_two_processes_train_one_run_and_ctrl_c_saves_it_once(tmp_path: Path) ->
     assert began.returncode in (128 + signal.SIGINT, 1), told
     assert told.count("Stopped and saved at step") == 1, told
     assert "Traceback" not in told.partition("Stopped and saved")[0]
-    assert "Training on 2 processes, each on CPU, 1 thread; --threads sets the number of threads of each" in told
+    assert "Training on 2 processes, each on CPU, 1 thread; OMP_NUM_THREADS sets the number of threads of each" in told
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     assert summary["status"] == "stopped"
     assert summary["processes"] == 2
     step = summary["step"]
     # In one process: that one goes on in two is tested with torchrun below.
-    words = ["train", "--out", str(out), "--resume", "--threads", "1", "--json"]
+    words = ["train", "--out", str(out), "--resume", "--json"]
     ended = CliRunner().invoke(app, [*words, "--set", "training.epochs=1", "--set", "training.evaluations_per_epoch=1"])
     assert ended.exit_code == 0, ended.output
     record = json.loads(ended.stdout)
@@ -110,7 +110,7 @@ def test_torchrun_starts_a_run_again_and_it_goes_on(tmp_path: Path) -> None:
         return given[:place] + given[place + 2 :]
 
     # In one process: with gradients added up in order, the number of processes changes no bit.
-    ended = CliRunner().invoke(app, [*given_to(tmp_path / "unbroken"), "--threads", "1"])
+    ended = CliRunner().invoke(app, given_to(tmp_path / "unbroken"))
     assert ended.exit_code == 0, ended.output
     out = tmp_path / "run"
     # By itself, it would take port 29500, and whoever tests beside us would, too.

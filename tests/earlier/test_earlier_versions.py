@@ -98,7 +98,7 @@ def test_an_experiment_goes_on(written: Path, tmp_path: Path) -> None:
     options = [word for setting in settings for word in ("--set", setting)]
     told = bnce(
         *("experiment", "ltcb", "--corpus", written / "corpus", "--models", "rnn", "--losses", "softmax,bnce"),
-        *("--out", place, "--threads", "1", *options),
+        *("--out", place, *options),
     )
     assert told
     assert (place / "rnn-softmax" / "model.safetensors").read_bytes() == kept, "a finished row is not trained again"

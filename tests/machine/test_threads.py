@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -36,13 +35,20 @@ def num_tasks() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def test_a_number_that_was_asked_for_is_used() -> None:
+@pytest.fixture
+def no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the number of threads out of the environment."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("no_number")
+def test_the_usual_number_is_used() -> None:
     assert use_threads(3) == torch.get_num_threads() == 3
 
 
+@pytest.mark.usefixtures("no_number")
 def test_no_more_threads_than_a_container_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(threads, "num_cores", lambda: 2)
     torch.set_num_threads(4)
     assert use_threads() == 2
@@ -54,7 +60,7 @@ def test_the_environment_has_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     monkeypatch.setattr(threads, "num_cores", lambda: 2)
     torch.set_num_threads(4)
-    assert use_threads() == 4
+    assert use_threads() == use_threads(3) == 4
 
 
 @on_linux
@@ -141,6 +147,7 @@ def test_what_threads_wait_for_a_core_is_read() -> None:
     assert waited >= 0
 
 
+@pytest.mark.usefixtures("no_number")
 def test_where_waiting_is_not_told_nobody_watches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(threads, "_TASKS", tmp_path / "none")
     monkeypatch.setattr(threads, "_MAPS", tmp_path / "none")
@@ -150,33 +157,20 @@ def test_where_waiting_is_not_told_nobody_watches(monkeypatch: pytest.MonkeyPatc
     assert threads._watcher is None
 
 
-def test_a_resumed_run_keeps_its_threads(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("no_number")
+@pytest.mark.parametrize("asked", [None, 1])
+def test_a_resumed_run_keeps_its_threads_unless_another_number_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: int | None
+) -> None:
+    monkeypatch.setattr(threads, "num_cores", lambda: 2)
     corpus = small_corpus(tmp_path / "corpus", num_train=203)
     run = create_run(tmp_path / "run", small_config(corpus), corpus)
     stops = iter([False, False, True])
-    stopped = run_training(run, corpus, CPU, Watcher(), should_stop=lambda: next(stops), num_threads=2)
-    assert stopped["threads"] == 2
+    torch.set_num_threads(2)
+    assert run_training(run, corpus, CPU, Watcher(), should_stop=lambda: next(stops))["threads"] == 2
     torch.set_num_threads(1)
+    if asked is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", str(asked))
     resumed = run_training(RunDirectory.open(run.path), corpus, CPU, Watcher(), resume=True)
-    assert resumed["threads"] == 2
-    assert resumed["device"] == "CPU, 2 threads"
-
-
-def test_another_number_may_be_asked_for_on_resuming(tmp_path: Path) -> None:
-    corpus = small_corpus(tmp_path / "corpus", num_train=203)
-    run = create_run(tmp_path / "run", small_config(corpus), corpus)
-    stops = iter([False, False, True])
-    run_training(run, corpus, CPU, Watcher(), should_stop=lambda: next(stops), num_threads=2)
-    resumed = run_training(RunDirectory.open(run.path), corpus, CPU, Watcher(), resume=True, num_threads=1)
-    assert resumed["threads"] == 1
-    assert resumed["device"] == "CPU, 2 threads, then CPU, 1 thread"
-
-
-def test_a_damaged_number_is_passed_over(tmp_path: Path) -> None:
-    corpus = small_corpus(tmp_path / "corpus", num_train=203)
-    run = create_run(tmp_path / "run", small_config(corpus), corpus)
-    stops = iter([False, False, True])
-    run_training(run, corpus, CPU, Watcher(), should_stop=lambda: next(stops))
-    summary = json.loads((run.path / "summary.json").read_text())
-    (run.path / "summary.json").write_text(json.dumps({**summary, "threads": 10**9}))
-    assert run_training(RunDirectory.open(run.path), corpus, CPU, Watcher(), resume=True)["threads"] <= 8
+    assert resumed["threads"] == (asked or 2)
+    assert resumed["device"] == ("CPU, 2 threads, then CPU, 1 thread" if asked else "CPU, 2 threads")

@@ -83,7 +83,6 @@ def train(
             Silent(),
             resume=resume,
             should_stop=should_stop,
-            num_threads=1,
             world=world,
         )
     except ProcessLostError as error:

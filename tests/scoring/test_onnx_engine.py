@@ -41,7 +41,7 @@ def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     model = load_model(run)
     model.load_state_dict(unpack_rows(pack_rows(model.state_dict(), model.tables(), rows)))
     record = json.loads((directory / "out" / "model.json").read_text(encoding="utf-8"))
-    return TorchEngine(model), OnnxEngine(directory / "out", record, num_threads=1)
+    return TorchEngine(model), OnnxEngine(directory / "out", record)
 
 
 def sentences() -> list[np.ndarray]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from bnce.calibration import KINDS, MAX_WORDS
-from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, shown_progress, stderr, stdout
+from bnce.cli.console import JsonOption, open_corpus, print_json, shown_progress, stderr, stdout
 from bnce.cli.options import DeviceOption, ErrorsOption, RunArgument, TokenisedOption, choice, flag, option
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ def calibrate(
     errors: ErrorsOption = "strict",
     tokenised: TokenisedOption = False,
     device: DeviceOption = "auto",
-    threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Fit the constant Z of a run to a text, after training.
@@ -68,7 +67,7 @@ def calibrate(
     from bnce.runs.directory import RunDirectory
     from bnce.runs.texts import open_corpus_of
 
-    use_threads(threads)
+    use_threads()
     opened = RunDirectory.open(run)
     with shown_progress("computing ln Z") as progress:
         result = fit(

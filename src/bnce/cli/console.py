@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from bnce import files
-from bnce.kinds.limits import MAX_THREADS
 
 if TYPE_CHECKING:
     from bnce.cli.progress import LateProgress
@@ -25,17 +24,6 @@ stdout = Console(markup=False, highlight=False, soft_wrap=True, emoji=False)
 stderr = Console(stderr=True, markup=False, highlight=False, soft_wrap=True, emoji=False)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
-
-ThreadsOption = Annotated[
-    int,
-    typer.Option(
-        min=0,
-        max=MAX_THREADS,
-        metavar="N",
-        help="Number of CPU threads.",
-        show_default="one per core",
-    ),
-]
 
 
 def print_json(record: Mapping[str, Any]) -> None:
@@ -59,26 +47,24 @@ def shown_progress(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total or None)
 
 
-def threads_for(paths: Iterable[Path], num_threads: int) -> int:
-    """Have PyTorch compute with so many threads if it computes one of these models, and give their number.
-
-    0 is one per core. Exported runs are opened with the number: ONNX Runtime keeps threads of its own.
-    """
-    from bnce.machine.workers import num_cores
+def share_cores(path: Path) -> int:
+    """Have the threads that compute this model share the cores well, and give their number."""
+    from bnce.machine.workers import num_threads_without_torch
     from bnce.scoring.loading import needs_torch
 
-    if not any(map(needs_torch, paths)):
-        return num_threads or num_cores()
+    if not needs_torch(path):  # ONNX Runtime keeps threads of its own
+        return num_threads_without_torch()
     from bnce.machine.threads import use_threads
 
-    return use_threads(num_threads)
+    return use_threads()
 
 
-def open_model(path: Path, device: str, num_threads: int) -> Model:
-    """Open a run, an exported run, a mixture or an n-gram model, to compute with so many threads."""
+def open_model(path: Path, device: str) -> Model:
+    """Open a run, an exported run, a mixture or an n-gram model, to compute with."""
     from bnce.scoring.loading import load
 
-    return load(path, device, threads_for([path], num_threads))
+    share_cores(path)
+    return load(path, device)
 
 
 def open_corpus(name: str) -> Corpus:

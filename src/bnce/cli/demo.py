@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from bnce.cli.compare import publish
-from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, stderr, stdout
+from bnce.cli.console import JsonOption, open_corpus, stderr, stdout
 from bnce.cli.display import shown_training
 from bnce.cli.options import DeviceOption, SettingsOption, option, row_config, warn_of_unused
 from bnce.errors import UserError
@@ -25,7 +25,6 @@ def demo(
     out: Annotated[Path, option("DIR", "Directory for the three runs and the report.", "--out", "-o")] = Path("demo"),
     settings: SettingsOption = None,
     device: DeviceOption = "auto",
-    threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Train three small models and compare them in a table.
@@ -62,7 +61,6 @@ def demo(
         functools.partial(shown_training, opened),
         failed.__setitem__,
         command="bnce demo",
-        num_threads=threads,
     )
     if failed:
         raise UserError(" ".join(f"{name} failed: {why}" for name, why in failed.items()))

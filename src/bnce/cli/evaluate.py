@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, shown_progress, stderr, stdout
+from bnce.cli.console import JsonOption, open_corpus, print_json, shown_progress, stderr, stdout
 from bnce.cli.options import (
     MAY_EXCEED,
     DeviceOption,
@@ -50,7 +50,6 @@ def evaluate(
         bool, flag("--save", "Write the figures to RUN/evaluation.json, where 'bnce compare' reads them.")
     ] = False,
     device: DeviceOption = "auto",
-    threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Measure the perplexity of a run, or of a mixture.
@@ -77,7 +76,7 @@ def evaluate(
     from bnce.runs.texts import check_one_text, open_corpus_of
 
     check_one_text(split=split, text=text, corpus=corpus, tokenised=tokenised)
-    use_threads(threads)
+    use_threads()
     name = text or split or "test"
     about: dict[str, Any] = {"run": str(run), "split" if text is None else "text": name}
     if run.is_file():

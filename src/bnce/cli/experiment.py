@@ -11,7 +11,7 @@ import typer
 
 from bnce.cli.compare import publish
 from bnce.cli.completion import complete, complete_recipe
-from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, stderr
+from bnce.cli.console import JsonOption, open_corpus, print_json, stderr
 from bnce.cli.copies import ROWS_FROM, become_copy, print_failure, train_in_copies, typed_arguments
 from bnce.cli.display import shown_training
 from bnce.cli.options import DeviceOption, SettingsOption, names_option, option, row_config, split_names, warn_of_unused
@@ -73,7 +73,6 @@ def experiment(
         ),
     ] = 1,
     device: DeviceOption = "auto",
-    threads: ThreadsOption = 0,
     as_json: JsonOption = False,
     rows_from: Annotated[int | None, typer.Option(ROWS_FROM, hidden=True, min=0)] = None,
 ) -> None:
@@ -135,7 +134,6 @@ def experiment(
                 budget_seconds=None if budget is None else 60.0 * budget,
                 command=shlex.join(["bnce", *typed_arguments()]),
                 keep_models=keep_models,
-                num_threads=threads,
             )
     except Stopped as stop:
         if rows_from is None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bnce.cli.completion import complete
-from bnce.cli.console import JsonOption, ThreadsOption, print_json, stdout
+from bnce.cli.console import JsonOption, print_json, stdout
 from bnce.cli.options import RunArgument, option
 from bnce.errors import UserError, unknown_name
 
@@ -29,7 +29,6 @@ def export(
             autocompletion=complete("float32", "float16", "bf16", "int8"),
         ),
     ] = None,
-    threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Export the best model of a run for other programs.
@@ -52,7 +51,7 @@ def export(
         raise unknown_name("export format", to, TARGETS)
     if rows is not None and to not in ("onnx", "safetensors"):
         raise UserError(f"--rows is for --to onnx and --to safetensors: {to} has float32 rows; leave it out.")
-    use_threads(threads)
+    use_threads()
     result = _write(RunDirectory.open(run), to, out, rows or "float32")
     num_bytes = sum(file.stat().st_size for file in out.iterdir())
     record = {"run": str(run), "to": to, "out": str(out), "num_bytes": num_bytes, **result}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bnce.cli.completion import complete
-from bnce.cli.console import JsonOption, ThreadsOption, print_json, progress_bar, stderr, stdout
+from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdout
 from bnce.cli.copies import SHARES_FROM, become_copy, filter_in_copies, take_share
 from bnce.cli.options import MAY_EXCEED, MODE_HELP, MODES, DeviceOption, TrainedModelArgument, choice, flag, option
 from bnce.errors import UserError, unknown_name
@@ -130,7 +130,6 @@ def filter(
         ),
     ] = None,
     device: DeviceOption = "auto",
-    threads: ThreadsOption = 0,
     shares_from: Annotated[int | None, typer.Option(SHARES_FROM, hidden=True)] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -196,7 +195,7 @@ def filter(
             executor,
             Progress(show, notice),
         )
-        use_threads(threads)
+        use_threads()
         if dry_run:
             _print_sample(job, look(job), as_json)
             return

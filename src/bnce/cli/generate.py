@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated
 
-from bnce.cli.console import JsonOption, ThreadsOption, open_model, print_json, stderr, stdout
+from bnce.cli.console import JsonOption, open_model, print_json, stderr, stdout
 from bnce.cli.options import DeviceOption, ModelArgument, flag, option
 
 
@@ -28,7 +28,6 @@ def generate(
     ] = 0,
     seed: Annotated[int, option("N", "Random seed. The same seed gives the same texts.", min=0, max=2**64 - 1)] = 1,
     device: DeviceOption = "auto",
-    threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Generate text, or list the most likely next words.
@@ -43,7 +42,7 @@ def generate(
     from bnce.scoring.sampling import Sampling
 
     sampling = Sampling(temperature, top_k, top_p, allow_unknown)
-    model = open_model(run, device, threads)
+    model = open_model(run, device)
     if num_next:
         words = model.next_words(prompt, num_next)
         if as_json:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bnce import files
-from bnce.cli.console import JsonOption, ThreadsOption, print_json, stderr, stdout, threads_for
+from bnce.cli.console import JsonOption, open_model, print_json, stderr, stdout
 from bnce.cli.options import MAY_EXCEED, DeviceOption, ErrorsOption, ModeOption, SplitLinesOption, is_normalised, option
 from bnce.errors import UserError, counted
 
@@ -32,7 +32,6 @@ def interpolate(
     mode: ModeOption = "unnormalised",
     errors: ErrorsOption = "strict",
     device: DeviceOption = "auto",
-    threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Mix language models, with weights that fit a text best.
@@ -48,7 +47,7 @@ def interpolate(
           --mode normalised --json
     """
     from bnce.scoring.interpolation import TextScores, find_weights
-    from bnce.scoring.loading import load, write_mixture
+    from bnce.scoring.loading import write_mixture
     from bnce.scoring.mixture import MixtureModel
 
     normalised = is_normalised(mode, "mixing")
@@ -61,8 +60,7 @@ def interpolate(
         if out.suffix != ".toml":
             raise UserError(f"The output file is '{out}': give a name that ends in .toml.")
         files.check_place(out)
-    num_threads = threads_for(paths, threads)
-    models = [load(path, device, num_threads) for path in paths]
+    models = [open_model(path, device) for path in paths]
     # Models that do not go together are refused before any text is scored.
     mixture = MixtureModel(models, [1 / len(models)] * len(models))
     if not normalised:

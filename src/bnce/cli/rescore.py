@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from bnce import files
-from bnce.cli.console import JsonOption, ThreadsOption, open_model, print_json, progress_bar, stderr
+from bnce.cli.console import JsonOption, open_model, print_json, progress_bar, stderr
 from bnce.cli.options import (
     DeviceOption,
     ModelArgument,
@@ -149,7 +149,6 @@ def rescore(
     mode: ModeOption = "unnormalised",
     tokenised: TokenisedOption = False,
     device: DeviceOption = "auto",
-    threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Pick the best hypotheses of a recogniser (n-best lists).
@@ -214,7 +213,7 @@ def rescore(
     weights = complete(kept, given, last.nbest, tunes=dev is not None)
     check_scores(weights, last.nbest, last.path, given)
     begun = time.perf_counter()
-    model = open_model(run, device, threads)
+    model = open_model(run, device)
     if not normalised:
         model.refuse_unnormalised()
     model.normaliser = read_as(model.normaliser, tokenised)

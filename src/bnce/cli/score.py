@@ -13,7 +13,7 @@ import typer
 
 from bnce import files
 from bnce.cli.completion import complete
-from bnce.cli.console import JsonOption, ThreadsOption, open_model, print_json, shown_progress, stderr
+from bnce.cli.console import JsonOption, open_model, print_json, shown_progress, stderr
 from bnce.cli.options import (
     MAY_EXCEED,
     MODE_HELP,
@@ -94,7 +94,6 @@ def score(
     errors: ErrorsOption = "strict",
     tokenised: TokenisedOption = False,
     device: DeviceOption = "auto",
-    threads: ThreadsOption = 0,
     as_jsonl: Annotated[bool, flag("--jsonl", "Print one JSON object per sentence, with every word.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -132,7 +131,7 @@ def score(
         num_bytes_read += num_bytes
 
     lines = read_lines(text, errors, advance)
-    model = open_model(run, device, threads)
+    model = open_model(run, device)
     reader = _open_reader(model, normalised, carry, spell, num_checked if mode == CHECKED else None)
     cutter = _Cutter(read_as(model.normaliser, tokenised), split)
     totals = Totals()

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from bnce.cli.completion import complete
-from bnce.cli.console import JsonOption, ThreadsOption, print_json, stderr, threads_for
+from bnce.cli.console import JsonOption, print_json, share_cores, stderr
 from bnce.cli.options import DeviceOption, ModelArgument, flag, option
 from bnce.errors import counted, unknown_name
 from bnce.serve.limits import Limits, span
@@ -51,7 +51,6 @@ def serve(
     ] = None,
     token_file: Annotated[Path | None, option("FILE", "Read the token from a file.")] = None,
     device: DeviceOption = "auto",
-    threads: ThreadsOption = 0,
     max_batch: Annotated[int, _limit("max_batch", "Words per pass through the model.")] = Limits.max_batch,
     max_wait_ms: Annotated[
         float, _limit("max_wait_ms", "Milliseconds that a request waits, so that others can be scored with it.")
@@ -142,10 +141,10 @@ def serve(
             stderr.print(
                 f"Warning: {host} can be reached from other machines. {UNPROTECTED if secret is None else UNENCRYPTED}"
             )
-        num_threads = threads_for([run], threads)
+        num_threads = share_cores(run)
         logging.basicConfig(level=log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
         metrics = Metrics()
-        model = load(run, device, num_threads)
+        model = load(run, device)
         app = make_app(model, run.resolve().name, limits, metrics, hosts, secret)
 
         def announce() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bnce.cli.completion import complete
-from bnce.cli.console import JsonOption, ThreadsOption, open_model, print_json, shown_progress, stderr
+from bnce.cli.console import JsonOption, open_model, print_json, shown_progress, stderr
 from bnce.cli.options import MAY_EXCEED, DeviceOption, ModelArgument, choice, flag, goes_to_stdout, option
 from bnce.errors import UserError, counted
 
@@ -117,7 +117,6 @@ def surprisal(
         ),
     ] = "auto",
     device: DeviceOption = "auto",
-    threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Add the surprisal of every word to a table.
@@ -143,7 +142,7 @@ def surprisal(
         out = Path("/dev/stdout")
     measuring = Measuring(context, not unnormalised, spell, base, entropy, ends, prefix)
     columns = Columns(word, tuple(text or ()), sentence, glued)
-    model = open_model(run, device, threads)
+    model = open_model(run, device)
     with shown_progress(f"measuring {table}") as progress:
         result = add_surprisal(
             model,

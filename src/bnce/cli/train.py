@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bnce.cli.completion import complete, complete_recipe, complete_setting
-from bnce.cli.console import JsonOption, ThreadsOption, open_corpus, print_json, stderr, stdout
+from bnce.cli.console import JsonOption, open_corpus, print_json, stderr, stdout
 from bnce.cli.display import shown_training
 from bnce.cli.options import DeviceOption, flag, option
 from bnce.kinds.bodies import BODIES
@@ -97,7 +97,6 @@ def train(
         ),
     ] = TIMEOUT_SECONDS,
     device: DeviceOption = "auto",
-    threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Train a model and write it to a run directory.
@@ -146,7 +145,7 @@ def train(
             plan.train(None)
             return
         with shown_training(plan.corpus, plan.run.config) as show:
-            record = plan.train(show, command=shlex.join(["bnce", *sys.argv[1:]]), num_threads=threads)
+            record = plan.train(show, command=shlex.join(["bnce", *sys.argv[1:]]))
     except Stopped as stop:
         if not plan.world.is_first:  # the first one tells how it goes
             raise typer.Exit(stop.status) from None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bnce.cli.console import JsonOption, ThreadsOption, print_json, stdout
+from bnce.cli.console import JsonOption, print_json, stdout
 from bnce.cli.options import option
 from bnce.errors import UserError
 
@@ -55,7 +55,6 @@ def vocab(
             "'bnce score --spell' uses it.",
         ),
     ] = None,
-    threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Add words to a trained model, or remove words.
@@ -83,7 +82,7 @@ def vocab(
         raise UserError(
             "--unk-rest and --unk-rest-words work only with --unk-list: give --unk-list, or leave them out."
         )
-    use_threads(threads)
+    use_threads()
     opened = RunDirectory.open(run)
     shared = None
     if unk_list is not None:

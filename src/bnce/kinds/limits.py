@@ -4,4 +4,3 @@ from __future__ import annotations
 
 MAX_PROCESSES = 1024  # that one command starts
 TIMEOUT_SECONDS = 120.0  # for which processes of one run wait for each other
-MAX_THREADS = 1024  # where the system gives no more, OpenMP ends the process

@@ -32,26 +32,25 @@ _MAPS = Path("/proc/self/maps")
 _watcher: Watcher | None = None
 
 
-def use_threads(num_threads: int = 0, num_processes: int = 1) -> int:
-    """Compute with so many CPU threads, 0 for one per core, and return their number; see that they share cores well.
+def use_threads(usual: int = 0, num_processes: int = 1) -> int:
+    """Compute with `usual` CPU threads, 0 for one per core, and return their number; see that they share cores well.
 
-    Where several processes of one run share a machine, each has its share of the cores.
+    The environment variable OMP_NUM_THREADS has its way. Where several processes of one run share a machine, each has
+    its share of the cores.
     """
     global _watcher
-    torch.set_num_threads(num_threads or max(1, _default_num_threads() // num_processes))
+    number = torch.get_num_threads()  # PyTorch's own: that of the environment, or one per core
+    if any(os.environ.get(name) for name in _NUMBER_VARIABLES):
+        number //= num_processes
+    else:
+        number = usual or min(number, num_cores()) // num_processes  # a container may have a share of the machine
+    torch.set_num_threads(max(1, number))
     if _watcher is None and torch.get_num_threads() > 1:
         runtime = find_runtime()
         if runtime is not None and waiting_seconds() is not None:
             _watcher = Watcher(Sleep(runtime))
             _watcher.start()
     return torch.get_num_threads()
-
-
-def _default_num_threads() -> int:
-    """Take PyTorch's number, which is one per core, and no more than a container's share of the machine allows."""
-    if any(os.environ.get(name) for name in _NUMBER_VARIABLES):
-        return torch.get_num_threads()
-    return min(torch.get_num_threads(), num_cores())
 
 
 def find_runtime() -> ctypes.CDLL | None:

@@ -205,6 +205,12 @@ def num_cores() -> int:
     return max(1, min(cores, _quota(Path("/sys/fs/cgroup"))))
 
 
+def num_threads_without_torch() -> int:
+    """Count the threads of whatever computes without PyTorch: as many as OMP_NUM_THREADS says, or one per core."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return int(asked) if asked.isdecimal() and int(asked) > 0 else num_cores()
+
+
 def _quota(cgroup: Path) -> int:
     """Read how many cores' time a container may use, rounded up; very many where nobody limits it."""
     version_2 = cgroup / "cpu.max"

@@ -16,8 +16,8 @@ from bnce.scoring.run_model import RunModel, make_model
 from bnce.text.normalise import Normaliser
 
 
-def load_exported(path: str | Path, device: str = "cpu", num_threads: int = 0) -> RunModel:
-    """Open an exported run; it is computed by so many threads of the CPU, 0 for one per core."""
+def load_exported(path: str | Path, device: str = "cpu") -> RunModel:
+    """Open an exported run."""
     directory = Path(path)
     if device not in ("auto", "cpu"):
         raise UserError(
@@ -26,7 +26,7 @@ def load_exported(path: str | Path, device: str = "cpu", num_threads: int = 0) -
         )
     record = read_record(directory)
     check_quickly(directory, record)
-    engine = OnnxEngine(directory, record, num_threads)
+    engine = OnnxEngine(directory, record)
     counts = _map_counts(directory, int(record["vocab_size"]))
     vocabulary = MappedVocabulary(directory)
     return make_model(engine, vocabulary, Normaliser.from_dict(record["normaliser"]), directory, str(path), counts)

@@ -27,16 +27,15 @@ from bnce.scoring.run_model import load_run
 MIXTURE_ENDING = ".toml"
 
 
-def load(path: str | Path, device: str = "cpu", num_threads: int = 0) -> Model:
+def load(path: str | Path, device: str = "cpu") -> Model:
     """Open a run directory, one that was exported to ONNX, a mixture (.toml) or an n-gram model.
 
-    The device is auto, cpu, cuda or cuda:N. An exported run is computed by `num_threads` threads of the CPU, 0 for one
-    per core; for a run, use `torch.set_num_threads`.
+    The device is auto, cpu, cuda or cuda:N. OMP_NUM_THREADS sets the number of CPU threads.
     """
     path = Path(path)
     if not path.is_file():
-        return load_exported(path, device, num_threads) if is_exported(path) else load_run(path, device)
-    return _load_mixture(path, device, num_threads) if path.suffix == MIXTURE_ENDING else open_ngram(path)
+        return load_exported(path, device) if is_exported(path) else load_run(path, device)
+    return _load_mixture(path, device) if path.suffix == MIXTURE_ENDING else open_ngram(path)
 
 
 def needs_torch(path: str | Path) -> bool:
@@ -71,10 +70,10 @@ def mixture_components(path: Path) -> list[tuple[Path, float]]:
         ) from error
 
 
-def _load_mixture(path: Path, device: str, num_threads: int) -> MixtureModel:
+def _load_mixture(path: Path, device: str) -> MixtureModel:
     pairs = mixture_components(path)
     for component, _ in pairs:
         if component.suffix == MIXTURE_ENDING:
             raise UserError(f"The mixture '{path}' contains the mixture '{component}': give its components instead.")
-    components = [load(component, device, num_threads) for component, _ in pairs]
+    components = [load(component, device) for component, _ in pairs]
     return MixtureModel(components, [weight for _, weight in pairs], str(path))

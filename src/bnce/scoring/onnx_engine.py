@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from bnce.errors import UserError
 from bnce.machine.packages import need
+from bnce.machine.workers import num_threads_without_torch
 from bnce.runs.export_record import WEIGHTS_FILE
 from bnce.scoring import engine
 from bnce.scoring.engine import Engine, Floats, Ints
@@ -32,21 +33,20 @@ State = tuple[Floats, ...]
 
 
 class OnnxEngine(Engine):
-    """Runs the graphs of an exported run; 0 threads are one per core."""
+    """Runs the graphs of an exported run."""
 
     device = "cpu"
     is_exact = False
     num_parallel = 128
     pass_words = 2**12
 
-    def __init__(self, directory: Path, record: Mapping[str, Any], num_threads: int = 0) -> None:
+    def __init__(self, directory: Path, record: Mapping[str, Any]) -> None:
         self._directory, self._record = directory, record
         self.vocab_size, self.num_context = int(record["vocab_size"]), int(record["num_context"])
         self.num_words_seen, self.loss_name = record["num_words_seen"], str(record["loss"])
         self.log_z, self.normalises = float(record["log_z"]), bool(record["self_normalised"])
         self.branches = self.reads_trees = (directory / "step.onnx").is_file()
         self._state_shapes = [[layers, *rest] for layers, _, *rest in record["state"].values()]
-        self._num_threads = num_threads
         self._sessions: dict[str, Any] = {}
 
     def initial_state(self, num_texts: int) -> State:
@@ -131,7 +131,7 @@ class OnnxEngine(Engine):
 
     def _compute(self, graph: str, *given: NDArray[Any]) -> list[Floats]:
         if graph not in self._sessions:
-            self._sessions[graph] = _open_session(self._directory / f"{graph}.onnx", self._num_threads)
+            self._sessions[graph] = _open_session(self._directory / f"{graph}.onnx")
         session, names = self._sessions[graph]
         found: list[Floats] = session.run(None, dict(zip(names, given, strict=True)))
         return found
@@ -168,11 +168,11 @@ def _log_sum_exp(score_NV: Floats) -> Floats:
     return log_sum_N
 
 
-def _open_session(path: Path, num_threads: int) -> tuple[Any, list[str]]:
+def _open_session(path: Path) -> tuple[Any, list[str]]:
     """Open a graph; give it with the names of its inputs."""
     onnxruntime = need("onnxruntime", "An exported run", "score")
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = num_threads
+    options.intra_op_num_threads = num_threads_without_torch()
     options.log_severity_level = 3  # errors, which are raised
     # Threads that wait for work would take a core from whoever else computes, and from the start of the program.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -88,7 +88,6 @@ def train_rows(
     should_stop: Callable[[], bool] = lambda: False,
     command: str = "",
     keep_models: bool = True,
-    num_threads: int = 0,
 ) -> None:
     """Train the rows that are not done, and note the names of those that fail, each with its reason.
 
@@ -127,7 +126,6 @@ def train_rows(
                     resume=resume,
                     should_stop=stop_row,
                     command=command,
-                    num_threads=num_threads,
                 )
             tidy_up(path, keep_models)
 

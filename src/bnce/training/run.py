@@ -13,9 +13,8 @@ from torch import Tensor
 
 from bnce.config import RunConfig
 from bnce.corpus.store import Corpus
-from bnce.errors import DiskFullError, NotFiniteError, OutOfMemoryError, UserError, argument, full_memory
+from bnce.errors import DiskFullError, NotFiniteError, OutOfMemoryError, UserError, full_memory
 from bnce.evaluation.evaluate import Evaluation, evaluate
-from bnce.kinds.limits import MAX_THREADS
 from bnce.machine.devices import describe_device
 from bnce.machine.launch import tell_place
 from bnce.machine.stopping import Stopped
@@ -49,7 +48,6 @@ def run_training(
     resume: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
     command: str = "",
-    num_threads: int = 0,
     start: Start | None = None,
     world: World | None = None,
 ) -> dict[str, Any]:
@@ -66,7 +64,7 @@ def run_training(
             check_resumable(run)
             _tell_of_calibration(run, observer)
         corpus.verify()  # a test text that is damaged is to be known before hours go into training
-        _choose_threads(run, num_threads, resume)
+        _choose_threads(run, resume)
         recorder = Recorder(run.path / "tensorboard", observer, writes=world.is_first)
         with _explain_full_memory(config=run.config):
             trainer = Trainer(run, corpus, device, recorder, world)
@@ -78,8 +76,8 @@ def run_training(
         _tell_of_unseen(trainer, observer)
         if device.type == "cpu" and trainer.progress.step < trainer.total_steps:
             observer.noticed(
-                f"Training on {tell_place(describe_device(device), world.size)}; {argument('num_threads')} sets the "
-                f"number of threads{' of each process' if world.size > 1 else ''}."
+                f"Training on {tell_place(describe_device(device), world.size)}; OMP_NUM_THREADS sets the number of "
+                f"threads{' of each process' if world.size > 1 else ''}."
             )
 
         def summary(status: str) -> dict[str, Any]:
@@ -151,11 +149,11 @@ def _tell_of_unseen(trainer: Trainer, observer: Observer) -> None:
         )
 
 
-def _choose_threads(run: RunDirectory, num_threads: int, resume: bool) -> None:
-    """Set the number of CPU threads; 0: one per core, or as many as a resumed run had, to get the same bits."""
+def _choose_threads(run: RunDirectory, resume: bool) -> None:
+    """Compute with as many CPU threads as a resumed run had, to get the same bits."""
     before = read_summary(run.path).get("threads") if resume else None
-    kept = before if isinstance(before, int) and 1 <= before <= MAX_THREADS else 0
-    use_threads(num_threads or kept, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    usual = before if isinstance(before, int) and before > 0 else 0
+    use_threads(usual, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def _test(trainer: Trainer, run: RunDirectory, corpus: Corpus) -> Evaluation:
