@@ -212,7 +212,7 @@ def train_ours(given: argparse.Namespace, name: str) -> list[float]:
     if not (out / "evaluation.json").is_file():
         names = ["--model", model, "--loss", loss, "--threads", given.threads]
         run(bnce("train", "small", "--corpus", given.work / "corpus", *names, *sets, "--out", out))
-    record = json.loads(run(bnce("evaluate", out, "--max-tokens", rivals.NUM_TEST_TOKENS, "--json"))[2])
+    record = json.loads(run(bnce("evaluate", out, "--max-words", rivals.NUM_TEST_TOKENS, "--json"))[2])
     return [record["ppl_f"], record["by_sentence"]["ppl_f"]]
 
 

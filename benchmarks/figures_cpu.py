@@ -107,7 +107,7 @@ def export(commands: Commands, timings: bool) -> Figures:
         for rows in ROWS:
             options = ["--to", "safetensors", "--rows", rows, "--out", f"{out}/{rows}"]
             record = commands.bnce("export", "demo/bnce", *options)
-            measured = commands.bnce("evaluate", f"{out}/{rows}", "--max-tokens", EXPORT_TOKENS)
+            measured = commands.bnce("evaluate", f"{out}/{rows}", "--max-words", EXPORT_TOKENS)
             found["rows"][rows] = {
                 "model_bytes": record["model_bytes"], "ppl_n": measured["ppl_n"], "ppl_f": measured["ppl_f"]
             }  # fmt: skip

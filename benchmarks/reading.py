@@ -178,7 +178,7 @@ def count(work: Work) -> None:
     pruned = ("--order", 5, "--prune", "0,0,1,1,1")
     work.run("ngram", work.corpus, *pruned, "--out", work.arpa, makes=work.arpa, name="ngram")
     makes = work.directory / "trained" / f"{NGRAM}.json"
-    limit = ("--corpus", work.corpus, "--split", "test", "--max-tokens", work.max_test_tokens)
+    limit = ("--corpus", work.corpus, "--split", "test", "--max-words", work.max_test_tokens)
     said = work.run("evaluate", work.arpa, *limit, "--json", makes=makes, name="ngram-evaluate")
     if said:
         write_json(makes, json.loads(said))

@@ -61,7 +61,7 @@ def train(wanted: Line, given: argparse.Namespace) -> Line:
         test = record["test"]
         if "by_sentence" not in test:  # training without resets does not read the test twice
             most = int(settings.get("training.max_test_tokens", 0))
-            evaluation = bnce.evaluate(Path(work) / "run", max_tokens=most, device=given.device).to_dict()
+            evaluation = bnce.evaluate(Path(work) / "run", max_words=most, device=given.device).to_dict()
             test["by_sentence"] = evaluation["by_sentence"]
     return {
         "in_context": {name: test[name] for name in ("ppl_f", "ppl_n", "log_z_mean", "log_z_std")},

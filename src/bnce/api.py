@@ -291,7 +291,6 @@ def evaluate(
     split: str | None = None,
     text: str | Path | None = None,
     corpus: str | Path | Corpus | None = None,
-    max_tokens: int = 0,
     max_words: int = 0,
     errors: str = "strict",
     tokenised: bool = False,
@@ -306,7 +305,7 @@ def evaluate(
     `by_sentence=False` it is left out.
 
     The text is a split of its corpus ("test" by default) or of another `corpus` with the same words, or a `text` file.
-    Only the first `max_tokens` or `max_words` count, if they are not 0. With `tokenised`, <unk> in the text is the
+    Only the first `max_words` count, if they are not 0. With `tokenised`, <unk> in the text is the
     unknown word, and marks such as @-@ are undone. `progress` gets the numbers of tokens done and in all, `notice` gets
     warnings.
     """
@@ -318,7 +317,6 @@ def evaluate(
         split=split or "test",
         text=text,
         corpus=corpus,
-        max_tokens=max_tokens,
         max_words=max_words,
         errors=errors,
         tokenised=tokenised,

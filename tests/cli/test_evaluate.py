@@ -56,14 +56,14 @@ def test_both_figures_by_default(bnce: Command, trained: Path, texts: Path) -> N
     assert "sentence by sentence" not in bnce("evaluate", trained, "--in-context-only").stdout
 
 
-def test_another_split_and_its_first_tokens(bnce: Command, trained: Path, corpus: Path) -> None:
+def test_another_split_and_its_first_words(bnce: Command, trained: Path, corpus: Path) -> None:
     record = bnce("evaluate", trained, "--split", "valid", "--json").json
     assert record["split"] == "valid"
     assert record["num_tokens"] == len(package.Corpus.open(corpus).split("valid"))
     assert record["ppl_f"] == package.evaluate(trained, split="valid").ppl_f
-    record = bnce("evaluate", trained, "--split", "valid", "--max-tokens", 100, "--json").json
+    record = bnce("evaluate", trained, "--split", "valid", "--max-words", 100, "--json").json
     assert record["num_tokens"] == 100
-    assert record["ppl_f"] == package.evaluate(trained, split="valid", max_tokens=100).ppl_f
+    assert record["ppl_f"] == package.evaluate(trained, split="valid", max_words=100).ppl_f
 
 
 def test_a_text_is_read_as_the_training_text_was(bnce: Command, trained: Path, texts: Path, tmp_path: Path) -> None:
@@ -93,10 +93,10 @@ def test_prints_units_and_conditions(bnce: Command, trained: Path) -> None:
 
 def test_what_is_not_finite_is_null_in_json(bnce: Command, trained: Path, tmp_path: Path) -> None:
     (tmp_path / "unknown.txt").write_text("xyzzy", encoding="utf-8")
-    record = bnce("evaluate", trained, "--text", tmp_path / "unknown.txt", "--max-tokens", 1, "--json").json
+    record = bnce("evaluate", trained, "--text", tmp_path / "unknown.txt", "--max-words", 1, "--json").json
     assert record["num_oov"] == 1
     assert record["ppl_f_no_unk"] is None
-    plain = bnce("evaluate", trained, "--text", tmp_path / "unknown.txt", "--max-tokens", 1, "--detail")
+    plain = bnce("evaluate", trained, "--text", tmp_path / "unknown.txt", "--max-words", 1, "--detail")
     assert plain.status == 0
     assert plain.stdout.count("without <unk> undefined") == 2
 

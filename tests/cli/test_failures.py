@@ -132,7 +132,7 @@ def test_a_bug_is_not_explained_away(bnce: Command, monkeypatch: pytest.MonkeyPa
 
 # Every command, by what it is given: {run} and {text} are there and whole.
 NUMBERS = [
-    ["evaluate", "{run}", "--max-tokens", HUGE],
+    ["evaluate", "{run}", "--max-words", HUGE],
     ["calibrate", "{run}", "--text", "{text}", "--out", "out", "--max-words", HUGE],
     ["generate", "{run}", "--top-k", HUGE],
     ["generate", "{run}", "--next", HUGE],

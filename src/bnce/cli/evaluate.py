@@ -36,7 +36,6 @@ def evaluate(
     ] = None,
     text: Annotated[str | None, option("FILE", "Evaluate on this text file instead of a split.")] = None,
     corpus: Annotated[str | None, option("DIR", "Another corpus with the same vocabulary.")] = None,
-    max_tokens: Annotated[int, option("N", "Evaluate on the first N tokens; 0 for all.", min=0)] = 0,
     max_words: Annotated[int, option("N", "Evaluate on the first N words, </s> counted; 0 for all.", min=0)] = 0,
     errors: ErrorsOption = "strict",
     tokenised: TokenisedOption = False,
@@ -93,8 +92,7 @@ def evaluate(
         else:
             sentences = _sentences_of_corpus(model, corpus, name)
         with shown_progress(f"evaluating on {name}") as progress:
-            limit = min((given for given in (max_tokens, max_words) if given), default=0)
-            first = _first(sentences, limit)
+            first = _first(sentences, max_words)
             record = {**about, **evaluate_sentences(model, first, lambda done: progress(done, 0))}
         if as_json:
             print_json(record)
@@ -108,7 +106,6 @@ def evaluate(
             split=split,
             text=text,
             corpus=None if text is not None else open_corpus_of(opened.path, opened.config, corpus, open_corpus),
-            max_tokens=max_tokens,
             max_words=max_words,
             errors=errors,
             tokenised=tokenised,
@@ -291,11 +288,11 @@ def _sentences_of_corpus(model: Model, corpus: str | None, split: str) -> Iterat
     return (source.vocabulary.decode(ids[last + 1 : end].tolist()) for last, end in itertools.pairwise([-1, *ends]))
 
 
-def _first(sentences: Iterator[list[str]], max_tokens: int) -> Iterator[list[str]]:
-    """Take the sentences that lie whole within the first tokens; 0 is no limit."""
-    num_tokens = 0
+def _first(sentences: Iterator[list[str]], max_words: int) -> Iterator[list[str]]:
+    """Take the sentences that lie whole within the first words; 0 is no limit."""
+    num_words = 0
     for words in sentences:
-        num_tokens += len(words) + 1
-        if 0 < max_tokens < num_tokens:
+        num_words += len(words) + 1
+        if 0 < max_words < num_words:
             return
         yield words

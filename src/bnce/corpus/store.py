@@ -40,16 +40,12 @@ class Part(NamedTuple):
     num_bytes: int | None
 
 
-def first_part(
-    ids: Ids, vocabulary: Vocabulary, num_bytes: int | None, max_tokens: int = 0, max_words: int = 0
-) -> Part:
-    """Take the first tokens or words of a text of `num_bytes`; of a part of it that has `<unk>` nobody knows them."""
-    part = ids[: max_tokens or None]
-    if 0 < max_words < len(part):
-        part = part[:max_words]
-    if len(part) < len(ids):
-        num_bytes = vocabulary.count_bytes(part)
-    return Part(part, num_bytes)
+def first_part(ids: Ids, vocabulary: Vocabulary, num_bytes: int | None, max_words: int = 0) -> Part:
+    """Take the first words of a text of `num_bytes`; of a part of it that has `<unk>` nobody knows them."""
+    if 0 < max_words < len(ids):
+        ids = ids[:max_words]
+        num_bytes = vocabulary.count_bytes(ids)
+    return Part(ids, num_bytes)
 
 
 @dataclass(frozen=True)
@@ -110,9 +106,9 @@ class Corpus:
             self._checked[name] = ids
         return self._checked[name]
 
-    def part(self, name: str, max_tokens: int = 0, max_words: int = 0) -> Part:
-        """Take the first tokens or words of a split (0: all of it), and its size."""
-        return first_part(self.split(name), self.vocabulary, self.statistics[name].num_bytes, max_tokens, max_words)
+    def part(self, name: str, max_words: int = 0) -> Part:
+        """Take the first words of a split (0: all of it), and its size."""
+        return first_part(self.split(name), self.vocabulary, self.statistics[name].num_bytes, max_words)
 
     def verify(self) -> None:
         """Read every split, and refuse the corpus if one has changed: before a long run."""

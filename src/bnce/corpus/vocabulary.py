@@ -36,7 +36,7 @@ class Vocabulary:
     @classmethod
     def read(cls, path: str | Path) -> Vocabulary:
         """Read a vocabulary file: one word per line, the line's number, from 0, is the word's id."""
-        if Path(path).with_name(_PIECES_FILE).is_file():
+        if (Path(path).parent / _PIECES_FILE).is_file():
             raise UserError(
                 f"The vocabulary '{path}' has pieces of words, because {_PIECES_FILE} lies beside it, and only version "
                 "0.2.0 cuts words into pieces: cut the text yourself, as examples/pieces.py does, and prepare it with "

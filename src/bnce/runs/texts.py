@@ -22,7 +22,6 @@ def open_part(
     split: str,
     text: str | Path | None = None,
     corpus: str | Path | Corpus | None = None,
-    max_tokens: int = 0,
     max_words: int = 0,
     errors: str = "strict",
     tokenised: bool = False,
@@ -35,11 +34,11 @@ def open_part(
         ids, statistics = encode_text(text, run.vocabulary, normaliser, errors, signs)
         if (told := signs.notice(named(str(text)))) is not None:
             notice(f"{told} Give {argument('tokenised', True)}, or use the text from before tokenisation.")
-        return first_part(ids, run.vocabulary, statistics.num_bytes, max_tokens, max_words)
+        return first_part(ids, run.vocabulary, statistics.num_bytes, max_words)
     if not isinstance(corpus, Corpus):
         corpus = open_corpus_of(run.path, run.config, None if corpus is None else str(corpus))
     run.check_words(corpus)
-    return corpus.part(split, max_tokens, max_words)
+    return corpus.part(split, max_words)
 
 
 def open_corpus_of(

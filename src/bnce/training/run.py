@@ -161,7 +161,7 @@ def _test(trainer: Trainer, run: RunDirectory, corpus: Corpus) -> Evaluation:
     if trainer.progress.best_step != trainer.progress.step:
         trainer.save_if_needed()  # as it is now, in case that the test is broken off
         trainer.network.load_weights(read_weights(run)[0])
-    part = corpus.part("test", max_tokens=run.config.training.max_test_tokens)
+    part = corpus.part("test", max_words=run.config.training.max_test_tokens)
     with trainer.network.as_whole() as model:
         result = evaluate(
             model,
