@@ -139,7 +139,7 @@ NUMBERS = [
     ["generate", "{run}", "--seed", HUGE],
     ["generate", "{run}", "--temperature", "inf"],
     ["score", "{run}", "{text}", "--num-checked", HUGE],
-    ["rescore", "{run}", "{text}", "--lm-weight", "nan"],
+    ["rescore", "{run}", "{text}", "--weight", "lm=nan"],
     ["prepare", "{text}", "--out", "out", "--seed", HUGE],
     ["prepare", "{text}", "--out", "out", "--vocab-size", HUGE],
     ["prepare", "{text}", "--out", "out", "--workers", HUGE],

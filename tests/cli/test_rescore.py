@@ -35,7 +35,7 @@ def lists(tmp_path: Path) -> Path:
 
 
 def test_the_best_by_the_model_alone(bnce: Command, trained: Path, lists: Path) -> None:
-    outcome = bnce("rescore", trained, lists / "nbest", "--rank-weight", 0)
+    outcome = bnce("rescore", trained, lists / "nbest", "--weight", "rank_weight=0")
     model = load(trained)
     expected = []
     for name, texts in (("x", ["ba be bi", "ba be", ""]), ("y", ["xyzzy fu", "fu"])):
@@ -52,7 +52,7 @@ def test_without_scores_the_order_counts(bnce: Command, trained: Path, lists: Pa
     assert "has no acoustic scores, so the order of the hypotheses counts" in outcome.stderr
     for row in map(json.loads, full.read_text(encoding="utf-8").splitlines()):
         assert row["total"] == pytest.approx(row["ln_prob"] - 16 * math.log(row["place"]))
-    assert bnce("rescore", trained, lists / "nbest", "--lm-weight", 0).stdout == "x ba be bi\ny xyzzy fu\n"
+    assert bnce("rescore", trained, lists / "nbest", "--weight", "lm=0").stdout == "x ba be bi\ny xyzzy fu\n"
     found = bnce("rescore", trained, lists / "nbest", "--json").json
     assert (found["by_rank"], found["weights"]["rank_weight"], found["weights"]["am_weight"]) == (True, 16, 0)
     # Weights of lists with scores, or of a version that knew no rank, say nothing about the order.
@@ -66,17 +66,16 @@ def test_without_scores_the_order_counts(bnce: Command, trained: Path, lists: Pa
 
 
 def test_weights_and_costs(bnce: Command, trained: Path, lists: Path) -> None:
-    options = [lists / "nbest", "--am-scores", lists / "am", "--lm-weight", 0]
+    options = [lists / "nbest", "--am-scores", lists / "am", "--weight", "lm=0"]
     assert bnce("rescore", trained, *options).stdout == "x\ny fu\n"
     assert bnce("rescore", trained, *options, "--costs").stdout == "x ba be\ny xyzzy fu\n"
-    assert bnce("rescore", trained, *options, "--word-penalty", -100).stdout == "x ba be bi\ny xyzzy fu\n"
-    assert (
-        bnce("rescore", trained, *options, "--word-penalty", -100, "--oov-penalty", 1000).stdout == "x ba be bi\ny fu\n"
-    )
+    assert bnce("rescore", trained, *options, "--weight", "word_penalty=-100").stdout == "x ba be bi\ny xyzzy fu\n"
+    penalties = ["--weight", "word_penalty=-100", "--weight", "oov_penalty=1000"]
+    assert bnce("rescore", trained, *options, *penalties).stdout == "x ba be bi\ny fu\n"
 
 
 def test_errors_before_and_after(bnce: Command, trained: Path, lists: Path) -> None:
-    options = [lists / "nbest", "--am-scores", lists / "am", "--costs", "--lm-weight", 0, "--refs", lists / "refs"]
+    options = [lists / "nbest", "--am-scores", lists / "am", "--costs", "--weight", "lm=0", "--refs", lists / "refs"]
     found = bnce("rescore", trained, *options, "--json").json
     assert found["before"] == {
         "wer": 2 / 3, "num_utterances": 2, "num_words": 3, "substitutions": 0, "deletions": 0, "insertions": 2,
@@ -115,11 +114,11 @@ def test_tuned_weights_are_kept_and_used(bnce: Command, trained: Path, lists: Pa
     assert json.loads(saved.read_text(encoding="utf-8")) == tuned["weights"]
     used = bnce("rescore", *options, "--weights", saved, "--refs", lists / "refs", "--json").json
     assert used["after"] == tuned["after"]
-    held = bnce("rescore", *options, "--tune", lists / "refs", "--lm-weight", 0.125, "--json").json
+    held = bnce("rescore", *options, "--tune", lists / "refs", "--weight", "lm=0.125", "--json").json
     assert held["weights"]["lm_weight"] == 0.125
-    over = bnce("rescore", *options, "--weights", saved, "--word-penalty", 7, "--json").json
+    over = bnce("rescore", *options, "--weights", saved, "--weight", "word_penalty=7", "--json").json
     assert over["weights"] == {**tuned["weights"], "word_penalty": 7.0}
-    told = bnce("rescore", *options, "--tune", lists / "refs", "--word-penalty", 1).stderr
+    told = bnce("rescore", *options, "--tune", lists / "refs", "--weight", "word_penalty=1").stderr
     assert f"Tuned on 12 utterances of '{lists / 'nbest'}' with the references '{lists / 'refs'}': lm_weight" in told
     assert "lm_weight and oov_penalty.\n" in told
     assert "measure word error rates on others" in told
@@ -131,7 +130,7 @@ def test_tuned_weights_are_kept_and_used(bnce: Command, trained: Path, lists: Pa
 def test_weights_that_lose_to_the_first_best_are_refused(bnce: Command, trained: Path, lists: Path) -> None:
     (lists / "refs").write_text("x ba be bi\ny xyzzy fu\n", encoding="utf-8")
     saved = lists / "weights.json"
-    scored = ["--am-scores", lists / "am", "--lm-weight", 1]
+    scored = ["--am-scores", lists / "am", "--weight", "lm=1"]
     for options in ([], scored):
         arguments = [trained, lists / "nbest", *options, "--tune", lists / "refs", "--save-weights", saved]
         outcome = bnce("rescore", *arguments)
@@ -140,7 +139,8 @@ def test_weights_that_lose_to_the_first_best_are_refused(bnce: Command, trained:
         found = bnce("rescore", *arguments, "--json").json
         assert found["tuning"]["kept_first_best"] is True
         assert found["difference"] == {"wer": 0, "interval": [0, 0]}
-    worse = bnce("rescore", trained, lists / "nbest", *scored, "--word-penalty", 99, "--refs", lists / "refs").stderr
+    options = [*scored, "--weight", "word_penalty=99", "--refs", lists / "refs"]
+    worse = bnce("rescore", trained, lists / "nbest", *options).stderr
     assert "2 utterances are too few to judge." in worse
 
 
@@ -207,9 +207,9 @@ def test_all_formats_say_the_same(bnce: Command, trained: Path, lists: Path) -> 
         (["--out", "-", "--json"], "--out - and --json both write to standard output: leave one of them out."),
         (["--save-weights", "none/w.json"], "There is no directory 'none'"),
         (["--save-weights", "-"], "'-' stands for standard output, where this cannot be written"),
-        (["--am-weight", "2"], "has no acoustic scores: leave it out."),
-        (["--old-lm-weight", "2"], "has no old language model scores: leave it out."),
-        (["--lm-weight", "nan"], "--lm-weight is nan: give a finite number."),
+        (["--weight", "am=2"], "has no acoustic scores: leave it out."),
+        (["--weight", "old_lm=2"], "has no old language model scores: leave it out."),
+        (["--weight", "lm=nan"], "--weight is 'lm=nan': give a finite number."),
         (["--weights", "none.json"], "'none.json' is not a weights file"),
         (["--refs", "{am}"], "has no reference for 'x'"),
         (["--format", "htk"], "Unknown format of n-best lists 'htk'"),
@@ -257,12 +257,12 @@ def test_every_format_is_recognised_and_told(bnce: Command, trained: Path, tmp_p
     arguments = WRITERS[form](tmp_path, LISTS)
     nbest = arguments.pop("path")
     options = [part for name, value in arguments.items() for part in (f"--{name.replace('_', '-')}", value)]
-    outcome = bnce("rescore", trained, nbest, *options, "--lm-weight", 0)
+    outcome = bnce("rescore", trained, nbest, *options, "--weight", "lm=0")
     assert outcome.stdout == "spk-a the cat sat\nb ünïcode 日本\nc_3 o'clock\n"
     references = "with references" if form in ("jsonl", "nemo", "k2") else "no references inside"
     told = f"was read as {NBEST_FORMATS.find(form).shown}: 3 utterances, 7 hypotheses, {references}; "
     assert told in outcome.stderr
-    found = bnce("rescore", trained, nbest, *options, "--lm-weight", 0, "--json").json
+    found = bnce("rescore", trained, nbest, *options, "--weight", "lm=0", "--json").json
     assert found["format"] == form
     # References that a list has are used, though nobody asked.
     assert ("before" in found) is (form not in NO_REFERENCES)
@@ -271,10 +271,10 @@ def test_every_format_is_recognised_and_told(bnce: Command, trained: Path, tmp_p
 
 
 def test_output_in_other_formats(bnce: Command, refused: Refused, trained: Path, lists: Path) -> None:
-    options = [trained, lists / "nbest", "--lm-weight", 0]
+    options = [trained, lists / "nbest", "--weight", "lm=0"]
     assert bnce("rescore", *options, "--out-format", "trn").stdout == "ba be bi (x)\nxyzzy fu (y)\n"
     bnce("rescore", *options, "--out", lists / "out.jsonl")
-    assert bnce("rescore", trained, lists / "out.jsonl", "--lm-weight", 0).stdout == "x ba be bi\ny xyzzy fu\n"
+    assert bnce("rescore", trained, lists / "out.jsonl", "--weight", "lm=0").stdout == "x ba be bi\ny xyzzy fu\n"
     assert "Unknown value of --out-format 'ctm'" in refused("rescore", *options, "--out-format", "ctm")
     assert "--scores is 'dec': give NAME=FILE" in refused("rescore", *options, "--scores", "dec")
     spaced = lists / "spaced.tsv"
@@ -302,7 +302,7 @@ def test_tuned_on_one_and_tested_on_another(bnce: Command, trained: Path, tmp_pa
     dev, more, test = (make_lists(tmp_path, name) for name in ("dev", "more", "test"))
     saved = tmp_path / "w.json"
     options = ["--tune", dev, "--tune", more, "--test", test, "--save-weights", saved]
-    outcome = bnce("rescore", trained, *options, "--lm-weight", 0, "--word-penalty", 0)
+    outcome = bnce("rescore", trained, *options, "--weight", "lm=0", "--weight", "word_penalty=0")
     assert outcome.stdout == "".join(f"test-{number} ba be\n" for number in range(6))
     assert (
         f"'{test}' was read as JSON lines: 6 utterances, 12 hypotheses, with references; scores: am ('score'), ctc"
@@ -313,7 +313,7 @@ def test_tuned_on_one_and_tested_on_another(bnce: Command, trained: Path, tmp_pa
     assert "measure word error rates on others" not in outcome.stderr
     assert "(36 hypotheses, " in outcome.stderr
     assert "per second), tuning " in outcome.stderr
-    found = bnce("rescore", trained, *options, "--lm-weight", 0, "--word-penalty", 0, "--json").json
+    found = bnce("rescore", trained, *options, "--weight", "lm=0", "--weight", "word_penalty=0", "--json").json
     assert (found["nbest"], found["before"]["wer"], found["after"]["wer"]) == (str(test), 0.5, 0.0)
     assert (found["tuning"]["nbest"], found["tuning"]["after"]["wer"]) == ([str(dev), str(more)], 0.0)
     assert found["weights"]["scores"]["ctc"] > 0.125
@@ -328,7 +328,7 @@ def test_tuned_on_one_and_tested_on_another(bnce: Command, trained: Path, tmp_pa
 
 def test_weights_by_name(bnce: Command, refused: Refused, trained: Path, tmp_path: Path) -> None:
     nbest = make_lists(tmp_path, "x", 1)
-    options = [trained, nbest, "--lm-weight", 0]
+    options = [trained, nbest, "--weight", "lm=0"]
     assert bnce("rescore", *options).stdout == "x-0 ba be bi\n"
     assert bnce("rescore", *options, "--weight", "ctc=1").stdout == "x-0 ba be\n"
     assert bnce("rescore", *options, "--weight", "score=-1").stdout == "x-0 ba be\n"
@@ -348,7 +348,7 @@ def test_untuned_weights_are_told(bnce: Command, trained: Path, lists: Path) -> 
     for options in (scored, scored[:2]):
         assert told in bnce("rescore", *options).stderr
         assert bnce("rescore", *options, "--json").json["untuned"] is True
-    assert told not in bnce("rescore", *scored, "--lm-weight", 0.5).stderr
+    assert told not in bnce("rescore", *scored, "--weight", "lm=0.5").stderr
     assert told not in bnce("rescore", *scored, "--tune", lists / "refs").stderr
     found = bnce("rescore", *scored, "--json").json["weights"]
     assert (found["lm_weight"], found["oov_penalty"], found["am_weight"]) == (0.25, 4.0, 1.0)
@@ -377,7 +377,7 @@ def test_changes_are_counted(bnce: Command, trained: Path, tmp_path: Path) -> No
     ]
     lists = tmp_path / "lists.jsonl"
     lists.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
-    options = [trained, lists, "--lm-weight", 0, "--weight", "ctc=1"]
+    options = [trained, lists, "--weight", "lm=0", "--weight", "ctc=1"]
     assert bnce("rescore", *options, "--json").json["changes"] == {"num_changed": 3, "num_better": 1, "num_worse": 2}
     told = bnce("rescore", *options).stderr
     assert "Another hypothesis was chosen for 3 utterances: 1 with fewer errors, 2 with more.\n" in told
@@ -388,7 +388,7 @@ def test_files_beside_several_lists(bnce: Command, trained: Path, lists: Path) -
     (lists / "nbest2").write_text("z-1 fu\nz-2 ba\n", encoding="utf-8")
     (lists / "am2").write_text("z-1 1\nz-2 2\n", encoding="utf-8")
     (lists / "refs2").write_text("z ba\n", encoding="utf-8")
-    options = ["--tune", lists / "nbest", "--test", lists / "nbest2", "--lm-weight", 0]
+    options = ["--tune", lists / "nbest", "--test", lists / "nbest2", "--weight", "lm=0"]
     each = [part for name in ("am", "am2") for part in ("--am-scores", lists / name)]
     each += [part for name in ("refs", "refs2") for part in ("--refs", lists / name)]
     found = bnce("rescore", trained, *options, *each, "--json").json

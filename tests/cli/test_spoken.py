@@ -79,7 +79,7 @@ def test_score_reads_written_text(bnce: Command, spoken_run: Path, tmp_path: Pat
 def test_rescore_counts_what_changed(bnce: Command, spoken_run: Path, tmp_path: Path) -> None:
     hypotheses = [{"text": "Mr. Smith paid $5", "score": -1}, {"text": "mister smith xyzzy", "score": -2}]
     (tmp_path / "dev.jsonl").write_text(json.dumps({"id": "x", "hyps": hypotheses}) + "\n", encoding="utf-8")
-    outcome = bnce("rescore", spoken_run, tmp_path / "dev.jsonl", "--lm-weight", 0)
+    outcome = bnce("rescore", spoken_run, tmp_path / "dev.jsonl", "--weight", "lm=0")
     assert outcome.stdout == "x Mr. Smith paid $5\n"
     assert (
         "1 of 2 hypotheses were brought into the form of the training text, such as 'Mr. Smith paid $5' to 'mister "

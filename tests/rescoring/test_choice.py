@@ -18,10 +18,13 @@ NAMED = NBest([], ("am", "old_lm", "dec"), {"am": "score", "old_lm": "lm"})
 
 
 def test_names_of_weights() -> None:
-    found = resolve({"score": "0.5", "lm": "2", "dec": "-1", "word_penalty": "3"}, NAMED)
+    found = resolve({"score": "0.5", "old_lm": "2", "dec": "-1", "word_penalty": "3"}, NAMED)
     assert found == {"am_weight": 0.5, "old_lm_weight": 2.0, "scores.dec": -1.0, "word_penalty": 3.0}
     assert resolve({"am": "1"}, NAMED) == {"am_weight": 1.0}
-    with pytest.raises(UserError, match="Unknown score in weight 'ctc': choose one of am, old_lm, dec, am_weight"):
+    assert resolve({"lm": "1"}, NBest([])) == resolve({"lm_weight": "1"}, NAMED) == {"lm_weight": 1.0}
+    with pytest.raises(UserError, match="weight is 'lm=1', but the list has a score 'lm', too: give lm_weight=1 for"):
+        resolve({"lm": "1"}, NAMED)
+    with pytest.raises(UserError, match="Unknown score in weight 'ctc': choose one of am, old_lm, dec, lm, am_weight"):
         resolve({"ctc": "1"}, NAMED)
     for value in ("high", "nan", "1e999"):
         with pytest.raises(UserError, match=f"weight is 'dec={value}': give a finite number"):
@@ -55,7 +58,7 @@ def test_defaults_are_cautious() -> None:
 
 
 def test_weights_of_what_is_not_there() -> None:
-    with pytest.raises(UserError, match="am_weight is 2, but 'x' has no acoustic scores"):
+    with pytest.raises(UserError, match="weight is 'am_weight=2', but 'x' has no acoustic scores"):
         check_scores(Weights(), NBest([]), "x", {"am_weight": 2.0})
     with pytest.raises(UserError, match="The score 'dec' has the weight 1, but 'x' does not have it"):
         check_scores(Weights(scores=(("dec", 1.0),)), NBest([]), "x", {})

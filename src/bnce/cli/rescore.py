@@ -28,14 +28,9 @@ from bnce.cli.rescored import full_lines, outcome_lines, pairs, read_lists, whic
 from bnce.errors import UserError
 from bnce.kinds.nbest_formats import NBEST_FORMATS
 
-PANEL = "Weights (logarithms, higher is better)"
+PANEL = "Weights"
 
 _weighing = partial(option, rich_help_panel=PANEL)
-
-
-def _weight(text: str, default: str = "0") -> Any:
-    """Make the option of a weight, which has its default where neither it nor a file is given."""
-    return _weighing("W", text, show_default=default)
 
 
 def rescore(
@@ -78,29 +73,12 @@ def rescore(
         option("N", "Number of hypotheses per utterance in NeMo beams, if it is the same for all utterances."),
     ] = None,
     costs: Annotated[bool, flag("--costs", "Scores are costs, as in Kaldi: lower is better.")] = False,
-    am_weight: Annotated[float | None, _weight("Weight of the acoustic score.", "1")] = None,
-    old_lm_weight: Annotated[float | None, _weight("Weight of the old language model's score.")] = None,
-    lm_weight: Annotated[
-        float | None, _weight("Weight of RUN's ln p (natural logarithm).", "0.25, or 1 without acoustic scores")
-    ] = None,
-    word_penalty: Annotated[float | None, _weight("Subtract W per word.")] = None,
-    oov_penalty: Annotated[
-        float | None,
-        _weight("Subtract W per word that RUN does not know.", "16 times the lm_weight, or 0 without acoustic scores"),
-    ] = None,
-    rank_weight: Annotated[
-        float | None,
-        _weight(
-            "Subtract W times ln(place). The first hypothesis of a list has place 1.",
-            "0, or 16 without acoustic scores",
-        ),
-    ] = None,
     weight: Annotated[
         list[str] | None,
         _weighing(
             "NAME=W",
-            "Weight of a score by its name in NBEST, such as ctc=0.3. May be given several times.",
-            show_default="0 for each",
+            "Set a weight by its name, such as lm=0.5: am, old_lm, lm, word_penalty, oov_penalty, rank_weight, or the "
+            "name of any other score in NBEST. May be given several times.",
         ),
     ] = None,
     weights_file: Annotated[
@@ -112,8 +90,8 @@ def rescore(
             "DEV",
             "Find weights with few word errors. If several sets of weights make nearly the same number of errors, the "
             "one that changes the fewest first hypotheses is used. With NBEST, DEV is the file of its references. "
-            "Without NBEST, DEV is n-best lists with references, and --tune can be repeated. Weights given as "
-            "options stay fixed.",
+            "Without NBEST, DEV is n-best lists with references, and --tune can be repeated. Weights given by "
+            "--weight stay fixed.",
             "--tune",
         ),
     ] = None,
@@ -158,9 +136,11 @@ def rescore(
     \b
       am_weight · am + old_lm_weight · old_lm + lm_weight · ln p
           − word_penalty · words − oov_penalty · unknown words
-          − rank_weight · ln place + W · score for every --weight
+          − rank_weight · ln place + W · score for every other score
 
-    If NBEST has no acoustic scores, the order of the hypotheses counts instead (rank_weight).
+    Scores are logarithms: higher is better. Without --tune, the am_weight is 1, the lm_weight 0.25, and the
+    oov_penalty 16 times the lm_weight; all other weights are 0. If NBEST has no acoustic scores, the order of the
+    hypotheses counts instead: the rank_weight is 16, the lm_weight 1, and all other weights are 0.
 
     The best hypotheses are printed as Kaldi text, 'utt words…'.
 
@@ -170,7 +150,7 @@ def rescore(
           --save-weights w.json
       bnce rescore runs/relu-lstm dev.nbest --am-scores dev.am \\
           --lm-scores dev.lm --tune dev.ref --save-weights w.json
-      bnce rescore mixture.toml hypotheses.jsonl --lm-weight 0.5 \\
+      bnce rescore mixture.toml hypotheses.jsonl --weight lm=0.5 \\
           --weight ctc=0.3 --full scores.tsv
     """
     from bnce.rescoring.choice import check_scores, complete, resolve
@@ -179,7 +159,7 @@ def rescore(
     from bnce.rescoring.rescore import score_nbest
     from bnce.rescoring.tuning import free_weights, tune
     from bnce.rescoring.writing import check_writable, out_format, written
-    from bnce.scoring.weights import FIRST_BEST, NAMES, OTHER, Weights
+    from bnce.scoring.weights import FIRST_BEST, OTHER, Weights
     from bnce.text.sources import named
     from bnce.text.tokenised import TokenisedSigns
 
@@ -191,8 +171,6 @@ def rescore(
     for path in (save_weights, out, full):
         if path is not None:
             files.check_place(path)
-    options = (am_weight, old_lm_weight, lm_weight, word_penalty, oov_penalty, rank_weight)
-    given = {name: value for name, value in zip(NAMES, options, strict=True) if value is not None}
     kept = None if weights_file is None else Weights.read(weights_file)
     chosen = which_lists(nbest, tune_on or [], test, refs or [])
     dev, last = read_lists(
@@ -209,7 +187,7 @@ def rescore(
     written_as = out_format(None if out is None else str(out), out_form)
     if out is not None or not as_json:
         check_writable(last.nbest, written_as)
-    given |= resolve(pairs(weight or [], "--weight", "NAME=W"), last.nbest)
+    given = resolve(pairs(weight or [], "--weight", "NAME=W"), last.nbest)
     weights = complete(kept, given, last.nbest, tunes=dev is not None)
     check_scores(weights, last.nbest, last.path, given)
     begun = time.perf_counter()
@@ -276,7 +254,7 @@ def rescore(
         "weights": weights.to_dict(),
         "weights_file": None if weights_file is None else str(weights_file),
         "tuned": tuning is not None,
-        # Whether nobody said how much the new model counts.
+        # Whether nobody set the weight of the new model.
         "untuned": dev is None and weights_file is None and "lm_weight" not in given,
         "tuning": tuning,
         "seconds": seconds,

@@ -195,7 +195,7 @@ def outcome_lines(
     if record["untuned"]:
         yield (
             "No weights were tuned: these are cautious defaults, which fit no recogniser well. Give --tune with "
-            "references to find weights, or --lm-weight."
+            "references to find weights, or --weight lm=W."
         )
     if tuning is not None:
         yield _told(tuning, name)

@@ -19,23 +19,31 @@ from bnce.scoring.weights import (
 )
 
 _OF_ROLES = {AM: "am_weight", OLD_LM: "old_lm_weight"}
+LM = "lm"  # ln p of the new language model; lists may have a score with this name
 
 
 def resolve(given: Mapping[str, str], nbest: NBest) -> dict[str, float]:
-    """Tell which weights are meant by the names of a list's scores, or their own."""
+    """Tell which weights are meant: by the names of a list's scores, by their own names, or by `lm`."""
     sources = {own: role for role, own in nbest.sources.items()}
     others = [name for name in nbest.score_names if name not in _OF_ROLES]
     found: dict[str, float] = {}
     for name, value in given.items():
+        if name == LM and LM in sources:
+            raise UserError(
+                f"{argument('weight')} is '{LM}={value}', but the list has a score '{LM}', too: give lm_weight={value} "
+                f"for the new language model, or {sources[LM]}_weight={value} for that score."
+            )
         meant = name if name in others else sources.get(name, name)
         if meant in others:
             weight = f"{OTHER}{meant}"
         elif meant in _OF_ROLES:
             weight = _OF_ROLES[meant]
+        elif meant == LM:
+            weight = "lm_weight"
         elif name in NAMES:
             weight = name
         else:
-            raise unknown_name(f"score in {argument('weight')}", name, [*nbest.score_names, *NAMES])
+            raise unknown_name(f"score in {argument('weight')}", name, [*nbest.score_names, LM, *NAMES])
         try:
             found[weight] = float(value)
         except ValueError:
@@ -50,7 +58,9 @@ def check_scores(weights: Weights, nbest: NBest, path: str, given: Mapping[str, 
     for role, name in _OF_ROLES.items():
         if given.get(name) and role not in nbest.score_names:
             kind = "acoustic" if role == AM else "old language model"
-            raise UserError(f"{argument(name)} is {given[name]:g}, but '{path}' has no {kind} scores: leave it out.")
+            raise UserError(
+                f"{argument('weight')} is '{name}={given[name]:g}', but '{path}' has no {kind} scores: leave it out."
+            )
     for name, weight in weights.scores:
         if weight and name not in nbest.score_names:
             raise UserError(
