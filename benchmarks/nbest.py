@@ -135,7 +135,7 @@ def rescore(bnce: Commands, model: Path, name: str, lists: Path) -> Figures:
     """Tune on the development set, then judge on the test set."""
     weights = lists / f"{name}.json"
     dev, test = (
-        [lists / f"{half}.nbest", "--am-scores", lists / f"{half}.am", "--lm-scores", lists / f"{half}.lm", "--costs"]
+        [f"{lists / half}.nbest", "--scores", f"am={lists / half}.am", "--scores", f"lm={lists / half}.lm", "--costs"]
         for half in ("dev", "test")
     )
     tuned = bnce.run("rescore", model, *dev, "--tune", lists / "dev.ref", "--save-weights", weights)

@@ -44,7 +44,8 @@ def run(command: list[str], directory: Path) -> subprocess.CompletedProcess[str]
 
 def run_commands(page: str, directory: Path) -> subprocess.CompletedProcess[str]:
     """Run all commands of a page, one after the other, where it finds the scripts of the repository."""
-    (directory / "benchmarks").symlink_to(ROOT / "benchmarks")
+    for scripts in ("benchmarks", "examples"):
+        (directory / scripts).symlink_to(ROOT / scripts)
     return run(["sh", "-e", "-c", "\n".join(blocks(page, "sh"))], directory)
 
 

@@ -99,7 +99,7 @@ def test_lists_are_read_back(tmp_path: Path) -> None:
     assert all("," in one.words for one in lists[0])
     write_lists(tmp_path, "dev", [sentence] * 3, lists)
     names = {kind: str(tmp_path / f"dev.{kind}") for kind in ("nbest", "am", "lm", "ref")}
-    nbest = read_nbest(names["nbest"], am_scores=names["am"], lm_scores=names["lm"], costs=True)
+    nbest = read_nbest(names["nbest"], score_files={"am": names["am"], "lm": names["lm"]}, costs=True)
     assert [utterance.name for utterance in nbest.utterances] == ["dev-001", "dev-002", "dev-003"]
     assert nbest.utterances[2].texts == [" ".join(one.words) for one in lists[2]]
     assert nbest.utterances[2].scores["am"] == pytest.approx([-one.am_cost for one in lists[2]], abs=1e-3)

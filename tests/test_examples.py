@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from command import Command
 
 import bnce
 
@@ -22,6 +23,8 @@ NEEDS = {
     "lightning_module": ["lightning"],
     "pieces": ["tokenizers"],
 }
+# How an example that trains nothing is called.
+WITHOUT_TRAINING = {"nbest_lists": "nemo|icefall|sctk", "pieces": "--size N"}
 
 
 def example(name: str) -> dict[str, Any]:
@@ -37,7 +40,7 @@ def test_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         example(name)["main"](["--help"])
     assert ended.value.code == 0
-    assert ("--size N" if name == "pieces" else "--steps N") in capsys.readouterr().out
+    assert WITHOUT_TRAINING.get(name, "--steps N") in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("loss", ["bnce", "chunk-bnce", "softmax"])
@@ -104,6 +107,72 @@ def test_pieces_are_prepared_and_trained_on_like_words(tmp_path: Path, capsys: p
     per_word = 10 ** (-of_pieces.log10_prob_f / (sum(num_words) + len(cut)))
     assert per_word > of_pieces.ppl_f
     assert capsys.readouterr().out == f"test: PPLf {per_word:.2f} per word\n"
+
+
+NEMO = ["the cat\t-1.5", "the cat sat\t-2", "\t0.5", "ünïcode\t-3"]
+MANIFEST = [{"audio_filepath": "a.wav", "text": "the cat sat"}, {"audio_filepath": "b.wav", "text": "unicode"}]
+ICEFALL = ["a:\tref=['the', 'cat']", "a:\thyp=['the']", "a:\ttimestamp_hyp=[0.1]", "a:\thyp=[]", "b:\tref=[]"]
+ICEFALL += ["b:\thyp=['c']"]
+SCTK = [";; comment", "the cat (a)", "(a)", "c (b)"]
+
+
+@pytest.mark.parametrize(
+    ("form", "files", "expected"),
+    [
+        (
+            "nemo",
+            [NEMO, map(json.dumps, MANIFEST)],
+            [
+                {
+                    "utt": "a.wav",
+                    "ref": "the cat sat",
+                    "hyps": [{"text": "the cat", "score": -1.5}, {"text": "the cat sat", "score": -2.0}],
+                },
+                {
+                    "utt": "b.wav",
+                    "ref": "unicode",
+                    "hyps": [{"text": "", "score": 0.5}, {"text": "ünïcode", "score": -3.0}],
+                },
+            ],
+        ),
+        (
+            "icefall",
+            [ICEFALL],
+            [{"utt": "a", "ref": "the cat", "hyps": ["the", ""]}, {"utt": "b", "ref": "", "hyps": ["c"]}],
+        ),
+        ("sctk", [SCTK], [{"utt": "a", "hyps": ["the cat", ""]}, {"utt": "b", "hyps": ["c"]}]),
+        (
+            "sctk",
+            [SCTK, ["c (b)", "(a)", ";; comment"]],
+            [{"utt": "a", "ref": "", "hyps": ["the cat", ""]}, {"utt": "b", "ref": "c", "hyps": ["c"]}],
+        ),
+    ],
+)
+def test_lists_of_other_recognisers_become_json_lines(
+    form: str,
+    files: list[list[str]],
+    expected: list[dict[str, Any]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    bnce: Command,
+    trained: Path,
+) -> None:
+    paths = [str(tmp_path / f"file-{number}") for number in range(len(files))]
+    for path, lines in zip(paths, files, strict=True):
+        Path(path).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    example("nbest_lists")["main"]([form, *paths])
+    printed = capsys.readouterr().out
+    assert [json.loads(line) for line in printed.splitlines()] == expected
+    (tmp_path / "lists.jsonl").write_text(printed, encoding="utf-8")
+    found = bnce("rescore", trained, tmp_path / "lists.jsonl", "--json").json
+    assert (found["num_utterances"], found["num_hypotheses"]) == (2, sum(len(one["hyps"]) for one in expected))
+
+
+def test_beams_that_cannot_be_shared_out(tmp_path: Path) -> None:
+    for name, lines in (("beams", NEMO[:3]), ("manifest", map(json.dumps, MANIFEST))):
+        (tmp_path / name).write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(SystemExit, match="3 hypotheses cannot be shared out evenly among 2 utterances"):
+        example("nbest_lists")["main"](["nemo", str(tmp_path / "beams"), str(tmp_path / "manifest")])
 
 
 def test_code_about_other_fields_runs() -> None:

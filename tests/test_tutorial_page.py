@@ -33,7 +33,7 @@ def test_the_commands_lead_from_text_to_rescored_lists(tmp_path: Path) -> None:
 
     done = run_commands_here(read_page("rescoring.md"), tmp_path)
     assert done.returncode == 0, done.stderr
-    for form in ("NeMo beams", "Kaldi text"):
+    for form in ("Kaldi text", "JSON lines"):
         assert f"was read as {form}" in done.stderr
     rates = [float(rate) for rate in re.findall(r"WER (?:before|after) +([\d.]+)%", done.stderr)]
     assert len(rates) == 4, "before and after, in two formats"

@@ -174,7 +174,7 @@ INPUT = {
     },
     **{
         f"rescore kaldi {name}": _input(
-            name, "rescore", "run", "nbest.txt", "--am-scores", "am.txt", "--lm-scores", "lm.txt", "--refs", "refs.txt",
+            name, "rescore", "run", "nbest.txt", "--scores", "am=am.txt", "--scores", "lm=lm.txt", "--refs", "refs.txt",
             "--json", needs=tuple(sorted({"run", "nbest.txt", "am.txt", "lm.txt", "refs.txt"} - {name})),
         )
         for name in ("nbest.txt", "am.txt", "lm.txt", "refs.txt")

@@ -89,10 +89,10 @@ def test_a_mixture_scores_and_rescores(
     nbest.write_text("a-1 ba be bi\na-2 ba fu\n", encoding="utf-8")
     text = tmp_path / "text"
     text.write_text("ba be bi\nba fu\n", encoding="utf-8")
-    bnce("rescore", out, nbest, "--full", full)
+    bnce("rescore", out, nbest, "--out", full)
     lines = bnce("score", out, text).stdout.splitlines()[:2]
     totals = [float(line.split()[1]) * math.log(10) for line in lines]
-    rescored = [json.loads(line)["ln_prob"] for line in full.read_text(encoding="utf-8").splitlines()]
+    rescored = [hypothesis["ln_prob"] for hypothesis in json.loads(full.read_text(encoding="utf-8"))["hyps"]]
     assert sorted(totals) == pytest.approx(sorted(rescored), abs=1e-4)
     assert "runs in it with the constant Z" in bnce("score", out, text).stderr
     assert "of an n-gram model" in bnce("score", arpa, text, "--per-word").stderr

@@ -10,7 +10,7 @@ from command import Command, settings
 # {link} leads to a file that is there already, or to an empty directory.
 FILES = [
     ["rescore", "{run}", "{lists}", "--out", "{link}"],
-    ["rescore", "{run}", "{lists}", "--full", "{link}.tsv"],
+    ["rescore", "{run}", "{lists}", "--out", "{link}.tsv"],
     ["rescore", "{run}", "{lists}", "--tune", "{refs}", "--save-weights", "{link}"],
     ["surprisal", "{run}", "{text}", "--out", "{link}.tsv"],
     ["ngram", "{text}", "--vocab", "{run}", "--out", "{link}"],

@@ -15,8 +15,6 @@ import pytest
 from command import Command
 
 from bnce import load
-from bnce.kinds.nbest_formats import NBEST_FORMATS
-from tests.rescoring.made_lists import LISTS, NO_REFERENCES, WRITERS
 
 pytest.importorskip("jiwer")
 
@@ -47,11 +45,12 @@ def test_the_best_by_the_model_alone(bnce: Command, trained: Path, lists: Path) 
 
 
 def test_without_scores_the_order_counts(bnce: Command, trained: Path, lists: Path, tmp_path: Path) -> None:
-    full = tmp_path / "full.jsonl"
-    outcome = bnce("rescore", trained, lists / "nbest", "--full", full)
+    out = tmp_path / "out.jsonl"
+    outcome = bnce("rescore", trained, lists / "nbest", "--out", out)
     assert "has no acoustic scores, so the order of the hypotheses counts" in outcome.stderr
-    for row in map(json.loads, full.read_text(encoding="utf-8").splitlines()):
-        assert row["total"] == pytest.approx(row["ln_prob"] - 16 * math.log(row["place"]))
+    for one in map(json.loads, out.read_text(encoding="utf-8").splitlines()):
+        for row in one["hyps"]:
+            assert row["total"] == pytest.approx(row["ln_prob"] - 16 * math.log(row["place"]))
     assert bnce("rescore", trained, lists / "nbest", "--weight", "lm=0").stdout == "x ba be bi\ny xyzzy fu\n"
     found = bnce("rescore", trained, lists / "nbest", "--json").json
     assert (found["by_rank"], found["weights"]["rank_weight"], found["weights"]["am_weight"]) == (True, 16, 0)
@@ -59,14 +58,14 @@ def test_without_scores_the_order_counts(bnce: Command, trained: Path, lists: Pa
     (tmp_path / "w.json").write_text('{"am_weight": 1, "lm_weight": 0.5}', encoding="utf-8")
     found = bnce("rescore", trained, lists / "nbest", "--weights", tmp_path / "w.json", "--json").json
     assert (found["weights"]["rank_weight"], found["weights"]["lm_weight"]) == (16, 0.5)
-    scored = bnce("rescore", trained, lists / "nbest", "--am-scores", lists / "am", "--json").json
+    scored = bnce("rescore", trained, lists / "nbest", "--scores", f"am={lists / 'am'}", "--json").json
     assert (scored["by_rank"], scored["weights"]["rank_weight"]) == (False, 0)
     (lists / "lm").write_text(AM, encoding="utf-8")
-    assert bnce("rescore", trained, lists / "nbest", "--lm-scores", lists / "lm", "--json").json["by_rank"] is True
+    assert bnce("rescore", trained, lists / "nbest", "--scores", f"lm={lists / 'lm'}", "--json").json["by_rank"] is True
 
 
 def test_weights_and_costs(bnce: Command, trained: Path, lists: Path) -> None:
-    options = [lists / "nbest", "--am-scores", lists / "am", "--weight", "lm=0"]
+    options = [lists / "nbest", "--scores", f"am={lists / 'am'}", "--weight", "lm=0"]
     assert bnce("rescore", trained, *options).stdout == "x\ny fu\n"
     assert bnce("rescore", trained, *options, "--costs").stdout == "x ba be\ny xyzzy fu\n"
     assert bnce("rescore", trained, *options, "--weight", "word_penalty=-100").stdout == "x ba be bi\ny xyzzy fu\n"
@@ -75,7 +74,8 @@ def test_weights_and_costs(bnce: Command, trained: Path, lists: Path) -> None:
 
 
 def test_errors_before_and_after(bnce: Command, trained: Path, lists: Path) -> None:
-    options = [lists / "nbest", "--am-scores", lists / "am", "--costs", "--weight", "lm=0", "--refs", lists / "refs"]
+    options = [lists / "nbest", "--scores", f"am={lists / 'am'}", "--costs", "--weight", "lm=0"]
+    options += ["--refs", lists / "refs"]
     found = bnce("rescore", trained, *options, "--json").json
     assert found["before"] == {
         "wer": 2 / 3, "num_utterances": 2, "num_words": 3, "substitutions": 0, "deletions": 0, "insertions": 2,
@@ -99,7 +99,7 @@ def test_tuned_weights_are_kept_and_used(bnce: Command, trained: Path, lists: Pa
     for name, content in (("nbest", KALDI), ("am", am), ("refs", REFS)):
         lines = (f"u{number}{line}\n" for number in range(6) for line in content.splitlines())
         (lists / name).write_text("".join(lines), encoding="utf-8")
-    options = [trained, lists / "nbest", "--am-scores", lists / "am"]
+    options = [trained, lists / "nbest", "--scores", f"am={lists / 'am'}"]
     saved = lists / "weights.json"
     tuned = bnce("rescore", *options, "--tune", lists / "refs", "--save-weights", saved, "--json").json
     assert tuned["after"]["wer"] < tuned["before"]["wer"]
@@ -130,7 +130,7 @@ def test_tuned_weights_are_kept_and_used(bnce: Command, trained: Path, lists: Pa
 def test_weights_that_lose_to_the_first_best_are_refused(bnce: Command, trained: Path, lists: Path) -> None:
     (lists / "refs").write_text("x ba be bi\ny xyzzy fu\n", encoding="utf-8")
     saved = lists / "weights.json"
-    scored = ["--am-scores", lists / "am", "--weight", "lm=1"]
+    scored = ["--scores", f"am={lists / 'am'}", "--weight", "lm=1"]
     for options in ([], scored):
         arguments = [trained, lists / "nbest", *options, "--tune", lists / "refs", "--save-weights", saved]
         outcome = bnce("rescore", *arguments)
@@ -144,25 +144,20 @@ def test_weights_that_lose_to_the_first_best_are_refused(bnce: Command, trained:
     assert "2 utterances are too few to judge." in worse
 
 
-def test_files_out(bnce: Command, trained: Path, lists: Path) -> None:
-    options = [trained, lists / "nbest", "--am-scores", lists / "am"]
-    assert bnce("rescore", *options, "--out", lists / "best", "--full", lists / "full.tsv").stdout == ""
-    head, *rows = [line.split("\t") for line in (lists / "full.tsv").read_text(encoding="utf-8").splitlines()]
-    assert head == ["utt", "place", "total", "am", "old_lm", "ln_prob", "num_words", "num_oov", "hypothesis"]
+def test_all_scores_of_untuned_lists(bnce: Command, trained: Path, lists: Path) -> None:
+    options = [trained, lists / "nbest", "--scores", f"am={lists / 'am'}"]
+    assert bnce("rescore", *options, "--out", lists / "full.tsv").stdout == ""
+    _, *rows = [line.split("\t") for line in (lists / "full.tsv").read_text(encoding="utf-8").splitlines()]
     assert [row[0] for row in rows] == ["x", "x", "x", "y", "y"]
     best = [f"{rows[0][0]} {rows[0][-1]}".rstrip(), f"{rows[3][0]} {rows[3][-1]}"]
-    assert (lists / "best").read_text(encoding="utf-8").splitlines() == best
+    assert bnce("rescore", *options).stdout.splitlines() == best
     for row in rows:
         # Nothing was tuned: the model has a cautious weight, and a word that it does not know costs something.
         assert float(row[2]) == pytest.approx(float(row[3]) + 0.25 * float(row[5]) - 4 * float(row[7]))
-        assert row[4] == ""
-    bnce("rescore", *options, "--out", lists / "best", "--full", lists / "full.jsonl")
-    records = [json.loads(line) for line in (lists / "full.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert [record["hypothesis"] for record in records] == [row[-1] for row in rows]
 
 
 def test_a_device_a_pipe_and_a_link_stay_what_they_are(bnce: Command, trained: Path, lists: Path) -> None:
-    options = [trained, lists / "nbest", "--am-scores", lists / "am"]
+    options = [trained, lists / "nbest", "--scores", f"am={lists / 'am'}"]
     expected = bnce("rescore", *options).stdout
     assert bnce("rescore", *options, "--out", "-").stdout == expected
     pipe, link = lists / "pipe", lists / "link"
@@ -182,27 +177,11 @@ def test_a_device_a_pipe_and_a_link_stay_what_they_are(bnce: Command, trained: P
     assert stat.S_ISCHR(os.lstat("/dev/null").st_mode)
 
 
-def test_all_formats_say_the_same(bnce: Command, trained: Path, lists: Path) -> None:
-    expected = bnce("rescore", trained, lists / "nbest", "--am-scores", lists / "am").stdout
-    scores = dict(line.split() for line in AM.splitlines())
-    tsv, objects = "", {}
-    for line in KALDI.splitlines():
-        key, _, text = line.partition(" ")
-        tsv += f"{key[0]}\t{scores[key]}\t0\t{text}\n"
-        objects.setdefault(key[0], []).append({"text": text, "am_score": float(scores[key])})
-    (lists / "n.tsv").write_text(tsv, encoding="utf-8")
-    records = (json.dumps({"utt": name, "hyps": hypotheses}) for name, hypotheses in objects.items())
-    (lists / "n.jsonl").write_text("\n".join(records), encoding="utf-8")
-    assert bnce("rescore", trained, lists / "n.tsv").stdout == expected
-    assert bnce("rescore", trained, lists / "n.jsonl").stdout == expected
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [
         (["--mode", "checked"], "Unknown rescoring mode 'checked': choose one of unnormalised, normalised."),
         (["--tune", "{refs}", "--refs", "{refs}"], "tune with --tune first, then use --weights and --refs."),
-        (["--full", "scores.csv"], "--full is 'scores.csv': give a file name that ends in .tsv or .jsonl."),
         (["--out", "none/best"], "There is no directory 'none' to write 'best' to: create it first."),
         (["--out", "-", "--json"], "--out - and --json both write to standard output: leave one of them out."),
         (["--save-weights", "none/w.json"], "There is no directory 'none'"),
@@ -213,7 +192,7 @@ def test_all_formats_say_the_same(bnce: Command, trained: Path, lists: Path) -> 
         (["--weights", "none.json"], "'none.json' is not a weights file"),
         (["--refs", "{am}"], "has no reference for 'x'"),
         (["--format", "htk"], "Unknown format of n-best lists 'htk'"),
-        (["--am-scores", "{refs}"], "line 1 has 3 columns: give a key and one score per line."),
+        (["--scores", "am={refs}"], "line 1 has 3 columns: give a key and one score per line."),
     ],
 )
 def test_refusals(refused: Refused, trained: Path, lists: Path, options: list[str], told: str) -> None:
@@ -229,15 +208,12 @@ def test_what_is_not_there(refused: Refused, trained: Path, lists: Path, monkeyp
     assert "pip install 'bnce[train]'" in refused("rescore", trained, lists / "nbest", "--refs", lists / "refs")
 
 
-def test_tokenised_hypotheses_are_noticed_and_can_be_read(bnce: Command, trained: Path, tmp_path: Path) -> None:
+def test_tokenised_hypotheses_are_noticed(bnce: Command, trained: Path, tmp_path: Path) -> None:
     nbest = tmp_path / "nbest"
     nbest.write_text("x-1 ba <unk> be\nx-2 ba be @-@ bi\n", encoding="utf-8")
-    assert "looks tokenised: 2 of the 7 checked words" in bnce("rescore", trained, nbest).stderr
-    full = tmp_path / "full.jsonl"
-    read = bnce("rescore", trained, nbest, "--tokenised", "--full", full)
-    assert "looks tokenised" not in read.stderr
-    rows = {row["place"]: row for row in map(json.loads, full.read_text(encoding="utf-8").splitlines())}
-    assert (rows[1]["num_oov"], rows[1]["hypothesis"]) == (1, "ba <unk> be")
+    told = bnce("rescore", trained, nbest).stderr
+    assert f"Warning: '{nbest}' looks tokenised: 2 of the 7 checked words" in told
+    assert "Use the text from before tokenisation." in told
 
 
 def test_one_utterance_with_references_beside_it(bnce: Command, trained: Path, tmp_path: Path) -> None:
@@ -250,38 +226,6 @@ def test_one_utterance_with_references_beside_it(bnce: Command, trained: Path, t
     assert "(1 of 1 word in 1 utterance: 1 substitution, 0 deletions, 0 insertions)" in told
     assert "(1 hypothesis, " in told
     assert "Another hypothesis was chosen for 0 utterances: " in told
-
-
-@pytest.mark.parametrize("form", ["kaldi", "jsonl", "tsv", "nemo", "espnet", "trn", "k2"])
-def test_every_format_is_recognised_and_told(bnce: Command, trained: Path, tmp_path: Path, form: str) -> None:
-    arguments = WRITERS[form](tmp_path, LISTS)
-    nbest = arguments.pop("path")
-    options = [part for name, value in arguments.items() for part in (f"--{name.replace('_', '-')}", value)]
-    outcome = bnce("rescore", trained, nbest, *options, "--weight", "lm=0")
-    assert outcome.stdout == "spk-a the cat sat\nb ünïcode 日本\nc_3 o'clock\n"
-    references = "with references" if form in ("jsonl", "nemo", "k2") else "no references inside"
-    told = f"was read as {NBEST_FORMATS.find(form).shown}: 3 utterances, 7 hypotheses, {references}; "
-    assert told in outcome.stderr
-    found = bnce("rescore", trained, nbest, *options, "--weight", "lm=0", "--json").json
-    assert found["format"] == form
-    # References that a list has are used, though nobody asked.
-    assert ("before" in found) is (form not in NO_REFERENCES)
-    if "before" in found:
-        assert found["before"]["wer"] == pytest.approx(3 / 6)
-
-
-def test_output_in_other_formats(bnce: Command, refused: Refused, trained: Path, lists: Path) -> None:
-    options = [trained, lists / "nbest", "--weight", "lm=0"]
-    assert bnce("rescore", *options, "--out-format", "trn").stdout == "ba be bi (x)\nxyzzy fu (y)\n"
-    bnce("rescore", *options, "--out", lists / "out.jsonl")
-    assert bnce("rescore", trained, lists / "out.jsonl", "--weight", "lm=0").stdout == "x ba be bi\ny xyzzy fu\n"
-    assert "Unknown value of --out-format 'ctm'" in refused("rescore", *options, "--out-format", "ctm")
-    assert "--scores is 'dec': give NAME=FILE" in refused("rescore", *options, "--scores", "dec")
-    spaced = lists / "spaced.tsv"
-    spaced.write_text("my file\t1\t2\tba\n", encoding="utf-8")
-    assert "has a blank or a bracket in its name" in refused("rescore", trained, spaced)
-    assert bnce("rescore", trained, spaced, "--json").json["num_hypotheses"] == 1
-    assert "--manifest is for NeMo beams" in refused("rescore", *options, "--manifest", lists / "am")
 
 
 def make_lists(place: Path, name: str, count: int = 6) -> Path:
@@ -333,17 +277,15 @@ def test_weights_by_name(bnce: Command, refused: Refused, trained: Path, tmp_pat
     assert bnce("rescore", *options, "--weight", "ctc=1").stdout == "x-0 ba be\n"
     assert bnce("rescore", *options, "--weight", "score=-1").stdout == "x-0 ba be\n"
     full = tmp_path / "full.tsv"
-    bnce("rescore", *options, "--full", full)
+    bnce("rescore", *options, "--out", full)
     head = full.read_text(encoding="utf-8").splitlines()[0]
     assert head == "utt\tplace\ttotal\tam\told_lm\tctc\tdec\tln_prob\tnum_words\tnum_oov\thypothesis"
-    assert "Unknown score in --weight 'ctx'" in refused("rescore", *options, "--weight", "ctx=1")
-    assert "--weight is 'ctc': give NAME=W" in refused("rescore", *options, "--weight", "ctc")
     (tmp_path / "w.json").write_text('{"scores": {"nn": 1}}', encoding="utf-8")
     assert "'nn' has the weight 1, but" in refused("rescore", *options, "--weights", tmp_path / "w.json")
 
 
 def test_untuned_weights_are_told(bnce: Command, trained: Path, lists: Path) -> None:
-    scored = [trained, lists / "nbest", "--am-scores", lists / "am"]
+    scored = [trained, lists / "nbest", "--scores", f"am={lists / 'am'}"]
     told = "No weights were tuned: these are cautious defaults"
     for options in (scored, scored[:2]):
         assert told in bnce("rescore", *options).stderr
@@ -389,13 +331,13 @@ def test_files_beside_several_lists(bnce: Command, trained: Path, lists: Path) -
     (lists / "am2").write_text("z-1 1\nz-2 2\n", encoding="utf-8")
     (lists / "refs2").write_text("z ba\n", encoding="utf-8")
     options = ["--tune", lists / "nbest", "--test", lists / "nbest2", "--weight", "lm=0"]
-    each = [part for name in ("am", "am2") for part in ("--am-scores", lists / name)]
+    each = [part for name in ("am", "am2") for part in ("--scores", f"am={lists / name}")]
     each += [part for name in ("refs", "refs2") for part in ("--refs", lists / name)]
     found = bnce("rescore", trained, *options, *each, "--json").json
     assert (found["before"]["num_words"], found["tuning"]["before"]["num_words"]) == (1, 3)
     for kind in ("am", "refs"):
         both = "".join((lists / name).read_text(encoding="utf-8") for name in (kind, f"{kind}2"))
         (lists / f"{kind}-all").write_text(both, encoding="utf-8")
-    shared = ["--am-scores", lists / "am-all", "--refs", lists / "refs-all"]
+    shared = ["--scores", f"am={lists / 'am-all'}", "--refs", lists / "refs-all"]
     again = bnce("rescore", trained, *options, *shared, "--json").json
     assert (again["weights"], again["after"]) == (found["weights"], found["after"])

@@ -94,6 +94,19 @@ def test_rescore_counts_what_changed(bnce: Command, spoken_run: Path, tmp_path: 
     }
 
 
+def test_long_changes_are_cut_and_hypotheses_as_they_should_be_told(
+    bnce: Command, spoken_run: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "nbest").write_text(f"x-1 It's 5{' and 5' * 40}\n", encoding="utf-8")
+    before, after = bnce("rescore", spoken_run, tmp_path / "nbest", "--json").json["form"]["example"]
+    assert (len(before), len(after)) == (60, 60)
+    assert before.startswith("It's 5 and 5")
+    assert before.endswith("…")
+    (tmp_path / "nbest").write_text("x-1 mister smith\n", encoding="utf-8")
+    told = bnce("rescore", spoken_run, tmp_path / "nbest").stderr
+    assert "All hypotheses are in the form of the training text; 0 of 2 words (0.00%) are unknown to the model." in told
+
+
 def test_surprisal_of_written_words(bnce: Command, spoken_run: Path, tmp_path: Path) -> None:
     (tmp_path / "words.csv").write_text("word\nMr.\nSmith\npaid\n$5\n", encoding="utf-8")
     assert bnce("surprisal", spoken_run, tmp_path / "words.csv", "--out", tmp_path / "out.csv").status == 0

@@ -1,34 +1,35 @@
-"""N-best lists written in every format, as the recognisers write them."""
+"""N-best lists written in every format, as the recognisers write them, and read again by `bnce rescore`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
-from bnce.rescoring.nbest import NBest, Utterance, read_nbest
+from command import Command
+
+Record = dict[str, Any]  # {"utt": name, "ref": reference, "hyps": [{"text": text, "am_score": score}, …]}
+
+
+def record(name: str, reference: str | None, *hypotheses: tuple[str, float]) -> Record:
+    found = {"utt": name, "hyps": [{"text": text, "am_score": score} for text, score in hypotheses]}
+    return found if reference is None else {**found, "ref": reference}
+
 
 # Ragged, with an empty hypothesis, letters beyond ASCII, and scores that fall within each utterance.
 LISTS = [
-    Utterance("spk-a", ["the cat sat", "the cat", ""], {"am": [-1.5, -2.25, -8.0]}, "the cat sat"),
-    Utterance("b", ["ünïcode 日本"], {"am": [0.5]}, "unicode"),
-    Utterance("c_3", ["o'clock", "clock", "o"], {"am": [0.625, -1e-3, -12.125]}, "o'clock now"),
+    record("spk-a", "the cat sat", ("the cat sat", -1.5), ("the cat", -2.25), ("", -8.0)),
+    record("b", "unicode", ("ünïcode 日本", 0.5)),
+    record("c_3", "o'clock now", ("o'clock", 0.625), ("clock", -1e-3), ("o", -12.125)),
 ]
 
 
-def bare(lists: Iterable[Utterance], *, scores: bool = True, references: bool = True) -> list[Utterance]:
-    """Leave out what a format cannot hold."""
+def rows(lists: Iterable[Record]) -> list[tuple[str, int, str, float]]:
     return [
-        Utterance(one.name, one.texts, one.scores if scores else {}, one.reference if references else None)
+        (one["utt"], rank, hypothesis["text"], hypothesis["am_score"])
         for one in lists
-    ]
-
-
-def rows(lists: Iterable[Utterance]) -> list[tuple[str, int, str, float]]:
-    return [
-        (one.name, rank, text, score)
-        for one in lists
-        for rank, (text, score) in enumerate(zip(one.texts, one.scores["am"], strict=True), 1)
+        for rank, hypothesis in enumerate(one["hyps"], 1)
     ]
 
 
@@ -38,66 +39,54 @@ def save(path: Path, lines: Iterable[str]) -> Path:
     return path
 
 
-def write_kaldi(place: Path, lists: list[Utterance]) -> dict[str, object]:
-    save(place / "am", (f"{name}-{rank} {score!r}" for name, rank, _, score in rows(lists)))
+def write_kaldi(place: Path, lists: Sequence[Record]) -> list[object]:
+    am = save(place / "am", (f"{name}-{rank} {score!r}" for name, rank, _, score in rows(lists)))
     path = save(place / "text", (f"{name}-{rank} {text}".rstrip() for name, rank, text, _ in rows(lists)))
-    return {"path": path, "am_scores": place / "am"}
+    return [path, "--scores", f"am={am}"]
 
 
-def write_jsonl(place: Path, lists: list[Utterance]) -> dict[str, object]:
-    records = []
-    for one in lists:
-        pairs = zip(one.texts, one.scores["am"], strict=True)
-        hypotheses = [{"text": text, "score": score} for text, score in pairs]
-        records.append(json.dumps({"id": one.name, "ref": one.reference, "hyps": hypotheses}))
-    return {"path": save(place / "lists.jsonl", records)}
+def write_jsonl(place: Path, lists: Sequence[Record]) -> list[object]:
+    return [save(place / "lists.jsonl", map(json.dumps, lists))]
 
 
-def write_tsv(place: Path, lists: list[Utterance]) -> dict[str, object]:
+def write_tsv(place: Path, lists: Sequence[Record]) -> list[object]:
     lines = ["utt\tscore\ttext", *(f"{name}\t{score!r}\t{text}" for name, _, text, score in rows(lists))]
-    return {"path": save(place / "lists.tsv", lines)}
+    return [save(place / "lists.tsv", lines)]
 
 
-def write_nemo(place: Path, lists: list[Utterance]) -> dict[str, object]:
-    manifest = [json.dumps({"audio_filepath": one.name, "text": one.reference}) for one in lists]
-    save(place / "manifest.json", manifest)
-    lines = [f"{text}\t{score!r}" for _, _, text, score in rows(lists)]
-    return {"path": save(place / "beams.tsv", lines), "manifest": place / "manifest.json"}
-
-
-def write_espnet(place: Path, lists: list[Utterance]) -> dict[str, object]:
-    for rank in range(1, 1 + max(len(one.texts) for one in lists)):
+def write_espnet(place: Path, lists: Sequence[Record]) -> list[object]:
+    for rank in range(1, 1 + max(len(one["hyps"]) for one in lists)):
         own = [row for row in rows(lists) if row[1] == rank]
         save(place / f"decode/{rank}best_recog/text", (f"{name} {text}" for name, _, text, _ in own))
         save(place / f"decode/{rank}best_recog/score", (f"{name} tensor({score!r})" for name, _, _, score in own))
-    return {"path": place / "decode"}
+    return [place / "decode"]
 
 
-def write_trn(place: Path, lists: list[Utterance]) -> dict[str, object]:
-    return {"path": save(place / "hyp.trn", (f"{text} ({name})" for name, _, text, _ in rows(lists)))}
-
-
-def write_k2(place: Path, lists: list[Utterance]) -> dict[str, object]:
-    lines = []
-    for one in lists:
-        lines.append(f"{one.name}:\tref={str(one.reference).split()}")
-        for text, score in zip(one.texts, one.scores["am"], strict=True):
-            lines.append(f"{one.name}:\thyp={text.split()}\tam={score!r}")
-    return {"path": save(place / "recogs.txt", lines)}
-
-
-WRITERS: dict[str, Callable[[Path, list[Utterance]], dict[str, object]]] = {
+# What writes lists gives the arguments that read them: the list, and options.
+WRITERS: dict[str, Callable[[Path, Sequence[Record]], list[object]]] = {
     "kaldi": write_kaldi,
     "jsonl": write_jsonl,
     "tsv": write_tsv,
-    "nemo": write_nemo,
     "espnet": write_espnet,
-    "trn": write_trn,
-    "k2": write_k2,
 }
-# What a format cannot hold.
-NO_SCORES, NO_REFERENCES = {"trn"}, {"kaldi", "tsv", "espnet", "trn"}
+# How the command names them.
+SHOWN = {"kaldi": "Kaldi text", "jsonl": "JSON lines", "tsv": "TSV", "espnet": "an ESPnet decode directory"}
+ADDED = ("ln_prob", "num_words", "num_oov", "total", "place")
 
 
-def read(arguments: dict[str, object], form: str = "auto") -> NBest:
-    return read_nbest(form=form, **arguments)  # type: ignore[arg-type]
+def read(bnce: Command, run: Path, arguments: Sequence[object], out: Path) -> list[Record]:
+    """Let `bnce rescore` read lists and write them to a file of JSON lines."""
+    outcome = bnce("rescore", run, *arguments, "--out", out)
+    assert outcome.status == 0, outcome.stderr
+    return as_they_were(out)
+
+
+def as_they_were(path: Path) -> list[Record]:
+    """Give lists as they were before rescoring: what it adds is left out, and its order undone."""
+    found = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+    for one in found:
+        one["hyps"].sort(key=lambda hypothesis: hypothesis["place"])
+        for hypothesis in one["hyps"]:
+            for name in ADDED:
+                del hypothesis[name]
+    return found

@@ -2,72 +2,96 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from command import Command
 
-from bnce import UserError
-from bnce.rescoring.choice import check_scores, complete, resolve
-from bnce.rescoring.nbest import NBest, read_nbest
-from bnce.rescoring.pool import pool
-from bnce.scoring.weights import Weights
+from .made_lists import save
 
-from .made_lists import LISTS
-
-NAMED = NBest([], ("am", "old_lm", "dec"), {"am": "score", "old_lm": "lm"})
+Refused = Callable[..., str]
+NAMES = ("am_weight", "old_lm_weight", "lm_weight", "word_penalty", "oov_penalty", "rank_weight")
 
 
-def test_names_of_weights() -> None:
-    found = resolve({"score": "0.5", "old_lm": "2", "dec": "-1", "word_penalty": "3"}, NAMED)
-    assert found == {"am_weight": 0.5, "old_lm_weight": 2.0, "scores.dec": -1.0, "word_penalty": 3.0}
-    assert resolve({"am": "1"}, NAMED) == {"am_weight": 1.0}
-    assert resolve({"lm": "1"}, NBest([])) == resolve({"lm_weight": "1"}, NAMED) == {"lm_weight": 1.0}
-    with pytest.raises(UserError, match="weight is 'lm=1', but the list has a score 'lm', too: give lm_weight=1 for"):
-        resolve({"lm": "1"}, NAMED)
-    with pytest.raises(UserError, match="Unknown score in weight 'ctc': choose one of am, old_lm, dec, lm, am_weight"):
-        resolve({"ctc": "1"}, NAMED)
-    for value in ("high", "nan", "1e999"):
-        with pytest.raises(UserError, match=f"weight is 'dec={value}': give a finite number"):
-            resolve({"dec": value}, NAMED)
+@pytest.fixture
+def weights_of(bnce: Command, trained: Path) -> Callable[..., dict[str, Any]]:
+    """Give a command that says which weights decide."""
+    return lambda *arguments: bnce("rescore", trained, *arguments, "--json").json["weights"]
 
 
-def test_a_score_that_is_called_like_a_role_is_told_apart(tmp_path: Path) -> None:
-    path = tmp_path / "lists.jsonl"
-    path.write_text('{"utt": "a", "hyps": [{"text": "w3", "am_score": -1, "am": -2, "lm": -3}]}\n', encoding="utf-8")
-    lists = read_nbest(path)
-    assert lists.utterances[0].scores == {"am": [-1.0], "old_lm": [-3.0], "score.am": [-2.0]}
+def scored(place: Path, **scores: float) -> Path:
+    """Write a list of two hypotheses, which have the same scores."""
+    hypotheses = [{"text": text, **scores} for text in ("ba be", "ba")]
+    return save(place / f"{'-'.join(['lists', *scores])}.jsonl", [json.dumps({"utt": "a", "hyps": hypotheses})])
+
+
+def given(*weights: str) -> list[str]:
+    return [part for weight in weights for part in ("--weight", weight)]
+
+
+def six(*values: float) -> dict[str, float]:
+    return dict(zip(NAMES, values, strict=True))
+
+
+def test_names_of_weights(tmp_path: Path, weights_of: Callable[..., Any], trained: Path, refused: Refused) -> None:
+    named = scored(tmp_path, score=-1, lm=-2, dec=-3)
+    found = weights_of(named, *given("score=0.5", "old_lm=2", "dec=-1", "word_penalty=3", "rank_weight=5"))
+    assert found == {**six(0.5, 2, 0.25, 3, 4, 5), "scores": {"dec": -1}}
+    assert weights_of(named, *given("am=2", "lm_weight=0.5")) == six(2, 0, 0.5, 0, 8, 0)
+    plain = scored(tmp_path, am=-1)
+    assert weights_of(plain, *given("lm=0.5")) == weights_of(plain, *given("lm_weight=0.5")) == six(1, 0, 0.5, 0, 8, 0)
+    for weight, told in (
+        ("ctc=1", "Unknown score in --weight 'ctc': choose one of am, old_lm, dec, lm, am_weight"),
+        ("lm=1", "--weight is 'lm=1', but the list has a score 'lm', too: give lm_weight=1 for the new"),
+        ("dec=high", "--weight is 'dec=high': give a finite number"),
+        ("dec=nan", "--weight is 'dec=nan': give a finite number"),
+        ("dec=1e999", "--weight is 'dec=1e999': give a finite number"),
+        ("dec", "--weight is 'dec': give NAME=W"),
+    ):
+        assert told in refused("rescore", trained, named, "--weight", weight)
+    told = refused("rescore", trained, named, *given("am_weight=1", "am=2"))
+    assert "--weight is 'am=2', after another value for it: give each weight once." in told
+
+
+def test_a_score_that_is_called_like_a_role_is_told_apart(tmp_path: Path, weights_of: Callable[..., Any]) -> None:
+    lists = scored(tmp_path, am_score=-1, am=-2, lm=-3)
     # What the list calls it is meant.
-    wanted = {"scores.score.am": 0.5}
-    assert resolve({"am": "0.5"}, lists) == resolve({"score.am": "0.5"}, lists) == wanted
-    assert resolve({"am_score": "0.5"}, lists) == resolve({"am_weight": "0.5"}, lists) == {"am_weight": 0.5}
+    for name in ("am", "score.am"):
+        assert weights_of(lists, *given(f"{name}=0.5"))["scores"] == {"score.am": 0.5}
+    for name in ("am_score", "am_weight"):
+        assert weights_of(lists, *given(f"{name}=0.5")) == six(0.5, 0, 0.25, 0, 4, 0)
 
 
-def test_defaults_are_cautious() -> None:
-    scored, bare = NBest([], ("am",)), NBest([], ())
-    assert complete(None, {}, scored, tunes=False) == Weights(lm_weight=0.25, oov_penalty=4.0)
-    assert complete(None, {"lm_weight": 0.5}, scored, tunes=False) == Weights(lm_weight=0.5, oov_penalty=8.0)
-    assert complete(None, {"lm_weight": 0.0}, scored, tunes=False) == Weights(lm_weight=0.0)
-    assert complete(None, {"oov_penalty": 1.0}, scored, tunes=False).oov_penalty == 1.0
-    assert complete(None, {}, scored, tunes=True) == Weights()
-    assert complete(Weights(lm_weight=2), {}, scored, tunes=False) == Weights(lm_weight=2)
-    assert complete(None, {}, bare, tunes=False) == Weights(am_weight=0, rank_weight=16)
-    assert complete(None, {}, bare, tunes=True) == Weights(am_weight=0, rank_weight=1)
+def test_defaults_are_cautious(tmp_path: Path, weights_of: Callable[..., Any]) -> None:
+    lists, bare = scored(tmp_path, am=-1), scored(tmp_path)
+    assert weights_of(lists) == six(1, 0, 0.25, 0, 4, 0)
+    assert weights_of(lists, *given("lm=0")) == six(1, 0, 0, 0, 0, 0)
+    assert weights_of(lists, *given("oov_penalty=1")) == six(1, 0, 0.25, 0, 1, 0)
+    kept = save(tmp_path / "w.json", ['{"lm_weight": 2}'])
+    assert weights_of(lists, "--weights", kept) == six(1, 0, 2, 0, 0, 0)
+    assert weights_of(bare) == six(0, 0, 1, 0, 0, 16)
     # A score of the recogniser that is asked for by name says what the order would say.
-    dec = complete(None, {"scores.dec": 1.0}, NBest([], ("dec",)), tunes=False)
-    assert (dec.rank_weight, dec.am_weight, dec.scores) == (0.0, 0.0, (("dec", 1.0),))
+    found = weights_of(scored(tmp_path, dec=-1), *given("dec=1"))
+    assert found == {**six(0, 0, 1, 0, 0, 0), "scores": {"dec": 1}}
 
 
-def test_weights_of_what_is_not_there() -> None:
-    with pytest.raises(UserError, match="weight is 'am_weight=2', but 'x' has no acoustic scores"):
-        check_scores(Weights(), NBest([]), "x", {"am_weight": 2.0})
-    with pytest.raises(UserError, match="The score 'dec' has the weight 1, but 'x' does not have it"):
-        check_scores(Weights(scores=(("dec", 1.0),)), NBest([]), "x", {})
+def test_weights_of_what_is_not_there(tmp_path: Path, trained: Path, refused: Refused) -> None:
+    bare = scored(tmp_path)
+    told = refused("rescore", trained, bare, *given("am=2"))
+    assert f"--weight is 'am_weight=2', but '{bare}' has no acoustic scores: leave it out." in told
+    kept = save(tmp_path / "w.json", ['{"scores": {"dec": 1}}'])
+    told = refused("rescore", trained, bare, "--weights", kept)
+    assert f"The score 'dec' has the weight 1, but '{bare}' does not have it" in told
 
 
-def test_pooled_lists() -> None:
-    one, two = NBest(LISTS[:1], ("am",)), NBest(LISTS[1:], ("am",))
-    assert pool([("a", one), ("b", two)]) == NBest(LISTS, ("am",))
-    with pytest.raises(UserError, match="'b' has the utterance 'spk-a', which 'a' has, too"):
-        pool([("a", one), ("b", one)])
-    with pytest.raises(UserError, match="'a' has the scores am and 'b' has no scores: give lists with the same"):
-        pool([("a", one), ("b", NBest(LISTS[1:]))])
+def test_lists_that_cannot_be_tuned_on_together(tmp_path: Path, trained: Path, refused: Refused) -> None:
+    pytest.importorskip("jiwer")
+    one, other = scored(tmp_path, am=-1), scored(tmp_path)
+    refs = save(tmp_path / "refs", ["a ba"])
+    told = refused("rescore", trained, "--tune", one, "--tune", one, "--refs", refs)
+    assert f"'{one}' has the utterance 'a', which '{one}' has, too: give lists of different utterances." in told
+    told = refused("rescore", trained, "--tune", one, "--tune", other, "--refs", refs)
+    assert f"'{one}' has the scores am and '{other}' has no scores: give lists with the same scores." in told

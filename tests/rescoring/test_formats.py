@@ -1,141 +1,173 @@
-"""Every format of n-best lists: what is written comes back, is recognised, and what cannot be is refused."""
+"""Every format of n-best lists: what is written comes back, is recognised, and what cannot be read is refused."""
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command import Command
+from pages import read_page
 
-from bnce import UserError
-from bnce.kinds.nbest_formats import NBEST_FORMATS
-from bnce.rescoring.nbest import Utterance, read_nbest
-from bnce.rescoring.references import read_references
+from .made_lists import LISTS, SHOWN, WRITERS, Record, read, record, save
 
-from .made_lists import LISTS, NO_REFERENCES, NO_SCORES, WRITERS, bare, read, save
-
-
-def test_every_format_has_its_round_trip() -> None:
-    assert set(WRITERS) == set(NBEST_FORMATS.names)
+Refused = Callable[..., str]
+Reader = Callable[..., list[Record]]
+FORMS = sorted(WRITERS)
+KALDI = ["spk-a-1 the cat sat", "spk-a-2 the  cat", "spk-a-3", "b-1 ünïcode 日本"]
 
 
-@pytest.mark.parametrize("form", NBEST_FORMATS.names)
+def bare(lists: list[Record], form: str) -> list[Record]:
+    """Leave out the references, which only JSON can hold."""
+    return [{name: value for name, value in one.items() if form == "jsonl" or name != "ref"} for one in lists]
+
+
+@pytest.fixture
+def lists_of(bnce: Command, trained: Path, tmp_path: Path) -> Reader:
+    """Give a reader of lists."""
+    return lambda *arguments: read(bnce, trained, arguments, tmp_path / "read.jsonl")
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("told", [True, False])
-def test_round_trip(tmp_path: Path, form: str, told: bool) -> None:
-    found = read(WRITERS[form](tmp_path, LISTS), form if told else "auto")
-    assert found.form == form
-    assert found.utterances == bare(LISTS, scores=form not in NO_SCORES, references=form not in NO_REFERENCES)
-    assert found.has_am is (form not in NO_SCORES)
+def test_round_trip(bnce: Command, trained: Path, tmp_path: Path, lists_of: Reader, form: str, told: bool) -> None:
+    arguments = [*WRITERS[form](tmp_path, LISTS), *(["--format", form] if told else [])]
+    assert lists_of(*arguments) == bare(LISTS, form)
+    outcome = bnce("rescore", trained, *arguments, "--weight", "lm=0")
+    assert outcome.stdout == "spk-a the cat sat\nb ünïcode 日本\nc_3 o'clock\n"
+    references = "with references" if form == "jsonl" else "no references inside"
+    assert f"was read as {SHOWN[form]}: 3 utterances, 7 hypotheses, {references}; scores: am" in outcome.stderr
+    found = bnce("rescore", trained, *arguments, "--weight", "lm=0", "--json").json
+    assert found["format"] == form
+    # References that a list has are used, though nobody asked.
+    assert ("before" in found) is (form == "jsonl")
+    if "before" in found:
+        assert found["before"]["wer"] == pytest.approx(3 / 6)
 
 
-@pytest.mark.parametrize("form", ["jsonl", "tsv", "k2", "trn", "kaldi"])
-def test_a_format_is_recognised_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
-    arguments = WRITERS[form](tmp_path, LISTS)
-    content = Path(str(arguments["path"])).read_bytes()
+@pytest.mark.parametrize("form", ["jsonl", "tsv", "kaldi"])
+def test_a_format_is_recognised_without_a_name(
+    tmp_path: Path, lists_of: Reader, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    path, *options = WRITERS[form](tmp_path, LISTS)
 
     class Standard:
-        buffer = io.BytesIO(content)
+        buffer = io.BytesIO(Path(str(path)).read_bytes())
 
     monkeypatch.setattr("sys.stdin", Standard)
-    found = read({**arguments, "path": "-"})
-    assert (found.form, [one.texts for one in found.utterances]) == (form, [one.texts for one in LISTS])
+    assert lists_of("-", *options) == bare(LISTS, form)
 
 
-def test_named_scores_in_json(tmp_path: Path) -> None:
+def test_formats_by_ending(tmp_path: Path, lists_of: Reader) -> None:
+    (tmp_path / "n.tsv.gz").write_bytes(gzip.compress(b"u\t1\t2\ta\n"))
+    expected = [{"utt": "u", "hyps": [{"text": "a", "am_score": 1.0, "lm_score": 2.0}]}]
+    assert lists_of(tmp_path / "n.tsv.gz") == expected
+    assert lists_of(save(tmp_path / "n.txt", ["u\t1\t2\ta"]), "--format", "tsv") == expected
+
+
+def test_kaldi_with_numbers(tmp_path: Path, lists_of: Reader) -> None:
+    path = save(tmp_path / "nbest", KALDI)
+    am = save(tmp_path / "am", ["b-1 4", "spk-a-1 1.5", "spk-a-2 -2e1", "spk-a-3 0", "other-1 7"])
+    expected = [record("spk-a", None, ("the cat sat", 1.5), ("the cat", -20.0), ("", 0.0))]
+    expected.append(record("b", None, ("ünïcode 日本", 4.0)))
+    assert lists_of(path, "--scores", f"am={am}") == expected
+    costs = lists_of(path, "--scores", f"am={am}", "--scores", f"lm={am}", "--scores", f"ctc={am}", "--costs")
+    assert costs[0]["hyps"][1] == {"text": "the cat", "am_score": 20.0, "lm_score": 20.0, "ctc": 20.0}
+    assert lists_of(path, "--scores", f"score={am}") == expected  # a score has the same names in every format
+
+
+def test_kaldi_with_repeated_keys(tmp_path: Path, lists_of: Reader) -> None:
+    path = save(tmp_path / "nbest", ["spk-003 one", "spk-003 two", "spk-004 three"])
+    scores = save(tmp_path / "am", ["spk-003 1", "spk-004 3", "spk-003 2"])
+    assert lists_of(path, "--scores", f"am={scores}") == [
+        record("spk-003", None, ("one", 1.0), ("two", 2.0)),
+        record("spk-004", None, ("three", 3.0)),
+    ]
+
+
+def test_keys_that_do_not_begin_with_1_are_names(tmp_path: Path, lists_of: Reader) -> None:
+    found = lists_of(save(tmp_path / "gaps", ["x-7 one", "x-9 two"]))
+    assert [(one["utt"], len(one["hyps"])) for one in found] == [("x-7", 1), ("x-9", 1)]
+    found = lists_of(save(tmp_path / "nbest", ["x-1 one", "x-2 two"]))
+    assert [(one["utt"], len(one["hyps"])) for one in found] == [("x", 2)]
+
+
+@pytest.mark.parametrize(
+    "hypotheses",
+    [
+        [{"text": "a b", "am_score": -1, "lm_score": -2}, {"text": "", "am_score": -3.5, "lm_score": -4}],
+        [{"pred_text": "a  b", "score": -1, "lm_score": -2}, {"hyp": "", "score": "-3.5", "old_lm_score": -4}],
+    ],
+)
+@pytest.mark.parametrize(("name", "lists"), [("utt", "hyps"), ("audio_filepath", "beams"), ("id", "nbest")])
+def test_json_lines(tmp_path: Path, lists_of: Reader, hypotheses: list[object], name: str, lists: str) -> None:
+    line = json.dumps({name: "x/1.wav", lists: hypotheses, "text": "what was said"})
+    expected = [{"text": "a b", "am_score": -1, "lm_score": -2}, {"text": "", "am_score": -3.5, "lm_score": -4}]
+    assert lists_of(save(tmp_path / "n.jsonl", [line, ""])) == [{"utt": "x/1.wav", "hyps": expected}]
+
+
+def test_json_lines_with_less(tmp_path: Path, lists_of: Reader) -> None:
+    found = lists_of(save(tmp_path / "n.json", ['{"utt": 7, "hyps": ["a", "b"]}']))
+    assert found == [{"utt": "7", "hyps": [{"text": "a"}, {"text": "b"}]}]
+    found = lists_of(save(tmp_path / "n.json", ['{"utt": "u", "hyps": [["a", -1], ["b", -2]]}']))
+    assert found == [record("u", None, ("a", -1.0), ("b", -2.0))]
+
+
+def test_named_scores_in_json(bnce: Command, trained: Path, tmp_path: Path, lists_of: Reader) -> None:
     hypothesis = {"text": "a", "dec": -1.5, "ctc": -2, "lm": -3.0, "score": -4.0, "tokens": [1], "final": True}
     path = save(tmp_path / "n.jsonl", [json.dumps({"utt": "u", "hyps": [hypothesis]})])
-    found = read_nbest(path)
-    assert found.utterances == [Utterance("u", ["a"], {"am": [-4.0], "old_lm": [-3.0], "dec": [-1.5], "ctc": [-2.0]})]
-    assert found.sources == {"am": "score", "old_lm": "lm"}
-    assert found.told() == (
-        "1 utterance, 1 hypothesis, no references inside; scores: am ('score'), old_lm ('lm'), dec, ctc"
-    )
+    own = {"text": "a", "am_score": -4.0, "lm_score": -3.0, "dec": -1.5, "ctc": -2.0}
+    assert lists_of(path) == [{"utt": "u", "hyps": [own]}]
+    told = bnce("rescore", trained, path).stderr
+    assert "1 utterance, 1 hypothesis, no references inside; scores: am ('score'), old_lm ('lm'), dec, ctc." in told
 
 
-def test_a_score_that_some_lack_is_left_out_and_told(tmp_path: Path) -> None:
-    records = ['{"utt": "a", "hyps": [{"text": "x", "dec": 1}]}', '{"utt": "b", "hyps": [{"text": "x"}]}']
-    found = read_nbest(save(tmp_path / "n.jsonl", records))
-    assert found.score_names == ()
-    assert all(not one.scores for one in found.utterances)
-    assert "The score 'dec' is not used: " in found.left_out[0]
-    assert "line 2 does not have it" in found.left_out[0]
+def test_a_score_that_some_lack_is_left_out_and_told(bnce: Command, trained: Path, tmp_path: Path) -> None:
+    lines = ['{"utt": "a", "hyps": [{"text": "x", "dec": 1}]}', '{"utt": "b", "hyps": [{"text": "x"}]}']
+    path = save(tmp_path / "n.jsonl", lines)
+    told = bnce("rescore", trained, path).stderr
+    assert f"The score 'dec' is not used: '{path}', line 2 does not have it for all hypotheses." in told
+    assert bnce("rescore", trained, path, "--json").json["scores"] == []
 
 
 @pytest.mark.parametrize("as_array", [True, False])
-def test_lists_without_names(tmp_path: Path, as_array: bool) -> None:
+def test_lists_without_names(tmp_path: Path, lists_of: Reader, as_array: bool) -> None:
     records = [{"input": ["a b", "a"], "output": "a  b"}, {"input": ["c"], "output": "d"}]
     content = json.dumps(records, indent=1) if as_array else "\n".join(map(json.dumps, records))
-    found = read_nbest(save(tmp_path / "hp.json", [content]))
-    assert found.utterances == [Utterance("1", ["a b", "a"], {}, "a b"), Utterance("2", ["c"], {}, "d")]
+    assert lists_of(save(tmp_path / "hp.json", [content])) == [
+        {"utt": "1", "ref": "a b", "hyps": [{"text": "a b"}, {"text": "a"}]},
+        {"utt": "2", "ref": "d", "hyps": [{"text": "c"}]},
+    ]
 
 
-@pytest.mark.parametrize(
-    ("lines", "told"),
-    [
-        (["[", '{"utt": "a", "hyps": ["x"]},', "]"], "line 3 is not a JSON object"),
-        (["[", '{"utt": "a", "hyps": ["x"]}'], "has no comma or bracket after an object"),
-        (["[", '{"utt": "a", "hyps": ["x"]}', "] 3"], "line 3 has '3' after the array"),
-        (['{"utt": "a", "utt": "b", "hyps": ["x"]}'], "line 1 is not a JSON object .*the name 'utt' more than once"),
-        (['{"utt": "a", "hyps": ["x"], "ref": 3}'], "line 1 has the reference 3"),
-        (['{"utt": "a", "hyps": ["x"], "ref": "x"}', '{"utt": "b", "hyps": ["x"]}'], "line 2 has no reference for 'b'"),
-        (['{"input": ["x"]}', '{"utt": "b", "hyps": ["x"]}'], "line 2 differs from the others"),
-    ],
-)
-def test_refused_json(tmp_path: Path, lines: list[str], told: str) -> None:
-    with pytest.raises(UserError, match=told):
-        read_nbest(save(tmp_path / "n.json", lines))
+@pytest.mark.parametrize("header", [[], ["utt\tam\tlm\thypothesis"]])
+def test_tsv(tmp_path: Path, lists_of: Reader, header: list[str]) -> None:
+    assert lists_of(save(tmp_path / "n.tsv", [*header, "u\t-1\t-2\ta b\r", "u\t-3\t-4\t", "v w\t0\t0\tc"])) == [
+        {
+            "utt": "u",
+            "hyps": [
+                {"text": "a b", "am_score": -1, "lm_score": -2},
+                {"text": "", "am_score": -3, "lm_score": -4},
+            ],
+        },
+        {"utt": "v w", "hyps": [{"text": "c", "am_score": 0, "lm_score": 0}]},
+    ]
 
 
-def beams(place: Path, lines: list[str], names: list[str] | None = None, **options: object) -> list[list[str]]:
-    if names is not None:
-        options["manifest"] = save(place / "m.json", [json.dumps({"audio_filepath": name}) for name in names])
-    found = read({"path": save(place / "b.tsv", lines), **options}, "nemo")
-    return [one.texts for one in found.utterances]
-
-
-def test_beams_are_shared_out(tmp_path: Path) -> None:
-    even = ["a\t-1", "b\t-2", "c\t-3", "d\t-4"]
-    assert beams(tmp_path, even, beam_size=2) == [["a", "b"], ["c", "d"]]
-    assert beams(tmp_path, even, ["x", "y"], beam_size=2) == [["a", "b"], ["c", "d"]]
-    assert beams(tmp_path, ["a\t-1", "b\t-2", "\t-1.5"], ["x", "y"]) == [["a", "b"], [""]]
-    assert beams(tmp_path, ["a\t-1", "", "b\t-2", "c\t-3"], ["x", "y"]) == [["a"], ["b", "c"]]
-
-
-@pytest.mark.parametrize(
-    ("lines", "names", "options", "told"),
-    [
-        (["a\t1", "b\t2"], None, {}, "do not say where an utterance ends: give beam_size or manifest"),
-        (["a\t1", "b\t0", "c\t2"], None, {"beam_size": 2}, "3 hypotheses, which is not a multiple of 2"),
-        (["a\t1", "b\t0"], ["x", "y"], {"beam_size": 2}, "1 utterances of 2 hypotheses, but .* has 2 utterances"),
-        (["a\t1", "b\t0", "c\t0"], ["x", "y"], {}, "rise 0 times, which does not fit the 2 utterances"),
-        (["a\t1", "b\t0"], ["x", "y"], {}, "rise 0 times, which does not fit"),
-        # Rises where even shares have no beginning: one of the two is wrong, and nobody knows which.
-        (["a\t1", "b\t2", "c\t1", "d\t0"], ["x", "y"], {}, "rise 1 times, which does not fit"),
-        (["a\t1"], ["x", "x"], {}, "line 2 has 'x' again"),
-        (["a\t1"], None, {"beam_size": 0}, "beam_size is 0"),
-        (["a\t1", "b"], None, {"beam_size": 1}, "line 2 has 1 columns"),
-        (["a\t1", "b\tnan"], None, {"beam_size": 1}, "line 2 has the score 'nan'"),
-    ],
-)
-def test_refused_beams(
-    tmp_path: Path, lines: list[str], names: list[str] | None, options: dict[str, object], told: str
-) -> None:
-    with pytest.raises(UserError, match=told):
-        beams(tmp_path, lines, names, **options)
-
-
-def test_jobs_of_a_decode(tmp_path: Path) -> None:
+def test_jobs_of_a_decode(tmp_path: Path, refused: Refused, trained: Path, lists_of: Reader) -> None:
     for job, lists in ((2, LISTS[:1]), (10, LISTS[1:])):
-        place = tmp_path / f"logdir/output.{job}"
+        place = tmp_path / f"lists/logdir/output.{job}"
         WRITERS["espnet"](place, lists)
         for ranked in (place / "decode").iterdir():
             ranked.rename(place / ranked.name)
-    assert [one.name for one in read_nbest(tmp_path).utterances] == [one.name for one in LISTS]
-    save(tmp_path / "logdir/output.3/1best_recog/text", ["b x"])
-    save(tmp_path / "logdir/output.3/1best_recog/score", ["b 1"])
-    with pytest.raises(UserError, match="has 'b', which another job has, too"):
-        read_nbest(tmp_path)
+    assert lists_of(tmp_path / "lists") == bare(LISTS, "espnet")
+    save(tmp_path / "lists/logdir/output.3/1best_recog/text", ["b x"])
+    save(tmp_path / "lists/logdir/output.3/1best_recog/score", ["b 1"])
+    assert "has 'b', which another job has, too" in refused("rescore", trained, tmp_path / "lists")
 
 
 @pytest.mark.parametrize(
@@ -149,81 +181,135 @@ def test_jobs_of_a_decode(tmp_path: Path) -> None:
         ("4best_recog/text", ["u x"], "has no 3best_recog, but 4best_recog"),
     ],
 )
-def test_refused_decodes(tmp_path: Path, file: str, lines: list[str], told: str) -> None:
+def test_refused_decodes(
+    tmp_path: Path,
+    refused: Refused,
+    trained: Path,
+    lists_of: Reader,
+    file: str,
+    lines: list[str],
+    told: str,
+) -> None:
+    place = tmp_path / "decode"
     for rank in (1, 2):
-        save(tmp_path / f"{rank}best_recog/text", ["u x"])
-        save(tmp_path / f"{rank}best_recog/score", ["u tensor(-1.5, device='cuda:0')"])
-    assert read_nbest(tmp_path).utterances == [Utterance("u", ["x", "x"], {"am": [-1.5, -1.5]})]
-    save(tmp_path / file, lines)
-    with pytest.raises(UserError, match=told):
-        read_nbest(tmp_path)
+        save(place / f"{rank}best_recog/text", ["u x"])
+        save(place / f"{rank}best_recog/score", ["u tensor(-1.5, device='cuda:0')"])
+    assert lists_of(place) == [record("u", None, ("x", -1.5), ("x", -1.5))]
+    save(place / file, lines)
+    assert re.search(told, refused("rescore", trained, place))
 
 
-def test_a_directory_without_a_decode(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has no 1best_recog"):
-        read_nbest(tmp_path)
-    with pytest.raises(UserError, match="is not a directory"):
-        read_nbest(save(tmp_path / "x", ["a b"]), "espnet")
+def test_a_directory_without_a_decode(tmp_path: Path, refused: Refused, trained: Path) -> None:
+    assert "has no 1best_recog" in refused("rescore", trained, tmp_path)
+    path = save(tmp_path / "x", ["a b"])
+    assert "is not a directory" in refused("rescore", trained, path, "--format", "espnet")
 
 
 @pytest.mark.parametrize(
-    ("form", "line", "told"),
+    ("name", "content", "told"),
     [
-        ("trn", "a b", "line 2 does not end in an utterance in brackets"),
-        ("trn", "{ a / b } (u)", "line 2 has SCTK's mark '{'"),
-        ("trn", "a (uh) (u)", r"line 2 has SCTK's mark '\(uh\)'"),
-        ("k2", "u: hyp=['a']", "line 2 is not 'utterance:', a tab"),
-        ("k2", "u:\thyp=['a'", "line 2 has words that are not a Python list"),
-        ("k2", "u:\thyp=[1]", r"line 2 has the words \[1\]"),
-        ("k2", "u:\thyp=['a']\t3", "line 2 has '3' after a hypothesis"),
-        ("k2", "u:\thyp=['a']\tam=inf", "line 2 has the score 'inf'"),
-        ("tsv", "u\t1\ta", "line 2 has 3 columns instead of 4"),
+        ("n", "a-1 x\na-1 y\n", "has 'a-1' again on line 2: keys that end in numbers are read as 'utterance-number'"),
+        ("n", b"a-1 x\na-2 \xff\n", "line 2 has invalid UTF-8"),
+        ("n", "\n", "has no words"),
+        ("n.tsv", "u\t1\t2\ta\nu\t1\ta\n", "line 2 has 3 columns instead of 4: give utterance, acoustic score"),
+        ("n.tsv", "u\tone\t2\ta\n", "line 1 has the score 'one': it must be a finite number"),
+        ("n.tsv", "u\t1\tnan\ta\n", "line 1 has the score 'nan'"),
+        ("n.tsv", "\t1\t2\ta\n", "line 1 has no utterance"),
+        ("n.tsv", "utt\tam\tlm\ttext\n", "has no hypothesis"),
+        ("n.tsv", "a\t-1\n", "line 1 has 2 columns instead of 4"),  # NeMo's beams
+        ("n.jsonl", "{}\n{", "line 1 has none of the fields utt, utt_id"),
+        ("n.jsonl", "{", "line 1 is not a JSON object"),
+        ("n.jsonl", "[1]", "line 1 has an element in its array that is not an object"),
+        ("n.jsonl", "3", "line 1 is not a JSON object"),
+        ("n.jsonl", '{"utt": "a", "hyps": []}', "line 1 has no list of hypotheses"),
+        ("n.jsonl", '{"utt": "a", "hyps": "x"}', "line 1 has no list of hypotheses"),
+        ("n.jsonl", '{"utt": "", "hyps": ["x"]}', "line 1 has the utterance ''"),
+        ("n.jsonl", '{"utt": "a", "hyps": [3]}', "a hypothesis that is not an object"),
+        ("n.jsonl", '{"utt": "a", "hyps": [{"text": 3}]}', "whose text is 3"),
+        ("n.jsonl", '{"utt": "a", "hyps": [{"score": 3}]}', "none of the fields text, hyp"),
+        ("n.jsonl", '{"utt": "a", "hyps": [["x", NaN]]}', "line 1 has the score nan"),
+        ("n.jsonl", '{"utt": "a", "hyps": [["x", true]]}', "line 1 has the score True"),
+        ("n.jsonl", '{"utt": "a", "hyps": ["x"]}\n{"utt": "a", "hyps": ["x"]}', "line 2 has 'a' again"),
+        ("n.jsonl", '{"utt": "a", "hyps": ["x", ["y", 1]]}', "1 scores named am_score or .* for 2 hypotheses"),
+        ("n.json", '[\n{"utt": "a", "hyps": ["x"]},\n]', "line 3 is not a JSON object"),
+        ("n.json", '[\n{"utt": "a", "hyps": ["x"]}', "has no comma or bracket after an object"),
+        ("n.json", '[\n{"utt": "a", "hyps": ["x"]}\n] 3', "line 3 has '3' after the array"),
+        ("n.json", '{"utt": "a", "utt": "b", "hyps": ["x"]}', "1 is not a JSON object .*the name 'utt' more than once"),
+        ("n.json", '{"utt": "a", "hyps": ["x"], "ref": 3}', "line 1 has the reference 3"),
+        (
+            "n.json",
+            '{"utt": "a", "hyps": ["x"], "ref": "x"}\n{"utt": "b", "hyps": ["x"]}',
+            "line 2 has no reference for 'b'",
+        ),
+        ("n.json", '{"input": ["x"]}\n{"utt": "b", "hyps": ["x"]}', "line 2 differs from the others"),
     ],
 )
-def test_refused_lines(tmp_path: Path, form: str, line: str, told: str) -> None:
-    good = {"trn": "a b (t)", "k2": "t:\thyp=['a', 'b']", "tsv": "t\t1\t2\ta"}[form]
-    with pytest.raises(UserError, match=told):
-        read_nbest(save(tmp_path / "n", [good, line]), form)
+def test_refused_lists(
+    tmp_path: Path, refused: Refused, trained: Path, name: str, content: str | bytes, told: str
+) -> None:
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert re.search(told, refused("rescore", trained, tmp_path / name))
 
 
-def test_icefall_text_as_it_may_be(tmp_path: Path) -> None:
-    lines = ["u:\tref=['a']", "u:\thyp=a  b", "u:\ttimestamp_hyp=[0.1]", "u:\thyp=[]", "v:\tref=[]", "v:\thyp=['c']"]
-    found = read_nbest(save(tmp_path / "recogs.txt", lines))
-    assert found.utterances == [Utterance("u", ["a b", ""], {}, "a"), Utterance("v", ["c"], {}, "")]
-    with pytest.raises(UserError, match="line 7 has a reference again for 'v'"):
-        read_nbest(save(tmp_path / "recogs.txt", [*lines, "v:\tref=['d']"]))
-    with pytest.raises(UserError, match="line 7 has no hypothesis for 'w'"):
-        read_nbest(save(tmp_path / "recogs.txt", [*lines, "w:\tref=['d']"]))
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (["spk-a-1 1", "b-1 2"], "has no score for 'spk-a-2'"),
+        (["spk-a-1 1 2"], "line 1 has 3 columns: give a key and one score"),
+        (["spk-a-1"], "line 1 has 1 columns"),
+        (["spk-a-1 inf"], "line 1 has the score 'inf'"),
+        (
+            ["spk-a-1 1", "spk-a-2 1", "spk-a-3 1", "b-1 2", "b-1 3"],
+            "has 2 scores for 'b-1', but there is 1 hypothesis",
+        ),
+    ],
+)
+def test_refused_scores(tmp_path: Path, refused: Refused, trained: Path, lines: list[str], told: str) -> None:
+    scores = save(tmp_path / "am", lines)
+    assert told in refused("rescore", trained, save(tmp_path / "nbest", KALDI), "--scores", f"am={scores}")
+
+
+def test_refused_options(tmp_path: Path, refused: Refused, trained: Path) -> None:
+    path = save(tmp_path / "n.tsv", ["u\t1\t2\ta"])
+    told = refused("rescore", trained, path, "--format", "htk")
+    assert "Unknown format of n-best lists 'htk': choose one of espnet, jsonl, tsv, kaldi." in told
+    told = refused("rescore", trained, path, "--scores", f"am={path}")
+    assert f"--scores is for Kaldi text, and '{path}' is read as tsv: leave it out, or give --format kaldi." in told
 
 
 @pytest.mark.parametrize(
     ("name", "lines"),
     [
-        ("refs", ["v", "u a b"]),
-        ("refs.trn", [";; comment", "(v)", "a b (u)"]),
-        ("refs", ["a b (u)", "(v)"]),
+        ("refs", ["v", "u a  b", "unused x"]),
         ("refs.json", ['{"utt": "u", "ref": "a b"}', '{"audio_filepath": "v", "text": ""}']),
     ],
 )
-def test_references_of_all_kinds(tmp_path: Path, name: str, lines: list[str]) -> None:
-    path = save(tmp_path / name, lines)
-    assert read_references(path, [Utterance("u"), Utterance("v")]) == ["a b", ""]
-    with pytest.raises(UserError, match=r"has '[uv]' again on line \d"):
-        read_references(save(tmp_path / name, [*lines, *lines]), [Utterance("u")])
+def test_references(
+    bnce: Command, refused: Refused, trained: Path, tmp_path: Path, name: str, lines: list[str]
+) -> None:
+    pytest.importorskip("jiwer")
+    nbest = save(tmp_path / "nbest", ["u a b", "v"])
+    refs = save(tmp_path / name, lines)
+    found = bnce("rescore", trained, nbest, "--refs", refs, "--json").json
+    assert (found["after"]["wer"], found["after"]["num_words"]) == (0, 2)
+    twice = save(tmp_path / f"twice-{name}", [*lines, *lines])
+    assert re.search(r"has '[uv]' again on line \d", refused("rescore", trained, nbest, "--refs", twice))
+    save(nbest, ["u a b", "w c"])
+    told = refused("rescore", trained, nbest, "--refs", refs)
+    assert "has no reference for 'w': give one for every utterance of the list" in told
 
 
-def test_the_examples_of_the_documentation(tmp_path: Path) -> None:
+def test_the_examples_of_the_documentation(tmp_path: Path, lists_of: Reader) -> None:
     """What docs/rescoring.md shows of each format is read as that format."""
-    text = (Path(__file__).parents[2] / "docs" / "rescoring.md").read_text(encoding="utf-8")
+    text = read_page("rescoring.md")
     shown = [line.removeprefix("    ") for line in text.splitlines() if line.startswith("    ")]
     blocks = {
         "jsonl": [line for line in shown if line.startswith('{"utt"')],
         "tsv": [line for line in shown if line.startswith(("utt\t", "x\t"))],
-        "k2": [line for line in shown if ":\t" in line],
     }
     for form, lines in blocks.items():
-        found = read_nbest(save(tmp_path / form, lines))
-        assert (found.form, "am" in found.score_names, "ctc" in found.score_names) == (form, True, True)
-        assert found.utterances[0].texts[0] == "a b"
-    for kind in NBEST_FORMATS:
-        assert f"| `{kind.name}` |" in text
+        first = lists_of(save(tmp_path / form, lines))[0]["hyps"][0]
+        assert first["text"] == "a b"
+        assert {"am_score", "ctc"} <= set(first)
+    for form in FORMS:
+        assert f"| `{form}` |" in text

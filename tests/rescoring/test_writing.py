@@ -2,81 +2,88 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command import Command
 
-from bnce import UserError
-from bnce.rescoring.nbest import NBest, Utterance, read_nbest
-from bnce.rescoring.references import read_references
-from bnce.rescoring.rescore import Scores, score_nbest
-from bnce.rescoring.writing import check_writable, out_format, written
-from bnce.scoring.weights import Weights
+from .made_lists import Record, as_they_were, record, save
 
-from .test_rescore import LISTS, make_model
-
-WEIGHTS = Weights(am_weight=-1, lm_weight=0)  # the last hypothesis of "a" is the best
-
-
-def save(path: Path, scores: Scores) -> Path:
-    path.write_text("".join(written(scores, WEIGHTS, out_format(str(path)))), encoding="utf-8")
-    return path
+Refused = Callable[..., str]
+LISTS = [
+    record("a", None, ("ba be bi", -1.0), ("ba be", -2.0), ("ba xyzzy bi yak", -3.0), ("", -4.0)),
+    record("b", None, ("fu", -1.0)),
+    record("c", None, ("ba be bo", 0.0), ("ba be bo", 0.0)),
+]
+LAST_FIRST = ["--weight", "am=-1", "--weight", "lm=0"]  # the last hypothesis of "a" is the best
 
 
-@pytest.mark.parametrize("name", ["best.txt", "best.trn"])
-def test_the_best_come_back(tmp_path: Path, name: str) -> None:
-    scores = score_nbest(make_model(), LISTS)
-    path = save(tmp_path / name, scores)
-    assert read_references(path, LISTS.utterances) == ["", "w9", "w3 w4 w6"]
-    assert [one.texts for one in read_nbest(path).utterances] == [[""], ["w9"], ["w3 w4 w6"]]
-
-
-def test_all_scores_come_back(tmp_path: Path) -> None:
-    lists = NBest([*LISTS.utterances], LISTS.score_names)
-    lists.utterances[1].reference = None
-    scores = score_nbest(make_model(), lists)
-    again = read_nbest(save(tmp_path / "lists.jsonl", scores))
-    assert again.score_names == ("am", "old_lm", "ln_prob", "num_words", "num_oov", "total", "place")
-    first = again.utterances[0]
-    assert first.texts == ["", "w3 zebra w5 yak", "w3 w4", "w3 w4 w5"]
-    assert first.scores["am"] == [-4.0, -3.0, -2.0, -1.0]
-    assert first.scores["place"] == [4.0, 3.0, 2.0, 1.0]
-    assert sorted(first.scores["ln_prob"]) == sorted(scores.lm_N[:4].tolist())
-
-
-def test_scores_that_are_called_like_ours_come_back_too(tmp_path: Path) -> None:
-    """A list that was written by rescoring has our names, and one that was written twice has them twice."""
-    own = {"total": [5.0, 1.0], "ln_prob": [-3.0, -4.0], "ctc": [1.0, 2.0], "score.total": [7.0, 8.0]}
-    lists = NBest([Utterance("a", ["w3", "w4"], own)], tuple(own))
-    scores = score_nbest(make_model(), lists)
-    assert scores.columns[5:9] == ("score.score.total", "score.ln_prob", "ctc", "score.total")
-    weights = Weights(am_weight=0, lm_weight=0, scores={"total": 1.0})
-    rows = list(scores.rows(weights))
-    assert [row["total"] for row in rows] == [row["score.score.total"] for row in rows] == [5.0, 1.0]
-    assert all(tuple(row) == scores.columns for row in rows)
-    path = tmp_path / "lists.jsonl"
-    path.write_text("".join(written(scores, weights, "jsonl")), encoding="utf-8")
-    again = read_nbest(path).utterances[0].scores
-    assert again["score.score.total"] == again["total"] == [5.0, 1.0]
-    assert (again["score.ln_prob"], again["score.total"], again["ctc"]) == ([-3.0, -4.0], [7.0, 8.0], [1.0, 2.0])
-
-
-def test_formats_of_output() -> None:
-    assert [out_format(name) for name in (None, "x", "x.trn", "x.jsonl")] == ["kaldi", "kaldi", "trn", "jsonl"]
-    assert out_format("x.trn", "kaldi") == "kaldi"
-    with pytest.raises(UserError, match="Unknown value of out_format 'ctm'"):
-        out_format("x", "ctm")
+def write(place: Path, *lists: Record) -> Path:
+    return save(place / "lists.jsonl", map(json.dumps, lists))
 
 
 @pytest.mark.parametrize(
-    ("utterance", "form", "told"),
+    ("name", "content"), [("best", "a\nb fu\nc ba be bo\n"), ("b.trn", "(a)\nfu (b)\nba be bo (c)\n")]
+)
+def test_the_best(bnce: Command, trained: Path, tmp_path: Path, name: str, content: str) -> None:
+    bnce("rescore", trained, write(tmp_path, *LISTS), *LAST_FIRST, "--out", tmp_path / name)
+    assert (tmp_path / name).read_text(encoding="utf-8") == content
+
+
+def test_a_table_of_all_scores(bnce: Command, trained: Path, tmp_path: Path) -> None:
+    out = tmp_path / "all.tsv"
+    bnce("rescore", trained, write(tmp_path, *LISTS), *LAST_FIRST, "--out", out)
+    head, *rows = [line.split("\t") for line in out.read_text(encoding="utf-8").splitlines()]
+    assert head == ["utt", "place", "total", "am", "old_lm", "ln_prob", "num_words", "num_oov", "hypothesis"]
+    assert [row[1] for row in rows] == ["4", "3", "2", "1", "1", "1", "2"]
+    own = dict(zip(head, rows[1], strict=True))
+    del own["ln_prob"]
+    assert own == {
+        "utt": "a", "place": "3", "total": "3.0", "am": "-3.0", "old_lm": "", "num_words": "4", "num_oov": "2",
+        "hypothesis": "ba xyzzy bi yak",
+    }  # fmt: skip
+
+
+def test_all_scores_come_back(bnce: Command, trained: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    bnce("rescore", trained, write(tmp_path, *LISTS), *LAST_FIRST, "--out", out)
+    first = json.loads(out.read_text(encoding="utf-8").splitlines()[0])
+    assert [hypothesis["place"] for hypothesis in first["hyps"]] == [4, 3, 2, 1]
+    found = bnce("rescore", trained, out, "--json").json
+    assert found["scores"] == ["am", "ln_prob", "num_words", "num_oov", "total", "place"]
+    assert as_they_were(out) == LISTS
+
+
+def test_scores_that_are_called_like_ours_come_back_too(bnce: Command, trained: Path, tmp_path: Path) -> None:
+    """A list that was written by rescoring has our names, and one that was written twice has them twice."""
+    scores = [
+        {"total": 5.0, "ln_prob": -3.0, "ctc": 1.0, "score.total": 7.0},
+        {"total": 1.0, "ln_prob": -4.0, "ctc": 2.0, "score.total": 8.0},
+    ]
+    texts = ("ba", "be")
+    own = {"utt": "a", "hyps": [{"text": text, **some} for text, some in zip(texts, scores, strict=True)]}
+    out = tmp_path / "out.jsonl"
+    bnce("rescore", trained, write(tmp_path, own), "--weight", "lm=0", "--weight", "total=1", "--out", out)
+    first, second = json.loads(out.read_text(encoding="utf-8"))["hyps"]
+    assert first["total"] == first["score.score.total"] == 5.0
+    assert second["total"] == second["score.score.total"] == 1.0
+    assert (first["score.ln_prob"], first["score.total"], first["ctc"]) == (-3.0, 7.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "ending", "told"),
     [
-        (Utterance("a b", ["x"]), "kaldi", "'a b' has a blank or a bracket in its name"),
-        (Utterance("a(b", ["x"]), "trn", "has a blank or a bracket in its name"),
-        (Utterance("a", ["x", "x (uh)"]), "trn", r"A hypothesis of 'a' is 'x \(uh\)', and SCTK reads"),
+        ("a b", "x", "", "'a b' has a blank or a bracket in its name, which a kaldi file cannot hold: write to a file"),
+        ("a(b", "x", ".trn", "has a blank or a bracket in its name"),
+        ("a", "x (uh)", ".trn", "A hypothesis of 'a' is 'x (uh)', and SCTK reads"),
     ],
 )
-def test_what_would_be_changed(utterance: Utterance, form: str, told: str) -> None:
-    with pytest.raises(UserError, match=told):
-        check_writable(NBest([utterance]), form)
-    check_writable(NBest([utterance]), "jsonl")
+def test_what_would_be_changed(
+    bnce: Command, refused: Refused, trained: Path, tmp_path: Path, name: str, text: str, ending: str, told: str
+) -> None:
+    lists = write(tmp_path, record(name, None, (text, 1.0)))
+    assert told in refused("rescore", trained, lists, "--out", tmp_path / f"out{ending}")
+    for ending in (".jsonl", ".tsv"):
+        assert bnce("rescore", trained, lists, "--out", tmp_path / f"out{ending}").status == 0

@@ -16,21 +16,15 @@ from bnce.cli.options import (
     DeviceOption,
     ModelArgument,
     ModeOption,
-    TokenisedOption,
     flag,
     goes_to_stdout,
     is_normalised,
     option,
-    read_as,
-    warn_of_tokenised,
 )
-from bnce.cli.rescored import full_lines, outcome_lines, pairs, read_lists, which_lists
-from bnce.errors import UserError
+from bnce.cli.rescored import outcome_lines, pairs, read_lists, which_lists
 from bnce.kinds.nbest_formats import NBEST_FORMATS
 
-PANEL = "Weights"
-
-_weighing = partial(option, rich_help_panel=PANEL)
+_weighing = partial(option, rich_help_panel="Weights")
 
 
 def rescore(
@@ -52,25 +46,14 @@ def rescore(
             "--format",
         ),
     ] = "auto",
-    keys: Annotated[
-        str, option("NAME", "Keys of Kaldi text: numbered (utt-1, utt-2, …), plain (utt on every line), or auto.")
-    ] = "auto",
-    am_scores: Annotated[list[str] | None, option("FILE", "Acoustic scores for Kaldi text: 'key score' lines.")] = None,
-    lm_scores: Annotated[
-        list[str] | None, option("FILE", "Scores of the old language model for Kaldi text: 'key score' lines.")
-    ] = None,
     score_files: Annotated[
         list[str] | None,
         option(
-            "NAME=FILE", "Any other score for Kaldi text: 'key score' lines. May be given several times.", "--scores"
+            "NAME=FILE",
+            "Scores for Kaldi text, in a file of 'key score' lines: am=FILE (acoustic scores), lm=FILE (old language "
+            "model) or any other name. May be given several times.",
+            "--scores",
         ),
-    ] = None,
-    manifest: Annotated[
-        list[str] | None, option("FILE", "Manifest of NeMo beams, with the names and references of the utterances.")
-    ] = None,
-    beam_size: Annotated[
-        int | None,
-        option("N", "Number of hypotheses per utterance in NeMo beams, if it is the same for all utterances."),
     ] = None,
     costs: Annotated[bool, flag("--costs", "Scores are costs, as in Kaldi: lower is better.")] = False,
     weight: Annotated[
@@ -103,29 +86,22 @@ def rescore(
         list[str] | None,
         option(
             "REFS",
-            "References: 'utt words…' lines, a .trn file or JSON lines. For several lists, give one file for all of "
-            "them, or one file per list, with those of --tune first.",
+            "References: 'utt words…' lines or JSON lines. For several lists, give one file for all of them, or one "
+            "file per list, with those of --tune first.",
             "--refs",
             show_default="those in the lists",
         ),
     ] = None,
     out: Annotated[
-        Path | None, option("FILE", "Write the best hypotheses to FILE.", show_default="standard output")
-    ] = None,
-    out_form: Annotated[
-        str,
+        Path | None,
         option(
-            "NAME",
-            "Format of the output: kaldi, trn, or jsonl (all hypotheses with all scores); auto decides by the "
-            "file extension of --out.",
-            "--out-format",
+            "FILE",
+            "Write the best hypotheses to FILE, as Kaldi text or, if FILE ends in .trn, as SCTK transcripts. "
+            "FILE.jsonl and FILE.tsv get all hypotheses with all scores.",
+            show_default="standard output",
         ),
-    ] = "auto",
-    full: Annotated[
-        Path | None, option("FILE", "Write all hypotheses with all scores to FILE, which ends in .tsv or .jsonl.")
     ] = None,
     mode: ModeOption = "unnormalised",
-    tokenised: TokenisedOption = False,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -148,10 +124,10 @@ def rescore(
     Examples:
       bnce rescore runs/relu-lstm --tune dev.jsonl --test test.jsonl \\
           --save-weights w.json
-      bnce rescore runs/relu-lstm dev.nbest --am-scores dev.am \\
-          --lm-scores dev.lm --tune dev.ref --save-weights w.json
+      bnce rescore runs/relu-lstm dev.nbest --scores am=dev.am \\
+          --scores lm=dev.lm --tune dev.ref --save-weights w.json
       bnce rescore mixture.toml hypotheses.jsonl --weight lm=0.5 \\
-          --weight ctc=0.3 --full scores.tsv
+          --weight ctc=0.3 --out scores.tsv
     """
     from bnce.rescoring.choice import check_scores, complete, resolve
     from bnce.rescoring.comparison import compare, count_changes
@@ -164,27 +140,15 @@ def rescore(
     from bnce.text.tokenised import TokenisedSigns
 
     normalised = is_normalised(mode, "rescoring")
-    if full is not None and full.suffix not in (".tsv", ".jsonl"):
-        raise UserError(f"--full is '{full}': give a file name that ends in .tsv or .jsonl.")
     if out is not None and goes_to_stdout(out, as_json):
         out = None
-    for path in (save_weights, out, full):
+    for path in (save_weights, out):
         if path is not None:
             files.check_place(path)
     kept = None if weights_file is None else Weights.read(weights_file)
     chosen = which_lists(nbest, tune_on or [], test, refs or [])
-    dev, last = read_lists(
-        chosen,
-        form,
-        keys=keys,
-        am_scores=am_scores or [],
-        lm_scores=lm_scores or [],
-        score_files=pairs(score_files or [], "--scores", "NAME=FILE"),
-        manifest=manifest or [],
-        beam_size=beam_size,
-        costs=costs,
-    )
-    written_as = out_format(None if out is None else str(out), out_form)
+    dev, last = read_lists(chosen, form, pairs(score_files or [], "--scores", "NAME=FILE"), costs)
+    written_as = out_format(out)
     if out is not None or not as_json:
         check_writable(last.nbest, written_as)
     given = resolve(pairs(weight or [], "--weight", "NAME=W"), last.nbest)
@@ -194,14 +158,14 @@ def rescore(
     model = open_model(run, device)
     if not normalised:
         model.refuse_unnormalised()
-    model.normaliser = read_as(model.normaliser, tokenised)
     seconds = {"load": time.perf_counter() - begun, "score": 0.0, "tune": 0.0}
     every = [last] if dev is None or dev is last else [dev, last]
     for lists in every:
         signs = TokenisedSigns(model.normaliser)
         for utterance in lists.nbest.utterances:
             signs.look(" ".join(utterance.texts))
-        warn_of_tokenised(signs, named(lists.path))
+        if (told := signs.notice(named(lists.path))) is not None:
+            stderr.print(f"Warning: {told} Use the text from before tokenisation.")
     num_scored = sum(lists.nbest.num_hypotheses for lists in every)
     begun = time.perf_counter()
     with progress_bar() as bar:
@@ -228,8 +192,6 @@ def rescore(
             tuning |= {"nbest": list(chosen.tuned_on), **compare(judge, dev_scores.best(weights)).to_dict()}
     if save_weights is not None:
         weights.write(save_weights)
-    if full is not None:
-        files.write_text(full, "".join(full_lines(scores, weights, full.suffix)))
     best = "".join(written(scores, weights, written_as))
     if out is not None:
         files.write_text(out, best)

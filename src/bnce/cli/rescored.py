@@ -8,7 +8,6 @@ from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bnce import files
 from bnce.errors import UserError, counted
 from bnce.kinds.nbest_formats import NBEST_FORMATS
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from bnce.rescoring.comparison import Changes, Comparison
     from bnce.rescoring.form import Form
     from bnce.rescoring.nbest import NBest
-    from bnce.rescoring.rescore import Judge, Scores
+    from bnce.rescoring.rescore import Judge
     from bnce.scoring.weights import Weights
 
 
@@ -88,52 +87,35 @@ def which_lists(nbest: str | None, tuned_on: Sequence[str], test: str | None, re
 
 
 def read_lists(
-    chosen: Chosen,
-    form: str,
-    *,
-    keys: str,
-    am_scores: Sequence[str],
-    lm_scores: Sequence[str],
-    score_files: Mapping[str, str],
-    manifest: Sequence[str],
-    beam_size: int | None,
-    costs: bool,
+    chosen: Chosen, form: str, score_files: Sequence[tuple[str, str]], costs: bool
 ) -> tuple[Lists | None, Lists]:
     """Read the lists to tune on, if there are some, and those to rescore in the end, which may be the same."""
     from bnce.rescoring.error_rate import import_jiwer
-    from bnce.rescoring.nbest import read_nbest
-    from bnce.rescoring.pool import check_same_scores, pool
+    from bnce.rescoring.nbest import check_same_scores, pool, read_nbest
     from bnce.rescoring.references import read_references
 
     if chosen.tuned_on or chosen.references:
         import_jiwer()
     has_jiwer = find_spec("jiwer") is not None
 
-    def take(values: Sequence[str], place: int, option: str) -> str | None:
-        if len(values) not in (0, 1, len(chosen.paths)):
+    def take(values: Sequence[str], place: int, option: str) -> str:
+        if len(values) not in (1, len(chosen.paths)):
             raise UserError(
                 f"{option} is given {len(values)} times for {len(chosen.paths)} lists: give it once, or once for each "
                 "list, those of --tune first."
             )
-        return values[place if len(values) > 1 else 0] if values else None
+        return values[place if len(values) > 1 else 0]
 
+    files_by_name: dict[str, list[str]] = {}
+    for name, file in score_files:
+        files_by_name.setdefault(name, []).append(file)
     found: list[tuple[str, NBest, list[str] | None]] = []
     for place, path in enumerate(chosen.paths):
-        nbest = read_nbest(
-            path,
-            form,
-            keys=keys,
-            am_scores=take(am_scores, place, "--am-scores"),
-            lm_scores=take(lm_scores, place, "--lm-scores"),
-            score_files=score_files,
-            manifest=take(manifest, place, "--manifest"),
-            beam_size=beam_size,
-            costs=costs,
-        )
-        references = take(chosen.references, place, "--refs")
+        own = {name: take(given, place, f"--scores {name}") for name, given in files_by_name.items()}
+        nbest = read_nbest(path, form, score_files=own, costs=costs)
         spoken = None
-        if references is not None:
-            spoken = read_references(references, nbest.utterances)
+        if chosen.references:
+            spoken = read_references(take(chosen.references, place, "--refs"), nbest.utterances)
         elif nbest.has_references and has_jiwer:
             spoken = [str(utterance.reference) for utterance in nbest.utterances]
         elif place < len(chosen.tuned_on):
@@ -154,14 +136,14 @@ def read_lists(
     return dev, Lists(path, nbest, spoken, parts[-1:])
 
 
-def pairs(given: Sequence[str], option: str, metavar: str) -> dict[str, str]:
+def pairs(given: Sequence[str], option: str, metavar: str) -> list[tuple[str, str]]:
     """Read the values of an option that is repeated, each a name and what belongs to it."""
-    found: dict[str, str] = {}
+    found = []
     for one in given:
-        name, equals, value = one.partition("=")
-        if not equals or not name.strip() or not value.strip() or name in found:
-            raise UserError(f"{option} is '{one}': give {metavar}, each name once.")
-        found[name] = value
+        name, _, value = one.partition("=")
+        if not name.strip() or not value.strip():
+            raise UserError(f"{option} is '{one}': give {metavar}.")
+        found.append((name, value))
     return found
 
 
@@ -217,16 +199,6 @@ def _speed(record: Mapping[str, Any]) -> str:
     if record["tuning"] is not None:
         parts.append(f"tuning {seconds['tune']:.1f} s")
     return f"Time: {', '.join(parts)}."
-
-
-def full_lines(scores: Scores, weights: Weights, ending: str) -> Iterator[str]:
-    """Write every hypothesis with all scores."""
-    if ending == ".jsonl":
-        yield from (files.to_json(row) + "\n" for row in scores.rows(weights))
-        return
-    yield "\t".join(scores.columns) + "\n"
-    for row in scores.rows(weights):
-        yield "\t".join("" if value is None else str(value) for value in row.values()) + "\n"
 
 
 def _told(tuning: Mapping[str, Any], nbest: str) -> str:

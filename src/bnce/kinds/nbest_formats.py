@@ -9,13 +9,13 @@ from bnce.kinds.kind import Kind, Registry, load
 
 @dataclass(frozen=True, kw_only=True)
 class NBestFormat(Kind):
-    """One format. It is read by a function of a `Source` and the `Extras` that belong to it.
+    """One format. It is read by a function of a `Source`, and of the files of scores if these are apart.
 
     Beside that one, `recognise` tells from a `Source` whether it has this format.
     """
 
-    endings: tuple[str, ...] = ()  # of file names, packing aside, that are of this format or one of a few
-    extras: tuple[str, ...] = ()  # the arguments of `read_nbest` that it takes
+    endings: tuple[str, ...] = ()  # of file names, packing aside, that are of this format
+    scores_apart: bool = False  # whether scores are in files of their own
 
     def recognises(self, source: object) -> bool:
         """Tell whether lists look like this format."""
@@ -40,12 +40,6 @@ NBEST_FORMATS: Registry[NBestFormat] = Registry(
         endings=(".jsonl", ".json", ".ndjson"),
     ),
     NBestFormat(
-        name="k2",
-        shown="icefall text",
-        help="icefall's ref= and hyp= lines",
-        built_by="bnce.rescoring.formats.k2:read",
-    ),
-    NBestFormat(
         name="tsv",
         shown="TSV",
         help="utterance, scores and hypothesis separated by tabs",
@@ -53,25 +47,10 @@ NBEST_FORMATS: Registry[NBestFormat] = Registry(
         endings=(".tsv",),
     ),
     NBestFormat(
-        name="nemo",
-        shown="NeMo beams",
-        help="NeMo's text, tab, score",
-        built_by="bnce.rescoring.formats.nemo:read",
-        endings=(".tsv",),
-        extras=("manifest", "beam_size"),
-    ),
-    NBestFormat(
-        name="trn",
-        shown="SCTK transcripts",
-        help="SCTK's words and (utterance)",
-        built_by="bnce.rescoring.formats.trn:read",
-        endings=(".trn",),
-    ),
-    NBestFormat(
         name="kaldi",
         shown="Kaldi text",
         help="key and words, scores in their own files",
         built_by="bnce.rescoring.formats.kaldi:read",
-        extras=("keys", "am_scores", "lm_scores", "score_files"),
+        scores_apart=True,
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from bnce.errors import UserError, argument, unknown_name
@@ -22,12 +22,12 @@ _OF_ROLES = {AM: "am_weight", OLD_LM: "old_lm_weight"}
 LM = "lm"  # ln p of the new language model; lists may have a score with this name
 
 
-def resolve(given: Mapping[str, str], nbest: NBest) -> dict[str, float]:
+def resolve(given: Iterable[tuple[str, str]], nbest: NBest) -> dict[str, float]:
     """Tell which weights are meant: by the names of a list's scores, by their own names, or by `lm`."""
     sources = {own: role for role, own in nbest.sources.items()}
     others = [name for name in nbest.score_names if name not in _OF_ROLES]
     found: dict[str, float] = {}
-    for name, value in given.items():
+    for name, value in given:
         if name == LM and LM in sources:
             raise UserError(
                 f"{argument('weight')} is '{LM}={value}', but the list has a score '{LM}', too: give lm_weight={value} "
@@ -44,6 +44,10 @@ def resolve(given: Mapping[str, str], nbest: NBest) -> dict[str, float]:
             weight = name
         else:
             raise unknown_name(f"score in {argument('weight')}", name, [*nbest.score_names, LM, *NAMES])
+        if weight in found:
+            raise UserError(
+                f"{argument('weight')} is '{name}={value}', after another value for it: give each weight once."
+            )
         try:
             found[weight] = float(value)
         except ValueError:

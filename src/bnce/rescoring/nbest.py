@@ -6,13 +6,13 @@ has a name; `am` and `old_lm` are the two that every version knew, under whateve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bnce.errors import UserError, argument, counted
 from bnce.kinds.nbest_formats import NBEST_FORMATS, NBestFormat
-from bnce.rescoring.formats.source import AM, OLD_LM, ROLES, Extras, Source
+from bnce.rescoring.formats.source import AM, OLD_LM, ROLES, Source
 
 
 @dataclass
@@ -23,7 +23,6 @@ class Utterance:
     texts: list[str] = field(default_factory=list)
     scores: dict[str, list[float]] = field(default_factory=dict)
     reference: str | None = None
-    after_blank: bool = False  # whether a blank line stands before it
     line: int = field(default=0, compare=False)  # where it begins
 
     def add(self, text: str, scores: Mapping[str, float]) -> None:
@@ -80,34 +79,18 @@ def read_nbest(
     path: str | Path,
     form: str = "auto",
     *,
-    keys: str = "auto",
-    am_scores: str | Path | None = None,
-    lm_scores: str | Path | None = None,
     score_files: Mapping[str, str] | None = None,
-    manifest: str | Path | None = None,
-    beam_size: int | None = None,
     costs: bool = False,
 ) -> NBest:
     """Read a list; `costs` says that scores are costs, as Kaldi writes them: lower is better."""
     source = Source(path)
     kind = recognise(source) if form == "auto" else NBEST_FORMATS.find(form)
-    given = {
-        "keys": None if keys == "auto" else keys,
-        "am_scores": None if am_scores is None else str(am_scores),
-        "lm_scores": None if lm_scores is None else str(lm_scores),
-        "score_files": score_files or None,
-        "manifest": None if manifest is None else str(manifest),
-        "beam_size": beam_size,
-    }
-    found = {name: value for name, value in given.items() if value is not None}
-    for name in found:
-        if name not in kind.extras:
-            others = [other for other in NBEST_FORMATS if name in other.extras]
-            raise UserError(
-                f"{argument(name)} is for {' and '.join(other.shown for other in others)}, and {source} is read as "
-                f"{kind.name}: leave it out, or give {argument('form', others[0].name)}."
-            )
-    nbest: NBest = kind.load()(source, Extras(**found))  # type: ignore[arg-type]
+    if score_files and not kind.scores_apart:
+        raise UserError(
+            f"{argument('score_files')} is for Kaldi text, and {source} is read as {kind.name}: leave it out, or give "
+            f"{argument('form', 'kaldi')}."
+        )
+    nbest: NBest = kind.load()(source, score_files or {}) if kind.scores_apart else kind.load()(source)
     if costs:
         for utterance in nbest.utterances:
             utterance.scores = {name: [-one for one in own] for name, own in utterance.scores.items()}
@@ -116,12 +99,10 @@ def read_nbest(
 
 def recognise(source: Source) -> NBestFormat:
     """Tell the format by the file's name and by its first lines."""
-    by_ending = [kind for kind in NBEST_FORMATS if source.ending in kind.endings and not source.is_directory]
-    for kind in by_ending or NBEST_FORMATS:
-        if kind.recognises(source):
+    for kind in NBEST_FORMATS:
+        if source.ending in kind.endings and not source.is_directory:
             return kind
-    # A name that promises a format which the lines do not keep: its own reader says what is wrong.
-    return by_ending[0]
+    return next(kind for kind in NBEST_FORMATS if kind.recognises(source))
 
 
 def neighbour(source: Source, utterances: dict[str, Utterance], utterance: Utterance) -> Utterance:
@@ -169,3 +150,36 @@ def make_nbest(source: Source, utterances: Iterable[Utterance], sources: Mapping
         )
     used = {name: own for name, own in sources.items() if name in names}
     return NBest(lists, tuple(names), used, tuple(left_out), form)
+
+
+def pool(lists: Sequence[tuple[str, NBest]]) -> NBest:
+    """Put lists with the same scores and different utterances together; each has a path for messages."""
+    _, first = lists[0]
+    if len(lists) == 1:
+        return first
+    seen: dict[str, str] = {}
+    for path, nbest in lists:
+        check_same_scores(lists[0], (path, nbest))
+        for utterance in nbest.utterances:
+            if utterance.name in seen:
+                raise UserError(
+                    f"'{path}' has the utterance '{utterance.name}', which '{seen[utterance.name]}' has, too: give "
+                    "lists of different utterances."
+                )
+            seen[utterance.name] = path
+    utterances = [utterance for _, nbest in lists for utterance in nbest.utterances]
+    left_out = tuple(sentence for _, nbest in lists for sentence in nbest.left_out)
+    return NBest(utterances, first.score_names, first.sources, left_out, first.form)
+
+
+def check_same_scores(first: tuple[str, NBest], other: tuple[str, NBest]) -> None:
+    """Refuse lists with different scores: weights of one would mean nothing to the other."""
+    if set(first[1].score_names) != set(other[1].score_names):
+        raise UserError(
+            f"'{first[0]}' has {_scores_of(first[1])} and '{other[0]}' has {_scores_of(other[1])}: give lists with "
+            "the same scores."
+        )
+
+
+def _scores_of(nbest: NBest) -> str:
+    return f"the scores {', '.join(nbest.score_names)}" if nbest.score_names else "no scores"

@@ -1,4 +1,4 @@
-"""What was said: Kaldi text, SCTK's transcripts, or a manifest of JSON lines; one reference per utterance."""
+"""What was said: Kaldi text or JSON lines; one reference per utterance."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bnce.errors import UserError
-from bnce.rescoring.formats import json_lines, trn
+from bnce.rescoring.formats import json_lines
 from bnce.rescoring.formats.source import UTTERANCE_NAMES, Source, keyed_lines, whole
 from bnce.rescoring.nbest import Utterance
 
@@ -17,7 +17,7 @@ def read_references(path: str | Path, utterances: Sequence[Utterance]) -> list[s
     """Read references and give the utterances' own, in their order; others in the file are left alone."""
     source = Source(path)
     references: dict[str, str] = {}
-    for line, key, text in _lines(source):
+    for line, key, text in _objects(source) if json_lines.recognise(source) else keyed_lines(source):
         if key in references:
             raise UserError(f"{source} has '{key}' again on line {line}: give one reference per utterance.")
         references[key] = text
@@ -30,13 +30,7 @@ def read_references(path: str | Path, utterances: Sequence[Utterance]) -> list[s
     return [references[utterance.name] for utterance in utterances]
 
 
-def _lines(source: Source) -> Iterator[tuple[int, str, str]]:
-    if source.ending == ".trn" or (not source.ending and trn.recognise(source)):
-        return trn.lines_of(source)
-    return _manifest(source) if json_lines.recognise(source) else keyed_lines(source)
-
-
-def _manifest(source: Source) -> Iterator[tuple[int, str, str]]:
+def _objects(source: Source) -> Iterator[tuple[int, str, str]]:
     for line, record in source.objects():
         name = next((record[name] for name in UTTERANCE_NAMES if name in record), None)
         reference = next((record[name] for name in _TEXT_NAMES if name in record), None)

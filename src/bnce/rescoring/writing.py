@@ -1,48 +1,44 @@
-"""Rescored lists as files: the best as Kaldi text or SCTK transcripts, or all with all scores as JSON lines."""
+"""Rescored lists as files: the best as Kaldi text or SCTK transcripts, or all with all scores as JSON lines or TSV."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from bnce import files
-from bnce.errors import UserError, argument, unknown_name
-from bnce.rescoring.formats import trn
+from bnce.errors import UserError
 from bnce.rescoring.formats.source import ROLES, Source
 from bnce.rescoring.nbest import NBest
 from bnce.rescoring.rescore import Scores
 from bnce.scoring.weights import Weights
 
-OUT_FORMATS = ("kaldi", "trn", "jsonl")
-
-_ENDINGS = {".trn": "trn", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
+_ENDINGS = {".trn": "trn", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".tsv": "tsv"}
 _BLANK = re.compile(r"\s")
+_SCTK_MARKS = re.compile(r"(?:^|\s)(?:\{|\}|/|@|\([^()\s]+\))(?=\s|$)")
 
 
-def out_format(path: str | None, given: str = "auto") -> str:
-    """Tell the format to write, by the file's ending if none is given."""
-    if given == "auto":
-        return "kaldi" if path is None else _ENDINGS.get(Source(path).ending, "kaldi")
-    if given not in OUT_FORMATS:
-        raise unknown_name(f"value of {argument('out_format')}", given, ("auto", *OUT_FORMATS))
-    return given
+def out_format(path: Path | None) -> str:
+    """Tell the format to write by the ending of the file; standard output gets Kaldi text."""
+    return "kaldi" if path is None else _ENDINGS.get(Source(path).ending, "kaldi")
 
 
 def check_writable(nbest: NBest, form: str) -> None:
     """Refuse names and words that the format would turn into others, before anything is scored."""
-    if form == "jsonl":
+    if form not in ("kaldi", "trn"):
         return
     for utterance in nbest.utterances:
         if _BLANK.search(utterance.name) or (form == "trn" and re.search(r"[()]", utterance.name)):
             raise UserError(
                 f"The utterance '{utterance.name}' has a blank or a bracket in its name, which a {form} file cannot "
-                f"hold: give {argument('out_format', 'jsonl')}."
+                "hold: write to a file that ends in .jsonl (--out)."
             )
-        marked = next((text for text in utterance.texts if trn.MARKS.search(text)), None) if form == "trn" else None
+        texts = utterance.texts if form == "trn" else []
+        marked = next((text for text in texts if _SCTK_MARKS.search(text)), None)
         if marked is not None:
             raise UserError(
                 f"A hypothesis of '{utterance.name}' is '{marked}', and SCTK reads a word of brackets, slash or @ as a "
-                f"mark: give {argument('out_format', 'kaldi')} or {argument('out_format', 'jsonl')}."
+                "mark: write to a file that ends in .txt or .jsonl (--out)."
             )
 
 
@@ -50,9 +46,13 @@ def written(scores: Scores, weights: Weights, form: str) -> Iterator[str]:
     """Give the lines of a file."""
     if form == "jsonl":
         yield from _json_lines(scores, weights)
-        return
-    for name, text in scores.best_texts(weights):
-        yield (f"{text} ({name})".lstrip() if form == "trn" else f"{name} {text}".rstrip()) + "\n"
+    elif form == "tsv":
+        yield "\t".join(scores.columns) + "\n"
+        for row in scores.rows(weights):
+            yield "\t".join("" if value is None else str(value) for value in row.values()) + "\n"
+    else:
+        for name, text in scores.best_texts(weights):
+            yield (f"{text} ({name})".lstrip() if form == "trn" else f"{name} {text}".rstrip()) + "\n"
 
 
 def _json_lines(scores: Scores, weights: Weights) -> Iterator[str]:

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from bnce.errors import UserError
-from bnce.rescoring.formats.source import AM, Extras, Source, keyed_lines, number
+from bnce.rescoring.formats.source import AM, Source, keyed_lines, number
 from bnce.rescoring.nbest import NBest, Utterance, make_nbest
 
 _RANK = re.compile(r"([1-9]\d*)best_recog")
@@ -21,7 +21,7 @@ def recognise(source: Source) -> bool:
     return source.is_directory
 
 
-def read(source: Source, extras: Extras) -> NBest:
+def read(source: Source) -> NBest:
     """Read all ranks of all jobs."""
     if not source.is_directory:
         raise UserError(f"{source} is not a directory: give the one that has 1best_recog in it.")

@@ -16,7 +16,6 @@ from bnce.rescoring.formats.source import (
     ROLES,
     TEXT_NAMES,
     UTTERANCE_NAMES,
-    Extras,
     Source,
     number,
     role_names,
@@ -38,12 +37,12 @@ def recognise(source: Source) -> bool:
     return first.startswith(('{"', "{}", "[{", "[]")) or first == "["
 
 
-def read(source: Source, extras: Extras) -> NBest:
+def read(source: Source) -> NBest:
     """Read objects, and name utterances that have no name by their places."""
     utterances: dict[str, Utterance] = {}
     sources: dict[str, str] = {}
     kinds: set[bool] = set()
-    for place, (line, after_blank, record) in enumerate(_records(source), 1):
+    for place, (line, record) in enumerate(_records(source), 1):
         where = source.at(line)
         unnamed = not any(name in record for name in (*UTTERANCE_NAMES, *LIST_NAMES)) and UNNAMED_LIST in record
         name = str(place) if unnamed else _field(record, UTTERANCE_NAMES, where)
@@ -55,7 +54,7 @@ def read(source: Source, extras: Extras) -> NBest:
         hypotheses = _field(record, (*LIST_NAMES, UNNAMED_LIST), where)
         if not isinstance(hypotheses, list) or not hypotheses:
             raise UserError(f"{where} has no list of hypotheses: give one or more.")
-        utterance = Utterance(whole(str(name), where), after_blank=after_blank, line=line)
+        utterance = Utterance(whole(str(name), where), line=line)
         if utterance.name in utterances:
             raise UserError(f"{where} has '{name}' again: give one object per utterance, with all its hypotheses.")
         utterances[utterance.name] = utterance
@@ -66,16 +65,16 @@ def read(source: Source, extras: Extras) -> NBest:
     return make_nbest(source, utterances.values(), sources, "jsonl")
 
 
-def _records(source: Source) -> Iterator[tuple[int, bool, dict[str, Any]]]:
-    """Give every object with its line, and whether a blank line stands before it."""
+def _records(source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Give every object with its line."""
     if "".join(source.first_lines(1)).lstrip().startswith("["):
         yield from _array(source)
         return
-    for line, after_blank, text in source.filled():
-        yield line, after_blank, _object(text, source, line)
+    for line, text in source.filled():
+        yield line, _object(text, source, line)
 
 
-def _array(source: Source) -> Iterator[tuple[int, bool, dict[str, Any]]]:
+def _array(source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
     """Give the objects of one array, each with the line on which it begins."""
     text = "\n".join(source.lines)
     decoder = json.JSONDecoder(object_pairs_hook=_refuse_repeats)
@@ -93,7 +92,7 @@ def _array(source: Source) -> Iterator[tuple[int, bool, dict[str, Any]]]:
             raise _not_json(source, line, error) from error
         if not isinstance(record, dict):
             raise UserError(f"{source.at(line)} has an element in its array that is not an object: give only objects.")
-        yield line, False, record
+        yield line, record
         while place < len(text) and text[place].isspace():
             place += 1
         expects_more = text[place : place + 1] == ","

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from bnce.errors import UserError, argument, unknown_name
-from bnce.rescoring.formats.source import AM, OLD_LM, Extras, Source, keyed_lines, number
+from bnce.errors import UserError
+from bnce.rescoring.formats.source import Source, keyed_lines, number, role_names
 from bnce.rescoring.nbest import NBest, Utterance, make_nbest, neighbour
-
-KEYS = ("auto", "numbered", "plain")
 
 _NUMBERED = re.compile(r"(.+)-(\d+)")
 
@@ -19,37 +17,32 @@ def recognise(source: Source) -> bool:
     return True
 
 
-def read(source: Source, extras: Extras) -> NBest:
+def read(source: Source, score_files: Mapping[str, str]) -> NBest:
     """Read the hypotheses, and the scores beside them."""
-    if extras.keys not in KEYS:
-        raise unknown_name(f"value of {argument('keys')}", extras.keys, KEYS)
     lines = list(keyed_lines(source))
-    numbered = extras.keys == "numbered" or (extras.keys == "auto" and _look_numbered([key for _, key, _ in lines]))
-    paths = {AM: extras.am_scores, OLD_LM: extras.lm_scores, **extras.score_files}
-    files = {name: _Scores(path) for name, path in paths.items() if path is not None}
+    numbered = _look_numbered([key for _, key, _ in lines])
+    roles = role_names(list(score_files))
+    files = {role: _Scores(score_files[name]) for name, role in roles.items()}
     utterances: dict[str, Utterance] = {}
     seen: dict[str, int] = {}
-    line_before = 0
     for line, key, text in lines:
-        name, repeat = key, seen.get(key, 0)
-        if numbered:
-            match = _NUMBERED.fullmatch(key)
-            if match is None or repeat:
-                what = f"'{key}' again" if match else f"the key '{key}'"
-                raise UserError(
-                    f"{source} has {what} on line {line}: keys are read as 'utterance-number', each once; "
-                    f"give {argument('keys', 'plain')} if they are whole utterance names, repeated for each hypothesis."
-                )
-            name = match[1]
+        repeat = seen.get(key, 0)
         seen[key] = repeat + 1
-        opened = Utterance(name, after_blank=line > line_before + 1, line=line)
-        is_numbered = name != key
-        utterance = utterances.setdefault(name, opened) if is_numbered else neighbour(source, utterances, opened)
-        line_before = line
-        utterance.add(text, {score: own.find(key, repeat) for score, own in files.items()})
+        if numbered:
+            if repeat:
+                raise UserError(
+                    f"{source} has '{key}' again on line {line}: keys that end in numbers are read as "
+                    "'utterance-number', each once. If they are whole utterance names, give JSON lines."
+                )
+            name = key.rpartition("-")[0]
+            utterance = utterances.setdefault(name, Utterance(name, line=line))
+        else:
+            utterance = neighbour(source, utterances, Utterance(key, line=line))
+        utterance.add(text, {role: own.find(key, repeat) for role, own in files.items()})
     for own in files.values():
         own.check_repeats(seen)
-    return make_nbest(source, utterances.values(), {}, "kaldi")
+    sources = {role: name for name, role in roles.items() if role != name}
+    return make_nbest(source, utterances.values(), sources, "kaldi")
 
 
 def _look_numbered(keys: Sequence[str]) -> bool:

@@ -7,7 +7,6 @@ import itertools
 import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +24,6 @@ ROLES: Mapping[str, tuple[str, ...]] = {
 APART = "score."  # before the name of a score that is called like something else
 UTTERANCE_NAMES = ("utt", "utt_id", "uttid", "id", "key", "audio_filepath")
 TEXT_NAMES = ("text", "hyp", "hypothesis", "pred_text", "rec_text")
-
-
-@dataclass(frozen=True)
-class Extras:
-    """What a list needs beside its own file; each format takes some."""
-
-    keys: str = "auto"
-    am_scores: str | None = None
-    lm_scores: str | None = None
-    score_files: Mapping[str, str] = field(default_factory=dict)
-    manifest: str | None = None
-    beam_size: int | None = None
 
 
 class Source:
@@ -64,21 +51,17 @@ class Source:
         stem, ending = os.path.splitext(self.path.lower())
         return os.path.splitext(stem)[1] if ending in PACKED else ending
 
-    def filled(self) -> Iterator[tuple[int, bool, str]]:
-        """Give every line that is not blank with its number, and whether a blank one stands before it."""
-        after_blank = False
-        for line, text in enumerate(self.lines, 1):
-            if text.strip():
-                yield line, after_blank, text
-            after_blank = not text.strip()
+    def filled(self) -> Iterator[tuple[int, str]]:
+        """Give every line that is not blank with its number."""
+        return ((line, text) for line, text in enumerate(self.lines, 1) if text.strip())
 
     def first_lines(self, most: int = 100) -> list[str]:
         """Give the first lines that are not blank, by which a format is recognised."""
-        return [text for _, _, text in itertools.islice(self.filled(), most)]
+        return [text for _, text in itertools.islice(self.filled(), most)]
 
     def objects(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Read a manifest, which has one JSON object per utterance, each with its line."""
-        for line, _, text in self.filled():
+        for line, text in self.filled():
             try:
                 yield line, parse_object(text)
             except ValueError as error:

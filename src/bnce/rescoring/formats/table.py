@@ -6,7 +6,7 @@ Without it there are two scores, the acoustic one and that of the old language m
 from __future__ import annotations
 
 from bnce.errors import UserError
-from bnce.rescoring.formats.source import AM, OLD_LM, UTTERANCE_NAMES, Extras, Source, number, role_names
+from bnce.rescoring.formats.source import AM, OLD_LM, UTTERANCE_NAMES, Source, number, role_names
 from bnce.rescoring.nbest import NBest, Utterance, make_nbest, neighbour
 
 _COLUMNS = ["utt", AM, OLD_LM, "hypothesis"]
@@ -18,11 +18,11 @@ def recognise(source: Source) -> bool:
     return bool(lines) and (_is_header(lines[0]) or all(line.count("\t") == 3 for line in lines))
 
 
-def read(source: Source, extras: Extras) -> NBest:
+def read(source: Source) -> NBest:
     """Read one hypothesis per line."""
     utterances: dict[str, Utterance] = {}
     columns = _COLUMNS
-    for place, (line, after_blank, text) in enumerate(source.filled()):
+    for place, (line, text) in enumerate(source.filled()):
         where = source.at(line)
         cells = text.split("\t")
         if place == 0 and _is_header(text):
@@ -40,7 +40,7 @@ def read(source: Source, extras: Extras) -> NBest:
         name = cells[0].strip()
         if not name:
             raise UserError(f"{where} has no utterance: give its name in the first column.")
-        utterance = neighbour(source, utterances, Utterance(name, after_blank=after_blank, line=line))
+        utterance = neighbour(source, utterances, Utterance(name, line=line))
         names = role_names(columns[1:-1])
         scores = {
             names[column]: number(cell.strip(), where)
