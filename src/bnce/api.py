@@ -21,11 +21,10 @@ from bnce.errors import DiskFullError, UserError, argument
 from bnce.evaluation import evaluate as measuring
 from bnce.evaluation.detail import without_detail
 from bnce.evaluation.evaluate import Evaluation
-from bnce.kinds.limits import TIMEOUT_SECONDS
 from bnce.kinds.losses import LOSSES
 from bnce.lexicon.start import check_same_network, inherited_settings, start_from
 from bnce.machine.devices import choose_device
-from bnce.machine.launch import leave_after_the_first, started_many
+from bnce.machine.torchrun import leave_after_the_first, started_many
 from bnce.machine.world import World, device_of_process, open_world, was_restarted
 from bnce.reading import read_object
 from bnce.recipes.recipe import load_recipe, recipe_names
@@ -121,19 +120,17 @@ def plan_training(
     out: str | Path | None,
     device: str,
     open_corpus: Callable[[str], Corpus] = opening.open_corpus,
-    timeout_seconds: float = TIMEOUT_SECONDS,
     **wanted: Any,
 ) -> Plan:
     """Decide what a run does and where, refuse what cannot be, and lay it out unless it is there.
 
-    Of many processes the first one decides, and the others follow. `timeout_seconds` is how long they wait for each
-    other.
+    Of many processes the first one decides, and the others follow.
     """
     make = functools.partial(_plan, recipe, out=out, open_corpus=open_corpus, **wanted)
     if not started_many():
         return make(resume=resume, device=device)
     name = device_of_process(device)
-    world = open_world(choose_device(name), timeout_seconds)
+    world = open_world(choose_device(name))
     # torchrun starts a run that broke off again with the same command.
     resume = resume or (was_restarted() and out is not None and bool(state_files(Path(out))))
     plan: Plan | None = None

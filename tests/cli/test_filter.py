@@ -371,16 +371,12 @@ def test_a_shard_of_the_same_name_is_not_overwritten(
     assert tree(out) == before
 
 
-def test_shares_and_processes(bnce: Command, trained: Path, shards: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_shares_give_the_same(bnce: Command, trained: Path, shards: Path, tmp_path: Path) -> None:
     bnce("filter", trained, shards, "--out", tmp_path / "one", "--keep", "50%")
     for share in ("1/3", "2/3", "3/3"):
         outcome = bnce("filter", trained, shards, "--out", tmp_path / "three", "--keep", "50%", "--shard", share)
         assert outcome.status == 0, outcome.stderr
     assert tree(tmp_path / "three") == tree(tmp_path / "one")
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "src"))
-    told = bnce("filter", trained, shards, "--out", tmp_path / "two", "--keep", "50%", "--processes", 2, "--json").json
-    assert told["num_shards"] == 4
-    assert tree(tmp_path / "two") == tree(tmp_path / "one")
 
 
 def test_workers_give_the_same(bnce: Command, trained: Path, shards: Path, tmp_path: Path, monkeypatch: Any) -> None:

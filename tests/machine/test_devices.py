@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bnce import UserError
-from bnce.machine.devices import choose_device, describe_device, find_device, name_gpus
+from bnce.machine.devices import choose_device, describe_device, find_device
 
 
 def test_devices() -> None:
@@ -44,19 +44,3 @@ def test_a_gpu_is_found_without_taking_memory_on_it(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", None)
     assert find_device("cuda:1") == torch.device("cuda:1")
-
-
-@pytest.mark.parametrize(
-    ("visible", "expected"),
-    [(None, ["0", "1", "2"]), ("5, 3,GPU-8a", ["5", "3", "GPU-8a"]), ("1,0,2,-1,4", ["1", "0", "2"])],
-)
-def test_gpus_by_the_names_that_a_process_is_given(
-    monkeypatch: pytest.MonkeyPatch, visible: str | None, expected: list[str]
-) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert name_gpus(torch.device("cuda")) == expected
-    assert name_gpus(torch.device("cuda:1")) == expected[1:2]
-    assert name_gpus(torch.device("cpu")) == []

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from bnce.machine.world import World, first_clause
+from bnce.machine import world
+from bnce.machine.world import first_clause
 
 
 def _work(told: Path, size: int, patience: float, seconds: float) -> None:
     with told.open("w", encoding="utf-8") as sys.stderr:
-        with World(0, size, torch.device("cuda"), timeout_seconds=patience).patience():
+        world.TIMEOUT_SECONDS = patience
+        with world.World(0, size, torch.device("cuda")).patience():
             time.sleep(seconds)
         sys.stderr.write("went on\n")
 

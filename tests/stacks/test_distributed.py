@@ -14,7 +14,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import bnce
-from bnce.machine.launch import leave
+from bnce.machine.torchrun import leave
 from tests.stacks.small import COUNTS, D, V
 
 NUM_PROCESSES, NUM_STEPS = 2, 3

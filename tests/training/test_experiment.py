@@ -137,35 +137,6 @@ def test_a_budget_is_shared_among_the_rows_that_are_left(
     assert outcome.waiting == tuple(row.name for row in ROWS)
 
 
-@pytest.mark.parametrize(
-    ("turns", "num_at_once", "expected"), [([0, 2], 2, [30.0, 30.0]), ([1], 2, [60.0]), ([0], 8, [60.0])]
-)
-def test_a_budget_where_several_rows_are_trained_at_once(
-    corpus: Corpus,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    turns: list[int],
-    num_at_once: int,
-    expected: list[float],
-) -> None:
-    """Three rows, two at once, are two rounds; the one beside the last two has all the time."""
-    now, used = 1000.0, []
-
-    def train(*_: object, should_stop: Callable[[], bool], **__: object) -> None:
-        nonlocal now
-        begin = now
-        while not should_stop():
-            now += 0.25
-        used.append(now - begin)
-
-    monkeypatch.setattr("bnce.training.experiment.time.monotonic", lambda: now)
-    monkeypatch.setattr("bnce.training.experiment.run_training", train)
-    experiment = Experiment(corpus, tmp_path)
-    experiment.run(budget_seconds=60.0, turns=turns, num_at_once=num_at_once)
-    assert used == expected
-    assert experiment.trained == [ROWS[place].name for place in turns]
-
-
 def test_every_row_has_its_turn_and_goes_on_later(corpus: Corpus, tmp_path: Path) -> None:
     experiment = Experiment(corpus, tmp_path)
     outcome = experiment.run(budget_seconds=0.0)

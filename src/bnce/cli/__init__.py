@@ -32,9 +32,9 @@ from bnce.cli.surprisal import surprisal
 from bnce.cli.train import train
 from bnce.cli.vocab import vocab
 from bnce.errors import naming_options
-from bnce.machine.launch import leave, started_many
 from bnce.machine.packages import with_packages
 from bnce.machine.stopping import Stopped, raise_on_signals
+from bnce.machine.torchrun import leave, started_many
 from bnce.version import __version__
 
 app = typer.Typer(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,14 +13,11 @@ import typer
 from bnce.cli.compare import publish
 from bnce.cli.completion import complete, complete_recipe
 from bnce.cli.console import JsonOption, open_corpus, print_json, stderr
-from bnce.cli.copies import ROWS_FROM, become_copy, print_failure, train_in_copies, typed_arguments
 from bnce.cli.display import shown_training
 from bnce.cli.options import DeviceOption, SettingsOption, names_option, option, row_config, split_names, warn_of_unused
 from bnce.errors import UserError
 from bnce.kinds.bodies import BODIES
-from bnce.kinds.limits import MAX_PROCESSES
 from bnce.kinds.losses import LOSSES
-from bnce.machine.copies import take_tasks
 from bnce.machine.stopping import Stopped
 
 if TYPE_CHECKING:
@@ -63,18 +61,8 @@ def experiment(
         option("MINUTES", "Minutes for all rows together. Each row may use an equal part of the time left.", min=0.01),
     ] = None,
     keep_models: Annotated[bool, typer.Option(help="Keep the models of finished rows, or only their results.")] = True,
-    processes: Annotated[
-        int,
-        option(
-            "N",
-            "Train N rows at once, each on its own GPU if there are enough.",
-            min=1,
-            max=MAX_PROCESSES,
-        ),
-    ] = 1,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
-    rows_from: Annotated[int | None, typer.Option(ROWS_FROM, hidden=True, min=0)] = None,
 ) -> None:
     """Train every row of a table of the paper, and write the table.
 
@@ -86,65 +74,41 @@ def experiment(
       bnce experiment ltcb --corpus corpora/wiki --out experiments/ltcb
       bnce experiment ltcb --corpus corpora/wiki --recipe ltcb \\
           --models rnn,relu-lstm --out experiments/sgd --budget 60
-      bnce experiment ltcb --corpus corpora/wiki --out experiments/ltcb \\
-          --processes 4
     """
-    if rows_from is not None:
-        device = become_copy(rows_from, device)
-    from bnce.machine.devices import choose_device, find_device
-    from bnce.training.experiment import (
-        RECIPES,
-        check_rows,
-        check_texts,
-        find_outcome,
-        find_unsettled,
-        table_rows,
-        train_rows,
-    )
+    from bnce.machine.devices import choose_device
+    from bnce.training.experiment import RECIPES, check_texts, find_outcome, table_rows, train_rows
 
     rows = table_rows(table)
     wanted = _chosen(rows, models, losses)
-    chosen = find_device(device)
+    chosen = choose_device(device)
     opened = open_corpus(corpus)
     check_texts([out / row.name for row in rows], opened)  # also of those that are not trained now: the report has all
 
     def make_config(row: PlannedRow) -> RunConfig:
         return row_config(recipe or RECIPES[table], row, corpus, settings)
 
-    if rows_from is None:
-        warn_of_unused(settings, [row.model for row in wanted])
-    places = find_unsettled(wanted, out)
+    warn_of_unused(settings, [row.model for row in wanted])
     failed: dict[str, str] = {}
-    all_ended = True
     try:
-        if rows_from is None and min(processes, len(places)) > 1:
-            check_rows(wanted, out, make_config, opened, chosen)
-            failed, all_ended = train_in_copies(places, min(processes, len(places)), chosen)
-        else:
-            train_rows(
-                wanted,
-                out,
-                make_config,
-                opened,
-                choose_device(device),
-                functools.partial(shown_training, opened),
-                failed.__setitem__ if rows_from is None else print_failure,
-                turns=None if rows_from is None else take_tasks(rows_from),
-                num_at_once=1 if rows_from is None else processes,
-                budget_seconds=None if budget is None else 60.0 * budget,
-                command=shlex.join(["bnce", *typed_arguments()]),
-                keep_models=keep_models,
-            )
+        train_rows(
+            wanted,
+            out,
+            make_config,
+            opened,
+            chosen,
+            functools.partial(shown_training, opened),
+            failed.__setitem__,
+            budget_seconds=None if budget is None else 60.0 * budget,
+            command=shlex.join(["bnce", *sys.argv[1:]]),
+            keep_models=keep_models,
+        )
     except Stopped as stop:
-        if rows_from is None:
-            # The report, with its plots, would take longer than somebody who stops a command wants to wait.
-            _tell(find_outcome(wanted, out), as_json)
+        # The report, with its plots, would take longer than somebody who stops a command wants to wait.
+        _tell(find_outcome(wanted, out), as_json)
         raise typer.Exit(stop.status) from None
-    if rows_from is not None:
-        return
     outcome = find_outcome(wanted, out, failed)
     _report(rows, out, outcome, as_json)
-    if outcome.failed or not all_ended:
+    if outcome.failed:
         raise typer.Exit(FAILED)
 
 

@@ -12,7 +12,6 @@ import typer
 
 from bnce.cli.completion import complete
 from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdout
-from bnce.cli.copies import SHARES_FROM, become_copy, filter_in_copies, take_share
 from bnce.cli.options import MAY_EXCEED, MODE_HELP, MODES, DeviceOption, TrainedModelArgument, choice, flag, option
 from bnce.errors import UserError, unknown_name
 
@@ -111,8 +110,9 @@ def filter(
             "What to do with a document that cannot be read: stop with an error, or skip it with a message.",
         ),
     ] = "stop",
-    shard: Annotated[str, option("I/N", "Filter the shards I, I+N, I+2N and so on, for array jobs.")] = "1/1",
-    processes: Annotated[int, option("N", "Run N processes on this machine, one per GPU.", min=1)] = 1,
+    shard: Annotated[
+        str, option("I/N", "Filter shards I, I+N, I+2N and so on, for array jobs and several GPUs.")
+    ] = "1/1",
     workers: Annotated[
         int | None,
         option(
@@ -130,7 +130,6 @@ def filter(
         ),
     ] = None,
     device: DeviceOption = "auto",
-    shares_from: Annotated[int | None, typer.Option(SHARES_FROM, hidden=True)] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Score documents by perplexity, and keep the best.
@@ -170,16 +169,13 @@ def filter(
         raise UserError("--id works only with --scores-only: give --scores-only, too.")
     if out is None and not dry_run:
         raise UserError("There is no output directory: give --out DIR, or --dry-run to look at a sample.")
-    if cluster is not None and (processes > 1 or workers is not None or dry_run):
-        raise UserError("--cluster has its own workers: leave out --processes, --workers and --dry-run.")
+    if cluster is not None and (workers is not None or dry_run):
+        raise UserError("--cluster has its own workers: leave out --workers and --dry-run.")
     chosen = Choice.of(max_perplexity, keep, buckets)
     if rest and len(chosen.parts) != 2 and thresholds is None:
         raise UserError("--rest is for documents that are not kept: give --max-perplexity or --keep, too.")
     normalised = None if mode == AUTO else mode == "normalised"
     share = _share(shard)
-    if shares_from is not None:
-        device = become_copy(shares_from, device)
-        share = take_share(shares_from, share, processes)
     fields = Fields(field, id_field, () if scores_only else added, names_options=True)
     scoring = Scoring(str(run.absolute()), normalised, spell, precision, device, fields)
     plan = Plan(out or Path(), Form(to, added, scores_only, id_field), chosen, rest, errors == "skip")
@@ -200,12 +196,8 @@ def filter(
             _print_sample(job, look(job), as_json)
             return
         num_before, begin = words_done(job), time.perf_counter()
-        if processes > 1 and shares_from is None:
-            filter_in_copies(processes, device)
         summary = run_job(job).to_dict()
         seconds = time.perf_counter() - begin
-    if shares_from is not None:
-        return
     num_words = summary["num_words"] - num_before
     speed = num_words / seconds
     if as_json:

@@ -15,11 +15,10 @@ from bnce.cli.console import JsonOption, open_corpus, print_json, stderr, stdout
 from bnce.cli.display import shown_training
 from bnce.cli.options import DeviceOption, flag, option
 from bnce.kinds.bodies import BODIES
-from bnce.kinds.limits import MAX_PROCESSES, TIMEOUT_SECONDS
 from bnce.kinds.losses import LOSSES
 from bnce.kinds.optimisers import OPTIMISERS
-from bnce.machine.launch import tell_place
 from bnce.machine.stopping import Stopped
+from bnce.machine.torchrun import tell_place
 
 if TYPE_CHECKING:
     from bnce.corpus.manifest import SplitStatistics
@@ -77,25 +76,6 @@ def train(
         ),
     ] = None,
     resume: Annotated[bool, flag("--resume", "Continue the run at --out, as if it had never stopped.")] = False,
-    processes: Annotated[
-        int,
-        option(
-            "N",
-            "Train in N processes on this machine, each on its own GPU if there are enough. N must divide "
-            "training.groups. For several machines, use torchrun (see docs/scaling.md).",
-            min=1,
-            max=MAX_PROCESSES,
-        ),
-    ] = 1,
-    timeout_seconds: Annotated[
-        float,
-        option(
-            "SECONDS",
-            "Seconds that processes wait for each other before they stop with an error.",
-            min=1.0,
-            max=86400.0,
-        ),
-    ] = TIMEOUT_SECONDS,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -112,16 +92,12 @@ def train(
       bnce train wiki --corpus corpora/wiki --set optimiser.learning_rate=0.01 \\
           --set training.epochs=4 --out runs/slow
       bnce train --init runs/general --corpus corpora/medical --out runs/medical
-      bnce train wiki --corpus corpora/wiki --set training.groups=4 \\
-          --processes 4 --out runs/four
+      torchrun --nproc-per-node 4 -m bnce train wiki --corpus corpora/wiki \\
+          --set training.groups=4 --out runs/four
       bnce train --out runs/relu-lstm --resume
       bnce train --out runs/relu-lstm --resume \\
           --set optimiser.learning_rate=0.005 --set training.epochs=6
     """
-    from bnce.machine.launch import launch_processes, started_many
-
-    if processes > 1 and not started_many():
-        raise typer.Exit(launch_processes(processes, sys.argv[1:]))
     from bnce.api import plan_training
     from bnce.runs.directory import read_summary
     from bnce.runs.resuming import resume_command
@@ -137,7 +113,6 @@ def train(
         init=init,
         device=device,
         open_corpus=open_corpus,
-        timeout_seconds=timeout_seconds,
     )
     before = read_summary(plan.run.path) if resume else {}
     try:

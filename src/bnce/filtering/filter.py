@@ -207,10 +207,9 @@ def _num_workers(job: Job) -> int:
 
     from bnce.machine.devices import find_device
 
-    share = max(1, num_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     if Path(job.scoring.model).is_file():
-        return share
-    return 1 if find_device(job.scoring.device) == torch.device("cpu") else max(2, share - 1)
+        return num_cores()
+    return 1 if find_device(job.scoring.device) == torch.device("cpu") else max(2, num_cores() - 1)
 
 
 def _settings(job: Job, model: dict[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 
 from bnce.errors import UserError, argument
@@ -36,16 +34,6 @@ def find_device(name: str) -> torch.device:
             f"The device is '{name}', but the last GPU of this machine is cuda:{last}: use a GPU that exists."
         )
     return device
-
-
-def name_gpus(device: torch.device) -> list[str]:
-    """Name the GPUs that a device stands for as CUDA_VISIBLE_DEVICES does: all that are visible here, or one."""
-    if device.type != "cuda":
-        return []
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = given.split(",") if given else map(str, range(torch.cuda.device_count()))
-    gpus = [name.strip() for name in names][: torch.cuda.device_count()]
-    return gpus if device.index is None else [gpus[device.index]]
 
 
 def describe_device(device: torch.device) -> str:

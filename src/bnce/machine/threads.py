@@ -32,19 +32,16 @@ _MAPS = Path("/proc/self/maps")
 _watcher: Watcher | None = None
 
 
-def use_threads(usual: int = 0, num_processes: int = 1) -> int:
+def use_threads(usual: int = 0) -> int:
     """Compute with `usual` CPU threads, 0 for one per core, and return their number; see that they share cores well.
 
-    The environment variable OMP_NUM_THREADS has its way. Where several processes of one run share a machine, each has
-    its share of the cores.
+    The environment variable OMP_NUM_THREADS has its way.
     """
     global _watcher
     number = torch.get_num_threads()  # PyTorch's own: that of the environment, or one per core
-    if any(os.environ.get(name) for name in _NUMBER_VARIABLES):
-        number //= num_processes
-    else:
-        number = usual or min(number, num_cores()) // num_processes  # a container may have a share of the machine
-    torch.set_num_threads(max(1, number))
+    if not any(os.environ.get(name) for name in _NUMBER_VARIABLES):
+        number = usual or min(number, num_cores())  # a container may have a share of the machine
+    torch.set_num_threads(number)
     if _watcher is None and torch.get_num_threads() > 1:
         runtime = find_runtime()
         if runtime is not None and waiting_seconds() is not None:

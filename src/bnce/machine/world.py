@@ -28,11 +28,14 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from bnce.errors import UserError, argument
-from bnce.kinds.limits import TIMEOUT_SECONDS
-from bnce.machine.launch import started_many
+from bnce.machine.torchrun import started_many
 
 # PyTorch 2.13 renames it, and warns of the old name.
 _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+# Processes wait so long for each other: as long as the first one may take to write a large model to a slow disk.
+TIMEOUT_SECONDS = 600.0
 
 
 class ProcessLostError(UserError):
@@ -49,14 +52,11 @@ class World:
         device: torch.device | None = None,
         *,
         is_alone: bool | None = None,
-        timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         """What is sent goes by way of `device`: NCCL sends from GPUs alone, gloo from CPUs alone.
 
-        A world of one process is alone, with nothing to send through, unless it is said not to be. Processes wait
-        `timeout_seconds` for each other.
+        A world of one process is alone, with nothing to send through, unless it is said not to be.
         """
-        self.timeout_seconds = timeout_seconds
         self.rank, self.size, self.device = rank, size, device or torch.device("cpu")
         self.is_alone = size == 1 if is_alone is None else is_alone
         self.bytes_sent: Counter[str] = Counter()  # by what was sent; those of collectives as a ring sends them
@@ -124,7 +124,7 @@ class World:
         if self.is_alone or self.device.type != "cuda":
             yield
             return
-        timer = threading.Timer(self.timeout_seconds, _give_up)
+        timer = threading.Timer(TIMEOUT_SECONDS, _give_up)
         timer.daemon = True
         timer.start()
         try:
@@ -154,7 +154,7 @@ def device_of_process(name: str) -> str:
     return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
 
 
-def open_world(device: torch.device, timeout_seconds: float = TIMEOUT_SECONDS) -> World:
+def open_world(device: torch.device) -> World:
     """Join the processes that were started together; a process of its own is a world of one."""
     if not started_many():
         return World()
@@ -166,7 +166,7 @@ def open_world(device: torch.device, timeout_seconds: float = TIMEOUT_SECONDS) -
         torch.cuda.set_device(device)
     if not dist.is_initialized():
         with _explained():
-            timeout = datetime.timedelta(seconds=timeout_seconds)
+            timeout = datetime.timedelta(seconds=TIMEOUT_SECONDS)
             # Processes that torchrun starts again would find the addresses of those before them.
             store, _, _ = next(rendezvous("env://", rank, size, timeout=timeout))
             dist.init_process_group(
@@ -179,7 +179,7 @@ def open_world(device: torch.device, timeout_seconds: float = TIMEOUT_SECONDS) -
             )
         atexit.register(close_world)
     sends_from = device if backend == "nccl" else None
-    return World(rank, size, sends_from, is_alone=False, timeout_seconds=timeout_seconds)
+    return World(rank, size, sends_from, is_alone=False)
 
 
 def close_world() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bnce.errors import UserError
-from bnce.machine.launch import tell_place
+from bnce.machine.torchrun import tell_place
 from bnce.report.conditions import Conditions, find_differences, gather_conditions
 from bnce.report.names import LossName, ModelName, name_loss, name_model
 from bnce.report.quality import Point, seconds_to_reach, target_perplexity

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -82,8 +81,6 @@ def train_rows(
     watch: Callable[[RunConfig], AbstractContextManager[Observer]],
     note_failure: Callable[[str, str], None],
     *,
-    turns: Iterable[int] | None = None,
-    num_at_once: int = 1,
     budget_seconds: float | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     command: str = "",
@@ -97,8 +94,7 @@ def train_rows(
     diverged is not trained again, since it would again.
 
     Several processes can work on one experiment, each on a GPU of its own: a row that another process is training waits
-    for that one. Where they divide the rows among them, `num_at_once` says how many rows are trained at once, and
-    `turns` gives this process its own, as places in `rows`.
+    for that one.
     """
     configs = check_rows(rows, out, make_config, corpus, device)
     files.make_directory(out)  # where it cannot be made, that is told once and not for every row
@@ -129,15 +125,14 @@ def train_rows(
                 )
             tidy_up(path, keep_models)
 
-    for place in range(len(rows)) if turns is None else turns:
+    for place, row in enumerate(rows):
         if should_stop():
             break
-        row = rows[place]
         # Looked at only now: other processes may be at work, too.
         if is_settled(out / row.name):
             continue
-        num_rounds = math.ceil(len(find_unsettled(rows[place:], out)) / num_at_once)
-        stop_row = _at_time(should_stop, deadline, num_rounds)
+        num_left = sum(not is_settled(out / other.name) for other in rows[place:])
+        stop_row = _at_time(should_stop, deadline, num_left)
         try:
             train(out / row.name, configs[row], stop_row)
         except BusyError:
@@ -147,11 +142,6 @@ def train_rows(
         except (UserError, OSError) as error:
             note_failure(row.name, str(error))
         release_memory(device)
-
-
-def find_unsettled(rows: list[PlannedRow], out: Path) -> list[int]:
-    """Find the places of the rows that are still to be trained."""
-    return [place for place, row in enumerate(rows) if not is_settled(out / row.name)]
 
 
 def find_outcome(rows: list[PlannedRow], out: Path, failed: Mapping[str, str] | None = None) -> Outcome:
@@ -229,10 +219,10 @@ def tidy_up(path: Path, keep_models: bool) -> None:
             (path / MODEL_FILE).unlink()
 
 
-def _at_time(should_stop: Callable[[], bool], deadline: float | None, num_rounds: int) -> Callable[[], bool]:
-    """Also stop when a row has used its share of the time up to the deadline, in which so many follow each other."""
+def _at_time(should_stop: Callable[[], bool], deadline: float | None, num_left: int) -> Callable[[], bool]:
+    """Also stop when a row has used its share of the time up to the deadline."""
     if deadline is None:
         return should_stop
     now = time.monotonic()
-    ends_at = now + max(0.0, deadline - now) / max(1, num_rounds)
+    ends_at = now + max(0.0, deadline - now) / max(1, num_left)
     return lambda: should_stop() or time.monotonic() >= ends_at

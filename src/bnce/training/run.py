@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +15,9 @@ from bnce.corpus.store import Corpus
 from bnce.errors import DiskFullError, NotFiniteError, OutOfMemoryError, UserError, full_memory
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.machine.devices import describe_device
-from bnce.machine.launch import tell_place
 from bnce.machine.stopping import Stopped
 from bnce.machine.threads import use_threads
+from bnce.machine.torchrun import tell_place
 from bnce.machine.world import World
 from bnce.runs.directory import RunDirectory, read_summary
 from bnce.runs.model_file import read_calibration, read_weights
@@ -153,7 +152,7 @@ def _choose_threads(run: RunDirectory, resume: bool) -> None:
     """Compute with as many CPU threads as a resumed run had, to get the same bits."""
     before = read_summary(run.path).get("threads") if resume else None
     usual = before if isinstance(before, int) and before > 0 else 0
-    use_threads(usual, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    use_threads(usual)
 
 
 def _test(trainer: Trainer, run: RunDirectory, corpus: Corpus) -> Evaluation:
