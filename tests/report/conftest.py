@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
+import re
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from command import run_command
+
+PLOT = "data:image/svg+xml;base64,"
 
 # PPLn, PPLf, words/s and parameters of the paper's Table 2.
 PAPER = {
@@ -126,3 +133,49 @@ def _test_figures(ppl_n: float | None, ppl_f: float) -> dict[str, Any]:
 @pytest.fixture
 def write_run():
     return write_run_directory
+
+
+@pytest.fixture
+def compare_runs(bnce):
+    """Give what `bnce compare --json` says of runs, with the cells of its Markdown table as `cells`."""
+
+    def compare(paths):
+        record = bnce("compare", *paths, "--json").json
+        rows = [SimpleNamespace(**row) for row in record["rows"]]
+        conditions = SimpleNamespace(**record["conditions"])
+        written = bnce("compare", *paths, "--format", "markdown").stdout
+        table = [line for line in written.splitlines() if line.startswith("|")]
+        # A bar inside a cell is escaped, so that only the table's own bars part cells.
+        cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table]
+        return SimpleNamespace(
+            title=record["title"], rows=rows, conditions=conditions, markdown=written, head=cells[0], cells=cells[2:]
+        )
+
+    return compare
+
+
+@dataclass(frozen=True)
+class Report:
+    """The files of a report: the page, the SVG of its plots by heading, and the tables."""
+
+    page: str
+    plots: dict[str, str]
+    markdown: str
+    json: str
+
+
+def write_report(directory, paths):
+    """Run `bnce compare --out`, and read what it wrote."""
+    run_command("compare", *paths, "--out", directory)
+    written = {path.name: path.read_text(encoding="utf-8") for path in directory.iterdir()}
+    assert set(written) == {"report.html", "table.md", "table.json"}
+    page = written["report.html"]
+    images = dict(re.findall(rf'<h3>([^<]*)</h3>\n<img src="{re.escape(PLOT)}([^"]*)"', page))
+    plots = {heading: base64.b64decode(image).decode() for heading, image in images.items()}
+    return Report(page, plots, written["table.md"], written["table.json"])
+
+
+@pytest.fixture
+def report(tmp_path):
+    """Give what `bnce compare --out` writes of runs."""
+    return lambda paths: write_report(tmp_path / "report of runs", paths)

@@ -2,74 +2,72 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from bnce import UserError
-from bnce.report.runs import number, read_run, read_runs
+
+@pytest.fixture
+def refusal(refused):
+    """Give the sentence in which `bnce compare` refuses a directory, which it names."""
+
+    def compare(path):
+        message = refused("compare", path)
+        assert str(path) in message
+        return message
+
+    return compare
 
 
-def refusal(path):
-    with pytest.raises(UserError) as caught:
-        read_run(path)
-    message = str(caught.value)
-    assert str(path) in message
-    assert message.endswith(".")
-    assert "\n" not in message
-    return message
+def test_reads_everything(tmp_path, write_run, compare_runs):
+    (row,) = compare_runs([write_run(tmp_path / "a", "rnn", "snce", num_noise=100)]).rows
+    assert (row.run, row.num_noise, row.vocab_size, row.ppl_f) == ("a", 100, 80_000, 84.2)
+    assert row.peak_memory_bytes == 3 * 2**30 + 12, "of the last of twelve evaluations"
 
 
-def test_reads_everything(tmp_path, write_run):
-    run = read_run(write_run(tmp_path / "a", "rnn", "snce", num_noise=100))
-    assert run.name == "a"
-    assert run.settings("loss")["num_noise"] == 100
-    assert run.settings("none") == {}
-    assert run.summary["vocab_size"] == 80_000
-    assert len(run.metrics) == 12
-    assert run.evaluation is not None
-    assert run.evaluation["ppl_f"] == 84.2
-
-
-def test_a_torn_last_line_is_ignored(tmp_path, write_run):
-    path = write_run(tmp_path / "a", num_evaluations=3)
+def test_a_torn_last_line_is_ignored(tmp_path, write_run, compare_runs):
+    path = write_run(tmp_path / "a", evaluated=False, num_evaluations=3)
+    (before,) = compare_runs([path]).rows
     with open(path / "metrics.jsonl", "a") as metrics:
         metrics.write('{"step": 4000, "ppl_f": 8')
-    assert [record["step"] for record in read_run(path).metrics] == [1000, 2000, 3000]
+    assert compare_runs([path]).rows == [before]
 
 
-def test_a_broken_line_elsewhere_is_named(tmp_path, write_run):
+def test_a_broken_line_elsewhere_is_named(tmp_path, write_run, refusal):
     path = write_run(tmp_path / "a", num_evaluations=1)
     whole = (path / "metrics.jsonl").read_text()
     (path / "metrics.jsonl").write_text('{"step": 500, "pp\n' + whole)
     assert "Line 1 of" in refusal(path)
 
 
-def test_steps_that_a_resumed_run_repeats_count_once(tmp_path, write_run):
-    path = write_run(tmp_path / "a", num_evaluations=3)
+def test_steps_that_a_resumed_run_repeats_count_once(tmp_path, write_run, compare_runs):
+    path = write_run(tmp_path / "a", evaluated=False, num_evaluations=3)
     with open(path / "metrics.jsonl", "a") as metrics:
         metrics.write('{"step": 2000, "ppl_f": 1.0}\n{"step": 2500, "ppl_f": 2.0}\n')
-    assert [(r["step"], r["ppl_f"]) for r in read_run(path).metrics[1:]] == [(2000, 1.0), (2500, 2.0)]
+    (row,) = compare_runs([path]).rows
+    assert row.ppl_f == 2.0
+    assert row.peak_memory_bytes == 3 * 2**30 + 1, "of the first evaluation, the only one that still counts"
 
 
-def test_without_an_evaluation_the_metrics_are_enough(tmp_path, write_run):
-    assert read_run(write_run(tmp_path / "a", evaluated=False)).evaluation is None
+def test_without_an_evaluation_the_metrics_are_enough(tmp_path, write_run, compare_runs):
+    (row,) = compare_runs([write_run(tmp_path / "a", evaluated=False)]).rows
+    assert row.split == "valid"
 
 
-def test_without_metrics_the_evaluation_is_enough(tmp_path, write_run):
+def test_without_metrics_the_evaluation_is_enough(tmp_path, write_run, compare_runs):
     path = write_run(tmp_path / "a")
     (path / "metrics.jsonl").unlink()
-    assert read_run(path).metrics == ()
+    (row,) = compare_runs([path]).rows
+    assert (row.split, row.peak_memory_bytes) == ("test", None)
 
 
-def test_no_metrics_yet(tmp_path, write_run):
+def test_no_metrics_yet(tmp_path, write_run, refusal):
     path = write_run(tmp_path / "a", evaluated=False)
     (path / "metrics.jsonl").write_text('{"step": 10')
     assert "no metrics yet" in refusal(path)
 
 
-def test_not_a_run_directory(tmp_path, write_run):
+def test_not_a_run_directory(tmp_path, write_run, refusal):
     assert "There is no run directory" in refusal(tmp_path / "missing")
     (tmp_path / "empty").mkdir()
     assert "has no config.toml" in refusal(tmp_path / "empty")
@@ -94,19 +92,19 @@ def test_not_a_run_directory(tmp_path, write_run):
         ("config.toml", "a = " + "[" * 9999, "it is nested too deeply"),
     ],
 )
-def test_unreadable_files(tmp_path, write_run, name, content, says):
+def test_unreadable_files(tmp_path, write_run, name, content, says, refusal):
     path = write_run(tmp_path / "a")
     (path / name).write_text(content)
     assert says in refusal(path)
 
 
-def test_config_that_is_not_utf8(tmp_path, write_run):
+def test_config_that_is_not_utf8(tmp_path, write_run, refusal):
     path = write_run(tmp_path / "a")
     (path / "config.toml").write_bytes(b'recipe = "\xff"')
     assert "cannot be read as TOML" in refusal(path)
 
 
-def test_a_run_that_never_began(tmp_path, write_run):
+def test_a_run_that_never_began(tmp_path, write_run, refusal):
     path = write_run(tmp_path / "a")
     (path / "summary.json").unlink()
     assert "has no summary.json, so its training never started: train it, or leave this run out." in refusal(path)
@@ -114,12 +112,14 @@ def test_a_run_that_never_began(tmp_path, write_run):
     assert "has no summary.json, because it is an exported model: give the run that it came from." in refusal(path)
 
 
-def test_a_run_given_twice_is_read_once(tmp_path, write_run, monkeypatch):
+def test_a_run_given_twice_is_read_once(tmp_path, write_run, compare_runs, monkeypatch):
     a, b = write_run(tmp_path / "a"), write_run(tmp_path / "b")
     monkeypatch.chdir(tmp_path)
-    assert [run.path for run in read_runs([a, b, Path("a"), b])] == [a, b]
+    assert [row.run for row in compare_runs([a, b, Path("a"), b]).rows] == ["a", "b"]
 
 
-def test_what_is_not_finite_is_absent():
-    record = json.loads('{"a": NaN, "b": Infinity, "c": true, "d": "8", "e": 8}')
-    assert [number(record, key) for key in "abcdef"] == [None, None, None, None, 8, None]
+def test_what_is_not_finite_is_absent(tmp_path, write_run, compare_runs):
+    odd = {"ppl_n": float("nan"), "ppl_f": float("inf"), "log_z_mean": True, "log_z_std": "8", "log_z": 8}
+    (row,) = compare_runs([write_run(tmp_path / "a", evaluation=odd)]).rows
+    found = (row.ppl_n, row.ppl_f, row.log_z_mean_nats, row.log_z_std_nats, row.log_z_constant_nats)
+    assert found == (None, None, None, None, 8)

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from bnce.report.comparison import compare_runs
-from bnce.report.page import to_html
-from bnce.report.sentences import read_worst_sentences
-
 from .test_page import Page
 
 WORST = {
@@ -19,19 +15,19 @@ WORST = {
 }
 
 
-def test_a_page_without_detail_says_nothing_of_it(tmp_path, write_run):
-    page = Page(to_html(compare_runs([write_run(tmp_path / "old")])))
+def test_a_page_without_detail_says_nothing_of_it(tmp_path, write_run, report):
+    page = Page(report([write_run(tmp_path / "old")]).page)
     assert "Worst sentences" not in page.words
 
 
-def test_sentences_of_runs_with_detail(tmp_path, write_run):
+def test_sentences_of_runs_with_detail(tmp_path, write_run, report):
     detail = {"worst_sentences": [WORST]}
     paths = [
         write_run(tmp_path / "softmax", "rnn", "softmax"),
         write_run(tmp_path / "bnce", "rnn", "bnce", evaluation={"detail": detail}),
         write_run(tmp_path / "snce", "rnn", "snce", num_noise=100, evaluation={"detail": detail}),
     ]
-    source = to_html(compare_runs(paths))
+    source = report(paths).page
     page = Page(source)
     assert page.tags.count("details") == 3 + 2
     assert '<span class="word" style="--loss:100%">&lt;b&gt;&amp;<small>14.0</small></span>' in source
@@ -50,15 +46,12 @@ def test_sentences_of_runs_with_detail(tmp_path, write_run):
         {"worst_sentences": [{"mean_loss_nats": 1.0, "words": ["a"], "losses_nats": []}]},
     ],
 )
-def test_damaged_detail_is_left_out(tmp_path, write_run, detail):
-    comparison = compare_runs([write_run(tmp_path / "run", evaluation={"detail": detail})])
-    (entry,) = comparison.entries
-    assert read_worst_sentences(entry) == []
-    assert "Worst sentences" not in Page(to_html(comparison)).words
+def test_damaged_detail_is_left_out(tmp_path, write_run, report, detail):
+    page = report([write_run(tmp_path / "run", evaluation={"detail": detail})]).page
+    assert "Worst sentences" not in Page(page).words
 
 
-def test_a_loss_that_was_not_finite_is_shown_as_high_as_can_be(tmp_path, write_run):
+def test_a_loss_that_was_not_finite_is_shown_as_high_as_can_be(tmp_path, write_run, report):
     sentence = {"mean_loss_nats": 9.0, "words": ["a\x1b"], "losses_nats": [None]}
-    comparison = compare_runs([write_run(tmp_path / "run", evaluation={"detail": {"worst_sentences": [sentence]}})])
-    ((found,),) = (read_worst_sentences(entry) for entry in comparison.entries)
-    assert found.words == [("a\N{REPLACEMENT CHARACTER}", 12.0)]
+    page = report([write_run(tmp_path / "run", evaluation={"detail": {"worst_sentences": [sentence]}})]).page
+    assert 'style="--loss:100%">a\N{REPLACEMENT CHARACTER}<small>12.0</small>' in page
