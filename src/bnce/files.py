@@ -13,7 +13,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +277,35 @@ def check_place(path: Path) -> None:
             raise UserError(f"There is no directory '{place.parent}' to write '{place.name}' to: create it first.")
         if not os.access(place if _is_stream(place) else place.parent, os.W_OK):
             raise _no_place(path, os.strerror(errno.EACCES))
+
+
+def refuse_overwriting(outputs: Iterable[Path], inputs: Iterable[str | Path]) -> None:
+    """Refuse an output that is an input or another output, whatever links lead there; "-" is standard input.
+
+    What keeps nothing, such as a pipe or /dev/null, can be both.
+    """
+    read = {identity: path for path in inputs if (identity := _identity(path)) is not None}
+    written: dict[object, Path] = {}
+    for path in outputs:
+        identity = _identity(path)
+        if identity is None or (path.exists() and _is_stream(path)):
+            continue
+        if identity in read:
+            raise UserError(
+                f"The output '{path}' is also an input ('{read[identity]}'), which would be lost: give another output."
+            )
+        if identity in written:
+            raise UserError(f"The outputs '{written[identity]}' and '{path}' are the same file: give two names.")
+        written[identity] = path
+
+
+def _identity(path: str | Path) -> object:
+    """Give what all names of a file share; nothing of what is no regular file."""
+    try:
+        found = os.fstat(0) if str(path) == "-" else os.stat(path)
+    except OSError:
+        return os.path.realpath(path)
+    return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
 
 
 @contextlib.contextmanager

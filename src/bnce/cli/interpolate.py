@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,7 +48,7 @@ def interpolate(
           --mode normalised --json
     """
     from bnce.scoring.interpolation import TextScores, find_weights
-    from bnce.scoring.loading import write_mixture
+    from bnce.scoring.loading import model_files, write_mixture
     from bnce.scoring.mixture import MixtureModel
 
     normalised = is_normalised(mode, "mixing")
@@ -60,6 +61,8 @@ def interpolate(
         if out.suffix != ".toml":
             raise UserError(f"The output file is '{out}': give a name that ends in .toml.")
         files.check_place(out)
+        given = (path for path in (valid, test) if path is not None)
+        files.refuse_overwriting([out], [*itertools.chain.from_iterable(map(model_files, paths)), *given])
     models = [open_model(path, device) for path in paths]
     # Models that do not go together are refused before any text is scored.
     mixture = MixtureModel(models, [1 / len(models)] * len(models))

@@ -76,11 +76,14 @@ def ngram(
     """
     from bnce.ngrams.arpa import write_arpa
     from bnce.ngrams.kneser_ney import check_order, estimate, needed_bytes, pruned_counts
+    from bnce.scoring.loading import model_files
+    from bnce.text.sources import expand_sources
 
     begin = time.perf_counter()
     check_order(order)
     pruned = pruned_counts(split_numbers(prune, "--prune", "0,0,1"), order)
     files.check_place(out)
+    files.refuse_overwriting([out], [*expand_sources(sources), *(model_files(vocab) if vocab is not None else ())])
     given = {"lowercase": lowercase, "tokens": tokens, "sentences": sentences, "numbers": numbers}
     available = _available_bytes()
 

@@ -135,6 +135,7 @@ def rescore(
     from bnce.rescoring.rescore import score_nbest
     from bnce.rescoring.tuning import free_weights, tune
     from bnce.rescoring.writing import check_writable, out_format, written
+    from bnce.scoring.loading import model_files
     from bnce.scoring.weights import FIRST_BEST, OTHER, Weights
     from bnce.text.sources import named
     from bnce.text.tokenised import TokenisedSigns
@@ -142,12 +143,16 @@ def rescore(
     normalised = is_normalised(mode, "rescoring")
     if out is not None and goes_to_stdout(out, as_json):
         out = None
-    for path in (save_weights, out):
-        if path is not None:
-            files.check_place(path)
+    outputs = [path for path in (save_weights, out) if path is not None]
+    for path in outputs:
+        files.check_place(path)
     kept = None if weights_file is None else Weights.read(weights_file)
     chosen = which_lists(nbest, tune_on or [], test, refs or [])
-    dev, last = read_lists(chosen, form, pairs(score_files or [], "--scores", "NAME=FILE"), costs)
+    scores_of = pairs(score_files or [], "--scores", "NAME=FILE")
+    inputs: list[str | Path] = [*chosen.paths, *chosen.references, *(path for _, path in scores_of), *model_files(run)]
+    inputs += [] if weights_file is None else [weights_file]
+    files.refuse_overwriting(outputs, inputs)
+    dev, last = read_lists(chosen, form, scores_of, costs)
     written_as = out_format(out)
     if out is not None or not as_json:
         check_writable(last.nbest, written_as)

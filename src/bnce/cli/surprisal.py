@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bnce import files
 from bnce.cli.completion import complete
 from bnce.cli.console import JsonOption, open_model, print_json, shown_progress, stderr
 from bnce.cli.options import MAY_EXCEED, DeviceOption, ModelArgument, choice, flag, goes_to_stdout, option
@@ -131,6 +132,7 @@ def surprisal(
       bnce surprisal runs/relu-lstm novel.txt --out words.parquet
       bnce surprisal mixture.toml words.tsv --sentence item --out surprisal.tsv
     """
+    from bnce.scoring.loading import model_files
     from bnce.tables.columns import Columns, Measuring
     from bnce.tables.surprisal import COLUMNAR, add_surprisal, find_format
 
@@ -140,6 +142,7 @@ def surprisal(
                 f"'{table}' is a table in {found} format, which cannot be printed: give --out FILE.{found}."
             )
         out = Path("/dev/stdout")
+    files.refuse_overwriting([out], [table, *model_files(run)])
     measuring = Measuring(context, not unnormalised, spell, base, entropy, ends, prefix)
     columns = Columns(word, tuple(text or ()), sentence, glued)
     model = open_model(run, device)

@@ -35,6 +35,7 @@ from bnce.filtering.shards import Shard, find_shards
 from bnce.machine.workers import Workers, num_cores
 from bnce.reading import digest_record, read_object
 from bnce.scoring.fingerprint import fingerprint
+from bnce.scoring.loading import model_files
 from bnce.text.sources import source_bytes
 
 NUM_SAMPLED = 5000
@@ -177,19 +178,24 @@ def _open(job: Job, writes: bool = True) -> list[Shard]:
             f"{argument('thresholds')} has limits already: leave out {argument('max_perplexity')}, {argument('keep')} "
             f"and {argument('buckets')}."
         )
-    out = os.path.abspath(job.plan.out)
-    for source in job.sources if writes else ():
+    if not writes:
+        return shards
+    out = os.path.realpath(job.plan.out)
+    for source in job.sources:
         # The same command would find its own outputs there.
-        if os.path.isdir(source) and os.path.commonpath([os.path.abspath(source), out]) == os.path.abspath(source):
+        if os.path.isdir(source) and os.path.commonpath([os.path.realpath(source), out]) == os.path.realpath(source):
             raise UserError(
                 f"The output directory '{job.plan.out}' is inside the source '{source}': give another output directory."
             )
-    for shard in shards if writes else ():
-        if os.path.commonpath([out, shard.path]) == out:
+    for shard in shards:
+        if os.path.commonpath([out, os.path.realpath(shard.path)]) == out:
             raise UserError(
                 f"The output directory '{job.plan.out}' contains the source shard '{shard.path}': give another "
                 "output directory."
             )
+    outputs = (path for shard in shards for path in job.plan.paths(shard) if path is not None)
+    given = [] if job.thresholds is None else [job.thresholds]
+    files.refuse_overwriting(outputs, [*(shard.path for shard in shards), *given, *model_files(job.scoring.model)])
     return shards
 
 

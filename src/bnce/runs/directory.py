@@ -47,6 +47,12 @@ from bnce.text.normalise import Normaliser, tell_differences
 
 DESCRIPTION_FILES = ("config.toml", "vocab.txt", "counts.npy", "normaliser.json")
 LEXICON_FILE = "lexicon.json"
+RUN_FILES = (
+    *DESCRIPTION_FILES,
+    MODEL_FILE,
+    *OPTIONAL_FILES.values(),
+    *("summary.json", "metrics.jsonl", "evaluation.json", LEXICON_FILE),
+)
 
 
 @dataclass(frozen=True)

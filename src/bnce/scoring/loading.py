@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bnce import files
 from bnce.errors import UserError
 from bnce.reading import parse_toml
+from bnce.runs.directory import RUN_FILES
 from bnce.runs.export_record import is_exported
 from bnce.scoring.exported import load_exported
 from bnce.scoring.mixture import MixtureModel
@@ -44,6 +45,19 @@ def needs_torch(path: str | Path) -> bool:
     if path.is_file() and path.suffix == MIXTURE_ENDING:
         return any(needs_torch(component) for component, _ in mixture_components(path))
     return not (path.is_file() or is_exported(path))
+
+
+def model_files(path: str | Path) -> Iterator[Path]:
+    """List the files that a model may consist of: those of a run, and of what is in a mixture."""
+    path = Path(path)
+    if path.is_dir():
+        yield from (path / name for name in RUN_FILES)
+        return
+    yield path
+    if path.suffix == MIXTURE_ENDING:
+        for component, _ in mixture_components(path):
+            if component.suffix != MIXTURE_ENDING:
+                yield from model_files(component)
 
 
 def write_mixture(path: str | Path, components: Sequence[str | Path], weights: Sequence[float]) -> None:
