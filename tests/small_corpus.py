@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from bnce import Corpus, Normaliser, noise
+from bnce import Corpus, Model, Normaliser, load, noise
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig, RunConfig, TrainingConfig
 from bnce.corpus.manifest import SplitStatistics
 from bnce.corpus.store import VOCABULARY_FILE, IdsFile, ids_dtype, write_description
@@ -116,6 +117,21 @@ def small_run(
         SpellingModel.train(spelt).leaving_out(words).write(directory / SPELLING_FILE)
     save_weights(run, small_model(name, loss, len(words), **model).state_dict(), step=1)
     return directory
+
+
+def open_small_run(
+    name: str = "lstm",
+    loss: str = "bnce",
+    *,
+    words: Sequence[str] = WORDS,
+    normaliser: Normaliser = AT_BLANKS,
+    spelt: Sequence[str] = ("zebra", "yak"),
+    **model: Any,
+) -> Model:
+    """Open such a run, of which only the open model is kept."""
+    with TemporaryDirectory() as directory:
+        run = small_run(Path(directory) / "run", name, loss, words=words, normaliser=normaliser, spelt=spelt, **model)
+        return load(run)
 
 
 def change_weights(run: Path, change: Callable[[dict[str, torch.Tensor]], object] = lambda tensors: None) -> None:

@@ -7,28 +7,36 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from small_corpus import SPECIALS, VOCAB_SIZE, small_model
+from small_corpus import open_small_run
 from starlette.testclient import TestClient
 
 from bnce import Model, Normaliser
-from bnce.corpus.vocabulary import Vocabulary
-from bnce.scoring.run_model import RunModel
+from bnce.serve import messages
 from bnce.serve.app import make_app
 from bnce.serve.limits import Limits
-
-WORDS = [*SPECIALS, *(f"w{number}" for number in range(2, VOCAB_SIZE))]
 
 MakeClient = Callable[..., TestClient]
 
 
-def make_model(body: str = "lstm", loss: str = "bnce") -> RunModel:
+def make_model(body: str = "lstm", loss: str = "bnce", **settings: Any) -> Model:
+    """Make a run of a body, which may name its number of layers, too."""
     name, _, num_layers = body.partition(" ")
-    network = small_model(name, loss, order=4, num_layers=int(num_layers or 0), num_heads=2)
-    return RunModel(network, Vocabulary(WORDS), Normaliser(True, "whitespace", "split"))
+    settings = {"normaliser": Normaliser(True, "whitespace", "split"), "spelt": (), **settings}
+    return open_small_run(name, loss, order=4, num_layers=int(num_layers or 0), num_heads=2, **settings)
+
+
+def make_server(model: Model, token: str | None = None, **limits: float) -> Any:
+    """Make the ASGI application of a server."""
+    return make_app(model, "small", Limits(**limits), token=token)  # type: ignore[arg-type]
+
+
+def check_answer(kind: str, answer: dict[str, Any]) -> None:
+    """Hold an answer to what /openapi.json says of it."""
+    getattr(messages, kind).model_validate(answer)
 
 
 @pytest.fixture
-def model() -> RunModel:
+def model() -> Model:
     return make_model()
 
 
@@ -37,9 +45,9 @@ def make_client() -> Iterator[MakeClient]:
     """Give a maker of clients of servers that run until the test ends."""
     with ExitStack() as stack:
 
-        def make(model: Model, limits: Limits | None = None, token: str | None = None) -> TestClient:
-            app: Any = make_app(model, "small", limits, token=token)
-            return stack.enter_context(TestClient(app, "http://localhost", raise_server_exceptions=False))
+        def make(model: Model, **settings: Any) -> TestClient:
+            server = make_server(model, **settings)
+            return stack.enter_context(TestClient(server, "http://localhost", raise_server_exceptions=False))
 
         yield make
 

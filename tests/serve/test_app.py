@@ -10,24 +10,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_corpus import random_ids
+from command import run_command
+from run_files import write_mixture
+from small_corpus import VOCAB_SIZE, random_ids, small_run
 from starlette.testclient import TestClient
 
-from bnce import Normaliser
-from bnce.ngrams.arpa import write_arpa
-from bnce.ngrams.kneser_ney import estimate
-from bnce.scoring.mixture import MixtureModel
-from bnce.scoring.ngram import open_ngram
-from bnce.scoring.prefixes import score_prefixes
-from bnce.scoring.run_model import RunModel
-from bnce.serve.app import PAGE_FILES
-from bnce.serve.limits import Limits
-from bnce.serve.messages import HealthAnswer, NextAnswer, RescoreAnswer, ScoreAnswer
-from bnce.spelling.model import SpellingModel
+from bnce import Model, Normaliser, load
 from tests.scoring.plain import plain_log_probs
 
-from .conftest import MakeClient, make_model
+from .conftest import MakeClient, check_answer, make_model
 
+PAGES = {
+    "/": "text/html",
+    "/page.css": "text/css",
+    "/page.js": "text/javascript",
+    "/docs": "text/html",
+    "/docs.js": "text/javascript",
+}
 SENTENCES = ["w3 w4 zebra", "", "W5 . w6", "ünï", "w2 w2 w2 w2"]
 
 
@@ -40,9 +39,9 @@ def post(client: TestClient, path: str, body: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mode", ["unnormalised", "normalised"])
-def test_scores_are_the_librarys(client: TestClient, model: RunModel, mode: str) -> None:
+def test_scores_are_the_librarys(client: TestClient, model: Model, mode: str) -> None:
     answer = post(client, "/score", {"sentences": SENTENCES, "mode": mode})
-    ScoreAnswer.model_validate(answer)
+    check_answer("ScoreAnswer", answer)
     expected = model.score(SENTENCES, normalised=mode == "normalised")
     for number, (found, scored) in enumerate(zip(answer["sentences"], expected, strict=True)):
         assert found["text"] == number
@@ -56,12 +55,11 @@ def test_scores_are_the_librarys(client: TestClient, model: RunModel, mode: str)
     assert answer["log_z"] == (9.0 if mode == "unnormalised" else None)
 
 
-def test_unknown_words_are_spelt_if_asked(make_client: MakeClient, model: RunModel) -> None:
-    spelling = SpellingModel.train(["zebras"]).leaving_out(model.vocabulary.words)
-    model = RunModel(model.network, model.vocabulary, model.normaliser, spelling=spelling)
+def test_unknown_words_are_spelt_if_asked(make_client: MakeClient) -> None:
+    model = make_model(spelt=["zebras"])
     client = make_client(model)
     spelt = post(client, "/score", {"sentences": SENTENCES, "spell": True, "exact": True})
-    ScoreAnswer.model_validate(spelt)
+    check_answer("ScoreAnswer", spelt)
     for key, normalised in (("log10_prob", False), ("exact_log10_prob", True)):
         expected = model.score(SENTENCES, normalised=normalised, spell=True)
         for found, scored in zip(spelt["sentences"], expected, strict=True):
@@ -100,9 +98,9 @@ def test_a_transformer_answers_as_the_library_does(make_client: MakeClient) -> N
     assert [word["word"] for word in answer["next"]] == [word.word for word in likeliest]
 
 
-def test_exact_values_beside_the_unnormalised(client: TestClient, model: RunModel) -> None:
+def test_exact_values_beside_the_unnormalised(client: TestClient, model: Model) -> None:
     answer = post(client, "/score", {"sentences": SENTENCES, "exact": True})
-    ScoreAnswer.model_validate(answer)
+    check_answer("ScoreAnswer", answer)
     plain, exact = (model.score(SENTENCES, normalised=normalised) for normalised in (False, True))
     for found, one, other in zip(answer["sentences"], plain, exact, strict=True):
         np.testing.assert_allclose(found["log10_probs"], one.log10_probs, atol=1e-6)
@@ -133,7 +131,7 @@ def test_texts_are_cut_into_sentences(client: TestClient) -> None:
         assert (answer["totals"]["ppl"], answer["log_z_mean"]) == (None, None)
 
 
-def test_a_long_text_is_scored_like_a_short_one(client: TestClient, model: RunModel) -> None:
+def test_a_long_text_is_scored_like_a_short_one(client: TestClient, model: Model) -> None:
     """Beside the loop, and in several batches."""
     texts = [" ".join(f"w{2 + (place * 7 + number) % 28}" for place in range(200)) for number in range(60)]
     answer = post(client, "/score", {"sentences": texts})
@@ -147,11 +145,11 @@ def test_a_long_text_is_scored_like_a_short_one(client: TestClient, model: RunMo
 
 
 @pytest.mark.parametrize("normalised", [False, True])
-def test_next_words_are_the_librarys(client: TestClient, model: RunModel, normalised: bool) -> None:
+def test_next_words_are_the_librarys(client: TestClient, model: Model, normalised: bool) -> None:
     expected = model.next_words("w3 Zebra", 4, normalised=normalised)
     asked = {"prompt": "w3 Zebra", "k": 4, "normalised": normalised}
     by_post = post(client, "/next", asked)
-    NextAnswer.model_validate(by_post)
+    check_answer("NextAnswer", by_post)
     assert client.get("/next", params=asked).json() == by_post
     assert by_post["words"] == ["w3", "zebra"]
     assert [word["word"] for word in by_post["next"]] == [word.word for word in expected]
@@ -162,7 +160,7 @@ def test_next_words_are_the_librarys(client: TestClient, model: RunModel, normal
 
 
 @pytest.mark.parametrize("mode", ["unnormalised", "normalised"])
-def test_hypotheses_are_rescored(client: TestClient, model: RunModel, mode: str) -> None:
+def test_hypotheses_are_rescored(client: TestClient, model: Model, mode: str) -> None:
     utterances = [
         {"id": "one", "hypotheses": [{"text": "w3 w4", "am": -5.0, "lm": -2.0}, {"text": "w3 zebra", "am": -4.5}]},
         {"id": "two", "hypotheses": [{"text": ""}, {"text": "w9 w9 w9", "am": 1.0}, {"text": "w9 w9 w9", "am": 1.0}]},
@@ -170,20 +168,21 @@ def test_hypotheses_are_rescored(client: TestClient, model: RunModel, mode: str)
     weights = {"am_weight": 0.7, "old_lm_weight": 0.2, "lm_weight": 1.3, "word_penalty": 0.5, "oov_penalty": 0.25}
     weights["rank_weight"] = 0.3
     answer = post(client, "/rescore", {"utterances": utterances, **weights, "mode": mode})
-    RescoreAnswer.model_validate(answer)
+    check_answer("RescoreAnswer", answer)
     for given, found in zip(utterances, answer["utterances"], strict=True):
         assert found["id"] == given["id"]
         hypotheses: Any = given["hypotheses"]
-        ids = [model.encode(hypothesis["text"].split()) for hypothesis in hypotheses]
-        new = [part.sum() for part in score_prefixes(model.scorer(), ids, mode == "normalised")]
+        words = [hypothesis["text"].split() for hypothesis in hypotheses]
+        scored = model.score_words(words, normalised=mode == "normalised", share_prefixes=True)
+        new = [found.log_probs.sum() for found in scored]
         totals = [
             0.7 * hypothesis.get("am", 0)
             + 0.2 * hypothesis.get("lm", 0)
             + 1.3 * score
-            - 0.5 * (len(numbers) - 1)
+            - 0.5 * len(spoken)
             - 0.25 * ("zebra" in hypothesis["text"])
             - 0.3 * math.log(place)
-            for place, (hypothesis, score, numbers) in enumerate(zip(hypotheses, new, ids, strict=True), 1)
+            for place, (hypothesis, score, spoken) in enumerate(zip(hypotheses, new, words, strict=True), 1)
         ]
         assert [hypothesis["new_lm"] for hypothesis in found["hypotheses"]] == pytest.approx(new, abs=1e-5)
         assert [hypothesis["total"] for hypothesis in found["hypotheses"]] == pytest.approx(totals, abs=1e-5)
@@ -192,8 +191,8 @@ def test_hypotheses_are_rescored(client: TestClient, model: RunModel, mode: str)
     assert post(client, "/rescore", {"utterances": []})["utterances"] == []
 
 
-def test_totals_are_the_librarys_where_the_model_cuts_words_otherwise(make_client: MakeClient, model: RunModel) -> None:
-    cutting = RunModel(model.network, model.vocabulary, Normaliser(True, "words", "lines"))
+def test_totals_are_the_librarys_where_the_model_cuts_words_otherwise(make_client: MakeClient) -> None:
+    cutting = make_model(normaliser=Normaliser(True, "words", "lines"))
     hypothesis = "state-of-the-art"  # seven words to the model, one to the recogniser
     body = {"utterances": [{"hypotheses": [{"text": hypothesis, "am": -2.0}]}], "word_penalty": 3.0}
     (found,) = post(make_client(cutting), "/rescore", body)["utterances"][0]["hypotheses"]
@@ -202,12 +201,10 @@ def test_totals_are_the_librarys_where_the_model_cuts_words_otherwise(make_clien
     assert found["total"] == pytest.approx(expected.total, abs=1e-5)
 
 
-def test_a_list_longer_than_a_batch_is_rescored_in_pieces(make_client: MakeClient, model: RunModel) -> None:
+def test_a_list_longer_than_a_batch_is_rescored_in_pieces(make_client: MakeClient, model: Model) -> None:
     texts = [f"w3 w4 w{number}" for number in range(2, 20)]
     body = {"utterances": [{"hypotheses": [{"text": text} for text in texts]}, {"hypotheses": [{"text": "w5"}]}]}
-    whole, pieces = (
-        post(make_client(model, Limits(max_batch=most)), "/rescore", body)["utterances"] for most in (4096, 9)
-    )
+    whole, pieces = (post(make_client(model, max_batch=most), "/rescore", body)["utterances"] for most in (4096, 9))
     for one, other in zip(whole, pieces, strict=True):
         scores = [[hypothesis["new_lm"] for hypothesis in each["hypotheses"]] for each in (one, other)]
         assert scores[0] == pytest.approx(scores[1], abs=1e-5)
@@ -216,7 +213,7 @@ def test_a_list_longer_than_a_batch_is_rescored_in_pieces(make_client: MakeClien
 
 def test_health_and_metrics(client: TestClient) -> None:
     health = client.get("/healthz").json()
-    HealthAnswer.model_validate(health)
+    check_answer("HealthAnswer", health)
     assert (health["run"], health["log_z"], health["self_normalised"]) == ("small", 9.0, True)
     post(client, "/score", {"sentences": ["w3 w4", "w5"]})
     client.post("/score", content=b"{")
@@ -230,11 +227,65 @@ def test_health_and_metrics(client: TestClient) -> None:
     assert 'bnce_requests_total{endpoint="other",status="404"} 1' in lines
     assert "bnce_words_total 5" in lines
     assert "bnce_batch_questions_sum 2" in lines
+    assert "bnce_waiting_requests 0" in lines
+    sample = re.compile(r'[a-z_]+(\{([a-z]+="[^"]*",?)+\})? [0-9.e+-]+')
+    assert all(sample.fullmatch(line) or re.match(r"# (HELP|TYPE) [a-z_]+ ", line) for line in lines)
+    types = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    assert len(types) == len(set(types))
 
 
-def test_a_token_is_asked_for_where_there_is_one(make_client: MakeClient, model: RunModel) -> None:
+def measured(client: TestClient) -> dict[str, float]:
+    """Read the server's counts by their names."""
+    lines = client.get("/metrics").text.splitlines()
+    return {name: float(value) for name, value in (line.split() for line in lines if not line.startswith("#"))}
+
+
+def test_a_histogram_counts_up_to_its_bounds(client: TestClient) -> None:
+    for num_sentences in (1, 1, 2, 3, 5000 // 8):
+        post(client, "/score", {"sentences": ["w3"] * num_sentences})
+    counts = measured(client)
+    parts = "bnce_batch_questions"
+    found = [counts[f'{parts}_bucket{{le="{bound}"}}'] for bound in (1, 2, 4, 512, 1024, "+Inf")]
+    assert found == [2, 3, 4, 4, 5, 5]
+    assert (counts[f"{parts}_sum"], counts[f"{parts}_count"]) == (632, 5)
+    assert counts['bnce_request_seconds_bucket{endpoint="/score",le="30.0"}'] == 5
+
+
+def test_memory_is_that_of_this_process(client: TestClient) -> None:
+    before = measured(client)["process_resident_memory_bytes"]
+    held = bytearray(b"x" * 2**26)
+    assert 2**25 < measured(client)["process_resident_memory_bytes"] - before < 2**28
+    assert len(held) == 2**26
+
+
+@pytest.mark.parametrize(
+    ("mode", "max_batch", "num_passes"),
+    [("unnormalised", 10, 5), ("unnormalised", 50, 1), ("normalised", 160, 5), ("normalised", 800, 1)],
+)
+def test_exact_answers_take_up_more_of_a_batch(
+    make_client: MakeClient, model: Model, mode: str, max_batch: int, num_passes: int
+) -> None:
+    """Of ten sentences of five tokens each, `</s>` counted; an exact token counts sixteen times."""
+    client = make_client(model, max_batch=max_batch)
+    post(client, "/score", {"sentences": ["w3 w3 w3 w3"] * 10, "mode": mode})
+    assert measured(client)["bnce_batch_questions_count"] == num_passes
+
+
+@pytest.mark.parametrize(("max_batch", "num_parts"), [(7, 4), (9, 3), (10, 2), (100, 1)])
+def test_hypotheses_are_cut_into_parts_that_fit_a_batch(
+    make_client: MakeClient, model: Model, max_batch: int, num_parts: int
+) -> None:
+    """Of 3, 3, 3, 9 and 1 tokens with `</s>`; a part is larger only where one hypothesis is."""
+    hypotheses = [{"text": " ".join(["w3"] * length)} for length in (2, 2, 2, 8, 0)]
+    for mode, cost in (("unnormalised", 1), ("normalised", 16)):
+        client = make_client(model, max_batch=cost * max_batch)
+        post(client, "/rescore", {"utterances": [{"hypotheses": hypotheses}], "mode": mode})
+        assert measured(client)["bnce_batch_questions_sum"] == num_parts
+
+
+def test_a_token_is_asked_for_where_there_is_one(make_client: MakeClient, model: Model) -> None:
     client = make_client(model, token="0123456789abcdef")
-    for path in (*PAGE_FILES, "/openapi.json"):
+    for path in (*PAGES, "/openapi.json"):
         assert client.get(path).status_code == 200
     assert client.get("/healthz").json() == {"status": "ok"}
     for path in ("/metrics", "/next", "/nothing"):
@@ -278,7 +329,7 @@ def test_a_softmax_run_has_exact_values_alone(make_client: MakeClient) -> None:
     assert "log_z_mean" not in answer
 
 
-MANY = Limits(max_sentences=3, max_hypotheses=2, max_words=8, max_exact_words=5, max_sentence_words=4, max_next=6)
+MANY = {"sentences": 3, "hypotheses": 2, "words": 8, "exact_words": 5, "sentence_words": 4, "next": 6}
 
 
 @pytest.mark.parametrize(
@@ -310,8 +361,8 @@ MANY = Limits(max_sentences=3, max_hypotheses=2, max_words=8, max_exact_words=5,
         ("/next", {"prompt": "w3 " * 5, "k": 1}, 413, "5 words in one sentence"),
     ],
 )
-def test_refusals(make_client: MakeClient, model: RunModel, path: str, body: Any, status: int, told: str) -> None:
-    client = make_client(model, MANY)
+def test_refusals(make_client: MakeClient, model: Model, path: str, body: Any, status: int, told: str) -> None:
+    client = make_client(model, **{f"max_{name}": most for name, most in MANY.items()})
     response = client.post(path, json=body)
     assert (response.status_code, list(response.json())) == (status, ["detail"])
     assert told in response.json()["detail"]
@@ -395,7 +446,7 @@ def test_other_paths_methods_and_kinds(client: TestClient) -> None:
 
 
 def test_a_failure_is_told_without_its_insides(
-    make_client: MakeClient, model: RunModel, monkeypatch: pytest.MonkeyPatch
+    make_client: MakeClient, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: object, **named: object) -> None:
         raise RuntimeError("secret insides")
@@ -408,7 +459,7 @@ def test_a_failure_is_told_without_its_insides(
 
 
 def test_pages_need_nothing_from_outside(client: TestClient) -> None:
-    for path, (_, kind) in PAGE_FILES.items():
+    for path, kind in PAGES.items():
         response = client.get(path)
         assert response.status_code == 200
         assert response.headers["content-type"].split(";")[0] == kind
@@ -428,23 +479,23 @@ def test_the_interface_is_described(client: TestClient) -> None:
     assert refusals["422"]["content"]["application/json"]["schema"]["$ref"].endswith("/ErrorAnswer")
 
 
-def test_what_is_not_finite_is_null(make_client: MakeClient, model: RunModel) -> None:
+def test_what_is_not_finite_is_null(make_client: MakeClient, model: Model) -> None:
     client = make_client(model)
     huge = {"utterances": [{"hypotheses": [{"text": "w3", "am": 1e308}]}], "am_weight": 1e308}
     assert post(client, "/rescore", huge)["utterances"][0]["hypotheses"][0]["total"] is None
     assert math.isfinite(post(client, "/rescore", huge)["utterances"][0]["hypotheses"][0]["new_lm"])
 
 
-def test_a_mixture_is_served_as_a_run_is(make_client: MakeClient, model: RunModel, tmp_path: Path) -> None:
+def test_a_mixture_is_served_as_a_run_is(make_client: MakeClient, tmp_path: Path) -> None:
     pytest.importorskip("kenlm")
-    arpa = tmp_path / "bigram.arpa"
-    write_arpa(arpa, model.vocabulary.words, estimate(random_ids(2000), len(model.vocabulary), 2))
-    ngram = open_ngram(arpa)
-    mixture = MixtureModel([model, ngram], [0.6, 0.4])
+    run, arpa = small_run(tmp_path / "run"), tmp_path / "bigram.arpa"
+    (tmp_path / "text.txt").write_text("".join(f"w{number} " for number in random_ids(2000)), encoding="utf-8")
+    run_command("ngram", tmp_path / "text.txt", "--vocab", run, "--order", 2, "--out", arpa)
+    mixture, ngram = load(write_mixture(tmp_path / "mix.toml", [run, arpa], [0.6, 0.4])), load(arpa)
     client = make_client(mixture)
     health = client.get("/healthz").json()
     assert (health["kind"], health["log_z"], health["self_normalised"]) == ("mixture", None, True)
-    assert health["vocab_size"] == len(model.vocabulary)
+    assert health["vocab_size"] == VOCAB_SIZE
     sentences = ["w3 w4 zebra", "w5", ""]
     for mode in ("unnormalised", "normalised"):
         answer = client.post("/score", json={"sentences": sentences, "mode": mode}).json()
