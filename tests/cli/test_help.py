@@ -50,7 +50,7 @@ def test_a_page_fits_80_columns_and_says_what_everything_is(bnce: Command, name:
     # An example is one line, or goes on after a backslash.
     block = page.split("Examples:\n")[1].split("\n\n")[0].splitlines()
     for before, line in zip(["", *block], block, strict=False):
-        assert before.endswith("\\") or re.match(r"    (?:bnce|curl|echo) ", line), line
+        assert before.endswith("\\") or re.match(r"    (?:bnce|curl|echo|torchrun) ", line), line
     options = entries(page)
     assert {"--json", "-h, --help"} <= set(options)
     for option, text in options.items():
