@@ -323,6 +323,20 @@ def test_refusals(refused: Refused, trained: Path, options: list[str], told: str
     assert told in refused("serve", trained, "--port", 0, *options)
 
 
+@pytest.mark.parametrize("options", [["--token", ""], []])
+def test_an_empty_token_is_refused(
+    refused: Refused, trained: Path, options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a script whose secret is missing, which must not start a server for everyone."""
+    if not options:
+        monkeypatch.setenv("BNCE_TOKEN", "")
+    # Without a device, no server starts where the token passes.
+    assert refused("serve", trained, "--port", 0, "--device", "abacus", *options) == (
+        "bnce: The token is empty: give a token of 16 characters or more, or leave out --token and unset BNCE_TOKEN in "
+        "the environment."
+    )
+
+
 def test_compiled_code_of_few_shapes_is_kept(
     refused: Refused, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,7 +98,7 @@ def test_a_token_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text(f"{TOKEN}\n", encoding="ascii")
     assert read_token(None, path) == read_token("", path) == read_token(TOKEN, None) == TOKEN
-    assert read_token(None, None) is read_token("", None) is None
+    assert read_token(None, None) is None
     with pytest.raises(UserError, match="There are two tokens: give either token_file or token "):
         read_token(TOKEN, path)
     with pytest.raises(UserError, match="cannot be read"):

@@ -120,7 +120,8 @@ def serve(
 
     from bnce.serve.access import Access, AllowedHosts, is_loopback, read_token
 
-    secret = read_token(token, token_file)
+    # Typer takes a variable that is empty for one that is not there.
+    secret = read_token(os.environ.get("BNCE_TOKEN") if token is None else token, token_file)
     # Checked before the model is read, which takes its time.
     Access(AllowedHosts((), allowed_host or ()), secret)
 

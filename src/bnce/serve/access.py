@@ -117,7 +117,13 @@ class Access:
 def read_token(token: str | None, path: Path | None) -> str | None:
     """Take the token from the option, or from a file."""
     if path is None:
-        return token or None
+        if token == "":
+            # Of a script whose secret is missing: an open server is not what it asks for.
+            raise UserError(
+                "The token is empty: give a token of 16 characters or more, or leave out "
+                f"{argument('token')} and unset BNCE_TOKEN in the environment."
+            )
+        return token
     if token:
         raise UserError(
             f"There are two tokens: give either {argument('token_file')} or {argument('token')} (BNCE_TOKEN in "
