@@ -30,7 +30,7 @@ def commands(bed: Bed) -> dict[str, tuple[str, ...]]:
     trained = ("--corpus", str(bed.path / "corpus"), "--out", "out", "--json", *RESUMABLE)
     return {
         "kill train": ("train", "wiki", "--model", "rnn", "--loss", "bnce", *trained),
-        "kill experiment": ("experiment", "ltcb", "--models", "rnn", "--losses", "softmax,bnce", *trained),
+        "kill experiment": ("experiment", "ltcb", "--rows", "rnn-softmax,rnn-bnce", *trained),
         "kill prepare": (
             "prepare",
             "train.txt",

@@ -45,7 +45,7 @@ BASES: dict[str, dict[str, Any]] = {
               "settings": SETTINGS[1::2]},
     "evaluate": {"run": "run", "corpus": "corpus"},
     "compare": {"runs": ["run", "other"]},
-    "experiment": {"table": "ltcb", "corpus": "corpus", "out": "out", "models": "rnn", "losses": "bnce",
+    "experiment": {"table": "ltcb", "corpus": "corpus", "out": "out", "rows": "rnn-bnce",
                    "settings": SETTINGS[1::2]},
     "info": {"subject": "ltcb"},
     "score": {"run": "run", "text": "text.txt"},
@@ -59,7 +59,7 @@ BASES: dict[str, dict[str, Any]] = {
 # Training and reports take a second or more.
 WEIGHTS = {"experiment": 0.3, "export": 0.7, "train": 1.5}
 # Asking for much of these is asking for long work; nothing else is.
-LONG = {"settings", "num_texts", "max_words", "budget", "vocab_size", "num_checked"}
+LONG = {"settings", "num_texts", "max_words", "vocab_size", "num_checked"}
 # Perplexities of a model that has 30 words and learned a little: whatever the settings, they cannot leave this range.
 MIN_PPL = 1.5
 

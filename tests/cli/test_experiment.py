@@ -17,7 +17,7 @@ Refused = Callable[..., str]
 
 
 def test_rows_table_and_report(bnce: Command, corpus: Path, place: Path) -> None:
-    options = ["--corpus", corpus, "--models", "rnn", "--losses", "softmax,bnce", "--out", place / "grid", *settings()]
+    options = ["--corpus", corpus, "--rows", "rnn-softmax,rnn-bnce", "--out", place / "grid", *settings()]
     outcome = bnce("experiment", "ltcb", *options, "--json")
     assert outcome.status == 0
     labels = [row["label"] for row in json.loads(outcome.stdout)["rows"]]
@@ -32,7 +32,7 @@ def test_rows_table_and_report(bnce: Command, corpus: Path, place: Path) -> None
     assert again.status == 0
     assert "RNN (B-NCE)" in again.stdout
     # The report has all rows, whichever were asked for.
-    options = ["--corpus", corpus, "--models", "ffnn", "--losses", "bnce", "--out", place / "grid", *settings()]
+    options = ["--corpus", corpus, "--rows", "ffnn-bnce", "--out", place / "grid", *settings()]
     record = bnce("experiment", "ltcb", *options, "--json").json
     assert [row["run"] for row in record["rows"]] == ["ffnn-bnce", "rnn-softmax", "rnn-bnce"]
     assert (record["finished"], record["waiting"], record["failed"]) == (True, [], {})
@@ -41,7 +41,7 @@ def test_rows_table_and_report(bnce: Command, corpus: Path, place: Path) -> None
 def test_a_recipe_and_settings_reach_the_rows_and_models_are_dropped_when_asked(
     bnce: Command, corpus: Path, place: Path
 ) -> None:
-    options = ["--corpus", corpus, "--models", "rnn", "--losses", "bnce", "--out", place / "grid", *settings()]
+    options = ["--corpus", corpus, "--rows", "rnn-bnce", "--out", place / "grid", *settings()]
     more = ["--recipe", "obwb", "--set", "training.seed=7", "--no-keep-models"]
     assert bnce("experiment", "ltcb", *options, *more).status == 0
     config = settings_of(place / "grid" / "rnn-bnce")
@@ -52,22 +52,9 @@ def test_a_recipe_and_settings_reach_the_rows_and_models_are_dropped_when_asked(
     assert states_of(place / "grid" / "rnn-bnce") == []
 
 
-def test_a_budget_of_minutes(bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = []
-
-    def train(*_: object, budget_seconds: float, **__: object) -> None:
-        given.append(budget_seconds)
-
-    monkeypatch.setattr("bnce.training.experiment.train_rows", train)
-    options = ["--corpus", corpus, "--models", "rnn", "--losses", "bnce", "--out", place / "grid"]
-    outcome = bnce("experiment", "ltcb", *options, "--budget", "1.5")
-    assert (outcome.status, given) == (0, [90.0])
-    assert outcome.stderr.splitlines()[-1] == "Some rows are not finished; the same command continues them (rnn-bnce)."
-
-
 def test_stopped_before_its_first_figures_and_again(bnce: Command, corpus: Path, place: Path) -> None:
     """Ctrl-C after the second step, twice, then to the end: one JSON object each time, a report of what there is."""
-    options = ["--corpus", corpus, "--models", "rnn", "--losses", "softmax,bnce", "--out", place / "grid", *settings()]
+    options = ["--corpus", corpus, "--rows", "rnn-softmax,rnn-bnce", "--out", place / "grid", *settings()]
     for _ in range(2):
         with ctrl_c_after_step(2):
             outcome = bnce("experiment", "ltcb", *options, "--json")
@@ -85,7 +72,7 @@ def test_stopped_before_its_first_figures_and_again(bnce: Command, corpus: Path,
 def test_a_row_that_diverges_is_named_and_the_others_are_reported(bnce: Command, corpus: Path, place: Path) -> None:
     recipe = place / "wild.toml"
     recipe.write_text('base = "wiki"\n[losses.softmax.optimiser]\nlearning_rate = 1e38\n', encoding="utf-8")
-    options = ["--corpus", corpus, "--models", "rnn", "--losses", "softmax,bnce", "--out", place / "grid", *settings()]
+    options = ["--corpus", corpus, "--rows", "rnn-softmax,rnn-bnce", "--out", place / "grid", *settings()]
     for again in (False, True):
         outcome = bnce("experiment", "ltcb", "--recipe", recipe, *options, "--json")
         assert outcome.status == 1
@@ -98,7 +85,7 @@ def test_a_row_that_diverges_is_named_and_the_others_are_reported(bnce: Command,
 
 def test_killed_and_continued(corpus: Path, place: Path, bnce: Command) -> None:
     """However it ends: the rows that were done stay as they are, and the one that was not goes on."""
-    options = ["--corpus", corpus, "--models", "rnn", "--losses", "bnce,chunk-bnce", *settings("training.epochs=4")]
+    options = ["--corpus", corpus, "--rows", "rnn-bnce,rnn-chunk-bnce", *settings("training.epochs=4")]
     command = ["experiment", "ltcb", *options, "--out", place / "grid", "--device", "cpu"]
     second = place / "grid" / "rnn-chunk-bnce"
 
@@ -128,11 +115,11 @@ def test_another_text_is_refused(
     name: str,
 ) -> None:
     """Also for other rows than those that are there: all of them stand in one table."""
-    options = ["--out", place / "grid", "--losses", "bnce", *settings()]
-    assert bnce("experiment", "ltcb", "--corpus", corpus, "--models", "rnn", *options).status == 0
+    options = ["--out", place / "grid", *settings()]
+    assert bnce("experiment", "ltcb", "--corpus", corpus, "--rows", "rnn-bnce", *options).status == 0
     other = prepared_anew(**{split: "train"})
     for model in ("rnn", "ffnn"):
-        told = refused("experiment", "ltcb", "--corpus", other, "--models", model, *options)
+        told = refused("experiment", "ltcb", "--corpus", other, "--rows", f"{model}-bnce", *options)
         assert f"has another {name} text than the run '{place / 'grid' / 'rnn-bnce'}' was begun with" in told
     assert not (place / "grid" / "ffnn-bnce").exists()
 
@@ -143,7 +130,7 @@ def test_a_corpus_or_a_run_is_no_place_for_an_experiment(
     for found, kind in ((corpus, "a corpus"), (trained, "a run")):
         out = shutil.copytree(found, tmp_path / found.parent.name)
         before = sorted(out.rglob("*"))
-        told = refused("experiment", "ltcb", "--corpus", corpus, "--out", out, "--losses", "softmax", *settings())
+        told = refused("experiment", "ltcb", "--corpus", corpus, "--out", out, "--rows", "softmax", *settings())
         assert f"The output '{out}' is {kind}, because it has a " in told
         assert sorted(out.rglob("*")) == before
 
@@ -151,9 +138,8 @@ def test_a_corpus_or_a_run_is_no_place_for_an_experiment(
 def test_refusals(refused: Refused, corpus: Path, place: Path) -> None:
     options = ["--corpus", corpus, "--out", place / "grid"]
     assert "Unknown table 'ltbc'" in refused("experiment", "ltbc", *options)
-    assert "Did you mean 'bnce'" in refused("experiment", "ltcb", *options, "--losses", "bcne")
-    assert "no row with models ffnn" in refused(
-        "experiment", "ltcb", *options, "--models", "ffnn", "--losses", "chunk-bnce"
-    )
+    assert "Did you mean 'bnce'" in refused("experiment", "ltcb", *options, "--rows", "bcne")
+    told = refused("experiment", "ltcb", *options, "--rows", "rnn-bnce,ffnn-chunk-bnce")
+    assert "Unknown row of this table 'ffnn-chunk-bnce'" in told
     assert "the loss has its own argument" in refused("experiment", "ltcb", *options, "--set", "loss.name=bnce")
     assert list(place.iterdir()) == []

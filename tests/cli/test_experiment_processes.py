@@ -20,7 +20,7 @@ def options(corpus: Path, out: Path) -> list[str]:
     sizes = settings()
     place = sizes.index("model.bottleneck_size=7")
     del sizes[place - 1 : place + 1]
-    rows = ["--models", "rnn", "--losses", "softmax,bnce,chunk-bnce", "--device", "cpu", "--json"]
+    rows = ["--rows", ",".join(ROWS), "--device", "cpu", "--json"]
     return ["experiment", "ltcb", "--corpus", str(corpus), "--out", str(out), *rows, *sizes]
 
 

@@ -152,7 +152,6 @@ NUMBERS = [
     ["train", "wiki", "--corpus", "{corpus}", "--out", "out", "--set", f"optimiser.learning_rate={'9' * 400}"],
     ["train", "wiki", "--corpus", "{corpus}", "--out", "out", "--set", f"training.epochs={'9' * 5000}"],
     ["train", "wiki", "--corpus", "{corpus}", "--out", "out", "--set", f"training.epochs={'[' * 5000}"],
-    ["experiment", "ltcb", "--corpus", "{corpus}", "--out", "out", "--budget", "inf"],
     ["serve", "{run}", "--port", HUGE],
     ["serve", "{run}", "--max-wait-ms", "inf"],
 ]

@@ -99,7 +99,7 @@ def test_help_names_every_recipe(bnce: Command) -> None:
         ("bnce compare --format ", ["text", "markdown"]),
         ("bnce export --to ", ["onnx", "transformers", "safetensors"]),
         ("bnce score --device ", ["auto", "cpu", "cuda"]),
-        ("bnce experiment --losses snce,", ["snce,bnce", "snce,softmax"]),
+        ("bnce experiment --rows snce,", ["snce,bnce", "snce,rnn"]),
     ],
 )
 def test_the_shell_asks_and_is_answered(

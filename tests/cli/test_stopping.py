@@ -89,7 +89,7 @@ def test_train_in_the_test(bnce: Command, corpus: Path, place: Path, monkeypatch
 
 def test_experiment(bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends with the row that is stopped, and the same command goes on."""
-    options = ["--corpus", corpus, "--models", "rnn", "--losses", "softmax,bnce", "--out", place / "grid", *settings()]
+    options = ["--corpus", corpus, "--rows", "rnn-softmax,rnn-bnce", "--out", place / "grid", *settings()]
     with monkeypatch.context() as patched:
         stop_in(patched, "bnce.training.run.evaluate", signal.SIGTERM, call=2)
         outcome = bnce("experiment", "ltcb", *options)

@@ -97,7 +97,7 @@ def test_an_experiment_goes_on(written: Path, tmp_path: Path) -> None:
     settings.append("optimiser.name=rowwise")  # the recipe's own in that version
     options = [word for setting in settings for word in ("--set", setting)]
     told = bnce(
-        *("experiment", "ltcb", "--corpus", written / "corpus", "--models", "rnn", "--losses", "softmax,bnce"),
+        *("experiment", "ltcb", "--corpus", written / "corpus", "--rows", "rnn-softmax,rnn-bnce"),
         *("--out", place, *options),
     )
     assert told

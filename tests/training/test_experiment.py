@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from command import ctrl_c_after_step
 from small_corpus import Watcher, small_config, small_corpus
 
 from bnce import Corpus, UserError, files
@@ -24,7 +25,6 @@ from bnce.training import experiment as experiment_module
 from bnce.training.experiment import Outcome, PlannedRow, find_outcome, table_rows, train_rows
 from bnce.training.plan import create_run
 from bnce.training.run import run_training
-from bnce.training.step import TrainingStep
 from bnce.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -94,20 +94,11 @@ def test_a_row_without_its_model_is_neither_used_nor_trained_anew(corpus: Corpus
     assert {path.name: path.read_bytes() for path in run.path.iterdir() if path.is_file()} == before
 
 
-def test_an_interrupted_experiment_goes_on_to_the_same_numbers(
-    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_experiment_goes_on_to_the_same_numbers(corpus: Corpus, tmp_path: Path) -> None:
     whole, broken = Experiment(corpus, tmp_path / "whole"), Experiment(corpus, tmp_path / "broken")
     assert whole.run().finished
-    call, num_steps = TrainingStep.__call__, 0
-
-    def counting(*arguments: object) -> None:
-        nonlocal num_steps
-        call(*arguments)  # type: ignore[arg-type]
-        num_steps += 1
-
-    monkeypatch.setattr(TrainingStep, "__call__", counting)
-    assert not broken.run(should_stop=lambda: num_steps >= 24).finished  # within the second row
+    with ctrl_c_after_step(24), pytest.raises(KeyboardInterrupt):  # within the second row
+        broken.run()
     assert broken.trained == ["rnn-softmax", "rnn-bnce"]
     assert [is_finished(tmp_path / "broken" / row.name) for row in ROWS] == [True, False, False]
     assert broken.run().finished
@@ -117,39 +108,15 @@ def test_an_interrupted_experiment_goes_on_to_the_same_numbers(
         assert found == expected
 
 
-def test_a_budget_is_shared_among_the_rows_that_are_left(
-    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first row needs a second of its share of 20, so each of the others has half of the 59 that are left."""
-    now, used = 1000.0, []
-
-    def train(*_: object, should_stop: Callable[[], bool], **__: object) -> None:
-        nonlocal now
-        begin, needed = now, 1.0 if not used else 100.0
-        while not should_stop() and now < begin + needed:
-            now += 0.25
-        used.append(now - begin)
-
-    monkeypatch.setattr("bnce.training.experiment.time.monotonic", lambda: now)
-    monkeypatch.setattr("bnce.training.experiment.run_training", train)
-    outcome = Experiment(corpus, tmp_path).run(budget_seconds=60.0)
-    assert used == [1.0, 29.5, 29.5]
-    assert outcome.waiting == tuple(row.name for row in ROWS)
-
-
-def test_every_row_has_its_turn_and_goes_on_later(corpus: Corpus, tmp_path: Path) -> None:
-    experiment = Experiment(corpus, tmp_path)
-    outcome = experiment.run(budget_seconds=0.0)
-    assert outcome == Outcome(tuple(row.name for row in ROWS), {})
-    assert experiment.trained == [row.name for row in ROWS]
-    assert experiment.run().finished
-
-
 @pytest.mark.parametrize("is_finished_first", [True, False])
 def test_a_row_with_other_settings_is_refused(corpus: Corpus, tmp_path: Path, is_finished_first: bool) -> None:
     """Whether it is done or not: a table of rows that were trained differently would say nothing of it."""
     experiment = Experiment(corpus, tmp_path)
-    experiment.run(should_stop=(lambda: False) if is_finished_first else iter([False, True, True, True]).__next__)
+    if is_finished_first:
+        experiment.run()
+    else:
+        with ctrl_c_after_step(2), pytest.raises(KeyboardInterrupt):
+            experiment.run()
     experiment.trained.clear()
     plain = experiment.config
     for changed, difference in (

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bnce.cli.compare import publish
-from bnce.cli.completion import complete, complete_recipe
+from bnce.cli.completion import complete, complete_list, complete_recipe
 from bnce.cli.console import JsonOption, open_corpus, print_json, stderr
 from bnce.cli.display import shown_training
-from bnce.cli.options import DeviceOption, SettingsOption, names_option, option, row_config, split_names, warn_of_unused
-from bnce.errors import UserError
+from bnce.cli.options import DeviceOption, SettingsOption, option, row_config, warn_of_unused
+from bnce.errors import unknown_name
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.losses import LOSSES
 from bnce.machine.stopping import Stopped
@@ -53,13 +53,17 @@ def experiment(
             autocompletion=complete_recipe,
         ),
     ] = None,
-    models: Annotated[str, names_option("Train only these models, separated by commas", TABLE_MODELS)] = "all",
-    losses: Annotated[str, names_option("Train only with these losses, separated by commas", TABLE_LOSSES)] = "all",
+    rows: Annotated[
+        str,
+        option(
+            "NAME,...",
+            f"Train only these rows: models ({', '.join(TABLE_MODELS)}), losses ({', '.join(TABLE_LOSSES)}), or single "
+            "rows, such as rnn-bnce.",
+            autocompletion=complete_list(*TABLE_MODELS, *TABLE_LOSSES),
+            show_default="all",
+        ),
+    ] = "",
     settings: SettingsOption = None,
-    budget: Annotated[
-        float | None,
-        option("MINUTES", "Minutes for all rows together. Each row may use an equal part of the time left.", min=0.01),
-    ] = None,
     keep_models: Annotated[bool, typer.Option(help="Keep the models of finished rows, or only their results.")] = True,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
@@ -73,16 +77,16 @@ def experiment(
     Examples:
       bnce experiment ltcb --corpus corpora/wiki --out experiments/ltcb
       bnce experiment ltcb --corpus corpora/wiki --recipe ltcb \\
-          --models rnn,relu-lstm --out experiments/sgd --budget 60
+          --rows rnn,relu-lstm --out experiments/sgd
     """
     from bnce.machine.devices import choose_device
     from bnce.training.experiment import RECIPES, check_texts, find_outcome, table_rows, train_rows
 
-    rows = table_rows(table)
-    wanted = _chosen(rows, models, losses)
+    every = table_rows(table)
+    wanted = _chosen(every, rows)
     chosen = choose_device(device)
     opened = open_corpus(corpus)
-    check_texts([out / row.name for row in rows], opened)  # also of those that are not trained now: the report has all
+    check_texts([out / row.name for row in every], opened)  # also of those that are not trained now: the report has all
 
     def make_config(row: PlannedRow) -> RunConfig:
         return row_config(recipe or RECIPES[table], row, corpus, settings)
@@ -98,7 +102,6 @@ def experiment(
             chosen,
             functools.partial(shown_training, opened),
             failed.__setitem__,
-            budget_seconds=None if budget is None else 60.0 * budget,
             command=shlex.join(["bnce", *sys.argv[1:]]),
             keep_models=keep_models,
         )
@@ -107,7 +110,7 @@ def experiment(
         _tell(find_outcome(wanted, out), as_json)
         raise typer.Exit(stop.status) from None
     outcome = find_outcome(wanted, out, failed)
-    _report(rows, out, outcome, as_json)
+    _report(every, out, outcome, as_json)
     if outcome.failed:
         raise typer.Exit(FAILED)
 
@@ -138,12 +141,12 @@ def _tell(outcome: Outcome, as_json: bool) -> None:
         stderr.print(f"Some rows are not finished; the same command continues them ({waiting}).")
 
 
-def _chosen(rows: list[PlannedRow], models: str, losses: str) -> list[PlannedRow]:
-    wanted = rows
-    for text, kind in ((models, "model"), (losses, "loss")):
-        allowed = list(dict.fromkeys(getattr(row, kind) for row in rows))
-        names = split_names(text, f"{kind} of this table", allowed)
-        wanted = [row for row in wanted if getattr(row, kind) in names]
-    if not wanted:
-        raise UserError(f"The table has no row with models {models} and losses {losses}: choose others.")
-    return wanted
+def _chosen(rows: list[PlannedRow], text: str) -> list[PlannedRow]:
+    if not text:
+        return rows
+    names = [name.strip() for name in text.split(",")]
+    known = list(dict.fromkeys(name for row in rows for name in (row.model, row.loss, row.name)))
+    for name in names:
+        if name not in known:
+            raise unknown_name("row of this table", name, known)
+    return [row for row in rows if {row.model, row.loss, row.name} & {*names}]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bnce.cli.completion import complete, complete_list, complete_setting
+from bnce.cli.completion import complete, complete_setting
 from bnce.cli.console import stderr
 from bnce.errors import UserError, unknown_name
 
@@ -33,13 +33,6 @@ def flag(name: str, help: str, **settings: Any) -> Any:
 def choice(names: str, help: str, show_default: bool | str = True) -> Any:
     """Make an option whose value is one of some names, written with | between them."""
     return typer.Option(metavar=names, help=help, show_default=show_default, autocompletion=complete(*names.split("|")))
-
-
-def names_option(help: str, names: Sequence[str]) -> Any:
-    """Make an option whose value is a list of names with commas, or all; its help has the names."""
-    return typer.Option(
-        metavar="NAME,...", help=f"{help}: {', '.join(names)}.", autocompletion=complete_list(*names, "all")
-    )
 
 
 ModelArgument = Annotated[
@@ -115,17 +108,6 @@ def goes_to_stdout(out: Path, as_json: bool) -> bool:
     if as_json:
         raise UserError("--out - and --json both write to standard output: leave one of them out.")
     return True
-
-
-def split_names(text: str, kind: str, allowed: Sequence[str]) -> list[str]:
-    """Read a list of names with commas, and refuse an unknown one; `kind` says what they name. "all" stands for all."""
-    if text == "all":
-        return list(allowed)
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in allowed:
-            raise unknown_name(kind, name, allowed)
-    return names
 
 
 def split_numbers(text: str, option: str, example: str = "") -> list[int]:

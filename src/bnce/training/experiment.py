@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -81,17 +80,14 @@ def train_rows(
     watch: Callable[[RunConfig], AbstractContextManager[Observer]],
     note_failure: Callable[[str, str], None],
     *,
-    budget_seconds: float | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
     command: str = "",
     keep_models: bool = True,
 ) -> None:
     """Train the rows that are not done, and note the names of those that fail, each with its reason.
 
-    What is wrong with any of them is told before the first is trained. A budget is shared fairly: a row may use what is
-    left of it, divided by the rows that are left. A finished row keeps its model, or only its figures, but nothing to
-    resume from. A row that fails, such as one that diverges or does not fit into the GPU, is left behind; one that has
-    diverged is not trained again, since it would again.
+    What is wrong with any of them is told before the first is trained. A finished row keeps its model, or only its
+    figures, but nothing to resume from. A row that fails, such as one that diverges or does not fit into the GPU, is
+    left behind; one that has diverged is not trained again, since it would again.
 
     Several processes can work on one experiment, each on a GPU of its own: a row that another process is training waits
     for that one.
@@ -102,9 +98,8 @@ def train_rows(
         if is_finished(out / row.name):
             with contextlib.suppress(BusyError), hold_run(out / row.name):
                 tidy_up(out / row.name, keep_models)
-    deadline = None if budget_seconds is None else time.monotonic() + budget_seconds
 
-    def train(path: Path, config: RunConfig, stop_row: Callable[[], bool]) -> None:
+    def train(path: Path, config: RunConfig) -> None:
         resume = (path / "config.toml").is_file()
         try:
             run = RunDirectory.open(path) if resume else create_run(path, config, corpus, device)
@@ -114,27 +109,15 @@ def train_rows(
             raise
         with hold_run(path), watch(config) as observer:
             if not is_settled(path):  # by another process, while this one opened it
-                run_training(
-                    run,
-                    corpus,
-                    device,
-                    observer,
-                    resume=resume,
-                    should_stop=stop_row,
-                    command=command,
-                )
+                run_training(run, corpus, device, observer, resume=resume, command=command)
             tidy_up(path, keep_models)
 
-    for place, row in enumerate(rows):
-        if should_stop():
-            break
+    for row in rows:
         # Looked at only now: other processes may be at work, too.
         if is_settled(out / row.name):
             continue
-        num_left = sum(not is_settled(out / other.name) for other in rows[place:])
-        stop_row = _at_time(should_stop, deadline, num_left)
         try:
-            train(out / row.name, configs[row], stop_row)
+            train(out / row.name, configs[row])
         except BusyError:
             continue
         except DiskFullError:
@@ -217,12 +200,3 @@ def tidy_up(path: Path, keep_models: bool) -> None:
             summary = {**read_summary(path), "model_removed": True}
             files.write_json(path / "summary.json", summary)
             (path / MODEL_FILE).unlink()
-
-
-def _at_time(should_stop: Callable[[], bool], deadline: float | None, num_left: int) -> Callable[[], bool]:
-    """Also stop when a row has used its share of the time up to the deadline."""
-    if deadline is None:
-        return should_stop
-    now = time.monotonic()
-    ends_at = now + max(0.0, deadline - now) / max(1, num_left)
-    return lambda: should_stop() or time.monotonic() >= ends_at
