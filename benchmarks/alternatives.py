@@ -38,6 +38,7 @@ from alternatives_table import (
     write_json,
     write_report,
 )
+from provenance import ROOT
 from scoring_speed import measure_scoring
 
 import bnce
@@ -159,6 +160,14 @@ def _knob(start: OptimiserConfig, alternative: Alternative, best: Settings) -> l
     return [{alternative.knob: unit * value} for value in alternative.values]
 
 
+def register() -> None:
+    """Register the losses that are not the package's own, as any script could."""
+    sys.path.append(str(ROOT))  # where this runs as a script
+    from benchmarks import losses
+
+    losses.register()
+
+
 def chosen_rows(names: str) -> list[Alternative]:
     """Find rows by their names, divided by commas."""
     by_name = {row.name: row for row in ALTERNATIVES}
@@ -219,4 +228,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    register()
     main()

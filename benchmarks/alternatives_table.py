@@ -54,6 +54,9 @@ def _adaptive(num_noise: int) -> Alternative:
 
 _UNIGRAM: Settings = {"loss.noise": "unigram", "loss.replacement": True}
 _SELF_NORMALISED = "self-normalised-softmax"
+# noise_power is BlackOut's α, as in its authors' program, and that of word2vec. We chose K.
+_BLACKOUT: Settings = {"loss.num_noise": 500, "loss.noise_power": 0.4}
+_WORD2VEC: Settings = {"loss.num_noise": 500, "loss.noise_power": 0.75}
 
 # Every one has the same number of trials. Where the literature gives a value, that is the first one.
 ALTERNATIVES = (
@@ -67,8 +70,10 @@ ALTERNATIVES = (
     Alternative("nce", "nce", "NCE"),
     Alternative("nce-learned-z", "nce", "NCE, learned Z", {"loss.learn_log_z": True}),
     Alternative("snce", "snce", "S-NCE"),
-    Alternative("blackout", "blackout", "BlackOut", {}, "loss.noise_power", (0.2, 0.6)),
-    Alternative("negative-sampling", "negative-sampling", "negative sampling", {}, "loss.noise_power", (0.5, 1.0)),
+    Alternative("blackout", "blackout", "BlackOut", _BLACKOUT, "loss.noise_power", (0.2, 0.6)),
+    Alternative(
+        "negative-sampling", "negative-sampling", "negative sampling", _WORD2VEC, "loss.noise_power", (0.5, 1.0)
+    ),
     Alternative("bnce", "bnce", "B-NCE"),
     _adaptive(200),
     _adaptive(1000),

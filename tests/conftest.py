@@ -65,6 +65,12 @@ MakeBatch = Callable[..., OutputBatch]
 
 
 @pytest.fixture
+def losses_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a test register losses, and forget them after it."""
+    monkeypatch.setattr(bnce.LOSSES, "_kinds", dict(bnce.LOSSES._kinds))
+
+
+@pytest.fixture
 def make_batch() -> MakeBatch:
     """Give a maker of random float32 batches in which words repeat: the targets are among the first few of V."""
 

@@ -39,6 +39,7 @@ def settings_of(run: Path) -> dict[str, Any]:
     return tomllib.loads((run / "config.toml").read_text(encoding="utf-8"))
 
 
+@pytest.mark.usefixtures("losses_of_its_own")
 def test_search_runs_and_tables(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "grid"
     words = [str(corpus), "--out", str(out), "--models", "rnn", "--rows", "softmax,bnce-200", "--seeds", "1,3"]
@@ -105,7 +106,9 @@ def test_validation_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert all(settings["optimiser.learning_rate"] == 0.08 for settings in tried[3:])
 
 
+@pytest.mark.usefixtures("losses_of_its_own")
 def test_every_loss_has_its_row() -> None:
+    alternatives.register()
     assert {row.loss for row in table.ALTERNATIVES} == set(bnce.LOSSES.names)
     for names in ([row.name for row in table.ALTERNATIVES], [row.shown for row in table.ALTERNATIVES]):
         assert len(set(names)) == len(names)

@@ -174,7 +174,7 @@ def test_sparse_gradients_equal_dense_ones(loss: str) -> None:
     for name in ("weight", "bias"):
         expected, found = getattr(dense, name).grad, getattr(sparse, name).grad
         assert not expected.is_sparse
-        touches_all = LOSSES.find(loss).scores_all_words or loss in ("adaptive-softmax", "class-softmax")
+        touches_all = LOSSES.find(loss).scores_all_words or loss == "adaptive-softmax"
         assert found.is_sparse == (not touches_all), "a softmax touches every row"
         found = found.to_dense() if found.is_sparse else found
         torch.testing.assert_close(found, expected, rtol=8 * EPS, atol=EPS)
@@ -387,12 +387,7 @@ def test_log_probs_of_what_is_no_word_are_refused(word: int, normalised: bool) -
 
 
 def test_some_losses_do_not_learn_to_be_normalised_by_z() -> None:
-    assert [loss for loss in LOSSES.names if not build(loss).normalises] == [
-        "softmax",
-        "sampled-softmax",
-        "blackout",
-        "negative-sampling",
-    ]
+    assert [loss for loss in LOSSES.names if not build(loss).normalises] == ["softmax", "sampled-softmax"]
 
 
 # Files and copies.

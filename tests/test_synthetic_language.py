@@ -29,7 +29,7 @@ from bnce.training.trainer import Trainer
 VOCAB_SIZE = 60
 BATCH_SIZE = 100
 BAR = 0.02
-LATE = ("chunk-softmax", "self-normalised-softmax", "adaptive-softmax", "sampled-softmax", "blackout")
+LATE = ("chunk-softmax", "self-normalised-softmax", "adaptive-softmax", "sampled-softmax")
 
 
 class MarkovLanguage:
@@ -140,8 +140,6 @@ def test_sampled_softmax_finds_the_language(
         ("chunk-softmax", 0),
         ("self-normalised-softmax", 0),
         ("adaptive-softmax", 0),
-        ("hierarchical-softmax", 0),
-        ("class-softmax", 0),
     ],
 )
 def test_nce_finds_the_language(
@@ -161,33 +159,6 @@ def test_a_learned_z_finds_the_language(
     result = train_and_evaluate(corpus, tmp_path, loss, num_noise, learn_log_z=True)
     assert meets_the_bar(result, language.perplexity(corpus.split("test"))), result
     assert abs(result.log_z - 9.0) > 1e-3, "it has moved"
-
-
-def test_blackout_nearly_finds_the_language(language: MarkovLanguage, corpus: Corpus, tmp_path: Path) -> None:
-    """It is right only where few of many words are drawn: here the target is among them, and left out, too often."""
-    result = train_and_evaluate(corpus, tmp_path, "blackout", 50, noise_power=0.4)
-    assert 1.0 < result.ppl_f / language.perplexity(corpus.split("test")) < 1.04
-    assert result.ppl_n is None, "nothing holds Z"
-
-
-def test_negative_sampling_learns_no_probabilities(language: MarkovLanguage, corpus: Corpus, tmp_path: Path) -> None:
-    """Its scores are ln p − ln(K · p_n). With ln(K · p_n) added they are ln p: with the softmax, and with Z = 1."""
-    K, true_perplexity = 50, language.perplexity(corpus.split("test"))
-    model = train(corpus, tmp_path, "negative-sampling", K, noise_power=0.75)
-    raw = evaluate(model, corpus.split("test"))
-    # A softmax over ln p − ln(K · p_n) of the language itself: what the best model of this kind has.
-    ratio_VV = language.prob_VV / model.output.noise.log_probs_V.double().exp().numpy()
-    test, before = corpus.split("test"), np.concatenate([[END], corpus.split("test")[:-1]])
-    best = math.exp(-float(np.mean(np.log((ratio_VV / ratio_VV.sum(1, keepdims=True))[before, test]))))
-    assert best > 1.5 * true_perplexity, "nowhere near it"
-    assert raw.ppl_f == pytest.approx(best, rel=0.05)
-    assert raw.ppl_n is None
-    with torch.no_grad():
-        model.output.bias += model.output.noise.log_probs_V + math.log(K)
-        model.output.log_z.zero_()
-    model.output.normalises = True
-    corrected = evaluate(model, corpus.split("test"))
-    assert meets_the_bar(corrected, true_perplexity), corrected
 
 
 def test_without_ln_m_the_constant_is_off_by_m(

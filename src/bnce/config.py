@@ -36,7 +36,8 @@ HEAD_SIZE = 64  # units of a Transformer's head, about
 DEFAULT_CONTEXT = 128  # where no chunk says how many words there are
 TIME_UNITS = {"s": 1, "min": 60, "h": 3600}
 FORMAT = 2  # of what runs write: in the first, num_layers was a number of Transformers alone
-GONE = {"loss": ("remove_hits",)}  # settings that every run of 0.2 has written and that are no settings any more
+# Settings that every run of 0.2 has written and that are no settings any more.
+GONE = {"loss": ("remove_hits", "num_classes"), "training": ("tables", "wire", "row_capacity")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +105,6 @@ class LossConfig:
     penalty: float = 0.1  # chunk-softmax, self-normalised-softmax: λ, on how far ln Z(context) is from ln Z
     cutoffs: tuple[int, ...] = ()  # adaptive-softmax only: the frequency ranks at which its tails begin; (): by V
     div_value: float = 4.0  # adaptive-softmax only: each tail's hidden layer is so many times smaller than the last
-    num_classes: int = 0  # class-softmax only: about how many classes of words; 0: the root of V
     softmax: str = "fused"  # in which form the softmax is computed; auto measures those at hand when training starts
 
     def __post_init__(self) -> None:
@@ -132,7 +132,6 @@ class LossConfig:
                     )
         is_rising = all(before < after for before, after in itertools.pairwise((0, *self.cutoffs)))
         _must(is_rising, "loss.cutoffs", list(self.cutoffs), "give rising numbers from 1 on")
-        _at_least("loss.num_classes", self.num_classes, 0)
         _within("loss.div_value", self.div_value, 1, MAX_RATE)
         if kind.structure is None:
             return

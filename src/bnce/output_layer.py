@@ -61,7 +61,6 @@ class OutputLayer(nn.Module):
         max_distinct_targets: int | None = None,
         cutoffs: Sequence[int] | None = None,
         div_value: float | None = None,
-        num_classes: int | None = None,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -79,8 +78,7 @@ class OutputLayer(nn.Module):
         own target are left out.
         `drawn` is the noise that `bnce` draws its `num_noise` words from, where that is not the targets' own.
         `cutoffs` and `div_value` are those of `adaptive-softmax`: the places, in the order of frequency, at which its
-        tails begin, and by how much each tail's hidden layer is smaller than that before it. `num_classes` is about how
-        many classes `class-softmax` has: √V.
+        tails begin, and by how much each tail's hidden layer is smaller than that before it.
         `softmax` and `max_distinct_targets` are explained at `set_form`. `device` and `dtype` are those of `nn.Linear`.
         """
         super().__init__()
@@ -89,7 +87,7 @@ class OutputLayer(nn.Module):
         self.hidden_size, self.vocab_size = hidden_size, vocab_size
         self.loss_name = loss
         kind = LOSSES.find(loss)
-        given = {"cutoffs": cutoffs, "div_value": div_value, "num_classes": num_classes}
+        given = {"cutoffs": cutoffs, "div_value": div_value}
         options = {"log_z": log_z, "learn_log_z": learn_log_z, "num_noise": num_noise, "penalty": penalty, **given}
         options |= {"replacement": replacement}
         check_options(kind, options | {"ignore_index": ignore_index, "reduction": reduction})
@@ -178,8 +176,8 @@ class OutputLayer(nn.Module):
         `softmax` names the form of the softmax, where that is the loss. `max_distinct_targets` is the largest number
         of different targets in a chunk: with it `chunk-bnce` merges equal ones on a GPU. A chunk with more of them has
         a loss of NaN, and the next call raises. `room` is, for each tail of `adaptive-softmax`, the largest number
-        of targets that a chunk has there, and for `hierarchical-softmax` the largest number of rare choices of a chunk
-        (`structure.places_CV` has the places that a word takes). On a GPU a chunk that needs more has a loss of NaN,
+        of targets that a chunk has there (`structure.places_CV` has the places that a
+        word takes). On a GPU a chunk that needs more has a loss of NaN,
         and `check()` raises.
         """
         if softmax is not None:

@@ -16,6 +16,7 @@ import torch
 from small_corpus import END, VOCAB_SIZE, Watcher, random_ids, small_config, small_model, write_corpus
 
 import bnce
+from benchmarks import losses
 from bnce import Corpus, UserError, calibrate
 from bnce.calibration.fit import Fit, fit_constant, fit_head, judge
 from bnce.calibration.run import fold
@@ -371,7 +372,9 @@ def test_a_failure_leaves_the_run_as_it_was(
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.usefixtures("losses_of_its_own")
 def test_scores_that_are_odds_are_told_of(tmp_path: Path, text: Path) -> None:
+    losses.register()
     run = train(tmp_path, "negative-sampling", num_noise=5)
     told: list[str] = []
     calibrate(run, text=text, out=tmp_path / "new", notice=told.append)

@@ -31,6 +31,7 @@ def test_every_name_has_a_section_that_uses_it() -> None:
     assert sorted(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| .*", table, flags=re.MULTILINE)))) == sorted(SECTIONS)
 
 
+@pytest.mark.usefixtures("losses_of_its_own")
 def test_the_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     chosen = random.Random(1)
     words = ["the", "a", "cat", "cats", "sat", "on", "mat", "matter", "at", "it", "slept"]

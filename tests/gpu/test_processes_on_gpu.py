@@ -24,8 +24,6 @@ CASES = [
         ("self-normalised-softmax", "rowwise", False),
         ("sampled-softmax", "rowwise-adam", False),
         ("adaptive-softmax", "rowwise", False),
-        ("hierarchical-softmax", "rowwise", False),
-        ("class-softmax", "rowwise", False),
     )
 ]
 

@@ -22,9 +22,9 @@ ALWAYS = {
     "chunk_nce",
     "chunk_softmax",
     "clip",
-    "drawn_columns",
     "merged_chunk_nce",
     "rows",
+    "sampled_softmax",
     "targets",
 }
 ALWAYS |= {"working_rows"}

@@ -138,7 +138,7 @@ def test_help_and_completion_name_it() -> None:
     assert "sign (steps of one size)." in page
     page = in_one_line(bnce("info", "--help"))
     assert "relu-lstm, transformer, gru." in page
-    assert "class-softmax, batch-softmax." in page
+    assert "adaptive-softmax, batch-softmax." in page
     names = ("sgd", "rowwise", "rowwise-adam", "sign")
     assert complete_setting("optimiser.name=") == [f"optimiser.name={name}" for name in names]
 

@@ -8,6 +8,7 @@ are tested against these.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -94,32 +95,6 @@ def sampled_softmax_loss(
     return torch.stack(losses).sum()
 
 
-def negative_sampling_loss(
-    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N: Tensor, drawn_K: Tensor
-) -> Tensor:
-    """Sum −ln σ(M) of the targets and −ln σ(−M) of the drawn words over positions."""
-    weight_VD, bias_V = weight_VD.double(), bias_V.double()
-    losses = []
-    for hidden_D, target in zip(hidden_ND.double(), target_N, strict=True):
-        own, noise = (1 / (1 + torch.exp(-(weight_VD[w] @ hidden_D + bias_V[w]))) for w in (target, drawn_K))
-        losses.append(-torch.log(own) - torch.log1p(-noise).sum())
-    return torch.stack(losses).sum()
-
-
-def blackout_loss(
-    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N: Tensor, drawn_K: Tensor, probs_V: Tensor
-) -> Tensor:
-    """Sum BlackOut's loss over positions, with weights 1 / Q, over the drawn words that are not the target."""
-    weight_VD, bias_V, probs_V = weight_VD.double(), bias_V.double(), probs_V.double()
-    losses = []
-    for hidden_D, target in zip(hidden_ND.double(), target_N, strict=True):
-        words = torch.cat([target.reshape(1), drawn_K[drawn_K != target]])
-        shares = torch.exp(weight_VD[words] @ hidden_D + bias_V[words]) / probs_V[words]
-        shares = shares / shares.sum()
-        losses.append(-torch.log(shares[0]) - torch.log1p(-shares[1:]).sum())
-    return torch.stack(losses).sum()
-
-
 def batch_nce_loss(
     hidden_BD: Tensor,
     weight_VD: Tensor,
@@ -200,3 +175,20 @@ def batch_nce_gradient(
     for i in range(B):
         G[i, i] = -(B + K - 1) * N[i] / Y[i, i]
     return G, L.t() @ G, G.sum(0), G @ W.t()  # Eqs. (9), (10), (11)
+
+
+def adaptive_softmax(
+    hidden_D: Tensor, weight_RD: Tensor, bias_R: Tensor, tails: Sequence[tuple[Tensor, Tensor, Tensor]]
+) -> Tensor:
+    """Give the frequent words by the head, and those of each tail by the head's entry times the tail's softmax."""
+    head_R = _softmax(weight_RD.double() @ hidden_D + bias_R.double())
+    num_frequent = len(head_R) - len(tails)
+    parts = [head_R[:num_frequent]]
+    for share, (projection_dD, weight_vd, bias_v) in zip(head_R[num_frequent:], tails, strict=True):
+        parts.append(share * _softmax(weight_vd.double() @ (projection_dD.double() @ hidden_D) + bias_v.double()))
+    return torch.cat(parts)
+
+
+def _softmax(scores_V: Tensor) -> Tensor:
+    exp_V = torch.exp(scores_V)
+    return exp_V / exp_V.sum()

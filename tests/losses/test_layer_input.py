@@ -122,7 +122,7 @@ def test_scores_are_for_positions_in_any_number_of_dimensions(loss: str, shape: 
     torch.testing.assert_close(layer.log_probs(hidden, targets), found[1] - found[0])
 
 
-@pytest.mark.parametrize("loss", ["bnce", "class-softmax"])
+@pytest.mark.parametrize("loss", ["bnce", "adaptive-softmax"])
 def test_positions_that_do_not_fit_are_refused(loss: str) -> None:
     layer, (hidden, targets) = build(loss), hidden_and_targets()
     for call in (layer.log_normaliser, layer.all_scores):

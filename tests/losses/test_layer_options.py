@@ -37,8 +37,11 @@ def build(loss: str = "bnce", **options: Any) -> OutputLayer:
         ({"loss": "chunk-bnce", "num_noise": 5}, "num_noise is 5, but the loss chunk-bnce has no use for it: "),
         ({"loss": "softmax", "num_noise": 5}, "num_noise is 5, but the loss softmax has no use for it: leave it out."),
         ({"penalty": 0.5}, "penalty is 0.5, but the loss bnce has no use for it: leave it out."),
-        ({"loss": "class-softmax", "log_z": 3.0}, "log_z is 3.0, but the loss class-softmax has no use for it: "),
-        ({"loss": "class-softmax", "learn_log_z": True}, "learn_log_z is on, but class-softmax is exactly normalised "),
+        ({"loss": "adaptive-softmax", "log_z": 3.0}, "log_z is 3.0, but the loss adaptive-softmax has no use for it: "),
+        (
+            {"loss": "adaptive-softmax", "learn_log_z": True},
+            "learn_log_z is on, but adaptive-softmax is exactly normalised ",
+        ),
     ],
 )
 def test_options_that_are_refused(options: dict[str, Any], message: str) -> None:
@@ -94,6 +97,6 @@ def test_a_layer_says_what_it_is() -> None:
     assert changed.endswith("sparse=True, batch_first=True, reduction='sum', ignore_index=0, log_z=9")
     assert f"{build()}".endswith("\n  (noise): Noise(vocab_size=20)\n)")
     assert f"{noise.Running(5)}" == "Running(vocab_size=5, decay=0.9999, every=256)"
-    assert build("class-softmax").extra_repr() == "hidden_size=4, vocab_size=20, loss='class-softmax'"
+    assert build("adaptive-softmax").extra_repr() == "hidden_size=4, vocab_size=20, loss='adaptive-softmax'"
     with torch.device("meta"):
         assert build().extra_repr().endswith("log_z=unknown")

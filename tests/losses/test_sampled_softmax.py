@@ -11,8 +11,13 @@ import torch
 import bnce
 from bnce import OutputBatch, OutputLayer, UserError
 from bnce.losses.blocked import MAX_SCORES
-from bnce.losses.drawn_columns import draw_columns, drawn_loss, first_of_each, log_expected
-from bnce.losses.sampled_softmax import sampled_softmax, sampled_softmax_, sampled_softmax_each
+from bnce.losses.sampled_softmax import (
+    first_of_each,
+    log_expected,
+    sampled_softmax,
+    sampled_softmax_,
+    sampled_softmax_each,
+)
 from tests.losses import by_equation
 
 EPS = torch.finfo(torch.float32).eps
@@ -119,18 +124,22 @@ def test_samplers_are_for_sampled_softmax() -> None:
         OutputLayer(4, 30, counts, "sampled-softmax")
 
 
-def test_narrow_products_have_columns_that_tensor_cores_like(make_batch: MakeBatch) -> None:
+def test_narrow_products_have_columns_that_tensor_cores_like(
+    make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Five drawn words become eight columns, of which three are no words and have no part in anything."""
     widths: list[int] = []
 
-    def watched(product_RC: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def watched(product_RC: torch.Tensor, *rest: torch.Tensor, **options: bool) -> tuple[torch.Tensor, torch.Tensor]:
         widths.append(product_RC.shape[1])
-        return sampled_softmax_(product_RC, *rest, remove_hits=True)
+        return sampled_softmax_(product_RC, *rest, **options)
+
+    monkeypatch.setattr("bnce.losses.sampled_softmax.sampled_softmax_", watched)
 
     def results() -> list[torch.Tensor]:
         batch = make_batch(2, 3, 5)
         torch.manual_seed(7)
-        loss = drawn_loss(draw_columns(batch, "sampled-softmax", corrects=True), watched)
+        loss = sampled_softmax(batch)
         return [loss, *torch.autograd.grad(loss, [batch.hidden_TBD, batch.weight_VD, batch.bias_V])]
 
     exact = results()

@@ -14,7 +14,6 @@ from bnce import LOSSES, noise
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig
 from bnce.corpus.streams import Chunk
 from bnce.language_model import LanguageModel
-from bnce.losses import hierarchical_softmax
 from bnce.machine.world import World
 from bnce.optimisers import build_optimiser
 from bnce.processes.working_tables import WorkingTables
@@ -62,7 +61,6 @@ def train(
 ) -> dict[str, Tensor]:
     """Train as one of the processes, in float64 on a CPU and in float32 on a GPU; give what all of them keep."""
     torch.manual_seed(7)
-    hierarchical_softmax.NUM_TOP = 5  # or so few words would all be at the top
     num_noise = 6 if LOSSES.find(loss).draws == "must" else 0
     model = LanguageModel(
         ModelConfig(

@@ -21,10 +21,6 @@ LOSSES = (
     "self-normalised-softmax",
     "sampled-softmax",
     "adaptive-softmax",
-    "hierarchical-softmax",
-    "class-softmax",
-    "negative-sampling",
-    "blackout",
 )
 OPTIMISERS = ("sgd", "rowwise", "rowwise-adam")
 EVERY = [

@@ -11,7 +11,7 @@ import torch
 from command import Command
 from torch import Tensor
 
-from bnce import LOSSES, Corpus
+from bnce import Corpus
 from bnce.machine.world import World
 from bnce.runs.checkpoint import MODEL_FILE, read_model
 from bnce.runs.directory import RunDirectory
@@ -85,13 +85,9 @@ def test_one_process_opens_what_many_made(corpus: Corpus, unbroken: Path) -> Non
     assert model_of(unbroken)["embedding"].shape[0] == len(run.vocabulary)
 
 
-@pytest.mark.parametrize("loss", [kind.name for kind in LOSSES if kind.structure is not None])
-def test_rows_of_choices_are_trained_by_two_processes_and_one(
-    loss: str, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bnce: Command
-) -> None:
+def test_rows_of_choices_are_trained_by_two_processes_and_one(corpus: Corpus, tmp_path: Path, bnce: Command) -> None:
     """A run that two processes began ends with one process as if that had been alone."""
-    monkeypatch.setattr("bnce.losses.hierarchical_softmax.NUM_TOP", 5)
-    settings, text = config(loss), str(corpus.directory)
+    settings, text = config("adaptive-softmax"), str(corpus.directory)
     assert train(World(), text, str(tmp_path / "alone"), settings=settings) == "finished"
     run = tmp_path / "run"
     said = in_processes(2, tmp_path / "meeting", text, str(run), stop_at=8, settings=settings)

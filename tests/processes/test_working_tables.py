@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import Tensor
 
+from benchmarks import losses
 from bnce.machine.world import World
 from bnce.optimisers.adam import FlatParameters
 from bnce.processes.working_tables import WorkingTables
@@ -12,6 +13,7 @@ from bnce.processes.working_tables import WorkingTables
 from .equal_steps import G, train
 
 
+@pytest.mark.usefixtures("losses_of_its_own")
 def test_sparse_gradients_of_groups_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch would merge those of several groups by sorting, which a captured step cannot do."""
     seen: list[list[bool]] = []
@@ -22,5 +24,6 @@ def test_sparse_gradients_of_groups_stay_apart(monkeypatch: pytest.MonkeyPatch) 
         return collect(self, body)
 
     monkeypatch.setattr(WorkingTables, "collect", look)
+    losses.register()
     train(World(), loss="hierarchical-softmax", optimiser="rowwise", in_order=False, num_steps=1)
     assert seen == [[True] * (2 * G)], "weight and bias of every group"

@@ -44,25 +44,13 @@ def test_noise_that_the_batch_does_not_have_is_refused(
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(
-        ("loss", "says"),
-        [
-            (
-                {"name": "adaptive-softmax", "cutoffs": (5, 30)},
-                r"loss\.cutoffs is \[5, 30\], but .* from 1 to 29",
-            ),
-            (
-                {"name": "class-softmax", "num_classes": 31},
-                r"loss\.num_classes is 31, but .* from 1 to 30, or 0",
-            ),
-        ],
-    )
-    def test_more_parts_than_words(self, place: Path, corpus: Corpus, loss: dict[str, Any], says: str) -> None:
-        with pytest.raises(UserError, match=says):
+    def test_more_parts_than_words(self, place: Path, corpus: Corpus) -> None:
+        loss = {"name": "adaptive-softmax", "cutoffs": (5, 30)}
+        with pytest.raises(UserError, match=r"loss\.cutoffs is \[5, 30\], but .* from 1 to 29"):
             create_run(place / "run", small_config(corpus, loss=loss), corpus)
         assert list(place.iterdir()) == []
 
-    @pytest.mark.parametrize("loss", ["softmax", "sampled-softmax", "blackout", "negative-sampling"])
+    @pytest.mark.parametrize("loss", ["softmax", "sampled-softmax"])
     def test_a_learned_z_that_nothing_uses(self, place: Path, corpus: Corpus, loss: str) -> None:
         config = small_config(corpus, loss={"name": loss, "num_noise": 5, "learn_log_z": True})
         with pytest.raises(UserError, match=f"learn_log_z is on, but the loss {loss} has no constant Z: leave it out"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -125,36 +124,6 @@ LOSSES: Registry[Loss] = Registry(
         settings=("replacement",),
     ),
     Loss(
-        name="blackout",
-        shown="BlackOut",
-        help="weighted softmax over drawn words, with a penalty on the probability of each drawn word",
-        built_by="bnce.losses.blackout:blackout",
-        each_by="bnce.losses.blackout:blackout_each",
-        self_normalises=False,
-        columns=lambda shape: shape.num_noise + 1,
-        draws="must",
-        draws_for="chunk",
-        usual_num_noise="the recipes use 500 to 2000",
-    ),
-    Loss(
-        name="negative-sampling",
-        shown="negative sampling",
-        help="as in word2vec; learns no probabilities",
-        built_by="bnce.losses.negative_sampling:negative_sampling",
-        each_by="bnce.losses.negative_sampling:negative_sampling_each",
-        self_normalises=False,
-        columns=lambda shape: shape.num_noise + 1,
-        draws="must",
-        draws_for="chunk",
-        usual_num_noise="the recipes use 500 to 2000",
-        scores_odds=True,
-        caveat=(
-            "Negative sampling learns no probabilities: its scores are ln p(word | context) − ln(K · p_n(word)). PPLf "
-            "is the perplexity of the softmax over these scores, which gives too much to words that are rare in the "
-            "noise."
-        ),
-    ),
-    Loss(
         name="bnce",
         shown="B-NCE",
         help="the other target words of the batch are the noise; with loss.num_noise > 0, drawn words are added",
@@ -203,26 +172,5 @@ LOSSES: Registry[Loss] = Registry(
         settings=("cutoffs", "div_value"),
         self_normalises=True,
         columns=lambda shape: shape.vocab_size,
-    ),
-    Loss(
-        name="hierarchical-softmax",
-        shown="hierarchical softmax",
-        help="exact; a word is a path of binary choices in a Huffman tree",
-        built_by="bnce.losses.hierarchical_softmax:hierarchical_softmax",
-        each_by="bnce.losses.hierarchical_softmax:hierarchical_softmax_each",
-        structure="bnce.losses.hierarchical_softmax:HierarchicalSoftmax",
-        self_normalises=True,
-        columns=lambda shape: math.ceil(math.log2(shape.vocab_size)),
-    ),
-    Loss(
-        name="class-softmax",
-        shown="class softmax",
-        help="exact; predicts the class of a word (about √V classes by frequency), then the word in its class",
-        built_by="bnce.losses.class_softmax:class_softmax",
-        each_by="bnce.losses.class_softmax:class_softmax_each",
-        structure="bnce.losses.class_softmax:ClassSoftmax",
-        settings=("num_classes",),
-        self_normalises=True,
-        columns=lambda shape: 2 * math.ceil(math.sqrt(shape.vocab_size)),
     ),
 )

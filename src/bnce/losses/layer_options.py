@@ -19,7 +19,6 @@ DEFAULTS = {
     "penalty": PENALTY,
     "cutoffs": None,
     "div_value": None,
-    "num_classes": None,
 }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from bnce.config import LossConfig, RunConfig, TrainingConfig
+from bnce.config import RunConfig, TrainingConfig
 from bnce.corpus.store import Corpus
 from bnce.corpus.streams import training_streams
 from bnce.errors import UserError, argument
@@ -92,20 +92,6 @@ def create_run(out: str | Path, config: RunConfig, corpus: Corpus, device: torch
     return RunDirectory.create(out, config, corpus)
 
 
-def _check_structure(loss: LossConfig, vocab_size: int) -> None:
-    """Refuse tails or classes that the vocabulary has not enough words for."""
-    if loss.cutoffs and loss.cutoffs[-1] >= vocab_size:
-        raise UserError(
-            f"loss.cutoffs is {list(loss.cutoffs)}, but the corpus has {vocab_size} words: give rising numbers from 1 "
-            f"to {vocab_size - 1}."
-        )
-    if loss.num_classes > vocab_size:
-        raise UserError(
-            f"loss.num_classes is {loss.num_classes}, but the corpus has {vocab_size} words: give a number from 1 to "
-            f"{vocab_size}, or 0 for √V."
-        )
-
-
 def check_trainable(config: RunConfig, corpus: Corpus, device: torch.device | None = None) -> None:
     """Refuse settings that the corpus, or the device, where it is known, cannot train."""
     training, loss = config.training, config.loss
@@ -113,7 +99,12 @@ def check_trainable(config: RunConfig, corpus: Corpus, device: torch.device | No
     if device is not None and kind.has_forms and loss.softmax != "auto":
         softmax_forms.get_form(loss.softmax, device)
     training_streams(training, corpus)
-    _check_structure(loss, len(corpus.vocabulary))
+    vocab_size = len(corpus.vocabulary)
+    if loss.cutoffs and loss.cutoffs[-1] >= vocab_size:
+        raise UserError(
+            f"loss.cutoffs is {list(loss.cutoffs)}, but the corpus has {vocab_size} words: give rising numbers from 1 "
+            f"to {vocab_size - 1}."
+        )
     model = config.model
     if training.reset_rate:
         if not BODIES.find(model.name).resets:

@@ -21,22 +21,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+import bnce
+from benchmarks.losses.segments import sum_segments
 from bnce import rows
-from bnce.errors import UserError
 from bnce.losses.first_order import first_order_only
-from bnce.losses.output_batch import OutputBatch
 from bnce.losses.scores import log_normaliser, score_all, score_words
-from bnce.losses.segments import sum_segments
 from bnce.losses.softmax import chunked_cross_entropy, cross_entropies
 from bnce.losses.structure import Structure, by_frequency
 from bnce.machine.precision import product_dtype, product_in_float32, sum_dtype
-from bnce.noise import Noise
 
+NUM_CLASSES = 0  # about how many there are; 0: √V
 MAX_NUMBERS = {"cpu": 2**25, "cuda": 2**30}  # of the rows of classes that are in work at a time
 TILE_SIZES = (8, 64)  # the least and the most positions of a tile
 
 
-def class_softmax(batch: OutputBatch) -> Tensor:
+def class_softmax(batch: bnce.OutputBatch) -> Tensor:
     """Sum −ln p(target) over the positions that count."""
     hidden_ND, target_N, valid_N = batch.flat()
     structure = _structure(batch)
@@ -57,7 +56,7 @@ def class_softmax(batch: OutputBatch) -> Tensor:
     return total + own
 
 
-def class_softmax_each(batch: OutputBatch) -> Tensor:
+def class_softmax_each(batch: bnce.OutputBatch) -> Tensor:
     """Compute −ln p(target) of every position (T, B), by plain operations."""
     hidden_ND, target_N, _ = batch.flat()
     structure = _structure(batch)
@@ -68,7 +67,7 @@ def class_softmax_each(batch: OutputBatch) -> Tensor:
     return batch.where_counted(loss_N)
 
 
-def _structure(batch: OutputBatch) -> ClassSoftmax:
+def _structure(batch: bnce.OutputBatch) -> ClassSoftmax:
     assert isinstance(batch.structure, ClassSoftmax)
     return batch.structure
 
@@ -87,13 +86,10 @@ class ClassSoftmax(Structure):
 
     place_V: Tensor  # by frequency
 
-    def __init__(self, hidden_size: int, noise: Noise, *, num_classes: int = 0) -> None:
-        """`num_classes` is about how many there are; 0: √V."""
+    def __init__(self, hidden_size: int, noise: bnce.Noise) -> None:
         super().__init__(noise)
         V = self.vocab_size
-        if not 0 <= num_classes <= V:
-            raise UserError(f"num_classes is {num_classes}: give a number from 1 to vocab_size ({V}), or 0 for √V.")
-        size = -(-V // (num_classes or max(1, round(math.sqrt(V)))))
+        size = -(-V // (NUM_CLASSES or max(1, round(math.sqrt(V)))))
         # Matrix products on a GPU like multiples of 8.
         self.class_size = -(-size // 8) * 8 if size >= 64 else size
         self.num_rows = -(-V // self.class_size)
@@ -285,3 +281,15 @@ class _WordsOfClasses(torch.autograd.Function):
             bias_grad = rows.table_gradient(ctx.shapes[1], row_GS.flatten(), bias_grad)
         hidden_grad = (hidden_grad_ND * grads[0]).to(hidden_dtype)
         return hidden_grad, weight_grad, bias_grad, *[None] * 9
+
+
+LOSS = bnce.Loss(
+    name="class-softmax",
+    shown="class softmax",
+    help="exact; predicts the class of a word (about √V classes by frequency), then the word in its class",
+    built_by=f"{__name__}:class_softmax",
+    each_by=f"{__name__}:class_softmax_each",
+    structure=f"{__name__}:ClassSoftmax",
+    self_normalises=True,
+    columns=lambda shape: 2 * math.ceil(math.sqrt(shape.vocab_size)),
+)

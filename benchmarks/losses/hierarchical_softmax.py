@@ -16,32 +16,31 @@ at the top, P places for choices below, F choices below the top of all words.
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import bnce
+from benchmarks.losses import segments
+from benchmarks.losses.huffman import Tree, build_tree
 from bnce import rows
-from bnce.errors import UserError
-from bnce.losses import segments
-from bnce.losses.huffman import Tree, build_tree
-from bnce.losses.output_batch import OutputBatch
 from bnce.losses.scores import score_all
 from bnce.losses.structure import Structure
 from bnce.machine.precision import at_least_float32
-from bnce.noise import Noise
 
 NUM_TOP = 256  # H: few enough for a CPU, and enough that a chunk has a lower node at most some dozens of times
 BLOCK_NUMBERS = 2**24  # of gathered rows, where the log-probabilities of many words are asked for
 
 
-def hierarchical_softmax(batch: OutputBatch) -> Tensor:
+def hierarchical_softmax(batch: bnce.OutputBatch) -> Tensor:
     """Sum −ln p(target) over the positions that count."""
     return hierarchical_softmax_each(batch).sum()
 
 
-def hierarchical_softmax_each(batch: OutputBatch) -> Tensor:
+def hierarchical_softmax_each(batch: bnce.OutputBatch) -> Tensor:
     """Compute −ln p(target) of every position (T, B)."""
     assert isinstance(batch.structure, HierarchicalSoftmax)
     hidden_ND, target_N, valid_N = batch.flat()
@@ -62,11 +61,11 @@ class HierarchicalSoftmax(Structure):
     choice_R: Tensor  # and on the way to each inner node
     level_R: Tensor  # inner nodes by their distance from the root
 
-    def __init__(self, hidden_size: int, noise: Noise) -> None:
+    def __init__(self, hidden_size: int, noise: bnce.Noise) -> None:
         super().__init__(noise)
         V = self.vocab_size
         if V < 2:
-            raise UserError(f"hierarchical-softmax chooses between words, but vocab_size is {V}: give 2 or more.")
+            raise bnce.UserError(f"hierarchical-softmax chooses between words, but vocab_size is {V}: give 2 or more.")
         self.hidden_size, self.num_rows, self.num_top = hidden_size, V - 1, min(NUM_TOP, V - 1)
         self.level_sizes: list[int] = []
         if self.probs_V is None:
@@ -216,3 +215,15 @@ class HierarchicalSoftmax(Structure):
 def _against(score: Tensor, choice: Tensor) -> Tensor:
     """Give the score of the other choice: with the sign turned where the bit is 1."""
     return torch.where(choice % 2 == 1, -score, score)
+
+
+LOSS = bnce.Loss(
+    name="hierarchical-softmax",
+    shown="hierarchical softmax",
+    help="exact; a word is a path of binary choices in a Huffman tree",
+    built_by=f"{__name__}:hierarchical_softmax",
+    each_by=f"{__name__}:hierarchical_softmax_each",
+    structure=f"{__name__}:HierarchicalSoftmax",
+    self_normalises=True,
+    columns=lambda shape: math.ceil(math.log2(shape.vocab_size)),
+)
