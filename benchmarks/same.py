@@ -8,7 +8,7 @@
 
 `check` prints a line per case: the seconds of 0.2.0 and of this tree, how many facts were compared, and ok, what
 differs, or why the case is gone or changed on purpose. Status 1 if anything differs that is not declared below CASES.
-What both trees wrote stays in build/same.
+What both trees wrote stays in build/same, with every fact that differs in build/same/differences.txt.
 
 Both trees run at once on this machine, with one interpreter, on the CPU, in one thread and in float32. The texts are
 made here. A case is a command of 0.2.0, or several; where this tree says it otherwise, SAID_NOW has both. Commands
@@ -29,25 +29,33 @@ import hashlib
 import json
 import math
 import os
+import platform
 import random
 import re
 import shlex
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import threading
 import time
 import tomllib
 import traceback
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from provenance import commit  # noqa: E402
+
 RESULTS = ROOT / "benchmarks" / "results" / "same.jsonl"
 OLD_COMMIT = "c547e02"
 MAX_SECONDS = 300  # of a command
@@ -71,12 +79,22 @@ class Within:
 
 
 ANYTHING = Within(math.inf, math.inf)  # only that the fact is there
-# Of a trained run: its weights cannot keep their bits once code is replaced, its perplexity after 200 steps can.
-OF_TRAINING = {"*/sha256": ANYTHING, "*grad_norm": ANYTHING, "*": Within(relative=1e-3)}
-OF_SEEDS = {"*/sha256": ANYTHING, "*": ANYTHING}
+SAME_MEAN = Within()  # of numbers of several seeds: means within two standard errors
+# Of a trained run: its weights cannot keep their bits once code is replaced, its perplexity after 300 steps can.
+OF_TRAINING = {
+    "*-first/metrics.jsonl/0/loss": Within(relative=1e-5),
+    "*/sha256": ANYTHING,
+    "*grad_norm": ANYTHING,
+    "*": Within(relative=1e-3),
+}
+OF_SEEDS = {"means/*": SAME_MEAN, "*num_parameters": Within(), "*/step": Within(), "*": ANYTHING}
 PERPLEXITIES = {"*histogram*": ANYTHING, "*": Within(relative=1e-6)}
 OF_WORDS = {"json/*": Within(relative=1e-6), "*": Within(absolute=1e-5)}
 OF_LISTS = {"*": Within(absolute=1e-4)}
+OF_CALIBRATION = {"*/sha256": ANYTHING, "*": Within(relative=1e-5)}
+OF_TABLES = {"*": Within(absolute=1e-5)}
+OF_DOCUMENTS = {"*": Within(relative=1e-5)}
+OF_EXPORTS = {"*/sha256": ANYTHING, "*.onnx*": ANYTHING, "*": Within(absolute=1e-5)}
 
 
 # -------------------------------------------------------------------------------------------------------------- cases
@@ -93,7 +111,7 @@ class Case:
     @property
     def outputs(self) -> tuple[str, ...]:
         """The files and directories that the commands write, all of which are compared."""
-        found = (re.findall(r"--(?:out|save-weights) (\S+)", command) for command in self.commands)
+        found = (re.findall(r"(?:--out|--save-weights|^settle) (\S+)", command) for command in self.commands)
         return tuple(dict.fromkeys(place for places in found for place in places))
 
 
@@ -112,8 +130,20 @@ def cases(later: Mapping[str, Within], commands: Mapping[str, str | tuple[str, .
 
 SMALL = " ".join(f"+{setting}" for setting in SETS.split())
 WIKI = f"train wiki --corpus corpora/plain {SMALL} --device cpu --json"
+SETTLED = "settled/relu-lstm settled/softmax settled/chunk settled/rnn"
 SPLITS = "--valid valid.txt --test test.txt"
 OFTEN = "+training.evaluations_per_epoch=6 +training.checkpoint_seconds=0.01"
+
+
+def train(out: str, options: str) -> tuple[str, str]:
+    """Train a run, and one of a single step, whose loss is that of the model as it starts."""
+    return f"{WIKI} {options} --out runs/{out}", f"{WIKI} {options} --out runs/{out}-first +training.epochs=0.003"
+
+
+def train_seeds(out: str, options: str) -> tuple[str, ...]:
+    """Train a run with several seeds."""
+    return tuple(f"{WIKI} {options} --out runs/{out}-{seed} +training.seed={seed}" for seed in range(1, 6))
+
 
 # The names of cases begin with their command; {old} is where 0.2.0 works, whose runs this tree must open.
 CASES = [
@@ -139,26 +169,30 @@ CASES = [
     *cases(
         OF_TRAINING,
         {
-            "train ffnn": f"{WIKI} --model ffnn --loss bnce --out runs/ffnn",
-            "train rnn": f"{WIKI} --model rnn --loss bnce --out runs/rnn",
-            "train relu-rnn": f"{WIKI} --model relu-rnn --loss bnce --out runs/relu-rnn +optimiser.name=sgd "
-            "+optimiser.learning_rate=0.2",
-            "train lstm": f"{WIKI} --model lstm --loss bnce --out runs/lstm +training.reset_rate=0.2 "
-            "+model.num_layers=2",
-            "train relu-lstm": f"{WIKI} --model relu-lstm --loss bnce --out runs/relu-lstm "
-            "+optimiser.learning_rate=0.02",
-            "train transformer": f"{WIKI} --model transformer --loss bnce --out runs/transformer +model.num_layers=2 "
-            "+model.num_heads=2 +model.embedding_size=24 +model.dropout=0.1",
-            "train softmax": f"{WIKI} --model relu-lstm --loss softmax --out runs/softmax",
-            "train adaptive-softmax": f"{WIKI} --model relu-lstm --loss adaptive-softmax --out runs/adaptive",
-            "train self-normalised": f"{WIKI} --model relu-lstm --loss self-normalised-softmax --out runs/self",
-            "train chunk-bnce": f"{WIKI} --model relu-lstm --loss chunk-bnce --out runs/chunk +training.groups=2",
-            "train chunk-softmax": f"{WIKI} --model relu-lstm --loss chunk-softmax --out runs/chunk-softmax "
-            "+training.evaluations_per_epoch=3",
-            "train with drawn words": f"{WIKI} --model relu-lstm --loss bnce --out runs/drawn +loss.num_noise=50 "
-            "+loss.learn_log_z=true",
-            "train on a part": f"{WIKI} --model ffnn --loss bnce --out runs/part +training.max_train_tokens=8000",
-            "train --init": f"train --init {{old}}/runs/relu-lstm --corpus corpora/shards --out runs/init {SMALL} "
+            "train ffnn": train("ffnn", "--model ffnn --loss bnce"),
+            "train rnn": train("rnn", "--model rnn --loss bnce"),
+            "train relu-rnn": train(
+                "relu-rnn", "--model relu-rnn --loss bnce +optimiser.name=sgd +optimiser.clip_norm=1"
+            ),
+            "train lstm": train("lstm", "--model lstm --loss bnce +training.reset_rate=0.2 +model.num_layers=2"),
+            "train relu-lstm": train("relu-lstm", "--model relu-lstm --loss bnce +optimiser.learning_rate=0.02"),
+            "train transformer": train(
+                "transformer",
+                "--model transformer --loss bnce +model.num_layers=2 +model.num_heads=2 +model.embedding_size=24 "
+                "+model.dropout=0.1",
+            ),
+            "train softmax": train("softmax", "--model relu-lstm --loss softmax"),
+            "train adaptive-softmax": train("adaptive", "--model relu-lstm --loss adaptive-softmax"),
+            "train self-normalised": train("self", "--model relu-lstm --loss self-normalised-softmax"),
+            "train chunk-bnce": train("chunk", "--model relu-lstm --loss chunk-bnce +training.groups=2"),
+            "train chunk-softmax": train(
+                "chunk-softmax", "--model lstm --loss chunk-softmax +optimiser.schedule=cosine"
+            ),
+            "train with drawn words": train(
+                "drawn", "--model relu-lstm --loss bnce +loss.num_noise=50 +loss.learn_log_z=true"
+            ),
+            "train on a part": train("part", "--model ffnn --loss bnce +training.max_train_tokens=8000"),
+            "train --init": f"train --init runs/relu-lstm --corpus corpora/shards --out runs/init {SMALL} "
             "--device cpu --json",
             "train killed, resumed": (
                 f"killed {WIKI} --model relu-lstm --loss bnce --out runs/killed {OFTEN} +optimiser.learning_rate=0.02",
@@ -169,11 +203,31 @@ CASES = [
     *cases(
         OF_SEEDS,
         {
-            "train nce": f"{WIKI} --model relu-lstm --loss nce --out runs/nce +loss.num_noise=20",
-            "train snce": f"{WIKI} --model relu-lstm --loss snce --out runs/snce +loss.num_noise=50",
-            "train sampled-softmax": f"{WIKI} --model relu-lstm --loss sampled-softmax --out runs/sampled "
-            "+loss.num_noise=100 +loss.replacement=false",
+            "train nce": train_seeds("nce", "--model relu-lstm --loss nce +loss.num_noise=20"),
+            "train snce": train_seeds("snce", "--model relu-lstm --loss snce +loss.num_noise=50"),
+            "train sampled-softmax": train_seeds(
+                "sampled", "--model ffnn --loss sampled-softmax +loss.num_noise=100 +loss.replacement=false"
+            ),
         },
+    ),
+    *cases(
+        OF_TRAINING,
+        {"train messages": f"{WIKI} --model rnn --loss softmax --out runs/told".replace("--json", "")},
+    ),
+    *cases(
+        {"*": Within(absolute=1e-5)},
+        {
+            "ngram": "ngram train.txt --vocab runs/relu-lstm --out trigram.arpa --json",
+            "ngram pruned": "ngram corpora/cased --order 4 --prune 0,0,1,1 --out fourgram.arpa --json",
+        },
+    ),
+    *cases(
+        {"*weight*": Within(absolute=1e-4), "*.toml*": Within(absolute=1e-4), "*": Within(relative=1e-5)},
+        {
+            "interpolate n-gram": "interpolate runs/relu-lstm trigram.arpa --valid lines.txt --out mixture.toml --json",
+            "interpolate runs": "interpolate runs/lstm runs/rnn runs/chunk --valid lines.txt --mode normalised --json",
+        },
+        also="--device cpu",
     ),
     *cases(
         PERPLEXITIES,
@@ -186,7 +240,17 @@ CASES = [
             "evaluate transformer": "evaluate runs/transformer --json",
             "evaluate softmax": "evaluate runs/softmax --json",
             "evaluate adaptive": "evaluate runs/adaptive --json",
+            "evaluate n-gram": "evaluate trigram.arpa --text lines.txt --json",
             "evaluate messages": "evaluate runs/relu-lstm --detail",
+        },
+        also="--device cpu",
+    ),
+    *cases(
+        OF_CALIBRATION,
+        {
+            "calibrate constant": "calibrate runs/relu-lstm --text valid.txt --out runs/constant --json",
+            "calibrate head": "calibrate runs/softmax --text valid.txt --kind head --out runs/head --json",
+            "calibrate by sentence": "calibrate runs/lstm --text valid.txt --by-sentence --out runs/by-sentence --json",
         },
         also="--device cpu",
     ),
@@ -194,6 +258,9 @@ CASES = [
         OF_WORDS,
         {
             "score unnormalised": "score runs/relu-lstm lines.txt --json",
+            "score a run of 0.2.0": "score {old}/runs/relu-lstm lines.txt --json",
+            "score calibrated": "score runs/constant lines.txt --json",
+            "score with a head": "score runs/head lines.txt --per-word",
             "score normalised": "score runs/lstm lines.txt --mode normalised --json",
             "score checked": "score runs/relu-lstm lines.txt --mode checked --json",
             "score kenlm": "score runs/relu-rnn lines.txt --per-word",
@@ -203,6 +270,8 @@ CASES = [
             "score split": "score runs/relu-lstm docs.txt --split --per-word",
             "score spell": "score runs/relu-lstm lines.txt --spell --per-word",
             "score adaptive": "score runs/adaptive lines.txt --mode normalised --per-word",
+            "score n-gram": "score fourgram.arpa lines.txt --per-word",
+            "score mixture": "score mixture.toml lines.txt --per-word",
         },
         also="--device cpu",
     ),
@@ -218,30 +287,126 @@ CASES = [
             "--save-weights weights.json --out tuned.jsonl",
             "rescore --weights": "rescore runs/lstm nbest/test.jsonl --weights weights.json --mode normalised "
             "--out weighted.trn",
+            "rescore n-gram": "rescore fourgram.arpa nbest/dev.jsonl --json --out best-by-ngram.txt",
         },
         also="--device cpu",
     ),
+    *cases(
+        OF_TABLES,
+        {
+            "surprisal TSV": "surprisal runs/relu-lstm words.tsv --text story --out surprisal.tsv --json",
+            "surprisal Parquet": "surprisal runs/transformer words.parquet --text story --out surprisal.parquet --json",
+            "surprisal glued": "surprisal runs/lstm words.tsv --glued glued --spell --out glued.tsv --json",
+            "surprisal text": "surprisal runs/rnn docs.txt --entropy --out surprisal-of-text.csv --json",
+            "surprisal mixture": "surprisal mixture.toml words.tsv --text story --out surprisal-of-mixture.tsv",
+        },
+        also="--device cpu",
+    ),
+    *cases(
+        OF_DOCUMENTS,
+        {
+            "filter jsonl.gz": "filter runs/relu-lstm shards --field body --out filtered/all --json",
+            "filter Parquet": "filter runs/transformer web.parquet --max-perplexity 90 --out filtered/parquet --json",
+            "filter --rest": "filter runs/lstm shards --field body --max-perplexity 90 --rest --out filtered/b --json",
+            "filter --shard": "filter runs/ffnn shards --field body --shard 1/2 --out filtered/half --json",
+            "filter n-gram": "filter trigram.arpa shards --field body --scores-only --out filtered/ngram --json",
+            "filter --dry-run": "filter runs/relu-lstm shards --field body --dry-run --json",
+        },
+        also="--device cpu",
+    ),
+    *cases(
+        OF_WORDS,
+        {
+            "generate": "generate runs/relu-lstm --prompt 'Stapuploro pli' -n 4 --seed 3 --temperature 0.9 --json",
+            "generate next": "generate runs/transformer --prompt 'Stapuploro pli' --next 12 --json",
+            "generate mixture": "generate mixture.toml -n 2 --max-words 10 --top-k 40",
+        },
+        also="--device cpu",
+    ),
+    *cases(
+        OF_EXPORTS,
+        {
+            "vocab add": "vocab runs/relu-lstm --add add.txt --out runs/added --json",
+            "export ONNX": ("export runs/relu-lstm --to onnx --out exported/lstm --json", "run-onnx exported/lstm"),
+            "export ONNX int8": (
+                "export runs/transformer --to onnx --rows int8 --out exported/transformer --json",
+                "run-onnx exported/transformer",
+            ),
+            "export transformers": (
+                "export runs/relu-rnn --to transformers --out exported/hub --json",
+                "run-transformers exported/hub",
+            ),
+            "export safetensors": (
+                "export runs/lstm --to safetensors --rows int8 --out exported/small --json",
+                "score exported/small lines.txt --device cpu --per-word",
+            ),
+            "serve": "ask-server runs/relu-lstm",
+        },
+    ),
+    *cases(
+        {"*": Within(relative=1e-3)},
+        {
+            "compare": (
+                "settle settled runs/relu-lstm runs/softmax runs/chunk runs/rnn",
+                f"compare {SETTLED} --out report",
+            ),
+            "compare JSON": f"compare {SETTLED} --json",
+            "info run": "info settled/relu-lstm",
+            "info corpus": "info corpora/plain --batch-size 50 --json",
+            "info recipe": "info obwb --model relu-lstm --json",
+            "experiment": f"experiment ltcb --corpus corpora/plain --models rnn --losses softmax,bnce {SMALL} "
+            "--device cpu --json --out experiment",
+        },
+    ),
 ]
 
-# How this tree says what 0.2.0 said otherwise, wherever a command has it.
-SAID_NOW: dict[str, str] = {"--am-scores ": "--scores am=", "--lm-scores ": "--scores lm="}
-# Cases that this tree cannot do any more, those whose numbers are others on purpose, and keys of records that are
-# gone; each with the reason.
+# How this tree is told what 0.2.0 was told otherwise, wherever a command has it.
+SAID_NOW: dict[str, str] = {
+    "--am-scores ": "--scores am=",
+    "--lm-scores ": "--scores lm=",
+}
+# How this tree prints what 0.2.0 printed otherwise: expressions, and what they are replaced by.
+PRINTED_NOW: dict[str, str] = {
+    r"--threads sets": "OMP_NUM_THREADS sets",
+    r"Wrote table.md, table.tex, table.csv, table.json, report.html": "Wrote report.html, table.md and table.json",
+    r" Words corrected: \d+; broken: \d+; inserted words removed: \d+; added: \d+\.": "",
+    r"(?m)^ *(unit|remove_hits|tables|wire|row_capacity|tokens_per_word|num_words|ppl_[nf]_word): .*\n": "",
+    r"max_test_tokens: 0": "max_test_tokens: 50,000",
+}
+# Cases that this tree cannot do any more, and why.
 GONE: dict[str, str] = {}
-CHANGED: dict[str, str] = {"rescore --weights": "it says how many utterances changed, but not how many words"}
+# Keys of records that this tree does not have any more, and why: these may be absent, and nothing else may.
+ONLY_WORDS = "tokens are words"
+ALL_TABLES = "every process has all tables"
 GONE_KEYS: dict[str, str] = {
-    **dict.fromkeys(
-        ("unit", "tokens_per_word", "num_words", "ppl_n_word", "ppl_f_word", "pieces", "known_words", "has_pieces"),
-        "tokens are words: there are no figures per piece",
-    ),
-    **dict.fromkeys(("carry", "num_documents", "num_cached"), "rescoring has neither context nor a cache"),
-    **dict.fromkeys(
-        (
-            *("corrected", "broken", "insertions_removed", "insertions_added"),
-            *("num_corrected", "num_broken", "num_insertions_removed", "num_insertions_added"),
-        ),
-        "rescoring counts the utterances that changed, not their words",
-    ),
+    "unit": ONLY_WORDS,
+    "tokens_per_word": ONLY_WORDS,
+    "num_words": ONLY_WORDS,
+    "ppl_n_word": ONLY_WORDS,
+    "ppl_f_word": ONLY_WORDS,
+    "ppl_n_word_by_sentence": ONLY_WORDS,
+    "ppl_f_word_by_sentence": ONLY_WORDS,
+    "pieces": ONLY_WORDS,
+    "known_words": ONLY_WORDS,
+    "has_pieces": ONLY_WORDS,
+    "tables": ALL_TABLES,
+    "wire": ALL_TABLES,
+    "row_capacity": ALL_TABLES,
+    "remove_hits": "hits are left out of words drawn without replacement, and never else",
+    "carry": "rescoring has no context",
+    "num_documents": "rescoring has no context",
+    "num_cached": "rescoring has no cache",
+    "changes": "rescoring counts the utterances that changed, not their words",
+}
+# What is another on purpose, as 'case: fact', both patterns, and why.
+ON_PURPOSE: dict[str, str] = {
+    "*: */training/max_test_tokens": "training evaluates the first 50,000 tokens of test",
+    "train on a part: *": "words that are never trained on share Good-Turing's probability",
+    "*: */ppl_[nf]_by_sentence": ONLY_WORDS,
+    "*: */corpus.json/sha256": "a record of fewer keys",
+    "export *: */record_sha256": "a record of fewer keys",
+    "export *: */num_bytes": "a record of fewer keys",
+    "export *: */model_bytes": "a record of fewer keys",
 }
 
 
@@ -312,6 +477,8 @@ def write_texts(place: Path) -> None:
     (place / "lines.txt").write_text("\n".join([*lines, "zzzz, Qqqq!", "a <unk> b"]) + "\n", encoding="utf-8")
     write_records(place, Writer(12))
     write_nbest(place / "nbest", Writer(13))
+    write_table(place, Writer(14))
+    (place / "add.txt").write_text("stapuli\nplimura\nnetrano\n", encoding="utf-8")
 
 
 def write_records(place: Path, writer: Writer) -> None:
@@ -328,6 +495,25 @@ def write_records(place: Path, writer: Writer) -> None:
     texts = writer.documents(150)
     table = pyarrow.table({"url": [f"https://x.org/{row}" for row in range(len(texts))], "text": texts})
     pyarrow.parquet.write_table(table, place / "web.parquet", row_group_size=40)
+
+
+def write_table(place: Path, writer: Writer) -> None:
+    """Write words in the rows of a table, beside cells that must stay as they are, as TSV and as Parquet."""
+    import pyarrow
+    import pyarrow.parquet
+
+    rows = []
+    for story, document in enumerate(writer.documents(6), start=1):
+        for place_in, word in enumerate(document.split()):
+            glued = word.endswith(",") and place_in % 2 == 0
+            cells = [f"{story:02d}", f"{place_in}.50", " NA" if place_in % 9 == 4 else f"{place_in * 7.1:.3f}", 'é;"x"']
+            parts = [(word[:-1], 0), (",", 1)] if glued else [(word, 0)]
+            rows += [[*cells, part, str(is_glued)] for part, is_glued in parts]
+    names = ["story", "place", "ms", "note", "word", "glued"]
+    lines = ["\t".join(row) for row in [names, *rows]]
+    (place / "words.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    pyarrow.parquet.write_table(pyarrow.table(columns), place / "words.parquet")
 
 
 def write_nbest(place: Path, writer: Writer) -> None:
@@ -381,6 +567,7 @@ class Tree:
         env = {name: value for name, value in os.environ.items() if not name.startswith("BNCE_")}
         env |= {"PYTHONPATH": str(source / "src"), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
         env |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONUTF8": "1", "COLUMNS": "100"}
+        env |= {"HF_HOME": str(place / ".hub"), "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
         command = [sys.executable, str(Path(__file__).resolve()), "drive"]
         self.process = subprocess.Popen(
             command, cwd=place, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
@@ -431,15 +618,7 @@ def import_everything() -> None:
     for module in pkgutil.walk_packages(bnce.__path__, "bnce."):
         if "kernels" not in module.name and not module.name.endswith(("__main__", "modeling_bnce")):
             importlib.import_module(module.name)
-    for name in (
-        "jiwer",
-        "kenlm",
-        "pyarrow.parquet",
-        "pyarrow.json",
-        "pyarrow.csv",
-        "torch.utils.tensorboard",
-        "uvicorn",
-    ):
+    for name in ("jiwer", "kenlm", "pyarrow.parquet", "pyarrow.json", "pyarrow.csv", "torch.utils.tensorboard"):
         with suppress(ImportError):
             importlib.import_module(name)
 
@@ -477,7 +656,11 @@ def run_here(arguments: list[str], out: Path, err: Path) -> int:
         return 0
     if kind == "killed":
         kill_after_states(3)
-        arguments = rest
+    return call_bnce(rest if kind == "killed" else arguments)
+
+
+def call_bnce(arguments: list[str]) -> int:
+    """Call the command line, and give its status."""
     from bnce.cli import main
 
     sys.argv = ["bnce", *arguments]
@@ -502,16 +685,102 @@ def kill_after_states(number: int) -> None:
     sys.addaudithook(watch)
 
 
-ACTIONS: dict[str, Callable[[list[str]], None]] = {}
+def ask_server(arguments: list[str]) -> None:
+    """Start a server, ask it for everything it answers, and end it."""
+    reading, writing = os.pipe()
+    server = os.fork()
+    if server == 0:
+        os.dup2(writing, 1)
+        os._exit(call_bnce(["serve", *arguments, "--port", "0", "--device", "cpu", "--json"]))
+    os.close(writing)
+    url = json.loads(os.fdopen(reading).readline())["url"].rstrip("/")
+    hypotheses = [
+        {"text": "stapuploro pli", "am": -3.5, "lm": -9.25},
+        {"text": "Stapuploro samu", "am": -3.0, "lm": -9.5},
+    ]
+    questions: list[tuple[str, Any]] = [
+        ("/score", {"sentences": ["Stapuploro pli netra, zzzz.", "Fo."], "exact": True}),
+        ("/score", {"texts": ["Stapuploro pli. Samu netra!"], "mode": "normalised", "spell": True}),
+        ("/rescore", {"utterances": [{"id": "u", "hypotheses": hypotheses}], "lm_weight": 0.5}),
+        ("/next", {"prompt": "Stapuploro", "k": 7}),
+    ]
+    for path, question in questions:
+        body, headers = json.dumps(question).encode(), {"Content-Type": "application/json"}
+        with urllib.request.urlopen(urllib.request.Request(url + path, body, headers), timeout=60) as answer:
+            print(json.dumps(json.load(answer)))
+    os.kill(server, signal.SIGTERM)
+    os.waitpid(server, 0)
+
+
+def run_onnx(arguments: list[str]) -> None:
+    """Run every graph in a directory on inputs of its declared shapes: small whole numbers, or numbers below 1."""
+    import numpy as np
+    import onnxruntime
+
+    for path in sorted(Path(arguments[0]).rglob("*.onnx")):
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        inputs = {}
+        for number, one in enumerate(session.get_inputs()):
+            shape = [size if isinstance(size, int) else 3 for size in one.shape]
+            values = (np.arange(math.prod(shape)) * 7 + number) % (3 if "int" in one.type else 11)
+            inputs[one.name] = values.reshape(shape).astype("int64" if "int" in one.type else "float32")
+            if "int" not in one.type:
+                inputs[one.name] = inputs[one.name] / 20
+        outputs = dict(zip([one.name for one in session.get_outputs()], session.run(None, inputs), strict=True))
+        found = {name: [list(value.shape), *value.ravel()[:200].tolist()] for name, value in outputs.items()}
+        print(json.dumps({"graph": path.name, "inputs": sorted(inputs), **found}))
+
+
+def run_transformers(arguments: list[str]) -> None:
+    """Load an exported model as its users do, and ask it for logits."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(arguments[0], trust_remote_code=True)
+    tokenizer = AutoTokenizer.from_pretrained(arguments[0])
+    ids = tokenizer("Stapuploro pli netra, zzzz.", return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        logits_TV = model(ids).logits[0]
+    print(json.dumps({"ids": ids[0].tolist(), "shape": list(logits_TV.shape), "logits": logits_TV[:, :40].tolist()}))
+
+
+def settle(arguments: list[str]) -> None:
+    """Copy runs, with one number for every time and speed in their records, so that tables of them can be compared."""
+
+    def settled(key: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: settled(name, one) for name, one in value.items()}
+        return (1000 if isinstance(value, float | int) else "settled") if VOLATILE.fullmatch(key) else value
+
+    out, *runs = map(Path, arguments)
+    for run in runs:
+        copy = out / run.name
+        shutil.copytree(run, copy)
+        for path in copy.glob("*.json*"):
+            texts = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+            path.write_text("".join(json.dumps(settled("", json.loads(text))) + "\n" for text in texts))
+
+
+ACTIONS: dict[str, Callable[[list[str]], None]] = {
+    "ask-server": ask_server,
+    "run-onnx": run_onnx,
+    "run-transformers": run_transformers,
+    "settle": settle,
+}
 
 
 # -------------------------------------------------------------------------------------------------------------- facts
 
 
 # What differs from time to time, or from place to place.
-VOLATILE = re.compile(r".*seconds|\w+_per_second|peak_memory_bytes|command|commit|bnce")
-TIMES = re.compile(r"\b\d[\d,.]*[KM]? ?(words/s|tokens/s|(words )?per second|ms|s|min|seconds|minutes|MB|GB)\b")
-SKIPPED = re.compile(r"(^|/)(events\.out\.tfevents.*|state-.*|\.lock|\.printed-.*|log\.txt)$")
+VOLATILE = re.compile(r".*seconds.*|speedup.*|date|\w+_per_second|peak_memory_bytes|command|commit|bnce")
+TIMES = re.compile(
+    r"(?<=127\.0\.0\.1:)\d+|\b\d[\d,.]*[KM]? ?(words/s|tokens/s|(words )?per second|ms|s|min|seconds|minutes|MB|GB)\b"
+)
+# What has times in it, is not read again, or is made for eyes.
+SKIPPED = re.compile(
+    r"(^|/)(\.bnce/.*|events\.out\.tfevents.*|state-.*|report\.html|.*\.(svg|png)|table\.(tex|csv)|experiment/.*\.md)$"
+)
 
 
 def facts_of(place: Path, printed: list[dict[str, Any]], outputs: Iterable[str]) -> Facts:
@@ -520,8 +789,10 @@ def facts_of(place: Path, printed: list[dict[str, Any]], outputs: Iterable[str])
     for number, command in enumerate(printed):
         prefix = f"{number}/" if len(printed) > 1 else ""
         facts[f"{prefix}status"] = command["status"]
-        add_text(facts, f"{prefix}out", command["out"], place)
+        add_text(facts, prefix, command["out"], place)
         add_lines(facts, f"{prefix}err", command["err"], place)
+    if len(printed) > 2:
+        facts["means/ppl_f"] = [facts[f"{number}/json/test/ppl_f"] for number in range(len(printed))]
     for name in outputs:
         path = place / name
         files = sorted(path.rglob("*")) if path.is_dir() else [path]
@@ -531,24 +802,24 @@ def facts_of(place: Path, printed: list[dict[str, Any]], outputs: Iterable[str])
     return facts
 
 
-def add_text(facts: Facts, name: str, text: str, place: Path) -> None:
+def add_text(facts: Facts, prefix: str, text: str, place: Path) -> None:
     """Add what a command printed: an object, objects on lines, or text."""
     lines = text.splitlines()
     if lines and all(line.startswith("{") for line in lines):
         records = [json.loads(line) for line in lines]
-        flatten(facts, "json", records[0] if len(records) == 1 else records, place)
+        flatten(facts, f"{prefix}json", records[0] if len(records) == 1 else records, place)
     else:
-        add_lines(facts, name, text, place)
+        add_lines(facts, f"{prefix}out", text, place)
 
 
 def add_lines(facts: Facts, name: str, text: str, place: Path) -> None:
     """Add a text as one fact, a list of lines, without times and without where it lies."""
-    facts[name] = [TIMES.sub("TIME", line) for line in anywhere(text, place).splitlines()]
+    facts[name] = [TIMES.sub("TIME", line) for line in anywhere(text, place).split("\n")]
 
 
 def anywhere(text: str, place: Path) -> str:
     """Leave out which tree a path leads to."""
-    return re.sub(rf"{re.escape(str(place.parent))}/(then|now)\b", "HERE", text)
+    return re.sub(rf"{re.escape(str(place.parent))}/(old|new)\b", "HERE", text)
 
 
 def flatten(facts: Facts, name: str, value: Any, place: Path) -> None:
@@ -566,33 +837,25 @@ def flatten(facts: Facts, name: str, value: Any, place: Path) -> None:
 
 
 def add_file(facts: Facts, name: str, path: Path, place: Path) -> None:
-    """Add what is in a file; compressed ones are read, tables and tensors by their names."""
-    if path.suffix == ".gz":
-        content = gzip.decompress(path.read_bytes())
-        add_bytes(facts, name, name.removesuffix(".gz"), content, place)
-    elif path.suffix == ".safetensors":
+    """Add what is in a file by its ending; of what is no record, every byte counts."""
+    content = path.read_bytes()
+    if path.suffix == ".safetensors":
         add_tensors(facts, name, path)
     elif path.suffix == ".parquet":
         import pyarrow.parquet
 
-        for key, column in pyarrow.parquet.read_table(path).to_pydict().items():
-            facts[f"{name}/{key}"] = column
-    else:
-        add_bytes(facts, name, name, path.read_bytes(), place)
-
-
-def add_bytes(facts: Facts, name: str, ending: str, content: bytes, place: Path) -> None:
-    """Add the content of a file by its ending."""
-    if ending.endswith(".json"):
-        record = json.loads(content)
-        if ending.endswith("corpus.json"):
-            del record["sha256"]  # of the record itself, whose keys are compared
-        flatten(facts, name, record, place)
-    elif ending.endswith(".jsonl"):
+        table = pyarrow.parquet.read_table(path)
+        facts[f"{name}/types"] = str(table.schema.remove_metadata()).split("\n")
+        facts.update({f"{name}/{key}": column for key, column in table.to_pydict().items()})
+    elif path.suffix == ".json":
+        flatten(facts, name, json.loads(content), place)
+    elif path.suffix == ".jsonl":
         flatten(facts, name, [json.loads(line) for line in content.splitlines()], place)
-    elif ending.endswith(".toml"):
+    elif path.suffix == ".toml":
         flatten(facts, name, tomllib.loads(content.decode()), place)
-    elif ending.endswith((".txt", ".tsv", ".csv", ".md", ".arpa", ".trn")):
+    elif path.suffix == ".gz":
+        add_lines(facts, name, gzip.decompress(content).decode(), place)
+    elif path.suffix in (".txt", ".tsv", ".csv", ".md", ".arpa", ".trn"):
         add_lines(facts, name, content.decode(), place)
     else:
         facts[f"{name}/sha256"] = hashlib.sha256(content).hexdigest()
@@ -610,20 +873,29 @@ def add_tensors(facts: Facts, name: str, path: Path) -> None:
 # --------------------------------------------------------------------------------------------------------- comparison
 
 
-def differences(then: Facts, now: Facts, later: Mapping[str, Within] | None) -> list[str]:
-    """Name the facts that differ; with `later`, those that differ by more than it allows."""
-    found = []
+ABSENT = "is not there any more"
+
+
+def differences(then: Facts, now: Facts, later: Mapping[str, Within] | None) -> dict[str, str]:
+    """Give the facts that differ, and how; with `later`, those that differ by more than it allows."""
+    found = {}
     for name in [*then, *(name for name in now if name not in then)]:
         if name not in now:
-            if not any(key in name.split("/") for key in GONE_KEYS):
-                found.append(f"{name} is not there any more")
+            found[name] = ABSENT
         elif name not in then:
-            found.append(f"{name} is new: {shown(now[name])}")
+            found[name] = f"is new: {shown(now[name])}"
         else:
             rule = next((rule for pattern, rule in (later or {}).items() if fnmatch.fnmatch(name, pattern)), None)
             if not equal(then[name], now[name], rule):
-                found.append(f"{name}: {told(then[name], now[name], rule)}")
+                found[name] = told(then[name], now[name], rule)
     return found
+
+
+def reason(case: Case, name: str, how: str) -> str | None:
+    """Say why a fact of a case is gone or another on purpose, if it is."""
+    if how == ABSENT:
+        return next((why for key, why in GONE_KEYS.items() if key in name.split("/")), None)
+    return next((why for both, why in ON_PURPOSE.items() if fnmatch.fnmatch(f"{case.name}: {name}", both)), None)
 
 
 NUMBER = re.compile(r"[-+]?\d+\.\d+(?:[eE][-+]?\d+)?|[-+]?\d+[eE][-+]?\d+")
@@ -633,6 +905,8 @@ def equal(then: Any, now: Any, rule: Within | None) -> bool:
     """Compare two values; without a rule, to the bit. Whole numbers are always exact."""
     if rule is ANYTHING:
         return True
+    if rule is SAME_MEAN and isinstance(then, list):
+        return same_mean(then, now)
     if isinstance(then, float) and isinstance(now, float):
         same_bits = then.hex() == now.hex()
         return same_bits or (rule is not None and rule.allows(then, now))
@@ -642,6 +916,12 @@ def equal(then: Any, now: Any, rule: Within | None) -> bool:
         numbers = [[float(number) for number in NUMBER.findall(text)] for text in (then, now)]
         return NUMBER.sub("#", then) == NUMBER.sub("#", now) and equal(*numbers, rule)
     return type(then) is type(now) and bool(then == now)
+
+
+def same_mean(then: list[float], now: list[float]) -> bool:
+    """Compare the means of two samples: they are within two standard errors of their difference."""
+    error = sum(statistics.variance(sample) / len(sample) for sample in (then, now)) ** 0.5
+    return abs(statistics.mean(then) - statistics.mean(now)) <= 2 * error
 
 
 def told(then: Any, now: Any, rule: Within | None) -> str:
@@ -672,6 +952,7 @@ class Result:
     seconds: dict[str, float] = field(default_factory=dict)
     failed: str = ""
     differing: list[str] = field(default_factory=list)
+    declared: list[str] = field(default_factory=list)  # why facts are others on purpose
 
     @property
     def verdict(self) -> str:
@@ -680,7 +961,7 @@ class Result:
             return "gone"
         if self.failed:
             return "failed"
-        return ("changed" if self.case.name in CHANGED else "differs") if self.differing else "ok"
+        return "differs" if self.differing else "changed" if self.declared else "ok"
 
 
 def chosen(cases: list[Case], patterns: list[str]) -> list[Case]:
@@ -704,6 +985,13 @@ def said_now(command: str) -> str:
     return command
 
 
+def printed_now(text: str) -> str:
+    """Print what 0.2.0 printed as this tree does."""
+    for expression, replacement in PRINTED_NOW.items():
+        text = re.sub(expression, replacement, text)
+    return text
+
+
 class Race:
     """Both trees on their way through the cases; each tells the other what it has done."""
 
@@ -716,17 +1004,19 @@ class Race:
             threading.Thread(target=self._run, args=(name,), daemon=True).start()
 
     def _run(self, name: str) -> None:
-        tree, old = self.trees[name], self.trees["then"]
+        tree, old = self.trees[name], self.trees["old"]
         for result in self.results.values():
             one = result.case
-            if name == "now" and any("{old}" in command for command in one.commands):
+            if name == "new" and any("{old}" in command for command in one.commands):
                 for maker in filter(partial(needs, one), self.cases):
-                    self.done["then", maker.name].wait()
+                    self.done["old", maker.name].wait()
             commands = tuple(command.replace("{old}", str(old.place)) for command in one.commands)
-            if name == "now":
+            if name == "new":
                 commands = () if one.name in GONE else tuple(map(said_now, commands))
             try:
                 printed = tree.run(commands)
+                for command in printed if name == "old" else ():
+                    command |= {key: printed_now(command[key]) for key in ("out", "err")}
                 result.seconds[name] = sum(command["seconds"] for command in printed)
                 result.facts[name] = facts_of(tree.place, printed, one.outputs)
                 result.failed = result.failed or failure(name, commands, printed)
@@ -749,24 +1039,30 @@ def failure(name: str, commands: Iterable[str], printed: list[dict[str, Any]]) -
         expected = -signal.SIGKILL if command.startswith("killed ") else 0
         if one["status"] != expected:
             last = (one["err"].strip().splitlines() or ["nothing on standard error"])[-1]
-            return f"{name}: status {one['status']} of '{command}': {last}"
+            return f"in the {name} tree, status {one['status']}: {last} ({command})"
     return ""
 
 
 def check(cases: list[Case], old: Path, new: Path, place: Path, tolerances: bool = False) -> list[Result]:
     """Run the cases in both trees, print a line for each, and give the results."""
     shutil.rmtree(place, ignore_errors=True)
-    places = {name: place / name for name in ("then", "now")}
+    places = {name: place / name for name in ("old", "new")}
     for one in places.values():
         one.mkdir(parents=True)
         write_texts(one)
-    trees = {"then": Tree(old, places["then"]), "now": Tree(new, places["now"])}
+    trees = {"old": Tree(old, places["old"]), "new": Tree(new, places["new"])}
     results = []
     for result in Race(cases, trees).finished():
         if not result.failed and result.case.name not in GONE:
             later = result.case.later if tolerances else None
-            result.differing = differences(result.facts["then"], result.facts["now"], later)
+            for name, how in differences(result.facts["old"], result.facts["new"], later).items():
+                if why := reason(result.case, name, how):
+                    result.declared.append(why)
+                else:
+                    result.differing.append(f"{name} {how}")
         print_result(result)
+        with (place / "differences.txt").open("a", encoding="utf-8") as file:
+            file.writelines(f"{result.case.name}: {line}\n" for line in result.differing)
         results.append(result)
     for tree in trees.values():
         tree.close()
@@ -776,24 +1072,51 @@ def check(cases: list[Case], old: Path, new: Path, place: Path, tolerances: bool
 def print_result(result: Result) -> None:
     """Print the line of a case."""
     one, verdict = result.case, result.verdict
-    seconds = [f"{result.seconds.get(name, 0):6.1f}" for name in ("then", "now")]
-    what = {"failed": f"FAILED {result.failed}", "differs": "DIFFERS"}.get(verdict, verdict)
-    what = f"{what} on purpose: {(GONE | CHANGED)[one.name]}" if verdict in ("gone", "changed") else what
+    seconds = [f"{result.seconds.get(name, 0):6.1f}" for name in ("old", "new")]
+    what = {"failed": f"FAILED {result.failed}", "gone": f"gone: {GONE.get(one.name)}"}.get(verdict, verdict)
+    if result.declared:
+        what = f"on purpose: {'; '.join(dict.fromkeys(result.declared))} ({len(result.declared)} facts)"
     if result.differing:
-        what += f" {result.differing[0]} ({len(result.differing)} facts)"
-    num_facts = len(result.facts.get("then", {}))
+        what = f"DIFFERS {result.differing[0]} ({len(result.differing)} facts); {what}".removesuffix("; differs")
+    num_facts = len(result.facts.get("old", {}))
     print(f"{one.name:24} {seconds[0]} {seconds[1]} {num_facts:6} facts  {what}", flush=True)
+
+
+def write_record(results: list[Result], command: str) -> None:
+    """Write what both trees answered as digests and counts: enough to see later what changed, and no text."""
+    origin = {
+        "old": OLD_COMMIT,
+        "new": commit(),
+        "command": command,
+        "machine": platform.processor() or platform.machine(),
+    }
+    origin |= {"python": platform.python_version()}
+    origin |= {name: version(name) for name in ("torch", "numpy", "pyarrow", "onnxruntime", "transformers")}
+    records: list[dict[str, Any]] = [origin]
+    for result in results:
+        record: dict[str, Any] = {"case": result.case.name, "commands": result.case.commands, "is": result.verdict}
+        record |= {"why": sorted(set(result.declared))} if result.declared else {}
+        for name, facts in result.facts.items():
+            digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+            record[name] = {"facts": len(facts), "sha256": digest, "counts": counts_of(facts)}
+        records.append(record)
+    RESULTS.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+
+
+def counts_of(facts: Facts) -> dict[str, int]:
+    """Give the numbers of things among the facts."""
+    names = re.compile(r"(.*/)?(json|corpus\.json/splits/\w+)/(num_\w+|step)")
+    return {name: value for name, value in facts.items() if names.fullmatch(name) and type(value) is int}
 
 
 def print_totals(results: list[Result], seconds: float) -> None:
     """Print how many cases are what, and the seconds of both trees."""
     verdicts = [result.verdict for result in results]
     counts = ", ".join(f"{verdicts.count(word)} {word}" for word in dict.fromkeys(verdicts))
-    then, now = (sum(result.seconds.get(name, 0) for result in results) for name in ("then", "now"))
-    facts = sum(len(result.facts.get("then", {})) for result in results)
-    print(
-        f"\n{len(results)} cases, {facts} facts: {counts}. {then:.0f} s then, {now:.0f} s now, {seconds:.0f} s in all."
-    )
+    then, now = (sum(result.seconds.get(name, 0) for result in results) for name in ("old", "new"))
+    facts = sum(len(result.facts.get("old", {})) for result in results)
+    print(f"\n{len(results)} cases, {facts} facts: {counts}.")
+    print(f"{then:.0f} s in the old tree, {now:.0f} s in the new one, {seconds:.0f} s by the clock.")
 
 
 def main() -> None:
@@ -811,10 +1134,11 @@ def main() -> None:
     if not (given.old / "src" / "bnce").is_dir():
         sys.exit(f"'{given.old}' has no code: git worktree add build/old {OLD_COMMIT}, or give --old DIR.")
     began = time.monotonic()
-    results = check(
-        chosen(CASES, given.only), given.old.resolve(), given.new.resolve(), given.place.resolve(), given.tolerances
-    )
+    wanted = chosen(CASES, given.only)
+    results = check(wanted, given.old.resolve(), given.new.resolve(), given.place.resolve(), given.tolerances)
     print_totals(results, time.monotonic() - began)
+    if given.command == "record":
+        write_record(results, shlex.join(["python", "benchmarks/same.py", *sys.argv[1:]]))
     sys.exit(any(result.verdict in ("differs", "failed") for result in results))
 
 
