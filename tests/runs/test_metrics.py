@@ -62,5 +62,4 @@ def test_what_was_done_last_holds_where_steps_are_repeated(run: RunDirectory) ->
     (run.path / METRICS_FILE).write_text("\n".join(lines), encoding="utf-8")
     metrics = read_metrics(run.path)
     assert [(record["step"], record["ppl_f"]) for record in metrics.records] == [(10, 0), (20, 3), (25, 4)]
-    assert metrics.repeated == {4: "has the step 20 after 30"}
     assert metrics.damaged == {}

@@ -176,7 +176,7 @@ class RunDirectory:
             return
         # Of the others, a setting may change when a run is resumed.
         if changes := find_changes({key: written[key] for key in OPTIONAL_FILES if key in written}, self.identity):
-            raise damaged_files(self.path, changes.values())
+            raise damaged_files(self.path, changes)
 
     def write_json(self, name: str, record: Mapping[str, Any]) -> None:
         """Write one of the run's JSON files."""

@@ -43,17 +43,17 @@ def identify(
     return found | {key: digest_file(file) if file.is_file() else _ABSENT for key, file in optional.items()}
 
 
-def find_changes(written: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+def find_changes(written: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Say of files that are not those a model file was written with, as far as it tells, what happened to them."""
     differing = {key: file for key, file in _DIGESTS.items() if key in written and written[key] != now[key]}
-    changes = {file: _tell_change(file, written[key], now[key]) for key, file in differing.items()}
+    changes = [_tell_change(file, written[key], now[key]) for key, file in differing.items()]
     for key, file in _SETTINGS.items():
         before, after = parse_object(written.get(key, "{}")), parse_object(now[key])
         if key == "network":
             before = upgrade({"format": before.get("format", 1), "model": before})["model"]
         settings = (name for name in before if name in after and name != "format" and before[name] != after[name])
         if told := [f"{name} was {before[name]!r}, is {after[name]!r}" for name in settings]:
-            changes[file] = _tell_change(f"{file} ({'; '.join(told)})")
+            changes.append(_tell_change(f"{file} ({'; '.join(told)})"))
     return changes
 
 

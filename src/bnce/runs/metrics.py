@@ -1,6 +1,6 @@
 """A run's metrics.jsonl: one JSON object per line, one line per evaluation on validation.
 
-It is written and read here alone, so that training, reports and check-ups agree on which lines are evaluations.
+It is written and read here alone, so that training and reports agree on which lines are evaluations.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ class Metrics:
 
     records: list[dict[str, Any]] = field(default_factory=list)
     damaged: dict[int, str] = field(default_factory=dict)  # lines that are no evaluation; a crash tears the last one
-    repeated: dict[int, str] = field(default_factory=dict)  # lines whose steps go back
     num_lines: int = 0
 
     @property
@@ -49,8 +48,6 @@ def read_metrics(directory: Path) -> Metrics:
         except ValueError as error:
             metrics.damaged[number] = str(error)
             continue
-        if records and records[-1]["step"] >= record["step"]:
-            metrics.repeated[number] = f"has the step {record['step']} after {records[-1]['step']}"
         while records and records[-1]["step"] >= record["step"]:
             records.pop()
         records.append(record)

@@ -57,7 +57,7 @@ def read_weights(run: RunDirectory) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise UserError(f"The run '{run.path}' has no model yet: train it up to its first evaluation.")
     tensors, metadata = read_model(path)
     if changes := find_changes(metadata, run.identity):
-        raise damaged_files(run.path, changes.values())
+        raise damaged_files(run.path, changes)
     return tensors, metadata
 
 
