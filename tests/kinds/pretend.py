@@ -69,8 +69,13 @@ from bnce.kinds.optimisers import Optimiser as Record
 from bnce.optimisers import Optimiser
 
 
+num_steps = 0
+
+
 class Sign(Optimiser):
     def _step(self, gradients, clip):
+        global num_steps
+        num_steps += 1
         for name, (words_N, grad_ND) in gradients.touched.items():
             self.tables[name].index_add_(0, words_N, -0.1 * self.rate * grad_ND.sign())
         for name, grad_VD in gradients.dense.items():

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import bnce
 from bnce import BODIES, LOSSES, OPTIMISERS, UserError
-from bnce.kinds.kind import Kind, Registry
 
 USAGE = Path(__file__).parents[2] / "docs" / "usage.md"
 PACKAGE = Path(bnce.__file__).parent
 ALL = [kind for registry in (BODIES, LOSSES, OPTIMISERS) for kind in registry]
+Registry = type(OPTIMISERS)
 
 
-def make(name: str, built_by: str = "math:sqrt") -> Kind:
-    return Kind(name=name, shown=name.title(), help="for a test", built_by=built_by)
+def make(name: str, built_by: str = "math:sqrt") -> Any:
+    sgd = OPTIMISERS.find("sgd")
+    return dataclasses.replace(sgd, name=name, shown=name.title(), help="for a test", built_by=built_by)
 
 
 def test_kinds_are_found_by_name_and_keep_their_order() -> None:
@@ -60,14 +63,14 @@ def test_a_record_that_leads_nowhere(place: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.name)
-def test_every_record_leads_to_what_builds_it(kind: Kind) -> None:
+def test_every_record_leads_to_what_builds_it(kind: Any) -> None:
     assert callable(kind.load())
     assert kind.help == kind.help.strip()
     assert not kind.help.endswith(".")
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.name)
-def test_the_manual_says_the_same_as_the_help(kind: Kind) -> None:
+def test_the_manual_says_the_same_as_the_help(kind: Any) -> None:
     assert f"| `{kind.name}` | {kind.help} |" in USAGE.read_text(encoding="utf-8").splitlines()
 
 

@@ -3,48 +3,28 @@
 from __future__ import annotations
 
 import importlib
-import json
 import math
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
+from command import Command, run_command
+from safetensors.numpy import load_file
 from small_corpus import small_corpus
-from typer.testing import CliRunner
 
 from bnce import BODIES, LOSSES, OPTIMISERS, OutputLayer, UserError
-from bnce.cli import app
-from bnce.cli.completion import complete_setting
-from bnce.config import LossConfig, ModelConfig, OptimiserConfig
-from bnce.export.bodies import refuse_unknown_body
-from bnce.losses import count_targets, get_loss
-from bnce.models import architecture, build_body
-from bnce.models.recurrent import Recurrent
-from bnce.optimisers import build_optimiser
-from bnce.recipes.recipe import load_recipe
-from bnce.report.names import name_loss, name_model
-from bnce.runs.directory import RunDirectory
-from bnce.runs.model_file import build_model, load_model
-from bnce.runs.resuming import advise_lower_rates
 
 from . import pretend
+
+Refused = Callable[..., str]
 
 SIZES = ("model.embedding_size=6", "model.hidden_size=8", "training.batch_size=8", "training.num_steps=5")
 SMALL = [*SIZES, "optimiser.name=sign", "training.epochs=1", "optimiser.warmup_steps=5"]
 SETTINGS = [word for setting in SMALL for word in ("--set", setting)]
-
-
-def bnce(*arguments: object) -> str:
-    """Run a command that must succeed, and give what it printed."""
-    outcome = CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False, env={"COLUMNS": "80"})
-    assert outcome.exit_code == 0, outcome.output
-    return outcome.stdout
 
 
 def in_one_line(page: str) -> str:
@@ -78,36 +58,38 @@ def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train with all three."""
     out = tmp_path_factory.mktemp("runs") / "pretend"
     kinds = ("--model", "gru", "--loss", "batch-softmax")
-    bnce("train", "wiki", *kinds, "--corpus", corpus, "--out", out, *SETTINGS, "--device", "cpu", "--json")
+    run_command("train", "wiki", *kinds, "--corpus", corpus, "--out", out, *SETTINGS, "--device", "cpu")
     return out
 
 
-def test_train_builds_what_the_records_name(run: Path) -> None:
-    config = RunDirectory.open(run).config
-    assert (config.model.name, config.loss.name, config.optimiser.name) == ("gru", "batch-softmax", "sign")
+def test_train_builds_what_the_records_name(run: Path, bnce: Command) -> None:
+    record = bnce("info", run, "--json").json
+    names = (record["settings"][part]["name"] for part in ("model", "loss", "optimiser"))
+    assert tuple(names) == ("gru", "batch-softmax", "sign")
     # A new recurrent name used to train a tanh RNN, and a new optimiser SGD.
-    assert isinstance(load_model(RunDirectory.open(run)).body.cell, torch.nn.GRU)
-    model = build_model(RunDirectory.open(run))
-    assert type(build_optimiser(model, config.optimiser)).__name__ == "Sign"
-    summary = json.loads((run / "summary.json").read_text())
-    assert summary["status"] == "finished"
+    tensors = load_file(run / "model.safetensors")
+    assert tensors["body.cell.weight_hh_l1"].shape == (3 * 8, 8), "three gates, in two layers"
+    assert not any(name.startswith("optimiser") for name in load_file(max(run.glob("state-*"))))
+    assert sys.modules["pretend_optimiser"].num_steps == record["summary"]["step"] > 0
+    assert record["summary"]["status"] == "finished"
 
 
-def test_evaluate_gives_no_ppl_n_to_a_loss_that_does_not_normalise_itself(run: Path, corpus: Path) -> None:
+def test_evaluate_gives_no_ppl_n_to_a_loss_that_does_not_normalise_itself(
+    run: Path, corpus: Path, bnce: Command, refused: Refused
+) -> None:
     """Every loss but softmax used to count as one that does, and would have been served unnormalised."""
-    record = json.loads(bnce("evaluate", run, "--corpus", corpus, "--device", "cpu", "--json"))
+    record = bnce("evaluate", run, "--corpus", corpus, "--device", "cpu", "--json").json
     assert record["ppl_n"] is None
     assert math.isfinite(record["ppl_f"])
-    with pytest.raises(UserError, match="softmax"):
-        bnce("score", run, run / "vocab.txt", "--mode", "unnormalised", "--device", "cpu")
+    assert "softmax" in refused("score", run, run / "vocab.txt", "--mode", "unnormalised", "--device", "cpu")
 
 
-def test_compare_names_it_after_those_of_the_paper(run: Path, corpus: Path, tmp_path: Path) -> None:
+def test_compare_names_it_after_those_of_the_paper(run: Path, corpus: Path, tmp_path: Path, bnce: Command) -> None:
     paper = tmp_path / "lstm"
     sizes = [word for setting in (*SIZES, "training.epochs=1") for word in ("--set", setting)]
     options = ("--model", "lstm", "--loss", "bnce", "--corpus", corpus, "--out", paper, "--device", "cpu", "--json")
     bnce("train", "wiki", *options, *sizes)
-    rows = json.loads(bnce("compare", run, paper, "--json"))["rows"]
+    rows = bnce("compare", run, paper, "--json").json["rows"]
     assert [row["label"] for row in rows] == ["LSTM (B-NCE)", "GRU (batch softmax)"]
     bnce("compare", run, paper, "--out", tmp_path / "report")
     page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
@@ -117,84 +99,74 @@ def test_compare_names_it_after_those_of_the_paper(run: Path, corpus: Path, tmp_
     assert row.split("|")[2].strip() == "---"
 
 
-def test_info_describes_it(run: Path) -> None:
-    record = json.loads(bnce("info", "wiki", "--model", "gru", "--loss", "batch-softmax", *SETTINGS, "--json"))
+def test_info_describes_it(run: Path, bnce: Command) -> None:
+    record = bnce("info", "wiki", "--model", "gru", "--loss", "batch-softmax", *SETTINGS, "--json").json
     assert record["architecture"] == "6–2×8(R)–V"
     assert record["settings"]["optimiser"]["name"] == "sign"
-    assert json.loads(bnce("info", run, "--json"))["model"] == "gru"
+    assert bnce("info", run, "--json").json["model"] == "gru"
 
 
-def test_info_checks_the_loss() -> None:
-    checks = {
-        entry["name"]: entry for entry in json.loads(bnce("info", "--check", "--device", "cpu", "--json"))["checks"]
-    }
+def test_info_checks_the_loss(bnce: Command) -> None:
+    checks = {entry["name"]: entry for entry in bnce("info", "--check", "--device", "cpu", "--json").json["checks"]}
     assert checks["loss batch-softmax"]["well"], checks["loss batch-softmax"]
 
 
-def test_help_and_completion_name_it() -> None:
-    page = in_one_line(bnce("train", "--help"))
+def test_help_names_it(bnce: Command) -> None:
+    page = in_one_line(bnce("train", "--help").stdout)
     assert "gru (two GRU layers)." in page
     assert "batch-softmax (a softmax over the batch)." in page
     assert "sign (steps of one size)." in page
-    page = in_one_line(bnce("info", "--help"))
+    page = in_one_line(bnce("info", "--help").stdout)
     assert "relu-lstm, transformer, gru." in page
     assert "adaptive-softmax, batch-softmax." in page
-    names = ("sgd", "rowwise", "rowwise-adam", "sign")
-    assert complete_setting("optimiser.name=") == [f"optimiser.name={name}" for name in names]
+
+
+def test_completion_names_it(bnce: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_BNCE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "bnce train --set optimiser.name=")
+    monkeypatch.setenv("COMP_CWORD", "3")
+    assert bnce().stdout.split() == [f"optimiser.name={name}" for name in ("sgd", "rowwise", "rowwise-adam", "sign")]
 
 
 @pytest.mark.parametrize("target", ["onnx", "transformers"])
-def test_an_export_that_does_not_know_the_body_is_refused(run: Path, target: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"The model 'gru' of '{run}' cannot be exported to {target}, only ffnn, rnn"):
-        bnce("export", run, "--to", target, "--out", tmp_path / "exported")
+def test_an_export_that_does_not_know_the_body_is_refused(
+    run: Path, target: str, tmp_path: Path, refused: Refused
+) -> None:
+    told = refused("export", run, "--to", target, "--out", tmp_path / "exported")
+    assert f"The model 'gru' of '{run}' cannot be exported to {target}, only ffnn, rnn" in told
     assert not (tmp_path / "exported").exists()
 
 
-def unrecorded(build: Callable[[str], object]) -> str:
-    with pytest.raises(UserError) as caught:
-        build("lstmm")
-    return str(caught.value)
-
-
-NOISE = np.ones(5)
-
-
 @pytest.mark.parametrize(
-    ("kind", "build"),
-    {
-        "model config": ("model", ModelConfig),
-        "loss config": ("loss", LossConfig),
-        "optimiser config": ("optimiser", OptimiserConfig),
-        "recipe's model": ("model", lambda name: load_recipe("wiki", model=name)),
-        "recipe's loss": ("loss", lambda name: load_recipe("wiki", loss=name)),
-        "recipe's optimiser": ("optimiser", lambda name: load_recipe("wiki", settings=[f"optimiser.name={name}"])),
-        "body": ("model", lambda name: build_body(SimpleNamespace(name=name))),  # type: ignore[arg-type]
-        "cell": ("recurrent cell", lambda name: Recurrent(name, 2, 2, None, 0.0)),
-        "architecture": ("model", lambda name: architecture(SimpleNamespace(name=name))),  # type: ignore[arg-type]
-        "loss": ("loss", get_loss),
-        "positions": ("loss", lambda name: count_targets(name, torch.ones(1, 1), None, -100, 0)),
-        "layer": ("loss", lambda name: OutputLayer(2, 5, NOISE, loss=name)),
-        "optimiser": ("optimiser", lambda name: build_optimiser(None, SimpleNamespace(name=name))),  # type: ignore[arg-type]
-        "advice": (
-            "optimiser",
-            lambda name: advise_lower_rates(Path(), SimpleNamespace(name=name), None, False),  # type: ignore[arg-type]
-        ),
-        "model in a report": ("model", lambda name: name_model({"name": name})),
-        "loss in a report": ("loss", lambda name: name_loss({"name": name})),
-        "train --model": ("model", lambda name: bnce("train", "wiki", "--model", name, "--corpus", "x")),
-        "train --loss": ("loss", lambda name: bnce("train", "wiki", "--loss", name, "--corpus", "x")),
-        "info --model": ("model", lambda name: bnce("info", "wiki", "--model", name)),
-        "export": (
-            "model",
-            lambda name: refuse_unknown_body(
-                SimpleNamespace(config=SimpleNamespace(model=SimpleNamespace(name=name))),  # type: ignore[arg-type]
-                "onnx",
-            ),
-        ),
-    }.values(),
+    ("kind", "arguments"),
+    [
+        ("model", ["train", "wiki", "--model", "lstmm", "--corpus", "x"]),
+        ("loss", ["train", "wiki", "--loss", "lstmm", "--corpus", "x"]),
+        ("optimiser", ["train", "wiki", "--set", "optimiser.name=lstmm", "--corpus", "x"]),
+        ("model", ["info", "wiki", "--model", "lstmm"]),
+        ("loss", ["info", "wiki", "--loss", "lstmm"]),
+    ],
 )
-def test_a_name_without_a_record_is_refused_everywhere(kind: str, build: Callable[[str], object]) -> None:
-    assert unrecorded(build).startswith(f"Unknown {kind} 'lstmm': choose one of ")
+def test_a_name_without_a_record_is_refused(refused: Refused, kind: str, arguments: list[str]) -> None:
+    assert refused(*arguments).startswith(f"bnce: Unknown {kind} 'lstmm': choose one of ")
+
+
+@pytest.mark.parametrize(("kind", "known"), [("model", "gru"), ("loss", "batch-softmax"), ("optimiser", "sign")])
+def test_a_run_of_a_name_without_a_record_is_refused(
+    run: Path, tmp_path: Path, refused: Refused, kind: str, known: str
+) -> None:
+    copy = shutil.copytree(run, tmp_path / "run")
+    settings = (copy / "config.toml").read_text(encoding="utf-8")
+    (copy / "config.toml").write_text(settings.replace(f'name = "{known}"', 'name = "lstmm"'), encoding="utf-8")
+    for command in (["evaluate", copy], ["score", copy, copy / "vocab.txt"], ["info", copy]):
+        assert f"Unknown {kind} 'lstmm': choose one of " in refused(*command)
+    if kind != "optimiser":
+        assert f"Unknown {kind} 'lstmm': choose one of " in refused("compare", copy)
+
+
+def test_a_layer_of_a_name_without_a_record_is_refused() -> None:
+    with pytest.raises(UserError, match=r"^Unknown loss 'lstmm': choose one of "):
+        OutputLayer(2, 5, [1] * 5, loss="lstmm")
 
 
 def test_a_loss_without_losses_per_position_says_so() -> None:

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.distributed.tensor import distribute_tensor
 
 from bnce import RowwiseAdagrad, RowwiseAdam, UserError, clip_grad_norm_
-from bnce.optimisers.row_optimizers import RowOptimizer
 
 V, D = 11, 3
 KINDS = (RowwiseAdagrad, RowwiseAdam)
@@ -37,7 +36,7 @@ def new_table(dtype: torch.dtype = torch.float64) -> nn.Parameter:
     return nn.Parameter(torch.randn(V, D, generator=torch.Generator().manual_seed(5), dtype=torch.float64).to(dtype))
 
 
-def train(optimizer: RowOptimizer, table: nn.Parameter, *, sparse: bool, num_steps: int = 6) -> None:
+def train(optimizer: torch.optim.Optimizer, table: nn.Parameter, *, sparse: bool, num_steps: int = 6) -> None:
     for words, values in batches(num_steps):
         give_gradient(table, words, values, sparse=sparse)
         optimizer.step()
@@ -80,7 +79,7 @@ def test_adam_decays_with_every_step(sparse: bool, beta2: float) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sparse_and_dense_steps_may_take_turns(kind: type[RowOptimizer]) -> None:
+def test_sparse_and_dense_steps_may_take_turns(kind: type[torch.optim.Optimizer]) -> None:
     tables = [new_table(), new_table()]
     for number, table in enumerate(tables):
         optimizer = kind([table], lr=0.1)
@@ -92,7 +91,7 @@ def test_sparse_and_dense_steps_may_take_turns(kind: type[RowOptimizer]) -> None
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_state_dict_goes_on_to_the_bit(kind: type[RowOptimizer], dtype: torch.dtype) -> None:
+def test_a_state_dict_goes_on_to_the_bit(kind: type[torch.optim.Optimizer], dtype: torch.dtype) -> None:
     unbroken = new_table(dtype)
     optimizer = kind([unbroken], lr=0.1)
     train(optimizer, unbroken, sparse=True, num_steps=3)
@@ -115,7 +114,7 @@ def test_adam_counts_beyond_what_float32_can() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_groups_schedulers_and_closures(kind: type[RowOptimizer]) -> None:
+def test_groups_schedulers_and_closures(kind: type[torch.optim.Optimizer]) -> None:
     first, second = new_table(), new_table()
     optimizer = kind([{"params": [first]}, {"params": [second], "lr": 0.0}], lr=0.1)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
@@ -135,7 +134,7 @@ def test_groups_schedulers_and_closures(kind: type[RowOptimizer]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_rate_may_be_a_tensor(kind: type[RowOptimizer]) -> None:
+def test_a_rate_may_be_a_tensor(kind: type[torch.optim.Optimizer]) -> None:
     tables = [new_table(), new_table()]
     train(kind([tables[0]], lr=0.1), tables[0], sparse=True)
     train(kind([tables[1]], lr=torch.tensor(0.1, dtype=torch.float64)), tables[1], sparse=True)
@@ -143,7 +142,7 @@ def test_a_rate_may_be_a_tensor(kind: type[RowOptimizer]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_clipping_counts_equal_rows_once(kind: type[RowOptimizer]) -> None:
+def test_clipping_counts_equal_rows_once(kind: type[torch.optim.Optimizer]) -> None:
     table, body = new_table(), nn.Parameter(torch.ones(4, dtype=torch.float64))
     words, values = batches()[0]
     give_gradient(table, words, values, sparse=True)
@@ -163,7 +162,7 @@ def test_clipping_counts_equal_rows_once(kind: type[RowOptimizer]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_gradient_accumulation_adds_sparse_gradients(kind: type[RowOptimizer]) -> None:
+def test_gradient_accumulation_adds_sparse_gradients(kind: type[torch.optim.Optimizer]) -> None:
     tables = [new_table(torch.float32), new_table(torch.float32)]
     words = torch.tensor([[1, 2, 2], [2, 3, 1]])
     for number, table in enumerate(tables):
@@ -175,7 +174,7 @@ def test_gradient_accumulation_adds_sparse_gradients(kind: type[RowOptimizer]) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_out_of_range_is_refused(kind: type[RowOptimizer]) -> None:
+def test_what_is_out_of_range_is_refused(kind: type[torch.optim.Optimizer]) -> None:
     with pytest.raises(UserError, match=r"lr is -1\.0: it must be 0 or more"):
         kind([new_table()], lr=-1)
     with pytest.raises(UserError, match="eps is 0: it must be above 0"):
@@ -194,7 +193,7 @@ def test_what_is_out_of_range_is_refused(kind: type[RowOptimizer]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_they_do_not_load_the_compiler(kind: type[RowOptimizer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_they_do_not_load_the_compiler(kind: type[torch.optim.Optimizer], monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's own would, in code that compiles nothing: it takes as long as loading PyTorch."""
     for method in (torch.optim.Optimizer.add_param_group, torch.optim.Optimizer.zero_grad):
         monkeypatch.delattr(method.__wrapped__, "__dynamo_disable", raising=False)  # type: ignore[attr-defined]
@@ -205,7 +204,7 @@ def test_they_do_not_load_the_compiler(kind: type[RowOptimizer], monkeypatch: py
 
 @pytest.mark.parametrize("sparse", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_any_number_of_dimensions_are_rows(kind: type[RowOptimizer], sparse: bool) -> None:
+def test_rows_of_any_number_of_dimensions_are_rows(kind: type[torch.optim.Optimizer], sparse: bool) -> None:
     """A row of a table (V, 2, 3) is six numbers."""
     flat = nn.Parameter(torch.randn(V, 6, generator=torch.Generator().manual_seed(5)))
     deep = nn.Parameter(flat.detach().reshape(V, 2, 3).clone())
@@ -220,7 +219,7 @@ def test_rows_of_any_number_of_dimensions_are_rows(kind: type[RowOptimizer], spa
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rates_that_are_no_numbers_are_refused(kind: type[RowOptimizer]) -> None:
+def test_rates_that_are_no_numbers_are_refused(kind: type[torch.optim.Optimizer]) -> None:
     for rate in ("0.1", float("nan"), None):
         with pytest.raises(UserError, match=rf"lr is {rate!r}: give a finite number\."):
             kind([new_table()], lr=rate)
@@ -231,7 +230,7 @@ def test_rates_that_are_no_numbers_are_refused(kind: type[RowOptimizer]) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tables_that_are_divided_between_processes_are_refused(kind: type[RowOptimizer]) -> None:
+def test_tables_that_are_divided_between_processes_are_refused(kind: type[torch.optim.Optimizer]) -> None:
     """As FSDP does it; a mesh of one process is enough to see it."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
