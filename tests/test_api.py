@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from small_corpus import Watcher, small_corpus
 
 import bnce
 from bnce.api import plan_training
 from bnce.config import toml_value
 from bnce.evaluation.detail import without_detail
+from bnce.training.plan import choose_recipe
 
 SMALL = {
     "model.embedding_size": 6,
@@ -130,3 +133,24 @@ def test_a_process_that_follows_waits_until_the_first_one_has_said_why(monkeypat
     monkeypatch.setattr("bnce.api.leave_after_the_first", leave)
     with pytest.raises(LeftError):
         plan_training("demo", resume=False, out=None, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("device", "num_tokens", "recipe"),
+    [
+        ("cpu", 1_000_000, "small"),
+        ("cpu", 500_000_000, "small"),
+        ("cuda", 20_000_000, "small"),
+        ("cuda", 20_000_001, "wiki"),
+        ("cuda", 300_000_001, "news"),
+    ],
+)
+def test_a_recipe_goes_by_size_and_device(corpus: bnce.Corpus, device: str, num_tokens: int, recipe: str) -> None:
+    statistics = {"train": dataclasses.replace(corpus.statistics["train"], num_tokens=num_tokens)}
+    sized = SimpleNamespace(statistics=statistics)
+    name, reason = choose_recipe(sized, torch.device(device))  # type: ignore[arg-type]
+    assert name == recipe
+    assert (
+        f"'{recipe}' was chosen for {num_tokens:,} training tokens on a {device.replace('cuda', 'gpu').upper()};"
+        in reason
+    )

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from small_corpus import Watcher, small_config, small_corpus
+from command import happening_in_step
+from small_corpus import AT_BLANKS, small_corpus
+from small_training import resume_small, train_small
 
-from bnce import Corpus, UserError
-from bnce.reading import read_object
-from bnce.runs.checkpoint import state_files
-from bnce.runs.directory import RunDirectory
-from bnce.runs.metrics import read_metrics
-from bnce.training.plan import create_run
-from bnce.training.run import run_training
-from bnce.training.trainer import Trainer
-
-CPU = torch.device("cpu")
+from bnce import Corpus, UserError, prepare
 
 
 @pytest.fixture
@@ -35,25 +28,25 @@ def place(tmp_path: Path) -> Path:
     return directory
 
 
-def read_events(run: RunDirectory) -> dict[str, list[tuple[int, float]]]:
+def read_events(run: Path) -> dict[str, list[tuple[int, float]]]:
     """Read a run's scalars back with TensorBoard itself."""
     with warnings.catch_warnings():
         # Its imports warn of their dependencies' futures.
         warnings.simplefilter("ignore")
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-        events = EventAccumulator(str(run.path / "tensorboard"))
+        events = EventAccumulator(str(run / "tensorboard"))
         events.Reload()
     return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
-def read_test_events(run: RunDirectory) -> tuple[dict[str, list[tuple[int, float]]], str]:
+def read_test_events(run: Path) -> tuple[dict[str, list[tuple[int, float]]], str]:
     """Read the events of the test back: scalars, and the text of the worst sentences."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-        events = EventAccumulator(str(run.path / "tensorboard" / "test"))
+        events = EventAccumulator(str(run / "tensorboard" / "test"))
         events.Reload()
     scalars = {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
     (text,) = events.Tensors("test/worst_sentences/text_summary")
@@ -61,20 +54,22 @@ def read_test_events(run: RunDirectory) -> tuple[dict[str, list[tuple[int, float
 
 
 def test_tensorboard_reads_the_metrics_back(place: Path, corpus: Corpus) -> None:
-    run = create_run(place / "run", small_config(corpus, training={"evaluations_per_epoch": 3}), corpus)
-    run_training(run, corpus, CPU, Watcher())
-    events, records = read_events(run), read_metrics(run.path).records
+    run = place / "run"
+    train_small(run, corpus, training={"evaluations_per_epoch": 3})
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    events = read_events(run)
+    assert len(records) == 6
     assert set(events) == set(records[0]) - {"step"}
     for tag, points in events.items():
         assert points == [(record["step"], pytest.approx(record[tag], rel=1e-6)) for record in records]
 
 
 def test_tensorboard_has_the_test_in_detail(place: Path, corpus: Corpus) -> None:
-    run = create_run(place / "run", small_config(corpus), corpus)
-    run_training(run, corpus, CPU, Watcher())
-    run_training(run, corpus, CPU, Watcher(), resume=True)  # measured twice, told once
+    run = place / "run"
+    train_small(run, corpus)
+    resume_small(run)  # measured twice, told once
     scalars, worst = read_test_events(run)
-    detail = read_object(run.path / "evaluation.json")["detail"]
+    detail = json.loads((run / "evaluation.json").read_text(encoding="utf-8"))["detail"]
     for kind in ("ppl_n", "ppl_f"):
         tags = {"1-10": "1-10", "11-100": "11-100", "<unk>": "unk"}
         assert len(detail["by_frequency"]) == len(tags)
@@ -93,31 +88,39 @@ def test_tensorboard_has_the_test_in_detail(place: Path, corpus: Corpus) -> None
     assert "&lt;/s&gt; *" in worst
 
 
+def test_words_are_not_markup(place: Path, tmp_path: Path) -> None:
+    """The words of a sentence stay words in TensorBoard's Markdown, which has the first hundred of them."""
+    text = tmp_path / "text.txt"
+    text.write_text(f"a|b <b> * _x_ #\n{'a|b <b> * _x_ # ' * 21}\n" * 4, encoding="utf-8")
+    odd = tmp_path / "odd"
+    prepare(text, out=odd, valid=text, test=text, normaliser=AT_BLANKS)
+    train_small(place / "run", odd, training={"epochs": 0.5})
+    lines = {re.sub(r"\d+\.\d+", "1", line) for line in read_test_events(place / "run")[1].splitlines()[2:]}
+    words = r"a\|b *1* &lt;b&gt; *1* \* *1* \_x\_ *1* \# *1* "
+    assert lines == {f"| 1 | {words}&lt;/s&gt; *1* |", f"| 1 | {words * 20}… |"}
+
+
 def test_a_softmax_run_has_no_events_with_the_constant(place: Path, corpus: Corpus) -> None:
-    run = create_run(place / "run", small_config(corpus, loss={"name": "softmax"}), corpus)
-    run_training(run, corpus, CPU, Watcher())
-    events = read_events(run)
+    train_small(place / "run", corpus, loss={"name": "softmax"})
+    events = read_events(place / "run")
     assert "ppl_n" not in events
     assert "ppl_f" in events
 
 
 def test_events_beyond_a_resumed_step_are_hidden(place: Path, corpus: Corpus) -> None:
-    run = create_run(place / "run", small_config(corpus, training={"evaluations_per_epoch": 5}), corpus)
-    run_training(run, corpus, CPU, Watcher())
+    run = place / "run"
+    train_small(run, corpus, training={"evaluations_per_epoch": 5})
     # As if it had been killed after step 90: the evaluation at 100 is made again.
-    state_files(run.path)[-1].unlink()
-    run_training(run, corpus, CPU, Watcher(), resume=True)
+    max(run.glob("state-*.safetensors")).unlink()
+    resume_small(run)
     assert [step for step, _ in read_events(run)["ppl_f"]] == list(range(10, 101, 10))
 
 
-def test_the_writer_is_closed_when_training_fails(place: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: Trainer, should_stop: Any) -> bool:
-        self.save()
-        self.observer.evaluated({"step": 3, "ppl_f": 5.0})
+def test_the_writer_is_closed_when_training_fails(place: Path, corpus: Corpus) -> None:
+    def fail() -> None:
         raise UserError("enough")
 
-    monkeypatch.setattr(Trainer, "train", fail)
-    run = create_run(place / "run", small_config(corpus), corpus)
-    with pytest.raises(UserError, match="enough"):
-        run_training(run, corpus, CPU, Watcher())
-    assert read_events(run) == {"ppl_f": [(3, 5.0)]}
+    with pytest.raises(UserError, match="enough"), happening_in_step(51, fail):
+        train_small(place / "run", corpus)
+    ((step, _),) = read_events(place / "run")["ppl_f"]
+    assert step == 50
