@@ -141,7 +141,7 @@ def test_settings_that_change_nothing_are_found(
     bnce: Command, place: Path, corpus: Corpus, models: str, names: str, told: str | None
 ) -> None:
     settings = [word for name in names.split() for word in ("--set", f"model.{name}=4")]
-    options = ["--models", models, "--losses", "bnce", "--set", "training.batch_size=100000", *settings]
+    options = ["--rows", models, "--set", "training.batch_size=100000", *settings]
     outcome = bnce("experiment", "ltcb", "--corpus", corpus.directory, "--out", place / "grid", *options)
     assert outcome.status == 2, "there is not that much text"
     assert [line for line in outcome.stderr.splitlines() if "no use for" in line] == ([] if told is None else [told])
