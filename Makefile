@@ -32,7 +32,7 @@ $(VENV)/.installed-dist: $(VENV)/.installed
 	touch $@
 
 demo: setup
-	$(BIN)/bnce demo
+	$(BIN)/bnce experiment demo
 
 # Or every program that a test starts would compile bnce again.
 test: export PYTHONDONTWRITEBYTECODE :=

@@ -208,7 +208,7 @@ def test_the_base_says_what_each_extra_brings(installed: Installed) -> None:
     done = installed.run(BASE, "bnce", "--help")
     assert done.returncode == 0, done.stderr
     told = done.stdout.partition("Not installed:")[2]
-    for extra, command in (("train", "demo, fetch, prepare, train"), ("export", "export"), ("serve", "serve")):
+    for extra, command in (("train", "fetch, prepare, train"), ("export", "export"), ("serve", "serve")):
         assert re.search(rf"pip install 'bnce\[{extra}\]' +{command}", told)
     for command, extra in (("train", "train"), ("info", "train"), ("serve", "serve")):
         done = installed.run(BASE, "bnce", command, "small")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 from collections.abc import Callable
@@ -11,7 +12,9 @@ import pytest
 import safetensors.torch
 from command import Command, ctrl_c_after_step, settings
 from kill_itself import killed_in
-from run_files import MODEL_FILE, settings_of, states_of, status_of
+from run_files import MODEL_FILE, settings_of, states_of, status_of, summary_of
+
+from bnce import Corpus
 
 Refused = Callable[..., str]
 
@@ -143,3 +146,41 @@ def test_refusals(refused: Refused, corpus: Path, place: Path) -> None:
     assert "Unknown row of this table 'ffnn-chunk-bnce'" in told
     assert "the loss has its own argument" in refused("experiment", "ltcb", *options, "--set", "loss.name=bnce")
     assert list(place.iterdir()) == []
+
+
+def test_the_demo_makes_the_table_the_report_and_some_sentences(
+    bnce: Command, corpus: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a small corpus for the docstrings, which would be prepared first."""
+    experiment = importlib.import_module("bnce.cli.experiment")  # its function has the same name
+    monkeypatch.setattr(experiment, "open_corpus", lambda name: {"docstrings": Corpus.open(corpus)}[name])
+    monkeypatch.chdir(place)
+    words = ["experiment", "demo", *settings(), "--set", "training.max_train_tokens=0"]
+    first = bnce(*words)
+    assert first.status == 0, first.stderr
+    for name in ("ReLu-LSTM (softmax)", "ReLu-LSTM (S-NCE, K=100)", "ReLu-LSTM (B-NCE)"):
+        assert name in first.stdout
+    made_up = first.stdout.partition("makes up:\n")[2].splitlines()
+    assert len(made_up) == 5
+    assert (place / "demo" / "report" / "report.html").is_file()
+    losses = ["softmax", "snce", "bnce"]
+    trained = [summary_of(place / "demo" / f"relu-lstm-{loss}") for loss in losses]
+    again = bnce(*words, "--json")
+    assert [row["loss"] for row in again.json["rows"]] == losses
+    assert [summary_of(place / "demo" / f"relu-lstm-{loss}") for loss in losses] == trained, "nothing is trained again"
+    # Nor is a demo of other settings continued.
+    refused = bnce(*words, "--set", "training.epochs=2")
+    assert refused.status == 2
+    assert "training.epochs" in refused.stderr
+
+
+def test_an_output_that_is_a_file_is_told_once(refused: Refused, corpus: Path, place: Path) -> None:
+    (place / "file").touch()
+    told = refused(
+        "experiment", "ltcb", "--corpus", corpus, "--out", place / "file", "--rows", "relu-lstm", *settings()
+    )
+    assert told == f"bnce: Cannot write to the output directory '{place / 'file'}' (Not a directory): give another one."
+
+
+def test_a_table_of_the_paper_needs_a_corpus(refused: Refused, place: Path) -> None:
+    assert "The recipe 'wiki' needs a corpus: " in refused("experiment", "ltcb", "--out", place / "grid")

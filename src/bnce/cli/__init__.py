@@ -10,7 +10,6 @@ import typer
 from bnce.cli.calibrate import calibrate
 from bnce.cli.compare import compare
 from bnce.cli.console import stdout
-from bnce.cli.demo import demo
 from bnce.cli.evaluate import evaluate
 from bnce.cli.experiment import experiment
 from bnce.cli.export import export
@@ -63,7 +62,6 @@ def _options(
 
 
 for _command in (
-    demo,
     fetch,
     prepare,
     train,

@@ -1,7 +1,8 @@
-"""`bnce experiment`: a table of the paper, from a corpus to the page with its plots."""
+"""`bnce experiment`: a table of the paper, or the demo, from a corpus to the page with its plots."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import shlex
 import sys
@@ -12,10 +13,10 @@ import typer
 
 from bnce.cli.compare import publish
 from bnce.cli.completion import complete, complete_list, complete_recipe
-from bnce.cli.console import JsonOption, open_corpus, print_json, stderr
+from bnce.cli.console import JsonOption, open_corpus, print_json, stderr, stdout
 from bnce.cli.display import shown_training
-from bnce.cli.options import DeviceOption, SettingsOption, option, row_config, warn_of_unused
-from bnce.errors import unknown_name
+from bnce.cli.options import DeviceOption, SettingsOption, option, warn_of_unused
+from bnce.errors import UserError, unknown_name
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.losses import LOSSES
 from bnce.machine.stopping import Stopped
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 # Those of the paper's tables, and ours beside them.
 TABLE_MODELS = tuple(body.name for body in BODIES if body.tables)
 TABLE_LOSSES = tuple(loss.name for loss in LOSSES if loss.tables)
+WRITER, PROMPT, NUM_SENTENCES, TEMPERATURE = "relu-lstm-bnce", "this function", 5, 0.7  # of the demo's sentences
 FAILED = 1  # the status where rows diverged or did not fit, and the others were trained
 
 
@@ -34,22 +36,36 @@ def experiment(
     table: Annotated[
         str,
         typer.Argument(
-            metavar="ltcb|obwb",
-            help="ltcb: the paper's Table 2. obwb: Table 4.",
-            autocompletion=complete("ltcb", "obwb"),
+            metavar="ltcb|obwb|demo",
+            help="ltcb: the paper's Table 2. obwb: Table 4. demo: three small models, in 3 minutes on two CPU cores.",
+            autocompletion=complete("ltcb", "obwb", "demo"),
         ),
     ],
-    corpus: Annotated[str, option("DIR", "Corpus directory from 'bnce prepare'.")],
+    corpus: Annotated[
+        str | None,
+        option(
+            "DIR",
+            "Corpus directory from 'bnce prepare'.",
+            show_default="for demo, the docstrings of the installed Python packages",
+        ),
+    ] = None,
     out: Annotated[
-        Path, option("DIR", "Directory for runs and report. The same command continues the experiment.", "--out", "-o")
-    ],
+        Path | None,
+        option(
+            "DIR",
+            "Directory for runs and report. The same command continues the experiment.",
+            "--out",
+            "-o",
+            show_default="the name of the table",
+        ),
+    ] = None,
     recipe: Annotated[
         str | None,
         option(
             "RECIPE",
             "Recipe to train the rows with.",
             "--recipe",
-            show_default="wiki for ltcb, news for obwb",
+            show_default="wiki for ltcb, news for obwb, demo for demo",
             autocompletion=complete_recipe,
         ),
     ] = None,
@@ -68,29 +84,43 @@ def experiment(
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Train every row of a table of the paper, and write the table.
+    """Train every row of a table, and write the table.
 
     Each row is evaluated on the test split; table, plots and report are written at the end. The same command continues
     an experiment: finished rows are skipped, stopped rows are resumed. Rows that diverge are named at the end.
 
+    'demo' is a small version of the paper's comparison: a ReLu-LSTM on 400,000 tokens, with softmax, shared NCE (S-NCE)
+    and batch NCE (B-NCE). At the end, the B-NCE model makes up some sentences.
+
     \b
     Examples:
+      bnce experiment demo
       bnce experiment ltcb --corpus corpora/wiki --out experiments/ltcb
       bnce experiment ltcb --corpus corpora/wiki --recipe ltcb \\
           --rows rnn,relu-lstm --out experiments/sgd
     """
+    from bnce.corpus.opening import corpus_setting
     from bnce.machine.devices import choose_device
+    from bnce.recipes.recipe import load_recipe
+    from bnce.runs.directory import is_finished
     from bnce.training.experiment import RECIPES, check_texts, find_outcome, table_rows, train_rows
 
-    every = table_rows(table)
+    every, out = table_rows(table), out or Path(table)
     wanted = _chosen(every, rows)
     chosen = choose_device(device)
-    opened = open_corpus(corpus)
-    check_texts([out / row.name for row in every], opened)  # also of those that are not trained now: the report has all
+    given = ["training.max_test_tokens=0", *(settings or [])]  # a table's figures are of the whole test
 
     def make_config(row: PlannedRow) -> RunConfig:
-        return row_config(recipe or RECIPES[table], row, corpus, settings)
+        name = recipe or RECIPES[table]
+        config = load_recipe(name, model=row.model, loss=row.loss, corpus=corpus, settings=given)
+        if not config.corpus:
+            raise UserError(
+                f"The recipe '{name}' needs a corpus: make one with 'bnce prepare' and give it as --corpus DIR."
+            )
+        return dataclasses.replace(config, corpus=corpus_setting(config.corpus))
 
+    opened = open_corpus(make_config(wanted[0]).corpus)
+    check_texts([out / row.name for row in every], opened)  # also of those that are not trained now: the report has all
     warn_of_unused(settings, [row.model for row in wanted])
     failed: dict[str, str] = {}
     try:
@@ -111,6 +141,8 @@ def experiment(
         raise typer.Exit(stop.status) from None
     outcome = find_outcome(wanted, out, failed)
     _report(every, out, outcome, as_json)
+    if table == "demo" and is_finished(out / WRITER) and not as_json:
+        _print_sentences(out / WRITER, device)
     if outcome.failed:
         raise typer.Exit(FAILED)
 
@@ -124,6 +156,15 @@ def _report(rows: list[PlannedRow], out: Path, outcome: Outcome, as_json: bool) 
     if measured:
         publish(compare_runs(measured), out / "report", as_json, _record(outcome))
     _tell(outcome, as_json and not measured)
+
+
+def _print_sentences(run: Path, device: str) -> None:
+    from bnce.scoring.loading import load
+    from bnce.scoring.sampling import Sampling
+
+    stdout.print("\nSentences that the B-NCE model makes up:")
+    for sentence in load(run, device).generate(PROMPT, NUM_SENTENCES, sampling=Sampling(TEMPERATURE)):
+        stdout.print(sentence)
 
 
 def _record(outcome: Outcome) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,10 +13,8 @@ from bnce.cli.console import stderr
 from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
-    from bnce.config import RunConfig
     from bnce.text.normalise import Normaliser
     from bnce.text.tokenised import TokenisedSigns
-    from bnce.training.experiment import PlannedRow
 
 
 def option(metavar: str, help: str, *names: str, **settings: Any) -> Any:
@@ -124,16 +121,6 @@ def is_normalised(mode: str, what: str, modes: Sequence[str] = MODES) -> bool:
     if mode not in modes:
         raise unknown_name(f"{what} mode", mode, modes)
     return mode == "normalised"
-
-
-def row_config(recipe: str, row: PlannedRow, corpus: str | None, settings: Sequence[str] | None) -> RunConfig:
-    """Resolve a recipe for a row of an experiment; without a corpus, it has its own."""
-    from bnce.corpus.opening import corpus_setting
-    from bnce.recipes.recipe import load_recipe
-
-    given = ["training.max_test_tokens=0", *(settings or [])]  # a table's figures are of the whole test
-    config = load_recipe(recipe, model=row.model, loss=row.loss, corpus=corpus, settings=given)
-    return dataclasses.replace(config, corpus=corpus_setting(config.corpus))
 
 
 def warn_of_unused(settings: Sequence[str] | None, models: Iterable[str]) -> None:

@@ -31,7 +31,6 @@ ENGINES = ("torch", "onnxruntime", "kenlm")
 # What a command cannot do anything without, looked for before it starts: nobody wants to hear of it after the training.
 # Of several in one place, one is enough.
 COMMANDS: dict[str, tuple[str | tuple[str, ...], ...]] = {
-    "demo": ("torch", "pyarrow", "tensorboard", "matplotlib"),
     "fetch": ("pooch",),
     "prepare": ("pyarrow",),
     "train": ("torch", "pyarrow", "tensorboard"),

@@ -54,7 +54,7 @@ class Comparison:
         }
 
 
-def compare_runs(paths: Iterable[str | Path], title: str | None = None) -> Comparison:
+def compare_runs(paths: Iterable[str | Path]) -> Comparison:
     """Read run directories and put them in the order of the paper's tables."""
     entries = [_make_entry(run) for run in read_runs(paths)]
     entries.sort(key=lambda entry: (entry.model.order, entry.loss.order))
@@ -76,8 +76,8 @@ def compare_runs(paths: Iterable[str | Path], title: str | None = None) -> Compa
     entries = [dataclasses.replace(entry, row=row) for entry, row in zip(entries, rows, strict=True)]
     conditions = gather_conditions(rows, [entry.run for entry in entries])
     corpora = conditions.corpora
-    default = f"Language models on {corpora[0]}" if len(corpora) == 1 else "Language models compared"
-    return Comparison(printable(title or default), tuple(entries), conditions)
+    title = f"Language models on {corpora[0]}" if len(corpora) == 1 else "Language models compared"
+    return Comparison(printable(title), tuple(entries), conditions)
 
 
 def _make_entry(run: Run) -> Entry:

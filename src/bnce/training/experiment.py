@@ -26,21 +26,20 @@ from bnce.training.plan import check_trainable, create_run
 from bnce.training.run import run_training
 
 # What a table's rows are trained with, unless another recipe is named: `ltcb` and `obwb` are the paper's own.
-RECIPES = {"ltcb": "wiki", "obwb": "news"}
+RECIPES = {"ltcb": "wiki", "obwb": "news", "demo": "demo"}
 
 
 @dataclass(frozen=True)
 class PlannedRow:
-    """One row of a table to be filled: a model and a loss, and its place where the name does not say it."""
+    """One row of a table to be filled: a model and a loss."""
 
     model: str
     loss: str
-    place: str = ""
 
     @property
     def name(self) -> str:
         """Name its run directory."""
-        return self.place or f"{self.model}-{self.loss}"
+        return f"{self.model}-{self.loss}"
 
 
 @dataclass(frozen=True)
@@ -57,9 +56,11 @@ class Outcome:
 
 
 def table_rows(table: str) -> list[PlannedRow]:
-    """List the rows of the paper's Table 2 or 4, and ours: chunk B-NCE where there is a stream to leave out."""
+    """List the rows of the demo, or of a table of the paper and ours: chunk B-NCE where a stream can be left out."""
     if table not in RECIPES:
         raise unknown_name("table", table, RECIPES)
+    if table == "demo":
+        return [PlannedRow("relu-lstm", loss) for loss in ("softmax", "snce", "bnce")]
     return [PlannedRow(body.name, loss.name) for body in BODIES for loss in LOSSES if _has_row(table, body, loss)]
 
 
