@@ -6,6 +6,7 @@ Its fixtures are there in every directory of tests (`pytest_plugins` in conftest
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import json
 import random
@@ -19,7 +20,7 @@ import pytest
 import torch
 from small_corpus import VOCAB_SIZE
 
-from bnce.cli import app, main
+from bnce.cli import main
 
 SMALL = [
     "model.embedding_size=6",
@@ -65,21 +66,29 @@ def place(tmp_path: Path) -> Path:
     return directory
 
 
-@pytest.fixture
-def bnce(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Give the `bnce` command."""
-
-    def run(*arguments: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["bnce", *map(str, arguments)])
-        capsys.readouterr()
+def call(*arguments: object) -> Outcome:
+    """Run a command, and give what it left."""
+    # What is in memory at the end; a command writes no bytes of its own to the files below.
+    stdout, stderr = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in range(2))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys, "argv", ["bnce", *map(str, arguments)])
+        patched.setattr(sys, "stdout", stdout)
+        patched.setattr(sys, "stderr", stderr)
         with pytest.raises(SystemExit) as ended:
             main()
-        printed = capsys.readouterr()
-        if "Unexpected error" in printed.err and ended.value.__context__ is not None:
-            raise ended.value.__context__
-        return Outcome(int(ended.value.code or 0), printed.out, printed.err)
+    printed = []
+    for stream in (stdout, stderr):
+        stream.seek(0)
+        printed.append(stream.read())
+    if "Unexpected error" in printed[1] and ended.value.__context__ is not None:
+        raise ended.value.__context__
+    return Outcome(int(ended.value.code or 0), *printed)
 
-    return run
+
+@pytest.fixture
+def bnce() -> Command:
+    """Give the `bnce` command."""
+    return call
 
 
 @pytest.fixture
@@ -98,9 +107,11 @@ def refused(bnce: Command) -> Callable[..., str]:
     return run
 
 
-def run_command(*arguments: object) -> None:
+def run_command(*arguments: object) -> Outcome:
     """Run a command that must succeed, for what several tests share."""
-    app([*map(str, arguments)], standalone_mode=False)
+    outcome = call(*arguments)
+    assert outcome.status == 0, outcome.stderr
+    return outcome
 
 
 @contextlib.contextmanager

@@ -7,58 +7,64 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from run_files import write_mixture
 from small_corpus import END
 
-from bnce import UserError
-from bnce.scoring.entropy import EntropyReader
-from bnce.scoring.mixture import MixtureModel
-from tests.tables.models import BODIES, make_model, make_run
+from bnce import BODIES, Model, UserError, load, surprisal
+from tests.tables.models import WORDS, make_model, write_model
 
 from .plain import plain_scores
 
 SENTENCES = [["a", "zebra", "b"], ["england", ",", "c"]]
 
 
-@pytest.mark.parametrize("carry", [False, True])
-@pytest.mark.parametrize("body", BODIES)
-def test_a_run(body: str, carry: bool) -> None:
-    model = make_run(body)
-    reader = EntropyReader(model, carry)
-    for _ in range(2):
-        reader.begin_document()
-        history: list[int] = []
-        for words, found in zip(SENTENCES, reader.score(SENTENCES), strict=True):
-            history = history if carry else []
-            for number, entropy in zip(model.encode(words).tolist(), found, strict=True):
-                log_prob_V = torch.log_softmax(plain_scores(model.network, history), 0)
-                assert entropy == pytest.approx(float(-(log_prob_V.exp() * log_prob_V).sum()), abs=1e-4)
-                history.append(number)
-            assert history[-1] == END
+def entropies(model: Model, context: str = "text") -> list[float]:
+    """Compute the entropy before every word of two texts of these sentences, in nats."""
+    words = [word for sentence in SENTENCES for word in sentence] * 2
+    places = {"text": [1] * 6 + [2] * 6, "sentence": [1, 1, 1, 2, 2, 2] * 2}
+    found = surprisal(model, words, **places, context=context, entropy=True, base="e")
+    values: list[float] = found["entropy_nats"].tolist()
+    return values
+
+
+@pytest.mark.parametrize("context", ["text", "sentence"])
+@pytest.mark.parametrize("body", BODIES.names)
+def test_a_run(body: str, context: str) -> None:
+    model = make_model(body)
+    expected = []
+    history: list[int] = []
+    for sentence in SENTENCES:
+        history = history if context == "text" else []
+        for word in sentence:
+            log_prob_V = torch.log_softmax(plain_scores(model.network, history), 0)
+            expected.append(float(-(log_prob_V.exp() * log_prob_V).sum()))
+            history.extend(model.vocabulary.encode([word]).tolist())
+        history.append(END)
+    assert entropies(model, context) == pytest.approx(2 * expected, abs=1e-4)
 
 
 def test_a_layer_that_normalises_itself() -> None:
-    model = make_run("lstm", "adaptive-softmax")
-    (found,) = EntropyReader(model, False).score([["a"]])
+    model = make_model("lstm", "adaptive-softmax")
     log_prob_V = model.next_log_probs(model.start(), model.vocabulary.words, normalised=True)
-    assert found[0] == pytest.approx(-float(np.exp(log_prob_V) @ log_prob_V), abs=1e-4)
+    assert entropies(model)[0] == pytest.approx(-float(np.exp(log_prob_V) @ log_prob_V), abs=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["n-gram", "mixture"])
-def test_word_by_word(kind: str, tmp_path: Path) -> None:
-    model = make_model(kind, tmp_path)
-    first, second = EntropyReader(model, True).score([["a", "b"], ["c"]])
+def test_word_by_word(kind: str) -> None:
+    model = make_model(kind)
+    found = entropies(model)
     state = model.advance(model.start(), "a")
     prob_V = np.exp(model.next_log_probs(state, model.vocabulary.words, normalised=True))
     assert prob_V.sum() == pytest.approx(1, abs=1e-4)
-    assert first[1] == pytest.approx(-float(prob_V @ np.log(prob_V)))
+    assert found[1] == pytest.approx(-float(prob_V @ np.log(prob_V)))
     if kind == "n-gram":
-        assert second[0] == pytest.approx(first[0])
+        assert found[3] == pytest.approx(found[0])
     else:
-        assert second[0] != pytest.approx(first[0], abs=1e-3)
+        assert found[3] != pytest.approx(found[0], abs=1e-3)
 
 
-def test_what_is_refused() -> None:
-    run = make_run()
-    other = make_run("rnn", words=[*run.vocabulary.words[:-1], "zebra"], name="other")
-    with pytest.raises(UserError, match="'run' and 'other' have different vocabularies"):
-        EntropyReader(MixtureModel([run, other], [0.5, 0.5]), False)
+def test_what_is_refused(tmp_path: Path) -> None:
+    parts = [write_model("lstm", tmp_path), write_model("rnn", tmp_path, words=[*WORDS[:-1], "zebra"])]
+    model = load(write_mixture(tmp_path / "mixture.toml", parts, [0.5, 0.5]))
+    with pytest.raises(UserError, match=rf"'{parts[0]}' and '{parts[1]}' have different vocabularies"):
+        entropies(model)

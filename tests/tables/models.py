@@ -2,44 +2,59 @@
 
 from __future__ import annotations
 
+import functools
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-from small_corpus import SPECIALS, VOCAB_SIZE, random_ids, small_model
+from command import Outcome, call, run_command
+from run_files import write_mixture
+from small_corpus import SPECIALS, VOCAB_SIZE, random_ids, small_run
 
-from bnce import Model, Normaliser
-from bnce.corpus.vocabulary import Vocabulary
-from bnce.kinds import bodies
-from bnce.ngrams.arpa import write_arpa
-from bnce.ngrams.kneser_ney import estimate
-from bnce.scoring.mixture import MixtureModel
-from bnce.scoring.ngram import open_ngram
-from bnce.scoring.run_model import RunModel
-from bnce.spelling.model import SpellingModel
+from bnce import BODIES, Model, Normaliser, load
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 WORDS = [*SPECIALS, ".", ",", "'", "england", "?", *LETTERS[: VOCAB_SIZE - 7]]
-ENGLISH = Normaliser()
-BODIES = bodies.BODIES.names
-KINDS = [*BODIES, "n-gram", "mixture"]
+KINDS = [*BODIES.names, "n-gram", "mixture"]
 
 
-def make_run(body: str = "lstm", loss: str = "bnce", words: list[str] = WORDS, name: str = "run") -> RunModel:
-    """Make a run of random weights that knows single letters, England and a few marks."""
-    spelling = SpellingModel.train(["zebra", "yak", "gnu"]).leaving_out(words)
-    counts = np.arange(len(words))[::-1].copy()
-    network = small_model(body, loss, vocab_size=len(words), order=4, num_layers=0, num_heads=2)
-    return RunModel(network, Vocabulary(words), ENGLISH, None, name, spelling, counts)
-
-
-def make_model(kind: str, directory: Path) -> Model:
-    """Make a model of a kind: the name of a body, or one of the others."""
+def write_model(kind: str, directory: Path, loss: str = "bnce", words: Sequence[str] = WORDS) -> Path:
+    """Write a model of a kind: the name of a body, or one of the others; it knows single letters, England and marks."""
     if kind == "n-gram":
-        path = directory / "bigram.arpa"
-        write_arpa(path, WORDS, estimate(random_ids(2000), VOCAB_SIZE, 2))
-        ngram = open_ngram(path)
-        ngram.normaliser = ENGLISH
-        return ngram
+        text, path = directory / "text.txt", directory / "bigram.arpa"
+        text.write_text(" ".join(WORDS[number] for number in random_ids(2000) if number > 1), encoding="utf-8")
+        run_command("ngram", text, "--vocab", write_model("rnn", directory), "--order", 2, "--out", path)
+        return path
     if kind == "mixture":
-        return MixtureModel([make_run("lstm"), make_model("n-gram", directory)], [0.6, 0.4])
-    return make_run(kind)
+        parts = [write_model(part, directory) for part in ("lstm", "n-gram")]
+        return write_mixture(directory / "mixture.toml", parts, [0.6, 0.4])
+    options: dict[str, Any] = {"normaliser": Normaliser(), "spelt": ["zebra", "yak", "gnu"]}
+    place = Path(tempfile.mkdtemp(prefix=kind, dir=directory)) / "run"
+    return small_run(place, kind, loss, words=words, order=4, num_layers=0, num_heads=2, **options)
+
+
+# Of models that are opened, and gone with the tests.
+_PLACE = tempfile.TemporaryDirectory()
+
+
+def make_model(kind: str = "lstm", loss: str = "bnce") -> Model:
+    """Make a model of a kind, and open it."""
+    return load(write_model(kind, Path(tempfile.mkdtemp(dir=_PLACE.name)), loss))
+
+
+@functools.cache
+def _run() -> Path:
+    return write_model("lstm", Path(_PLACE.name))
+
+
+def add_surprisal(table: Path, out: Path, *options: object) -> Outcome:
+    """Write a table again with the surprisals of an LSTM."""
+    return call("surprisal", _run(), table, "--out", out, *options, "--json")
+
+
+def refusal(table: Path, out: Path, *options: object) -> str:
+    """Give the one sentence with which a table is refused."""
+    outcome = add_surprisal(table, out, *options)
+    assert (outcome.status, outcome.stdout, outcome.stderr.count("\n")) == (2, "", 1), outcome
+    return outcome.stderr

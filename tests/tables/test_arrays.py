@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bnce
-from bnce.tables.columns import Measuring, Row
 
-from .models import make_model, make_run
-from .test_measure import measured
+from .models import add_surprisal, make_model
+from .test_measure import Row, measured
 
-MODEL = make_run()
+MODEL = make_model()
 WORDS = ["England,", None, "zebra", "a.", "b"]
 STORIES = [1, 1, 1, 2, 2]
 EXPECTED = measured(MODEL, [Row(word or "", story) for word, story in zip(WORDS, STORIES, strict=True)])
@@ -104,8 +104,8 @@ SHOWN = st.text(st.characters(codec="utf-8"), max_size=8) | st.sampled_from(["x"
 
 
 @pytest.fixture(scope="module", params=["lstm", "n-gram", "mixture"])
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> bnce.Model:
-    return make_model(request.param, tmp_path_factory.mktemp("models"))
+def model(request: pytest.FixtureRequest) -> bnce.Model:
+    return make_model(request.param)
 
 
 @settings(max_examples=30)
@@ -133,13 +133,28 @@ def test_words_that_are_glued() -> None:
         bnce.surprisal(MODEL, ["a"], glued=["maybe"])
 
 
-def test_options_are_those_of_the_command() -> None:
-    options = {"context": "sentence", "spell": True, "entropy": True, "ends": True, "prefix": "x_"}
-    found = bnce.surprisal(MODEL, ["a", "zebra", "b"], sentence=[1, 1, 2], base="e", **options)  # type: ignore[arg-type]
-    rows = [Row("a", None, 1), Row("zebra", None, 1), Row("b", None, 2)]
-    expected = measured(MODEL, rows, Measuring("sentence", True, True, "e", True, True, "x_"), split=False)
-    for name, values in expected.items():
-        np.testing.assert_allclose(np.array(found[name], dtype=float), values, rtol=1e-6)
+def test_options_are_those_of_the_command(tmp_path: Path) -> None:
+    path, out = tmp_path / "t.tsv", tmp_path / "o.tsv"
+    path.write_text("word\tnumber\na\t1\nzebra\t1\nb\t2\n", encoding="utf-8")
+    options = ["--sentence", "number", "--base", "e", "--context", "sentence", "--spell", "--entropy", "--ends"]
+    assert add_surprisal(path, out, *options, "--prefix", "x_").status == 0
+    header, *rows = (line.split("\t")[2:] for line in out.read_text(encoding="utf-8").splitlines())
+    found = bnce.surprisal(
+        MODEL,
+        ["a", "zebra", "b"],
+        sentence=[1, 1, 2],
+        base="e",
+        context="sentence",
+        spell=True,
+        entropy=True,
+        ends=True,
+        prefix="x_",
+    )
+    assert list(found) == header
+    for values, cells in zip(found.values(), zip(*rows, strict=True), strict=True):
+        shown = [{"false": 0.0, "true": 1.0, "": math.nan}.get(cell) for cell in cells]
+        expected = [float(cell) if value is None else value for value, cell in zip(shown, cells, strict=True)]
+        np.testing.assert_allclose(np.array(values, dtype=float), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

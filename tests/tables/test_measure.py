@@ -5,29 +5,35 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from run_files import write_mixture
 
-from bnce import Model, UserError
-from bnce.tables import measure as measure_module
-from bnce.tables.columns import Measuring, Row
-from bnce.tables.measure import Measurer
-from bnce.tables.readers import open_reader
+from bnce import Model, UserError, load, surprisal
 
-from .models import KINDS, make_model, make_run
+from .models import KINDS, WORDS, make_model, write_model
+
+
+class Row(NamedTuple):
+    """A word, and what it belongs to."""
+
+    word: str
+    text: object = None
+    sentence: object = None
+    is_glued: bool = False
+
 
 TEXTS = ["If England, a b. C d? e 'f' b", "a. b c d.", "England"]
 ROWS = [Row(word, number) for number, text in enumerate(TEXTS) for word in text.replace("If ", "").split()]
 
 
-def measured(
-    model: Model, rows: Sequence[Row], measuring: Measuring | None = None, split: bool = True
-) -> dict[str, list[float]]:
-    measuring = measuring or Measuring()
-    blocks = list(Measurer(model, measuring, open_reader(model, measuring), split).measure(rows))
-    joined = [np.concatenate(columns).tolist() for columns in zip(*blocks, strict=True)]
-    return dict(zip(measuring.columns, joined, strict=True))
+def measured(model: Model, rows: Sequence[Row], split: bool = True, **options: Any) -> dict[str, list[float]]:
+    """Measure rows, whose sentences are to be found or are known."""
+    words, texts, sentences, glued = (list(values) for values in zip(*rows, strict=True))
+    found = surprisal(model, words, text=texts, sentence=None if split else sentences, glued=glued, **options)
+    return {name: values.tolist() for name, values in found.items()}
 
 
 def by_score(model: Model, text: str, carry: bool, normalised: bool) -> float:
@@ -39,10 +45,10 @@ def by_score(model: Model, text: str, carry: bool, normalised: bool) -> float:
 
 @pytest.mark.parametrize("context", ["text", "sentence"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_sum_of_a_text_is_what_score_says(kind: str, context: str, tmp_path: Path) -> None:
-    model = make_model(kind, tmp_path)
+def test_the_sum_of_a_text_is_what_score_says(kind: str, context: str) -> None:
+    model = make_model(kind)
     for normalised in (True, False) if model.has_constant else (True,):
-        found = measured(model, ROWS, Measuring(context=context, normalised=normalised, ends=True))
+        found = measured(model, ROWS, context=context, unnormalised=not normalised, ends=True)
         assert len(found["surprisal_bits"]) == len(ROWS)
         for number, text in enumerate(TEXTS):
             of_text = [place for place, row in enumerate(ROWS) if row.text == number]
@@ -51,21 +57,21 @@ def test_the_sum_of_a_text_is_what_score_says(kind: str, context: str, tmp_path:
             assert total == pytest.approx(expected, rel=1e-6, abs=1e-5)
 
 
-def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    model = make_run()
+def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
     rows = [*ROWS, Row("", 3), Row("a", 3), Row("zebra", 3), Row("b.", 3), Row("", 3), Row("c", 3)]
     for context in ("text", "sentence"):
-        whole = measured(model, rows, Measuring(context=context, ends=True))
+        whole = measured(model, rows, context=context, ends=True)
         for size in (1, 2, 3, 5):
-            monkeypatch.setattr(measure_module, "BLOCK_ROWS", size)
-            parts = measured(model, rows, Measuring(context=context, ends=True))
+            monkeypatch.setattr("bnce.tables.measure.BLOCK_ROWS", size)
+            parts = measured(model, rows, context=context, ends=True)
             for name, values in whole.items():
                 np.testing.assert_allclose(parts[name], values, rtol=1e-5, atol=1e-5)
         monkeypatch.undo()
 
 
 def test_a_word_with_its_marks_and_without_them() -> None:
-    model = make_run()
+    model = make_model()
     found = measured(model, [Row("a"), Row("England,"), Row("—"), Row("b'c"), Row(""), Row("d.")])
     (scored,) = model.score(["a england, —  b'c d."], normalised=True, carry=True)
     bits = -scored.log10_probs / math.log10(2)
@@ -83,9 +89,9 @@ def test_a_word_with_its_marks_and_without_them() -> None:
 
 
 def test_unknown_words_are_spelt_or_empty() -> None:
-    model = make_run()
+    model = make_model()
     rows = [Row("a"), Row("zebra,"), Row("b")]
-    empty, spelt = measured(model, rows), measured(model, rows, Measuring(spell=True))
+    empty, spelt = measured(model, rows), measured(model, rows, spell=True)
     assert math.isnan(empty["surprisal_bits"][1])
     assert empty["is_unknown"] == spelt["is_unknown"] == [False, True, False]
     (scored,) = model.score(["a zebra, b"], normalised=True, spell=True)
@@ -96,32 +102,30 @@ def test_unknown_words_are_spelt_or_empty() -> None:
 
 
 def test_a_mixture_whose_parts_know_other_words(tmp_path: Path) -> None:
-    from bnce.scoring.mixture import MixtureModel
-
-    first = make_run()
-    other = make_run("rnn", words=[*first.vocabulary.words[:5], "zebra", *first.vocabulary.words[6:]], name="other")
-    found = measured(MixtureModel([first, other], [0.5, 0.5]), [Row("a"), Row("England"), Row("zebra"), Row("b")])
+    other = [*WORDS[:5], "zebra", *WORDS[6:]]
+    parts = [write_model("lstm", tmp_path), write_model("rnn", tmp_path, words=other)]
+    model = load(write_mixture(tmp_path / "mixture.toml", parts, [0.5, 0.5]))
+    found = measured(model, [Row("a"), Row("England"), Row("zebra"), Row("b")])
     assert found["is_unknown"] == [False, True, True, False]
     assert np.isnan(found["surprisal_bits"]).tolist() == [False, True, True, False]
-    spelt = measured(MixtureModel([first, other], [0.5, 0.5]), [Row("England")], Measuring(spell=True))
-    assert spelt["surprisal_bits"][0] > 0
+    assert measured(model, [Row("England")], spell=True)["surprisal_bits"][0] > 0
 
 
 def test_bases_agree_and_stand_in_the_names() -> None:
-    model = make_run()
-    bits, nats, tens = (measured(model, ROWS, Measuring(base=base, ends=True)) for base in ("2", "e", "10"))
+    model = make_model()
+    bits, nats, tens = (measured(model, ROWS, base=base, ends=True) for base in ("2", "e", "10"))
     assert [name for name in tens if "base10" in name] == ["surprisal_base10", "word_surprisal_base10", "end_base10"]
     np.testing.assert_allclose(bits["surprisal_bits"], np.array(nats["surprisal_nats"]) / math.log(2))
     np.testing.assert_allclose(bits["end_bits"], np.array(tens["end_base10"]) / math.log10(2))
     assert bits["log10_frequency"] == pytest.approx(nats["log10_frequency"], nan_ok=True)
     with pytest.raises(UserError, match="value of base '3': choose one of 2, e, 10"):
-        Measuring(base="3")
+        measured(model, ROWS, base="3")
 
 
 def test_sentences_that_are_known() -> None:
-    model = make_run()
+    model = make_model()
     rows = [Row("a", 1, 1), Row("b.", 1, 1), Row("c", 1, 1), Row("d", 1, 2)]
-    found = measured(model, rows, Measuring(ends=True), split=False)
+    found = measured(model, rows, split=False, ends=True)
     assert np.isnan(found["end_bits"]).tolist() == [True, True, False, False]
     first, second = model.score(["a b. c", "d"], normalised=True, carry=True)
     total = -(first.log10_prob + second.log10_prob) / math.log10(2)
@@ -129,21 +133,21 @@ def test_sentences_that_are_known() -> None:
 
 
 def test_what_is_refused_names_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = make_run()
+    model = make_model()
     with pytest.raises(UserError, match=r"Row 3 belongs to the text '1', whose rows ended at row 1: "):
         measured(model, [Row("a", 1), Row("b", 2), Row("c", 1)])
     with pytest.raises(UserError, match=r"Row 2 has half of a character"):
         measured(model, [Row("a"), Row("\ud800")])
-    monkeypatch.setattr(measure_module, "MAX_SENTENCE_WORDS", 3)
+    monkeypatch.setattr("bnce.tables.measure.MAX_SENTENCE_WORDS", 3)
     with pytest.raises(UserError, match=r"The sentence at row 4 has more than 3 words or rows: "):
         measured(model, [Row("a")] * 6)
     with pytest.raises(UserError, match=r"leave out unnormalised"):
-        measured(make_run(loss="softmax"), ROWS, Measuring(normalised=False))
+        measured(make_model(loss="softmax"), ROWS, unnormalised=True)
 
 
-def test_the_entropy_before_a_row(tmp_path: Path) -> None:
-    model = make_run()
-    found = measured(model, [Row("a"), Row("England,"), Row(""), Row("b")], Measuring(entropy=True, base="e"))
+def test_the_entropy_before_a_row() -> None:
+    model = make_model()
+    found = measured(model, [Row("a"), Row("England,"), Row(""), Row("b")], entropy=True, base="e")
     assert list(found)[2] == "entropy_nats"
     log_prob_V = model.next_log_probs(model.advance(model.start(), "a"), model.vocabulary.words, normalised=True)
     expected = -float(np.exp(log_prob_V) @ log_prob_V)
@@ -152,7 +156,7 @@ def test_the_entropy_before_a_row(tmp_path: Path) -> None:
 
 
 def test_rows_without_a_blank_between_them() -> None:
-    model = make_run()
+    model = make_model()
     glued = [Row("a"), Row("Eng"), Row("land", is_glued=True), Row(",", is_glued=True), Row("b", is_glued=True)]
     found = measured(model, glued)
     whole = measured(model, [Row("a"), Row("England"), Row(","), Row("b")])
@@ -160,11 +164,3 @@ def test_rows_without_a_blank_between_them() -> None:
     assert [found["surprisal_bits"][place] for place in kept] == pytest.approx(whole["surprisal_bits"])
     assert math.isnan(found["surprisal_bits"][2])
     assert found["num_tokens"] == [1, 1, 0, 1, 1]
-
-
-def test_rows_are_measured_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure_module, "BLOCK_ROWS", 4)
-    endless = (Row("a.") for _ in iter(int, 1))
-    model, measuring = make_run(), Measuring()
-    blocks = Measurer(model, measuring, open_reader(model, measuring)).measure(endless)
-    assert len(next(blocks)[0]) == len(next(blocks)[0]) == 4

@@ -9,13 +9,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from bnce import UserError
-from bnce.tables.columns import Measuring
-from bnce.tables.surprisal import Columns, add_surprisal
+from .models import add_surprisal, make_model, refusal
 
-from .models import make_run
-
-MODEL = make_run()
+MODEL = make_model()
 TEXT = 'A b, "c".\n d England\n\n\nb a. "d\n'
 WORDS = ["A", "b,", '"c".', "d", "England", "b", "a.", '"d']
 
@@ -23,8 +19,8 @@ WORDS = ["A", "b,", '"c".', "d", "England", "b", "a.", '"d']
 @pytest.mark.parametrize("name", ["out.tsv", "out.csv", "out.parquet", "out.arrow"])
 def test_one_row_per_word(name: str, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
-    result = add_surprisal(MODEL, str(tmp_path / "text.txt"), tmp_path / name, Columns(), Measuring(spell=True))
-    assert (result.totals.num_rows, result.totals.num_texts, result.totals.num_sentences) == (8, 2, 4)
+    record = add_surprisal(tmp_path / "text.txt", tmp_path / name, "--spell").json
+    assert (record["num_rows"], record["num_texts"], record["num_sentences"]) == (8, 2, 4)
     if name.endswith("parquet"):
         rows = pq.read_table(tmp_path / name).to_pylist()
     elif name.endswith("arrow"):
@@ -43,13 +39,12 @@ def test_one_row_per_word(name: str, tmp_path: Path) -> None:
         sentences = [words for line in text.split("\n") for words in MODEL.normaliser(line)]
         reader = MODEL.reader(normalised=True, carry=True, spell=True)
         total -= sum(float(one.log_probs.sum()) for one in reader.score(sentences)) / math.log(2)
-    assert result.totals.surprisal + result.totals.end == pytest.approx(total, rel=1e-6)
+    assert record["surprisal"] + record["end"] == pytest.approx(total, rel=1e-6)
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text(TEXT, encoding="utf-8")
-    with pytest.raises(UserError, match="is plain text, which has no columns"):
-        add_surprisal(MODEL, str(path), tmp_path / "out.tsv", Columns(text=["story"]), Measuring())
-    with pytest.raises(UserError, match=r"give an output that ends in \.tsv"):
-        add_surprisal(MODEL, str(path), tmp_path / "out.txt", Columns(), Measuring())
+    told = refusal(path, tmp_path / "out.tsv", "--text", "story")
+    assert "is plain text, which has no columns" in told
+    assert "give an output that ends in .tsv" in refusal(path, tmp_path / "out.txt")

@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
+import numpy as np
 import pytest
+from command import Command
 
-from bnce import UserError
-from bnce.tables.columns import Measuring
-from bnce.tables.readers import CheckedReader, open_reader
+from bnce import UserError, load, surprisal
 
-from .models import make_model
-
-SENTENCES = [["a", "b"], ["england"]]
+from .models import make_model, write_model
 
 
-def test_a_mixture_is_checked(tmp_path: Path) -> None:
-    model = make_model("mixture", tmp_path)
-    reader = open_reader(model, Measuring(normalised=False))
-    assert isinstance(reader, CheckedReader)
-    assert math.isnan(reader.check().mean_difference)
-    reader.begin_document()
-    found = reader.score(SENTENCES)
-    exact = model.reader(normalised=True, carry=True).score(SENTENCES)
-    differences = [
-        float(value) for one, other in zip(found, exact, strict=True) for value in one.log_probs - other.log_probs
-    ]
-    check = reader.check()
-    assert check.num_positions == 5
-    assert check.mean_difference == pytest.approx(sum(differences) / 5)
-    assert check.max_difference == pytest.approx(max(map(abs, differences)))
+def test_a_mixture_is_checked(bnce: Command, tmp_path: Path) -> None:
+    path, table, out = write_model("mixture", tmp_path), tmp_path / "t.tsv", tmp_path / "o.tsv"
+    table.write_text("word\tn\na\t1\nb\t1\nengland\t2\n", encoding="utf-8")
+    options = ["--sentence", "n", "--unnormalised", "--base", "e", "--json"]
+    check = bnce("surprisal", path, table, "--out", out, *options).json["check"]
+    model, words, difference = load(path), ["a", "b", "england"], []
+    found, exact = (
+        surprisal(model, words, sentence=[1, 1, 2], base="e", ends=True, unnormalised=how) for how in (True, False)
+    )
+    for name in ("surprisal_nats", "end_nats"):
+        difference += [one - other for one, other in zip(exact[name], found[name], strict=True) if one == one]
+    assert check["num_positions"] == len(difference) == 5
+    assert check["mean_difference"] == pytest.approx(np.mean(difference))
+    assert check["max_difference"] == pytest.approx(np.abs(difference).max())
 
 
-def test_an_ngram_model_has_no_constant(tmp_path: Path) -> None:
+def test_an_ngram_model_has_no_constant() -> None:
     with pytest.raises(UserError, match="is an n-gram model, whose probabilities are normalised"):
-        open_reader(make_model("n-gram", tmp_path), Measuring(normalised=False))
+        surprisal(make_model("n-gram"), ["a"], unnormalised=True)
