@@ -1,11 +1,11 @@
 """Take the figures anew that README and docs quote and that a CPU can take, one result file for each.
 
-    python benchmarks/figures_cpu.py demo export vocab score serve --work work
+    python benchmarks/figures_cpu.py demo export score serve --work work
     python benchmarks/figures_cpu.py nbest --work work --wiki DIR      # DIR: train-1, valid and test.txt.xz
 
-On two idle cores: demo 3 minutes, export 3, vocab 3, score 8, serve 3, nbest 30. `export` and `serve` use the run that
+On two idle cores: demo 3 minutes, export 3, score 8, serve 3, nbest 30. `export` and `serve` use the run that
 `demo` trains. Speeds need an idle machine; perplexities, sizes, differences and word error rates do not. Each step
-writes benchmarks/results/STEP.md; demo, export and vocab also write their numbers to benchmarks/results/cpu.json.
+writes benchmarks/results/STEP.md; demo and export also write their numbers to benchmarks/results/cpu.json.
 benchmarks/publish.py then puts them into README and docs (`make figures` runs both), and docs/figures.md lists what
 comes from where.
 """
@@ -28,13 +28,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from quotes.cpu_texts import NUM_ROUNDS, ROWS, demo_text, export_text, vocab_text
+from quotes.cpu_texts import NUM_ROUNDS, ROWS, demo_text, export_text
 from score import VOCAB_SIZE, make_model, processor
 
-from bnce.corpus.store import Corpus
-from bnce.corpus.vocabulary import UNK
 from bnce.export.onnx_graphs import write_graphs
 from bnce.export.to_onnx import open_graph, run_graph
 from bnce.version import __version__
@@ -42,7 +39,6 @@ from bnce.version import __version__
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 EXPORT_TOKENS = 60_000
-FEW_WORDS, MANY_WORDS = 10_000, 20_002
 ONNX_SIZES = (8, 8, 600)  # a body of next to nothing: the graphs of the output layer are timed
 WORDS_SHAPE, ALL_WORDS_SHAPE = (20, 16), (1, 16)  # T and B of the positions that they are timed at
 NBEST_TRAIN = (
@@ -144,41 +140,6 @@ def _median_milliseconds(call: Callable[[], object], num_rounds: int = NUM_ROUND
     return 1000 * statistics.median(seconds)
 
 
-def vocab(commands: Commands) -> Figures:
-    """Give a run words that it never saw: as words of its own, and as shares of <unk>."""
-    work = commands.work
-    few, many, added = (work / name for name in ("words-few", "words-many", "words-added"))
-    for path, size in ((few, FEW_WORDS), (many, MANY_WORDS)):
-        commands.make(path.name, "prepare", "docstrings", "--vocab-size", size)
-    recipe = ["demo", "--model", "lstm", "--loss", "bnce", "--corpus", few.name]
-    sizes = ["model.embedding_size=96", "model.hidden_size=192", "training.max_train_tokens=0"]
-    commands.make("vocab-run", "train", *recipe, *(word for size in sizes for word in ("--set", size)))
-    small, large = Corpus.open(few), Corpus.open(many)
-    counts_V, known = large.target_counts, set(small.vocabulary.words)
-    new = [
-        (word, int(count)) for word, count in zip(large.vocabulary.words, counts_V, strict=True) if word not in known
-    ]
-    (work / "new-words.tsv").write_text("".join(f"{word}\t{count}\n" for word, count in new), encoding="utf-8")
-    commands.make("vocab-added", "vocab", "vocab-run", "--add", "new-words.tsv")
-    commands.make(added.name, "prepare", "docstrings", "--vocab", "vocab-added/vocab.txt")
-    before = commands.bnce("evaluate", "vocab-run", "--split", "test")
-    after = commands.bnce("evaluate", "vocab-added", "--corpus", added.name, "--split", "test")
-    # p(word) = p(<unk>) · share; what is in neither vocabulary keeps the rest of <unk>.
-    unknown = int(counts_V[UNK]) + sum(count for _, count in new)
-    share_V = np.where([word in known for word in large.vocabulary.words], 1.0, np.maximum(counts_V, 1) / unknown)
-    share_V[UNK] = counts_V[UNK] / unknown
-    log10_shares = float(np.log10(share_V[np.asarray(large.split("test"), dtype=np.int64)]).sum())
-    return {
-        "vocab_size": FEW_WORDS,
-        "num_added": len(new),
-        "num_tokens": after["num_tokens"],
-        "ppl_f_added": after["ppl_f"],
-        "ppl_f_shares": 10 ** (-(before["log10_prob_f"] + log10_shares) / before["num_tokens"]),
-        "log_z_mean_before": before["log_z_mean"],
-        "log_z_mean_after": after["log_z_mean"],
-    }
-
-
 def nbest(commands: Commands, wiki: Path) -> None:
     """Train what the lists are rescored with, then rescore them."""
     work = commands.work
@@ -219,7 +180,7 @@ def keep(step: str, found: Figures, commands: Commands) -> None:
     found |= {"machine": f"{processor()}, {os.cpu_count()} cores; {python}", "commands": commands.typed}
     figures[step] = found
     path.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    text = {"demo": demo_text, "export": export_text, "vocab": vocab_text}[step](found)
+    text = {"demo": demo_text, "export": export_text}[step](found)
     for line in commands.typed:
         print(line)
     ran = "\n".join(f"    {line}" for line in commands.typed)
@@ -232,7 +193,7 @@ def keep(step: str, found: Figures, commands: Commands) -> None:
 def main() -> None:
     """Take the steps that are asked for, in the order that they need each other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    steps = ("demo", "export", "vocab", "score", "serve", "nbest")
+    steps = ("demo", "export", "score", "serve", "nbest")
     parser.add_argument("steps", nargs="+", choices=steps)
     parser.add_argument("--work", type=Path, required=True, help="runs and corpora; what is there is not made again")
     parser.add_argument("--wiki", type=Path, help="a directory with train-1.txt.xz, valid.txt.xz and test.txt.xz")
@@ -243,8 +204,8 @@ def main() -> None:
     given.work.mkdir(parents=True, exist_ok=True)
     for step in (one for one in steps if one in given.steps):
         commands = Commands(given.work)
-        if step in ("demo", "export", "vocab"):
-            take = {"demo": demo, "export": partial(export, timings=given.timings), "vocab": vocab}[step]
+        if step in ("demo", "export"):
+            take = {"demo": demo, "export": partial(export, timings=given.timings)}[step]
             keep(step, take(commands), commands)
         elif step == "nbest":
             nbest(commands, given.wiki.resolve())

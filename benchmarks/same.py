@@ -378,6 +378,7 @@ GONE: dict[str, str] = {}
 # Keys of records that this tree does not have any more, and why: these may be absent, and nothing else may.
 ONLY_WORDS = "tokens are words"
 ALL_TABLES = "every process has all tables"
+SHARED_UNKNOWN = "new words start as <unk> and share its probability"
 GONE_KEYS: dict[str, str] = {
     "unit": ONLY_WORDS,
     "tokens_per_word": ONLY_WORDS,
@@ -389,6 +390,10 @@ GONE_KEYS: dict[str, str] = {
     "pieces": ONLY_WORDS,
     "known_words": ONLY_WORDS,
     "has_pieces": ONLY_WORDS,
+    "neighbours": SHARED_UNKNOWN,
+    "dropped": "words are added, never dropped",
+    "not_known": "words are added, never dropped",
+    "num_unknown_words": "only --spell shares <unk>",
     "tables": ALL_TABLES,
     "wire": ALL_TABLES,
     "row_capacity": ALL_TABLES,
@@ -402,6 +407,8 @@ GONE_KEYS: dict[str, str] = {
 ON_PURPOSE: dict[str, str] = {
     "*: */training/max_test_tokens": "training evaluates the first 50,000 tokens of test",
     "train on a part: *": "words that are never trained on share Good-Turing's probability",
+    "train --init: *": SHARED_UNKNOWN,
+    "vocab add: *": SHARED_UNKNOWN,
     "*: */ppl_[nf]_by_sentence": ONLY_WORDS,
     "*: */corpus.json/sha256": "a record of fewer keys",
     "export *: */record_sha256": "a record of fewer keys",

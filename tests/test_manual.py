@@ -22,8 +22,8 @@ from bnce.filtering.shard_work import REPORTS
 from bnce.runs.checkpoint import MODEL_FILE
 from bnce.runs.directory import DESCRIPTION_FILES, LEXICON_FILE
 from bnce.runs.export_record import METADATA_FILE
-from bnce.runs.identity import OPTIONAL_FILES
 from bnce.runs.metrics import METRICS_FILE
+from bnce.spelling.model import SPELLING_FILE
 from manual import links
 from manual.commands import command_names, commands_page
 from manual.notebooks import notebook_page
@@ -158,7 +158,7 @@ def test_the_build_stops_at_broken_links() -> None:
 
 def test_files_are_described_by_the_names_they_have() -> None:
     told = re.findall(r"`([^`\n]+)`", read("docs/formats.md"))
-    names = {*DESCRIPTION_FILES, *OPTIONAL_FILES.values(), "report.html", "table.md", "table.json"}
+    names = {*DESCRIPTION_FILES, SPELLING_FILE, "report.html", "table.md", "table.json"}
     names |= {VOCABULARY_FILE, COUNTS_FILE, MODEL_FILE, METRICS_FILE, LEXICON_FILE, METADATA_FILE, INDEX_FILE}
     names |= {THRESHOLDS_FILE, f"{REPORTS}/{SETTINGS_FILE}"}
     assert names <= set(told)

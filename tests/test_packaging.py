@@ -230,13 +230,13 @@ def test_a_trained_run_needs_the_layer_and_the_base_alone(installed: Installed, 
     (tmp_path / "text").write_text("w3 w4\n", encoding="utf-8")
     (tmp_path / "table.tsv").write_text("word\nw3\n", encoding="utf-8")
     (tmp_path / "lists").write_text("a-1 w3\na-2 w4\n", encoding="utf-8")
-    (tmp_path / "words").write_text("w9\n", encoding="utf-8")
+    (tmp_path / "words").write_text("yak\n", encoding="utf-8")
     commands = (
         ("score", run, str(tmp_path / "text")),
         ("surprisal", run, str(tmp_path / "table.tsv"), "--out", str(tmp_path / "surprisal.tsv")),
         ("rescore", run, str(tmp_path / "lists"), "--format", "kaldi", "--json"),
         ("generate", run, "--max-words", "3"),
-        ("vocab", run, "--drop", str(tmp_path / "words"), "--out", str(tmp_path / "fewer")),
+        ("vocab", run, "--add", str(tmp_path / "words"), "--out", str(tmp_path / "more")),
         ("info", run),
     )
     code = (
@@ -249,4 +249,4 @@ def test_a_trained_run_needs_the_layer_and_the_base_alone(installed: Installed, 
     )
     done = installed.run((*BASE, "torch"), "python", "-c", code)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "fewer" / "vocab.txt").is_file()
+    assert (tmp_path / "more" / "vocab.txt").is_file()

@@ -130,7 +130,7 @@ def figures_cpu() -> ModuleType:
     return figures_cpu
 
 
-@pytest.mark.parametrize("step", ["demo", "export", "vocab"])
+@pytest.mark.parametrize("step", ["demo", "export"])
 def test_result_files_hold_what_cpu_json_has(figures_cpu: ModuleType, step: str) -> None:
     assert getattr(figures_cpu, f"{step}_text")(CPU[step]) in page(f"benchmarks/results/{step}.md")
 

@@ -14,12 +14,11 @@ from bnce.config import read_config
 from bnce.corpus.prepare import encode_text
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.export.to_safetensors import export_rows
-from bnce.lexicon.change_words import change_words
+from bnce.lexicon.add_words import add_words
 from bnce.report.comparison import compare_runs
 from bnce.report.page import write_report
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import save_weights
-from bnce.runs.unknown_words import UnknownWords
 from bnce.text.sources import read_lines
 from bnce.training.plan import create_run
 
@@ -36,22 +35,15 @@ def test_runs(run: str, tmp_path: Path) -> None:
     assert bnce.load(run).vocabulary == Vocabulary.read(f"{run}/vocab.txt")
     opened = RunDirectory.open(run)
     assert read_config(f"{run}/config.toml") == opened.config
-    assert UnknownWords.of_run(run) is None
     export_rows(opened, str(tmp_path / "exported"))
-    change_words(opened, str(tmp_path / "fewer"), drop=["w9"])
-    assert bnce.load(str(tmp_path / "fewer")).next_words("w3", 1)
+    add_words(opened, str(tmp_path / "more"), {"yak": 2})
+    assert bnce.load(str(tmp_path / "more")).next_words("w3", 1)
     corpus = Corpus.open(str(tmp_path / "corpus"))
     assert create_run(str(tmp_path / "another"), opened.config, corpus).path == tmp_path / "another"
     opened.write_json("summary.json", {"status": "finished"})
     opened.write_json("evaluation.json", {"ppl_f": 3.0, "split": "test"})
     write_report(compare_runs([run]), str(tmp_path / "report"))
     assert (tmp_path / "report" / "report.html").is_file()
-
-
-def test_shares_of_unknown_words(tmp_path: Path) -> None:
-    kind = UnknownWords({"zebra": 1.0}, 0.5, 2)
-    kind.write(str(tmp_path / "words.tsv"))
-    assert vars(UnknownWords.read(str(tmp_path / "words.tsv"))) == vars(kind)
 
 
 def test_text(tmp_path: Path) -> None:

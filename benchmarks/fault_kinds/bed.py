@@ -101,7 +101,7 @@ def make_bed(path: Path) -> None:
     must(*train, "--model", "relu-lstm", "--loss", "bnce", "--out", "run", *SETTINGS)
     must(*train, "--model", "rnn", "--loss", "softmax", "--out", "other", *SETTINGS)
     _write_inputs()
-    must("vocab", "run", "--out", "changed", "--add", "add.tsv", "--unk-list", "unk.tsv")
+    must("vocab", "run", "--out", "changed", "--add", "add.tsv")
     must("interpolate", "run", "small.arpa", "--valid", "valid.txt", "--out", "mixture.toml")
     must("rescore", "run", "nbest.tsv", "--tune", "refs.txt", "--save-weights", "weights.json", "--out", "best.txt")
     # Last, for it ends itself.
@@ -193,10 +193,8 @@ def _write_inputs() -> None:
         rows = "".join(f"{key} {row[place]}".rstrip() + "\n" for key, row in zip(keys, hypotheses, strict=True))
         Path(name).write_text(rows, encoding="utf-8")
     Path("refs.txt").write_text("one ba be da\ntwo fa fu\n", encoding="utf-8")
-    Path("add.tsv").write_text("zeta\t3\tba,be\nyota\t5\nxi\n", encoding="utf-8")
+    Path("add.tsv").write_text("zeta\t3\nyota\t5\nxi\n", encoding="utf-8")
     Path("words.txt").write_bytes(Path("corpus/vocab.txt").read_bytes())
-    Path("drop.txt").write_text("da\nfo\n", encoding="utf-8")
-    Path("unk.tsv").write_text("omega\t2\npsi\t1.5\nchi\n", encoding="utf-8")
 
 
 def _zstd(text: bytes) -> bytes:

@@ -120,7 +120,7 @@ RUN = {
     "run generate": _run("generate", "run", "--num", "2", "--max-words", "8", "--json"),
     "run rescore": _run("rescore", "run", "nbest.tsv", "--json", needs=("nbest.tsv",)),
     "run export": _run("export", "run", "--to", "safetensors", "--rows", "int8", "--out", "out", "--json"),
-    "run vocab": _run("vocab", "run", "--drop", "drop.txt", "--out", "out", "--json", needs=("drop.txt",)),
+    "run vocab": _run("vocab", "run", "--add", "add.tsv", "--out", "out", "--json", needs=("add.tsv",)),
     "run resume": _run(
         "train", "--out", "stopped", "--resume", "--corpus", "corpus", "--json", weight=4, run="stopped",
         needs=("corpus",),
@@ -183,8 +183,6 @@ INPUT = {
         "weights.json", "rescore", "run", "nbest.tsv", "--weights", "weights.json", "--json", needs=("run", "nbest.tsv")
     ),
     "vocab add": _input("add.tsv", "vocab", "run", "--add", "add.tsv", "--out", "out", "--json", needs=("run",)),
-    "vocab drop": _input("drop.txt", "vocab", "run", "--drop", "drop.txt", "--out", "out", "--json", needs=("run",)),
-    "vocab unk": _input("unk.tsv", "vocab", "run", "--unk-list", "unk.tsv", "--out", "out", "--json", needs=("run",)),
     "train recipe": _input(
         "recipe.toml", "train", "recipe.toml", "--corpus", "corpus", "--out", "out", "--json", needs=("corpus",),
         weight=2,

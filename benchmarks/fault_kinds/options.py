@@ -33,7 +33,7 @@ PATHS = [
 ]  # fmt: skip
 NEEDS = [
     "corpus", "run", "other", "stopped", "text.txt", "train.txt", "small.arpa", "mixture.toml", "recipe.toml",
-    "nbest.tsv", "refs.txt", "add.tsv", "drop.txt", "unk.tsv", "weights.json", "text.gz", "records.parquet",
+    "nbest.tsv", "refs.txt", "add.tsv", "weights.json", "text.gz", "records.parquet",
 ]  # fmt: skip
 
 # A command that works, by the names of its parameters; cases change one or two of them.
@@ -52,7 +52,7 @@ BASES: dict[str, dict[str, Any]] = {
     "rescore": {"run": "run", "nbest": "nbest.tsv"},
     "interpolate": {"paths": ["run", "small.arpa"], "valid": "text.txt"},
     "generate": {"run": "run", "num_texts": "2", "max_words": "5"},
-    "vocab": {"run": "run", "out": "out", "drop": "drop.txt"},
+    "vocab": {"run": "run", "out": "out", "add": "add.tsv"},
     "export": {"run": "run", "to": "safetensors", "out": "out"},
     "serve": {"run": "run", "port": "0"},
 }  # fmt: skip

@@ -60,12 +60,10 @@ def export_text(found: Row) -> str:
 def vocab_text(found: Row) -> str:
     """Write the paragraph of docs/usage.md."""
     paragraph = (
-        "We compared adding words with giving them shares of `<unk>`. The model is an LSTM (96–192) trained with B-NCE "
-        f"on docstrings of the installed Python packages, with V = {found['vocab_size']:,}. {found['num_added']:,} "
-        "words were added, with their counts in the training text and with words of similar spelling as neighbours. "
-        f"With the added words, PPLf is {found['ppl_f_added']:.1f} on {found['num_tokens']:,} test tokens. With the "
-        f"same words as shares of `<unk>` it is {found['ppl_f_shares']:.1f}. The mean of ln Z(context) is "
-        f"{found['log_z_mean_before']:.3f} before and {found['log_z_mean_after']:.3f} after. (`python "
-        "benchmarks/figures_cpu.py vocab --work work`)"
+        f"Measured with 0.2.0: {found['num_added']:,} words were added, with their counts in the training text, to an "
+        "LSTM (96–192) that was trained with B-NCE on docstrings of the installed Python packages, with "
+        f"V = {found['vocab_size']:,}. As shares of `<unk>`, PPLf is {found['ppl_f_shares']:.1f} on "
+        f"{found['num_tokens']:,} test tokens. With weights that started near those of words of similar spelling, as "
+        f"in that version, it was {found['ppl_f_added']:.1f}."
     )
     return textwrap.fill(paragraph, DOCS_WIDTH, break_on_hyphens=False)

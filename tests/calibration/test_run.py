@@ -26,10 +26,8 @@ from bnce.evaluation.evaluate import evaluate
 from bnce.export.to_onnx import export_onnx
 from bnce.export.to_safetensors import export_rows
 from bnce.export.to_transformers import export_transformers
-from bnce.lexicon.change_words import change_words
-from bnce.lexicon.row_seeding import make_up_contexts
-from bnce.lexicon.start import start_from
-from bnce.lexicon.word_list import NewWord
+from bnce.lexicon.add_words import add_words
+from bnce.lexicon.start import make_up_contexts, start_from
 from bnce.reading import read_object
 from bnce.runs.checkpoint import (
     MODEL_FILE,
@@ -283,7 +281,7 @@ def test_what_is_made_of_a_calibrated_run_is_calibrated(softmax: RunDirectory, t
     calibrate(softmax, text=text, kind="head", out=tmp_path / "new")
     new = RunDirectory.open(tmp_path / "new")
     export_rows(new, tmp_path / "packed", "bf16")
-    change_words(new, tmp_path / "words", add=[NewWord("yak", 5)])
+    add_words(new, tmp_path / "words", {"yak": 5})
     export_transformers(new, tmp_path / "transformers")
     for name in ("packed", "words", "transformers"):
         made = RunDirectory.open(tmp_path / name)
@@ -317,7 +315,7 @@ def test_a_run_that_starts_from_a_calibrated_one_keeps_its_settings(
     assert as_started.ppl_f == pytest.approx(as_calibrated.ppl_f, rel=1e-5)
     if loss == "softmax":
         # As with any softmax: in the texts that it writes itself.
-        assert float(make_up_contexts(model).log_z_M.mean()) == pytest.approx(new.config.loss.log_z, abs=1e-3)
+        assert float(make_up_contexts(model).mean()) == pytest.approx(new.config.loss.log_z, abs=1e-3)
     else:
         assert as_started.ppl_n == pytest.approx(as_calibrated.ppl_n, rel=1e-5)
     # A learned constant stays what was learned, or fitted.

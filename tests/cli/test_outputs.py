@@ -27,7 +27,7 @@ FILES = [
 DIRECTORIES = [
     ["prepare", "{text}", "--valid", "{text}", "--test", "{text}", "--workers", "1", "--out", "{link}"],
     ["train", "wiki", "--corpus", "{corpus}", *settings(), "--out", "{link}"],
-    ["vocab", "{run}", "--drop", "{words}", "--out", "{link}"],
+    ["vocab", "{run}", "--add", "{words}", "--out", "{link}"],
     ["export", "{run}", "--to", "safetensors", "--out", "{link}"],
 ]
 

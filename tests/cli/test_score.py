@@ -259,15 +259,6 @@ def test_what_is_not_there(refused: Refused, trained: Path, text: Path, tmp_path
     assert "is not a run directory" in refused("score", tmp_path, text)
 
 
-def test_shares_of_unknown_words_are_in_the_totals(bnce: Command, trained: Path, text: Path, tmp_path: Path) -> None:
-    words = tmp_path / "words"
-    words.write_text("xyzzy\t3\nplugh\t1\n", encoding="utf-8")
-    bnce("vocab", trained, "--out", tmp_path / "open", "--unk-list", words)
-    before, after = (bnce("score", run, text, "--json").json for run in (trained, tmp_path / "open"))
-    assert after["num_oov"] == before["num_oov"] - 1
-    assert after["log10_prob"] == pytest.approx(before["log10_prob"] + math.log10(0.75), abs=1e-4)
-
-
 def spelt_by_definition(texts: Path, vocabulary: list[str], word: str) -> float:
     """Compute log10 p(spelling) from the training text: the words outside, and those inside once, as they are few."""
     counts = Counter((texts / "train.txt").read_text(encoding="utf-8").split())

@@ -18,7 +18,7 @@ from bnce import UserError
         ["rescore", "{run}", "{lists}"],
         ["interpolate", "{run}", "{run}", "--valid", "{text}"],
         ["generate", "{run}"],
-        ["vocab", "{run}", "--drop", "{words}", "--out", "{out}"],
+        ["vocab", "{run}", "--add", "{words}", "--out", "{out}"],
         ["export", "{run}", "--to", "safetensors", "--out", "{out}"],
     ],
     ids=lambda arguments: arguments[0],

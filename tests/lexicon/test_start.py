@@ -100,7 +100,9 @@ def test_rows_go_by_word(general: RunDirectory) -> None:
         for word in known[5:20]:
             ours, theirs = words.encode([word])[0], general.vocabulary.encode([word])[0]
             assert torch.equal(start.tensors[name][ours], before[name][theirs]), word
-    assert torch.equal(start.tensors["embedding"][UNK], before["embedding"][UNK])
+    for row in (UNK, 2, len(words) - 1):  # new words begin as <unk>, which they were
+        assert torch.equal(start.tensors["embedding"][row], before["embedding"][UNK])
+        assert torch.equal(start.tensors["output.weight"][row], before["output.weight"][UNK])
     assert all(torch.isfinite(tensor).all() for tensor in start.tensors.values())
     assert all(torch.equal(start.tensors[name], tensor) for name, tensor in before.items() if name.startswith("body."))
     assert {key: start.record[f"num_words_{key}"] for key in ("kept", "new", "dropped")} == {

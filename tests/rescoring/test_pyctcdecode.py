@@ -12,7 +12,6 @@ from small_corpus import END, SPECIALS, UNK, VOCAB_SIZE, small_model
 from bnce import DecoderLanguageModel, Normaliser, UserError, load
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.export.to_onnx import export_onnx
-from bnce.runs.unknown_words import UnknownWords
 from bnce.scoring.mixture import MixtureModel
 from bnce.scoring.run_model import RunModel
 from tests.scoring.plain import plain_log_probs
@@ -45,16 +44,6 @@ def test_an_exported_run_says_what_the_run_says(tmp_path: Path) -> None:
     adapters = [DecoderLanguageModel(load(path)) for path in (run.path, tmp_path / "exported")]
     scores = [adapter.score(adapter.get_start_state(), "w3", is_last_word=True)[0] for adapter in adapters]
     assert scores[0] == pytest.approx(scores[1], abs=1e-4)
-
-
-def test_a_share_of_unknown_words_takes_the_place_of_the_offset() -> None:
-    model = make_model()
-    model.unknown_words = UnknownWords({"zebra": 1.0, "gnu": 3.0})
-    adapter = DecoderLanguageModel(model, alpha=1.0, beta=0.0)
-    log_prob = plain_log_probs(model.network, [UNK])[0]
-    for word, offset in (("zebra", math.log(0.25)), ("yak", -10 * math.log(10)), ("<unk>", -10 * math.log(10))):
-        score, _ = adapter.score(adapter.get_start_state(), word)
-        assert score == pytest.approx(log_prob + offset, abs=1e-4)
 
 
 def test_the_state_goes_on_from_the_last_word() -> None:

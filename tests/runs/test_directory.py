@@ -16,7 +16,6 @@ from bnce import Corpus, UserError
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.errors import DiskFullError
 from bnce.runs.directory import RunDirectory
-from bnce.runs.identity import UNKNOWN_WORDS_FILE
 from bnce.runs.model_file import build_model, load_model, save_weights
 from bnce.runs.resuming import is_begun
 from bnce.spelling.model import SPELLING_FILE, SpellingModel
@@ -116,18 +115,6 @@ def test_a_corpus_without_a_spelling_model_trains(tmp_path: Path, run: RunDirect
     assert not (made.path / SPELLING_FILE).exists()
     save_weights(made, build_model(made).state_dict(), 1)
     load_model(made)
-
-
-def test_a_description_takes_the_shares_of_unknown_words_along(tmp_path: Path, run: RunDirectory) -> None:
-    for name, content in (("without", None), ("with", b"<unk>\t0.0\t1\nzebra\t1.0\n")):
-        copy = tmp_path / name
-        copy.mkdir()
-        if content is not None:
-            (run.path / UNKNOWN_WORDS_FILE).write_bytes(content)
-        run.copy_description(copy)
-        assert (copy / UNKNOWN_WORDS_FILE).exists() == (content is not None)
-        assert RunDirectory.open(copy).vocabulary == run.vocabulary
-    assert (copy / UNKNOWN_WORDS_FILE).read_bytes() == content
 
 
 @pytest.mark.parametrize(

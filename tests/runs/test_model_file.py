@@ -13,7 +13,6 @@ from small_corpus import small_config
 from bnce import Corpus, UserError
 from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, read_model, write_tensors
 from bnce.runs.directory import RunDirectory
-from bnce.runs.identity import UNKNOWN_WORDS_FILE
 from bnce.runs.model_file import build_model, load_model, save_weights
 from bnce.spelling.model import SPELLING_FILE
 
@@ -117,13 +116,13 @@ def change_text(path: Path, old: str, new: str) -> None:
             lambda path: change_text(path, 'name = "relu-lstm"', 'name = "lstm"'),
             r"config.toml \(name was 'relu-lstm', is 'lstm'\) changed",
         ),
-        (UNKNOWN_WORDS_FILE, lambda path: change_text(path, "zebra\t1", "zebra\t2"), "unknown_words.tsv changed"),
+        (SPELLING_FILE, lambda path: path.write_bytes(b"another file"), "spelling.safetensors changed"),
     ],
 )
 def test_files_that_are_not_those_of_the_model(
     run: RunDirectory, name: str, change: Callable[[Path], object], match: str
 ) -> None:
-    (run.path / UNKNOWN_WORDS_FILE).write_bytes(b"<unk>\t0.0\t1\nzebra\t1.0\n")
+    (run.path / SPELLING_FILE).write_bytes(b"a file")
     save_weights(run, build_model(run).state_dict(), 1)
     load_model(RunDirectory.open(run.path))
     change(run.path / name)
@@ -131,15 +130,16 @@ def test_files_that_are_not_those_of_the_model(
         load_model(RunDirectory.open(run.path))
 
 
-@pytest.mark.parametrize("name", [UNKNOWN_WORDS_FILE, SPELLING_FILE])
-def test_a_file_that_came_later_is_refused(run: RunDirectory, name: str) -> None:
-    file = run.path / name
+def test_a_spelling_model_that_came_later_is_refused(run: RunDirectory) -> None:
+    file = run.path / SPELLING_FILE
     content = file.read_bytes() if file.is_file() else b"</s>\n<unk>\na\n"
     file.unlink(missing_ok=True)
     save_weights(run, build_model(run).state_dict(), 1)
     load_model(run)
     file.write_bytes(content)
-    with pytest.raises(UserError, match=f"{name} was not there when model.safetensors was written: remove it.$"):
+    with pytest.raises(
+        UserError, match=f"{SPELLING_FILE} was not there when model.safetensors was written: remove it.$"
+    ):
         load_model(run)
     # Earlier versions wrote nothing of a file that was not there.
     tensors, metadata = read_model(run.path / MODEL_FILE)
@@ -148,12 +148,11 @@ def test_a_file_that_came_later_is_refused(run: RunDirectory, name: str) -> None
     load_model(run)
 
 
-@pytest.mark.parametrize("name", [UNKNOWN_WORDS_FILE, SPELLING_FILE])
-def test_a_file_that_is_gone_is_missing(run: RunDirectory, name: str) -> None:
-    (run.path / name).write_bytes(b"a file")
+def test_a_spelling_model_that_is_gone_is_missing(run: RunDirectory) -> None:
+    (run.path / SPELLING_FILE).write_bytes(b"a file")
     save_weights(run, build_model(run).state_dict(), 1)
-    (run.path / name).unlink()
-    with pytest.raises(UserError, match=f"is damaged: {name} is missing: restore the file with which model"):
+    (run.path / SPELLING_FILE).unlink()
+    with pytest.raises(UserError, match=f"is damaged: {SPELLING_FILE} is missing: restore the file with which model"):
         load_model(run)
 
 

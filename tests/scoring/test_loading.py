@@ -11,9 +11,7 @@ from small_corpus import UNK, small_config, small_corpus, small_model
 
 from bnce import UserError, load
 from bnce.runs.directory import RunDirectory
-from bnce.runs.identity import UNKNOWN_WORDS_FILE
 from bnce.runs.model_file import save_weights
-from bnce.runs.unknown_words import UnknownWords
 from bnce.scoring.loading import write_mixture
 from bnce.scoring.mixture import MixtureModel
 from bnce.scoring.ngram import NgramModel
@@ -68,20 +66,6 @@ def test_a_mixture_survives_its_file(run: Path, tmp_path: Path) -> None:
     moved = tmp_path.parent / f"{tmp_path.name}-moved"
     tmp_path.rename(moved)
     assert isinstance(load(moved / "mixtures" / "both.toml"), MixtureModel)
-
-
-def test_shares_of_unknown_words_count(run: Path) -> None:
-    before = load(run).score_words(SENTENCES)
-    UnknownWords({"zebra": 3.0, "gnu": 1.0}, 0.2, 10).write(run / UNKNOWN_WORDS_FILE)
-    save_weights(RunDirectory.open(run), small_model("relu-lstm").state_dict(), 1)
-    for share_prefixes in (False, True):
-        after = load(run).score_words(SENTENCES, share_prefixes=share_prefixes)
-        assert after[0].oov.tolist() == [False] * 4
-        assert after[0].log_probs[2] - before[0].log_probs[2] == pytest.approx(math.log(0.8 * 0.75), abs=1e-5)
-        # <unk> itself has the whole and stays unknown; a word that is not listed has its part of the rest.
-        assert after[3].oov.tolist() == [True, False, False, False]
-        gained = after[3].log_probs - before[3].log_probs
-        np.testing.assert_allclose(gained, [0, math.log(0.2 / 10), 0, 0], atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_unknown_words_are_spelt_by_each_component(parts: tuple[Path, Path]) -> 
     assert isinstance(run, RunModel)
     fewer = Vocabulary([*run.vocabulary.words[:4], "zebra", *run.vocabulary.words[5:]])
     spelling = SpellingModel.train(["w4", "w100"]).leaving_out(fewer.words)
-    other = RunModel(run.network, fewer, run.normaliser, None, "other", spelling)
+    other = RunModel(run.network, fewer, run.normaliser, "other", spelling)
     mixture = MixtureModel([run, other], WEIGHTS)
     one, two = (model.score(TEXTS, normalised=True, spell=True) for model in (run, other))
     for carry in (False, True):

@@ -14,13 +14,10 @@ import bnce
 from bnce import Normaliser, Sampling, UserError
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.runs.directory import RunDirectory
-from bnce.runs.identity import UNKNOWN_WORDS_FILE
 from bnce.runs.model_file import save_weights
-from bnce.runs.unknown_words import UnknownWords
 from bnce.scoring import model as model_module
 from bnce.scoring.mixture import MixtureModel
 from bnce.scoring.run_model import RunModel
-from bnce.scoring.scored import Totals
 from bnce.spelling.model import SpellingModel
 
 from .plain import plain_log_probs, plain_scores
@@ -95,18 +92,19 @@ def test_an_ngram_model_tells_its_order() -> None:
 
 @pytest.mark.parametrize("body", ["ffnn", "lstm"])
 def test_sentences_together_have_what_each_has_alone(body: str) -> None:
-    """Unknown words share <unk> wherever they stand, and the results of one sentence are not those of another."""
+    """Unknown words are spelt wherever they stand, and the results of one sentence are not those of another."""
     plain = make_model(body)
-    model = RunModel(plain.network, plain.vocabulary, plain.normaliser, UnknownWords({"zebra": 3.0, "gnu": 1.0}))
+    spelling = SpellingModel.train(["zebras", "yaks"]).leaving_out(WORDS)
+    model = RunModel(plain.network, plain.vocabulary, plain.normaliser, spelling=spelling)
     texts = ["zebra w3", "", "w4 gnu yak", "w3", "w5 w6 <unk> w7 w8 zebra", "gnu"]
-    together = model.score(texts)
+    together = model.score(texts, spell=True)
     for text, found in zip(texts, together, strict=True):
-        (alone,) = model.score([text])
+        (alone,) = model.score([text], spell=True)
         np.testing.assert_allclose(found.log10_probs, alone.log10_probs, atol=1e-6)
         assert found.log10_prob == pytest.approx(float(alone.log10_probs.sum()))
         for part in ("words", "ids", "ngram_lengths"):
             assert getattr(found, part) == getattr(alone, part)
-        assert found.oov.tolist() == alone.oov.tolist() == [word in ("yak", "<unk>") for word in found.words]
+        assert found.oov.tolist() == alone.oov.tolist() == [word == "<unk>" for word in found.words]
     together[0].ngram_lengths.clear()
     assert together[3].ngram_lengths == [2, 3]
 
@@ -154,38 +152,11 @@ def test_generate_goes_on_from_the_prompt() -> None:
     assert texts == model.generate("w3 zebra", 3, max_words=5, sampling=Sampling(top_k=5), seed=2)
 
 
-def test_shares_of_unknown_words() -> None:
-    """p(word) = p(<unk>) · share; such words are OOV no longer, those without a share and <unk> itself are."""
-    plain = make_model()
-    shared = RunModel(plain.network, plain.vocabulary, plain.normaliser, UnknownWords({"zebra": 3.0, "gnu": 1.0}))
-    texts = ["w3 Zebra gnu yak <unk> w4", "", "w5"]
-    for normalised in (False, True):
-        before, after = plain.score(texts, normalised=normalised), shared.score(texts, normalised=normalised)
-        gained = after[0].log10_probs - before[0].log10_probs
-        np.testing.assert_allclose(gained, [0, math.log10(0.75), math.log10(0.25), 0, 0, 0, 0], atol=1e-6)
-        assert before[0].oov.tolist() == [False, True, True, True, True, False, False]
-        assert after[0].oov.tolist() == [False, False, False, True, True, False, False]
-        assert after[0].ids == before[0].ids
-        # The same as the next word, whether it is asked for alone or among others.
-        state = shared.advance(shared.start(), "w3")
-        assert shared.next_log_probs(state, ["zebra"], normalised=normalised) == pytest.approx(
-            after[0].log10_probs[1] * math.log(10), abs=1e-5
-        )
-        among = shared.next_log_probs(state, ["gnu", *shared.vocabulary.words, "zebra"], normalised=normalised)
-        assert among[-1] - among[0] == pytest.approx(math.log(3))
-    totals = Totals.of(after)
-    assert (totals.num_oov, totals.num_words) == (2, 7)
-    assert totals.log10_prob_no_oov == pytest.approx(
-        after[0].log10_probs[~after[0].oov].sum() + after[1].log10_prob + after[2].log10_prob
-    )
-
-
-@pytest.mark.parametrize("unknown_words", [None, UnknownWords({"zebra": 3.0})])
-def test_unknown_words_are_spelt(unknown_words: UnknownWords | None) -> None:
-    """p(word) = p(<unk>) · p(spelling), whatever shares there are; <unk> in a text is not spelt, and alone is OOV."""
+def test_unknown_words_are_spelt() -> None:
+    """p(word) = p(<unk>) · p(spelling); <unk> in a text is not spelt, and alone is OOV."""
     spelling = SpellingModel.train(["zebras", "yaks"]).leaving_out(WORDS)
     plain = make_model()
-    model = RunModel(plain.network, plain.vocabulary, plain.normaliser, unknown_words, "run", spelling)
+    model = RunModel(plain.network, plain.vocabulary, plain.normaliser, "run", spelling)
     texts = ["w3 Zebra yak <unk> w4 zebra", "", "w5", "🙂"]
     expected = spelling.log_probs(["zebra", "yak", "zebra", "🙂"]) / math.log(10)
     for normalised in (False, True):
@@ -213,17 +184,6 @@ def test_a_run_without_a_spelling_model_does_not_spell() -> None:
             ask([], spell=True)
     with pytest.raises(UserError, match="has no spelling model"):
         model.score_words([], share_prefixes=True, spell=True)
-
-
-def test_a_run_has_its_shares(tmp_path: Path) -> None:
-    corpus = small_corpus(tmp_path / "corpus")
-    run = RunDirectory.create(tmp_path / "run", small_config(corpus), corpus)
-    save_weights(run, small_model("relu-lstm").state_dict(), 1)
-    assert bnce.load(run.path).unknown_words is None
-    UnknownWords({"zebra": 1.0}, 0.5, 2).write(run.path / UNKNOWN_WORDS_FILE)
-    save_weights(run, small_model("relu-lstm").state_dict(), 1)
-    (scored,) = bnce.load(run.path).score(["zebra yak"])
-    assert scored.num_oov == 0
 
 
 @pytest.mark.parametrize("normalised", [False, True])

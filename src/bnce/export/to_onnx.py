@@ -28,9 +28,9 @@ from bnce.models import Body, State
 from bnce.models.recurrent import Recurrent
 from bnce.runs.directory import RunDirectory
 from bnce.runs.export_record import write_record
-from bnce.runs.identity import OPTIONAL_FILES
 from bnce.runs.model_file import load_model
 from bnce.runs.packed_rows import pack_rows, unpack_rows
+from bnce.spelling.model import SPELLING_FILE
 from bnce.version import __version__
 
 GRAPHS = ("body", "words", "all_words")
@@ -92,7 +92,7 @@ def _write_words(run: RunDirectory, directory: Path) -> None:
     """Write the vocabulary with its index, and copy what a run may have beside it."""
     run.vocabulary.write(directory / VOCABULARY_FILE)
     write_index(run.vocabulary.words, directory / INDEX_FILE)
-    for name in ("counts.npy", *OPTIONAL_FILES.values()):
+    for name in ("counts.npy", SPELLING_FILE):
         if (run.path / name).is_file():
             shutil.copyfile(run.path / name, directory / name)
 

@@ -22,7 +22,6 @@ from bnce.corpus.encoding import look_up
 from bnce.corpus.numbering import MARK_IDS, MARKS, number_documents
 from bnce.corpus.vocabulary import UNK
 from bnce.errors import UserError, argument, naming_options
-from bnce.runs.unknown_words import UnknownWords
 from bnce.spelling.model import SpellingModel
 from bnce.text.blocks import gather
 from bnce.text.normalise import UNKNOWN_WORD, Normaliser
@@ -58,7 +57,7 @@ class CutBlock:
     num_words_N: NDArray[np.int64]  # without sentence ends
     num_ends_N: NDArray[np.int64]
     num_unknown_N: NDArray[np.int64]
-    log_prob_N: NDArray[np.float64]  # what the words have beside the model's own: shares of `<unk>`, or all of it
+    log_prob_N: NDArray[np.float64]  # what spelling adds to the model's own, or all of it
     ids: NDArray[Any] | None  # of all documents; None if they are scored already
     length_N: NDArray[np.int64]
     names: list[str] | None  # what the field of --id has, as it stands in the line of JSON
@@ -102,23 +101,14 @@ class Cutter:
         is_unknown_W = known.ids == UNK
         end_N = np.cumsum(lengths)
         num_ends_N = _sums(numbers < _NUM_ENDS, end_N)
-        log_share_W = self._log_shares(tuple(found.words.to_pylist()), is_unknown_W)
-        has_share_W = ~np.isnan(log_share_W)
-        log_prob_N = _sums(np.where(has_share_W, log_share_W, 0.0)[numbers], end_N)
-        num_unknown_N = _sums((is_unknown_W & ~has_share_W)[numbers], end_N)
-        return lengths - num_ends_N, num_ends_N, num_unknown_N, log_prob_N, known.ids[numbers], lengths
-
-    def _log_shares(self, words: tuple[str, ...], is_unknown_W: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Give ln of the share of `<unk>` that unknown words have: NaN where there is none."""
-        share_W = np.full(len(words), np.nan)
-        place_U = [place for place in np.flatnonzero(is_unknown_W).tolist() if words[place] not in ("", UNKNOWN_WORD)]
-        unknown = [words[place] for place in place_U]
+        log_share_W = np.zeros(len(known.ids))
         if self.spell and (spelling := _spelling(self.run, self.digest)) is not None:
-            share_W[place_U] = spelling.log_probs(unknown)
-        elif (listed := _unknown_words(self.run, self.digest)) is not None:
-            found = map(listed.log_share, unknown)
-            share_W[place_U] = [np.nan if one is None else one for one in found]
-        return share_W
+            words = found.words.to_pylist()
+            spelt = [place for place in np.flatnonzero(is_unknown_W) if words[place] not in ("", UNKNOWN_WORD)]
+            log_share_W[spelt] = spelling.log_probs([words[place] for place in spelt])
+            is_unknown_W[spelt] = False
+        log_prob_N, num_unknown_N = _sums(log_share_W[numbers], end_N), _sums(is_unknown_W[numbers], end_N)
+        return lengths - num_ends_N, num_ends_N, num_unknown_N, log_prob_N, known.ids[numbers], lengths
 
 
 @dataclass(frozen=True)
@@ -262,11 +252,6 @@ assert MARK_IDS[:_NUM_ENDS] == (0, 0)
 @functools.lru_cache(maxsize=1)
 def _spelling(run: str, digest: str) -> SpellingModel | None:
     return SpellingModel.of_run(Path(run))
-
-
-@functools.lru_cache(maxsize=1)
-def _unknown_words(run: str, digest: str) -> UnknownWords | None:
-    return UnknownWords.of_run(run)
 
 
 @functools.lru_cache(maxsize=1)

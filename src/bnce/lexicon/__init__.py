@@ -1,1 +1,1 @@
-"""Adding and dropping words of a trained run."""
+"""Words added to a trained run, and runs that start from one."""

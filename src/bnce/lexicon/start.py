@@ -1,31 +1,34 @@
 """A new run that starts from a trained one: the same network, and the rows of its words under the new vocabulary.
 
-Words that both have keep their rows. New ones start from `<unk>` and from the words that are spelt most like them, as
-`bnce vocab` adds them. What the new vocabulary does not have goes to `<unk>`, under which the new text reads it.
+Words that both have keep their rows. New ones share the probability of `<unk>`, as `bnce vocab` adds them. What the new
+vocabulary does not have goes to `<unk>`, under which the new text reads it.
+
+Legend: V vocabulary, M contexts, B texts side by side, L context words and the next, D hidden.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import math
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bnce.config import RunConfig
-from bnce.corpus.vocabulary import Vocabulary
+from bnce.corpus.vocabulary import END, UNK, Vocabulary
 from bnce.errors import UserError, argument
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.losses import LOSSES
-from bnce.lexicon.change_words import TABLES, change_tables
-from bnce.lexicon.row_seeding import make_up_contexts
-from bnce.lexicon.word_list import NewWord
+from bnce.language_model import LanguageModel
+from bnce.lexicon.add_words import TABLES, share_unknown
 from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import load_model, read_weights
 from bnce.training.run import Start
 
 # What must be as it was for the weights to mean the same, beside the sizes of the model.
 _LOSS_KEYS = ("log_z", "learn_log_z")
+NUM_TEXTS, NUM_STEPS = 64, 32  # that a model makes up, to meet contexts of its own
 
 
 def inherited_settings(source: RunConfig, model: str) -> list[str]:
@@ -58,22 +61,31 @@ def check_same_network(config: RunConfig, source: RunDirectory) -> None:
 def start_from(source: RunDirectory, vocabulary: Vocabulary, counts: np.ndarray, loss: str) -> Start:
     """Take a run's best model as the start of another, with these words, target counts and loss."""
     tensors, metadata = read_weights(source)
-    known = source.vocabulary
-
-    new_words = _new_words(source, vocabulary, counts)
-    dropped = [word for word in known.words if word not in vocabulary]
-    _, words, _ = change_tables(source, tensors, new_words, dropped)
-    order = torch.from_numpy(np.asarray(words.encode(vocabulary.words), dtype=np.int64))
+    known, counts_V = source.vocabulary, source.target_counts.astype(np.float64)
+    kept_V = np.array([word in vocabulary for word in known.words])
+    is_new = np.array([word not in known for word in vocabulary.words])
+    # Counts as in a text of the run's own size.
+    scale = float(counts_V.sum()) / max(1.0, float(counts.sum()))
+    new_counts = np.maximum(1.0, (scale * counts[is_new]).round())
+    lost = float(counts_V[~kept_V].sum())
+    tensors["output.bias"][UNK] += math.log1p(lost / max(1.0, counts_V[UNK]))  # as frequent as all that it stands for
+    counts_V[UNK] += lost
     for name in TABLES:
-        tensors[name] = tensors[name][order].contiguous()
+        tensors[name] = tensors[name][torch.from_numpy(kept_V)]
+    share_unknown(tensors, counts_V[kept_V], new_counts)
+    words = itertools.chain(itertools.compress(known.words, kept_V), itertools.compress(vocabulary.words, is_new))
+    place = {word: number for number, word in enumerate(words)}
+    order = torch.tensor([place[word] for word in vocabulary.words])
+    for name in TABLES:
+        tensors[name] = tensors[name][order]
     _keep_constant(source, tensors, loss)
     record = {
         "run": str(source.path.resolve()),
         "step": int(metadata.get("step", 0)),
         "vocabulary_digest": known.digest,
-        "num_words_kept": len(known) - len(dropped),
-        "num_words_new": len(new_words),
-        "num_words_dropped": len(dropped),
+        "num_words_kept": int(kept_V.sum()),
+        "num_words_new": int(is_new.sum()),
+        "num_words_dropped": int((~kept_V).sum()),
     }
     return Start(tensors, record)
 
@@ -85,18 +97,27 @@ def _keep_constant(source: RunDirectory, tensors: dict[str, Tensor], loss: str) 
         log_z.fill_(before.log_z)
     if LOSSES.find(loss).self_normalises and not LOSSES.find(before.name).self_normalises:
         # A softmax leaves ln Z where it likes; a loss with the constant begins where that is ln Z.
-        normalised_by = float(make_up_contexts(load_model(source)).log_z_M.mean())
-        tensors["output.bias"] += float(log_z) - normalised_by
+        tensors["output.bias"] += float(log_z) - float(make_up_contexts(load_model(source)).mean())
     elif not torch.equal(log_z, tensors["output.log_z"]):  # the run was calibrated
         tensors["output.bias"] += log_z - tensors["output.log_z"]
     tensors["output.log_z"] = log_z
 
 
-def _new_words(source: RunDirectory, vocabulary: Vocabulary, counts: np.ndarray) -> Sequence[NewWord]:
-    """List the words that the run does not have, with counts as in a text of its own size."""
-    scale = float(source.target_counts.sum()) / max(1.0, float(counts.sum()))
-    return [
-        NewWord(word, max(1, round(scale * int(count))))
-        for word, count in zip(vocabulary.words, counts, strict=True)
-        if word not in source.vocabulary
-    ]
+@torch.no_grad()
+def make_up_contexts(model: LanguageModel) -> Tensor:
+    """Let the model write texts, and give ln Z of every context on the way (M,)."""
+    generator = torch.Generator().manual_seed(1)
+    input_LB = torch.full((model.num_context + 1, NUM_TEXTS), END)
+    state = model.initial_state(NUM_TEXTS)
+    log_z = []
+    for _ in range(NUM_STEPS):
+        hidden_TBD, state = model(input_LB, state)
+        score_BV = model.output.all_scores(hidden_TBD[-1])
+        log_z_B = torch.logsumexp(score_BV, dim=1)
+        log_z.append(log_z_B)
+        # Where a draw falls in the running sum: a tenth of torch.multinomial's time at V = 800K.
+        sum_BV = score_BV.sub_(log_z_B.unsqueeze(1)).exp_().cumsum(1)
+        draw_B1 = torch.rand(NUM_TEXTS, 1, generator=generator) * sum_BV[:, -1:]
+        word_B1 = torch.searchsorted(sum_BV, draw_B1).clamp_(max=sum_BV.shape[1] - 1)
+        input_LB = torch.cat([input_LB, word_B1.t()])[1:]
+    return torch.cat(log_z)

@@ -33,7 +33,7 @@ class DecoderLanguageModel:
     """Scores words that a decoder spells, one at a time, with a state between them.
 
     `unk_score_offset` is a log10 value that an unknown word gets on top of the probability of `<unk>`, which alone is
-    far too high for any single unknown spelling; a word that has a share of `<unk>` gets that instead.
+    far too high for any single unknown spelling.
     """
 
     def __init__(

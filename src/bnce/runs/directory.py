@@ -13,7 +13,6 @@ RUN/state-*            the newest states a run can be resumed from
 RUN/tensorboard/       the same figures as TensorBoard events
 RUN/lexicon.json       how the vocabulary was changed after training, if it was: such a run is not trained further
 RUN/spelling.safetensors   how words outside the vocabulary are spelt; from the corpus, if that has it
-RUN/unknown_words.tsv  words outside the vocabulary that share the probability of <unk>, if some were attached
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from bnce.errors import UserError, argument
 from bnce.evaluation.detail import WordCounts
 from bnce.reading import map_array, read_object
 from bnce.runs.checkpoint import MODEL_FILE, read_metadata
-from bnce.runs.identity import OPTIONAL_FILES, find_changes, identify
+from bnce.runs.identity import find_changes, identify
 from bnce.spelling.model import SPELLING_FILE
 from bnce.text.normalise import Normaliser, tell_differences
 
@@ -50,7 +49,7 @@ LEXICON_FILE = "lexicon.json"
 RUN_FILES = (
     *DESCRIPTION_FILES,
     MODEL_FILE,
-    *OPTIONAL_FILES.values(),
+    SPELLING_FILE,
     *("summary.json", "metrics.jsonl", "evaluation.json", LEXICON_FILE),
 )
 
@@ -140,13 +139,13 @@ class RunDirectory:
 
     def copy_description(self, directory: Path) -> None:
         """Copy what makes a directory with a model file of its own a run, too."""
-        found = (name for name in OPTIONAL_FILES.values() if (self.path / name).is_file())
-        for name in (*DESCRIPTION_FILES, *found):
+        spelling = [SPELLING_FILE] if (self.path / SPELLING_FILE).is_file() else []
+        for name in (*DESCRIPTION_FILES, *spelling):
             shutil.copyfile(self.path / name, directory / name)
 
     def check_vocabulary(self, corpus: Corpus) -> None:
         """Refuse a corpus whose ids mean other words, or whose words got other ids."""
-        self._check_optional_files()  # which say what the run's ids mean
+        self._check_spelling()
         if corpus.vocabulary.digest != self.vocabulary.digest:
             raise UserError(
                 f"The corpus '{corpus.directory}' has another vocabulary ({len(corpus.vocabulary)} words) than the run "
@@ -168,14 +167,14 @@ class RunDirectory:
                 "with the settings of the run, or restore normaliser.json if it was changed."
             )
 
-    def _check_optional_files(self) -> None:
-        """Refuse files that came, went or changed after the model was written: the next model would accept them."""
+    def _check_spelling(self) -> None:
+        """Refuse a spelling model that came, went or changed after the model was written: the next would accept it."""
         try:
             written = read_metadata(self.path / MODEL_FILE)
         except UserError:  # not written yet, or torn: whoever needs it says so
             return
         # Of the others, a setting may change when a run is resumed.
-        if changes := find_changes({key: written[key] for key in OPTIONAL_FILES if key in written}, self.identity):
+        if changes := find_changes({key: written[key] for key in ("spelling",) if key in written}, self.identity):
             raise damaged_files(self.path, changes)
 
     def write_json(self, name: str, record: Mapping[str, Any]) -> None:

@@ -14,15 +14,11 @@ from bnce.config import FORMAT, ModelConfig, upgrade
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.reading import digest_file, parse_object
 from bnce.runs.checkpoint import MODEL_FILE
-from bnce.runs.unknown_words import UNKNOWN_WORDS_FILE
 from bnce.spelling.model import SPELLING_FILE
 from bnce.text.normalise import Normaliser
 
-# Files that only some runs have.
-OPTIONAL_FILES = {"unknown_words": UNKNOWN_WORDS_FILE, "spelling": SPELLING_FILE}
-
 # Digests of whole files; a model file of version 0.1.0 has the first of them alone.
-_DIGESTS = {"vocabulary": "vocab.txt", "counts": "counts.npy", **OPTIONAL_FILES}
+_DIGESTS = {"vocabulary": "vocab.txt", "counts": "counts.npy", "spelling": SPELLING_FILE}
 # In place of a digest: the file was not there. Model files of earlier versions have no entry for such a file.
 _ABSENT = ""
 # Settings, kept as they are and not as a digest, so that one that a later version adds makes no difference.
@@ -33,14 +29,14 @@ def identify(
     path: Path, vocabulary: Vocabulary, counts_V: np.ndarray, normaliser: Normaliser, network: ModelConfig
 ) -> dict[str, str]:
     """Describe the files of a run directory, for the metadata of its model file."""
-    found = {
+    spelling = path / SPELLING_FILE
+    return {
         "vocabulary": vocabulary.digest,
         "counts": hashlib.sha256(counts_V.astype("<i8").tobytes()).hexdigest(),
         "normaliser": json.dumps(normaliser.to_dict(), sort_keys=True),
         "network": json.dumps({"format": FORMAT, **asdict(network)}, sort_keys=True),
+        "spelling": digest_file(spelling) if spelling.is_file() else _ABSENT,
     }
-    optional = {key: path / name for key, name in OPTIONAL_FILES.items()}
-    return found | {key: digest_file(file) if file.is_file() else _ABSENT for key, file in optional.items()}
 
 
 def find_changes(written: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

@@ -12,7 +12,8 @@ from bnce.errors import UserError, argument
 from bnce.reading import map_array
 from bnce.runs.export_record import check_quickly, damaged_export, read_record
 from bnce.scoring.onnx_engine import OnnxEngine
-from bnce.scoring.run_model import RunModel, make_model
+from bnce.scoring.run_model import RunModel
+from bnce.spelling.model import SpellingModel
 from bnce.text.normalise import Normaliser
 
 
@@ -29,7 +30,8 @@ def load_exported(path: str | Path, device: str = "cpu") -> RunModel:
     engine = OnnxEngine(directory, record)
     counts = _map_counts(directory, int(record["vocab_size"]))
     vocabulary = MappedVocabulary(directory)
-    return make_model(engine, vocabulary, Normaliser.from_dict(record["normaliser"]), directory, str(path), counts)
+    normaliser, spelling = Normaliser.from_dict(record["normaliser"]), SpellingModel.of_run(directory)
+    return RunModel(engine, vocabulary, normaliser, str(path), spelling, counts)
 
 
 def _map_counts(directory: Path, vocab_size: int) -> NDArray[np.int64]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from bnce.corpus.vocabulary import UNK, Vocabulary
 from bnce.errors import UserError
-from bnce.runs.unknown_words import UnknownWords
 from bnce.scoring.batches import Check, SentenceScorer
 from bnce.scoring.engine import Ints, engine_of
 from bnce.scoring.given import word_lists
@@ -27,9 +26,6 @@ from bnce.text.normalise import UNKNOWN_WORD, Normaliser
 
 # Of so many words of the vocabulary one or more: then all of them are scored at once.
 MANY_WORDS = 16
-
-# ln share(word) of `<unk>`; None for a word without one.
-LogShare = Callable[[str], float | None]
 
 
 class RunReader(Reader):
@@ -47,7 +43,7 @@ class RunReader(Reader):
 
     def _score_with_ids(self, sentences: Sequence[Words]) -> tuple[list[WordScores], Iterable[list[int]]]:
         ids = self.model.encode_each(sentences)  # looked up once
-        scores = self.model.with_shares(sentences, ids, self._scorer.score(ids), self.spell)
+        scores = self.model.put_together(sentences, ids, self._scorer.score(ids), self.spell)
         return scores, (own.tolist() for own in ids)
 
     def begin_document(self) -> None:
@@ -60,7 +56,7 @@ class RunReader(Reader):
 
 
 class RunModel(Model):
-    """A network with its words, and what a run directory may have: words that share `<unk>`, and a spelling model.
+    """A network with its words, and the spelling model that a run directory may have.
 
     The network is a run's in PyTorch, or that of an exported run in ONNX Runtime.
     """
@@ -73,7 +69,6 @@ class RunModel(Model):
         network: Any,
         vocabulary: Vocabulary,
         normaliser: Normaliser,
-        unknown_words: UnknownWords | None = None,
         name: str = "run",
         spelling: SpellingModel | None = None,
         target_counts: NDArray[np.int64] | None = None,
@@ -81,8 +76,7 @@ class RunModel(Model):
         self.network, self.engine, self.normaliser, self.name = network, engine_of(network), normaliser, name
         self.engine.name = f"'{name}'"
         self.device, self.max_context = self.engine.device, self.engine.num_words_seen
-        self.unknown_words, self.spelling = unknown_words, spelling
-        self._vocabulary, self._target_counts = vocabulary, target_counts
+        self.spelling, self._vocabulary, self._target_counts = spelling, vocabulary, target_counts
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -113,8 +107,7 @@ class RunModel(Model):
         if self.spelling is None:
             raise UserError(
                 f"'{self.name}' has no spelling model, because its corpus was prepared by an earlier version: prepare "
-                "the corpus again and train with it, or add a spelling model with 'bnce vocab RUN --out NEWRUN "
-                "--spelling WORDS'."
+                "the corpus again and train with it."
             )
 
     def score_words(
@@ -133,7 +126,7 @@ class RunModel(Model):
         if spell:
             self.refuse_spelling()
         ids = self.encode_each(sentences)
-        return self.with_shares(sentences, ids, score_prefixes(self.scorer(), ids, normalised, after), spell)
+        return self.put_together(sentences, ids, score_prefixes(self.scorer(), ids, normalised, after), spell)
 
     def reader(
         self, *, normalised: bool = False, carry: bool = False, spell: bool = False, num_checked: int | None = None
@@ -144,25 +137,27 @@ class RunModel(Model):
         scorer = SentenceScorer(self.engine, normalised=normalised, carry=carry, num_checked=num_checked)
         return RunReader(self, scorer, spell)
 
-    def with_shares(
-        self,
-        sentences: Sequence[Words],
-        ids: Sequence[NDArray[np.int64]],
-        log_probs: Sequence[Floats],
-        spell: bool = False,
+    def put_together(
+        self, sentences: Sequence[Words], ids: Sequence[Ints], log_probs: Sequence[Floats], spell: bool
     ) -> list[WordScores]:
-        """Put scores together; unknown words get their shares of `<unk>`, and those without one stay OOV.
-
-        With `spell` the share of every word is the probability of its spelling.
-        """
+        """Put scores together; with `spell` unknown words get their shares of `<unk>`, else they are OOV."""
         # All sentences at once: several operations for each would take longer than a small network.
         word_N, length_S = flatten(ids)
-        log_prob_N = np.concatenate([np.zeros(0), *log_probs])
-        words = flat_words(sentences)
-        log_share = self._spell(words, word_N) if spell else self.log_share
-        scores = (split(part_N, length_S) for part_N in share(words, word_N, log_prob_N, log_share))
-        lengths = self._ngram_lengths(length_S)
-        return [WordScores(shared, oov, own) for shared, oov, own in zip(*scores, lengths, strict=True)]
+        log_prob_N, oov_N = np.concatenate([np.zeros(0), *log_probs]), word_N == UNK
+        if spell:
+            self._spell(flat_words(sentences), log_prob_N, oov_N)
+        parts = split(log_prob_N, length_S), split(oov_N, length_S), self._ngram_lengths(length_S)
+        return [WordScores(*one) for one in zip(*parts, strict=True)]
+
+    def _spell(self, words: Words, log_prob_N: Floats, oov_N: NDArray[np.bool_]) -> None:
+        """Add ln p of their spelling to unknown words, which are OOV no more; each word is spelt once."""
+        assert self.spelling is not None  # `refuse_spelling` has looked
+        # <unk> in a text stands for any unknown word: it has the whole, and is none that is known.
+        place_U = [place for place in np.flatnonzero(oov_N).tolist() if words[place] != UNKNOWN_WORD]
+        unknown = list(dict.fromkeys(words[place] for place in place_U))
+        log_share = dict(zip(unknown, self.spelling.log_probs(unknown).tolist(), strict=True))
+        log_prob_N[place_U] += [log_share[words[place]] for place in place_U]
+        oov_N[place_U] = False
 
     def _ngram_lengths(self, length_S: Ints) -> list[list[int]]:
         """Say for every word how many words its probability is about: the start of the sentence is one, and itself."""
@@ -194,7 +189,8 @@ class RunModel(Model):
             found = self.engine.numpy(scorer.score([state], ids[None], normalised))[0]
         else:
             found = self.engine.numpy(scorer.score_all(state, normalised))[ids]
-        return share(words, ids, found.astype(np.float64), self.log_share)[0]
+        log_probs: Floats = found.astype(np.float64)
+        return log_probs
 
     def scorer(self) -> Scorer:
         """Make a scorer for beam searches: `start`, `advance` and `score`, with word ids and natural logarithms."""
@@ -225,15 +221,9 @@ class RunModel(Model):
         ids = self.vocabulary.encode(words).tolist()
         return generate(self.engine, ids, num_texts, max_words, sampling, seed)
 
-    def log_share(self, word: str) -> float | None:
-        """Give ln of the share that an unknown word has of `<unk>`, if a list is attached that says so."""
-        return None if self.unknown_words is None else self.unknown_words.log_share(word)
-
     def is_known(self, word: str) -> bool:
-        """Whether a word is in the vocabulary, or in the list of those that share `<unk>`."""
-        if word == UNKNOWN_WORD:
-            return False
-        return int(self.vocabulary.encode([word])[0]) != UNK or self.log_share(word) is not None
+        """Whether a word is in the vocabulary."""
+        return int(self.vocabulary.encode([word])[0]) != UNK
 
     def log10_frequency(self, word: str) -> float | None:
         """Give log10 of a word's share of the training text, in which `</s>` counts."""
@@ -246,29 +236,6 @@ class RunModel(Model):
     def _num_targets(self) -> int:
         return 0 if self._target_counts is None else int(self._target_counts.sum())
 
-    def _spell(self, words: Words, ids: Ints) -> LogShare:
-        """Spell the unknown ones of some words, all at once."""
-        assert self.spelling is not None  # `refuse_spelling` has looked
-        unknown = list(dict.fromkeys(words[place] for place in np.flatnonzero(ids == UNK).tolist()))
-        return dict(zip(unknown, self.spelling.log_probs(unknown).tolist(), strict=True)).get
-
-
-def share(
-    words: Words, ids: NDArray[np.int64], log_probs: Floats, log_share: LogShare
-) -> tuple[Floats, NDArray[np.bool_]]:
-    """Give unknown words their shares of `<unk>`, and tell which of the words are OOV."""
-    oov = ids == UNK
-    if not oov.any():
-        return log_probs, oov
-    log_probs = log_probs.copy()
-    for place in np.flatnonzero(oov).tolist():
-        # <unk> in a text stands for any unknown word: it has the whole, and is none that is known.
-        found = None if words[place] == UNKNOWN_WORD else log_share(words[place])
-        if found is not None:
-            log_probs[place] += found
-            oov[place] = False
-    return log_probs, oov
-
 
 def load_run(run: str | Path, device: str = "cpu") -> RunModel:
     """Load the best model of a run directory; the device is auto, cpu, cuda or cuda:N."""
@@ -278,17 +245,5 @@ def load_run(run: str | Path, device: str = "cpu") -> RunModel:
 
     opened = RunDirectory.open(Path(run))
     network = load_model(opened, str(choose_device(device)))
-    return make_model(network, opened.vocabulary, opened.normaliser, opened.path, str(run), opened.target_counts)
-
-
-def make_model(
-    network: Any,
-    vocabulary: Vocabulary,
-    normaliser: Normaliser,
-    directory: Path,
-    name: str,
-    target_counts: NDArray[np.int64] | None,
-) -> RunModel:
-    """Put a network together with its words and with what its directory has beside them."""
-    unknown_words, spelling = UnknownWords.of_run(directory), SpellingModel.of_run(directory)
-    return RunModel(network, vocabulary, normaliser, unknown_words, name, spelling, target_counts)
+    spelling = SpellingModel.of_run(opened.path)
+    return RunModel(network, opened.vocabulary, opened.normaliser, str(run), spelling, opened.target_counts)

@@ -1,0 +1,115 @@
+"""Words added to a trained run, as a new run: they share the probability of `<unk>`, which they were in training.
+
+A new word has the rows of `<unk>`, and its bias gives it the share of `<unk>` that its count asks for. So in every
+context the new words and `<unk>` have together what `<unk>` had, and the sum over the vocabulary stays what it was,
+with the softmax and with the constant Z. `<unk>` keeps at least a tenth, whatever the counts ask for.
+
+Legend: V vocabulary, A words added.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bnce import files
+from bnce.corpus.vocabulary import SPECIALS, UNK, Vocabulary
+from bnce.errors import UserError
+from bnce.kinds.losses import LOSSES
+from bnce.runs.directory import LEXICON_FILE, RunDirectory, read_summary
+from bnce.runs.model_file import calibration_of, read_weights, save_weights
+from bnce.spelling.model import SPELLING_FILE, SpellingModel
+from bnce.text.sources import read_lines
+
+TABLES = ("embedding", "output.weight", "output.bias")
+KEPT_UNKNOWN = 0.1  # of <unk>: texts to come have unknown words as well
+
+
+def add_words(run: RunDirectory, out: str | Path, wanted: Mapping[str, int]) -> dict[str, Any]:
+    """Write a run with more words to `out`, and say what was done; `run` stays as it is.
+
+    `wanted` says how often each word occurs in a text of the training text's size.
+    """
+    out = Path(out)
+    files.refuse_existing(out)
+    if LOSSES.find(run.config.loss.name).structure is not None:
+        raise UserError(
+            f"'{run.path}' was trained with {run.config.loss.name}, which orders its words by their frequencies: words "
+            "cannot be added after training. Train with another loss."
+        )
+    new = {word: count for word, count in wanted.items() if word not in run.vocabulary}
+    tensors, metadata = read_weights(run)
+    size_before = sum(tensors[name].numel() for name in TABLES)
+    counts = share_unknown(tensors, run.target_counts, np.array(list(new.values()), dtype=np.float64))
+    vocabulary, spelling = Vocabulary([*run.vocabulary.words, *new]), SpellingModel.of_run(run.path)
+    summary = {**read_summary(run.path), "vocab_size": len(vocabulary), "vocabulary_digest": vocabulary.digest}
+    for key in ("num_parameters", "num_table_parameters"):
+        if isinstance(summary.get(key), int):
+            summary[key] += sum(tensors[name].numel() for name in TABLES) - size_before
+    with files.atomic_directory(out) as partial:
+        made = RunDirectory(partial, run.config, vocabulary, run.normaliser, counts)
+        made.write_description()
+        if spelling is not None:
+            spelling.leaving_out(vocabulary.words).write(partial / SPELLING_FILE)
+        # After the files whose digests the model file holds.
+        save_weights(made, tensors, int(metadata.get("step", 0)), calibration_of(metadata))
+        made.write_json("summary.json", summary)  # without the figures of the old run's words
+        made.write_json(LEXICON_FILE, {"run": str(run.path), "num_added": len(new)})
+    return {
+        "num_words_before": len(run.vocabulary),
+        "num_words_after": len(vocabulary),
+        "added": [{"word": word, "count": count} for word, count in new.items()],
+        "already_known": [word for word in wanted if word in run.vocabulary],
+        "has_spelling": spelling is not None,
+    }
+
+
+def share_unknown(
+    tensors: dict[str, Tensor], counts_V: NDArray[Any], new_counts_A: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Add rows for words that occur so often to the tables of a run; returns the counts of all words."""
+    share_A = new_counts_A / max(float(counts_V[UNK]), float(new_counts_A.sum()) / (1 - KEPT_UNKNOWN))
+    left = 1 - float(share_A.sum())
+    for name in TABLES:
+        row = tensors[name][UNK]
+        tensors[name] = torch.cat([tensors[name], row.expand(len(new_counts_A), *row.shape)])
+    bias = tensors["output.bias"]
+    bias[len(counts_V) :] += torch.from_numpy(np.log(share_A)).float()
+    bias[UNK] += math.log(left)
+    counts = np.append(counts_V, new_counts_A)
+    counts[UNK] *= left
+    return counts.round().astype(np.int64)
+
+
+def read_new_words(path: str, run: RunDirectory) -> dict[str, int]:
+    """Read words to add and their counts: WORD, or WORD TAB COUNT; without a count a word is as rare as the rarest."""
+    most = int(run.target_counts.sum())
+    rarest = int(min((count for count in run.target_counts[len(SPECIALS) :] if count), default=1))
+    found: dict[str, int] = {}
+    for number, line in enumerate(read_lines(path), 1):
+        if not line.strip():
+            continue
+        word, _, count = (part.strip() for part in line.partition("\t"))
+        if run.normaliser(word) != [[word]]:
+            # No text that is read as the training text was could ever have it.
+            read_as = " ".join(part for sentence in run.normaliser(word) for part in sentence)
+            raise UserError(
+                f"'{path}' has '{word}' on line {number}, but this run reads it as '{read_as}': write words as the run "
+                "reads them, one per line."
+            )
+        if word in found:
+            raise UserError(f"'{path}' has '{word}' on line {number} for the second time: remove one of them.")
+        if count and not (count.isdecimal() and len(count) <= len(str(most)) and 1 <= int(count) <= most):
+            raise UserError(
+                f"'{path}' has the count {count[:40]!r} on line {number}: give how often '{word}' occurs in a text of "
+                f"the training text's size, from 1 to {most}, or leave it out."
+            )
+        found[word] = int(count or rarest)
+    return found
