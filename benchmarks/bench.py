@@ -33,7 +33,6 @@ from bnce.config import RunConfig
 from bnce.corpus.streams import open_streams
 from bnce.kinds.losses import BatchShape
 from bnce.language_model import LanguageModel
-from bnce.losses import softmax_forms
 from bnce.machine.devices import choose_device, describe_device, synchronize
 from bnce.machine.memory import held_gpu_memory_bytes, peak_memory_bytes, release_memory, reset_peak_memory
 from bnce.machine.threads import use_threads
@@ -92,7 +91,6 @@ class Measurement:
     matmul_share: float | None = None  # of the rate one large matrix product reaches here
     speedup_over_softmax: float | None = None
     speedup_over_paper: float | None = None
-    softmax: str | None = None  # the form of the softmax that was timed, where that is the loss
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -249,20 +247,9 @@ class Runner:
         structure = self.model.output.structure
         if structure is not None and structure.places_CV is not None and on_gpu:
             self.model.output.set_form(room=streams.max_places(structure.places_CV, network.num_groups))
-        self.softmax = self._choose_softmax() if loss.has_forms else None
         self.chunks = itertools.cycle([*streams.chunks()])
         self.run(0.0)  # the first steps allocate, compile and settle
         self.peak_memory_bytes = peak_memory_bytes(device) - before_bytes if on_gpu else None
-
-    def _choose_softmax(self) -> str:
-        """Take the form of the softmax that the settings name, or measure which is the fastest."""
-        output, training, name = self.model.output, self.config.training, self.config.loss.softmax
-        if name == "auto":
-            num_positions, dtype = training.batch_size * training.num_steps, self.step.autocast_dtype
-            name, _ = softmax_forms.fastest(output.weight, output.bias, num_positions, dtype=dtype)
-        softmax_forms.get_form(name, self.device)
-        output.set_form(softmax=name)
-        return name
 
     def run(self, seconds: float) -> float:
         """Train for about so long, a few steps at least; returns the seconds of one step."""
@@ -283,7 +270,6 @@ def _measurement(runner: Runner, seconds: Sequence[float]) -> Measurement:
     return Measurement(
         model=config.model.name,
         loss=config.loss.name,
-        softmax=runner.softmax,
         num_noise=config.loss.num_noise,
         vocab_size=runner.vocab_size,
         batch_size=config.training.batch_size,
@@ -342,7 +328,7 @@ def print_table(result: dict[str, Any]) -> None:
         ratio = item["speedup_over_softmax"]
         table.add_row(
             item["model"],
-            item["loss"] if item["softmax"] in (None, "fused") else f"{item['loss']}, {item['softmax']}",
+            item["loss"],
             *([str(item["num_noise"])] if draws else []),
             f"{item['vocab_size']:,}",
             f"{item['batch_size']} × {item['num_steps']}",

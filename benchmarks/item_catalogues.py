@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -93,9 +94,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
             def make(loss: str = loss, noise: bnce.Noise = noise, users: Sequences = users) -> Trainer:
                 with device:
-                    model = Recommender(noise, loss.removesuffix("-plain"), shape, sparse=True)
-                if loss == PLAIN:
-                    model.output.set_form(softmax="plain")
+                    model = Recommender(noise, loss, shape, sparse=True)
                 return Trainer(model, users, given.batch, precision)
 
             about = {"stage": "catalogue", "set": "synthetic", "loss": loss, "num_items": num_items}
@@ -104,4 +103,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).parents[1]))  # for benchmarks.softmaxes
+    from benchmarks import softmaxes
+
+    softmaxes.register()
     main()

@@ -89,7 +89,8 @@ class Recommender(nn.Module):
         if shape.length > BLOCK:
             raise ValueError(f"length is {shape.length}: a body sees at most {BLOCK} items back")
         num_items = len(noise)
-        kind = loss if loss in ("softmax", "chunk-bnce") else "bnce"  # the others do not ask the layer for its loss
+        is_softmax = loss.startswith("softmax")
+        kind = loss if is_softmax or loss == "chunk-bnce" else "bnce"  # the others do not ask the layer for its loss
         # ln Z is that of a softmax over items whose scores start near zero.
         self.output = bnce.OutputLayer(
             shape.size,
@@ -98,7 +99,7 @@ class Recommender(nn.Module):
             loss=kind,
             num_noise=NUM_SAMPLED if loss in ("adaptive", "mixture") else 0,
             log_z=math.log(num_items),
-            sparse=sparse and loss != "softmax",
+            sparse=sparse and not is_softmax,
             drawn=bnce.noise.uniform(num_items) if loss == "mixture" else None,
         )
         self.loss, self.num_items, self.shape = loss, num_items, shape
@@ -140,7 +141,7 @@ class Recommender(nn.Module):
     def loss_of(self, batch: Batch) -> Tensor:
         """Compute the mean loss over the places that have a target."""
         hidden_ND, target_N = self(batch), batch.target_N
-        if self.loss in ("softmax", "bnce", "adaptive", "mixture", "chunk-bnce"):
+        if self.loss in ("softmax", "softmax-plain", "bnce", "adaptive", "mixture", "chunk-bnce"):
             users_N = batch.user_N if self.loss == "chunk-bnce" else None
             loss: Tensor = self.output(hidden_ND, target_N, streams=users_N)
             return loss

@@ -93,7 +93,7 @@ def test_the_table_of_a_gpu_has_the_share_of_the_matmul_rate(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    item = {"model": "transformer", "loss": "chunk-bnce", "softmax": None, "num_noise": 0, "vocab_size": 80_000}
+    item = {"model": "transformer", "loss": "chunk-bnce", "num_noise": 0, "vocab_size": 80_000}
     speed = {"words_per_second": 2.1e6, "spread": 0.01, "step_seconds": 0.004, "speedup_over_softmax": 2.2}
     items = [{**item, **speed, "batch_size": 64, "num_steps": 128, "matmul_share": 0.416}]
     conditions = {"device": "a GPU", "torch": "2", "num_rounds": 5, "round_seconds": 0.5, "matmul_teraflops": 700.0}
@@ -210,23 +210,6 @@ def test_chunks_never_end() -> None:
     others = [next(runner.chunks) for _ in range(bench.NUM_CHUNKS)]
     assert torch.equal(others[-1].target_TB, first.target_TB)
     assert not torch.equal(others[0].target_TB, first.target_TB)
-
-
-@pytest.mark.parametrize("setting", ["plain", "auto"])
-def test_the_softmax_that_is_timed_is_the_one_that_was_named(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench.softmax_forms, "fastest", lambda *arguments, **options: ("plain", {"plain": 1.0}))
-    called: list[str] = []
-    for name, form in bench.softmax_forms.FORMS.items():
-
-        def watched(*arguments: Any, name: str = name, form: Any = form) -> torch.Tensor:
-            called.append(name)
-            return form(*arguments)
-
-        monkeypatch.setitem(bench.softmax_forms.FORMS, name, watched)
-    config = small_config(loss={"name": "softmax", "softmax": setting})
-    (item,) = bench.bench([(config, 50)], CPU, 1, 0.0)["measurements"]
-    assert item["softmax"] == "plain"
-    assert set(called) == {"plain"}
 
 
 def test_the_suite_of_the_paper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

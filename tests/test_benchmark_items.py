@@ -14,6 +14,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from benchmarks import softmaxes
+
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))  # as the script runs: beside its parts
 try:
@@ -269,13 +271,15 @@ def test_a_catalogue_has_the_law_of_the_real_set() -> None:
     assert law_V[:300].sum() / law_V.sum() == pytest.approx(175 / 195.5, rel=0.1)
 
 
+@pytest.mark.usefixtures("losses_of_its_own")
 def test_every_loss_is_measured_with_a_catalogue_and_one_that_needs_too_much_memory_gives_up(
     sequences: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    softmaxes.register()
     make = item_catalogues.Trainer.__init__
 
     def fail(self: Trainer, model: Recommender, *rest: Any) -> None:
-        if model.output.softmax == "plain":
+        if model.loss == item_catalogues.PLAIN:
             raise torch.OutOfMemoryError("no room")
         make(self, model, *rest)
 
@@ -292,7 +296,7 @@ def test_every_loss_is_measured_with_a_catalogue_and_one_that_needs_too_much_mem
     # Rows train by row, so that the state has two numbers per row and not two tables more.
     held = {line["loss"]: line["held_bytes"] for line in lines if line["num_items"] == 90 and "gave_up" not in line}
     assert held["bnce"] == held["gbce"]
-    assert held["softmax"] - held["bnce"] == 91 * 4 * (8 + 1) * 2 + 2 * 4 - (91 * (4 + 4) * 2 + 2 * 4)
+    assert held["softmax"] - held["bnce"] == 91 * 4 * (8 + 1) * 2 + 2 * 4 - (91 * (4 + 4) * 2 + 2 * 8)
     capsys.readouterr()
     items.main(["--table", str(out)])
     assert "| 90 | softmax over all items, all positions at once | out of memory | | | |" in capsys.readouterr().out

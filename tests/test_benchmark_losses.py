@@ -18,7 +18,7 @@ from command import Command, settings
 from torch import Tensor
 
 import bnce as package
-from benchmarks import losses
+from benchmarks import losses, softmaxes
 from benchmarks.losses import class_softmax, hierarchical_softmax
 from benchmarks.losses.huffman import build_tree
 
@@ -113,6 +113,24 @@ def test_equals_its_equation_with_its_gradients(
         own = own.to_dense() if own.is_sparse else own
         other = torch.zeros_like(own) if other is None else other
         torch.testing.assert_close(own.double(), other.double(), rtol=1e-4, atol=64 * EPS * scale)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_every_softmax_at_hand_equals_ours(masked: bool) -> None:
+    hidden_TBD, target_TB = hidden_and_targets(T, B)
+    mask_TB = torch.arange(T * B).reshape(T, B) % 3 != 1 if masked else None
+    there = [name for name in softmaxes.register() if name != "softmax-compiled"]  # which would compile for a minute
+    assert "softmax-plain" in there
+    results = []
+    for loss in ("softmax", *there):
+        layer = build(loss, reduction="sum")
+        found = layer(hidden_TBD, target_TB, mask_TB)
+        results.append([found, *torch.autograd.grad(found, [hidden_TBD, layer.weight, layer.bias])])
+    for other in results[1:]:
+        for own, expected in zip(other, results[0], strict=True):
+            torch.testing.assert_close(own, expected, rtol=1e-4, atol=1e-5)
+    each_TB = build("softmax-plain", reduction="none")(hidden_TBD, target_TB, mask_TB)
+    torch.testing.assert_close(each_TB.sum(), results[0][0])
 
 
 @pytest.mark.parametrize("loss", EXACT)

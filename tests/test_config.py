@@ -222,7 +222,7 @@ def test_adaptive_bnce_is_bnce_with_noise_words() -> None:
 
 def test_a_run_of_0_2_is_read_without_settings_that_are_gone(tmp_path: Path) -> None:
     config = load_recipe("demo")
-    written = to_toml(config).replace("[loss]\n", "[loss]\nremove_hits = true\nnum_classes = 0\n")
+    written = to_toml(config).replace("[loss]\n", '[loss]\nremove_hits = true\nnum_classes = 0\nsoftmax = "fused"\n')
     written = written.replace("[training]\n", '[training]\ntables = "auto"\nwire = "float32"\nrow_capacity = 0\n')
     assert read_config(write(tmp_path, "config.toml", written)) == config
 

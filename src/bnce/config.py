@@ -21,7 +21,6 @@ from bnce.kinds.optimisers import OPTIMISERS
 from bnce.reading import parse_toml
 
 NOISE_NAMES = ("unigram", "uniform", "log-uniform")
-SOFTMAX_NAMES = ("auto", "fused", "plain", "compiled", "linear", "cce", "liger")
 SCHEDULE_NAMES = ("halve", "linear", "cosine")
 PRECISION_NAMES = ("auto", "float32", "tf32", "bf16")
 MAX_RATE = 1e38  # what float32 can hold
@@ -37,7 +36,7 @@ DEFAULT_CONTEXT = 128  # where no chunk says how many words there are
 TIME_UNITS = {"s": 1, "min": 60, "h": 3600}
 FORMAT = 2  # of what runs write: in the first, num_layers was a number of Transformers alone
 # Settings that every run of 0.2 has written and that are no settings any more.
-GONE = {"loss": ("remove_hits", "num_classes"), "training": ("tables", "wire", "row_capacity")}
+GONE = {"loss": ("remove_hits", "num_classes", "softmax"), "training": ("tables", "wire", "row_capacity")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,12 +104,10 @@ class LossConfig:
     penalty: float = 0.1  # chunk-softmax, self-normalised-softmax: λ, on how far ln Z(context) is from ln Z
     cutoffs: tuple[int, ...] = ()  # adaptive-softmax only: the frequency ranks at which its tails begin; (): by V
     div_value: float = 4.0  # adaptive-softmax only: each tail's hidden layer is so many times smaller than the last
-    softmax: str = "fused"  # in which form the softmax is computed; auto measures those at hand when training starts
 
     def __post_init__(self) -> None:
         kind = LOSSES.find(self.name)
         _among("noise", self.noise, NOISE_NAMES)
-        _among("loss.softmax", self.softmax, SOFTMAX_NAMES)
         _at_least("loss.num_noise", self.num_noise, 0)
         _within("loss.log_z", self.log_z, -MAX_LOG_Z, MAX_LOG_Z)
         _within("loss.penalty", self.penalty, 0, MAX_RATE)

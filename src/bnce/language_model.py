@@ -41,8 +41,6 @@ class LanguageModel(nn.Module):
             **{name: getattr(loss, name) for name in ("log_z", "learn_log_z", "penalty") if kind.has(name)},
             **{name: getattr(loss, name) for name in kind.settings},
             sparse=True,
-            # `auto` is measured where training starts.
-            softmax=loss.softmax if loss.softmax != "auto" else "fused",
         )
 
     @property

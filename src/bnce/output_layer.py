@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from bnce import kernels
-from bnce.errors import UserError, unknown_name
+from bnce.errors import UserError
 from bnce.kinds.losses import LOSSES
 from bnce.losses import Counted, count_targets, get_each, get_fused, get_loss
 from bnce.losses.counted import NO_INDEX
@@ -25,7 +25,6 @@ from bnce.losses.layer_input import as_chunk, as_positions, lacks_noise, no_nois
 from bnce.losses.layer_options import LOG_Z, PENALTY, check_noise, check_options, check_sizes
 from bnce.losses.output_batch import OutputBatch
 from bnce.losses.scores import log_normaliser, score_all, score_words
-from bnce.losses.softmax_forms import FORMS
 from bnce.losses.structure import build_structure
 from bnce.losses.wrong_targets import WrongTargets
 from bnce.machine.precision import at_least_float32, fitted, sum_dtype
@@ -57,7 +56,6 @@ class OutputLayer(nn.Module):
         batch_first: bool = False,
         reduction: str = "mean",
         drawn: Noise | None = None,
-        softmax: str = "fused",
         max_distinct_targets: int | None = None,
         cutoffs: Sequence[int] | None = None,
         div_value: float | None = None,
@@ -79,7 +77,7 @@ class OutputLayer(nn.Module):
         `drawn` is the noise that `bnce` draws its `num_noise` words from, where that is not the targets' own.
         `cutoffs` and `div_value` are those of `adaptive-softmax`: the places, in the order of frequency, at which its
         tails begin, and by how much each tail's hidden layer is smaller than that before it.
-        `softmax` and `max_distinct_targets` are explained at `set_form`. `device` and `dtype` are those of `nn.Linear`.
+        `max_distinct_targets` is explained at `set_form`. `device` and `dtype` are those of `nn.Linear`.
         """
         super().__init__()
         self.noise = noise if isinstance(noise, Noise) else unigram(noise)
@@ -107,8 +105,8 @@ class OutputLayer(nn.Module):
         self.num_noise, self.sparse, self.ignore_index = num_noise, sparse, ignore_index
         self.batch_first, self.reduction = batch_first, reduction
         self._each = get_each(loss) if reduction == "none" else None
-        self.softmax, self.max_distinct_targets = "fused", max_distinct_targets
-        self.set_form(softmax=softmax, max_distinct_targets=max_distinct_targets)
+        self.max_distinct_targets: int | None = None
+        self.set_form(max_distinct_targets=max_distinct_targets)
         num_rows = vocab_size if self.structure is None else self.structure.num_rows
         self.weight = nn.Parameter(torch.empty(num_rows, hidden_size, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(num_rows, device=device, dtype=dtype))
@@ -164,26 +162,16 @@ class OutputLayer(nn.Module):
         own = {} if self.structure is None else self.structure.tables()
         return {"weight": self.weight, "bias": self.bias, **{f"structure.{name}": own[name] for name in own}}
 
-    def set_form(
-        self,
-        *,
-        softmax: str | None = None,
-        max_distinct_targets: int | None = None,
-        room: Sequence[int] | None = None,
-    ) -> None:
+    def set_form(self, *, max_distinct_targets: int | None = None, room: Sequence[int] | None = None) -> None:
         """Change how the loss is computed, and so its speed, not its value. None changes nothing.
 
-        `softmax` names the form of the softmax, where that is the loss. `max_distinct_targets` is the largest number
+        `max_distinct_targets` is the largest number
         of different targets in a chunk: with it `chunk-bnce` merges equal ones on a GPU. A chunk with more of them has
         a loss of NaN, and the next call raises. `room` is, for each tail of `adaptive-softmax`, the largest number
         of targets that a chunk has there (`structure.places_CV` has the places that a
         word takes). On a GPU a chunk that needs more has a loss of NaN,
         and `check()` raises.
         """
-        if softmax is not None:
-            if softmax not in FORMS:
-                raise unknown_name("softmax", softmax, FORMS)
-            self.softmax = softmax
         if max_distinct_targets is not None:
             if max_distinct_targets < 1:
                 raise UserError(f"max_distinct_targets is {max_distinct_targets}: give 1 or more.")
@@ -347,7 +335,6 @@ class OutputLayer(nn.Module):
             stream_TB=stream_TB,
             ignore_index=ignore_index,
             wrong=self._wrong_targets,
-            softmax=self.softmax,
             max_distinct_targets=self.max_distinct_targets,
             structure=self.structure,
         )

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bnce import OutputBatch, UserError
 from bnce.losses import get_loss
-from bnce.losses.softmax import chunked_cross_entropy, cross_entropy
+from bnce.losses.softmax import chunked_cross_entropy, cross_entropies
 from tests.losses import reference
 
 # `bnce.losses.softmax` is the function; this is the file it is in.
@@ -52,6 +52,14 @@ def loss_and_gradients(loss: Loss, arguments: tuple[Tensor, ...], valid_N: Tenso
 def reference_form(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N: Tensor, valid_N: Tensor) -> Tensor:
     kept = slice(None) if valid_N is None else valid_N
     return reference.softmax_loss(hidden_ND[kept], weight_VD, bias_V, target_N[kept])
+
+
+def cross_entropy(
+    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N: Tensor, valid_N: Tensor | None
+) -> Tensor:
+    """Sum the plain twin over the positions that count."""
+    loss_N = cross_entropies(hidden_ND, weight_VD, bias_V, target_N)
+    return loss_N.sum() if valid_N is None else torch.where(valid_N, loss_N, 0.0).sum()
 
 
 def set_chunk(monkeypatch: pytest.MonkeyPatch, max_logits: int) -> None:

@@ -316,17 +316,6 @@ def test_the_state_is_saved_before_an_evaluation(
     assert [path.name for path in saved] == ["state-000000000025.safetensors"]
 
 
-def test_stopped_while_the_softmax_is_chosen(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = small_config(corpus, loss={"name": "softmax", "softmax": "auto"})
-    run = create_run(tmp_path / "run", config, corpus)
-    monkeypatch.setattr("bnce.losses.softmax_forms.fastest", lambda *_, **__: signal.raise_signal(signal.SIGINT))
-    with raise_on_signals(), pytest.raises(Stopped):
-        run_training(run, corpus, CPU, Watcher())
-    monkeypatch.setattr("bnce.losses.softmax_forms.fastest", lambda *_, **__: ("plain", {"plain": 1.0}))
-    summary = run_training(run, corpus, CPU, Watcher(), resume=True)
-    assert (summary["status"], summary["step"]) == ("finished", 50)
-
-
 def test_without_the_command_line_ctrl_c_is_what_it_always_is(tmp_path: Path, corpus: Corpus) -> None:
     """It raises KeyboardInterrupt, but only when the run is saved."""
     run = create_run(tmp_path / "run", small_config(corpus), corpus)

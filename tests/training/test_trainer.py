@@ -647,31 +647,6 @@ def test_a_wish_to_stop_at_the_last_step_is_the_end(corpus: Corpus, names: Itera
     assert trainer.train(should_stop=lambda: trainer.progress.step == trainer.total_steps)
 
 
-def test_the_fastest_softmax_is_chosen_when_asked(
-    corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Once a run: what is resumed goes on with the form it began with, whatever is the fastest by then."""
-    monkeypatch.setattr("bnce.losses.softmax_forms.fastest", lambda *_, **__: ("plain", {"fused": 2.0, "plain": 1.0}))
-    trainer = make_trainer(names, corpus, loss={"name": "softmax", "softmax": "auto"})
-    assert not trainer.train(should_stop=lambda: trainer.progress.step == 3)
-    assert trainer.model.output.softmax == "plain"
-    assert any("fastest softmax here is 'plain'" in sentence for sentence in trainer.observer.sentences)  # type: ignore[attr-defined]
-
-    monkeypatch.setattr("bnce.losses.softmax_forms.fastest", lambda *_, **__: pytest.fail("it was chosen already"))
-    resumed = Trainer(trainer.run, corpus, CPU, Watcher())
-    resumed.resume()
-    assert not resumed.train(should_stop=lambda: resumed.progress.step == 6)
-    assert resumed.model.output.softmax == "plain"
-
-    monkeypatch.setattr("bnce.losses.softmax_forms.fastest", lambda *_, **__: ("fused", {"fused": 1.0}))
-    monkeypatch.setattr("bnce.losses.softmax_forms.can_run", lambda name, _: name != "plain")
-    elsewhere = Trainer(trainer.run, corpus, CPU, Watcher())
-    elsewhere.resume()
-    assert elsewhere.train()
-    assert elsewhere.model.output.softmax == "fused"
-    assert any("softmax 'plain', which cannot run here." in told for told in elsewhere.observer.sentences)  # type: ignore
-
-
 def test_the_peak_of_memory_is_the_runs_own(
     corpus: Corpus, names: Iterator[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,7 +39,6 @@ class Loss(Kind):
     penalises: bool = False  # how far ln Z(context), or the batch's estimate, is from the constant: `loss.penalty`
     structure: str | None = None  # a class that finds the rows of a word; the layer is then exactly normalised
     settings: tuple[str, ...] = ()  # of `[loss]`, that this loss has and not all
-    has_forms: bool = False  # can be computed in several ways, among which `loss.softmax` chooses
     is_baseline: bool = False  # speeds and qualities are told relative to it
     tables: tuple[str, ...] = ()  # of the paper's, that it has rows in
     shown_with_drawn: str | None = None  # what it is called where it may draw words and does
@@ -68,12 +67,11 @@ LOSSES: Registry[Loss] = Registry(
         name="softmax",
         shown="softmax",
         help="exact; slow for large vocabularies",
-        built_by="bnce.losses.softmax_forms:softmax",
-        each_by="bnce.losses.softmax_forms:softmax_each",
+        built_by="bnce.losses.softmax:softmax",
+        each_by="bnce.losses.softmax:softmax_each",
         self_normalises=False,
         columns=lambda shape: shape.vocab_size,
         scores_all_words=True,
-        has_forms=True,
         is_baseline=True,
         tables=TABLES,
     ),

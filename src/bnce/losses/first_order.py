@@ -25,7 +25,7 @@ def first_order_only(backward: Backward) -> Backward:
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             raise UserError(
                 "The loss has no second derivatives, so create_graph=True cannot be used with it: leave it out, or use "
-                "the loss nce or snce, or softmax='plain' with the loss softmax."
+                "the loss nce or snce."
             )
         return once(ctx, *grads)
 

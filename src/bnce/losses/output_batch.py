@@ -38,7 +38,6 @@ class OutputBatch:
     ignore_index: int = NO_INDEX  # the target of further positions that do not count
     penalty: float = 0.0  # λ of the losses that penalise: on how far ln Z(context), or its estimate, is from ln Z
     tries: Tries | None = None  # how different words are drawn; None: with replacement
-    softmax: str = "fused"  # in which form the softmax is computed, where that is the loss
     max_distinct_targets: int | None = None  # the most different targets a chunk of this text has, where that is known
     structure: Structure | None = None  # of an exactly normalised layer, whose weight and bias have rows of their own
 

@@ -1,11 +1,11 @@
 """Cross entropy with the full softmax over the vocabulary (Eq. (1)): what the other losses approximate.
 
-`cross_entropy` is the plain form. `chunked_cross_entropy` is its fast twin: the logits exist for a few positions at a
-time and their gradient is formed in the same visit, so memory is bounded and no product is done twice. On two CPU cores
-it trains 1.6 times as many words per second as the plain form at V = 20K, which makes the comparison fair.
+In `chunked_cross_entropy` the logits exist for a few positions at a time and their gradient is formed in the same
+visit, so memory is bounded and no product is done twice. On two CPU cores it trains 1.6 times as many words per second
+as PyTorch's plain cross entropy at V = 20K, which makes the comparison fair (`benchmarks/softmax.py` has others).
 `penalised_cross_entropy` is the same with a penalty on ln Z(context), for `self_normalised_softmax.py`.
 
-Legend: N positions, D hidden, V vocabulary.
+Legend: T time steps, B streams, N positions, D hidden, V vocabulary.
 """
 
 from __future__ import annotations
@@ -18,29 +18,35 @@ from torch import Tensor
 
 from bnce import kernels
 from bnce.losses.first_order import first_order_only
+from bnce.losses.output_batch import OutputBatch
 from bnce.machine.precision import at_least_float32, product_dtype, product_in_float32, sum_dtype, widen
 
 # Numbers in one block of logits: on a CPU what its caches like, on a GPU what fills the chip.
 MAX_LOGITS = {"cpu": 2**22, "cuda": 2**31}
 
 
-def cross_entropy(
-    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N: Tensor, valid_N: Tensor | None = None
-) -> Tensor:
-    """Sum −ln softmax(h·W + c)[target], all logits at once."""
-    loss_N = cross_entropies(hidden_ND, weight_VD, bias_V, target_N)
-    return loss_N.sum() if valid_N is None else torch.where(valid_N, loss_N, 0.0).sum()
+def softmax(batch: OutputBatch) -> Tensor:
+    """Sum −ln p(target) over the positions that count."""
+    hidden_ND, target_N, valid_N = batch.flat()
+    return chunked_cross_entropy(hidden_ND, batch.weight_VD, batch.bias_V, target_N, valid_N)
+
+
+def softmax_each(batch: OutputBatch) -> Tensor:
+    """Compute −ln p(target) of every position (T, B), with all logits at once."""
+    hidden_ND, target_N, _ = batch.flat()
+    hidden_ND = hidden_ND.to(batch.weight_VD.dtype)
+    return batch.where_counted(cross_entropies(hidden_ND, batch.weight_VD, batch.bias_V, target_N))
 
 
 def cross_entropies(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N: Tensor) -> Tensor:
-    """Compute the same for each position (N,)."""
+    """Compute −ln softmax(h·W + c)[target] for each position (N,), all logits at once."""
     return F.cross_entropy(at_least_float32(F.linear(hidden_ND, weight_VD, bias_V)), target_N, reduction="none")
 
 
 def chunked_cross_entropy(
     hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N: Tensor, valid_N: Tensor | None = None
 ) -> Tensor:
-    """Compute the same a few positions at a time."""
+    """Sum the same over positions, a few at a time."""
     return penalised_cross_entropy(hidden_ND, weight_VD, bias_V, target_N, valid_N, None, 0.0)
 
 

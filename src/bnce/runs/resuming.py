@@ -30,7 +30,6 @@ from bnce.spelling.model import SPELLING_FILE
 
 MAY_CHANGE = frozenset(
     {
-        "loss.softmax",
         "optimiser.learning_rate",
         "optimiser.body_learning_rate",
         "optimiser.clip_norm",

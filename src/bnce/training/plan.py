@@ -13,7 +13,6 @@ from bnce.corpus.streams import training_streams
 from bnce.errors import UserError, argument
 from bnce.kinds.bodies import BODIES
 from bnce.kinds.losses import LOSSES
-from bnce.losses import softmax_forms
 from bnce.noise import bent_by
 from bnce.runs.directory import RunDirectory
 
@@ -96,8 +95,6 @@ def check_trainable(config: RunConfig, corpus: Corpus, device: torch.device | No
     """Refuse settings that the corpus, or the device, where it is known, cannot train."""
     training, loss = config.training, config.loss
     kind = LOSSES.find(loss.name)
-    if device is not None and kind.has_forms and loss.softmax != "auto":
-        softmax_forms.get_form(loss.softmax, device)
     training_streams(training, corpus)
     vocab_size = len(corpus.vocabulary)
     if loss.cutoffs and loss.cutoffs[-1] >= vocab_size:

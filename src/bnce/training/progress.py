@@ -20,7 +20,6 @@ class Progress:
     best_step: int = 0
     evaluations_without_better: int = 0
     evaluated_step: int = 0  # the last step that was evaluated
-    softmax: str | None = None  # its form, chosen before the first step and kept when the run is resumed
     warnings: list[str] = field(default_factory=list)
     changes: list[dict[str, Any]] = field(default_factory=list)  # of settings, when the run was resumed
     is_astray: bool = False

@@ -21,7 +21,6 @@ from bnce.errors import NotFiniteError, counted
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.kinds.losses import LOSSES
 from bnce.kinds.optimisers import OPTIMISERS
-from bnce.losses import softmax_forms
 from bnce.machine.devices import describe_device
 from bnce.machine.memory import peak_memory_bytes, reset_peak_memory
 from bnce.machine.stopping import HeldSignals, Stopped, hold_signals
@@ -100,25 +99,6 @@ class Trainer:
         self._loss_total = 0.0  # since the last evaluation, over all processes, when it was last read
         self._has_told_length = False
 
-    def _choose_softmax(self) -> str:
-        """Name the form of the softmax: the configured one, the one the run began with, or the fastest here."""
-        output, training, name = self.model.output, self.config.training, self.config.loss.softmax
-        if name != "auto":
-            return name
-        if (begun_with := self.progress.softmax) is not None:
-            if softmax_forms.can_run(begun_with, self.device):
-                return begun_with
-            self.observer.noticed(f"The run was started with the softmax '{begun_with}', which cannot run here.")
-        name, seconds = softmax_forms.fastest(
-            output.weight,
-            output.bias,
-            training.batch_size * training.num_steps,
-            dtype=self.training_step.autocast_dtype,
-        )
-        timed = ", ".join(f"{form} {1000 * time:.2f} ms" for form, time in seconds.items())
-        self.observer.noticed(f"The fastest softmax here is '{name}' ({timed} for one batch's loss and gradients).")
-        return name
-
     def train(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
         """Train to the end, or until asked to stop; returns whether the end was reached.
 
@@ -137,11 +117,6 @@ class Trainer:
         return finished
 
     def _train(self, should_stop: Callable[[], bool], signals: HeldSignals) -> bool:
-        if self.loss.has_forms:
-            with signals.let_through():
-                self.progress.softmax = self._choose_softmax()
-            softmax_forms.get_form(self.progress.softmax, self.device)
-            self.model.output.set_form(softmax=self.progress.softmax)
         reset_peak_memory(self.device)
         self._warn_of_few_steps()
         if self.loss.caveat is not None:
