@@ -19,7 +19,7 @@ from bnce.corpus.vocabulary import Vocabulary
 from bnce.filtering.streams import StreamScorer
 from bnce.language_model import LanguageModel
 from bnce.runs.directory import RunDirectory
-from bnce.runs.model_file import save_weights
+from bnce.runs.model_file import load_model, save_weights
 from bnce.spelling.model import SPELLING_FILE, SpellingModel
 
 VOCAB_SIZE = 30
@@ -141,6 +141,11 @@ def change_weights(run: Path, change: Callable[[dict[str, torch.Tensor]], object
     change(tensors)
     path.unlink()
     save_weights(RunDirectory.open(run), tensors, step=1)
+
+
+def trained_model(run: Path) -> LanguageModel:
+    """Open the best model of a run."""
+    return load_model(RunDirectory.open(run)).eval()
 
 
 class Watcher:
