@@ -102,7 +102,6 @@ def test_refusals_name_arguments(
 def test_what_cannot_be_measured(trained: Path) -> None:
     for arguments, told in (
         ({"text": "a.txt", "split": "valid"}, "text replaces the corpus: leave out split and corpus"),
-        ({"tokenised": True}, "tokenised=True works only with text"),
         ({"split": "dev"}, "has no split 'dev'"),
     ):
         with pytest.raises(bnce.UserError, match=told):

@@ -290,7 +290,6 @@ def evaluate(
     corpus: str | Path | Corpus | None = None,
     max_words: int = 0,
     errors: str = "strict",
-    tokenised: bool = False,
     by_sentence: bool = True,
     device: str = "auto",
     progress: Callable[[int, int], None] | None = None,
@@ -302,11 +301,10 @@ def evaluate(
     `by_sentence=False` it is left out.
 
     The text is a split of its corpus ("test" by default) or of another `corpus` with the same words, or a `text` file.
-    Only the first `max_words` count, if they are not 0. With `tokenised`, <unk> in the text is the
-    unknown word, and marks such as @-@ are undone. `progress` gets the numbers of tokens done and in all, `notice` gets
-    warnings.
+    Only the first `max_words` count, if they are not 0. `progress` gets the numbers of tokens done and in all, `notice`
+    gets warnings.
     """
-    check_one_text(split=split, text=text, corpus=corpus, tokenised=tokenised)
+    check_one_text(split=split, text=text, corpus=corpus)
     opened = run if isinstance(run, RunDirectory) else RunDirectory.open(run)
     chosen = choose_device(device)
     part = open_part(
@@ -316,7 +314,6 @@ def evaluate(
         corpus=corpus,
         max_words=max_words,
         errors=errors,
-        tokenised=tokenised,
         notice=notice,
     )
     if (caveat := LOSSES.find(opened.config.loss.name).caveat) is not None:

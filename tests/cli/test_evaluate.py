@@ -229,7 +229,3 @@ class TestRefusals:
     def test_no_gpu(self, refused: Refused, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         assert refused("evaluate", trained, "--device", "cuda:0").endswith("use --device cpu.")
-
-
-def test_tokenised_is_for_a_text(refused: Refused, trained: Path) -> None:
-    assert "--tokenised works only with --text" in refused("evaluate", trained, "--tokenised")

@@ -186,21 +186,14 @@ def test_documents_end_at_blank_lines(bnce: Command, refused: Refused, trained: 
 TOKENISED = "ba <unk> be @-@ bi .\nba &apos;s fu\n"
 
 
-def test_tokenised_text_is_noticed_and_can_be_read(bnce: Command, trained: Path, tmp_path: Path) -> None:
+def test_tokenised_text_is_noticed(bnce: Command, trained: Path, tmp_path: Path) -> None:
     path = tmp_path / "tokenised.txt"
     path.write_text(TOKENISED, encoding="utf-8")
     noticed = bnce("score", trained, path, "--jsonl")
     assert f"Warning: '{path}' looks tokenised: 3 of the 9 checked words are signs such as" in noticed.stderr
-    assert "'<unk>', '@-@', '&apos;s', which would be cut into punctuation marks. Give --tokenised" in noticed.stderr
+    assert "'@-@', '&apos;s', which would be cut into punctuation marks. Use the text from before" in noticed.stderr
     assert json.loads(noticed.stdout.splitlines()[0])["words"][:4] == ["ba", "<", "unk", ">"]
-    read = bnce("score", trained, path, "--jsonl", "--tokenised")
-    assert "looks tokenised" not in read.stderr
-    words = [json.loads(line)["words"] for line in read.stdout.splitlines()]
-    assert words == [["ba", "<unk>", "be", "-", "bi", ".", "</s>"], ["ba's", "fu", "</s>"]]
     assert "looks tokenised" in bnce("evaluate", trained, "--text", path, "--json").stderr
-    evaluated = bnce("evaluate", trained, "--text", path, "--tokenised", "--json")
-    assert "looks tokenised" not in evaluated.stderr
-    assert evaluated.json["num_tokens"] == 10
     assert "looks tokenised" not in bnce("score", trained, "--json", text_of_plain_words(tmp_path)).stderr
 
 

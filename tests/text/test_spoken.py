@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bnce import Normaliser, UserError
-from bnce.text.tokenised import for_tokenised
 from tests.text.test_normalise import TEXT, cut_spaced
 
 SPOKEN = Normaliser(tokens="spoken", sentences="lines")
@@ -126,10 +125,6 @@ def test_what_is_spoken_stays_as_it_is(text: str) -> None:
 def test_document_ends_stay() -> None:
     assert SPLIT.spaced("One. Two.\n\0\nThree.\n\0\n").split() == ["one", "two", "\0", "three", "\0"]
     assert SPLIT("a\0b") == [["a", "b"]]
-
-
-def test_unknown_words_of_tokenised_text_stay() -> None:
-    assert for_tokenised(SPOKEN)("A <unk> do n't") == [["a", "<unk>", "don't"]]
 
 
 @pytest.mark.parametrize(

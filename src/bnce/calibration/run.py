@@ -73,7 +73,6 @@ def calibrate(
     max_words: int = MAX_WORDS,
     by_sentence: bool = False,
     errors: str = "strict",
-    tokenised: bool = False,
     device: str = "auto",
     progress: Callable[[int, int], None] | None = None,
     notice: Callable[[str], object] = lambda sentence: None,
@@ -94,7 +93,7 @@ def calibrate(
         )
     if out is not None:
         files.refuse_existing(Path(out))
-    check_one_text(split=split, text=text, corpus=corpus, tokenised=tokenised)
+    check_one_text(split=split, text=text, corpus=corpus)
     opened = run if isinstance(run, RunDirectory) else RunDirectory.open(run)
     loss = LOSSES.find(opened.config.loss.name)
     if loss.structure is not None:
@@ -104,9 +103,7 @@ def calibrate(
         )
     chosen = choose_device(device)
     with hold_run(opened.path) if in_place else contextlib.nullcontext():
-        names, parts = _open_texts(
-            opened, text, split or "valid", corpus, errors=errors, tokenised=tokenised, notice=notice
-        )
+        names, parts = _open_texts(opened, text, split or "valid", corpus, errors=errors, notice=notice)
         if loss.caveat is not None:
             notice(loss.caveat)
         network = load_model(opened, str(chosen))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from bnce.calibration import KINDS, MAX_WORDS
 from bnce.cli.console import JsonOption, open_corpus, print_json, shown_progress, stderr, stdout
-from bnce.cli.options import DeviceOption, ErrorsOption, RunArgument, TokenisedOption, choice, flag, option
+from bnce.cli.options import DeviceOption, ErrorsOption, RunArgument, choice, flag, option
 
 if TYPE_CHECKING:
     from bnce.calibration.fit import Quality
@@ -42,7 +42,6 @@ def calibrate(
         flag("--by-sentence", "Start every sentence without context, as score and rescore do."),
     ] = False,
     errors: ErrorsOption = "strict",
-    tokenised: TokenisedOption = False,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -81,7 +80,6 @@ def calibrate(
             max_words=max_words,
             by_sentence=by_sentence,
             errors=errors,
-            tokenised=tokenised,
             device=device,
             progress=progress,
             notice=lambda sentence: stderr.print(f"Warning: {sentence}"),

@@ -13,12 +13,10 @@ from bnce.cli.options import (
     MAY_EXCEED,
     DeviceOption,
     ErrorsOption,
-    TokenisedOption,
     TrainedModelArgument,
     choice,
     flag,
     option,
-    read_as,
     warn_of_tokenised,
 )
 from bnce.errors import UserError, counted
@@ -38,7 +36,6 @@ def evaluate(
     corpus: Annotated[str | None, option("DIR", "Another corpus with the same vocabulary.")] = None,
     max_words: Annotated[int, option("N", "Evaluate on the first N words, </s> counted; 0 for all.", min=0)] = 0,
     errors: ErrorsOption = "strict",
-    tokenised: TokenisedOption = False,
     in_context_only: Annotated[
         bool, flag("--in-context-only", "Skip the sentence-by-sentence figures, which double the time.")
     ] = False,
@@ -74,7 +71,7 @@ def evaluate(
     from bnce.runs.directory import RunDirectory
     from bnce.runs.texts import check_one_text, open_corpus_of
 
-    check_one_text(split=split, text=text, corpus=corpus, tokenised=tokenised)
+    check_one_text(split=split, text=text, corpus=corpus)
     use_threads()
     name = text or split or "test"
     about: dict[str, Any] = {"run": str(run), "split" if text is None else "text": name}
@@ -88,7 +85,7 @@ def evaluate(
 
         model = load(run, device)
         if text is not None:
-            sentences = _sentences_of_text(model, text, errors, tokenised)
+            sentences = _sentences_of_text(model, text, errors)
         else:
             sentences = _sentences_of_corpus(model, corpus, name)
         with shown_progress(f"evaluating on {name}") as progress:
@@ -108,7 +105,6 @@ def evaluate(
             corpus=None if text is not None else open_corpus_of(opened.path, opened.config, corpus, open_corpus),
             max_words=max_words,
             errors=errors,
-            tokenised=tokenised,
             by_sentence=not in_context_only,
             device=device,
             progress=progress,
@@ -251,16 +247,15 @@ def _describe_mixture(record: dict[str, Any], name: str) -> None:
         stdout.print(f"  PPLn is {MAY_EXCEED}")
 
 
-def _sentences_of_text(model: Model, path: str, errors: str, tokenised: bool) -> Iterator[list[str]]:
+def _sentences_of_text(model: Model, path: str, errors: str) -> Iterator[list[str]]:
     """Cut a text into sentences as the training text was."""
     from bnce.text.sources import named, read_lines
     from bnce.text.tokenised import TokenisedSigns
 
-    normaliser = read_as(model.normaliser, tokenised)
-    signs = TokenisedSigns(normaliser)
+    signs = TokenisedSigns(model.normaliser)
     for line in read_lines(path, errors):
         signs.look(line)
-        yield from normaliser(line)
+        yield from model.normaliser(line)
     warn_of_tokenised(signs, named(path))
 
 

@@ -13,7 +13,6 @@ from bnce.cli.console import stderr
 from bnce.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
-    from bnce.text.normalise import Normaliser
     from bnce.text.tokenised import TokenisedSigns
 
 
@@ -86,13 +85,6 @@ SplitLinesOption = Annotated[
     bool, flag("--split", "Split lines into sentences. Without this option, each line is one sentence.")
 ]
 
-TokenisedOption = Annotated[
-    bool,
-    flag(
-        "--tokenised", "The text is tokenised: read <unk> as the unknown word, and undo marks such as @-@ and &apos;s."
-    ),
-]
-
 MAY_EXCEED = (
     "unnormalised: with the constant Z, so probabilities sum to 1 only approximately, and one of them can be above 1"
 )
@@ -131,18 +123,11 @@ def warn_of_unused(settings: Sequence[str] | None, models: Iterable[str]) -> Non
         stderr.print(told)
 
 
-def read_as(normaliser: Normaliser, tokenised: bool) -> Normaliser:
-    """Choose how the text is read."""
-    from bnce.text.tokenised import for_tokenised
-
-    return for_tokenised(normaliser) if tokenised else normaliser
-
-
 def warn_of_tokenised(signs: TokenisedSigns, name: str) -> None:
-    """Say that a text looks tokenised, if it does, and what to do."""
+    """Say that a text looks tokenised, if it does."""
     told = signs.notice(name)
     if told is not None:
-        stderr.print(f"Warning: {told} Give --tokenised, or use the text from before tokenisation.")
+        stderr.print(f"Warning: {told} Use the text from before tokenisation.")
 
 
 def lowercase_option(default: str) -> Any:

@@ -22,12 +22,10 @@ from bnce.cli.options import (
     ErrorsOption,
     ModelArgument,
     SplitLinesOption,
-    TokenisedOption,
     choice,
     flag,
     is_normalised,
     option,
-    read_as,
     warn_of_tokenised,
 )
 from bnce.errors import UserError
@@ -92,7 +90,6 @@ def score(
     ] = False,
     num_checked: Annotated[int, option("N", "With --mode checked: check N words.", min=1)] = 1000,
     errors: ErrorsOption = "strict",
-    tokenised: TokenisedOption = False,
     device: DeviceOption = "auto",
     as_jsonl: Annotated[bool, flag("--jsonl", "Print one JSON object per sentence, with every word.")] = False,
     as_json: JsonOption = False,
@@ -133,7 +130,7 @@ def score(
     lines = read_lines(text, errors, advance)
     model = open_model(run, device)
     reader = _open_reader(model, normalised, carry, spell, num_checked if mode == CHECKED else None)
-    cutter = _Cutter(read_as(model.normaliser, tokenised), split)
+    cutter = _Cutter(model.normaliser, split)
     totals = Totals()
     num_spelt = 0
     with _shown_reading(text, source_bytes(text)) as show, steady_memory():

@@ -13,7 +13,7 @@ from bnce.errors import UserError, argument
 from bnce.runs.directory import RunDirectory
 from bnce.text.intake import DOCSTRINGS
 from bnce.text.sources import named
-from bnce.text.tokenised import TokenisedSigns, for_tokenised
+from bnce.text.tokenised import TokenisedSigns
 
 
 def open_part(
@@ -24,16 +24,14 @@ def open_part(
     corpus: str | Path | Corpus | None = None,
     max_words: int = 0,
     errors: str = "strict",
-    tokenised: bool = False,
     notice: Callable[[str], object] = lambda sentence: None,
 ) -> Part:
     """Give the ids of a file, cut into sentences and words as the run's corpus was, or else those of a split."""
     if text is not None:
-        normaliser = for_tokenised(run.normaliser) if tokenised else run.normaliser
-        signs = TokenisedSigns(normaliser)
-        ids, statistics = encode_text(text, run.vocabulary, normaliser, errors, signs)
+        signs = TokenisedSigns(run.normaliser)
+        ids, statistics = encode_text(text, run.vocabulary, run.normaliser, errors, signs)
         if (told := signs.notice(named(str(text)))) is not None:
-            notice(f"{told} Give {argument('tokenised', True)}, or use the text from before tokenisation.")
+            notice(f"{told} Use the text from before tokenisation.")
         return first_part(ids, run.vocabulary, statistics.num_bytes, max_words)
     if not isinstance(corpus, Corpus):
         corpus = open_corpus_of(run.path, run.config, None if corpus is None else str(corpus))
@@ -59,14 +57,9 @@ def check_corpus_is_there(path: Path, config: RunConfig) -> None:
         )
 
 
-def check_one_text(*, split: object, text: object, corpus: object, tokenised: bool) -> None:
+def check_one_text(*, split: object, text: object, corpus: object) -> None:
     """Refuse to measure two texts at once."""
     if text is not None and (split or corpus):
         raise UserError(
             f"{argument('text')} replaces the corpus: leave out {argument('split')} and {argument('corpus')}."
-        )
-    if tokenised and text is None:
-        raise UserError(
-            f"{argument('tokenised', True)} works only with {argument('text')}: give {argument('text')}, or leave out "
-            f"{argument('tokenised')}."
         )

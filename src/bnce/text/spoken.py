@@ -13,9 +13,6 @@ from typing import NamedTuple
 
 from bnce.text.spoken_numbers import cardinal, make_ordinal, read_roman, say_numbers
 
-# Stands for <unk> while words are cut: a mark that no text has, since its meaning is private.
-PLACEHOLDER = "\ue000"
-
 # Abbreviations with a full stop, by what must stand beside them to be sure. Titles never end a sentence.
 _ALWAYS = {
     "mr": "mister",
@@ -123,7 +120,7 @@ _SIGNS = str.maketrans(
         "­": "",
     }
 )
-_USED = f"£€°{PLACEHOLDER}"  # by numbers, and for <unk>
+_USED = "£€°"  # by numbers
 # Apostrophes that are not between two letters.
 _OUTER_APOSTROPHES = re.compile(r"'(?:'*(?![^\W_])|(?<![^\W_]')'*)")
 
