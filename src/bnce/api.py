@@ -289,7 +289,6 @@ def evaluate(
     text: str | Path | None = None,
     corpus: str | Path | Corpus | None = None,
     max_words: int = 0,
-    errors: str = "strict",
     by_sentence: bool = True,
     device: str = "auto",
     progress: Callable[[int, int], None] | None = None,
@@ -313,7 +312,6 @@ def evaluate(
         text=text,
         corpus=corpus,
         max_words=max_words,
-        errors=errors,
         notice=notice,
     )
     if (caveat := LOSSES.find(opened.config.loss.name).caveat) is not None:

@@ -209,14 +209,10 @@ def test_a_line_is_one_sentence_unless_split(bnce: Command, trained: Path, text:
     assert bnce("score", trained, text, "--split", "--json").json["num_sentences"] == 5
 
 
-def test_bad_bytes_are_refused_or_replaced(
-    bnce: Command, refused: Refused, trained: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_bytes_are_refused(refused: Refused, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pipe(monkeypatch, b"ba be\nb\xff\n")
     told = refused("score", trained)
     assert "Standard input, line 2 has invalid UTF-8 (byte 0xff) at byte offset 7" in told
-    pipe(monkeypatch, b"ba be\nb\xff\n")
-    assert bnce("score", trained, "--errors", "replace", "--json").json["num_sentences"] == 2
 
 
 @pytest.mark.parametrize("data", [b"", b"\n \n"])
@@ -235,7 +231,6 @@ def test_text_without_words_is_refused(
         (["--json", "--jsonl"], "--json prints the totals and --jsonl the sentences: give only one of them."),
         (["--json", "--per-word"], "use --jsonl for the probability of every word."),
         (["--device", "abacus"], "Unknown device 'abacus'"),
-        (["--errors", "ignore"], "Unknown value of --errors 'ignore'"),
     ],
 )
 def test_refusals(refused: Refused, trained: Path, text: Path, options: list[str], told: str) -> None:

@@ -72,7 +72,6 @@ def calibrate(
     in_place: bool = False,
     max_words: int = MAX_WORDS,
     by_sentence: bool = False,
-    errors: str = "strict",
     device: str = "auto",
     progress: Callable[[int, int], None] | None = None,
     notice: Callable[[str], object] = lambda sentence: None,
@@ -103,7 +102,7 @@ def calibrate(
         )
     chosen = choose_device(device)
     with hold_run(opened.path) if in_place else contextlib.nullcontext():
-        names, parts = _open_texts(opened, text, split or "valid", corpus, errors=errors, notice=notice)
+        names, parts = _open_texts(opened, text, split or "valid", corpus, notice=notice)
         if loss.caveat is not None:
             notice(loss.caveat)
         network = load_model(opened, str(chosen))

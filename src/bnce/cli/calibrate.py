@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from bnce.calibration import KINDS, MAX_WORDS
 from bnce.cli.console import JsonOption, open_corpus, print_json, shown_progress, stderr, stdout
-from bnce.cli.options import DeviceOption, ErrorsOption, RunArgument, choice, flag, option
+from bnce.cli.options import DeviceOption, RunArgument, choice, flag, option
 
 if TYPE_CHECKING:
     from bnce.calibration.fit import Quality
@@ -41,7 +41,6 @@ def calibrate(
         bool,
         flag("--by-sentence", "Start every sentence without context, as score and rescore do."),
     ] = False,
-    errors: ErrorsOption = "strict",
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -79,7 +78,6 @@ def calibrate(
             in_place=in_place,
             max_words=max_words,
             by_sentence=by_sentence,
-            errors=errors,
             device=device,
             progress=progress,
             notice=lambda sentence: stderr.print(f"Warning: {sentence}"),

@@ -12,7 +12,6 @@ from bnce.cli.console import JsonOption, open_corpus, print_json, shown_progress
 from bnce.cli.options import (
     MAY_EXCEED,
     DeviceOption,
-    ErrorsOption,
     TrainedModelArgument,
     choice,
     flag,
@@ -35,7 +34,6 @@ def evaluate(
     text: Annotated[str | None, option("FILE", "Evaluate on this text file instead of a split.")] = None,
     corpus: Annotated[str | None, option("DIR", "Another corpus with the same vocabulary.")] = None,
     max_words: Annotated[int, option("N", "Evaluate on the first N words, </s> counted; 0 for all.", min=0)] = 0,
-    errors: ErrorsOption = "strict",
     in_context_only: Annotated[
         bool, flag("--in-context-only", "Skip the sentence-by-sentence figures, which double the time.")
     ] = False,
@@ -85,7 +83,7 @@ def evaluate(
 
         model = load(run, device)
         if text is not None:
-            sentences = _sentences_of_text(model, text, errors)
+            sentences = _sentences_of_text(model, text)
         else:
             sentences = _sentences_of_corpus(model, corpus, name)
         with shown_progress(f"evaluating on {name}") as progress:
@@ -104,7 +102,6 @@ def evaluate(
             text=text,
             corpus=None if text is not None else open_corpus_of(opened.path, opened.config, corpus, open_corpus),
             max_words=max_words,
-            errors=errors,
             by_sentence=not in_context_only,
             device=device,
             progress=progress,
@@ -247,13 +244,13 @@ def _describe_mixture(record: dict[str, Any], name: str) -> None:
         stdout.print(f"  PPLn is {MAY_EXCEED}")
 
 
-def _sentences_of_text(model: Model, path: str, errors: str) -> Iterator[list[str]]:
+def _sentences_of_text(model: Model, path: str) -> Iterator[list[str]]:
     """Cut a text into sentences as the training text was."""
     from bnce.text.sources import named, read_lines
     from bnce.text.tokenised import TokenisedSigns
 
     signs = TokenisedSigns(model.normaliser)
-    for line in read_lines(path, errors):
+    for line in read_lines(path):
         signs.look(line)
         yield from model.normaliser(line)
     warn_of_tokenised(signs, named(path))

@@ -10,7 +10,7 @@ import typer
 
 from bnce import files
 from bnce.cli.console import JsonOption, open_model, print_json, stderr, stdout
-from bnce.cli.options import MAY_EXCEED, DeviceOption, ErrorsOption, ModeOption, SplitLinesOption, is_normalised, option
+from bnce.cli.options import MAY_EXCEED, DeviceOption, ModeOption, SplitLinesOption, is_normalised, option
 from bnce.errors import UserError, counted
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ def interpolate(
     ] = None,
     split: SplitLinesOption = False,
     mode: ModeOption = "unnormalised",
-    errors: ErrorsOption = "strict",
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -69,7 +68,7 @@ def interpolate(
     if not normalised:
         mixture.refuse_unnormalised()
     texts = {"valid": valid} if test is None else {"valid": valid, "test": test}
-    read = {name: _read(mixture, text, split, errors) for name, text in texts.items()}
+    read = {name: _read(mixture, text, split) for name, text in texts.items()}
     scored = {name: TextScores.of(models, sentences, normalised=normalised) for name, (sentences, _, _) in read.items()}
     weights = find_weights(scored["valid"].comparable)
     reports = {
@@ -101,13 +100,13 @@ def interpolate(
     stdout.print(f"every {what} starts without context; runs {how}")
 
 
-def _read(model: Model, path: str, split: bool, errors: str) -> tuple[list[list[str]], int, int]:
+def _read(model: Model, path: str, split: bool) -> tuple[list[list[str]], int, int]:
     """Read the sentences of a text as the models do, and count its lines and those of them without words."""
     from bnce.text.sources import read_lines
 
     sentences: list[list[str]] = []
     num_lines = num_left_out = 0
-    for line in read_lines(path, errors):
+    for line in read_lines(path):
         found = model.normaliser(line) if split else [model.words(line)]
         found = [words for words in found if words]
         sentences += found

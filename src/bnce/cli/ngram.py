@@ -12,7 +12,6 @@ import typer
 from bnce import files
 from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdout
 from bnce.cli.options import (
-    ErrorsOption,
     NumbersOption,
     lowercase_option,
     option,
@@ -59,7 +58,6 @@ def ngram(
     sentences: Annotated[str | None, sentences_option("split")] = None,
     numbers: NumbersOption = None,
     field: Annotated[str, option("NAME", "Field of JSON and Parquet records that holds the text.")] = "text",
-    errors: ErrorsOption = "strict",
     as_json: JsonOption = False,
 ) -> None:
     """Estimate an n-gram model of text and write an ARPA file.
@@ -108,7 +106,6 @@ def ngram(
             {name: value for name, value in given.items() if value is not None},
             max_tokens=max_tokens,
             field=field,
-            errors=errors,
             progress=functools.partial(show, "reading"),
             check_size=check_size,
         )

@@ -52,11 +52,6 @@ DeviceOption = Annotated[
 ]
 
 
-ErrorsOption = Annotated[
-    str,
-    choice("strict|replace", "Invalid UTF-8 and NUL bytes: strict stops with an error, replace writes U+FFFD instead."),
-]
-
 SettingsOption = Annotated[
     list[str] | None,
     option(

@@ -11,8 +11,8 @@ import typer
 from bnce.cli.console import JsonOption, print_json, shown_progress, stderr, stdout
 from bnce.cli.corpus_info import corpus_facts, corpus_splits, describe_words, split_table
 from bnce.cli.options import (
-    ErrorsOption,
     NumbersOption,
+    choice,
     lowercase_option,
     option,
     sentences_option,
@@ -67,7 +67,12 @@ def prepare(
         float, option("F", "Fraction of the documents for the test split; 0 for no test split.")
     ] = 0.02,
     seed: Annotated[int, option("N", "Seed for choosing the validation and test documents.")] = 1,
-    errors: ErrorsOption = "strict",
+    errors: Annotated[
+        str,
+        choice(
+            "strict|replace", "Invalid UTF-8 and NUL bytes: strict stops with an error, replace writes U+FFFD instead."
+        ),
+    ] = "strict",
     workers: Annotated[
         int | None, option("N", "Number of processes. The result does not depend on it.", show_default="one per core")
     ] = None,

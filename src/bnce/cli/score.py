@@ -19,7 +19,6 @@ from bnce.cli.options import (
     MODE_HELP,
     MODES,
     DeviceOption,
-    ErrorsOption,
     ModelArgument,
     SplitLinesOption,
     choice,
@@ -89,7 +88,6 @@ def score(
         ),
     ] = False,
     num_checked: Annotated[int, option("N", "With --mode checked: check N words.", min=1)] = 1000,
-    errors: ErrorsOption = "strict",
     device: DeviceOption = "auto",
     as_jsonl: Annotated[bool, flag("--jsonl", "Print one JSON object per sentence, with every word.")] = False,
     as_json: JsonOption = False,
@@ -127,7 +125,7 @@ def score(
         nonlocal num_bytes_read
         num_bytes_read += num_bytes
 
-    lines = read_lines(text, errors, advance)
+    lines = read_lines(text, advance=advance)
     model = open_model(run, device)
     reader = _open_reader(model, normalised, carry, spell, num_checked if mode == CHECKED else None)
     cutter = _Cutter(model.normaliser, split)

@@ -169,13 +169,12 @@ def encode_text(
     path: str | Path,
     vocabulary: Vocabulary,
     normaliser: Normaliser,
-    errors: str = "strict",
     signs: TokenisedSigns | None = None,
 ) -> tuple[Ids, SplitStatistics]:
     """Encode a text file with a vocabulary at hand, as `prepare` would, to evaluate on it; `signs` look at it."""
     parts = []
     figures = []
-    documents = read_text(str(path), DEFAULT_FIELD, errors)
+    documents = read_text(str(path), DEFAULT_FIELD)
     for block in gather(documents if signs is None else signs.watch(documents), "text"):
         numbered = number_block(block, normaliser, Cut(0, {}))
         words = numbered.words.to_pylist()[len(MARKS) :]

@@ -76,7 +76,6 @@ def read_files(
     *,
     max_tokens: int = 0,
     field: str = DEFAULT_FIELD,
-    errors: str = "strict",
     progress: Progress = lambda done, total: None,
     check_size: Callable[[int], None] = lambda num_tokens: None,
 ) -> NgramText:
@@ -104,7 +103,7 @@ def read_files(
 
     parts: list[Ids] = []
     num_tokens = 0
-    documents = itertools.chain.from_iterable(read_text(name, field, errors, advance=advance) for name in files)
+    documents = itertools.chain.from_iterable(read_text(name, field, advance=advance) for name in files)
     for block in gather(documents, "text"):
         words, numbers, _ = number_documents(block, normaliser)
         if not len(numbers):

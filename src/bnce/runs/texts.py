@@ -23,13 +23,12 @@ def open_part(
     text: str | Path | None = None,
     corpus: str | Path | Corpus | None = None,
     max_words: int = 0,
-    errors: str = "strict",
     notice: Callable[[str], object] = lambda sentence: None,
 ) -> Part:
     """Give the ids of a file, cut into sentences and words as the run's corpus was, or else those of a split."""
     if text is not None:
         signs = TokenisedSigns(run.normaliser)
-        ids, statistics = encode_text(text, run.vocabulary, run.normaliser, errors, signs)
+        ids, statistics = encode_text(text, run.vocabulary, run.normaliser, signs)
         if (told := signs.notice(named(str(text)))) is not None:
             notice(f"{told} Use the text from before tokenisation.")
         return first_part(ids, run.vocabulary, statistics.num_bytes, max_words)

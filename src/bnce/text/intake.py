@@ -34,7 +34,7 @@ def find_files(names: Sequence[str]) -> list[str]:
 
 
 def read_text(
-    name: str, field: str, errors: str, num_workers: int = 1, advance: Advance | None = None
+    name: str, field: str, errors: str = "strict", num_workers: int = 1, advance: Advance | None = None
 ) -> Iterator[Document]:
     """Stream the documents of one source, whatever kind of file it is."""
     if name == DOCSTRINGS:
