@@ -8,11 +8,10 @@ import types
 from typing import Any
 
 import pytest
-from small_corpus import END, SPECIALS, UNK, VOCAB_SIZE, small_model
+from small_corpus import END, UNK, small_model
 
-from bnce import Normaliser, UserError, ctc_decoder_lm
-from bnce.corpus.vocabulary import Vocabulary
-from bnce.scoring.run_model import RunModel
+from bnce import Model, Normaliser, UserError, ctc_decoder_lm
+from tests.scoring.models import HEARD, run_model
 from tests.scoring.plain import plain_log_probs
 
 # As a lexicon has them, in an order of its own.
@@ -43,14 +42,13 @@ def documented(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def model() -> RunModel:
-    words = [*SPECIALS, "hello", "help", "world", *(f"w{number}" for number in range(5, VOCAB_SIZE))]
-    return RunModel(small_model("lstm"), Vocabulary(words), Normaliser(True, "words", "lines"))
+def model() -> Model:
+    return run_model(small_model("lstm"), HEARD, Normaliser(True, "words", "lines"))
 
 
 @pytest.mark.usefixtures("documented")
 @pytest.mark.parametrize("normalised", [False, True])
-def test_a_sentence_in_steps_is_the_sentence(model: RunModel, normalised: bool) -> None:
+def test_a_sentence_in_steps_is_the_sentence(model: Model, normalised: bool) -> None:
     lm = ctc_decoder_lm(model, WORDS, unk_score=-3.0, normalised=normalised)
     assert isinstance(lm, LM)
     state = lm.start(False)
@@ -68,7 +66,7 @@ def test_a_sentence_in_steps_is_the_sentence(model: RunModel, normalised: bool) 
 
 
 @pytest.mark.usefixtures("documented")
-def test_the_same_history_is_the_same_state(model: RunModel) -> None:
+def test_the_same_history_is_the_same_state(model: Model) -> None:
     lm = ctc_decoder_lm(model, WORDS)
     start = lm.start(False)
     assert lm.score(start, 1)[0] is lm.score(start, 1)[0]
@@ -79,7 +77,7 @@ def test_the_same_history_is_the_same_state(model: RunModel) -> None:
 
 
 @pytest.mark.usefixtures("documented")
-def test_words_that_are_not_the_lexicons(model: RunModel) -> None:
+def test_words_that_are_not_the_lexicons(model: Model) -> None:
     lm = ctc_decoder_lm(model, WORDS)
     with pytest.raises(UserError, match="asked for word 5, but its list has 5"):
         lm.score(lm.start(False), 5)
@@ -89,7 +87,7 @@ def test_words_that_are_not_the_lexicons(model: RunModel) -> None:
 
 
 @pytest.mark.usefixtures("documented")
-def test_states_of_no_sentence_and_of_another(model: RunModel) -> None:
+def test_states_of_no_sentence_and_of_another(model: Model) -> None:
     lm = ctc_decoder_lm(model, WORDS)
     earlier = lm.start(False)
     lm.start(False)
@@ -102,14 +100,14 @@ def test_states_of_no_sentence_and_of_another(model: RunModel) -> None:
         lm.score(earlier, 1)
 
 
-def test_without_a_decoder(model: RunModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_decoder(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("torchaudio.models.decoder", "flashlight.lib.text.decoder"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UserError, match="pip install flashlight-text"):
         ctc_decoder_lm(model, WORDS)
 
 
-def test_flashlight_finds_what_the_model_prefers(model: RunModel) -> None:
+def test_flashlight_finds_what_the_model_prefers(model: Model) -> None:
     """Emissions that leave open which of two words was said: the language model decides."""
     decoder = pytest.importorskip("flashlight.lib.text.decoder")
     dictionary = pytest.importorskip("flashlight.lib.text.dictionary")

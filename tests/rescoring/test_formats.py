@@ -69,7 +69,7 @@ def test_formats_by_ending(tmp_path: Path, lists_of: Reader) -> None:
     assert lists_of(save(tmp_path / "n.txt", ["u\t1\t2\ta"]), "--format", "tsv") == expected
 
 
-def test_kaldi_with_numbers(tmp_path: Path, lists_of: Reader) -> None:
+def test_kaldi_with_numbers(bnce: Command, trained: Path, tmp_path: Path, lists_of: Reader) -> None:
     path = save(tmp_path / "nbest", KALDI)
     am = save(tmp_path / "am", ["b-1 4", "spk-a-1 1.5", "spk-a-2 -2e1", "spk-a-3 0", "other-1 7"])
     expected = [record("spk-a", None, ("the cat sat", 1.5), ("the cat", -20.0), ("", 0.0))]
@@ -77,7 +77,10 @@ def test_kaldi_with_numbers(tmp_path: Path, lists_of: Reader) -> None:
     assert lists_of(path, "--scores", f"am={am}") == expected
     costs = lists_of(path, "--scores", f"am={am}", "--scores", f"lm={am}", "--scores", f"ctc={am}", "--costs")
     assert costs[0]["hyps"][1] == {"text": "the cat", "am_score": 20.0, "lm_score": 20.0, "ctc": 20.0}
-    assert lists_of(path, "--scores", f"score={am}") == expected  # a score has the same names in every format
+    # A score has the same names in every format.
+    assert lists_of(path, "--scores", f"score={am}") == expected
+    told = bnce("rescore", trained, path, "--scores", f"lm={am}", "--scores", f"am={am}").stderr
+    assert "scores: am, old_lm ('lm')." in told
 
 
 def test_kaldi_with_repeated_keys(tmp_path: Path, lists_of: Reader) -> None:

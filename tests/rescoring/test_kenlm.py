@@ -9,23 +9,20 @@ import pickle
 from pathlib import Path
 
 import pytest
-from small_corpus import END, SPECIALS, UNK, VOCAB_SIZE, small_model
+from small_corpus import END, UNK, small_model
 
 import bnce
-from bnce import Normaliser, UserError, kenlm
-from bnce.corpus.vocabulary import Vocabulary
-from bnce.scoring.mixture import MixtureModel
-from bnce.scoring.run_model import RunModel
+from bnce import Model, Normaliser, UserError, kenlm
 from tests.scoring.arpa import write_arpa
+from tests.scoring.models import HEARD, mixture, run_model
 from tests.scoring.plain import plain_log_probs
 
 SENTENCE = "HELLO world zebra help"
 IDS = [2, 4, UNK, 3, END]
 
 
-def make_model(body: str = "lstm", loss: str = "bnce") -> RunModel:
-    words = [*SPECIALS, "hello", "help", "world", *(f"w{number}" for number in range(5, VOCAB_SIZE))]
-    return RunModel(small_model(body, order=4, loss=loss), Vocabulary(words), Normaliser(True, "words", "lines"))
+def make_model(body: str = "lstm", loss: str = "bnce", **shape: int) -> Model:
+    return run_model(small_model(body, order=4, loss=loss, **shape), HEARD, Normaliser(True, "words", "lines"))
 
 
 @pytest.mark.parametrize("normalised", [False, True])
@@ -154,10 +151,10 @@ def test_a_state_without_context_is_another_one_for_an_n_gram_model(tmp_path: Pa
 def test_lengths_in_steps_are_those_of_the_sentence(body: str, tmp_path: Path) -> None:
     pytest.importorskip("kenlm")
     shape = {"context": 3, "num_layers": 1} if body == "transformer" else {}
-    run = RunModel(small_model(body, order=4, **shape), make_model().vocabulary, Normaliser(True, "words", "lines"))
+    run = make_model(body, **shape)
     ngram = bnce.load(write_arpa(tmp_path))
     text = "hello world, help hello hello world"
-    for model in (run, MixtureModel([run, ngram], [0.5, 0.5])):
+    for model in (run, mixture([run, ngram], [0.5, 0.5])):
         wrapped = kenlm.Model(model)
         state = kenlm.State()
         wrapped.BeginSentenceWrite(state)

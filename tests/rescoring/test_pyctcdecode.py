@@ -6,21 +6,17 @@ import math
 from pathlib import Path
 
 import pytest
-from export.exported_runs import make_run
-from small_corpus import END, SPECIALS, UNK, VOCAB_SIZE, small_model
+from command import Command
+from small_corpus import END, UNK, small_model
 
-from bnce import DecoderLanguageModel, Normaliser, UserError, load
-from bnce.corpus.vocabulary import Vocabulary
-from bnce.export.to_onnx import export_onnx
-from bnce.scoring.mixture import MixtureModel
-from bnce.scoring.run_model import RunModel
+from bnce import DecoderLanguageModel, Model, Normaliser, UserError, load
+from tests.scoring.models import HEARD, mixture, run_model
 from tests.scoring.plain import plain_log_probs
 from tests.scoring.unigram import Unigram
 
 
-def make_model(body: str = "lstm") -> RunModel:
-    words = [*SPECIALS, "hello", "help", "world", *(f"w{number}" for number in range(5, VOCAB_SIZE))]
-    return RunModel(small_model(body, order=4), Vocabulary(words), Normaliser(True, "whitespace", "lines"))
+def make_model(body: str = "lstm") -> Model:
+    return run_model(small_model(body, order=4), HEARD)
 
 
 @pytest.mark.parametrize("normalised", [False, True])
@@ -38,11 +34,11 @@ def test_a_sentence_in_steps_is_the_sentence(body: str, normalised: bool) -> Non
     assert total == pytest.approx(0.7 * (log_prob - 10.0 * math.log(10)) + 4 * 0.3, abs=1e-4)
 
 
-def test_an_exported_run_says_what_the_run_says(tmp_path: Path) -> None:
-    run = make_run(tmp_path, "lstm")
-    export_onnx(run, tmp_path / "exported")
-    adapters = [DecoderLanguageModel(load(path)) for path in (run.path, tmp_path / "exported")]
-    scores = [adapter.score(adapter.get_start_state(), "w3", is_last_word=True)[0] for adapter in adapters]
+def test_an_exported_run_says_what_the_run_says(bnce: Command, trained: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    assert bnce("export", trained, "--to", "onnx", "--out", tmp_path / "exported").status == 0
+    adapters = [DecoderLanguageModel(load(path)) for path in (trained, tmp_path / "exported")]
+    scores = [adapter.score(adapter.get_start_state(), "ba", is_last_word=True)[0] for adapter in adapters]
     assert scores[0] == pytest.approx(scores[1], abs=1e-4)
 
 
@@ -99,17 +95,16 @@ def test_a_decoder_takes_any_model() -> None:
     assert score == pytest.approx(math.log(0.5))
     assert alone.score(state, "zebra")[0] == pytest.approx(math.log(0.25) - 10 * math.log(10))
     run = make_model()
-    mixed = MixtureModel([run, Unigram({"hello": 0.5}, run.normaliser)], [0.5, 0.5])
-    mixture = DecoderLanguageModel(mixed, alpha=1.0, beta=0.0)
-    score, _ = mixture.score(mixture.get_start_state(), "HELLO")
-    assert score == pytest.approx(mixture.model.score_words([["hello"]])[0].log_probs[0], abs=1e-5)
-    assert mixture.score_partial_token("hel") == 0.0
+    mixed = mixture([run, Unigram({"hello": 0.5}, run.normaliser)], [0.5, 0.5])
+    adapter = DecoderLanguageModel(mixed, alpha=1.0, beta=0.0)
+    score, _ = adapter.score(adapter.get_start_state(), "HELLO")
+    assert score == pytest.approx(mixed.score_words([["hello"]])[0].log_probs[0], abs=1e-5)
+    assert adapter.score_partial_token("hel") == 0.0
 
 
 def test_one_offset_per_unknown_word() -> None:
     """A decoder's word may be several to the model."""
-    words = [*SPECIALS, *(f"w{number}" for number in range(2, VOCAB_SIZE))]
-    model = RunModel(small_model("lstm"), Vocabulary(words), Normaliser(True, "words", "lines"))
+    model = run_model(small_model("lstm"), normaliser=Normaliser(True, "words", "lines"))
     adapter = DecoderLanguageModel(model, alpha=1.0, beta=0.0)
     score, _ = adapter.score(adapter.get_start_state(), "zebra,yak")
     log_probs = plain_log_probs(model.network, [UNK, UNK, UNK])

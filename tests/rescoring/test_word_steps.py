@@ -1,4 +1,4 @@
-"""Words of a decoder, one at a time."""
+"""Words of a decoder, one at a time: each is as many as the model reads."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from bnce import Normaliser
-from bnce.rescoring.word_steps import WordSteps
+from bnce import DecoderLanguageModel, Normaliser
 from tests.scoring.unigram import Unigram
 
 MODEL = Unigram({"</s>": 0.25, "mister": 0.5, "five": 0.125}, Normaliser(tokens="spoken"))
@@ -27,5 +26,7 @@ MODEL = Unigram({"</s>": 0.25, "mister": 0.5, "five": 0.125}, Normaliser(tokens=
     ],
 )
 def test_a_word_is_as_many_as_the_model_reads(word: str, prob: float, num_oov: int) -> None:
-    steps = WordSteps(MODEL)
-    assert steps.score(steps.advance(MODEL.start(), word), word) == pytest.approx((math.log(prob), num_oov))
+    adapter = DecoderLanguageModel(MODEL, alpha=1.0, beta=0.0)
+    _, state = adapter.score(adapter.get_start_state(), word)
+    # A word that the model does not know costs ten powers of ten.
+    assert adapter.score(state, word)[0] == pytest.approx(math.log(prob) - 10 * num_oov * math.log(10))
