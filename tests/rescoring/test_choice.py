@@ -87,6 +87,34 @@ def test_weights_of_what_is_not_there(tmp_path: Path, trained: Path, refused: Re
     assert f"The score 'dec' has the weight 1, but '{bare}' does not have it" in told
 
 
+def test_the_file_keeps_every_digit(bnce: Command, trained: Path, tmp_path: Path) -> None:
+    lists, kept, again = scored(tmp_path, am=-1, lm_score=-2, dec=-3), tmp_path / "w.json", tmp_path / "again.json"
+    weights = {**six(0.1, 1 / 3, 2.5, -6.02, 0.0, 0.7), "scores": {"dec": 1e-17}}
+    save(kept, [json.dumps(weights)])
+    outcome = bnce("rescore", trained, lists, "--weights", kept, "--save-weights", again)
+    assert "lm_weight 2.5, word_penalty -6.02, oov_penalty 0, rank_weight 0.7, dec 1e-17" in outcome.stderr
+    assert json.loads(again.read_text(encoding="utf-8")) == weights
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("[]", "is not a weights file"),
+        ("{", "is not a weights file"),
+        ("[" * 9999, "it is nested too deeply"),
+        ('{"lm": 1}', "'lm': choose one of am_weight"),
+        ('{"lm_weight": "high"}', "The weight lm_weight is 'high': it must be a finite number"),
+        ('{"lm_weight": NaN}', "The weight lm_weight is nan"),
+        ('{"lm_weight": null}', "The weight lm_weight is None"),
+        ('{"scores": 3}', "has the scores 3: give a weight for each name"),
+        ('{"scores": {"dec": NaN}}', "The weight dec is nan"),
+    ],
+)
+def test_refused_files(tmp_path: Path, trained: Path, refused: Refused, content: str, told: str) -> None:
+    kept = save(tmp_path / "w.json", [content])
+    assert told in refused("rescore", trained, scored(tmp_path), "--weights", kept)
+
+
 def test_lists_that_cannot_be_tuned_on_together(tmp_path: Path, trained: Path, refused: Refused) -> None:
     pytest.importorskip("jiwer")
     one, other = scored(tmp_path, am=-1), scored(tmp_path)

@@ -4,34 +4,33 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from small_corpus import END, small_model
 
-from bnce.language_model import LanguageModel
-
 # A number behind a name is that of its layers.
 BODIES = ["ffnn", "rnn", "relu-rnn", "lstm", "relu-lstm", "rnn 2", "relu-lstm 2", "transformer 2"]
 
 
-def model_of(body: str) -> LanguageModel:
+def model_of(body: str) -> Any:
     """Make the model of one of the bodies; a Transformer attends to five words."""
     name, _, num_layers = body.partition(" ")
     return small_model(name, order=4, num_layers=int(num_layers or 0), num_heads=2)
 
 
-def in_float64(model: LanguageModel) -> LanguageModel:
+def in_float64(model: Any) -> Any:
     """Copy a model as it is now."""
     return copy.deepcopy(model).double().eval()
 
 
-def plain_scores(model: LanguageModel, history: Sequence[int]) -> torch.Tensor:
+def plain_scores(model: Any, history: Sequence[int]) -> torch.Tensor:
     """Compute the raw scores (V,) of what comes after a history, in float64."""
     return _scores(in_float64(model), history)
 
 
-def _scores(double: LanguageModel, history: Sequence[int]) -> torch.Tensor:
+def _scores(double: Any, history: Sequence[int]) -> torch.Tensor:
     context = [END] * (double.num_context + 1) + list(history)
     with torch.no_grad():
         hidden_TBD, _ = double(torch.tensor(context).unsqueeze(1), double.initial_state(1))
@@ -39,7 +38,7 @@ def _scores(double: LanguageModel, history: Sequence[int]) -> torch.Tensor:
 
 
 def plain_log_probs(
-    model: LanguageModel, sentence: Sequence[int], normalised: bool = False, before: Sequence[int] = ()
+    model: Any, sentence: Sequence[int], normalised: bool = False, before: Sequence[int] = ()
 ) -> np.ndarray:
     """Compute ln p of every word of a sentence, which may have words before it."""
     found = []

@@ -1,4 +1,4 @@
-"""What every model has, whatever it is: one sentence a text, blocks of bounded size, and all calls by a few of them."""
+"""What every model has, whatever it is: one sentence a text, and all calls by a few of them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import pytest
 import torch
 
 from bnce import Normaliser, Sampling, UserError
-from bnce.scoring import model as model_module
-from bnce.scoring.model import sentence_blocks
 
 from .unigram import ONE, Unigram
 
@@ -19,14 +17,6 @@ def test_a_text_is_one_sentence() -> None:
     assert Unigram({}, Normaliser()).words("One. Two!\nThree") == ["one", ".", "two", "!", "three"]
     assert Unigram({}, Normaliser()).words(" \n") == []
     assert Unigram({}, Normaliser(False, "whitespace", "split")).words("A b. C") == ["A", "b.", "C"]
-
-
-def test_blocks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_module, "BLOCK_SENTENCES", 3)
-    monkeypatch.setattr(model_module, "BLOCK_WORDS", 5)
-    sentences = [["a"] * length for length in (1, 1, 1, 0, 6, 2, 2)]
-    assert [[len(one) for one in block] for block in sentence_blocks(sentences)] == [[1, 1, 1], [0, 6], [2, 2]]
-    assert list(sentence_blocks([])) == []
 
 
 def test_a_new_kind_of_model_gets_the_calls_from_text() -> None:

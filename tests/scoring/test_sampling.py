@@ -5,23 +5,36 @@ Legend: B texts side by side, K words, V vocabulary.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
-from small_corpus import END, UNK, small_model
+from small_corpus import END, SPECIALS, UNK, small_model
 
-from bnce import Sampling, UserError
-from bnce.language_model import LanguageModel
-from bnce.scoring.sampling import draw, generate, nucleus, sample_words
+from bnce import Model, Sampling, UserError
 
-PROBS = [0.05, 0.3, 0.4, 0.2, 0.05]  # the second is <unk>
+from .models import WORDS, run_model
+
+PROBS = [0.05, 0.3, 0.4, 0.2, 0.05]  # the first ends a text, the second is <unk>
 
 
-def shares(sampling: Sampling, num_draws: int = 20_000) -> np.ndarray:
-    """Measure how often each word is chosen."""
-    score_BV = np.log(np.tile(np.array(PROBS, dtype=np.float32), (num_draws, 1))) + np.float32(3.0)
-    words = sample_words(score_BV, sampling, np.random.default_rng(1))
-    return np.bincount(words, minlength=len(PROBS)) / num_draws
+def fixed_model(probs: np.ndarray) -> Model:
+    """Make a run that gives these probabilities, whatever came before; they need not sum to one."""
+    network = small_model("ffnn", vocab_size=len(probs)).eval()
+    with torch.no_grad():
+        network.output.weight.zero_()
+        network.output.bias.copy_(torch.from_numpy(np.log(probs) + 3.0))
+    return run_model(network, [*SPECIALS, *(f"w{number}" for number in range(2, len(probs)))])
+
+
+def drawn(probs: np.ndarray, sampling: Sampling, num_draws: int) -> np.ndarray:
+    """Count how often each word is chosen."""
+    texts = fixed_model(probs).generate("", num_draws, 1, sampling, seed=1)
+    # A text that has not ended by itself ends in "…".
+    words = [text.removesuffix(" …") or "</s>" for text in texts]
+    numbers = [SPECIALS.index(word) if word in SPECIALS else int(word.removeprefix("w")) for word in words]
+    return np.bincount(numbers, minlength=len(probs))
 
 
 def normalised(weights: list[float]) -> np.ndarray:
@@ -52,7 +65,7 @@ def normalised(weights: list[float]) -> np.ndarray:
     ],
 )
 def test_words_are_chosen_with_these_probabilities(sampling: Sampling, expected: list[float]) -> None:
-    seen = shares(sampling)
+    seen = drawn(np.array(PROBS), sampling, 20_000) / 20_000
     expected_V = normalised(expected)
     # Four standard deviations of a share of 20,000 draws are less than this.
     np.testing.assert_allclose(seen, expected_V, atol=0.015)
@@ -81,35 +94,29 @@ def sorted_nucleus(prob_V: np.ndarray, top_p: float) -> np.ndarray:
 
 @pytest.mark.parametrize("top_p", [0.3, 0.9, 0.999])
 @pytest.mark.parametrize("spread", [0.1, 3.0])  # nearly uniform: thousands of words make it up; or a few do
-def test_a_nucleus_found_without_sorting_is_the_sorted_one(spread: float, top_p: float) -> None:
-    weight_BV = np.exp(spread * np.random.default_rng(2).standard_normal((3, 20_000), dtype=np.float32))
-    prob_BV = weight_BV / weight_BV.sum(1, keepdims=True)
-    prob_BK, word_BK = nucleus(prob_BV, top_p)
-    found_BV = np.zeros_like(prob_BV)
-    np.put_along_axis(found_BV, word_BK, prob_BK, 1)
-    for found_V, prob_V in zip(found_BV, prob_BV.astype(np.float64), strict=True):
-        expected_V = sorted_nucleus(prob_V, top_p)
-        # Sums in float32 may end one or two words sooner or later.
-        assert abs(np.count_nonzero(found_V) - np.count_nonzero(expected_V)) <= 3
-        assert np.abs(found_V - expected_V).sum() < 1e-3
-    if spread == 3.0 and top_p < 0.999:
-        assert prob_BK.shape[1] < 20_000
+def test_a_nucleus_is_what_sorting_all_words_finds(spread: float, top_p: float) -> None:
+    weight_V = np.exp(spread * np.random.default_rng(2).standard_normal(5000))
+    seen = drawn(weight_V, Sampling(top_p=top_p), 2000)
+    weight_V[UNK] = 0.0
+    prob_V = weight_V / weight_V.sum()
+    order = np.argsort(-prob_V, kind="stable")
+    num_kept = np.count_nonzero(np.cumsum(prob_V[order]) - prob_V[order] < top_p)
+    # Sums in float32 may end one or two words sooner or later.
+    assert not seen[order[num_kept + 3 :]].any()
+    # The words of the less likely half are drawn as often as they should be, too.
+    half = order[num_kept // 2 : num_kept]
+    expected = prob_V[half].sum() / prob_V[order[:num_kept]].sum()
+    assert seen[half].sum() / 2000 == pytest.approx(expected, abs=0.04)
 
 
-def test_places_of_no_weight_are_never_drawn() -> None:
-    weights_BK = np.tile([0.0, 0.3, 0.0, 0.7, 0.0], (50_000, 1))
-    seen = np.bincount(draw(weights_BK, np.random.default_rng(3)), minlength=5) / 50_000
-    np.testing.assert_allclose(seen, [0, 0.3, 0, 0.7, 0], atol=0.01)
-
-
-def greedy(model: LanguageModel, prompt: list[int], max_words: int) -> list[int]:
+def greedy(network: Any, prompt: list[int], max_words: int) -> list[int]:
     """Take the likeliest word each time, reading the whole text anew for every word."""
     words: list[int] = []
     with torch.no_grad():
         while len(words) < max_words and END not in words:
-            context = [END] * (model.num_context + 1) + prompt + words
-            hidden_TBD, _ = model(torch.tensor(context).unsqueeze(1), model.initial_state(1))
-            score_V = model.output.all_scores(hidden_TBD[-1])[0]
+            context = [END] * (network.num_context + 1) + prompt + words
+            hidden_TBD, _ = network(torch.tensor(context).unsqueeze(1), network.initial_state(1))
+            score_V = network.output.all_scores(hidden_TBD[-1])[0]
             score_V[UNK] = -torch.inf
             words.append(int(score_V.argmax()))
     return words
@@ -118,43 +125,42 @@ def greedy(model: LanguageModel, prompt: list[int], max_words: int) -> list[int]
 @pytest.mark.parametrize("body", ["lstm", "rnn", "ffnn", "transformer"])
 @pytest.mark.parametrize("prompt", [[], [5], [5, UNK, 7, 2, 9]])
 def test_goes_on_from_all_that_stands_before(body: str, prompt: list[int]) -> None:
-    model = small_model(body, order=4).eval()
-    expected = greedy(model, prompt, max_words=12)
-    texts = generate(model, prompt, num_texts=3, max_words=12, sampling=Sampling(temperature=0), seed=1)
-    assert texts == [expected] * 3
+    network = small_model(body, order=4).eval()
+    expected = [WORDS[number] for number in [*prompt, *greedy(network, prompt, max_words=12)]]
+    text = " ".join(expected[:-1] if expected[-1] == "</s>" else [*expected, "…"])
+    model, begun = run_model(network), " ".join(WORDS[number] for number in prompt)
+    assert model.generate(begun, 3, 12, Sampling(temperature=0), seed=1) == [text] * 3
 
 
 def test_texts_end_by_themselves_or_at_the_limit() -> None:
-    model = small_model("lstm").eval()
-    texts = generate(model, [], num_texts=60, max_words=8, sampling=Sampling(), seed=1)
+    texts = run_model(small_model("lstm").eval()).generate("", 60, 8, seed=1)
     assert len(texts) == 60
-    assert all(END not in text[:-1] for text in texts)
-    assert all(len(text) == 8 or text[-1] == END for text in texts)
-    lengths = {len(text) for text in texts}
+    lengths = [len(text.removesuffix(" …").split()) for text in texts]
+    assert all((length == 8) == text.endswith("…") for length, text in zip(lengths, texts, strict=True))
     assert 8 in lengths
-    assert len(lengths) > 2
-    assert all(UNK not in text for text in texts)
+    assert len(set(lengths)) > 2
+    assert not any("<unk>" in text for text in texts)
 
 
 def test_stops_when_all_texts_have_ended() -> None:
-    model = small_model("lstm").eval()
+    network = small_model("lstm").eval()
     with torch.no_grad():
-        model.output.bias[END] = 1000.0
-    assert generate(model, [], num_texts=2, max_words=10**9, sampling=Sampling(), seed=1) == [[END], [END]]
+        network.output.bias[END] = 1000.0
+    assert run_model(network).generate("", 2, 10**9, seed=1) == ["", ""]
 
 
 def test_a_seed_is_all_that_decides() -> None:
-    model = small_model("ffnn").eval()
-    first = generate(model, [3], 5, 10, Sampling(), seed=4)
+    model = run_model(small_model("ffnn").eval())
+    first = model.generate("w3", 5, 10, seed=4)
     state = torch.get_rng_state()
-    assert generate(model, [3], 5, 10, Sampling(), seed=4) == first
+    assert model.generate("w3", 5, 10, seed=4) == first
     assert torch.equal(torch.get_rng_state(), state)
-    assert generate(model, [3], 5, 10, Sampling(), seed=5) != first
+    assert model.generate("w3", 5, 10, seed=5) != first
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(top_k=3), Sampling(top_p=0.8), Sampling(temperature=0)])
 def test_texts_do_not_depend_on_how_the_vocabulary_is_cut(monkeypatch: pytest.MonkeyPatch, sampling: Sampling) -> None:
-    model = small_model("lstm").eval()
-    whole = generate(model, [4], 6, 8, sampling, seed=2)
+    model = run_model(small_model("lstm").eval())
+    whole = model.generate("w4", 6, 8, sampling, seed=2)
     monkeypatch.setattr("bnce.scoring.engine.BLOCK_NUMBERS", 30)
-    assert generate(model, [4], 6, 8, sampling, seed=2) == whole
+    assert model.generate("w4", 6, 8, sampling, seed=2) == whole

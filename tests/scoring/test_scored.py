@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bnce import files
+from bnce.scoring.layouts import get_layout
 from bnce.scoring.scored import ScoredSentence, Totals
 
 
@@ -17,22 +18,15 @@ def sentence(values: list[float], oov: list[bool]) -> ScoredSentence:
     return ScoredSentence(words, list(range(len(values))), np.array(values), np.array(oov), [2] * len(values))
 
 
-def test_every_perplexity_has_its_own_count() -> None:
-    totals = Totals.of([sentence([-1, -2, -4, -3], [False, True, False, False]), sentence([-5, -1], [False, False])])
-    assert (totals.num_sentences, totals.num_words, totals.num_tokens, totals.num_oov) == (2, 4, 6, 1)
-    assert totals.log10_prob == -16
-    assert totals.log10_prob_no_oov == -14
-    found = totals.perplexities()
-    assert found["ppl"] == pytest.approx(10 ** (16 / 6))
-    assert found["ppl1"] == pytest.approx(10 ** (16 / 4))
-    assert found["ppl_no_oov"] == pytest.approx(10 ** (14 / 5))
-    assert found["ppl1_no_oov"] == pytest.approx(10 ** (14 / 3))
-
-
 def test_words_of_no_probability_are_counted_apart_from_unknown_ones() -> None:
     found = Totals.of([sentence([-1, -math.inf, -2, -4], [False, False, True, False])])
     assert (found.num_oov, found.num_zero_probs) == (1, 1)
     assert (found.log10_prob, found.log10_prob_no_oov) == (-math.inf, -5)
+    one = sentence([-1.0, -math.inf, -2.0], [False] * 3)
+    assert "1 zeroprobs, logprob= -3 ppl= 31.62278 ppl1= 1000" in get_layout("srilm").sentence(one)
+    assert "Total: -inf OOV: 0" in get_layout("kenlm").sentence(one)
+    summary = get_layout("kenlm").summary(Totals.of([one]), "")
+    assert "including OOVs:\tinf\nPerplexity excluding OOVs:\t31.62278" in summary
 
 
 def test_a_perplexity_beyond_all_numbers_is_infinite() -> None:
