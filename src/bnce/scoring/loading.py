@@ -17,8 +17,7 @@ from pathlib import Path
 from bnce import files
 from bnce.errors import UserError
 from bnce.reading import parse_toml
-from bnce.runs.directory import RUN_FILES
-from bnce.runs.export_record import is_exported
+from bnce.runs.export_record import METADATA_FILE, WEIGHTS_FILE, is_exported
 from bnce.scoring.exported import load_exported
 from bnce.scoring.mixture import MixtureModel
 from bnce.scoring.model import Model
@@ -50,7 +49,13 @@ def needs_torch(path: str | Path) -> bool:
 def model_files(path: str | Path) -> Iterator[Path]:
     """List the files that a model may consist of: those of a run, and of what is in a mixture."""
     path = Path(path)
+    if is_exported(path):
+        yield from (path / name for name in (METADATA_FILE, WEIGHTS_FILE, "vocab.txt", "counts.npy"))
+        return
     if path.is_dir():
+        # It loads PyTorch, which an exported run does not need.
+        from bnce.runs.directory import RUN_FILES
+
         yield from (path / name for name in RUN_FILES)
         return
     yield path
