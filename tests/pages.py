@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import re
 import shlex
@@ -12,7 +11,7 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-from bnce.cli import main
+import command as command_line
 
 ROOT = Path(__file__).parents[1]
 
@@ -69,18 +68,6 @@ def call(command: str, directory: Path) -> subprocess.CompletedProcess[str]:
     lexer.whitespace_split = True
     words = list(lexer)
     assert not {"|", ">", "<", "&", ";"} & set(words), f"only a shell can run this: {command}"
-    stdout, stderr = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
-    with (
-        contextlib.chdir(directory),
-        mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": ""}),
-        mock.patch.object(sys, "argv", words),
-        contextlib.redirect_stdout(stdout),
-        contextlib.redirect_stderr(stderr),
-    ):
-        try:
-            main()
-            status = 0
-        except SystemExit as end:
-            status = int(end.code or 0)
-    printed = [stream.buffer.getvalue().decode() for stream in (stdout, stderr)]
-    return subprocess.CompletedProcess(words, status, *printed)
+    with contextlib.chdir(directory), mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": ""}):
+        outcome = command_line.call(*words[1:])
+    return subprocess.CompletedProcess(words, *outcome)

@@ -47,9 +47,14 @@ def words_of(directory: Path) -> list[str]:
     return (directory / "vocab.txt").read_text(encoding="utf-8").splitlines()
 
 
+def sizes_of(run: Path) -> dict[str, int]:
+    """Count the numbers of every tensor of a model."""
+    return {name: tensor.size for name, tensor in load_file(run / MODEL_FILE).items()}
+
+
 def num_parameters_of(run: Path) -> int:
     """Count the parameters of a model whose constant Z was not trained."""
-    return sum(tensor.size for name, tensor in load_file(run / MODEL_FILE).items() if name != "output.log_z")
+    return sum(size for name, size in sizes_of(run).items() if name != "output.log_z")
 
 
 @contextlib.contextmanager

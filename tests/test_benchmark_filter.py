@@ -7,13 +7,12 @@ import random
 
 import numpy as np
 import pytest
-from small_corpus import SPECIALS
+from small_corpus import SPECIALS, open_small_run
 
 from benchmarks import filter_judgement as judgement
 from bnce import Normaliser
-from bnce.corpus.vocabulary import Vocabulary
 
-VOCABULARY = Vocabulary([*SPECIALS, *(f"w{number}" for number in range(2, 400))])
+VOCABULARY = open_small_run(words=[*SPECIALS, *(f"w{number}" for number in range(2, 400))]).vocabulary
 
 
 def make_passages(number: int) -> list[judgement.Passage]:

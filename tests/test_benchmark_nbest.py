@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from small_corpus import SPECIALS
+from command import Command
+from small_corpus import SPECIALS, open_small_run
 
 from benchmarks.nbest_lists import (
     NUM_HYPOTHESES,
@@ -18,10 +20,7 @@ from benchmarks.nbest_lists import (
     sound_key,
     write_lists,
 )
-from bnce.corpus.vocabulary import Vocabulary
-from bnce.rescoring.nbest import read_nbest
-from bnce.rescoring.references import read_references
-from bnce.scoring.ngram import open_ngram
+from bnce import load
 
 WORDS = [
     *SPECIALS,
@@ -40,6 +39,7 @@ WORDS = [
     "modal",
     "muddle",
 ]
+VOCABULARY = open_small_run(words=WORDS).vocabulary
 
 
 def plain_distance(one: str, other: str) -> int:
@@ -62,7 +62,7 @@ def test_sounds() -> None:
 
 
 def test_confusions() -> None:
-    confusions = Confusions(Vocabulary(WORDS), np.arange(len(WORDS)))
+    confusions = Confusions(VOCABULARY, np.arange(len(WORDS)))
     assert confusions.of("cat") == {"cut": 1, "kat": 1, "sat": 1}
     assert confusions.of("their") == {"there": 2}
     assert confusions.of("model") == {"modal": 1}  # muddle differs in three letters
@@ -86,12 +86,12 @@ def test_the_cheapest_ways_are_the_cheapest() -> None:
     assert len(list(cheapest(slots, 1000))) == len(expected)
 
 
-def test_lists_are_read_back(tmp_path: Path) -> None:
+def test_lists_are_read_back(bnce: Command, tmp_path: Path) -> None:
     pytest.importorskip("kenlm")
     unigrams = "".join(f"-1\t{word}\t0\n" for word in WORDS)
     head = f"\\data\\\nngram 1={len(WORDS) + 1}\nngram 2=1\n\n\\1-grams:\n-99\t<s>\t0\n"
     (tmp_path / "old.arpa").write_text(f"{head}{unigrams}\n\\2-grams:\n-0.5\t<s> the\n\n\\end\\\n", encoding="utf-8")
-    confusions, old_lm = Confusions(Vocabulary(WORDS), np.ones(len(WORDS))), open_ngram(tmp_path / "old.arpa")
+    confusions, old_lm = Confusions(VOCABULARY, np.ones(len(WORDS))), load(tmp_path / "old.arpa")
     sentence = ["the", "cat", ",", "that", "model", "was", "there"]
     lists = [make_list(sentence, confusions, old_lm, np.random.default_rng(seed)) for seed in (1, 1, 2)]
     assert lists[0] == lists[1] != lists[2]
@@ -99,8 +99,11 @@ def test_lists_are_read_back(tmp_path: Path) -> None:
     assert all("," in one.words for one in lists[0])
     write_lists(tmp_path, "dev", [sentence] * 3, lists)
     names = {kind: str(tmp_path / f"dev.{kind}") for kind in ("nbest", "am", "lm", "ref")}
-    nbest = read_nbest(names["nbest"], score_files={"am": names["am"], "lm": names["lm"]}, costs=True)
-    assert [utterance.name for utterance in nbest.utterances] == ["dev-001", "dev-002", "dev-003"]
-    assert nbest.utterances[2].texts == [" ".join(one.words) for one in lists[2]]
-    assert nbest.utterances[2].scores["am"] == pytest.approx([-one.am_cost for one in lists[2]], abs=1e-3)
-    assert read_references(names["ref"], nbest.utterances) == [" ".join(sentence)] * 3
+    given = ["--scores", f"am={names['am']}", "--scores", f"lm={names['lm']}", "--costs", "--refs", names["ref"]]
+    out = tmp_path / "out.jsonl"
+    record = bnce("rescore", tmp_path / "old.arpa", names["nbest"], *given, "--out", out, "--json").json
+    assert record["before"]["num_words"] == 3 * len(sentence)
+    found = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert [row["utt"] for row in found] == ["dev-001", "dev-002", "dev-003"]
+    scores = {row["text"]: row["am_score"] for row in found[2]["hyps"]}
+    assert scores == pytest.approx({" ".join(one.words): -one.am_cost for one in lists[2]}, abs=1e-3)

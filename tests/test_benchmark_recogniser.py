@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import lzma
+import math
 import random
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from small_corpus import SPECIALS, VOCAB_SIZE, small_model
+from small_corpus import SPECIALS, VOCAB_SIZE, open_small_run
 
 from bnce import Normaliser
-from bnce.corpus.vocabulary import Vocabulary
-from bnce.rescoring.rescore import score_nbest
-from bnce.scoring.run_model import RunModel
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 NUM = 30
@@ -117,9 +115,10 @@ def test_words_of_a_model_add_up_to_its_scores(places: tuple[Path, Path]) -> Non
     rows = sys.modules["recogniser_rows"]
     nbest = rows.read_list(places[1], "espnet-eb100", "dev", "other", 5)
     letters = [*SPECIALS, *"abcdef", *(f"w{number}" for number in range(9, VOCAB_SIZE))]
-    model = RunModel(small_model("lstm"), Vocabulary(letters), Normaliser(True, "words", "lines"))
+    model = open_small_run(words=letters, normaliser=Normaliser(True, "words", "lines"))
     by_word, totals = words.score_by_word(model, nbest)
-    scores = score_nbest(model, nbest)
-    assert totals[0] == pytest.approx(scores.lm_N)
-    assert (totals[1] == scores.num_oov_N).all()
-    assert [log_probs.sum() for log_probs in by_word] == pytest.approx(scores.lm_N)
+    scored = model.score([text for utterance in nbest.utterances for text in utterance.texts])
+    lm_N = [one.log10_prob * math.log(10) for one in scored]
+    assert totals[0] == pytest.approx(lm_N)
+    assert totals[1].tolist() == [one.num_oov for one in scored]
+    assert [log_probs.sum() for log_probs in by_word] == pytest.approx(lm_N)

@@ -11,10 +11,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-
-from bnce.config import ModelConfig
-from bnce.language_model import count_parameters
-from bnce.recipes.recipe import load_recipe
+from command import call
+from small_corpus import SPECIALS, small_run
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))  # as the script runs: beside its parts
@@ -142,8 +140,8 @@ def test_numbers_of_parameters(name: str, recipe: str) -> None:
     rows = json.loads((RESULTS / "h200" / "experiments" / f"{name}.json").read_text(encoding="utf-8"))["rows"]
     assert len(rows) > 3
     for row in rows:
-        config = load_recipe(recipe, model=row["model"]).model
-        assert row["num_parameters"] == sum(count_parameters(config, row["vocab_size"]).values()), row["label"]
+        record = call("info", recipe, "--model", row["model"], "--vocab-size", row["vocab_size"], "--json").json
+        assert row["num_parameters"] == record["num_parameters"], row["label"]
 
 
 def test_ratios_by_arithmetic(figures_cpu: ModuleType) -> None:
@@ -180,14 +178,15 @@ def test_resets_are_those_of_the_runs() -> None:
     assert resets.markdown(resets.read_lines(RESULTS / "resets.jsonl")) in page("benchmarks/results/resets.md")
 
 
-def demo_model() -> ModelConfig:
-    return load_recipe("demo", model="relu-lstm").model
+def demo_model(vocab_size: int) -> dict[str, Any]:
+    """Describe the demo's network with so many words."""
+    return call("info", "demo", "--model", "relu-lstm", "--vocab-size", vocab_size, "--json").json
 
 
 def test_sizes_of_exports() -> None:
     """A table's number takes 4, 2 or 1 bytes, and 4 a row for int8's scale; body and bias stay float32."""
-    config, figures = demo_model(), CPU["export"]
-    counts = count_parameters(config, figures["vocab_size"])
+    figures = CPU["export"]
+    counts = demo_model(figures["vocab_size"])["num_parameters_by_part"]
     tables = counts["embedding"] + counts["output_weight"]
     rest = 4 * (counts["body"] + counts["output_bias"])
     scales = 2 * 4 * figures["vocab_size"]
@@ -199,22 +198,14 @@ def test_sizes_of_exports() -> None:
         assert row["ppl_n"] == pytest.approx(exact["ppl_n"], rel=0.01)
 
 
-def test_an_export_differs_from_pytorch_by_what_the_docs_say(figures_cpu: ModuleType, tmp_path: Path) -> None:
-    import torch
-
-    from bnce.config import LossConfig
-    from bnce.export.to_onnx import compare
-    from bnce.language_model import LanguageModel
-    from bnce.noise import unigram
-
+def test_an_export_differs_from_pytorch_by_what_the_docs_say(tmp_path: Path) -> None:
     assert "10⁻⁶ is usual" in page("docs/export.md")
     for target in ("onnx", "transformers"):
         assert CPU["export"][target]["max_difference"] < 1e-4
-    torch.manual_seed(1)
-    with torch.no_grad():
-        model = LanguageModel(demo_model(), LossConfig(name="bnce"), unigram(torch.arange(5000, 0, -1))).eval()
-        figures_cpu.write_graphs(model, tmp_path, model.state_dict())
-        assert compare(model, tmp_path)["max_difference"] < 1e-4
+    words = [*SPECIALS, *(f"w{number}" for number in range(2, 5000))]
+    run = small_run(tmp_path / "run", words=words, **demo_model(len(words))["settings"]["model"])
+    record = call("export", run, "--to", "onnx", "--out", tmp_path / "onnx", "--json").json
+    assert record["max_difference"] < 1e-4
 
 
 def test_every_result_file_is_listed_and_has_its_command() -> None:

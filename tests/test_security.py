@@ -9,13 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_corpus import small_config, small_corpus, small_model
+from run_files import MODEL_FILE
+from small_corpus import small_corpus, small_run
 
 import bnce
 from bnce import Corpus
-from bnce.runs.checkpoint import MODEL_FILE
-from bnce.runs.directory import RunDirectory
-from bnce.runs.model_file import save_weights
 from manual import links
 
 ROOT = Path(__file__).parents[1]
@@ -55,11 +53,10 @@ def as_true(word: ast.keyword) -> bool:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    corpus = small_corpus(tmp_path / "corpus")
-    made = RunDirectory.create(tmp_path / "run", small_config(corpus), corpus)
-    save_weights(made, small_model("relu-lstm").state_dict(), 1)
-    bnce.load(made.path)
-    return made.path
+    small_corpus(tmp_path / "corpus")
+    run = small_run(tmp_path / "run", "relu-lstm")
+    bnce.load(run)
+    return run
 
 
 def open_directory(path: Path) -> None:
