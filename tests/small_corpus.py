@@ -47,8 +47,10 @@ def write_ids(directory: Path, name: str, ids: np.ndarray, vocab_size: int) -> s
     return file.finish()
 
 
-def write_corpus(directory: Path, splits: Mapping[str, np.ndarray], vocab_size: int = VOCAB_SIZE) -> Corpus:
-    """Write ids as the corpus directory they would have come from."""
+def write_corpus(
+    directory: Path, splits: Mapping[str, np.ndarray], vocab_size: int = VOCAB_SIZE, *, spells: bool = True
+) -> Corpus:
+    """Write ids as the corpus directory they would have come from, with a spelling model or without one."""
     directory.mkdir(parents=True)
     words = [*SPECIALS, *(f"w{number}" for number in range(len(SPECIALS), vocab_size))]
     statistics, hashes = {}, {}
@@ -58,7 +60,8 @@ def write_corpus(directory: Path, splits: Mapping[str, np.ndarray], vocab_size: 
     counts = np.bincount(splits["train"], minlength=vocab_size)
     vocabulary = Vocabulary(words)
     vocabulary.write(directory / VOCABULARY_FILE)
-    SpellingModel.train(["zebra", "yak", "w100"]).leaving_out(words).write(directory / SPELLING_FILE)
+    if spells:
+        SpellingModel.train(["zebra", "yak", "w100"]).leaving_out(words).write(directory / SPELLING_FILE)
     write_description(directory, vocabulary, AT_BLANKS, counts, statistics, hashes)
     return Corpus.open(directory)
 

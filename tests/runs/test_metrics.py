@@ -4,62 +4,72 @@ from __future__ import annotations
 
 import errno
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from command import Command
+from small_corpus import Watcher, small_corpus
+from small_training import resume_small, train_small
 
-from bnce import UserError
-from bnce.runs.directory import RunDirectory
-from bnce.runs.metrics import METRICS_FILE, append_metrics, keep_metrics_up_to, read_metrics
-
-
-def test_metrics_are_kept_up_to_a_step(run: RunDirectory) -> None:
-    assert read_metrics(run.path).records == []
-    for step in (10, 20, 30):
-        append_metrics(run.path, {"step": step, "ppl_f": 1 / 3})
-    keep_metrics_up_to(run.path, 20)
-    assert read_metrics(run.path).records == [{"step": 10, "ppl_f": 1 / 3}, {"step": 20, "ppl_f": 1 / 3}]
-    append_metrics(run.path, {"step": 25})
-    lines = (run.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [10, 20, 25]
+from bnce import Corpus, UserError
 
 
-def test_a_torn_line_of_metrics_is_left_out(run: RunDirectory) -> None:
-    append_metrics(run.path, {"step": 10})
-    with open(run.path / "metrics.jsonl", "a", encoding="utf-8") as file:
-        file.write('{"step": 20, "pp')
-    assert read_metrics(run.path).records == [{"step": 10}]
-    keep_metrics_up_to(run.path, 100)
-    append_metrics(run.path, {"step": 20})
-    assert read_metrics(run.path).records == [{"step": 10}, {"step": 20}]
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    return small_corpus(tmp_path / "corpus", num_train=1003)  # an epoch has 25 steps
 
 
-def test_metrics_on_a_full_disk(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
-    append_metrics(run.path, {"step": 10})
+@pytest.fixture
+def run(tmp_path: Path, corpus: Corpus) -> Path:
+    """Train a run that is stopped after its evaluations at steps 9 and 17."""
+    train_small(tmp_path / "run", corpus, training={"evaluations_per_epoch": 3}, stop_after=20)
+    return tmp_path / "run"
 
-    def full(*arguments: object, **keywords: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
+
+def steps(run: Path) -> list[int]:
+    return [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def test_evaluations_after_the_state_are_made_again(run: Path) -> None:
+    with open(run / "metrics.jsonl", "a", encoding="utf-8") as file:
+        file.write('{"step": 25, "ppl_f": 0.25}\n{"step": 34, "pp')
+    assert resume_small(run)["status"] == "finished"
+    assert steps(run) == [9, 17, 25, 34, 42, 50]
+    assert 0.25 not in [json.loads(line)["ppl_f"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_full_disk(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, written = Path.write_text, tmp_path / "run" / "metrics.jsonl"
+
+    def full(path: Path, *arguments: Any, **keywords: Any) -> int:
+        if path.name == written.name and written.exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return plain(path, *arguments, **keywords)
 
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(UserError, match=r"The disk is full: '.*metrics.jsonl'"):
-        append_metrics(run.path, {"step": 20})
-    assert read_metrics(run.path).records == [{"step": 10}]
+        train_small(tmp_path / "run", corpus)
+    assert steps(tmp_path / "run") == [25]
 
 
-def test_lines_that_are_no_evaluations_are_told(run: RunDirectory) -> None:
-    lines = ['{"step": 10, "ppl_f": null}', '{"step": "20"}', '{"step": 30, "ppl_f": "low"}', "[]", '{"step": 40']
-    (run.path / METRICS_FILE).write_text("\n".join(lines), encoding="utf-8")
-    metrics = read_metrics(run.path)
-    assert metrics.records == [{"step": 10, "ppl_f": None}]
-    assert list(metrics.damaged) == [2, 3, 4, 5]
-    assert metrics.damaged[2] == "its step is '20'"
-    assert metrics.damaged[3] == "its ppl_f is 'low'"
-    assert metrics.num_lines == 5
-
-
-def test_what_was_done_last_holds_where_steps_are_repeated(run: RunDirectory) -> None:
-    lines = [f'{{"step": {step}, "ppl_f": {place}}}' for place, step in enumerate((10, 20, 30, 20, 25))]
-    (run.path / METRICS_FILE).write_text("\n".join(lines), encoding="utf-8")
-    metrics = read_metrics(run.path)
-    assert [(record["step"], record["ppl_f"]) for record in metrics.records] == [(10, 0), (20, 3), (25, 4)]
-    assert metrics.damaged == {}
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('{"step": "20"}', "its step is '20'"),
+        ('{"step": 30, "ppl_f": "low"}', "its ppl_f is 'low'"),
+        ("[]", "it is not a JSON object"),
+    ],
+)
+def test_lines_that_are_no_evaluations_are_told(
+    run: Path, bnce: Command, refused: Callable[..., str], line: str, why: str
+) -> None:
+    first, second = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    (run / "metrics.jsonl").write_text("\n".join([first, line, second]) + "\n", encoding="utf-8")
+    assert f"Line 2 of '{run / 'metrics.jsonl'}' is damaged ({why})" in refused("compare", run)
+    assert bnce("info", run, "--json").json["metrics"][0]["step"] == 17
+    watcher = Watcher()
+    assert resume_small(run, observer=watcher)["status"] == "finished"
+    assert f"Damaged lines in '{run / 'metrics.jsonl'}' were skipped: 1." in watcher.sentences
+    assert steps(run) == [9, 17, 25, 34, 42, 50]
