@@ -10,9 +10,8 @@ from command import Command
 from small_corpus import END, UNK, small_model
 
 from bnce import DecoderLanguageModel, Model, Normaliser, UserError, load
-from tests.scoring.models import HEARD, mixture, run_model
+from tests.scoring.models import HEARD, Unigram, mixture, run_model
 from tests.scoring.plain import plain_log_probs
-from tests.scoring.unigram import Unigram
 
 
 def make_model(body: str = "lstm") -> Model:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from bnce import DecoderLanguageModel, Normaliser
-from tests.scoring.unigram import Unigram
+from tests.scoring.models import Unigram
 
 MODEL = Unigram({"</s>": 0.25, "mister": 0.5, "five": 0.125}, Normaliser(tokens="spoken"))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
 
 # A bigram model with back-off: every history's probabilities, those it backs off to included, sum to one or less.
@@ -35,4 +37,16 @@ def write_arpa(directory: Path) -> Path:
     """Write the model where KenLM can read it."""
     path = directory / "small.arpa"
     path.write_text(ARPA, encoding="utf-8")
+    return path
+
+
+def write_unigrams(path: Path, probs: Mapping[str, float]) -> Path:
+    """Write a model in which words have fixed probabilities, and `<unk>` what is left."""
+    every = {"<unk>": 1 - sum(probs.values()), **probs}
+    lines = ["-99\t<s>\t0", *(f"{math.log10(prob):.7f}\t{word}\t0" for word, prob in every.items())]
+    # KenLM insists on a bigram: it says what the unigram does.
+    word, prob = next(iter(probs.items()))
+    head = f"\\data\\\nngram 1={len(lines)}\nngram 2=1\n\n\\1-grams:\n"
+    body = "\n".join(lines) + f"\n\n\\2-grams:\n{math.log10(prob):.7f}\t<s> {word}\n\n\\end\\\n"
+    path.write_text(head + body, encoding="utf-8")
     return path

@@ -1,18 +1,22 @@
-"""Models of words without a run on the disk: a network with words, or several models as a mixture."""
+"""Models of words without a run on the disk: a network with words, several models as a mixture, fixed probabilities."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from small_corpus import SPECIALS, VOCAB_SIZE
 
 from bnce import Model, Normaliser
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.scoring.mixture import MixtureModel
 from bnce.scoring.run_model import RunModel
+from bnce.scoring.scored import WordScores
+from bnce.spelling.model import SpellingModel
 
 WORDS = [*SPECIALS, *(f"w{number}" for number in range(2, VOCAB_SIZE))]
+AS_IT_STANDS = Normaliser(lowercase=False, tokens="whitespace", sentences="lines")
 # What a decoder's lexicon has: real words, whose parts are spelt.
 HEARD = [*SPECIALS, "hello", "help", "world", *(f"w{number}" for number in range(5, VOCAB_SIZE))]
 
@@ -27,3 +31,56 @@ def run_model(
 def mixture(components: Sequence[Model], weights: Sequence[float]) -> MixtureModel:
     """Mix models word by word."""
     return MixtureModel(components, weights)
+
+
+def spelling_model(learnt: Sequence[str], words: Sequence[str] = WORDS) -> SpellingModel:
+    """Learn how words are spelt that are not in a vocabulary."""
+    return SpellingModel.train(learnt).leaving_out(words)
+
+
+class Unigram(Model):
+    """A model of fixed probabilities; words without one are unknown and get the rest."""
+
+    kind = "unigram"
+
+    def __init__(
+        self,
+        probs: dict[str, float],
+        normaliser: Normaliser = AS_IT_STANDS,
+        name: str = "unigram",
+    ) -> None:
+        self.probs, self.normaliser, self.name = probs, normaliser, name
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary([*SPECIALS, *(word for word in self.probs if word not in SPECIALS)])
+
+    def score_words(
+        self,
+        sentences: Sequence[Sequence[str]],
+        *,
+        normalised: bool = False,
+        share_prefixes: bool = False,
+        after: Sequence[Any] | None = None,
+        spell: bool = False,
+    ) -> list[WordScores]:
+        found = []
+        for words in sentences:
+            oov = np.array([word not in self.probs for word in [*words, "</s>"]])
+            found.append(WordScores(self.next_log_probs(None, [*words, "</s>"]), oov, [1] * len(oov)))
+        return found
+
+    def start(self) -> Any:
+        return None
+
+    def advance(self, state: Any, word: str) -> Any:
+        return None
+
+    def next_log_probs(self, state: Any, words: Sequence[str], *, normalised: bool = False) -> np.ndarray:
+        rest = 1 - sum(self.probs.values())
+        with np.errstate(divide="ignore"):
+            return np.log([self.probs.get(word, rest) for word in words])
+
+
+ONE = Unigram({"</s>": 0.25, "a": 0.5, "b": 0.125})
+OTHER = Unigram({"</s>": 0.25, "a": 0.25, "c": 0.25})

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from run_files import write_mixture
+
 from bnce.scoring.fingerprint import fingerprint
-from bnce.scoring.loading import write_mixture
 
 
 def test_fingerprints(tmp_path: Path) -> None:

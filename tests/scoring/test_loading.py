@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-from small_corpus import UNK, small_config, small_corpus, small_model
+from command import Command
+from export.exported_runs import make_run
+from small_corpus import UNK
 
 from bnce import UserError, load
-from bnce.runs.directory import RunDirectory
-from bnce.runs.model_file import save_weights
-from bnce.scoring.loading import write_mixture
-from bnce.scoring.mixture import MixtureModel
-from bnce.scoring.ngram import NgramModel
-from bnce.scoring.run_model import RunModel
 
 from .arpa import write_arpa
 
@@ -26,16 +23,13 @@ SENTENCES = [["w3", "w4", "zebra"], ["w3", "w4"], [], ["<unk>", "yak", "w5"]]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    corpus = small_corpus(tmp_path / "corpus")
-    made = RunDirectory.create(tmp_path / "runs" / "one", small_config(corpus), corpus)
-    save_weights(made, small_model("relu-lstm").state_dict(), 1)
-    return made.path
+    return make_run(tmp_path, "relu-lstm").path
 
 
 @pytest.mark.parametrize("normalised", [False, True])
 def test_a_run_gives_the_same_either_way(run: Path, normalised: bool) -> None:
     model = load(run)
-    assert isinstance(model, RunModel)
+    assert model.kind == "run"
     apart = model.score_words(SENTENCES, normalised=normalised)
     together = model.score_words(SENTENCES, normalised=normalised, share_prefixes=True)
     scored = model.score([" ".join(words) for words in SENTENCES], normalised=normalised)
@@ -46,15 +40,19 @@ def test_a_run_gives_the_same_either_way(run: Path, normalised: bool) -> None:
     assert model.ids(["w3", "zebra"]) == [3, UNK, 0]
 
 
-def test_a_mixture_survives_its_file(run: Path, tmp_path: Path) -> None:
+def test_a_mixture_survives_its_file(bnce: Command, run: Path, tmp_path: Path) -> None:
     arpa = write_arpa(tmp_path)
     path = tmp_path / "mixtures" / "both.toml"
     path.parent.mkdir()
-    write_mixture(path, [run, arpa], [1 / 3, 2 / 3])
-    assert str(tmp_path) not in path.read_text(encoding="utf-8")
+    (tmp_path / "valid.txt").write_text("w3 w4\na model\nw5 w6 w7\n", encoding="utf-8")
+    assert bnce("interpolate", run, arpa, "--valid", tmp_path / "valid.txt", "--out", path).status == 0
+    content = path.read_text(encoding="utf-8")
+    assert str(tmp_path) not in content
+    weights = iter((1 / 3, 2 / 3))
+    path.write_text(re.sub("weight = .*", lambda found: f"weight = {next(weights)!r}", content), encoding="utf-8")
     mixture = load(path)
-    assert isinstance(mixture, MixtureModel)
-    assert isinstance(mixture.components[1], NgramModel)
+    assert mixture.kind == "mixture"
+    assert mixture.components[1].kind == "n-gram"
     assert mixture.weights_K.tolist() == [1 / 3, 2 / 3]
     one, other = (load(place).score_words(SENTENCES) for place in (run, arpa))
     for mixed, by_run, by_ngram in zip(mixture.score_words(SENTENCES), one, other, strict=True):
@@ -65,7 +63,7 @@ def test_a_mixture_survives_its_file(run: Path, tmp_path: Path) -> None:
     # Moved together, they still find each other.
     moved = tmp_path.parent / f"{tmp_path.name}-moved"
     tmp_path.rename(moved)
-    assert isinstance(load(moved / "mixtures" / "both.toml"), MixtureModel)
+    assert load(moved / "mixtures" / "both.toml").kind == "mixture"
 
 
 @pytest.mark.parametrize(
@@ -86,8 +84,9 @@ def test_refused_mixtures(tmp_path: Path, content: str, told: str) -> None:
         load(tmp_path / "m.toml")
 
 
-def test_other_refusals(tmp_path: Path, run: Path) -> None:
+def test_other_refusals(bnce: Command, tmp_path: Path, run: Path) -> None:
     with pytest.raises(UserError, match=r"none\.toml' does not exist: check the path"):
         load(tmp_path / "none.toml")
-    with pytest.raises(UserError, match=r"give a name that ends in \.toml"):
-        write_mixture(tmp_path / "m.json", [run], [1.0])
+    (tmp_path / "valid.txt").write_text("w3\n", encoding="utf-8")
+    outcome = bnce("interpolate", run, run, "--valid", tmp_path / "valid.txt", "--out", tmp_path / "m.json")
+    assert "give a name that ends in .toml" in outcome.stderr

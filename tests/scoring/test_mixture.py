@@ -7,22 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_corpus import VOCAB_SIZE, random_ids, small_config, small_corpus, small_model
+from command import Command
+from export.exported_runs import make_run
+from run_files import write_mixture
+from small_corpus import VOCAB_SIZE
 
-import bnce
-from bnce import Normaliser, Sampling, UserError
-from bnce.corpus.vocabulary import Vocabulary
-from bnce.ngrams.arpa import AS_IT_STANDS, write_arpa
-from bnce.ngrams.kneser_ney import estimate
-from bnce.runs.directory import RunDirectory
-from bnce.runs.model_file import save_weights
-from bnce.scoring.loading import write_mixture
-from bnce.scoring.mixture import MixtureModel, mix, shared_normaliser
-from bnce.scoring.ngram import NgramModel
-from bnce.scoring.run_model import RunModel
-from bnce.spelling.model import SpellingModel
+from bnce import Model, Normaliser, Sampling, UserError, load
 
-from .unigram import ONE, OTHER, Unigram
+from .models import ONE, OTHER, Unigram, run_model, spelling_model
+from .models import mixture as mix
 
 kenlm = pytest.importorskip("kenlm")
 
@@ -31,29 +24,23 @@ WEIGHTS = [0.7, 0.3]
 
 
 @pytest.fixture
-def parts(tmp_path: Path) -> tuple[Path, Path]:
-    corpus = small_corpus(tmp_path / "corpus")
-    run = RunDirectory.create(tmp_path / "run", small_config(corpus), corpus)
-    save_weights(run, small_model("relu-lstm").state_dict(), 1)
-    arpa = tmp_path / "bigram.arpa"
-    write_arpa(arpa, corpus.vocabulary.words, estimate(random_ids(2000), VOCAB_SIZE, 2))
-    return run.path, arpa
+def parts(bnce: Command, tmp_path: Path) -> tuple[Path, Path]:
+    run, arpa = make_run(tmp_path, "relu-lstm").path, tmp_path / "bigram.arpa"
+    assert bnce("ngram", tmp_path / "corpus", "--order", 2, "--out", arpa).status == 0
+    return run, arpa
 
 
 @pytest.fixture
-def mixture(parts: tuple[Path, Path], tmp_path: Path) -> MixtureModel:
-    write_mixture(str(tmp_path / "mix.toml"), [str(part) for part in parts], WEIGHTS)
-    loaded = bnce.load(str(tmp_path / "mix.toml"))
-    assert isinstance(loaded, MixtureModel)
+def mixture(parts: tuple[Path, Path], tmp_path: Path) -> Model:
+    loaded = load(write_mixture(tmp_path / "mix.toml", parts, WEIGHTS))
+    assert loaded.kind == "mixture"
     return loaded
 
 
 @pytest.mark.parametrize("normalised", [False, True])
-def test_probabilities_are_the_sums_of_the_parts(
-    mixture: MixtureModel, parts: tuple[Path, Path], normalised: bool
-) -> None:
-    run, ngram = (bnce.load(part) for part in parts)
-    assert isinstance(run, RunModel)
+def test_probabilities_are_the_sums_of_the_parts(mixture: Model, parts: tuple[Path, Path], normalised: bool) -> None:
+    run, ngram = (load(part) for part in parts)
+    assert run.kind == "run"
     scored = [model.score(TEXTS, normalised=normalised) for model in (mixture, run, ngram)]
     for mixed, by_run, by_ngram in zip(*scored, strict=True):
         expected = 0.7 * 10**by_run.log10_probs + 0.3 * 10**by_ngram.log10_probs
@@ -88,18 +75,18 @@ def test_probabilities_are_the_sums_of_the_parts(
     np.testing.assert_allclose(several[0], several[1][::-1])
 
 
-def test_texts_are_made_up(mixture: MixtureModel, parts: tuple[Path, Path]) -> None:
+def test_texts_are_made_up(mixture: Model, parts: tuple[Path, Path]) -> None:
     texts = mixture.generate("w3", 4, 6, Sampling(top_k=5), seed=3)
     assert texts == mixture.generate("w3", 4, 6, Sampling(top_k=5), seed=3)
     assert all(text.startswith("w3") and "<unk>" not in text for text in texts)
     likeliest = next(word.word for word in mixture.next_words("w3", 3) if word.word != "<unk>")
     (greedy,) = mixture.generate("w3", 1, 1, Sampling(temperature=0))
     assert greedy == ("w3" if likeliest == "</s>" else f"w3 {likeliest} …")
-    assert bnce.load(str(parts[1])).generate("w3", max_words=3)
+    assert load(str(parts[1])).generate("w3", max_words=3)
 
 
-def test_what_runs_remember_is_carried_over(mixture: MixtureModel, parts: tuple[Path, Path]) -> None:
-    run, ngram = (bnce.load(part) for part in parts)
+def test_what_runs_remember_is_carried_over(mixture: Model, parts: tuple[Path, Path]) -> None:
+    run, ngram = (load(part) for part in parts)
     carried = [model.score(TEXTS, carry=True) for model in (mixture, run)]
     for mixed, by_run, by_ngram in zip(*carried, ngram.score(TEXTS), strict=True):
         expected = 0.7 * 10**by_run.log10_probs + 0.3 * 10**by_ngram.log10_probs
@@ -111,17 +98,17 @@ def test_what_runs_remember_is_carried_over(mixture: MixtureModel, parts: tuple[
     assert fresh.log_prob != pytest.approx(one.log_prob, rel=1e-4)
 
 
-def test_what_it_says_of_itself(mixture: MixtureModel, parts: tuple[Path, Path]) -> None:
+def test_what_it_says_of_itself(mixture: Model, parts: tuple[Path, Path]) -> None:
     assert (mixture.log_z, mixture.device) == (None, "cpu")
-    assert mixture.vocabulary.words == bnce.load(parts[0]).vocabulary.words
-    assert sorted(bnce.load(parts[1]).vocabulary.words) == sorted(mixture.vocabulary.words)
+    assert mixture.vocabulary.words == load(parts[0]).vocabulary.words
+    assert sorted(load(parts[1]).vocabulary.words) == sorted(mixture.vocabulary.words)
     mixture.refuse_unnormalised()
     assert mixture.has_constant
-    assert not bnce.load(parts[1]).has_constant
+    assert not load(parts[1]).has_constant
     assert [one.kind for one in (mixture, *mixture.components)] == ["mixture", "run", "n-gram"]
 
 
-def test_refusals(mixture: MixtureModel, parts: tuple[Path, Path], tmp_path: Path) -> None:
+def test_refusals(mixture: Model, parts: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="The sentences to score are one string"):
         mixture.score("w3")
     with pytest.raises(UserError, match="The number of next words is 0"):
@@ -129,18 +116,17 @@ def test_refusals(mixture: MixtureModel, parts: tuple[Path, Path], tmp_path: Pat
     with pytest.raises(UserError, match="both numbers must be 1 or more"):
         mixture.generate("w3", 0)
     with pytest.raises(UserError, match="does not exist: check the path"):
-        bnce.load(str(tmp_path / "none.toml"))
+        load(str(tmp_path / "none.toml"))
     binary = tmp_path / "model.bin"
     binary.write_bytes(b"mmap lm" * 100)
-    ngram = bnce.load(parts[1])
-    assert isinstance(ngram, NgramModel)
+    ngram = load(parts[1])
     ngram.name = str(binary)
     assert ngram.vocab_size is None
     with pytest.raises(UserError, match="does not list its words"):
         _ = ngram.vocabulary
     config = parts[0] / "config.toml"
     config.write_text(config.read_text(encoding="utf-8").replace('"bnce"', '"softmax"'), encoding="utf-8")
-    softmax = bnce.load(tmp_path / "mix.toml")
+    softmax = load(tmp_path / "mix.toml")
     assert softmax.score(TEXTS, normalised=True)
     for ask in (softmax.refuse_unnormalised, lambda: softmax.score(TEXTS)):
         with pytest.raises(UserError, match=f"^'{parts[0]}' was trained with the loss softmax and has no constant Z"):
@@ -149,12 +135,12 @@ def test_refusals(mixture: MixtureModel, parts: tuple[Path, Path], tmp_path: Pat
 
 def test_unknown_words_are_spelt_by_each_component(parts: tuple[Path, Path]) -> None:
     """Runs with different words say how likely the word itself is, known or not; n-gram models cannot."""
-    run, arpa = map(bnce.load, parts)
-    assert isinstance(run, RunModel)
-    fewer = Vocabulary([*run.vocabulary.words[:4], "zebra", *run.vocabulary.words[5:]])
-    spelling = SpellingModel.train(["w4", "w100"]).leaving_out(fewer.words)
-    other = RunModel(run.network, fewer, run.normaliser, "other", spelling)
-    mixture = MixtureModel([run, other], WEIGHTS)
+    run, arpa = map(load, parts)
+    assert run.kind == "run"
+    fewer = [*run.vocabulary.words[:4], "zebra", *run.vocabulary.words[5:]]
+    spelling = spelling_model(["w4", "w100"], fewer)
+    other = run_model(run.network, fewer, run.normaliser, name="other", spelling=spelling)
+    mixture = mix([run, other], WEIGHTS)
     one, two = (model.score(TEXTS, normalised=True, spell=True) for model in (run, other))
     for carry in (False, True):
         one, two, mixed = (
@@ -164,7 +150,7 @@ def test_unknown_words_are_spelt_by_each_component(parts: tuple[Path, Path]) -> 
             expected = np.log10(WEIGHTS[0] * 10**first.log10_probs + WEIGHTS[1] * 10**second.log10_probs)
             np.testing.assert_allclose(found.log10_probs, expected, atol=1e-6)
             assert found.num_oov == 0
-    for with_ngram in (arpa, MixtureModel([run, arpa], WEIGHTS)):
+    for with_ngram in (arpa, mix([run, arpa], WEIGHTS)):
         for ask in (with_ngram.score, with_ngram.score_words):
             with pytest.raises(UserError, match=r"bigram.arpa' is not a run, and only runs have a spelling model"):
                 ask([], spell=True)
@@ -173,7 +159,7 @@ def test_unknown_words_are_spelt_by_each_component(parts: tuple[Path, Path]) -> 
 
 
 def test_probabilities_are_summed() -> None:
-    (scores,) = MixtureModel([ONE, OTHER], [0.75, 0.25]).score_words([["a", "b", "c", "d"]])
+    (scores,) = mix([ONE, OTHER], [0.75, 0.25]).score_words([["a", "b", "c", "d"]])
     expected = [
         0.75 * 0.5 + 0.25 * 0.25,
         0.75 * 0.125 + 0.25 * 0.25,
@@ -187,18 +173,22 @@ def test_probabilities_are_summed() -> None:
 
 
 def test_weights_of_nothing_and_probabilities_of_nothing() -> None:
-    log_prob_KN = np.log([[0.5, 1e-300], [0.25, 1e-320]])
-    np.testing.assert_allclose(mix(log_prob_KN, np.array([1.0, 0.0])), log_prob_KN[0])
-    assert mix(np.full((2, 1), -np.inf), np.array([0.5, 0.5])).tolist() == [-np.inf]
-    np.testing.assert_allclose(mix(np.array([[-1000.0], [-1001.0]]), np.array([0.5, 0.5])), [-1000.379885], atol=1e-5)
+    def log_probs(weights: list[float], *probs: float) -> list[float]:
+        components = [Unigram({"a": prob, "b": 0.0, "</s>": 0.5}) for prob in probs]
+        return mix(components, weights).score_words([["a", "b"]])[0].log_probs.tolist()
+
+    assert log_probs([1.0, 0.0], 1e-300, 1e-320) == pytest.approx([math.log(1e-300), -math.inf, math.log(0.5)])
+    assert log_probs([0.5, 0.5], 0.0, 0.0) == pytest.approx([-math.inf, -math.inf, math.log(0.5)])
+    expected = [math.log(0.5 * 1.1) + math.log(1e-300), -math.inf, math.log(0.5)]
+    assert log_probs([0.5, 0.5], 1e-300, 1e-301) == pytest.approx(expected)
 
 
 def test_one_way_to_read_text() -> None:
     runs = Normaliser(True, "words", "split")
-    assert shared_normaliser([ONE, OTHER]) == AS_IT_STANDS
-    assert shared_normaliser([ONE, Unigram({}, runs)]) == runs
+    assert mix([ONE, OTHER], WEIGHTS).normaliser == ONE.normaliser
+    assert mix([ONE, Unigram({}, runs)], WEIGHTS).normaliser == runs
     with pytest.raises(UserError, match="'x' and 'y' cut text into words in different ways"):
-        shared_normaliser([Unigram({}, runs, "x"), Unigram({}, Normaliser(False), "y")])
+        mix([Unigram({}, runs, "x"), Unigram({}, Normaliser(False), "y")], WEIGHTS)
 
 
 @pytest.mark.parametrize(
@@ -212,13 +202,13 @@ def test_one_way_to_read_text() -> None:
 )
 def test_refused_weights(weights: list[float], told: str) -> None:
     with pytest.raises(UserError, match=told):
-        MixtureModel([ONE, OTHER], weights)
+        mix([ONE, OTHER], weights)
 
 
-def test_what_a_mixture_refuses(mixture: MixtureModel, parts: tuple[Path, Path]) -> None:
+def test_what_a_mixture_refuses(mixture: Model, parts: tuple[Path, Path]) -> None:
     with pytest.raises(UserError, match="The words are one string, 'w3 w4': give a list of words"):
         mixture.score_words(["w3 w4"])
-    of_the_run = bnce.load(parts[0]).start()
+    of_the_run = load(parts[0]).start()
     for state in ("x", of_the_run, (of_the_run,), ("x", "y")):
         with pytest.raises(UserError, match="give one that start or read of the same model returned"):
             mixture.rescore(["w3"], after=state)

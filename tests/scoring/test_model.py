@@ -10,7 +10,7 @@ import torch
 
 from bnce import Normaliser, Sampling, UserError
 
-from .unigram import ONE, Unigram
+from .models import ONE, Unigram
 
 
 def test_a_text_is_one_sentence() -> None:

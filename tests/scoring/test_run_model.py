@@ -4,38 +4,27 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from small_corpus import END, SPECIALS, UNK, VOCAB_SIZE, small_config, small_corpus, small_model
+from export.exported_runs import make_run
+from small_corpus import END, UNK, VOCAB_SIZE, small_model
 
 import bnce
-from bnce import Normaliser, Sampling, UserError
-from bnce.corpus.vocabulary import Vocabulary
-from bnce.runs.directory import RunDirectory
-from bnce.runs.model_file import save_weights
-from bnce.scoring import model as model_module
-from bnce.scoring.mixture import MixtureModel
-from bnce.scoring.run_model import RunModel
-from bnce.spelling.model import SpellingModel
+from bnce import Model, Sampling, UserError
 
+from .models import WORDS, mixture, run_model, spelling_model
 from .plain import plain_log_probs, plain_scores
 
-WORDS = [*SPECIALS, *(f"w{number}" for number in range(2, VOCAB_SIZE))]
 
-
-def make_model(body: str = "lstm", loss: str = "bnce", normaliser: Normaliser | None = None) -> RunModel:
-    return RunModel(
-        small_model(body, loss, order=4), Vocabulary(WORDS), normaliser or Normaliser(True, "whitespace", "split")
-    )
+def make_model(body: str = "lstm", loss: str = "bnce", **more: Any) -> Model:
+    return run_model(small_model(body, loss, order=4), **more)
 
 
 def test_load_opens_a_run(tmp_path: Path) -> None:
-    corpus = small_corpus(tmp_path / "corpus")
-    run = RunDirectory.create(tmp_path / "run", small_config(corpus), corpus)
-    save_weights(run, small_model("relu-lstm").state_dict(), 1)
-    model = bnce.load(str(tmp_path / "run"))
+    model = bnce.load(str(make_run(tmp_path, "relu-lstm").path))
     (scored,) = model.score(["w3 w4 zebra"])
     assert scored.words == ["w3", "w4", "zebra", "</s>"]
     assert scored.ids == [3, 4, UNK, END]
@@ -52,8 +41,8 @@ def test_sentences_keep_their_order_across_blocks(monkeypatch: pytest.MonkeyPatc
     texts = ["w3", "", "W4 w5 w6", "ünïcode w9", "w2 w2 w2 w2 w2 w2", "w7 . w8"]
     model = make_model()
     whole = model.score(texts, normalised=normalised)
-    monkeypatch.setattr(model_module, "BLOCK_SENTENCES", 2)
-    monkeypatch.setattr(model_module, "BLOCK_WORDS", 4)
+    monkeypatch.setattr("bnce.scoring.model.BLOCK_SENTENCES", 2)
+    monkeypatch.setattr("bnce.scoring.model.BLOCK_WORDS", 4)
     cut = model.score(iter(texts), normalised=normalised)
     for text, one, other in zip(texts, whole, cut, strict=True):
         # A line stays one sentence, whatever marks are in it.
@@ -64,7 +53,7 @@ def test_sentences_keep_their_order_across_blocks(monkeypatch: pytest.MonkeyPatc
 
 
 def test_memory_is_that_of_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_module, "BLOCK_SENTENCES", 4)
+    monkeypatch.setattr("bnce.scoring.model.BLOCK_SENTENCES", 4)
     model = make_model()
     num_read = 0
 
@@ -84,18 +73,15 @@ def test_an_ngram_model_tells_its_order() -> None:
     assert make_model("ffnn").score(["w3 w4 w5 w6"])[0].ngram_lengths == [2, 3, 4, 4, 4]
     assert make_model("lstm").score(["w3 w4 w5 w6"])[0].ngram_lengths == [2, 3, 4, 5, 6]
     network = small_model("transformer", context=2, num_layers=2)  # each word is predicted from three
-    model = RunModel(network, make_model().vocabulary, make_model().normaliser)
+    model = run_model(network)
     assert model.score(["w3 w4 w5 w6"])[0].ngram_lengths == [2, 3, 4, 4, 4]
-    mixture = MixtureModel([model, model], [0.5, 0.5])
-    assert mixture.score(["w3 w4 w5 w6"])[0].ngram_lengths == [2, 3, 4, 4, 4]
+    assert mixture([model, model], [0.5, 0.5]).score(["w3 w4 w5 w6"])[0].ngram_lengths == [2, 3, 4, 4, 4]
 
 
 @pytest.mark.parametrize("body", ["ffnn", "lstm"])
 def test_sentences_together_have_what_each_has_alone(body: str) -> None:
     """Unknown words are spelt wherever they stand, and the results of one sentence are not those of another."""
-    plain = make_model(body)
-    spelling = SpellingModel.train(["zebras", "yaks"]).leaving_out(WORDS)
-    model = RunModel(plain.network, plain.vocabulary, plain.normaliser, spelling=spelling)
+    model = make_model(body, spelling=spelling_model(["zebras", "yaks"]))
     texts = ["zebra w3", "", "w4 gnu yak", "w3", "w5 w6 <unk> w7 w8 zebra", "gnu"]
     together = model.score(texts, spell=True)
     for text, found in zip(texts, together, strict=True):
@@ -154,9 +140,8 @@ def test_generate_goes_on_from_the_prompt() -> None:
 
 def test_unknown_words_are_spelt() -> None:
     """p(word) = p(<unk>) · p(spelling); <unk> in a text is not spelt, and alone is OOV."""
-    spelling = SpellingModel.train(["zebras", "yaks"]).leaving_out(WORDS)
-    plain = make_model()
-    model = RunModel(plain.network, plain.vocabulary, plain.normaliser, "run", spelling)
+    spelling = spelling_model(["zebras", "yaks"])
+    plain, model = make_model(), make_model(spelling=spelling)
     texts = ["w3 Zebra yak <unk> w4 zebra", "", "w5", "🙂"]
     expected = spelling.log_probs(["zebra", "yak", "zebra", "🙂"]) / math.log(10)
     for normalised in (False, True):
