@@ -7,6 +7,7 @@ import errno
 import functools
 import gzip
 import io
+import json
 import math
 import multiprocessing
 import os
@@ -148,6 +149,39 @@ def test_vocabulary_is_cut(texts: dict[str, str], place: Path) -> None:
     assert small.statistics["train"].num_oov == 8
     frequent = prepare([texts["train"]], place / "frequent", min_count=2, **given)
     assert frequent.vocabulary.words == ["</s>", "<unk>", ".", "cat", "ran", "the"]
+
+
+def test_frequent_words_come_first_and_ties_by_spelling(place: Path, tmp_path: Path) -> None:
+    text = write(tmp_path, "ties.txt", "b the é b the a\n\nthe a 中 é\n")
+    corpus = prepare(text, place / "c", valid=text, test_fraction=0, min_count=1, normaliser=TOKENISED)
+    assert corpus.vocabulary.words[2:] == ["the", "a", "b", "é", "中"]
+    few = prepare(text, place / "few", valid=text, test_fraction=0, vocab_size=4, normaliser=TOKENISED)
+    assert few.vocabulary.words[2:] == ["the", "a"]
+
+
+def test_text_cannot_forge_a_sentence_end(place: Path, tmp_path: Path) -> None:
+    """Neither does a line without words make a sentence, nor a document without words a document."""
+    records = [["a </s> b", "</s>"], ["</s>"], ["  a \t b  ", "", "\u3000c\x85d\xa0"], ["x <unk>"]]
+    lines = (json.dumps({"text": "\n".join(document)}) for document in records)
+    text = write(tmp_path, "text.jsonl", "".join(f"{line}\n" for line in lines))
+    corpus = prepare(text, place / "c", valid=text, test_fraction=0, min_count=1, normaliser=TOKENISED)
+    found = " ".join(corpus.vocabulary.decode(corpus.split("train")))
+    assert found == "a <unk> b </s> a b </s> c d </s> x <unk> </s>"
+    assert corpus.statistics["train"].num_documents == 3
+
+
+def test_sentence_lengths_are_counted_by_their_bounds(place: Path, tmp_path: Path) -> None:
+    lines = ("w " * length for length in (1, 5, 6, 100, 101, 3000))
+    text = write(tmp_path, "long.txt", "\n".join(lines))
+    corpus = prepare(text, place / "c", valid=text, test_fraction=0, normaliser=TOKENISED)
+    assert list(corpus.statistics["train"].sentence_lengths) == [2, 1, 0, 0, 0, 0, 0, 0, 0, 1, 2]
+
+
+def test_more_words_than_sixteen_bits_can_number(place: Path, tmp_path: Path) -> None:
+    words = [f"w{number}" for number in range(70_000)]
+    text = write(tmp_path, "many-words.txt", " ".join(words))
+    corpus = prepare(text, place / "c", valid=text, test_fraction=0, min_count=1, normaliser=TOKENISED)
+    assert corpus.vocabulary.decode(corpus.split("train")) == [*words, "</s>"]
 
 
 def test_a_spelling_model_learns_what_was_cut(texts: dict[str, str], place: Path) -> None:
