@@ -409,6 +409,8 @@ ON_PURPOSE: dict[str, str] = {
     "train on a part: *": "words that are never trained on share Good-Turing's probability",
     "train --init: *": SHARED_UNKNOWN,
     "vocab add: *": SHARED_UNKNOWN,
+    "rescore ESPnet: */ln_prob": "a Transformer reads hypotheses side by side: equal to 1e-7, summed in another order",
+    "rescore ESPnet: */total": "a Transformer reads hypotheses side by side: equal to 1e-7, summed in another order",
     "*: */ppl_[nf]_by_sentence": ONLY_WORDS,
     "*: */corpus.json/sha256": "a record of fewer keys",
     "export *: */record_sha256": "a record of fewer keys",

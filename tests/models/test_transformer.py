@@ -102,27 +102,6 @@ def test_streams_of_other_lengths_keep_their_own_context() -> None:
     torch.testing.assert_close(found, torch.cat(expected, 1))
 
 
-def test_a_branch_is_a_step_for_every_pair() -> None:
-    """Step after step, until the context has slid far; from texts of other lengths; some words and states repeated."""
-    network, words = body().eval(), embedded(9)
-    with torch.no_grad():
-        _, long = network(words[:4, :1], network.initial_state(1))
-        _, short = network(words[:1, 1:2], network.initial_state(1))
-        expected = tuple(torch.cat(parts, 1) for parts in zip(long, short, strict=True))
-        kept = tuple(part.clone() for part in expected)
-        state = before = expected
-        for step in range(2 * W):
-            word_WE = words[step % 9]
-            word_B = torch.tensor([0, 2, 2, 1])
-            parent_B = torch.tensor([1, 0, 1, 1]) if step == 0 else torch.tensor([3, 0, 2, 2])
-            hidden_BD, state = network.branch(network.prepare_words(word_WE), word_B, state, parent_B)
-            pairs = tuple(part[:, parent_B] for part in expected)
-            expected_TBD, expected = network(word_WE[word_B].unsqueeze(0), pairs)
-            torch.testing.assert_close(hidden_BD, expected_TBD[0])
-    assert state[0].shape[2] == W, "no more words than the context are kept"
-    assert all(torch.equal(part, own) for part, own in zip(before, kept, strict=True))
-
-
 def test_one_layer_sees_the_words_of_its_context_and_no_later_ones() -> None:
     network, words = body(num_layers=1).eval(), embedded(12)
     found, _ = network(words, network.initial_state(B))

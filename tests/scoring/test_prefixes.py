@@ -74,7 +74,6 @@ def test_trees_are_cut_at_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_large_states_make_small_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of("transformer 2")
-    monkeypatch.setattr(model.body, "runs_trees", False)
     scorer = Scorer(model)
     whole = score_prefixes(scorer, HYPOTHESES)
     widths: list[int] = []

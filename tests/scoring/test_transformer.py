@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_corpus import END, UNK, random_ids
+from small_corpus import END, UNK, open_small_run, random_ids
 
 from bnce import Sampling, Scorer
 
@@ -74,6 +74,22 @@ def test_hypotheses_that_share_prefixes(network: Any, length: int) -> None:
         text[place * length // 4 :] = random_ids(length, seed=2 + place)[place * length // 4 :]
     for text, found in zip(texts, score_shared(network, texts), strict=True):
         np.testing.assert_allclose(found, plain_log_probs(network, [*text.tolist(), END]), atol=1e-4)
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_a_list_is_read_side_by_side(normalised: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not word by word: to go on from a history copies the keys and values of all of its words."""
+    model = open_small_run("transformer", num_layers=2, num_heads=2, context=ATTENDED)
+    start = [f"w{number}" for number in range(2, 14)]
+    hypotheses = [[*start[:length], f"w{last}"] for length in (0, 3, 12) for last in (5, 7, 9)]
+    passes: list[tuple[int, ...]] = []
+    forward = model.network.forward
+    monkeypatch.setattr(model.network, "forward", lambda *given: passes.append(given[0].shape) or forward(*given))
+    together = model.score_words(hypotheses, normalised=normalised, share_prefixes=True)
+    assert passes == [(1 + len(start) + 1, len(hypotheses))]
+    for words, found in zip(hypotheses, together, strict=True):
+        (alone,) = model.score_words([words], normalised=normalised)
+        np.testing.assert_allclose(found.log_probs, alone.log_probs, atol=1e-6)
 
 
 def score_shared(network: Any, texts: list[Any], after: Any = None) -> list[np.ndarray]:

@@ -17,7 +17,6 @@ class Body(nn.Module):
     num_words: int | None = None  # that a position is predicted from; None: all before it
     context = 0  # words that a position attends to, itself among them
     branches = False  # whether it has a `branch` of its own
-    runs_trees = False  # whether it has `run_trees`
     output_size: int  # D
 
     def initial_state(self, num_streams: int) -> State:
@@ -45,8 +44,4 @@ class Body(nn.Module):
 
         That state may have other parts than `forward` gives: it is there to branch from.
         """
-        raise NotImplementedError
-
-    def run_trees(self, embedded_GNE: Tensor, depth_GN: Tensor, is_seen_GNN: Tensor) -> Tensor:
-        """Run G trees of N words, each at its depth and after the words that it sees, into hidden rows (G, N, D)."""
         raise NotImplementedError

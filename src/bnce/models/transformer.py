@@ -5,7 +5,7 @@ chunk is read by itself, so `training.num_steps` is the most words that a positi
 keys and values of the last `context` words of every stream, and each layer sees as many, however a text is cut.
 
 Legend: T time steps, B streams, E embedding, D hidden, H heads, K = D / H, W words in the state, S words with keys, L
-layers; in `branch`, P states and W words that come next.
+layers.
 """
 
 from __future__ import annotations
@@ -43,9 +43,6 @@ def build(config: ModelConfig) -> Transformer:
 
 class Transformer(Body):
     """Layers of attention and a wide squared ReLu, around a residual stream."""
-
-    branches = True
-    runs_trees = True
 
     def __init__(
         self, embedding_size: int, hidden_size: int, num_layers: int, num_heads: int, context: int, dropout: float
@@ -135,62 +132,6 @@ class Transformer(Body):
                 last_BSD = part_BSD[:, -W:].detach()
                 kept_LBWD[number, :, W - last_BSD.shape[1] :] = last_BSD
         return stream_BTD, (*after, (known_1B + T).clamp(max=W))
-
-    def prepare_words(self, embedded_WE: Tensor) -> Tensor:
-        """Give words as the first layer reads them (W, 1, D)."""
-        return self._enter(embedded_WE.unsqueeze(1))
-
-    def branch(self, prepared_W1D: Tensor, word_B: Tensor, state: State, parent_B: Tensor) -> tuple[Tensor, State]:
-        """Run one step into pairs of words and states: of a state only the words that are there are copied.
-
-        The state after it has one place for each word of its history, whose key is turned once, by its place there.
-        """
-        is_opened = len(state) == 4
-        keys_LPSD, values_LPSD, known_1P, place_1P = state if is_opened else self._open(state)
-        W, (L, _, S, D) = self.context, keys_LPSD.shape
-        num_kept, B = min(S, W - 1), len(word_B)
-        keys, values = (part.new_empty(L, B, num_kept + 1, D) for part in (keys_LPSD, values_LPSD))
-        known_1B = (known_1P.index_select(1, parent_B) + 1).clamp(max=W)
-        place_1B = place_1P.index_select(1, parent_B)
-        place_S = torch.arange(num_kept + 1, device=known_1B.device)
-        is_seen_B11S = (place_S > num_kept - known_1B[0].unsqueeze(1))[:, None, None]
-        stream_B1D = prepared_W1D.index_select(0, word_B)
-        turn = rotations_at(place_1B[0, :1], D // self.num_heads, stream_B1D)
-        for number, layer in enumerate(self.blocks):
-            assert isinstance(layer, Block)
-            query, key, value = layer.split(stream_B1D)
-            # Layer by layer: memory for what is copied of all layers at once would be asked for anew in every step.
-            for after, before in ((keys, keys_LPSD), (values, values_LPSD)):
-                after[number, :, :num_kept] = before[number, :, S - num_kept :].index_select(0, parent_B)
-            keys[number, :, num_kept:] = rotate(key, *turn).flatten(2)
-            values[number, :, num_kept:] = value.flatten(2)
-            key, value = (part[number].unflatten(2, (self.num_heads, -1)) for part in (keys, values))
-            found = attend(rotate(query, *turn), key, value, is_seen_B11S)
-            stream_B1D = layer.add(stream_B1D, found)
-        return _normed(stream_B1D).squeeze(1), (keys, values, known_1B, place_1B + 1)
-
-    def run_trees(self, embedded_GNE: Tensor, depth_GN: Tensor, is_seen_GNN: Tensor) -> Tensor:
-        """Run trees of words, which attend to the nearest of their ancestors and to themselves."""
-        distance_GNN = depth_GN.unsqueeze(2) - depth_GN.unsqueeze(1)
-        is_seen_G1NN = (is_seen_GNN & (distance_GNN < self.context)).unsqueeze(1)
-        stream_GND = self._enter(embedded_GNE)
-        turn = rotations_at(depth_GN.flatten(), self.output_size // self.num_heads, stream_GND)
-        cosine, sine = (part.unflatten(0, depth_GN.shape) for part in turn)
-        for layer in self.blocks:
-            assert isinstance(layer, Block)
-            query, key, value = layer.split(stream_GND)
-            found = attend(rotate(query, cosine, sine), rotate(key, cosine, sine), value, is_seen_G1NN)
-            stream_GND = layer.add(stream_GND, found)
-        return _normed(stream_GND)
-
-    def _open(self, state: State) -> State:
-        """Make of a state one that can be branched from: words that are there, with turned keys, and the next place."""
-        keys_LPWD, values_LPWD, known_1P = state
-        num_known = int(known_1P.max())
-        first = self.context - num_known
-        turn = rotations(num_known, self.output_size // self.num_heads, keys_LPWD)
-        turned = rotate(keys_LPWD[:, :, first:].unflatten(3, (self.num_heads, -1)), *turn).flatten(3)
-        return turned, values_LPWD[:, :, first:], known_1P, torch.full_like(known_1P, num_known)
 
 
 class Block(nn.Module):
@@ -299,14 +240,9 @@ def rotation_speeds(size: int, dtype: torch.dtype, device: torch.device) -> Tens
 
 def rotations(num_places: int, size: int, like: Tensor) -> tuple[Tensor, Tensor]:
     """Give cosine and sine (T, 1, K / 2) of the angles that the first places are turned by."""
-    return rotations_at(torch.arange(num_places, dtype=sum_dtype(like.dtype), device=like.device), size, like)
-
-
-def rotations_at(place_T: Tensor, size: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Give cosine and sine (T, 1, K / 2) of the angles that some places are turned by."""
     dtype = sum_dtype(like.dtype)
-    speed = rotation_speeds(size, dtype, like.device)
-    angle = torch.outer(place_T.to(dtype), speed).unsqueeze(1)
+    place_T = torch.arange(num_places, dtype=dtype, device=like.device)
+    angle = torch.outer(place_T, rotation_speeds(size, dtype, like.device)).unsqueeze(1)
     return angle.cos().to(like.dtype), angle.sin().to(like.dtype)
 
 

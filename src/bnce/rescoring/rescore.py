@@ -1,7 +1,8 @@
 """N-best lists with a new language model's scores: which hypothesis is the best now, and how wrong it is.
 
 Hypotheses of one utterance begin alike: they go through the network as one tree, in which every prefix is computed
-once, many utterances at a time. Only the output rows of words that occur are read, unless the softmax is asked for.
+once, many utterances at a time. A Transformer reads them side by side. Only the output rows of words that occur are
+read, unless the softmax is asked for.
 
 Legend: U utterances, N hypotheses of all of them, one utterance's after the other's.
 """

@@ -4,7 +4,7 @@ Words are NumPy arrays on the host. Hidden rows and states are the engine's own 
 texts moves them about with `take`, `put` and `concatenate`, and never asks which of the two they are.
 
 Legend: T time steps, B texts side by side, C context words of an n-gram body, L = C + T, N positions, K words for each,
-V vocabulary, D hidden, W different words, P different states, G trees of M words.
+V vocabulary, D hidden, W different words, P different states.
 """
 
 from __future__ import annotations
@@ -41,12 +41,11 @@ class Engine(ABC):
     is_exact: bool  # whether scores are ln p already, because of the output layer
     branches: bool  # whether `branch` is faster than `run` of one step
     reads_trees: bool  # whether whole texts are read faster by `branch`, what they share once, than side by side
-    runs_trees = False  # whether it has `run_trees`
+    attends = False  # whether hypotheses are read faster side by side than as a tree, which copies what words see
     loss_name: str
     device: str
     num_parallel: int  # sentences that go through the network side by side
     pass_words: int  # words in one pass
-    pass_nodes = 2**11  # nodes of trees in one pass, empty places counted
 
     @abstractmethod
     def initial_state(self, num_texts: int) -> State:
@@ -63,10 +62,6 @@ class Engine(ABC):
     @abstractmethod
     def branch(self, entered: Array, word_B: Ints, state: State, parent_B: Ints) -> tuple[Array, State]:
         """Run one step into pairs of words and states, which are given by their places: hidden (B, D), and states."""
-
-    def run_trees(self, word_GM: Ints, depth_GM: Ints, is_seen_GMM: NDArray[np.bool_]) -> Array:
-        """Read trees of M words, each of which sees some of the others: the last hidden layer of all (G · M, D)."""
-        raise NotImplementedError
 
     @abstractmethod
     def scores(self, hidden_ND: Array, words_NK: Ints) -> Array:

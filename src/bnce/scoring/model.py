@@ -157,8 +157,8 @@ class Model(ABC):
         """Score sentences that are already cut into words, without context or `after` a state each.
 
         With `share_prefixes`, a prefix that neighbours share, as hypotheses of one utterance do, is computed only
-        once. With `after` this is always so. An n-gram model starts each one without context. With
-        `spell` the probability of an unknown word is p(<unk>) · p(its spelling), and no word is OOV.
+        once, except by a Transformer. With `after` this is always so. An n-gram model starts each one without context.
+        With `spell` the probability of an unknown word is p(<unk>) · p(its spelling), and no word is OOV.
         """
 
     def reader(self, *, normalised: bool = False, carry: bool = False, spell: bool = False) -> Reader:

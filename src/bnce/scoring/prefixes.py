@@ -41,11 +41,6 @@ def score_prefixes(
 
     `</s>` is a word like any other: give it where it is to be scored. Sequences of one list should be neighbours.
     """
-    if after is None and scorer.engine.runs_trees:
-        from bnce.scoring.token_trees import LONGEST, score_trees  # which is made of what is below
-
-        if max(map(len, sequences), default=0) <= LONGEST:
-            return score_trees(scorer, sequences, normalised)
     scores: list[NDArray[np.float64]] = []
     at_once = scorer.engine.num_side_by_side(TREE_SEQUENCES)
     for begin in range(0, len(sequences), at_once):

@@ -121,7 +121,7 @@ class RunModel(Model):
     ) -> list[WordScores]:
         """Score sentences, in one tree where they begin alike and else side by side."""
         sentences = word_lists(sentences)
-        if not share_prefixes and after is None:
+        if after is None and (self.engine.attends or not share_prefixes):
             return self.reader(normalised=normalised, spell=spell).score(sentences)
         if spell:
             self.refuse_spelling()

@@ -1,7 +1,7 @@
 """A run's network in PyTorch, on a CPU or a GPU, in float32.
 
 Legend: T time steps, B texts side by side, L words read, N positions, K words, V vocabulary, D hidden, W different
-words, P different states, G trees of M words.
+words, P different states.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from bnce.scoring.engine import Engine, Floats, Ints
 # Sentences side by side and words in one pass: wider is no faster on a CPU, and fills a GPU.
 PARALLEL = {"cpu": 128, "cuda": 2**12}
 PASS_WORDS = {"cpu": 2**12, "cuda": 2**17}
-PASS_NODES = {"cpu": 2**11, "cuda": 2**15}
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -44,11 +43,10 @@ class TorchEngine(Engine):
         self.is_exact = self.output.structure is not None
         self.num_context, self.num_words_seen = model.num_context, model.body.num_words
         self._place = model.embedding.device
-        self.branches, self.runs_trees = model.body.branches, model.body.runs_trees
-        # A GPU would wait for the host at every word, and the state of a Transformer is large.
-        self.reads_trees = self.branches and not model.body.context and self._place.type == "cpu"
+        self.branches, self.attends = model.body.branches, model.body.context > 0
+        # A GPU would wait for the host at every word.
+        self.reads_trees = self.branches and self._place.type == "cpu"
         self.device = str(self._place)
-        self.pass_nodes = PASS_NODES[self._place.type]
         self.num_parallel, self.pass_words = PARALLEL[self._place.type], PASS_WORDS[self._place.type]
 
     # The layer is asked each time: a calibration or a test may change it.
@@ -82,13 +80,6 @@ class TorchEngine(Engine):
     def branch(self, entered: Tensor, word_B: Ints, state: State, parent_B: Ints) -> tuple[Tensor, State]:
         """Run one step into pairs of words and states."""
         return self.model.body.branch(entered, self.array(word_B), state, self.array(parent_B))
-
-    @_computing
-    def run_trees(self, word_GM: Ints, depth_GM: Ints, is_seen_GMM: NDArray[np.bool_]) -> Tensor:
-        """Read trees of words."""
-        places = self.array(depth_GM), self.array(is_seen_GMM)
-        hidden_GMD: Tensor = self.model.body.run_trees(self.model.embedding[self.array(word_GM)], *places)
-        return hidden_GMD.flatten(0, 1)
 
     @_computing
     def scores(self, hidden_ND: Tensor, words_NK: Ints) -> Tensor:
