@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
+import json
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from small_corpus import Watcher, small_config, small_corpus
+from small_corpus import Watcher, small_corpus
+from small_training import resume_small, train_small
 
 from bnce import Corpus
-from bnce.config import change_settings
-from bnce.machine.world import World
-from bnce.optimisers.schedule import Schedule
-from bnce.runs.directory import RunDirectory
-from bnce.runs.metrics import read_metrics
-from bnce.training import budget
-from bnce.training.budget import Budget
-from bnce.training.plan import create_run
-from bnce.training.run import run_training
-from bnce.training.step import TrainingStep
 
-CPU = torch.device("cpu")
 STEPS_AN_EPOCH = 50
+FLOOR = 0.003  # the last steps of a decay still move
 
 
 @pytest.fixture
@@ -34,71 +25,60 @@ def corpus(tmp_path: Path) -> Corpus:
 
 
 @pytest.fixture
-def factors(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Let every look at the clock find a second gone, and remember the factors on the rates."""
-    seconds = itertools.count()
-    monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
-    found: list[float] = []
-    plain = TrainingStep.__call__
+def _a_second_for_every_step(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let a step take a second by the clock, and nothing else any time."""
+    seconds, plain = [0.0], torch.Tensor.backward
 
-    def step(self: TrainingStep, chunk: Any, factor: float, *rest: Any) -> None:
-        found.append(factor)
-        plain(self, chunk, factor, *rest)
+    def backward(*arguments: Any, **keywords: Any) -> None:
+        plain(*arguments, **keywords)
+        seconds[0] += 1.0
 
-    monkeypatch.setattr(TrainingStep, "__call__", step)
-    return found
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.Tensor, "backward", backward)
+        patched.setattr(time, "monotonic", lambda: seconds[0])
+        yield
 
 
-def test_a_run_ends_when_its_budget_is_used(tmp_path: Path, corpus: Corpus, factors: list[float]) -> None:
-    watcher = Watcher()
-    run = create_run(tmp_path / "run", small_config(corpus, training={"budget": "80 s", "epochs": 1}), corpus)
-    summary = run_training(run, corpus, CPU, watcher)
-    # One second for each step, and one for each of the looks at the start and after the first epoch's evaluation.
-    assert (summary["status"], summary["step"]) == ("finished", 78)
-    assert summary["epochs"] == pytest.approx(78 / STEPS_AN_EPOCH)
-    assert [record["step"] for record in read_metrics(run.path).records] == [50, 78], "the end is evaluated"
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.usefixtures("_a_second_for_every_step")
+def test_a_run_ends_when_its_budget_is_used(tmp_path: Path, corpus: Corpus) -> None:
+    watcher, run = Watcher(), tmp_path / "run"
+    training = {"budget": "80 s", "epochs": 1, "evaluations_per_epoch": 5}
+    summary = train_small(run, corpus, observer=watcher, training=training)
+    assert (summary["status"], summary["step"]) == ("finished", 80)
+    assert summary["epochs"] == pytest.approx(80 / STEPS_AN_EPOCH)
+    records = read_metrics(run)
+    assert [record["step"] for record in records] == [*range(10, 81, 10)], "the end is evaluated"
+    factors = [record["lr"] / 0.1 for record in records]
     assert factors == sorted(factors, reverse=True)
-    assert factors[0] == 1.0
-    assert factors[39] == pytest.approx(0.5, abs=0.03), "half of the time, half of the rate"
-    assert Schedule.FLOOR <= factors[-1] < 0.03, "the schedule ends with the budget"
+    assert factors[3] == pytest.approx(0.5, abs=0.03), "half of the time, half of the rate"
+    assert FLOOR <= factors[-1] < 0.03, "the schedule ends with the budget"
     (told,) = [sentence for sentence in watcher.sentences if "training.budget" in sentence]
     assert told.startswith("At this speed, training.budget=80 s is enough for about")
 
 
-def test_a_resumed_run_has_what_is_left_of_its_budget(tmp_path: Path, corpus: Corpus, factors: list[float]) -> None:
-    run = create_run(tmp_path / "run", small_config(corpus, training={"budget": "30 s"}), corpus)
-    calls = itertools.count(1)
-    summary = run_training(run, corpus, CPU, Watcher(), should_stop=lambda: next(calls) == 10)
-    assert (summary["status"], summary["step"]) == ("stopped", 10)
-    summary = run_training(RunDirectory.open(run.path), corpus, CPU, Watcher(), resume=True)
-    assert (summary["status"], summary["step"]) == ("finished", 28)
-    assert factors[10] == pytest.approx(1 - 12 / 30, abs=0.05)
-    assert Schedule.FLOOR <= factors[-1] < 0.06
+@pytest.mark.usefixtures("_a_second_for_every_step")
+def test_a_resumed_run_has_what_is_left_of_its_budget(tmp_path: Path, corpus: Corpus) -> None:
+    run = tmp_path / "run"
+    train_small(run, corpus, training={"budget": "30 s", "evaluations_per_epoch": 50}, stop_after=10)
+    assert json.loads((run / "summary.json").read_text(encoding="utf-8"))["step"] == 10
+    summary = resume_small(run)
+    assert (summary["status"], summary["step"]) == ("finished", 30)
+    factors = [record["lr"] / 0.1 for record in read_metrics(run)]
+    assert factors[10] == pytest.approx(1 - 11 / 30, abs=0.05)
+    assert FLOOR <= factors[-1] < 0.06
     # A larger one goes on with a run that is finished.
-    longer = dataclasses.replace(run, config=change_settings(run.config, ["training.budget=1 min"]))
-    summary = run_training(longer, corpus, CPU, Watcher(), resume=True)
+    summary = resume_small(run, training={"budget": "1 min"})
     assert (summary["status"], summary["changes"][0]["setting"]) == ("finished", "training.budget")
-    assert 50 < summary["step"] < 60
+    assert summary["step"] == 60
 
 
-def test_time_is_counted_by_the_first_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = itertools.count()
-    monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
-    other = World()
-    monkeypatch.setattr(other, "share", lambda value: 7.0)
-    counted = Budget(10.0, other)
-    counted.start(0.0)
-    counted.use()
-    assert counted.used_seconds == 7.0
-    assert counted.total_steps(70, unmeasured=5) == 100
-    assert Budget(10.0, other).total_steps(0, unmeasured=5) == 5
-
-
-def test_a_part_of_an_epoch_ends_with_an_evaluation_and_the_floor(
-    tmp_path: Path, corpus: Corpus, factors: list[float]
-) -> None:
-    run = create_run(tmp_path / "run", small_config(corpus, training={"epochs": 1.5}), corpus)
-    summary = run_training(run, corpus, CPU, Watcher())
+def test_a_part_of_an_epoch_ends_with_an_evaluation_and_the_floor(tmp_path: Path, corpus: Corpus) -> None:
+    summary = train_small(tmp_path / "run", corpus, training={"epochs": 1.5})
     assert (summary["status"], summary["step"], summary["epochs"]) == ("finished", 75, 1.5)
-    assert [record["step"] for record in read_metrics(run.path).records] == [50, 75]
-    assert factors[-1] == pytest.approx(1 / 75)
+    records = read_metrics(tmp_path / "run")
+    assert [record["step"] for record in records] == [50, 75]
+    assert records[-1]["lr"] == pytest.approx(0.1 / 75)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from bnce.corpus.resets import Resets
 from bnce.corpus.streams import Chunk, Streams
 from bnce.evaluation.evaluate import Evaluation, evaluate
 from bnce.language_model import LanguageModel
+from bnce.machine.world import World
 from bnce.optimisers import build_optimiser
 from bnce.optimisers.clip import Gradients
 from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, STATE_FORMAT, read_tensors, state_files
@@ -30,6 +32,7 @@ from bnce.runs.model_file import save_weights
 from bnce.training import checkpoints
 from bnce.training import clock as training_clock
 from bnce.training import trainer as trainer_module
+from bnce.training.budget import Budget
 from bnce.training.step import TrainingStep
 from bnce.training.trainer import Trainer
 
@@ -654,3 +657,16 @@ def test_the_peak_of_memory_is_the_runs_own(
     monkeypatch.setattr(trainer_module, "reset_peak_memory", reset.append)
     assert make_trainer(names, corpus).train()
     assert reset == [CPU]
+
+
+def test_the_time_of_a_budget_is_counted_by_the_first_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = itertools.count()
+    monkeypatch.setattr("bnce.training.budget.time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
+    other = World()
+    monkeypatch.setattr(other, "share", lambda value: 7.0)
+    counted = Budget(10.0, other)
+    counted.start(0.0)
+    counted.use()
+    assert counted.used_seconds == 7.0
+    assert counted.total_steps(70, unmeasured=5) == 100
+    assert Budget(10.0, other).total_steps(0, unmeasured=5) == 5
