@@ -11,29 +11,28 @@ import time
 from pathlib import Path
 
 import torch
-from typer.testing import CliRunner
+from command import call, run_command
+from run_files import MODEL_FILE, states_of
+from safetensors.torch import load_file
 
-from bnce.cli import app
-from bnce.runs.checkpoint import MODEL_FILE, read_model, state_files
 from tests.small_corpus import small_corpus
 
 # What torchrun starts: `bnce`, of which the second process kills itself once, when there is a state to go on from.
 KILLED_ONCE = """
-import os
+import os, runpy, sys
 from pathlib import Path
-from bnce.__main__ import main
-from bnce.training.checkpoints import Checkpoints
+import torch
 from kill_itself import kill_self_in
 
-def has_a_state(checkpoints, progress):
-    if checkpoints.newest is None:
+def has_a_state(*_):
+    if not any(Path(sys.argv[sys.argv.index("--out") + 1]).glob("state-*.safetensors")):
         return False
     Path(__file__).with_name("killed").touch()
     return True
 
 if (os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]) == ("1", "0"):
-    kill_self_in(Checkpoints, "save", has_a_state)
-main()
+    kill_self_in(torch.Tensor, "backward", has_a_state)
+runpy.run_module("bnce", run_name="__main__")
 """
 SETTINGS = ("training.groups=2", "training.batch_size=4", "training.num_steps=5", "model.hidden_size=8")
 
@@ -64,7 +63,7 @@ def test_two_processes_train_one_run_and_ctrl_c_saves_it_once(tmp_path: Path) ->
         start_new_session=True,
     )
     deadline = time.monotonic() + 60
-    while not state_files(out) and time.monotonic() < deadline and began.poll() is None:
+    while not states_of(out) and time.monotonic() < deadline and began.poll() is None:
         time.sleep(0.1)
     os.killpg(began.pid, signal.SIGINT)  # as a terminal does
     _, told = began.communicate(timeout=60)
@@ -78,9 +77,7 @@ def test_two_processes_train_one_run_and_ctrl_c_saves_it_once(tmp_path: Path) ->
     step = summary["step"]
     # In one process: that one goes on in two is tested with torchrun below.
     words = ["train", "--out", str(out), "--resume", "--json"]
-    ended = CliRunner().invoke(app, [*words, "--set", "training.epochs=1", "--set", "training.evaluations_per_epoch=1"])
-    assert ended.exit_code == 0, ended.output
-    record = json.loads(ended.stdout)
+    record = call(*words, "--set", "training.epochs=1", "--set", "training.evaluations_per_epoch=1").json
     assert record["status"] == "finished"
     assert record["step"] >= step
     assert record["test"]["ppl_f"] > 1
@@ -110,8 +107,7 @@ def test_torchrun_starts_a_run_again_and_it_goes_on(tmp_path: Path) -> None:
     more = [word for setting in settings for word in ("--set", setting)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     # In one process: with gradients added up in order, the number of processes changes no bit.
-    ended = CliRunner().invoke(app, command(corpus, tmp_path / "unbroken", *more))
-    assert ended.exit_code == 0, ended.output
+    run_command(*command(corpus, tmp_path / "unbroken", *more))
     out = tmp_path / "run"
     script = tmp_path / "killed.py"
     script.write_text(KILLED_ONCE, encoding="utf-8")
@@ -125,6 +121,6 @@ def test_torchrun_starts_a_run_again_and_it_goes_on(tmp_path: Path) -> None:
     )
     assert again.returncode == 0, again.stderr
     assert (tmp_path / "killed").exists()
-    expected = read_model(tmp_path / "unbroken" / MODEL_FILE)[0]
-    for name, tensor in read_model(out / MODEL_FILE)[0].items():
+    expected = load_file(tmp_path / "unbroken" / MODEL_FILE)
+    for name, tensor in load_file(out / MODEL_FILE).items():
         assert torch.equal(tensor, expected[name]), name

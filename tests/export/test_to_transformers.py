@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from small_corpus import END, UNK, random_ids, small_model
+from command import run_command
+from run_files import MODEL_FILE, settings_of, words_of
+from safetensors.torch import load_file
+from small_corpus import END, UNK, random_ids, small_run
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, pipeline
 
-from bnce import Sampling, UserError
-from bnce.evaluation.evaluate import evaluate
-from bnce.export import to_transformers as module
-from bnce.export.to_transformers import export_transformers
-from bnce.runs.checkpoint import MODEL_FILE
-from bnce.runs.directory import RunDirectory
-from bnce.runs.model_file import load_model
-from bnce.scoring.sampling import generate
+from bnce import Model, Sampling, load
 
-from .exported_runs import MODELS, make_run
+from .exported_runs import MODELS
 
-Opened = tuple[RunDirectory, Path, Any, Any]
+Opened = tuple[Path, Path, Any, Any]
+Refused = Callable[..., str]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -44,9 +42,10 @@ def modules_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Opened:
     """Give a run, its export, and the export's model and tokenizer."""
     directory = tmp_path_factory.mktemp("runs")
-    run, out = make_run(directory, request.param[0], **request.param[1]), directory / "out"
-    record = export_transformers(run, out)
-    assert 0 <= record["max_difference"] <= record["tolerance"] < 1e-4
+    name, sizes = request.param
+    run, out = small_run(directory / "run", name, order=3, **sizes), directory / "out"
+    record = run_command("export", run, "--to", "transformers", "--out", out, "--json").json
+    assert 0 <= record["max_difference"] < 1e-4
     model = AutoModelForCausalLM.from_pretrained(out, trust_remote_code=True)
     return run, out, model, AutoTokenizer.from_pretrained(out, trust_remote_code=True)
 
@@ -56,14 +55,14 @@ def test_opens_as_any_other_model(opened: Opened) -> None:
     assert type(model).__name__ == "BnceForCausalLM"
     assert type(model).__module__.startswith("transformers_modules.")
     assert not model.training
-    ours = load_model(run).state_dict()
+    ours = load_file(run / MODEL_FILE)
     assert model.state_dict().keys() == ours.keys()
     assert all(tensor.equal(ours[name]) for name, tensor in model.state_dict().items())
-    assert tokenizer.get_vocab() == {word: number for number, word in enumerate(run.vocabulary.words)}
+    assert tokenizer.get_vocab() == {word: number for number, word in enumerate(words_of(run))}
     special = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.unk_token_id)
     assert special == (END, END, END, UNK)
     config = AutoConfig.from_pretrained(out, trust_remote_code=True)
-    assert (config.model_type, config.body, config.log_z) == ("bnce", run.config.model.name, 9.0)
+    assert (config.model_type, config.body, config.log_z) == ("bnce", settings_of(run)["model"]["name"], 9.0)
 
 
 def test_needs_neither_bnce_nor_another_file(opened: Opened) -> None:
@@ -76,13 +75,14 @@ def test_needs_neither_bnce_nor_another_file(opened: Opened) -> None:
 def test_a_text_gets_the_perplexity_that_we_give_it(opened: Opened) -> None:
     run, _, model, tokenizer = opened
     ids = random_ids(300, seed=8)
-    text = " ".join(run.vocabulary.decode(ids[ids != END].tolist()))
-    input_ids = tokenizer(text, return_tensors="pt")["input_ids"]
+    known = words_of(run)
+    words = [known[number] for number in ids[ids != END]]
+    input_ids = tokenizer(" ".join(words), return_tensors="pt")["input_ids"]
     assert input_ids[0, 1:].tolist() == ids[ids != END].tolist()
     with torch.no_grad():
         loss = float(model(input_ids, labels=input_ids).loss)
-    expected = evaluate(load_model(run), input_ids[0, 1:].numpy())
-    assert float(torch.tensor(loss).exp()) == pytest.approx(expected.ppl_f, rel=1e-5)
+    (scored,) = load(run).score_words([words], normalised=True)
+    assert loss == pytest.approx(-scored.log_probs[:-1].mean(), rel=1e-5)  # without </s>, which they do not add
 
 
 def test_prompts_of_several_lengths_go_on_as_ours_do(opened: Opened) -> None:
@@ -93,9 +93,8 @@ def test_prompts_of_several_lengths_go_on_as_ours_do(opened: Opened) -> None:
     written = tokenizer.batch_decode(made[:, encoded["input_ids"].shape[1] :], skip_special_tokens=True)
     writer = pipeline("text-generation", model=model, tokenizer=tokenizer)
     for prompt, text in zip(prompts, written, strict=True):
-        prompt_ids = run.vocabulary.encode(prompt.split()).tolist()
-        (ids,) = generate(load_model(run), prompt_ids, 1, 8, Sampling(temperature=0), seed=1)
-        expected = " ".join(run.vocabulary.decode([word for word in ids if word != END]))
+        (ours,) = load(run).generate(prompt, 1, 8, Sampling(temperature=0), seed=1)
+        expected = ours.removeprefix(prompt).removesuffix(" …").strip()
         assert text.strip() == expected
         (record,) = writer(prompt, max_new_tokens=8, do_sample=False)
         assert record["generated_text"] == f"{prompt} {expected}".rstrip()
@@ -103,13 +102,17 @@ def test_prompts_of_several_lengths_go_on_as_ours_do(opened: Opened) -> None:
 
 def test_is_a_run_too_also_after_transformers_saved_it(opened: Opened, tmp_path: Path) -> None:
     run, out, model, _ = opened
-    ids = random_ids(200, seed=9)
-    expected = evaluate(load_model(run), ids)
-    assert evaluate(load_model(RunDirectory.open(out)), ids) == expected
     copy = shutil.copytree(out, tmp_path / "copy")
     (copy / MODEL_FILE).unlink()
     model.save_pretrained(copy)
-    assert evaluate(load_model(RunDirectory.open(copy)), ids) == expected
+    expected, exported, saved = (log_probs(load(path)) for path in (run, out, copy))
+    assert exported == saved == expected
+
+
+def log_probs(model: Model) -> list[list[float]]:
+    """Score some words with the softmax and with the constant Z."""
+    words = [model.vocabulary.decode(random_ids(200, seed=9).tolist())]
+    return [model.score_words(words, normalised=how)[0].log_probs.tolist() for how in (True, False)]
 
 
 def test_the_tokenizer_runs_no_code(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,39 +129,45 @@ def test_files(opened: Opened) -> None:
         "config.json", "generation_config.json", "model.safetensors", "modeling_bnce.py", "tokenizer.json",
         "tokenizer_config.json", "config.toml", "vocab.txt", "counts.npy", "normaliser.json", "spelling.safetensors",
     }  # fmt: skip
-    assert json.loads((out / "config.json").read_text(encoding="utf-8"))["vocab_size"] == len(run.vocabulary)
+    assert json.loads((out / "config.json").read_text(encoding="utf-8"))["vocab_size"] == len(words_of(run))
 
 
-def test_another_model_is_noticed_and_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, compare = make_run(tmp_path, "lstm"), module.compare
-    other = small_model("lstm").eval()
-    with torch.no_grad():
-        other.body.cell.weight_hh_l0[0, 0] += 0.5
-    monkeypatch.setattr(module, "compare", lambda _, directory: compare(other, directory))
-    with pytest.raises(UserError, match=r"The model that transformers opens differs from PyTorch by .* nothing was"):
-        export_transformers(run, tmp_path / "out")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "lstm-bnce"]
+def test_another_model_is_noticed_and_nothing_is_written(
+    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, plain = small_run(tmp_path / "run"), transformers.PreTrainedModel.from_pretrained.__func__
+
+    def open_another(kind: type, *given: Any, **options: Any) -> Any:
+        model = plain(kind, *given, **options)
+        with torch.no_grad():
+            model.state_dict()["body.cell.weight_hh_l0"][0, 0] += 0.5
+        return model
+
+    monkeypatch.setattr(transformers.PreTrainedModel, "from_pretrained", classmethod(open_another))
+    told = refused("export", run, "--to", "transformers", "--out", tmp_path / "out")
+    assert re.search(r"The model that transformers opens differs from PyTorch by .* nothing was", told)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
-def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = make_run(tmp_path, "rnn")
-    with pytest.raises(UserError, match="already exists"):
-        export_transformers(run, run.path)
+def test_refusals(refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    export = ["export", small_run(tmp_path / "run", "rnn"), "--to", "transformers", "--out"]
+    assert "already exists" in refused(*export, tmp_path / "run")
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(UserError, match=r"needs the package 'transformers', .* pip install 'bnce\[export\]'"):
-        export_transformers(run, tmp_path / "out")
+    told = refused(*export, tmp_path / "out")
+    assert re.search(r"needs the package 'transformers', .* pip install 'bnce\[export\]'", told)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_disk_that_is_full_at_the_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = make_run(tmp_path, "lstm")
+def test_a_disk_that_is_full_at_the_tokenizer(
+    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = small_run(tmp_path / "run")
 
     def copy_before_a_full_disk(source: Path, target: Path) -> None:
         target.write_bytes(source.read_bytes())
-        if target.name == module.CODE_FILE:
+        if target.name == "modeling_bnce.py":
             target.with_name("tokenizer.json").symlink_to("/dev/full")
 
     monkeypatch.setattr(shutil, "copyfile", copy_before_a_full_disk)
-    with pytest.raises(UserError, match="The disk is full"):
-        export_transformers(run, tmp_path / "out")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "lstm-bnce"]
+    assert "The disk is full" in refused("export", run, "--to", "transformers", "--out", tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]

@@ -329,6 +329,13 @@ def test_a_softmax_run_has_exact_values_alone(make_client: MakeClient) -> None:
     assert "log_z_mean" not in answer
 
 
+def test_a_run_that_normalises_itself_answers_in_both_ways(make_client: MakeClient) -> None:
+    client = make_client(make_model(loss="adaptive-softmax"))
+    (found,) = post(client, "/score", {"sentences": ["w3 w4"], "mode": "unnormalised", "exact": True})["sentences"]
+    assert found["log10_probs"] == pytest.approx(found["exact_log10_probs"], abs=1e-6)
+    assert post(client, "/next", {"prompt": "w3", "k": 5})["next"]
+
+
 MANY = {"sentences": 3, "hypotheses": 2, "words": 8, "exact_words": 5, "sentence_words": 4, "next": 6}
 
 
