@@ -21,7 +21,6 @@ from bnce import Corpus, UserError, calibrate
 from bnce.calibration.fit import Fit, fit_constant, fit_head, judge
 from bnce.calibration.run import fold
 from bnce.calibration.sample import draw_sample
-from bnce.errors import BusyError
 from bnce.evaluation.evaluate import evaluate
 from bnce.export.to_onnx import export_onnx
 from bnce.export.to_safetensors import export_rows
@@ -32,12 +31,10 @@ from bnce.reading import read_object
 from bnce.runs.checkpoint import (
     MODEL_FILE,
     MODEL_FORMAT,
-    TRANSFORMERS_FORMAT,
     read_metadata,
     read_tensors,
-    state_files,
 )
-from bnce.runs.directory import RunDirectory, hold_run
+from bnce.runs.directory import RunDirectory
 from bnce.runs.model_file import load_model, read_calibration, read_weights
 from bnce.runs.resuming import check_resumable
 from bnce.runs.texts import open_part
@@ -109,7 +106,7 @@ def test_on_text_of_another_kind_ppl_n_comes_to_ppl_f(
     before, home = bnce.evaluate(trained, text=text), bnce.evaluate(trained)
     assert before.ppl_n is not None
     assert abs(before.ppl_n / before.ppl_f - 1) > 0.02, "else there is nothing to show"
-    result = bnce.calibrate(trained.path, text=text, max_words=6000, out=tmp_path / "new", device="cpu")
+    result = bnce.calibrate(trained.path, text=text, out=tmp_path / "new", device="cpu")
     after = bnce.evaluate(tmp_path / "new", text=text)
     assert after.ppl_n == pytest.approx(after.ppl_f, rel=1e-5)
     assert after.ppl_f == before.ppl_f, "normalised scores do not change"
@@ -149,10 +146,11 @@ def test_a_head_narrows_the_spread(
 
 @pytest.mark.parametrize("kind", ["constant", "head"])
 def test_what_is_told_is_of_positions_that_were_held_out(
-    trained: RunDirectory, text: Path, tmp_path: Path, kind: str
+    trained: RunDirectory, text: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = calibrate(trained, text=text, kind=kind, max_words=400, out=tmp_path / "new")
-    ids = open_part(trained, split="", text=text).ids
+    monkeypatch.setattr("bnce.calibration.run.MAX_WORDS", 400)
+    result = calibrate(trained, text=text, kind=kind, out=tmp_path / "new")
+    ids = open_part(trained, text=text).ids
     fitted, held_out = draw_sample(load_model(trained), [ids], 400, with_hidden=True).halves()
     fit = fit_head if kind == "head" else fit_constant
     assert result.num_held_out == len(held_out)
@@ -211,13 +209,13 @@ def test_every_unnormalised_path_divides_by_the_same(trained: RunDirectory, text
 
 
 def test_what_is_stored_and_shown(trained: RunDirectory, text: Path, tmp_path: Path) -> None:
-    result = calibrate(trained, text=[text, text], kind="head", max_words=2000, out=tmp_path / "new")
+    result = calibrate(trained, text=[text, text], kind="head", out=tmp_path / "new")
     new = RunDirectory.open(tmp_path / "new")
     told = read_calibration(new)
     assert told == result.to_dict()
     assert told is not None
     assert told["texts"] == [str(text), str(text)]
-    assert (told["num_positions"], told["num_held_out"], told["kind"]) == (2000, 480, "head")
+    assert (told["num_positions"], told["num_held_out"], told["kind"]) == (12000, 2976, "head")
     assert told["date"].endswith("+00:00")
     before, after = (read_metadata(run.path / MODEL_FILE) for run in (trained, new))
     changed = {key for key in before | after if before.get(key) != after.get(key)}
@@ -229,33 +227,16 @@ def test_what_is_stored_and_shown(trained: RunDirectory, text: Path, tmp_path: P
         check_resumable(new)
 
 
-def test_in_place(trained: RunDirectory, text: Path, tmp_path: Path) -> None:
-    shutil.copytree(trained.path, tmp_path / "run")
-    run = RunDirectory.open(tmp_path / "run")
-    assert (run.path / "evaluation.json").is_file()
-    result = calibrate(run, text=text, in_place=True)
-    assert float(load_model(run).output.log_z) == pytest.approx(result.log_z, abs=1e-6)
-    assert not (run.path / "evaluation.json").exists(), "its PPLn was of the old constant"
-    assert len(state_files(run.path)) == len(state_files(trained.path))
-    # Once more is from where it is now.
-    again = calibrate(run, text=text, in_place=True)
-    assert again.log_z_before == pytest.approx(result.log_z, abs=1e-6)
-    assert again.log_z == result.log_z
-    with hold_run(run.path), pytest.raises(BusyError, match="is being trained by another process"):
-        calibrate(run, text=text, in_place=True)
-
-
 def test_without_a_text_the_validation_split_is_taken(trained: RunDirectory, tmp_path: Path) -> None:
     result = calibrate(trained, out=tmp_path / "new")
     assert result.texts == [f"valid of {trained.config.corpus}"]
     after = bnce.evaluate(tmp_path / "new", split="valid")
     assert after.ppl_n == pytest.approx(after.ppl_f, rel=1e-5)
     assert 0 < result.log_z_error < after.log_z_std / 2
-    assert calibrate(trained, split="test", out=tmp_path / "test").num_positions == 700
 
 
 def test_by_sentence_is_for_those_who_score_sentences(trained: RunDirectory, text: Path, tmp_path: Path) -> None:
-    result = calibrate(trained, text=text, max_words=7000, by_sentence=True, out=tmp_path / "new")
+    result = calibrate(trained, text=text, by_sentence=True, out=tmp_path / "new")
     after = bnce.evaluate(tmp_path / "new", text=text)
     assert after.by_sentence is not None
     assert after.by_sentence.ppl_n == pytest.approx(after.by_sentence.ppl_f, rel=1e-5)
@@ -268,8 +249,8 @@ def test_by_sentence_is_for_those_who_score_sentences(trained: RunDirectory, tex
 @pytest.mark.parametrize("rows", ["float32", "bf16", "int8"])
 def test_packed_rows_stay_packed(trained: RunDirectory, text: Path, tmp_path: Path, kind: str, rows: str) -> None:
     export_rows(trained, tmp_path / "packed", rows)
-    packed = RunDirectory.open(tmp_path / "packed")
-    result = calibrate(packed, text=text, kind=kind, max_words=6000, in_place=True)
+    result = calibrate(tmp_path / "packed", text=text, kind=kind, out=tmp_path / "new")
+    packed = RunDirectory.open(tmp_path / "new")
     dtype = {"float32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}[rows]
     assert read_tensors(packed.path / MODEL_FILE, MODEL_FORMAT)[0]["output.weight"].dtype == dtype
     assert float(read_metadata(packed.path / MODEL_FILE)["log_z"]) == pytest.approx(result.log_z, abs=1e-6)
@@ -288,9 +269,6 @@ def test_what_is_made_of_a_calibrated_run_is_calibrated(softmax: RunDirectory, t
         assert read_calibration(made) == read_calibration(new)
         measured = bnce.evaluate(made, text=text)
         assert measured.ppl_n == pytest.approx(measured.ppl_f, rel=0.01)
-    # A file that transformers opens stays one.
-    calibrate(tmp_path / "transformers", text=text, in_place=True)
-    assert read_metadata(tmp_path / "transformers" / MODEL_FILE)["format"] == TRANSFORMERS_FORMAT
     export_onnx(new, tmp_path / "onnx")
     record = read_object(tmp_path / "onnx" / "model.json")
     assert record["self_normalised"] is True
@@ -327,7 +305,7 @@ def test_a_run_that_starts_from_a_calibrated_one_keeps_its_settings(
 @pytest.mark.parametrize("body", ["ffnn", "rnn", "relu-lstm", "transformer"])
 def test_every_body(tmp_path: Path, text: Path, body: str) -> None:
     run = make_run(tmp_path, body)
-    calibrate(run, text=text, kind="head", max_words=1000, out=tmp_path / "new")
+    calibrate(run, text=text, kind="head", out=tmp_path / "new")
     after = bnce.evaluate(tmp_path / "new", text=text)
     assert after.log_z_std < bnce.evaluate(run, text=text).log_z_std
     assert after.ppl_n == pytest.approx(after.ppl_f, rel=0.02)
@@ -337,13 +315,8 @@ def test_refused(trained: RunDirectory, text: Path, tmp_path: Path) -> None:
     out = tmp_path / "new"
     with pytest.raises(UserError, match="Unknown kind of calibration 'line': choose one of constant, head"):
         calibrate(trained, text=text, kind="line", out=out)
-    for place in ({}, {"out": out, "in_place": True}):
-        with pytest.raises(UserError, match="Give either out='DIR', for a new run, or in_place=True, which changes"):
-            calibrate(trained, text=text, **place)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="already exists"):
         calibrate(trained, text=text, out=trained.path)
-    with pytest.raises(UserError, match="text replaces the corpus: leave out split and corpus"):
-        calibrate(trained, text=text, split="valid", out=out)
     with pytest.raises(UserError, match="There is no text to calibrate on: give text"):
         calibrate(trained, text=[], out=out)
     for loss in (kind.name for kind in bnce.LOSSES if kind.structure is not None):
@@ -363,9 +336,8 @@ def test_a_failure_leaves_the_run_as_it_was(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("bnce.runs.checkpoint.save_file", fail)
-    for place in ({"in_place": True}, {"out": tmp_path / "new"}):
-        with pytest.raises(UserError, match="The disk is full"):
-            calibrate(tmp_path / "run", text=text, **place)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="The disk is full"):
+        calibrate(tmp_path / "run", text=text, out=tmp_path / "new")
     assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()} == before
     assert not (tmp_path / "new").exists()
 

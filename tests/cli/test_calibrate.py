@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,40 +58,13 @@ def test_says_what_was_done(bnce: Command, trained: Path, texts: Path, place: Pa
     assert "the mean of ln Z(context) minus the prediction of the head" in head[1]
 
 
-def test_in_place_is_told(bnce: Command, trained: Path, texts: Path, place: Path) -> None:
-    run = place / "run"
-    shutil.copytree(trained, run)
-    outcome = bnce("calibrate", run, "--in-place", "--text", texts / "test.txt")
-    assert outcome.stdout.splitlines()[-1] == f"  run 'bnce evaluate {run} --save' to measure it again"
-    assert "evaluation" not in bnce("info", run, "--json").json
-    # Of the figures from training, those with the constant are of the old one.
-    compared = bnce("compare", run, "--json").json
-    row, was = compared["rows"][0], bnce("info", run, "--json").json["metrics"][-1]
-    assert (row["split"], row["ppl_f"]) == ("valid", was["ppl_f"])
-    assert [row[key] for key in ("ppl_n", "log_z_mean_nats", "log_z_std_nats", "log_z_constant_nats")] == [None] * 4
-    assert any("was calibrated after training" in told for told in compared["conditions"]["statements"])
-    assert bnce("compare", run).status == 0
-    assert bnce("evaluate", run, "--save").status == 0
-    assert bnce("info", run, "--check").status == 0
-    # It can be trained further, from where training left it.
-    before = bnce("info", run, "--json").json
-    assert "calibration" in before
-    options = ["--set", "training.epochs=2", "--device", "cpu"]
-    resumed = bnce("train", "--out", run, "--resume", *options)
-    assert resumed.status == 0
-    assert f"The model of '{run}' was calibrated after training. The next better model replaces it" in resumed.stderr
-    after = bnce("info", run, "--json").json
-    assert after["metrics"][-1]["epoch"] == 2
-    assert bnce("evaluate", run).status == 0
-
-
 def test_refused(refused: Refused, trained: Path, texts: Path, place: Path) -> None:
     text = ["--text", texts / "test.txt"]
-    assert "Give either --out DIR, for a new run, or --in-place, which changes" in refused("calibrate", trained, *text)
-    assert "Unknown kind of calibration 'lines'" in refused(
-        "calibrate", trained, *text, "--kind", "lines", "--in-place"
-    )
-    assert "There are 50 words" in refused("calibrate", trained, *text, "--max-words", 50, "--out", place / "a")
-    assert "--text replaces the corpus" in refused("calibrate", trained, *text, "--split", "test", "--in-place")
-    assert "is not a run directory" in refused("calibrate", texts, *text, "--in-place")
+    out = ["--out", place / "a"]
+    assert "--out" in refused("calibrate", trained, *text)
+    assert "Unknown kind of calibration 'lines'" in refused("calibrate", trained, *text, "--kind", "lines", *out)
+    (place / "short.txt").write_text("ba be\n" * 10, encoding="utf-8")
+    assert "There are 30 words" in refused("calibrate", trained, "--text", place / "short.txt", *out)
+    (place / "short.txt").unlink()
+    assert "is not a run directory" in refused("calibrate", texts, *text, *out)
     assert list(place.iterdir()) == []

@@ -188,14 +188,16 @@ class TestRefusals:
         told = refused("evaluate", copy)
         assert told.endswith("corpus '/nowhere', which is no longer there: give its new location with --corpus.")
 
+        told = refused("calibrate", copy, "--out", copy.parent / "new")
+        assert told.endswith("corpus '/nowhere', which is no longer there: give a text with --text.")
+
     def test_a_corpus_that_was_cut_otherwise(
-        self, refused: Refused, trained: Path, prepared_anew: Callable[..., Path], tmp_path: Path
+        self, refused: Refused, trained: Path, prepared_anew: Callable[..., Path]
     ) -> None:
         other = prepared_anew("--cased")
-        for command in (["evaluate"], ["calibrate", "--out", tmp_path / "new"]):
-            told = refused(command[0], trained, "--corpus", other, *command[1:])
-            assert f"The corpus '{other}' was not cut into words as the run '{trained}' says in normaliser.json" in told
-            assert "(lowercase is false, not true): prepare its text again with the settings of the run" in told
+        told = refused("evaluate", trained, "--corpus", other)
+        assert f"The corpus '{other}' was not cut into words as the run '{trained}' says in normaliser.json" in told
+        assert "(lowercase is false, not true): prepare its text again with the settings of the run" in told
 
     @pytest.mark.parametrize(
         ("name", "content", "told"),

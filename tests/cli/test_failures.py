@@ -133,7 +133,6 @@ def test_a_bug_is_not_explained_away(bnce: Command, monkeypatch: pytest.MonkeyPa
 # Every command, by what it is given: {run} and {text} are there and whole.
 NUMBERS = [
     ["evaluate", "{run}", "--max-words", HUGE],
-    ["calibrate", "{run}", "--text", "{text}", "--out", "out", "--max-words", HUGE],
     ["generate", "{run}", "--top-k", HUGE],
     ["generate", "{run}", "--next", HUGE],
     ["generate", "{run}", "--seed", HUGE],
@@ -186,7 +185,6 @@ PATHS = [
     ["evaluate", "{run}", "--corpus", "{bad}"],
     ["calibrate", "{bad}", "--text", "{text}", "--out", "out"],
     ["calibrate", "{run}", "--text", "{bad}", "--out", "out"],
-    ["calibrate", "{run}", "--corpus", "{bad}", "--out", "out"],
     ["score", "{bad}", "{text}"],
     ["score", "{run}", "{bad}"],
     ["rescore", "{bad}", "{text}"],

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from bnce.corpus.vocabulary import END
-from bnce.errors import UserError, argument
+from bnce.errors import UserError
 from bnce.evaluation import windows
 from bnce.evaluation.evaluate import MIN_SENTENCES, num_read_before, num_side_by_side
 from bnce.language_model import LanguageModel
@@ -73,8 +73,7 @@ def draw_sample(
     num_wanted = min(max_positions, sum(lengths))
     if num_wanted < MIN_POSITIONS:
         raise UserError(
-            f"There are {num_wanted} words to calibrate on, and {MIN_POSITIONS} are needed: give more text, or a "
-            f"larger {argument('max_words')}."
+            f"There are {num_wanted} words to calibrate on, and {MIN_POSITIONS} are needed: give more text."
         )
     num_done = 0
 

@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from bnce.calibration import KINDS, MAX_WORDS
-from bnce.cli.console import JsonOption, open_corpus, print_json, shown_progress, stderr, stdout
+from bnce.calibration import KINDS
+from bnce.cli.console import JsonOption, print_json, shown_progress, stderr, stdout
 from bnce.cli.options import DeviceOption, RunArgument, choice, flag, option
 
 if TYPE_CHECKING:
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
 def calibrate(
     run: RunArgument,
+    out: Annotated[Path, option("DIR", "Run directory to create.")],
     text: Annotated[
-        list[str] | None, option("FILE", "Calibrate on this text file. May be given several times.")
+        list[str] | None,
+        option(
+            "FILE",
+            "Calibrate on this text file. May be given several times.",
+            show_default="the validation split of the corpus",
+        ),
     ] = None,
-    split: Annotated[
-        str | None,
-        choice("train|valid|test", "Without --text: calibrate on this split of the corpus.", show_default="valid"),
-    ] = None,
-    corpus: Annotated[str | None, option("DIR", "Another corpus with the same vocabulary.")] = None,
     kind: Annotated[
         str,
         choice(
@@ -32,11 +33,6 @@ def calibrate(
             "constant: one ln Z for all contexts. head: ln Z as a linear function of the last hidden layer.",
         ),
     ] = "constant",
-    out: Annotated[Path | None, option("DIR", "Run directory to create.", show_default=False)] = None,
-    in_place: Annotated[bool, flag("--in-place", "Change the run itself instead.")] = False,
-    max_words: Annotated[
-        int, option("N", "Compute the exact ln Z at N words, spread over the text.", min=1)
-    ] = MAX_WORDS,
     by_sentence: Annotated[
         bool,
         flag("--by-sentence", "Start every sentence without context, as score and rescore do."),
@@ -58,37 +54,27 @@ def calibrate(
       bnce calibrate runs/relu-lstm --text books.txt --text mail.txt \\
           --kind head --out runs/head
       bnce calibrate runs/relu-lstm --text said.txt --by-sentence --out runs/asr
-      bnce calibrate runs/relu-lstm --in-place --json
+      bnce calibrate runs/relu-lstm --out runs/refitted --json
     """
     from bnce.calibration.run import calibrate as fit
     from bnce.machine.threads import use_threads
-    from bnce.runs.directory import RunDirectory
-    from bnce.runs.texts import open_corpus_of
 
     use_threads()
-    opened = RunDirectory.open(run)
     with shown_progress("computing ln Z") as progress:
         result = fit(
-            opened,
+            run,
             text=text or None,
-            split=split,
-            corpus=corpus if text else open_corpus_of(opened.path, opened.config, corpus, open_corpus),
             kind=kind,
             out=out,
-            in_place=in_place,
-            max_words=max_words,
             by_sentence=by_sentence,
             device=device,
             progress=progress,
             notice=lambda sentence: stderr.print(f"Warning: {sentence}"),
         )
     if as_json:
-        print_json({"run": str(run), "out": str(out or run), **result.to_dict()})
+        print_json({"run": str(run), "out": str(out), **result.to_dict()})
         return
-    _print(result, out or run)
-    if out is None:
-        stdout.print("  evaluation.json was removed from the run, because its PPLn was computed with the old Z:")
-        stdout.print(f"  run 'bnce evaluate {run} --save' to measure it again")
+    _print(result, out)
 
 
 def _print(result: Calibration, out: Path) -> None:

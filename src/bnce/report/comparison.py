@@ -18,7 +18,6 @@ from bnce.report.row import Row
 from bnce.report.runs import Run, count, curve, number, printable, read_runs, text
 
 _ARCHITECTURE = ("name", "order", "embedding_size", "hidden_size", "bottleneck_size", "num_layers", "context")
-OF_THE_CONSTANT = ("ppl_n", "log_z", "log_z_mean", "log_z_std")
 _STEP = ("batch_size", "num_steps", "precision")
 
 
@@ -86,7 +85,7 @@ def _make_entry(run: Run) -> Entry:
     except UserError as error:
         raise UserError(f"The run '{run.path}' cannot be compared. {error}") from error
     last = run.metrics[-1] if run.metrics else {}
-    figures = _without_constant(last, run.is_calibrated) if run.evaluation is None else run.evaluation
+    figures = last if run.evaluation is None else run.evaluation
     summary = run.summary
     # A running one's was written before its first step, and if the run was killed, so it stays.
     ended: Mapping[str, Any] = {} if text(summary, "status") == "running" else summary
@@ -97,7 +96,6 @@ def _make_entry(run: Run) -> Entry:
     sentences = figures.get("by_sentence")
     if not isinstance(sentences, Mapping):  # of an earlier version, or left out
         sentences = {}
-    constant = None if run.evaluation is None and run.is_calibrated else number(run.settings("loss"), "log_z")
 
     def reached(in_summary: str, in_metrics: str) -> float | None:
         """How far the run was when its perplexities were measured: at the last evaluation, or at its end."""
@@ -122,7 +120,7 @@ def _make_entry(run: Run) -> Entry:
         num_parameters=count(summary, "num_parameters"),
         log_z_mean_nats=number(figures, "log_z_mean"),
         log_z_std_nats=number(figures, "log_z_std"),
-        log_z_constant_nats=_first(number(figures, "log_z"), constant),
+        log_z_constant_nats=_first(number(figures, "log_z"), number(run.settings("loss"), "log_z")),
         epochs=reached("epochs", "epoch"),
         train_seconds=reached("train_seconds", "seconds"),
         train_tokens=None if train_tokens is None else int(train_tokens),
@@ -144,11 +142,6 @@ def _make_entry(run: Run) -> Entry:
         status=text(summary, "status"),
     )
     return Entry(row, model, loss, run)
-
-
-def _without_constant(figures: Mapping[str, Any], is_calibrated: bool) -> Mapping[str, Any]:
-    """Leave out of figures from training what a calibration after it has changed: all but those with the softmax."""
-    return {key: value for key, value in figures.items() if key not in OF_THE_CONSTANT} if is_calibrated else figures
 
 
 def _oov_share(evaluation: Mapping[str, Any]) -> tuple[float | None, str | None]:

@@ -125,11 +125,6 @@ def _statements(conditions: Conditions, rows: Sequence[Row], runs: Sequence[Run]
             statements.append(
                 f"{row.label} started from the run {run.origin}; the training of that run is not counted."
             )
-        if run.is_calibrated and run.evaluation is None:
-            statements.append(
-                f"{row.label} was calibrated after training, so PPLn and log Z from training are left out: "
-                "'bnce evaluate --save' measures them."
-            )
         statements += [f"{row.label}: {warning}" for warning in run.warnings]
     return statements
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from bnce.config import upgrade
 from bnce.errors import UserError
 from bnce.reading import parse_toml, read_object
@@ -26,7 +24,6 @@ class Run:
     summary: Mapping[str, Any]
     metrics: tuple[Mapping[str, Any], ...]
     evaluation: Mapping[str, Any] | None
-    is_calibrated: bool = False  # its constant Z, or a head in place of it, was fitted after training
 
     @property
     def name(self) -> str:
@@ -76,7 +73,6 @@ def read_run(path: Path) -> Run:
         summary=_read_object(path / "summary.json"),
         metrics=_read_metrics(path),
         evaluation=_read_object(evaluation) if evaluation.exists() else None,
-        is_calibrated=_is_calibrated(path / "model.safetensors"),
     )
     if not run.metrics and run.evaluation is None:
         raise UserError(
@@ -157,17 +153,6 @@ def _read_object(path: Path) -> Mapping[str, Any]:
         raise UserError(
             f"'{path}' cannot be read as a JSON object ({error}): restore the file or leave this run out."
         ) from error
-
-
-def _is_calibrated(model: Path) -> bool:
-    """Look at what a model file says beside its tensors; bnce.runs.model_file, which names it, comes with PyTorch."""
-    if not model.is_file():
-        return False
-    try:
-        with safe_open(model, framework="np") as file:
-            return "calibration" in (file.metadata() or {})
-    except (SafetensorError, OSError):  # torn: its figures are not
-        return False
 
 
 def _read_metrics(path: Path) -> tuple[Mapping[str, Any], ...]:

@@ -19,7 +19,7 @@ from bnce.text.tokenised import TokenisedSigns
 def open_part(
     run: RunDirectory,
     *,
-    split: str,
+    split: str = "valid",
     text: str | Path | None = None,
     corpus: str | Path | Corpus | None = None,
     max_words: int = 0,
@@ -47,12 +47,12 @@ def open_corpus_of(
     return open_corpus(given or config.corpus)
 
 
-def check_corpus_is_there(path: Path, config: RunConfig) -> None:
+def check_corpus_is_there(path: Path, config: RunConfig, remedy: str = "") -> None:
     """Refuse to look for the corpus of a run where it is not any more."""
     if config.corpus != DOCSTRINGS and not is_corpus(config.corpus):
+        remedy = remedy or f"give its new location with {argument('corpus')}"
         raise UserError(
-            f"The run '{path}' was trained on the corpus '{config.corpus}', which is no longer there: give its new "
-            f"location with {argument('corpus')}."
+            f"The run '{path}' was trained on the corpus '{config.corpus}', which is no longer there: {remedy}."
         )
 
 

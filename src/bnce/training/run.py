@@ -20,7 +20,7 @@ from bnce.machine.threads import use_threads
 from bnce.machine.torchrun import tell_place
 from bnce.machine.world import World
 from bnce.runs.directory import RunDirectory, read_summary
-from bnce.runs.model_file import read_calibration, read_weights
+from bnce.runs.model_file import read_weights
 from bnce.runs.resuming import check_resumable, remove_unbegun
 from bnce.training.observer import Observer
 from bnce.training.recorder import Recorder
@@ -61,7 +61,6 @@ def run_training(
     with _removing_unbegun(run) if world.is_first and not resume else contextlib.nullcontext():
         if resume:
             check_resumable(run)
-            _tell_of_calibration(run, observer)
         corpus.verify()  # a test text that is damaged is to be known before hours go into training
         _choose_threads(run, resume)
         recorder = Recorder(run.path / "tensorboard", observer, writes=world.is_first)
@@ -114,16 +113,6 @@ def run_training(
             run.write_json("summary.json", summary(status))
         world.wait()
         return summary(status)
-
-
-def _tell_of_calibration(run: RunDirectory, observer: Observer) -> None:
-    """Say that what was fitted after training does not stay: a state knows nothing of it."""
-    with contextlib.suppress(UserError):  # of a torn model: it is replaced, too
-        if read_calibration(run) is not None:
-            observer.noticed(
-                f"The model of '{run.path}' was calibrated after training. The next better model replaces it and is "
-                "not calibrated: run 'bnce calibrate' again afterwards."
-            )
 
 
 def _tell_of_part(config: RunConfig, corpus: Corpus, observer: Observer) -> None:
