@@ -34,7 +34,7 @@ BESIDE = {
     *("pyproject.toml", "setup.py"),
 }
 # Used where they are found, and never needed: triton comes with PyTorch for a GPU, the others are forms of the softmax.
-NOT_NEEDED = {"triton", "cut_cross_entropy", "liger_kernel"}
+NOT_NEEDED = {"triton"}
 
 
 def test_git_leaves_out_an_environment_that_is_a_link(tmp_path: Path) -> None:
