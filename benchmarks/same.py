@@ -370,7 +370,8 @@ PRINTED_NOW: dict[str, str] = {
     r"--threads sets": "OMP_NUM_THREADS sets",
     r"Wrote table.md, table.tex, table.csv, table.json, report.html": "Wrote report.html, table.md and table.json",
     r" Words corrected: \d+; broken: \d+; inserted words removed: \d+; added: \d+\.": "",
-    r"(?m)^ *(unit|remove_hits|tables|wire|row_capacity|tokens_per_word|num_words|ppl_[nf]_word): .*\n": "",
+    r"(?m)^ *(unit|tables|wire|row_capacity|tokens_per_word|num_words|ppl_[nf]_word): .*\n": "",
+    r"(?m)^ *(remove_hits|num_classes|softmax): .*\n": "",
     r"max_test_tokens: 0": "max_test_tokens: 50,000",
 }
 # Cases that this tree cannot do any more, and why.
@@ -397,6 +398,8 @@ GONE_KEYS: dict[str, str] = {
     "tables": ALL_TABLES,
     "wire": ALL_TABLES,
     "row_capacity": ALL_TABLES,
+    "num_classes": "class-softmax is a loss of benchmarks/losses",
+    "loss/softmax": "there is one softmax, and no setting that chooses",
     "remove_hits": "hits are left out of words drawn without replacement, and never else",
     "carry": "rescoring has no context",
     "num_documents": "rescoring has no context",
@@ -903,7 +906,7 @@ def differences(then: Facts, now: Facts, later: Mapping[str, Within] | None) -> 
 def reason(case: Case, name: str, how: str) -> str | None:
     """Say why a fact of a case is gone or another on purpose, if it is."""
     if how == ABSENT:
-        return next((why for key, why in GONE_KEYS.items() if key in name.split("/")), None)
+        return next((why for key, why in GONE_KEYS.items() if f"/{key}/" in f"/{name}/"), None)
     return next((why for both, why in ON_PURPOSE.items() if fnmatch.fnmatch(f"{case.name}: {name}", both)), None)
 
 

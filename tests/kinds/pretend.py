@@ -8,7 +8,7 @@ LOSS = '''
 import torch
 import torch.nn.functional as F
 
-from bnce.kinds.losses import Loss
+import bnce
 
 
 def batch_softmax(batch):
@@ -19,7 +19,7 @@ def batch_softmax(batch):
     return F.cross_entropy(score_TBB.flatten(0, 1), torch.arange(B).repeat(T), reduction="sum")
 
 
-RECORD = Loss(
+RECORD = bnce.Loss(
     name="batch-softmax",
     shown="batch softmax",
     help="a softmax over the batch",
