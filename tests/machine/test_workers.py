@@ -126,6 +126,18 @@ def test_a_container_may_use_its_share(tmp_path: Path, files: dict[str, str], co
     assert workers._quota(tmp_path) == cores
 
 
+@pytest.mark.timeout(30)
+def test_death_of_a_worker_does_not_wait_for_the_others() -> None:
+    with pytest.raises(UserError, match="worker processes died"):
+        list(ordered_map(_sleep_or_die, [60, 0, 0], 2))
+    assert not multiprocessing.active_children()
+
+
+def _sleep_or_die(seconds: int) -> None:
+    time.sleep(seconds)
+    os._exit(1)
+
+
 @pytest.mark.timeout(60)
 def test_a_worker_killed_while_it_waits_is_explained() -> None:
     """A process that has no work may hold what another one needs to go on."""

@@ -142,12 +142,14 @@ def run(job: Job) -> Summary:
             reports |= _run_elsewhere(job, plan, settings, todo, workers)
         elif todo:
             engine = open_engine(scoring)
-            with ahead(read_pairs(todo, engine, workers, lambda num_bytes: progress.tell(num_bytes, 0, 0))) as read:
+            pairs = read_pairs(todo, engine, workers, lambda num_bytes: progress.tell(num_bytes, 0, 0))
+            # The workers end first: a thread that waits for a block would hold up whoever stops the command.
+            with ahead(pairs) as read, workers:
                 first = next(read)
                 if check is None:
                     check = engine.check_precision(shorten(first[1], CHECKED_DOCUMENTS))
-                pairs = itertools.chain([first], read)
-                found = filter_shards(todo, pairs, engine, plan, settings, progress.tell, progress.notice)
+                blocks = itertools.chain([first], read)
+                found = filter_shards(todo, blocks, engine, plan, settings, progress.tell, progress.notice)
                 reports |= zip(todo, found, strict=True)
     return Summary([reports[shard] for shard in mine], choice, check)
 

@@ -130,10 +130,7 @@ class _Processes(ThreadPoolExecutor):
 
     def end(self) -> None:
         """End the processes at once: nobody waits for what they may still be at."""
-        with self._starts:
-            self._is_over = True
-            for process in self._started:
-                process.kill()
+        self._kill()
         self.shutdown(cancel_futures=True)
         for process in self._started:
             process.join()
@@ -146,10 +143,17 @@ class _Processes(ThreadPoolExecutor):
             self._own.pipe.send(task)
             result, error = self._own.pipe.recv()
         except (EOFError, OSError) as error:
+            self._kill()  # what the others are at is of no use any more
             raise BrokenExecutor from error
         if error is not None:
             raise error
         return cast(Result, result)
+
+    def _kill(self) -> None:
+        with self._starts:
+            self._is_over = True
+            for process in self._started:
+                process.kill()
 
     def _start_process(self) -> Connection:
         """Start a process and give the pipe to it. A signal interrupts the main thread alone, and never this."""
