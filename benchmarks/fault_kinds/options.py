@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any, get_args, get_type_hints
@@ -34,10 +36,10 @@ PATHS = [
 NEEDS = [
     "corpus", "run", "other", "stopped", "text.txt", "train.txt", "small.arpa", "mixture.toml", "recipe.toml",
     "nbest.tsv", "refs.txt", "add.tsv", "weights.json", "text.gz", "records.parquet",
+    "records.jsonl",
 ]  # fmt: skip
 
 # A command that works, by the names of its parameters; cases change one or two of them.
-_SMALL_BENCH = [word for word in SETTINGS if not word.startswith("training.e")]
 BASES: dict[str, dict[str, Any]] = {
     "fetch": {"name": "ltcb", "source": "text.txt", "cache": "cache"},
     "prepare": {"sources": ["train.txt"], "valid": "text.txt", "test_fraction": "0", "out": "out", "workers": "1"},
@@ -49,7 +51,11 @@ BASES: dict[str, dict[str, Any]] = {
                    "settings": SETTINGS[1::2]},
     "info": {"subject": "ltcb"},
     "score": {"run": "run", "text": "text.txt"},
+    "surprisal": {"run": "run", "table": "text.txt", "out": "words.tsv"},
+    "filter": {"run": "small.arpa", "sources": ["records.jsonl"], "out": "out", "workers": "1"},
+    "calibrate": {"run": "run", "text": ["text.txt"], "out": "out"},
     "rescore": {"run": "run", "nbest": "nbest.tsv"},
+    "ngram": {"sources": ["text.txt"], "out": "made.arpa"},
     "interpolate": {"paths": ["run", "small.arpa"], "valid": "text.txt"},
     "generate": {"run": "run", "num_texts": "2", "max_words": "5"},
     "vocab": {"run": "run", "out": "out", "add": "add.tsv"},
@@ -75,6 +81,7 @@ def run(bed: Bed, chance: Random) -> Verdict:
     arguments = [name, "--json", *_arguments(parameters, values)]
     _set_up(bed)
     before = {path.name for path in Path().iterdir()}
+    read = _contents(name, values)
     may_stop = bool(LONG & set(changed)) and not any(_is_endless(values[key]) for key in changed)
     if may_stop:
         may_take_long()
@@ -88,7 +95,16 @@ def run(bed: Bed, chance: Random) -> Verdict:
         return Verdict("silent", shown, absurd)
     if bed.devices and not all((bed.devices / device).is_char_device() for device in ("null", "full")):
         return Verdict("litter", shown, "a device was replaced by a file")
+    if lost := [path for path, content in read.items() if not path.is_file() or path.read_bytes() != content]:
+        return Verdict("lost", shown, f"{lost[0]}, which the command reads, was replaced")
     return verdict if verdict.failed else find_litter(verdict, before)
+
+
+def _contents(name: str, values: dict[str, Any]) -> dict[Path, bytes]:
+    """Read the files that a command reads, which must not change."""
+    given = [values[key] for key in BASES.get(name, {}) if key != "out"]
+    texts = chain.from_iterable(value if isinstance(value, list) else [str(value)] for value in given)
+    return {path: path.read_bytes() for path in map(Path, texts) if os.path.isfile(path)}
 
 
 def choose_command(chance: Random) -> str:

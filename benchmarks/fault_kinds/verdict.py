@@ -26,7 +26,7 @@ BAD = {
     "crash": "the process died",
     "unclear": "neither a result nor one sentence with status 2",
     "litter": "files were left behind, or a device file was replaced",
-    "lost": "the resumed run is not equal to an uninterrupted run",
+    "lost": "the resumed run is not equal to an uninterrupted run, or an input was replaced",
     "broken": "the benchmark itself failed",
 }
 
