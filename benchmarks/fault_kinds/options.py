@@ -77,7 +77,8 @@ def run(bed: Bed, chance: Random) -> Verdict:
     values: dict[str, Any] = dict(BASES.get(name, {}))
     changed = chance.sample(sorted(parameters), 2 if chance.random() < 0.3 and len(parameters) > 1 else 1)
     for key in changed:
-        values[key] = _value(bed, parameters[key], values.get(key), chance)
+        others = [one for other, value in values.items() if other != key for one in _each(value)]
+        values[key] = _value(bed, parameters[key], values.get(key), others, chance)
     arguments = [name, "--json", *_arguments(parameters, values)]
     _set_up(bed)
     before = {path.name for path in Path().iterdir()}
@@ -103,7 +104,7 @@ def run(bed: Bed, chance: Random) -> Verdict:
 def _contents(name: str, values: dict[str, Any]) -> dict[Path, bytes]:
     """Read the files that a command reads, which must not change."""
     given = [values[key] for key in BASES.get(name, {}) if key != "out"]
-    texts = chain.from_iterable(value if isinstance(value, list) else [str(value)] for value in given)
+    texts = chain.from_iterable(map(_each, given))
     return {path: path.read_bytes() for path in map(Path, texts) if os.path.isfile(path)}
 
 
@@ -170,7 +171,7 @@ def _set_up(bed: Bed) -> None:
     Path("dangling").symlink_to("nowhere")
 
 
-def _value(bed: Bed, parameter: Parameter, before: Any, chance: Random) -> Any:
+def _value(bed: Bed, parameter: Parameter, before: Any, others: list[str], chance: Random) -> Any:
     if parameter.option == "--set":
         return [*(before or []), _setting(chance)]
     if parameter.kind is bool:
@@ -180,11 +181,15 @@ def _value(bed: Bed, parameter: Parameter, before: Any, chance: Random) -> Any:
     if parameter.kind in (int, float):
         tables = [NUMBERS, NUMBERS, NUMBERS, TEXTS]
     else:
-        tables = [TEXTS, paths, paths, NUMBERS, *([known] * 2 if known else [])]
+        tables = [TEXTS, paths, paths, NUMBERS, *([known] * 2 if known else []), *([others] if others else [])]
     chosen = chance.choice(chance.choice(tables))
     if isinstance(before, list):
         return chance.choice([[chosen], [*before, chosen], [chosen, *before]])
     return chosen
+
+
+def _each(value: Any) -> list[str]:
+    return [str(one) for one in (value if isinstance(value, list) else [value])]
 
 
 def _setting(chance: Random) -> str:
@@ -214,7 +219,7 @@ def _arguments(parameters: dict[str, Parameter], values: dict[str, Any]) -> list
     positional: list[str] = []
     for key, value in values.items():
         option = parameters[key].option
-        each = value if isinstance(value, list) else [value]
+        each = _each(value)
         if option is None:
             positional += each
         elif value is True:
