@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from export.exported_runs import make_run
 from small_corpus import END, VOCAB_SIZE, random_ids, small_model
 
-from bnce import UserError
+from bnce import Corpus, UserError, calibrate, load
+from bnce.calibration.fit import Fit, fit_constant, fit_head, judge
+from bnce.calibration.run import fold
 from bnce.calibration.sample import PER_WINDOW, Sample, draw_sample
 from bnce.evaluation.evaluate import evaluate
 
@@ -134,3 +138,24 @@ def test_some_sentences_from_everywhere(with_ends: bool) -> None:
         drift = abs(first.log_z_mean - whole.log_z_mean)
         assert drift > 0.05
         assert sample.log_z_N.mean() == pytest.approx(whole.log_z_mean, abs=0.5 * drift)
+
+
+@pytest.mark.parametrize("kind", ["constant", "head"])
+def test_a_command_tells_of_positions_that_were_held_out(tmp_path: Path, kind: str) -> None:
+    run = make_run(tmp_path, "lstm").path
+    result = calibrate(run, kind=kind, out=tmp_path / "new")
+    ids = Corpus.open(tmp_path / "corpus").split("valid")
+    fitted, held_out = draw(load(run).network, ids).halves()
+    fit = fit_head if kind == "head" else fit_constant
+    assert result.num_held_out == len(held_out)
+    assert result.after == judge(held_out, fit(fitted))
+    assert result.before == judge(held_out, Fit(9.0))
+
+
+def test_a_network_in_memory_is_given_what_was_fitted() -> None:
+    model, ids = small_model("lstm", "softmax"), random_ids(500)
+    before = evaluate(model, ids)
+    fold(model, fit_head(draw(model, ids)))
+    after = evaluate(model, ids)
+    assert before.ppl_n is None
+    assert after.ppl_n == pytest.approx(before.ppl_f, rel=1e-5)

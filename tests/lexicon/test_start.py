@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,11 @@ import pytest
 import torch
 from small_corpus import UNK, Watcher, random_ids, small_config, write_corpus
 
-from bnce import Corpus, UserError
+from bnce import Corpus, UserError, calibrate
 from bnce.config import RunConfig
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.evaluation.evaluate import evaluate
-from bnce.lexicon.start import check_same_network, inherited_settings, start_from
+from bnce.lexicon.start import check_same_network, inherited_settings, make_up_contexts, start_from
 from bnce.runs.checkpoint import MODEL_FILE, MODEL_FORMAT, read_tensors, state_files
 from bnce.runs.directory import RunDirectory
 from bnce.runs.metrics import read_metrics
@@ -141,6 +142,36 @@ def test_from_a_softmax_it_starts_normalised_by_the_constant(tmp_path: Path, lit
     model = build_model(source)
     model.load_state_dict(dict(start.tensors))
     assert evaluate(model, little.split("valid")).log_z_mean == pytest.approx(9.0, abs=0.3)
+
+
+@pytest.mark.parametrize("loss", ["bnce", "softmax"])
+@pytest.mark.parametrize("kind", ["constant", "head"])
+def test_from_a_calibrated_run_it_keeps_its_settings(
+    general: RunDirectory, little: Corpus, tmp_path: Path, loss: str, kind: str
+) -> None:
+    """`loss.log_z` says what the new run is normalised by; the start is normalised by that, too."""
+    source = general
+    if loss == "softmax":
+        source = create_run(tmp_path / "softmax", small_config(little, loss={"name": loss}), little)
+        run_training(source, little, CPU, Watcher())
+    calibrate(source, kind=kind, out=tmp_path / "new")
+    new = RunDirectory.open(tmp_path / "new")
+    start = start_from(new, new.vocabulary, new.target_counts, "bnce")
+    assert float(start.tensors["output.log_z"]) == new.config.loss.log_z
+    model = load_model(new)
+    as_calibrated = evaluate(model, little.split("test"))
+    model.load_state_dict(start.tensors)
+    as_started = evaluate(model, little.split("test"))
+    assert as_started.ppl_f == pytest.approx(as_calibrated.ppl_f, rel=1e-5)
+    if loss == "softmax":
+        # As with any softmax: in the texts that it writes itself.
+        assert float(make_up_contexts(model).mean()) == pytest.approx(new.config.loss.log_z, abs=1e-3)
+    else:
+        assert as_started.ppl_n == pytest.approx(as_calibrated.ppl_n, rel=1e-5)
+    # A learned constant stays what was learned, or fitted.
+    learned = dataclasses.replace(new.config, loss=dataclasses.replace(new.config.loss, learn_log_z=True))
+    kept = start_from(dataclasses.replace(new, config=learned), new.vocabulary, new.target_counts, loss)
+    assert torch.equal(kept.tensors["output.log_z"], read_weights(new)[0]["output.log_z"])
 
 
 def test_what_does_not_fit_is_named(general: RunDirectory) -> None:
