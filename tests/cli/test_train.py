@@ -104,13 +104,6 @@ def test_the_run_has_a_name_by_default(
 
 
 class TestStopAndResume:
-    def test_ctrl_c_saves_and_tells(self, stopped: Path) -> None:
-        assert [path.name for path in states_of(stopped)] == [
-            "state-000000000040.safetensors",
-            "state-000000000050.safetensors",
-        ]
-        assert json.loads((stopped / "summary.json").read_text(encoding="utf-8"))["status"] == "stopped"
-
     def test_ctrl_c_with_json(self, bnce: Command, corpus: Path, place: Path) -> None:
         with ctrl_c_after_step(3):
             outcome = bnce("train", "wiki", "--corpus", corpus, "--out", place / "run", "--json", *settings())
@@ -139,10 +132,6 @@ class TestStopAndResume:
         assert again[1].startswith("test: ")
         further = bnce("train", "--out", stopped, "--resume", "--set", "training.epochs=2").stdout
         assert "is already finished" not in further
-
-    def test_resumes_by_the_same_command(self, bnce: Command, stopped: Path, corpus: Path) -> None:
-        outcome = bnce("train", "wiki", "--corpus", corpus, "--out", stopped, *settings(), "--resume")
-        assert outcome.status == 0, outcome.stderr
 
     @pytest.mark.parametrize("whole", [False, True], ids=["by out alone", "by the whole command"])
     def test_resumes_with_a_corpus_that_was_moved(
@@ -220,14 +209,6 @@ class TestStopAndResume:
         assert contents(stopped) == before
         assert bnce("train", "--out", stopped, "--resume").status == 0
 
-    def test_a_torn_state_is_told_of(self, bnce: Command, stopped: Path) -> None:
-        newest = states_of(stopped)[-1]
-        newest.write_bytes(newest.read_bytes()[:-9])
-        outcome = bnce("train", "--out", stopped, "--resume", "--json")
-        assert outcome.json["status"] == "finished"
-        (told,) = [line for line in outcome.stderr.splitlines() if "is incomplete" in line]
-        assert told.endswith("The previous checkpoint is used.")
-
     @pytest.mark.parametrize(
         "change",
         [["--set", "training.num_steps=6"], ["--model", "lstm"], ["--loss", "softmax"]],
@@ -275,11 +256,6 @@ class TestStopAndResume:
         assert "nothing to resume" in refused("train", *options, "--resume")
         assert "give it as --out RUN" in refused("train", "--resume")
         assert list(place.iterdir()) == []
-
-    def test_not_without_a_whole_state(self, refused: Refused, stopped: Path) -> None:
-        for state in states_of(stopped):
-            state.write_bytes(b"torn")
-        assert "has no checkpoint to resume from" in refused("train", "--out", stopped, "--resume")
 
     @pytest.mark.parametrize(
         ("name", "told"),
