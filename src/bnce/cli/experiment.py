@@ -119,9 +119,9 @@ def experiment(
             )
         return dataclasses.replace(config, corpus=corpus_setting(config.corpus))
 
+    warn_of_unused(settings, [row.model for row in wanted])
     opened = open_corpus(make_config(wanted[0]).corpus)
     check_texts([out / row.name for row in every], opened)  # also of those that are not trained now: the report has all
-    warn_of_unused(settings, [row.model for row in wanted])
     failed: dict[str, str] = {}
     try:
         train_rows(
