@@ -18,6 +18,7 @@ WORDS, SECONDS, LOG_Z, SPEED, QUALITY = PLOTS = (
     "Training speed",
     "Time to quality",
 )
+DRAWN = [("nce", 5), ("snce", 5), ("bnce", 0), ("bnce", 5)]
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
 
@@ -149,6 +150,17 @@ def test_one_colour_a_loss_in_every_plot(written):
     labels = ["RNN (softmax)", "RNN (S-NCE, K=100)", "RNN (B-NCE)"]
     assert [name for name, _ in legend(written.page, LOG_Z)] == labels
     assert legend(written.page, SPEED) == legend(written.page, QUALITY) == []
+
+
+def test_losses_have_colours_of_their_own(tmp_path, write_run, report):
+    runs = [write_run(tmp_path / f"{loss}-{drawn}", "rnn", loss, num_noise=drawn) for loss, drawn in DRAWN]
+    marks = re.findall(
+        r'<th scope="row"><span class="mark" style="color:(#\w{6})">.</span>([^<]*)</th>', report(runs).page
+    )
+    assert {name: colour for colour, name in marks} == {
+        "RNN (NCE, K=5)": "#c98500", "RNN (S-NCE, K=5)": "#d55e00", "RNN (B-NCE)": "#0072b2",
+        "RNN (adaptive B-NCE, K=5)": "#009e73",
+    }  # fmt: skip
 
 
 def test_ppl_n_is_dashed_and_softmax_has_none(runs, report, written):

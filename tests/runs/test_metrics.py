@@ -35,6 +35,8 @@ def steps(run: Path) -> list[int]:
 def test_evaluations_after_the_state_are_made_again(run: Path) -> None:
     with open(run / "metrics.jsonl", "a", encoding="utf-8") as file:
         file.write('{"step": 25, "ppl_f": 0.25}\n{"step": 34, "pp')
+    resume_small(run, stop_after=1)
+    assert steps(run) == [9, 17]
     assert resume_small(run)["status"] == "finished"
     assert steps(run) == [9, 17, 25, 34, 42, 50]
     assert 0.25 not in [json.loads(line)["ppl_f"] for line in (run / "metrics.jsonl").read_text().splitlines()]

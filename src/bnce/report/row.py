@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What the table, CSV and JSON say of one run; None is what the run did not record."""
+    """What the table and JSON say of one run; None is what the run did not record."""
 
     label: str
     run: str
