@@ -364,10 +364,13 @@ CASES = [
 SAID_NOW: dict[str, str] = {
     "--am-scores ": "--scores am=",
     "--lm-scores ": "--scores lm=",
+    "--jsonl": "--layout jsonl",
+    "--carry ": "--carry text ",
 }
 # How this tree prints what 0.2.0 printed otherwise: expressions, and what they are replaced by.
 PRINTED_NOW: dict[str, str] = {
     r"--threads sets": "OMP_NUM_THREADS sets",
+    r"use --carry for that": "use --carry text for that",
     r"Wrote table.md, table.tex, table.csv, table.json, report.html": "Wrote report.html, table.md and table.json",
     r" Words corrected: \d+; broken: \d+; inserted words removed: \d+; added: \d+\.": "",
     r"(?m)^ *(unit|tables|wire|row_capacity|tokens_per_word|num_words|ppl_[nf]_word): .*\n": "",

@@ -113,7 +113,9 @@ def _run(*arguments: str, weight: int = 1, run: str = "run", needs: tuple[str, .
 
 RUN = {
     "run score": _run("score", "run", "text.txt", "--json", weight=4, needs=("text.txt",)),
-    "run score normalised": _run("score", "run", "text.txt", "--mode", "normalised", "--jsonl", needs=("text.txt",)),
+    "run score normalised": _run(
+        "score", "run", "text.txt", "--mode", "normalised", "--layout", "jsonl", needs=("text.txt",)
+    ),
     "run evaluate": _run("evaluate", "run", "--corpus", "corpus", "--json", weight=2, needs=("corpus",)),
     "run info": Scene(("run",), "run", ("info", "run", "--json"), 3, _is_shown),
     "run compare": Scene(("run", "other"), "run", ("compare", "run", "other", "--json"), 2, _is_shown),

@@ -65,7 +65,7 @@ BASES: dict[str, dict[str, Any]] = {
 # Training and reports take a second or more.
 WEIGHTS = {"experiment": 0.3, "export": 0.7, "train": 1.5}
 # Asking for much of these is asking for long work; nothing else is.
-LONG = {"settings", "num_texts", "max_words", "vocab_size", "num_checked"}
+LONG = {"settings", "num_texts", "max_words", "vocab_size"}
 # Perplexities of a model that has 30 words and learned a little: whatever the settings, they cannot leave this range.
 MIN_PPL = 1.5
 

@@ -137,7 +137,6 @@ NUMBERS = [
     ["generate", "{run}", "--next", HUGE],
     ["generate", "{run}", "--seed", HUGE],
     ["generate", "{run}", "--temperature", "inf"],
-    ["score", "{run}", "{text}", "--num-checked", HUGE],
     ["rescore", "{run}", "{text}", "--weight", "lm=nan"],
     ["prepare", "{text}", "--out", "out", "--seed", HUGE],
     ["prepare", "{text}", "--out", "out", "--vocab-size", HUGE],

@@ -110,7 +110,9 @@ def test_agrees_with_score(bnce: Command, trained: Path, tmp_path: Path) -> None
                 assert [found[name] for name in SCORES] == [None, 0, None]
                 continue
             (tmp_path / "text.txt").write_text(record["text"], encoding="utf-8")
-            told = bnce("score", trained, tmp_path / "text.txt", "--split", "--carry", "--mode", mode, "--json").json
+            told = bnce(
+                "score", trained, tmp_path / "text.txt", "--split", "--carry", "text", "--mode", mode, "--json"
+            ).json
             assert found["perplexity"] == pytest.approx(told["ppl"], rel=1e-5)
             assert found["num_words"] == told["num_words"]
             assert found["unknown_rate"] == pytest.approx(told["num_oov"] / told["num_words"], rel=1e-5)
@@ -412,7 +414,7 @@ def test_models_of_other_kinds(bnce: Command, trained: Path, texts: Path, shards
         outcome = bnce("filter", model, shards / "a.jsonl", "--out", tmp_path / name)
         assert outcome.status == 0, outcome.stderr
         (found,) = (one for one in lines_of(tmp_path / name / "a.jsonl") if one["id"] == record["id"])
-        carry = () if name == "ngram" else ("--carry",)
+        carry = () if name == "ngram" else ("--carry", "text")
         told = bnce("score", model, tmp_path / "text.txt", "--split", *carry, "--json").json
         assert found["num_words"] == told["num_words"]
         assert found["perplexity"] == pytest.approx(told["ppl"], rel=1e-5)
@@ -421,7 +423,7 @@ def test_models_of_other_kinds(bnce: Command, trained: Path, texts: Path, shards
     for name, model in (("spelt", trained), ("spelt-mixture", runs)):
         spelt = bnce("filter", model, shards / "a.jsonl", "--out", tmp_path / name, "--spell", "--json").json
         assert spelt["num_unknown"] == 0
-        told = bnce("score", model, tmp_path / "text.txt", "--split", "--carry", "--spell", "--json").json
+        told = bnce("score", model, tmp_path / "text.txt", "--split", "--carry", "text", "--spell", "--json").json
         (found,) = (one for one in lines_of(tmp_path / name / "a.jsonl") if one["id"] == record["id"])
         assert found["perplexity"] == pytest.approx(told["ppl"], rel=1e-5)
     for model in (arpa, mixture):

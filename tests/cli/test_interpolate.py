@@ -97,8 +97,8 @@ def test_a_mixture_scores_and_rescores(
     assert "runs in it with the constant Z" in bnce("score", out, text).stderr
     assert "of an n-gram model" in bnce("score", arpa, text, "--per-word").stderr
     assert "runs in it with the softmax" in bnce("score", out, text, "--mode", "normalised").stderr
-    assert "which ignores earlier sentences: leave out --carry" in refused("score", arpa, text, "--carry")
-    carried = bnce("score", out, text, "--carry")
+    assert "which ignores earlier sentences: leave out --carry" in refused("score", arpa, text, "--carry", "text")
+    carried = bnce("score", out, text, "--carry", "text")
     assert carried.stdout.splitlines()[0] == lines[0]
     assert carried.stdout.splitlines()[1] != lines[1]
     assert "n-gram models in it ignore earlier sentences" in carried.stderr

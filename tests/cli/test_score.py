@@ -82,7 +82,7 @@ def test_words_as_srilm_prints_them(bnce: Command, trained: Path, text: Path) ->
 
 def test_the_three_modes_agree(bnce: Command, trained: Path, text: Path) -> None:
     unnormalised, normalised, checked = (
-        bnce("score", trained, text, "--mode", mode, "--num-checked", 10**6, "--json").json
+        bnce("score", trained, text, "--mode", mode, "--json").json
         for mode in ("unnormalised", "normalised", "checked")
     )
     assert checked["log10_prob"] == unnormalised["log10_prob"]
@@ -103,7 +103,7 @@ def test_the_three_modes_agree(bnce: Command, trained: Path, text: Path) -> None
 
 
 def test_json_lines(bnce: Command, trained: Path, text: Path) -> None:
-    outcome = bnce("score", trained, text, "--jsonl")
+    outcome = bnce("score", trained, text, "--layout", "jsonl")
     records = [json.loads(line) for line in outcome.stdout.splitlines()]
     assert [record["words"] for record in records] == [
         ["ba", "be", "bi", ".", "</s>"],
@@ -120,10 +120,10 @@ def test_json_lines(bnce: Command, trained: Path, text: Path) -> None:
 def test_split_and_carried_over_is_what_evaluate_measures(bnce: Command, trained: Path, texts: Path) -> None:
     path = texts / "test.txt"
     evaluated = bnce("evaluate", trained, "--text", path, "--json").json
-    scored = bnce("score", trained, path, "--split", "--carry", "--json").json
+    scored = bnce("score", trained, path, "--split", "--carry", "text", "--json").json
     assert scored["num_words"] + scored["num_sentences"] == evaluated["num_tokens"]
     assert scored["ppl"] == pytest.approx(evaluated["ppl_n"], rel=1e-5)
-    exact = bnce("score", trained, path, "--split", "--carry", "--mode", "normalised", "--json").json
+    exact = bnce("score", trained, path, "--split", "--carry", "text", "--mode", "normalised", "--json").json
     assert exact["ppl"] == pytest.approx(evaluated["ppl_f"], rel=1e-5)
     reset = bnce("score", trained, path, "--split", "--json").json
     assert reset["num_sentences"] == scored["num_sentences"]
@@ -133,13 +133,13 @@ def test_split_and_carried_over_is_what_evaluate_measures(bnce: Command, trained
 def test_says_why_perplexities_of_one_text_differ(bnce: Command, trained: Path, text: Path) -> None:
     """What a word was predicted from, what is counted, and whether it is normalised."""
     for options, context, seen in (
-        ([], "line", "the words before it in its line, not from earlier lines (use --carry for that)"),
+        ([], "line", "the words before it in its line, not from earlier lines (use --carry text for that)"),
         (
             ["--split"],
             "sentence",
-            "the words before it in its sentence, not from earlier sentences (use --carry for that)",
+            "the words before it in its sentence, not from earlier sentences (use --carry text for that)",
         ),
-        (["--split", "--carry"], "text", "all words before it in the text, across sentences"),
+        (["--split", "--carry", "text"], "text", "all words before it in the text, across sentences"),
     ):
         plain = bnce("score", trained, text, *options)
         assert f"Each word is predicted from {seen}.\n" in plain.stderr
@@ -158,7 +158,7 @@ def test_says_why_perplexities_of_one_text_differ(bnce: Command, trained: Path, 
 def test_carried_over_a_long_text_is_near_what_evaluate_measures(bnce: Command, trained: Path, texts: Path) -> None:
     """Beyond 576 tokens evaluate's words see less, and both say so; how they differ is tested with the scorer."""
     path = texts / "train.txt"
-    scored = bnce("score", trained, path, "--split", "--carry", "--json").json
+    scored = bnce("score", trained, path, "--split", "--carry", "text", "--json").json
     evaluated = bnce("evaluate", trained, "--text", path, "--json").json
     assert scored["num_words"] + scored["num_sentences"] == evaluated["num_tokens"] == 3200
     assert (scored["context"], scored["max_context"]) == ("text", None)
@@ -173,14 +173,13 @@ def test_documents_end_at_blank_lines(bnce: Command, refused: Refused, trained: 
     text, part = tmp_path / "text", tmp_path / "part"
     text.write_text("ba be\nfu bi\n\n \nfu bi\n", encoding="utf-8")
     part.write_text("ba be\nfu bi\n", encoding="utf-8")
-    lines = bnce("score", trained, text, "--carry", "--documents", "blank").stdout.splitlines()
-    assert lines[:2] == bnce("score", trained, part, "--carry").stdout.splitlines()[:2]
+    lines = bnce("score", trained, text, "--carry", "documents").stdout.splitlines()
+    assert lines[:2] == bnce("score", trained, part, "--carry", "text").stdout.splitlines()[:2]
     assert lines[2] == bnce("score", trained, part).stdout.splitlines()[1]
-    record = bnce("score", trained, text, "--carry", "--documents", "blank", "--json").json
+    record = bnce("score", trained, text, "--carry", "documents", "--json").json
     assert (record["num_sentences"], record["context"]) == (3, "document")
-    assert bnce("score", trained, text, "--carry", "--json").json["num_sentences"] == 5
-    assert "give --carry, too" in refused("score", trained, text, "--documents", "blank")
-    assert "--documents is 'lines': give 'blank'" in refused("score", trained, text, "--carry", "--documents", "lines")
+    assert bnce("score", trained, text, "--carry", "text", "--json").json["num_sentences"] == 5
+    assert "Unknown value of --carry 'lines'" in refused("score", trained, text, "--carry", "lines")
 
 
 TOKENISED = "ba <unk> be @-@ bi .\nba &apos;s fu\n"
@@ -189,7 +188,7 @@ TOKENISED = "ba <unk> be @-@ bi .\nba &apos;s fu\n"
 def test_tokenised_text_is_noticed(bnce: Command, trained: Path, tmp_path: Path) -> None:
     path = tmp_path / "tokenised.txt"
     path.write_text(TOKENISED, encoding="utf-8")
-    noticed = bnce("score", trained, path, "--jsonl")
+    noticed = bnce("score", trained, path, "--layout", "jsonl")
     assert f"Warning: '{path}' looks tokenised: 3 of the 9 checked words are signs such as" in noticed.stderr
     assert "'@-@', '&apos;s', which would be cut into punctuation marks. Use the text from before" in noticed.stderr
     assert json.loads(noticed.stdout.splitlines()[0])["words"][:4] == ["ba", "<", "unk", ">"]
@@ -227,9 +226,9 @@ def test_text_without_words_is_refused(
     ("options", "told"),
     [
         (["--mode", "exact"], "Unknown scoring mode 'exact': choose one of unnormalised, normalised, checked."),
-        (["--layout", "moses"], "Unknown layout 'moses': choose one of kenlm, srilm."),
-        (["--json", "--jsonl"], "--json prints the totals and --jsonl the sentences: give only one of them."),
-        (["--json", "--per-word"], "use --jsonl for the probability of every word."),
+        (["--layout", "moses"], "Unknown layout 'moses': choose one of kenlm, srilm, jsonl."),
+        (["--json", "--layout", "jsonl"], "--json prints the totals and --layout jsonl the sentences: give only"),
+        (["--json", "--per-word"], "use --layout jsonl for the probability of every word."),
         (["--device", "abacus"], "Unknown device 'abacus'"),
     ],
 )
@@ -257,12 +256,17 @@ def spelt_by_definition(texts: Path, vocabulary: list[str], word: str) -> float:
     return (log_prob(prob, word, ORDER) - math.log1p(-known)) / math.log(10)
 
 
-@pytest.mark.parametrize("options", [[], ["--carry"], ["--split", "--mode", "normalised"], ["--mode", "checked"]])
+@pytest.mark.parametrize(
+    "options", [[], ["--carry", "text"], ["--split", "--mode", "normalised"], ["--mode", "checked"]]
+)
 def test_unknown_words_are_spelt(bnce: Command, trained: Path, texts: Path, text: Path, options: list[str]) -> None:
     """p(word) = p(<unk> | context) · p(spelling), from the text to what is printed."""
     text.write_text("Ba zobi be .\n\nxyzzy\n", encoding="utf-8")
     before, after = (
-        [json.loads(line) for line in bnce("score", trained, text, "--jsonl", *options, *spell).stdout.splitlines()]
+        [
+            json.loads(line)
+            for line in bnce("score", trained, text, "--layout", "jsonl", *options, *spell).stdout.splitlines()
+        ]
         for spell in ([], ["--spell"])
     )
     vocabulary = load(trained).vocabulary.words

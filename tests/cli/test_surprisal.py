@@ -35,7 +35,7 @@ def test_the_sum_is_what_score_prints(bnce: Command, trained: Path, table: Path,
     ).json
     text = tmp_path / "text.txt"
     text.write_text("Ba be. xyzzy\n\nbi bo\n", encoding="utf-8")
-    options = ["--split", "--carry", "--documents", "blank", "--spell", "--mode", "normalised", "--json"]
+    options = ["--split", "--carry", "documents", "--spell", "--mode", "normalised", "--json"]
     scored = bnce("score", trained, text, *options).json
     assert record["surprisal"] + record["end"] == pytest.approx(-scored["log10_prob"], rel=1e-6)
     assert sum(float(row["surprisal_base10"]) for row in read(out)) == pytest.approx(record["surprisal"], rel=1e-6)

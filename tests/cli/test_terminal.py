@@ -76,7 +76,7 @@ def test_scores_go_to_a_file_whole_while_the_terminal_shows_a_bar(tmp_path: Path
 
 
 def test_scores_go_to_a_pipe_whole_while_the_terminal_shows_a_bar(model: Path, text: Path) -> None:
-    done, shown = run_on_terminal(subprocess.PIPE, "score", model, text, "--jsonl")
+    done, shown = run_on_terminal(subprocess.PIPE, "score", model, text, "--layout", "jsonl")
     assert done.returncode == 0
     assert [json.loads(line)["num_oov"] for line in done.stdout.splitlines()] == [1] * NUM_LINES
     assert "scoring" in shown

@@ -72,7 +72,7 @@ def test_nothing_imports_pytorch(both: tuple[Path, Path], tmp_path: Path) -> Non
     commands = [
         ["score", exported, text, "--json"],
         ["score", exported, text, "--mode", "checked", "--spell"],
-        ["score", exported, text, "--mode", "normalised", "--carry"],
+        ["score", exported, text, "--mode", "normalised", "--carry", "text"],
         ["rescore", exported, str(tmp_path / "lists"), "--format", "kaldi", "--json"],
         ["generate", exported, "--prompt", "w3", "--next", "4"],
         ["generate", exported, "--prompt", "w3", "--num", "2", "--max-words", "4"],

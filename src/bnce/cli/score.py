@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bnce import files
 from bnce.cli.completion import complete
 from bnce.cli.console import JsonOption, open_model, print_json, shown_progress, stderr
 from bnce.cli.options import (
@@ -27,7 +26,7 @@ from bnce.cli.options import (
     option,
     warn_of_tokenised,
 )
-from bnce.errors import UserError
+from bnce.errors import UserError, unknown_name
 from bnce.machine.allocation import steady_memory
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from bnce.scoring.scored import ScoredSentence
     from bnce.text.normalise import Normaliser
 
-CHECKED = "checked"
+CHECKED, NUM_CHECKED = "checked", 1000  # a mode, and at how many words it compares
 SPELT = (
     "A word outside the vocabulary has the probability p(<unk>) times that of its spelling, so every word counts. "
     "Bits per byte are of the text as the model reads it: the UTF-8 bytes of all words, a blank between two words, "
@@ -59,23 +58,20 @@ def score(
     ] = "unnormalised",
     per_word: Annotated[bool, flag("--per-word", "Print the probability of every word.")] = False,
     layout: Annotated[
-        str, choice("kenlm|srilm", "Print in the format of KenLM's query, or of SRILM's ngram -ppl.")
+        str,
+        choice(
+            "kenlm|srilm|jsonl",
+            "kenlm: as KenLM's query prints. srilm: as SRILM's ngram -ppl prints. jsonl: one JSON object per sentence, "
+            "with every word.",
+        ),
     ] = "kenlm",
     carry: Annotated[
-        bool,
-        flag(
-            "--carry",
-            "Score each sentence with the earlier sentences as context. Without this option, every "
-            "sentence starts without context.",
-        ),
-    ] = False,
-    documents: Annotated[
         str | None,
-        option(
-            "blank",
-            "With --carry: a blank line ends a document, and the next document starts without context. Blank lines "
-            "are not scored.",
-            show_default="one document",
+        choice(
+            "text|documents",
+            "Score each sentence with the earlier sentences as context: of the whole text, or of its document. A blank "
+            "line ends a document and is not scored.",
+            show_default="no context",
         ),
     ] = None,
     split: SplitLinesOption = False,
@@ -87,9 +83,7 @@ def score(
             "bits per byte.",
         ),
     ] = False,
-    num_checked: Annotated[int, option("N", "With --mode checked: check N words.", min=1)] = 1000,
     device: DeviceOption = "auto",
-    as_jsonl: Annotated[bool, flag("--jsonl", "Print one JSON object per sentence, with every word.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Score text: log10 probabilities, unknown words, perplexity.
@@ -101,22 +95,20 @@ def score(
       bnce score runs/relu-lstm news.txt
       echo "the function returns nothing" | bnce score runs/relu-lstm --per-word
       bnce score runs/relu-lstm news.txt.gz --mode checked --json
-      bnce score runs/relu-lstm news.txt --split --carry --spell
+      bnce score runs/relu-lstm news.txt --split --carry text --spell
       bnce score mixture.toml news.txt
     """
     from bnce.corpus.vocabulary import UNK
-    from bnce.scoring.layouts import get_layout
+    from bnce.scoring.layouts import JSON_LINES, get_layout
     from bnce.scoring.scored import Totals
     from bnce.text.sources import named, read_lines, source_bytes
 
-    if as_json and as_jsonl:
-        raise UserError("--json prints the totals and --jsonl the sentences: give only one of them.")
+    if as_json and layout == JSON_LINES:
+        raise UserError("--json prints the totals and --layout jsonl the sentences: give only one of them.")
     if per_word and as_json:
-        raise UserError("--json prints only the totals: use --jsonl for the probability of every word.")
-    if documents is not None and not carry:
-        raise UserError("--documents works only with --carry: give --carry, too.")
-    if documents not in (None, "blank"):
-        raise UserError(f"--documents is '{documents}': give 'blank'.")
+        raise UserError("--json prints only the totals: use --layout jsonl for the probability of every word.")
+    if carry not in (None, "text", "documents"):
+        raise unknown_name("value of --carry", carry, ("text", "documents"))
     normalised = is_normalised(mode, "scoring", (*MODES, CHECKED))
     form = get_layout(layout, per_word)
     num_bytes_read = 0
@@ -127,27 +119,25 @@ def score(
 
     lines = read_lines(text, advance=advance)
     model = open_model(run, device)
-    reader = _open_reader(model, normalised, carry, spell, num_checked if mode == CHECKED else None)
+    reader = _open_reader(model, normalised, carry is not None, spell, NUM_CHECKED if mode == CHECKED else None)
     cutter = _Cutter(model.normaliser, split)
     totals = Totals()
     num_spelt = 0
     with _shown_reading(text, source_bytes(text)) as show, steady_memory():
-        for scored in _score_documents(reader, lines, documents is not None, cutter):
+        for scored in _score_documents(reader, lines, carry == "documents", cutter):
             totals.add(scored)
             if spell:
                 num_spelt += sum(
                     number == UNK and not is_oov for number, is_oov in zip(scored.ids, scored.oov, strict=True)
                 )
-            if as_jsonl:
-                sys.stdout.write(files.to_json(scored.to_dict()) + "\n")
-            elif not as_json:
+            if not as_json:
                 sys.stdout.write(form.sentence(scored))
             show(num_bytes_read)
     warn_of_tokenised(cutter.signs, named(text))
     check, log_z = reader.check(), None if normalised else model.log_z
-    context = ("document" if documents else "text") if carry else "sentence" if split else "line"
+    context = {"text": "text", "documents": "document", None: "sentence" if split else "line"}[carry]
     if as_json:
-        record = {"run": str(run), "text": text, "mode": mode, "carry": carry, "context": context}
+        record = {"run": str(run), "text": text, "mode": mode, "carry": carry is not None, "context": context}
         record |= {"max_context": model.max_context, "num_lines_of_several_sentences": cutter.num_several}
         record |= {"num_lines": cutter.num_lines, "num_lines_changed": cutter.num_changed}
         record |= {"spell": spell, **({"num_spelt": num_spelt} if spell else {})}
@@ -155,7 +145,7 @@ def score(
         print_json({**record, "log_base": 10, "log_z": log_z, **totals.to_dict(), **checked})
         return
     # Of JSON lines there is exactly one per sentence.
-    summary = sys.stderr if as_jsonl else sys.stdout
+    summary = sys.stderr if layout == JSON_LINES else sys.stdout
     summary.write(form.summary(totals, text))
     if spell:
         bits = "undefined" if totals.bits_per_byte is None else f"{totals.bits_per_byte:.5g}"
@@ -166,7 +156,7 @@ def score(
             f"mean {check.mean_difference:.4f}, at most {check.max_difference:.4f}; "
             f"ln Z(context) {check.log_z_mean:.4f} ± {check.log_z_std:.4f} (mean ± standard deviation)\n"
         )
-    stderr.print(f"log10 probabilities, {_with_what(model, normalised, carry)}.")
+    stderr.print(f"log10 probabilities, {_with_what(model, normalised, carry is not None)}.")
     stderr.print(_describe_context(context, model.max_context))
     stderr.print(f"Perplexities are {form.counted_spelt if spell else form.counted}.")
     if spell:
@@ -233,8 +223,8 @@ def _open_reader(model: Model, normalised: bool, carry: bool, spell: bool, num_c
 def _describe_context(context: str, num_words: int | None) -> str:
     """Say what a word is predicted from."""
     seen = {
-        "line": "the words before it in its line, not from earlier lines (use --carry for that)",
-        "sentence": "the words before it in its sentence, not from earlier sentences (use --carry for that)",
+        "line": "the words before it in its line, not from earlier lines (use --carry text for that)",
+        "sentence": "the words before it in its sentence, not from earlier sentences (use --carry text for that)",
         "text": "all words before it in the text, across sentences",
         "document": "all words before it in its document, across sentences; a blank line ends a document",
     }[context]

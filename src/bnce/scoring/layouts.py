@@ -3,12 +3,14 @@
 Both print log10 probabilities. They differ in what they do with a word that is not in the vocabulary: KenLM scores it
 as `<unk>` and gives a perplexity with and one without such words; SRILM counts it and leaves it out of every sum, as it
 does with words of no probability. Sources: KenLM's lm/ngram_query.hh; SRILM's manual page ngram(1) and its output.
+A third layout is one JSON object per sentence.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from bnce import files
 from bnce.errors import unknown_name
 from bnce.scoring.scored import ScoredSentence, Totals
 
@@ -84,7 +86,16 @@ class SrilmLayout(Layout):
         return f"file {name}: {_srilm_totals(totals)}"
 
 
-LAYOUTS: dict[str, type[Layout]] = {"kenlm": KenlmLayout, "srilm": SrilmLayout}
+class JsonLayout(KenlmLayout):
+    """One JSON object per sentence, with every word; totals as KenLM's."""
+
+    def sentence(self, scored: ScoredSentence) -> str:
+        """Write one line."""
+        return files.to_json(scored.to_dict()) + "\n"
+
+
+JSON_LINES = "jsonl"
+LAYOUTS: dict[str, type[Layout]] = {"kenlm": KenlmLayout, "srilm": SrilmLayout, JSON_LINES: JsonLayout}
 
 
 def get_layout(name: str, per_word: bool = False) -> Layout:
