@@ -20,6 +20,7 @@ from bnce.cli.options import (
     goes_to_stdout,
     is_normalised,
     option,
+    warn_of_tokenised,
 )
 from bnce.cli.rescored import outcome_lines, pairs, read_lists, which_lists
 from bnce.kinds.nbest_formats import NBEST_FORMATS
@@ -169,8 +170,7 @@ def rescore(
         signs = TokenisedSigns(model.normaliser)
         for utterance in lists.nbest.utterances:
             signs.look(" ".join(utterance.texts))
-        if (told := signs.notice(named(lists.path))) is not None:
-            stderr.print(f"Warning: {told} Use the text from before tokenisation.")
+        warn_of_tokenised(signs, named(lists.path))
     num_scored = sum(lists.nbest.num_hypotheses for lists in every)
     begun = time.perf_counter()
     with progress_bar() as bar:
