@@ -5,16 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 from command import Command
 
-from bnce import Corpus
+from bnce import Corpus, Normaliser
 from tests.text.published import dump, shards, write_tar, write_wikitext
 
 
@@ -122,31 +118,11 @@ def test_options_reach_the_corpus(bnce: Command, text: Path, place: Path) -> Non
     vocabulary.write_text("</s>\n<unk>\nIt\nsays\n")
     valid = text.with_name("valid.txt")
     valid.write_text("It says\n")
-    status, _, _ = bnce(
-        *("prepare", text, text, "--out", place / "c", "--vocab", vocabulary, "--valid", valid, "--cased"),
-        *(
-            "--tokens",
-            "whitespace",
-            "--sentences",
-            "lines",
-            "--numbers",
-            "word",
-            "--test-fraction",
-            0.5,
-            "--seed",
-            4,
-            "--workers",
-            1,
-        ),
-    )
-    assert status == 0
+    options = "--cased --tokens whitespace --sentences lines --numbers word --test-fraction 0.5 --seed 4 --workers 1"
+    given = ["--vocab", vocabulary, "--valid", valid, *options.split()]
+    assert bnce("prepare", text, text, "--out", place / "c", *given).status == 0
     corpus = Corpus.open(place / "c")
-    assert corpus.normaliser.to_dict() == {
-        "lowercase": False,
-        "tokens": "whitespace",
-        "sentences": "lines",
-        "numbers": "word",
-    }
+    assert corpus.normaliser == Normaliser(False, "whitespace", "lines", "word")
     assert corpus.vocabulary.words == ["</s>", "<unk>", "It", "says"]
     assert corpus.split("valid").tolist() == [2, 3, 0]
     assert 200 < corpus.statistics["test"].num_documents < 400
@@ -220,13 +196,6 @@ def test_bad_options(bnce: Command, text: Path, place: Path, options: tuple[str,
     assert "Traceback" not in err
     assert "reading" not in err
     assert list(place.iterdir()) == []
-
-
-def test_option_that_is_no_number(bnce: Command, text: Path, place: Path) -> None:
-    status, out, err = bnce("prepare", text, "--out", place / "c", "--vocab-size", "many")
-    assert (status, out) == (2, "")
-    assert "--vocab-size" in err
-    assert "Traceback" not in err
 
 
 def test_directories_patterns_and_records(bnce: Command, place: Path) -> None:
@@ -322,39 +291,6 @@ def test_empty_directory_and_existing_output(bnce: Command, text: Path, place: P
     assert status == 2
     assert "already exists" in err
     assert os.listdir(place / "c") == ["mine"]
-
-
-def test_interrupt_leaves_nothing(place: Path) -> None:
-    """Interrupt as a terminal does, the whole group at once, while two workers are at it."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bnce", "prepare", "-", "--out", str(place / "c"), "--workers", "2"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        # A test run in the background of a shell is born deaf to interrupts, and so would this one be.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    assert process.stdin is not None
-    # Nine blocks: more than wait for their turn, so that some are done, and scratch files hold words.
-    process.stdin.write(b"some words of text\n" * 500_000)
-    process.stdin.flush()
-    while not any(path.stat().st_size for path in place.glob(".c.*.partial/scratch/*.numbers")):
-        assert process.poll() is None
-        time.sleep(0.02)
-    assert [path.name.startswith(".c.") for path in place.iterdir()] == [True]
-    os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate()
-    assert process.returncode not in (0, 2)
-    assert out == b""
-    assert b"Traceback" not in err
-    assert list(place.iterdir()) == []
-
-
-def test_help_needs_no_numbers() -> None:
-    """Help answers at once: neither NumPy nor pyarrow is loaded for it."""
-    code = "import bnce.cli.prepare, sys; print(sorted({'numpy', 'pyarrow', 'torch'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_tokenised_text_is_noticed(bnce: Command, tmp_path: Path) -> None:

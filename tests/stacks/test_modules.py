@@ -12,7 +12,6 @@ from torch.utils.checkpoint import checkpoint
 
 import bnce
 from bnce import rows
-from bnce.losses.chunk_nce import NCE, chunk_loss_by_position
 from tests.stacks.small import FUSED, D, K, V, build, dense, drawn_alike, hidden_and_targets
 
 
@@ -222,8 +221,9 @@ def test_second_derivatives_are_refused(loss: str) -> None:
 
 def test_second_derivatives_are_refused_where_words_are_not_merged() -> None:
     """As on a GPU in small chunks, and with ids of streams."""
-    layer, (hidden, targets) = build("chunk-bnce"), hidden_and_targets()
-    loss = chunk_loss_by_position(layer._batch(hidden, targets), NCE)
+    hidden, targets = hidden_and_targets()
+    streams = torch.arange(targets.numel()) % targets.shape[1]
+    loss = build("chunk-bnce")(hidden.flatten(0, 1), targets.flatten(), streams=streams)
     with pytest.raises(bnce.UserError, match="no second derivatives, so create_graph=True cannot be used"):
         torch.autograd.grad(loss, hidden, create_graph=True)
 

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 import bnce
-from bnce.losses.chunk_nce import NCE, chunk_loss_by_position
 from tests.losses import by_equation
 from tests.stacks.small import B, D, K, T, V, build, hidden_and_targets
 
@@ -80,9 +79,10 @@ def test_float64_is_accurate_where_positions_are_counted(kind: str, reduction: s
 def test_float64_is_accurate_with_a_column_per_position() -> None:
     layer = build("chunk-bnce").double()
     hidden, targets = hidden_and_targets()
-    batch = layer._batch(hidden.detach().double(), targets)
-    found = chunk_loss_by_position(batch, NCE).item()
-    assert found == pytest.approx(by_equation.chunk_nce(batch).item(), rel=1e-12)
+    hidden = hidden.detach().double()
+    streams = torch.arange(T * B) % B
+    found = layer(hidden.flatten(0, 1), targets.flatten(), streams=streams).item() * T * B
+    assert found == pytest.approx(by_equation.chunk_nce(layer._batch(hidden, targets)).item(), rel=1e-12)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
