@@ -366,6 +366,7 @@ SAID_NOW: dict[str, str] = {
     "--lm-scores ": "--scores lm=",
     "--jsonl": "--layout jsonl",
     "--carry ": "--carry text ",
+    "--models rnn --losses softmax,bnce": "--rows rnn-softmax,rnn-bnce",
 }
 # How this tree prints what 0.2.0 printed otherwise: expressions, and what they are replaced by.
 PRINTED_NOW: dict[str, str] = {
@@ -1086,13 +1087,15 @@ def check(cases: list[Case], old: Path, new: Path, place: Path, tolerances: bool
 
 def print_result(result: Result) -> None:
     """Print the line of a case."""
-    one, verdict = result.case, result.verdict
+    one = result.case
     seconds = [f"{result.seconds.get(name, 0):6.1f}" for name in ("old", "new")]
-    what = {"failed": f"FAILED {result.failed}", "gone": f"gone: {GONE.get(one.name)}"}.get(verdict, verdict)
-    if result.declared:
-        what = f"on purpose: {'; '.join(dict.fromkeys(result.declared))} ({len(result.declared)} facts)"
+    why = [why for why in dict.fromkeys(result.declared) if why not in GONE_KEYS.values()]
+    num_gone = sum(why in GONE_KEYS.values() for why in result.declared)
+    what = f"ok, {num_gone} facts gone" if num_gone else "ok"
+    what += f", {len(result.declared) - num_gone} changed on purpose: {'; '.join(why)}" if why else ""
+    what = {"failed": f"FAILED {result.failed}", "gone": f"gone: {GONE.get(one.name)}"}.get(result.verdict, what)
     if result.differing:
-        what = f"DIFFERS {result.differing[0]} ({len(result.differing)} facts); {what}".removesuffix("; differs")
+        what = f"DIFFERS {result.differing[0]} ({len(result.differing)} facts)"
     num_facts = len(result.facts.get("old", {}))
     print(f"{one.name:24} {seconds[0]} {seconds[1]} {num_facts:6} facts  {what}", flush=True)
 

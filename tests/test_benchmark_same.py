@@ -34,7 +34,7 @@ def test_a_tree_equals_itself_and_what_moved_is_reported(
     lines = capsys.readouterr().out.splitlines()
     assert lines[4].startswith("moved ")
     assert "DIFFERS out [0] 'Total: " in lines[4]
-    assert "on purpose: because (2 facts)" in lines[5]
+    assert "ok, 2 changed on purpose: because" in lines[5]
     assert "gone: nobody needs it" in lines[6]
 
 
