@@ -1,4 +1,4 @@
-"""Does this tree still answer what version 0.2.0 answered? About 80 commands, run by both trees and compared.
+"""Does this tree still answer what version 0.2.0 answered? 96 cases, run by both trees and compared.
 
     git worktree add build/old c547e02                             # once: the code of 0.2.0
     python benchmarks/same.py check                                # two minutes on two cores
@@ -193,6 +193,8 @@ CASES = [
             ),
             "train on a part": train("part", "--model ffnn --loss bnce +training.max_train_tokens=8000"),
             "train --init": f"train --init runs/relu-lstm --corpus corpora/shards --out runs/init {SMALL} "
+            "--device cpu --json",
+            "train from a run": f"train --init runs/relu-lstm --corpus corpora/plain --out runs/longer {SMALL} "
             "--device cpu --json",
             "train killed, resumed": (
                 f"killed {WIKI} --model relu-lstm --loss bnce --out runs/killed {OFTEN} +optimiser.learning_rate=0.02",
@@ -968,7 +970,8 @@ class Result:
     seconds: dict[str, float] = field(default_factory=dict)
     failed: str = ""
     differing: list[str] = field(default_factory=list)
-    declared: list[str] = field(default_factory=list)  # why facts are others on purpose
+    gone: dict[str, str] = field(default_factory=dict)  # facts that are gone on purpose, and why
+    changed: dict[str, str] = field(default_factory=dict)  # facts that are others on purpose, and why
 
     @property
     def verdict(self) -> str:
@@ -977,7 +980,7 @@ class Result:
             return "gone"
         if self.failed:
             return "failed"
-        return "differs" if self.differing else "changed" if self.declared else "ok"
+        return "differs" if self.differing else "changed" if self.gone or self.changed else "ok"
 
 
 def chosen(cases: list[Case], patterns: list[str]) -> list[Case]:
@@ -1072,8 +1075,9 @@ def check(cases: list[Case], old: Path, new: Path, place: Path, tolerances: bool
         if not result.failed and result.case.name not in GONE:
             later = result.case.later if tolerances else None
             for name, how in differences(result.facts["old"], result.facts["new"], later).items():
+                declared = result.gone if how == ABSENT else result.changed
                 if why := reason(result.case, name, how):
-                    result.declared.append(why)
+                    declared[name] = why
                 else:
                     result.differing.append(f"{name} {how}")
         print_result(result)
@@ -1089,10 +1093,9 @@ def print_result(result: Result) -> None:
     """Print the line of a case."""
     one = result.case
     seconds = [f"{result.seconds.get(name, 0):6.1f}" for name in ("old", "new")]
-    why = [why for why in dict.fromkeys(result.declared) if why not in GONE_KEYS.values()]
-    num_gone = sum(why in GONE_KEYS.values() for why in result.declared)
-    what = f"ok, {num_gone} facts gone" if num_gone else "ok"
-    what += f", {len(result.declared) - num_gone} changed on purpose: {'; '.join(why)}" if why else ""
+    what = f"ok, {len(result.gone)} facts gone" if result.gone else "ok"
+    if result.changed:
+        what += f", {len(result.changed)} changed on purpose: {'; '.join(dict.fromkeys(result.changed.values()))}"
     what = {"failed": f"FAILED {result.failed}", "gone": f"gone: {GONE.get(one.name)}"}.get(result.verdict, what)
     if result.differing:
         what = f"DIFFERS {result.differing[0]} ({len(result.differing)} facts)"
@@ -1113,7 +1116,7 @@ def write_record(results: list[Result], command: str) -> None:
     records: list[dict[str, Any]] = [origin]
     for result in results:
         record: dict[str, Any] = {"case": result.case.name, "commands": result.case.commands, "is": result.verdict}
-        record |= {"why": sorted(set(result.declared))} if result.declared else {}
+        record |= {"why": sorted({*result.gone.values(), *result.changed.values()})}
         for name, facts in result.facts.items():
             digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
             record[name] = {"facts": len(facts), "sha256": digest, "counts": counts_of(facts)}
