@@ -217,7 +217,7 @@ def measure(work: Work, names: list[str]) -> None:
         run, options = work.directory / "runs" / name, ("--spell", "--device", work.given.device)
         write_surprisals(work, name, run, options)
         if json.loads(trained.read_text(encoding="utf-8"))["ppl_n"] is not None:
-            write_surprisals(work, f"{name}{CONSTANT}", run, (*options, "--unnormalised"))
+            write_surprisals(work, f"{name}{CONSTANT}", run, (*options, "--mode", "unnormalised"))
 
 
 def write_surprisals(work: Work, name: str, model: Path, options: tuple[str, ...]) -> None:

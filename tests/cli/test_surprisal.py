@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -30,15 +31,14 @@ def read(path: Path) -> list[dict[str, str]]:
 
 def test_the_sum_is_what_score_prints(bnce: Command, trained: Path, table: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.tsv"
-    record = bnce(
-        "surprisal", trained, table, "--text", "story", "--spell", "--base", "10", "--out", out, "--json"
-    ).json
+    record = bnce("surprisal", trained, table, "--text", "story", "--spell", "--out", out, "--json").json
     text = tmp_path / "text.txt"
     text.write_text("Ba be. xyzzy\n\nbi bo\n", encoding="utf-8")
     options = ["--split", "--carry", "documents", "--spell", "--mode", "normalised", "--json"]
     scored = bnce("score", trained, text, *options).json
-    assert record["surprisal"] + record["end"] == pytest.approx(-scored["log10_prob"], rel=1e-6)
-    assert sum(float(row["surprisal_base10"]) for row in read(out)) == pytest.approx(record["surprisal"], rel=1e-6)
+    bits = -scored["log10_prob"] / math.log10(2)
+    assert record["surprisal"] + record["end"] == pytest.approx(bits, rel=1e-6)
+    assert sum(float(row["surprisal_bits"]) for row in read(out)) == pytest.approx(record["surprisal"], rel=1e-6)
     assert (record["num_rows"], record["num_texts"], record["num_sentences"]) == (5, 2, 3)
     assert [row["is_unknown"] for row in read(out)] == ["false", "false", "true", "false", "false"]
 
@@ -49,7 +49,7 @@ def test_what_is_said_of_it(bnce: Command, trained: Path, table: Path, tmp_path:
     assert "Rows: 5; texts: 2; sentences: 3; rows with unknown words: 1; rows without a surprisal: 1." in told
     assert "Sum of the surprisals of the 4 rows that have one: " in told
     assert "Probabilities are with the softmax; context: the words before it in the same text." in told
-    told = bnce("surprisal", trained, table, "--context", "sentence", "--unnormalised", "--out", out).stderr
+    told = bnce("surprisal", trained, table, "--mode", "unnormalised", "--out", out).stderr
     assert "with the constant Z (unnormalised" in told
     checked = "Check of 8 tokens (words, marks and </s>): the surprisal with the constant Z differs from the exact one "
     assert checked in told
@@ -66,7 +66,7 @@ def test_no_difference_has_no_sign_of_its_own(bnce: Command, trained: Path, tabl
 
         run = shutil.copytree(trained, tmp_path / str(difference))
         change_weights(run, flatten)
-        told = bnce("surprisal", run, table, "--unnormalised", "--out", tmp_path / "out.tsv").stderr
+        told = bnce("surprisal", run, table, "--mode", "unnormalised", "--out", tmp_path / "out.tsv").stderr
         assert "by at most 0.0000 bits, and by +0.0000 bits on average (constant Z minus exact)." in told
 
 
@@ -88,8 +88,7 @@ def test_plain_text_becomes_a_table(bnce: Command, trained: Path, tmp_path: Path
 def test_what_is_refused(refused: Refused, trained: Path, table: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.tsv"
     assert "has no column 'words'" in refused("surprisal", trained, table, "--word", "words", "--out", out)
-    assert "choose one of 2, e, 10" in refused("surprisal", trained, table, "--base", "3", "--out", out)
-    assert "choose one of text, sentence" in refused("surprisal", trained, table, "--context", "all", "--out", out)
+    assert "Unknown measuring mode 'exact'" in refused("surprisal", trained, table, "--mode", "exact", "--out", out)
     assert "give an output of the same format" in refused("surprisal", trained, table, "--out", tmp_path / "o.csv")
     assert not out.exists()
 

@@ -112,7 +112,7 @@ def model(request: pytest.FixtureRequest) -> bnce.Model:
 @given(words=st.lists(SHOWN, max_size=8), spell=st.booleans())
 def test_any_words_have_a_row_each(model: bnce.Model, words: list[str], spell: bool) -> None:
     spell = spell and model.kind == "run"
-    found = bnce.surprisal(model, words, spell=spell, ends=True)
+    found = bnce.surprisal(model, words, spell=spell)
     assert {len(values) for values in found.values()} == {len(words)}
     empty = np.isnan(found["surprisal_bits"])
     assert (empty == ((found["num_tokens"] == 0) | (found["is_unknown"] & (not spell)))).all()
@@ -136,18 +136,17 @@ def test_words_that_are_glued() -> None:
 def test_options_are_those_of_the_command(tmp_path: Path) -> None:
     path, out = tmp_path / "t.tsv", tmp_path / "o.tsv"
     path.write_text("word\tnumber\na\t1\nzebra\t1\nb\t2\n", encoding="utf-8")
-    options = ["--sentence", "number", "--base", "e", "--context", "sentence", "--spell", "--entropy", "--ends"]
+    options = ["--sentence", "number", "--text", "number", "--spell", "--entropy", "--mode", "unnormalised"]
     assert add_surprisal(path, out, *options, "--prefix", "x_").status == 0
     header, *rows = (line.split("\t")[2:] for line in out.read_text(encoding="utf-8").splitlines())
     found = bnce.surprisal(
         MODEL,
         ["a", "zebra", "b"],
         sentence=[1, 1, 2],
-        base="e",
-        context="sentence",
+        text=[1, 1, 2],
+        normalised=False,
         spell=True,
         entropy=True,
-        ends=True,
         prefix="x_",
     )
     assert list(found) == header
@@ -164,7 +163,6 @@ def test_options_are_those_of_the_command(tmp_path: Path) -> None:
         (["a", 3], {}, "Row 2 has 3 as its word: give strings"),
         (["a"], {"text": [1, 2]}, "There are 1 words, and text is 2 values: give one value per word"),
         (["a"], {"text": "story"}, "There are 1 words, and text is 'story'"),
-        (["a"], {"base": 3}, "choose one of 2, e, 10"),
         (pa.table({"word": ["a"]}), {"text": "story"}, "The table has no column 'story'"),
         (pa.table({"word": ["a"]}), {"text": [1]}, "A column is 1: give the name of a column"),
         (pa.table({"word": ["a"], "num_tokens": [1]}), {}, "The table already has a column 'num_tokens'"),

@@ -50,7 +50,7 @@ def test_a_table_comes_out_with_columns_behind_it(
     monkeypatch.setattr("bnce.tables.columnar.BATCH_ROWS", 3)
     monkeypatch.setattr("bnce.tables.measure.BLOCK_ROWS", 1)
     path, out = write(TABLE, tmp_path / name, stream), tmp_path / f"out-{name}"
-    assert add_surprisal(path, out, "--text", "story", "--ends").status == 0
+    assert add_surprisal(path, out, "--text", "story").status == 0
     found = read(out)
     assert found.select(TABLE.column_names).equals(read(path))
     assert found.schema.metadata[b"made by"] == b"a test"
@@ -59,7 +59,7 @@ def test_a_table_comes_out_with_columns_behind_it(
     assert [value is None for value in found["surprisal_bits"].to_pylist()] == [False, True, True, False, False]
     lines = [f"{story}\t{word or ''}" for story, word in zip(*TABLE.select([0, 1]).to_pydict().values(), strict=True)]
     (tmp_path / "t.tsv").write_text("\n".join(["story\tword", *lines]), encoding="utf-8")
-    add_surprisal(tmp_path / "t.tsv", tmp_path / "o.tsv", "--text", "story", "--ends")
+    add_surprisal(tmp_path / "t.tsv", tmp_path / "o.tsv", "--text", "story")
     same = [line.split("\t")[2] for line in (tmp_path / "o.tsv").read_text().splitlines()[1:]]
     expected = [float(value or "nan") for value in same]
     np.testing.assert_allclose(found["surprisal_bits"].to_numpy(), expected, rtol=1e-6)

@@ -36,38 +36,33 @@ def measured(model: Model, rows: Sequence[Row], split: bool = True, **options: A
     return {name: values.tolist() for name, values in found.items()}
 
 
-def by_score(model: Model, text: str, carry: bool, normalised: bool) -> float:
-    """What `score --split` says of a text, in bits."""
-    reader = model.reader(normalised=normalised, carry=carry)
-    sentences = model.normaliser(text)
-    return -sum(float(one.log_probs.sum()) for one in reader.score(sentences)) / math.log(2)
+def by_score(model: Model, text: str, normalised: bool) -> float:
+    """What `score --split --carry text` says of a text but for its sentence ends, in bits."""
+    reader = model.reader(normalised=normalised, carry=True)
+    return -sum(float(one.log_probs[:-1].sum()) for one in reader.score(model.normaliser(text))) / math.log(2)
 
 
-@pytest.mark.parametrize("context", ["text", "sentence"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_sum_of_a_text_is_what_score_says(kind: str, context: str) -> None:
+def test_the_sum_of_a_text_is_what_score_says(kind: str) -> None:
     model = make_model(kind)
     for normalised in (True, False) if model.has_constant else (True,):
-        found = measured(model, ROWS, context=context, unnormalised=not normalised, ends=True)
+        found = measured(model, ROWS, normalised=normalised)
         assert len(found["surprisal_bits"]) == len(ROWS)
         for number, text in enumerate(TEXTS):
-            of_text = [place for place, row in enumerate(ROWS) if row.text == number]
-            total = np.nansum([[found[name][place] for place in of_text] for name in ("surprisal_bits", "end_bits")])
-            expected = by_score(model, text.replace("If ", ""), context == "text", normalised)
+            total = np.nansum([found["surprisal_bits"][place] for place, row in enumerate(ROWS) if row.text == number])
+            expected = by_score(model, text.replace("If ", ""), normalised)
             assert total == pytest.approx(expected, rel=1e-6, abs=1e-5)
 
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model()
     rows = [*ROWS, Row("", 3), Row("a", 3), Row("zebra", 3), Row("b.", 3), Row("", 3), Row("c", 3)]
-    for context in ("text", "sentence"):
-        whole = measured(model, rows, context=context, ends=True)
-        for size in (1, 2, 3, 5):
-            monkeypatch.setattr("bnce.tables.measure.BLOCK_ROWS", size)
-            parts = measured(model, rows, context=context, ends=True)
-            for name, values in whole.items():
-                np.testing.assert_allclose(parts[name], values, rtol=1e-5, atol=1e-5)
-        monkeypatch.undo()
+    whole = measured(model, rows)
+    for size in (1, 2, 3, 5):
+        monkeypatch.setattr("bnce.tables.measure.BLOCK_ROWS", size)
+        parts = measured(model, rows)
+        for name, values in whole.items():
+            np.testing.assert_allclose(parts[name], values, rtol=1e-5, atol=1e-5)
 
 
 def test_a_word_with_its_marks_and_without_them() -> None:
@@ -111,25 +106,13 @@ def test_a_mixture_whose_parts_know_other_words(tmp_path: Path) -> None:
     assert measured(model, [Row("England")], spell=True)["surprisal_bits"][0] > 0
 
 
-def test_bases_agree_and_stand_in_the_names() -> None:
-    model = make_model()
-    bits, nats, tens = (measured(model, ROWS, base=base, ends=True) for base in ("2", "e", "10"))
-    assert [name for name in tens if "base10" in name] == ["surprisal_base10", "word_surprisal_base10", "end_base10"]
-    np.testing.assert_allclose(bits["surprisal_bits"], np.array(nats["surprisal_nats"]) / math.log(2))
-    np.testing.assert_allclose(bits["end_bits"], np.array(tens["end_base10"]) / math.log10(2))
-    assert bits["log10_frequency"] == pytest.approx(nats["log10_frequency"], nan_ok=True)
-    with pytest.raises(UserError, match="value of base '3': choose one of 2, e, 10"):
-        measured(model, ROWS, base="3")
-
-
 def test_sentences_that_are_known() -> None:
     model = make_model()
     rows = [Row("a", 1, 1), Row("b.", 1, 1), Row("c", 1, 1), Row("d", 1, 2)]
-    found = measured(model, rows, split=False, ends=True)
-    assert np.isnan(found["end_bits"]).tolist() == [True, True, False, False]
+    found = measured(model, rows, split=False)
     first, second = model.score(["a b. c", "d"], normalised=True, carry=True)
-    total = -(first.log10_prob + second.log10_prob) / math.log10(2)
-    assert np.nansum([*found["surprisal_bits"], *found["end_bits"]]) == pytest.approx(total, rel=1e-6)
+    bits = -np.concatenate([first.log10_probs[:-1], second.log10_probs[:-1]]) / math.log10(2)
+    assert found["surprisal_bits"] == pytest.approx([bits[0], bits[1] + bits[2], bits[3], bits[4]], abs=1e-5)
 
 
 def test_what_is_refused_names_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,18 +124,18 @@ def test_what_is_refused_names_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bnce.tables.measure.MAX_SENTENCE_WORDS", 3)
     with pytest.raises(UserError, match=r"The sentence at row 4 has more than 3 words or rows: "):
         measured(model, [Row("a")] * 6)
-    with pytest.raises(UserError, match=r"leave out unnormalised"):
-        measured(make_model(loss="softmax"), ROWS, unnormalised=True)
+    with pytest.raises(UserError, match=r"are normalised: use normalised=True"):
+        measured(make_model(loss="softmax"), ROWS, normalised=False)
 
 
 def test_the_entropy_before_a_row() -> None:
     model = make_model()
-    found = measured(model, [Row("a"), Row("England,"), Row(""), Row("b")], entropy=True, base="e")
-    assert list(found)[2] == "entropy_nats"
+    found = measured(model, [Row("a"), Row("England,"), Row(""), Row("b")], entropy=True)
+    assert list(found)[2] == "entropy_bits"
     log_prob_V = model.next_log_probs(model.advance(model.start(), "a"), model.vocabulary.words, normalised=True)
-    expected = -float(np.exp(log_prob_V) @ log_prob_V)
-    assert found["entropy_nats"][1] == pytest.approx(expected, abs=1e-5)
-    assert np.isnan(found["entropy_nats"]).tolist() == [False, False, True, False]
+    expected = -float(np.exp(log_prob_V) @ log_prob_V) / math.log(2)
+    assert found["entropy_bits"][1] == pytest.approx(expected, abs=1e-5)
+    assert np.isnan(found["entropy_bits"]).tolist() == [False, False, True, False]
 
 
 def test_rows_without_a_blank_between_them() -> None:

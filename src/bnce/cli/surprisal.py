@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bnce import files
-from bnce.cli.completion import complete
 from bnce.cli.console import JsonOption, open_model, print_json, shown_progress, stderr
-from bnce.cli.options import MAY_EXCEED, DeviceOption, ModelArgument, choice, flag, goes_to_stdout, option
+from bnce.cli.options import (
+    MAY_EXCEED,
+    DeviceOption,
+    ModelArgument,
+    ModeOption,
+    flag,
+    goes_to_stdout,
+    is_normalised,
+    option,
+)
 from bnce.errors import UserError, counted
 
 if TYPE_CHECKING:
@@ -41,7 +48,10 @@ def surprisal(
     text: Annotated[
         list[str] | None,
         option(
-            "COLUMN", "Column with the name or number of the text. May be given several times.", show_default="one text"
+            "COLUMN",
+            "Column with the name or number of the text. A word is predicted from all words before it in its text. May "
+            "be given several times.",
+            show_default="one text",
         ),
     ] = None,
     sentence: Annotated[
@@ -60,22 +70,7 @@ def surprisal(
             show_default="blanks between all words",
         ),
     ] = None,
-    context: Annotated[
-        str,
-        choice(
-            "text|sentence",
-            "text: a word is predicted from all words before it in its text. sentence: only from those of its "
-            "sentence.",
-        ),
-    ] = "text",
-    unnormalised: Annotated[
-        bool,
-        flag(
-            "--unnormalised",
-            "Use the constant Z instead of the softmax (fast). The difference is measured at a sample of words and "
-            "printed.",
-        ),
-    ] = False,
+    mode: ModeOption = "normalised",
     spell: Annotated[
         bool,
         flag(
@@ -84,9 +79,6 @@ def surprisal(
             "are empty.",
         ),
     ] = False,
-    base: Annotated[
-        str, choice("2|e|10", "Base of the logarithms: columns end in _bits (2), _nats (e) or _base10 (10).")
-    ] = "2",
     entropy: Annotated[
         bool,
         flag(
@@ -95,28 +87,9 @@ def surprisal(
             "slow for n-gram models and mixtures.",
         ),
     ] = False,
-    ends: Annotated[
-        bool, flag("--ends", "Add a column with the surprisal of </s> at the last word of every sentence.")
-    ] = False,
     prefix: Annotated[
         str, option("TEXT", "Text to put before the names of all new columns.", show_default="none")
     ] = "",
-    form: Annotated[
-        str,
-        option(
-            "NAME",
-            "Format of TABLE: tsv, csv, parquet, arrow, text, or auto, which decides by the name.",
-            "--format",
-            autocompletion=complete("auto", "tsv", "csv", "parquet", "arrow", "text"),
-        ),
-    ] = "auto",
-    quotes: Annotated[
-        str,
-        choice(
-            "auto|csv|none",
-            "csv: cells may be in quotes. none: a quote is part of a word. auto: csv for CSV, none for TSV.",
-        ),
-    ] = "auto",
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -137,26 +110,17 @@ def surprisal(
     from bnce.tables.surprisal import COLUMNAR, add_surprisal, find_format
 
     if goes_to_stdout(out, as_json):
-        if (found := find_format(table, form)) in COLUMNAR:
+        if (found := find_format(table)) in COLUMNAR:
             raise UserError(
                 f"'{table}' is a table in {found} format, which cannot be printed: give --out FILE.{found}."
             )
         out = Path("/dev/stdout")
     files.refuse_overwriting([out], [table, *model_files(run)])
-    measuring = Measuring(context, not unnormalised, spell, base, entropy, ends, prefix)
+    measuring = Measuring(is_normalised(mode, "measuring"), spell, entropy, prefix)
     columns = Columns(word, tuple(text or ()), sentence, glued)
     model = open_model(run, device)
     with shown_progress(f"measuring {table}") as progress:
-        result = add_surprisal(
-            model,
-            table,
-            out,
-            columns,
-            measuring,
-            form=form,
-            quotes=quotes,
-            progress=lambda num_rows: progress(num_rows, 0),
-        )
+        result = add_surprisal(model, table, out, columns, measuring, lambda num_rows: progress(num_rows, 0))
     if as_json:
         print_json({"run": str(run), "table": table, "out": str(out), **_record(model, columns, measuring, result)})
         return
@@ -172,30 +136,31 @@ def _record(model: Model, columns: Columns, measuring: Measuring, result: Result
 
 def _report(model: Model, columns: Columns, measuring: Measuring, result: Result) -> list[str]:
     """Say what was measured and how, so that numbers can be compared."""
-    totals, unit = result.totals, measuring.unit
+    from bnce.tables.measure import BITS_PER_NAT
+
+    totals = result.totals
     num_summed = totals.num_rows - totals.num_empty
     summed = f"{counted(num_summed, 'row')} that {'has' if num_summed == 1 else 'have'} one"
     lines = [
         f"Rows: {totals.num_rows:,}; texts: {totals.num_texts:,}; sentences: {totals.num_sentences:,}; "
         f"rows with unknown words: {totals.num_unknown:,}; rows without a surprisal: {totals.num_empty:,}.",
-        f"Sum of the surprisals of the {summed}: {totals.surprisal:.7g} {unit}; of all sentence ends (</s>): "
-        f"{totals.end:.7g} {unit}.",
+        f"Sum of the surprisals of the {summed}: {totals.surprisal:.7g} bits; of all sentence ends (</s>): "
+        f"{totals.end:.7g} bits.",
     ]
     if model.kind == "n-gram":
         how = "of an n-gram model, which ignores earlier sentences"
     else:
         how = "with the softmax" if measuring.normalised else f"with the constant Z ({MAY_EXCEED})"
-        how += f"; context: the words before it in the same {measuring.context}"
+        how += "; context: the words before it in the same text"
     lines.append(f"Probabilities are {how}.")
     if result.check is not None:
         # The check is in nats, and of ln p: a surprisal is its negative.
-        factor = {"2": 1 / math.log(2), "e": 1.0, "10": 1 / math.log(10)}[measuring.base]
         check = result.check
-        mean = round(-factor * check.mean_difference, 4) + 0.0  # which makes 0 of -0
+        mean = round(-BITS_PER_NAT * check.mean_difference, 4) + 0.0  # which makes 0 of -0
         lines.append(
             f"Check of {check.num_positions:,} tokens (words, marks and </s>): the surprisal with the constant Z "
-            f"differs from the exact one by at most {factor * check.max_difference:.4f} {unit}, and by {mean:+.4f} "
-            f"{unit} on average (constant Z minus exact)."
+            f"differs from the exact one by at most {BITS_PER_NAT * check.max_difference:.4f} bits, and by {mean:+.4f} "
+            "bits on average (constant Z minus exact)."
         )
     if result.form != "text" and columns.sentence is None and model.normaliser.sentences == "lines":
         lines.append(

@@ -31,14 +31,12 @@ class EntropyScorer(SentenceScorer):
 
 
 class EntropyReader:
-    """Reads the sentences of a text in their order; with `carry` runs continue from the sentence before."""
+    """Reads the sentences of a text in their order; runs continue from the sentence before."""
 
-    def __init__(self, model: Model, carry: bool) -> None:
+    def __init__(self, model: Model) -> None:
         _refuse(model)
-        self.model, self.carry = model, carry
-        self._scorer = (
-            EntropyScorer(model.engine, normalised=True, carry=carry) if isinstance(model, RunModel) else None
-        )
+        self.model = model
+        self._scorer = EntropyScorer(model.engine, normalised=True, carry=True) if isinstance(model, RunModel) else None
         self._state = None if self._scorer else model.start()
 
     def begin_document(self) -> None:
@@ -63,8 +61,7 @@ class EntropyReader:
             found.append(-float(np.exp(log_prob_V) @ log_prob_V))
             if place < len(words):
                 state = self.model.advance(state, words[place])
-        if self.carry:
-            (self._state,) = self.model.read_words([self._state], [words])
+        (self._state,) = self.model.read_words([self._state], [words])
         return np.array(found)
 
 

@@ -25,12 +25,9 @@ def surprisal(
     text: Any = None,
     sentence: Any = None,
     glued: Any = None,
-    context: str = "text",
-    unnormalised: bool = False,
+    normalised: bool = True,
     spell: bool = False,
-    base: int | str = 2,
     entropy: bool = False,
-    ends: bool = False,
     prefix: str = "",
 ) -> Any:
     """Measure the surprisal of words in reading order, each with its marks; the result has the type of `words`.
@@ -41,7 +38,7 @@ def surprisal(
     """
     if not isinstance(model, Model):
         model = load(model)
-    measuring = Measuring(context, not unnormalised, spell, str(base), entropy, ends, prefix)
+    measuring = Measuring(normalised, spell, entropy, prefix)
     if isinstance(words, str | bytes):
         raise UserError("The words are one string: give a list of them, such as ['a', 'word.'].")
     if hasattr(words, "to_arrow") and not hasattr(words, "iloc"):  # polars

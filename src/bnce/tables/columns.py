@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,11 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bnce.errors import UserError, argument, unknown_name
+from bnce.errors import UserError, argument
 
-CONTEXTS = ("text", "sentence")
-# What the base is called in the name of a column, and its natural logarithm.
-BASES = {"2": ("bits", math.log(2)), "e": ("nats", 1.0), "10": ("base10", math.log(10))}
 _TRUTHS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False, "none": False}
 
 # The columns of some rows, in the order of their names.
@@ -23,35 +19,19 @@ Block = list[NDArray[np.generic]]
 
 @dataclass(frozen=True)
 class Measuring:
-    """What is measured and how; `base` is 2, e or 10."""
+    """What is measured and how."""
 
-    context: str = "text"
     normalised: bool = True
     spell: bool = False
-    base: str = "2"
     entropy: bool = False
-    ends: bool = False
     prefix: str = ""
-
-    def __post_init__(self) -> None:
-        if self.context not in CONTEXTS:
-            raise unknown_name(f"value of {argument('context')}", self.context, CONTEXTS)
-        if self.base not in BASES:
-            raise unknown_name(f"value of {argument('base')}", self.base, BASES)
-
-    @property
-    def unit(self) -> str:
-        """What a number is in, as names of columns say it."""
-        return BASES[self.base][0]
 
     @property
     def columns(self) -> dict[str, type]:
         """The names of the columns and what is in them, in their order."""
-        unit = self.unit
-        columns: dict[str, type] = {f"surprisal_{unit}": float, f"word_surprisal_{unit}": float}
-        columns |= {f"entropy_{unit}": float} if self.entropy else {}
+        columns: dict[str, type] = {"surprisal_bits": float, "word_surprisal_bits": float}
+        columns |= {"entropy_bits": float} if self.entropy else {}
         columns |= {"log10_frequency": float, "is_unknown": bool, "num_tokens": int}
-        columns |= {f"end_{unit}": float} if self.ends else {}
         return {f"{self.prefix}{name}": kind for name, kind in columns.items()}
 
 
@@ -81,7 +61,7 @@ class Row(NamedTuple):
 
 @dataclass
 class Totals:
-    """Sums over all rows so far; surprisals are in the base that was asked for."""
+    """Sums over all rows so far; surprisals are in bits."""
 
     num_rows: int = 0
     num_texts: int = 0

@@ -12,14 +12,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bnce.errors import UserError, argument, unknown_name
+from bnce.errors import UserError
 from bnce.files import atomic_file
 from bnce.tables.columns import Block, find_column
 from bnce.text.sources import MAX_LINE_BYTES, check_source, file_ending, named, read_chunks
 from bnce.text.unpack import PACKED, PACKERS, open_packed
 
 SEPARATORS = {"tsv": "\t", "csv": ","}
-QUOTES = ("auto", "csv", "none")
 _QUOTED = re.compile(r'"([^"]*+(?:""[^"]*+)*+)"')
 # A cell that only a writer of CSV makes: quotes around it, and every one inside doubled.
 _LOOKS_QUOTED = re.compile(r'"(?=[^"]*"")[^"]*+(?:""[^"]*+)*+"')
@@ -36,18 +35,14 @@ class Record(NamedTuple):
 class DelimitedFile:
     """An open table; `names` are those of its columns, and `records` its rows."""
 
-    def __init__(self, path: str, form: str, quotes: str = "auto") -> None:
-        if quotes not in QUOTES:
-            raise unknown_name(f"value of {argument('quotes')}", quotes, QUOTES)
+    def __init__(self, path: str, form: str) -> None:
         check_source(path)
         self.name, self.separator = named(path), SEPARATORS[form]
-        self._checks_quotes = form == "tsv" and quotes == "auto"
         self._lines = _lines(read_chunks(path), self.name)
         first = next(self._lines, "")
         self.has_mark = first.startswith("\ufeff")
         first = first.removeprefix("\ufeff")
-        self._quoted = quotes == "csv" or (quotes == "auto" and (form == "csv" or first.startswith('"')))
-        self._checks_quotes &= not self._quoted
+        self._quoted = form == "csv" or first.startswith('"')
         header = self._record(first, 0)
         if header.fields is None:
             raise UserError(f"{self.name} has no header: give a table whose first line has the names of its columns.")
@@ -71,19 +66,17 @@ class DelimitedFile:
             if len(record.fields) != len(self.names):
                 raise UserError(
                     f"{self.name}, row {number} has {len(record.fields)} fields, but the header has {len(self.names)}: "
-                    f"fix the row, or say with {argument('quotes')} whether quotes are part of words (none) or not "
-                    "(csv)."
+                    "fix the row."
                 )
             yield record
 
     def word(self, record: Record, place: int, number: int) -> str:
         """Give the word of a row; one that looks quoted where quotes are letters is refused."""
         word = (record.fields or [""])[place]
-        if self._checks_quotes and _LOOKS_QUOTED.fullmatch(word):
+        if not self._quoted and _LOOKS_QUOTED.fullmatch(word):
             raise UserError(
-                f"{self.name}, row {number} has the word {word:.60}, which may be in quotes or have quotes: give "
-                f"{argument('quotes', 'csv')} if the file has its cells in quotes, and {argument('quotes', 'none')} if "
-                "not."
+                f"{self.name}, row {number} has the word {word:.60}, which may be in quotes or have quotes: put the "
+                "header in quotes, too, if the file has its cells in quotes; else write the table as Parquet."
             )
         return word
 
@@ -103,8 +96,8 @@ class DelimitedFile:
             if '"' not in more or len(raw) > MAX_LINE_BYTES:
                 where = f"row {number}" if number else "the header"
                 raise UserError(
-                    f"{self.name}, {where} has a quote that is never closed: close it, or give "
-                    f"{argument('quotes', 'none')} if quotes are part of words."
+                    f"{self.name}, {where} has a quote that is never closed: close it, or write the "
+                    "table as TSV if quotes are part of words."
                 )
             raw, line_end = _split_end(raw)
         return Record(raw, line_end, fields)
@@ -122,8 +115,7 @@ class DelimitedFile:
                 if end < len(raw) and raw[end] != self.separator:
                     raise UserError(
                         f"{self.name}, row {number} has letters after a closing quote ({raw[place : end + 8]:.40}): "
-                        f"double the quotes inside a field, or give {argument('quotes', 'none')} if quotes are part of "
-                        "words."
+                        "double the quotes inside a field, or write the table as TSV if quotes are part of words."
                     )
             else:
                 end = raw.find(self.separator, place)

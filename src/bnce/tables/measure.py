@@ -23,8 +23,9 @@ from bnce.scoring.entropy import EntropyReader
 from bnce.scoring.model import Model, Reader
 from bnce.scoring.scored import Floats, WordScores
 from bnce.tables.cells import cell_cutter, is_word, places_in
-from bnce.tables.columns import BASES, Block, Measuring, Row, Totals
+from bnce.tables.columns import Block, Measuring, Row, Totals
 
+BITS_PER_NAT = 1 / math.log(2)
 BLOCK_ROWS = 2**13
 MAX_SENTENCE_WORDS = 2**18
 _KEPT_WORDS = 2**16
@@ -45,8 +46,7 @@ class Measurer:
     def __init__(self, model: Model, measuring: Measuring, reader: Reader, split: bool = True) -> None:
         self.model, self.measuring, self.totals = model, measuring, Totals()
         self.reader, self._cut = reader, cell_cutter(model.normaliser, split)
-        self._entropies = EntropyReader(model, measuring.context == "text") if measuring.entropy else None
-        self._factor = 1 / BASES[measuring.base][1]
+        self._entropies = EntropyReader(model) if measuring.entropy else None
         self._about = functools.lru_cache(_KEPT_WORDS)(functools.partial(_About.of, model))
 
     def measure(self, rows: Iterable[Row]) -> Iterator[Block]:
@@ -105,9 +105,7 @@ class Measurer:
             yield self._score(segments, seen[before.text] - begin)
 
     def _of_each(self, reader: Any, segments: Sequence[_Segment]) -> list[Any]:
-        """Let a reader read sentences: text by text, or where texts make no difference all at once."""
-        if self.measuring.context == "sentence":
-            return list(reader.score([sentence for segment in segments for sentence in segment.sentences]))
+        """Let a reader read sentences, text by text."""
         found: list[Any] = []
         for segment in segments:
             if segment.begins_text:
@@ -121,7 +119,7 @@ class Measurer:
         rows = [np.array(one, dtype=np.int64) for segment in segments for one in segment.rows]
         word_N = [word for segment in segments for sentence in segment.sentences for word in sentence]
         row_N = np.concatenate([np.zeros(0, dtype=np.int64), *rows])
-        surprisal_N = -self._factor * np.concatenate([np.zeros(0), *(one.log_probs[:-1] for one in scores)])
+        surprisal_N = -BITS_PER_NAT * np.concatenate([np.zeros(0), *(one.log_probs[:-1] for one in scores)])
         oov_N = np.concatenate([np.zeros(0, dtype=bool), *(one.oov[:-1] for one in scores)])
         of_word = {word: self._about(word) for word in set(word_N)}
         known_N = np.fromiter((of_word[word].is_known for word in word_N), bool, len(word_N))
@@ -132,12 +130,12 @@ class Measurer:
 
         surprisal_R = _sum_up(surprisal_N, row_N, num_rows)
         unknown_R = np.bincount(row_N[~known_N], minlength=num_rows) > 0
-        end_S = -self._factor * np.array([one.log_probs[-1] for one in scores])
+        end_S = -BITS_PER_NAT * np.array([one.log_probs[-1] for one in scores])
         self._count(surprisal_R, unknown_R, end_S)
         columns: Block = [surprisal_R, _sum_up(surprisal_N[is_word_N], row_N[is_word_N], num_rows)]
         if self._entropies is not None:
             entropies = self._of_each(self._entropies, segments)
-            entropy_N = self._factor * np.concatenate([np.zeros(0), *(one[:-1] for one in entropies)])
+            entropy_N = BITS_PER_NAT * np.concatenate([np.zeros(0), *(one[:-1] for one in entropies)])
             entropy_R = np.full(num_rows, np.nan)
             # That before its first word: rows come in order, and of several values for one place the last one stays.
             entropy_R[row_N[::-1]] = entropy_N[::-1]
@@ -147,9 +145,6 @@ class Measurer:
             unknown_R,
             np.bincount(row_N, minlength=num_rows),
         ]
-        if self.measuring.ends:
-            last_S = np.array([one[-1] for one in rows], dtype=np.int64)
-            columns.append(_sum_up(end_S, last_S, num_rows))
         return columns
 
     def _count(self, surprisal_R: Floats, unknown_R: NDArray[np.bool_], end_S: Floats) -> None:

@@ -20,9 +20,9 @@ NUM_CHECKED = 1000
 class CheckedReader(Reader):
     """Reads with the constants of several models, and the first sentences with the softmax, too."""
 
-    def __init__(self, model: Model, carry: bool, spell: bool) -> None:
+    def __init__(self, model: Model, spell: bool) -> None:
         super().__init__(model, False, spell)
-        self._readers = [model.reader(normalised=exact, carry=carry, spell=spell) for exact in (False, True)]
+        self._readers = [model.reader(normalised=exact, carry=True, spell=spell) for exact in (False, True)]
         self._difference = np.zeros(0)
 
     def score(self, sentences: Sequence[Words]) -> list[WordScores]:
@@ -50,19 +50,18 @@ class CheckedReader(Reader):
 
 def open_reader(model: Model, measuring: Measuring) -> Reader:
     """Open a model for the rows of a table."""
-    carry = measuring.context == "text"
     if measuring.normalised:
-        return model.reader(normalised=True, carry=carry, spell=measuring.spell)
+        return model.reader(normalised=True, carry=True, spell=measuring.spell)
     if not model.has_constant:
         raise UserError(
-            f"'{model.name}' is an n-gram model, whose probabilities are normalised: leave out "
-            f"{argument('unnormalised')}."
+            f"'{model.name}' is an n-gram model, whose probabilities are normalised: use "
+            f"{argument('normalised', True)}."
         )
     if not model.self_normalised:
         raise UserError(
             f"'{model.name}' was trained with a loss without a constant Z, so all its probabilities are normalised: "
-            f"leave out {argument('unnormalised')}."
+            f"use {argument('normalised', True)}."
         )
     if isinstance(model, RunModel):
-        return model.reader(carry=carry, spell=measuring.spell, num_checked=NUM_CHECKED)
-    return CheckedReader(model, carry, measuring.spell)
+        return model.reader(carry=True, spell=measuring.spell, num_checked=NUM_CHECKED)
+    return CheckedReader(model, measuring.spell)

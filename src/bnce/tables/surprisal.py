@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bnce import files
-from bnce.errors import UserError, argument, unknown_name
+from bnce.errors import UserError, argument
 from bnce.scoring.batches import Check
 from bnce.scoring.model import Model
 from bnce.tables.columnar import BATCH_ROWS, ColumnarFile, in_batches, rows_of, write_columnar
@@ -51,15 +51,12 @@ def add_surprisal(
     out: str | Path,
     columns: Columns,
     measuring: Measuring,
-    *,
-    form: str = "auto",
-    quotes: str = "auto",
-    progress: Progress = lambda num_rows: None,
+    progress: Progress,
 ) -> Result:
     """Write a table again with the columns of `measuring`; the output appears when it is whole."""
     out = Path(out)
-    form = find_format(table, form)
-    out_form = find_format(str(out), "auto", default="tsv" if form == TEXT else form)
+    form = find_format(table)
+    out_form = find_format(str(out), default="tsv" if form == TEXT else form)
     if out_form == TEXT or form not in (out_form, TEXT):
         hint = "of the same format" if form != TEXT else "that ends in .tsv, .csv, .parquet or .arrow"
         raise UserError(f"The format of '{table}' is {form}, and the output is '{out}': give an output {hint}.")
@@ -79,7 +76,7 @@ def add_surprisal(
     if form == TEXT:
         _add_to_text(table, out, out_form, measuring, measured)
     elif form in SEPARATORS:
-        _add_to_delimited(DelimitedFile(table, form, quotes), out, columns, measuring, measured)
+        _add_to_delimited(DelimitedFile(table, form), out, columns, measuring, measured)
     else:
         _add_to_columnar(ColumnarFile(table, form), out, columns, measuring, measured)
     return Result(form, measurer.totals, measurer.reader.check())
@@ -88,12 +85,8 @@ def add_surprisal(
 Measure = Callable[[Iterator[Row]], Iterator[Block]]
 
 
-def find_format(path: str, form: str, default: str | None = None) -> str:
-    """Tell the format of a table by what is said of it, or by the ending of its name."""
-    if form != "auto":
-        if form not in FORMATS:
-            raise unknown_name(f"value of {argument('form')}", form, ("auto", *FORMATS))
-        return form
+def find_format(path: str, default: str | None = None) -> str:
+    """Tell the format of a table by the ending of its name."""
     ending = file_ending(path)
     if ending in PACKED:
         ending = file_ending(os.path.splitext(path)[0])
@@ -103,10 +96,7 @@ def find_format(path: str, form: str, default: str | None = None) -> str:
     if default is not None:
         return default
     known = ", ".join(ending for endings in FORMATS.values() for ending in endings)
-    raise UserError(
-        f"The name of the table '{path}' does not tell its format: give a name that ends in {known}, or "
-        f"{argument('form')}."
-    )
+    raise UserError(f"The name of the table '{path}' does not tell its format: give a name that ends in {known}.")
 
 
 def _add_to_delimited(
