@@ -87,11 +87,6 @@ def test_refusals(refused, runs, tmp_path):
     refused("compare")
 
 
-def test_help_has_examples_on_lines_of_their_own(bnce):
-    lines = [line.strip() for line in bnce("compare", "--help").stdout.splitlines()]
-    assert "bnce compare runs/*" in lines
-
-
 def test_a_run_without_figures_is_left_out_of_many_and_refused_alone(bnce, refused, runs, tmp_path):
     waiting = write_run(tmp_path / "runs" / "waiting", "rnn", "snce")
     for name in ("metrics.jsonl", "evaluation.json"):

@@ -112,16 +112,6 @@ def test_an_evaluation_has_a_bar_of_its_own_while_it_lasts(monkeypatch: pytest.M
     display.bar.stop()
 
 
-def test_every_command_explains_itself_with_examples(bnce: Command) -> None:
-    names = [command.name or command.callback.__name__ for command in cli.app.registered_commands if command.callback]
-    assert {"prepare", "train", "evaluate", "compare", "info", "generate"} <= set(names)
-    for name in names:
-        outcome = bnce(name, "--help")
-        assert outcome.status == 0
-        assert f"bnce {name}" in outcome.stdout
-        assert "--json" in outcome.stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -189,13 +179,6 @@ def test_a_reader_that_leaves_is_no_error_of_ours(bnce: Command, monkeypatch: py
     assert (outcome.status, outcome.stderr) == (1, "")
 
 
-def test_a_recipe_without_a_text_of_its_own_asks_for_one(refused: Refused, place: Path) -> None:
-    assert refused("train", "wiki", "--out", place / "run") == (
-        "bnce: The recipe 'wiki' needs a corpus: make one with 'bnce prepare' and give it as --corpus DIR."
-    )
-    assert list(place.iterdir()) == []
-
-
 def test_the_program_itself(tmp_path: Path) -> None:
     # Once for real: the module runs, the status is the process's, and help needs neither PyTorch nor NumPy.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -208,26 +191,6 @@ def test_the_program_itself(tmp_path: Path) -> None:
     script = "import sys, bnce.cli; sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'pyarrow')))"
     light = subprocess.run([sys.executable, "-c", script], env=environment, timeout=120)
     assert light.returncode == 0
-
-
-def test_an_output_that_is_full_or_closed_is_no_traceback() -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    for unbuffered in ("", "1"):
-        shell = ["sh", "-c", f"'{sys.executable}' -m bnce score --help > /dev/full"]
-        full = subprocess.run(
-            shell, env={**environment, "PYTHONUNBUFFERED": unbuffered}, capture_output=True, text=True, timeout=120
-        )
-        assert full.returncode == 2
-        assert full.stderr == (
-            "bnce: Cannot write to standard output (No space left on device): redirect it to another place.\n"
-        )
-    shell = ["sh", "-c", f"'{sys.executable}' -m bnce --help >&-"]
-    closed = subprocess.run(shell, env=environment, capture_output=True, text=True, timeout=120)
-    assert closed.returncode == 2
-    assert closed.stderr == (
-        "bnce: Standard output is closed, so what the command prints is lost; files that it writes are not. "
-        "Redirect standard output to a file, or to /dev/null.\n"
-    )
 
 
 def test_output_is_utf8_in_every_locale_and_json_whatever_a_path_holds() -> None:

@@ -61,10 +61,3 @@ def test_more_streams_than_tokens(tmp_path: Path, refused: Callable[..., str]) -
     small_corpus(tmp_path / "c", num_train=300)
     message = refused("info", tmp_path / "c")
     assert "has 300 tokens and cannot be read as 400 streams: give a smaller --batch-size" in message
-
-
-def test_recipe(bnce: Command) -> None:
-    record = bnce("info", "ltcb", "--model", "lstm", "--json").json
-    assert record["recipe"] == "ltcb"
-    assert record["num_parameters"] == sum(record["num_parameters_by_part"].values())
-    assert "num_parameters" in bnce("info", "ltcb").stdout

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from command import Command
 
-from bnce.cli import main
 from bnce.text.fetch import DOWNLOADS, Download
 from tests.text.file_server import FileServer, serve
 from tests.text.published import dump
-
-
-@pytest.fixture
-def bnce(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["bnce", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        captured = capsys.readouterr()
-        return int(left.value.code or 0), captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture
@@ -39,27 +25,26 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FileServ
         yield served
 
 
-def test_fetched_file_is_prepared(bnce, server: FileServer, tmp_path: Path) -> None:
+def test_fetched_file_is_prepared(bnce: Command, server: FileServer, tmp_path: Path) -> None:
     status, out, err = bnce("fetch", "ltcb", "--cache", tmp_path / "cache")
     assert status == 0
     assert out == f"{tmp_path / 'cache' / 'enwik9.zip'}\n"
     assert "has no published checksum, so it was not checked" in err
-    status, out, _ = bnce("prepare", "ltcb", out.strip(), "--out", tmp_path / "c", "--json", "--workers", 1)
-    assert status == 0
-    assert json.loads(out)["splits"]["train"]["num_documents"] == 28
+    record = bnce("prepare", "ltcb", out.strip(), "--out", tmp_path / "c", "--json", "--workers", 1).json
+    assert record["splits"]["train"]["num_documents"] == 28
 
 
-def test_json_is_one_object(bnce, server: FileServer, tmp_path: Path) -> None:
+def test_json_is_one_object(bnce: Command, server: FileServer, tmp_path: Path) -> None:
     bnce("fetch", "ltcb", "--cache", tmp_path)
-    status, out, err = bnce("fetch", "ltcb", "--cache", tmp_path, "--json")
-    assert (status, err) == (0, "")
-    record = json.loads(out)
+    outcome = bnce("fetch", "ltcb", "--cache", tmp_path, "--json")
+    assert outcome.stderr == ""
+    record = outcome.json
     assert list(record) == ["corpus", "path", "bytes", "sha256", "checked"]
     assert record["bytes"] == len(server.content)
     assert record["checked"] == "recorded"
 
 
-def test_errors_are_one_sentence(bnce, server: FileServer, tmp_path: Path) -> None:
+def test_errors_are_one_sentence(refused: Callable[..., str], server: FileServer, tmp_path: Path) -> None:
     server.status = 404
     for arguments, message in (
         (("ltcb",), "the server says 404"),
@@ -67,8 +52,4 @@ def test_errors_are_one_sentence(bnce, server: FileServer, tmp_path: Path) -> No
         (("ltcb", "--sha256", "12"), "64 hexadecimal digits"),
         (("ltcb", "--from", str(tmp_path / "nowhere")), "no file"),
     ):
-        status, out, err = bnce("fetch", *arguments, "--cache", tmp_path / "cache")
-        assert (status, out) == (2, "")
-        assert err.startswith("bnce: ")
-        assert message in err
-        assert err.count("\n") == 1
+        assert message in refused("fetch", *arguments, "--cache", tmp_path / "cache")

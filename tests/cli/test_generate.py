@@ -98,9 +98,3 @@ def test_refusals(refused: Refused, trained: Path, options: list[str], told: str
 
 def test_what_is_no_run(refused: Refused, tmp_path: Path) -> None:
     assert "is not a run directory" in refused("generate", tmp_path)
-
-
-def test_a_seed_that_no_generator_takes(bnce: Command, trained: Path) -> None:
-    outcome = bnce("generate", trained, "--seed", 2**64)
-    assert outcome.status == 2
-    assert "Traceback" not in outcome.stderr

@@ -11,8 +11,6 @@ import pytest
 from command import Command
 from run_files import num_parameters_of
 
-from bnce import Corpus
-
 Refused = Callable[..., str]
 
 
@@ -25,14 +23,6 @@ def test_a_run(bnce: Command, trained: Path) -> None:
     assert record["summary"]["status"] == "finished"
     assert record["evaluation"]["split"] == "test"
     assert record["metrics"][0]["step"] == record["summary"]["step"]
-
-
-def test_a_corpus(bnce: Command, corpus: Path) -> None:
-    record = bnce("info", corpus, "--json").json
-    opened = Corpus.open(corpus)
-    assert (record["corpus"], record["vocab_size"]) == (str(corpus), 30)
-    assert record["splits"]["train"]["num_tokens"] == opened.statistics["train"].num_tokens
-    assert record["splits"]["test"]["unk_rate"] == opened.statistics["test"].unk_rate
 
 
 def test_a_recipe_as_the_paper_counts_it(bnce: Command) -> None:

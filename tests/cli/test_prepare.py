@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,8 @@ from command import Command
 
 from bnce import Corpus, Normaliser
 from tests.text.published import dump, shards, write_tar, write_wikitext
+
+Refused = Callable[..., str]
 
 
 @pytest.fixture
@@ -92,19 +94,18 @@ def test_unknown_words_are_trained_unless_every_word_is_asked_for(bnce: Command,
     assert f"<unk>; the training text has {every.num_types:,} distinct words" in shown
 
 
-def test_standard_input_is_read_once(bnce: Command, text: Path, place: Path) -> None:
+def test_standard_input_is_read_once(refused: Refused, text: Path, place: Path) -> None:
     for words in (("-", "-"), ("-", text, "-"), (text, "--valid", "-", "--test", "-")):
-        status, _, err = bnce("prepare", *words, "--out", place / "c")
-        assert (status, err) == (2, "bnce: '-', standard input, is given twice: it can be read only once.\n")
+        told = refused("prepare", *words, "--out", place / "c")
+        assert told == "bnce: '-', standard input, is given twice: it can be read only once."
     assert not (place / "c").exists()
 
 
-def test_a_given_vocabulary_without_words_is_refused(bnce: Command, text: Path, place: Path) -> None:
+def test_a_given_vocabulary_without_words_is_refused(refused: Refused, text: Path, place: Path) -> None:
     (place / "vocab.txt").write_text("</s>\n<unk>\n", encoding="utf-8")
     for words in (("--vocab", place / "vocab.txt"), ("--vocab-size", 2)):
-        status, _, err = bnce("prepare", text, "--out", place / "c", *words)
-        assert status == 2
-        assert err == "bnce: A vocabulary of 2 words is too small: give at least 3, including </s> and <unk>.\n"
+        told = refused("prepare", text, "--out", place / "c", *words)
+        assert told == "bnce: A vocabulary of 2 words is too small: give at least 3, including </s> and <unk>."
 
 
 def test_one_distinct_word(bnce: Command, text: Path, place: Path) -> None:
@@ -131,45 +132,22 @@ def test_options_reach_the_corpus(bnce: Command, text: Path, place: Path) -> Non
 def test_seed_draws_the_cut(bnce: Command, text: Path, place: Path) -> None:
     drawn = []
     for name, seed in ("a", 1), ("b", 1), ("c", 2):
-        status, _, _ = bnce("prepare", text, "--out", place / name, "--seed", seed)
-        assert status == 0
+        assert bnce("prepare", text, "--out", place / name, "--seed", seed).status == 0
         drawn.append(Corpus.open(place / name).split("valid").tolist())
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_bad_bytes_go_on_request(bnce: Command, text: Path, place: Path) -> None:
+def test_bad_bytes_go_on_request(bnce: Command, refused: Refused, text: Path, place: Path) -> None:
     text.write_bytes(text.read_bytes() + b"a \xff b\n")
-    status, _, err = bnce("prepare", text, "--out", place / "c")
-    assert status == 2
-    assert "--errors replace" in err
-    status, _, _ = bnce("prepare", text, "--out", place / "c", "--errors", "replace")
-    assert status == 0
+    assert "--errors replace" in refused("prepare", text, "--out", place / "c")
+    assert list(place.iterdir()) == []
+    assert bnce("prepare", text, "--out", place / "c", "--errors", "replace").status == 0
 
 
-@pytest.mark.parametrize(
-    ("content", "name", "message"),
-    [
-        (None, "text.txt", "no file"),
-        (b"", "text.txt", "has no words"),
-        (b" \n\n", "text.txt", "has no words"),
-        (b"a\nb\xc3(\n", "text.txt", "line 2 has invalid UTF-8 (byte 0xc3) at byte offset 3"),
-        (b"a\nb\0\n", "text.txt", "line 2 has a NUL byte at byte offset 3"),
-        (b"a" * (17 * 2**20), "text.txt", "line 1 is longer than 16 MiB"),
-        (b"plain", "text.gz", "damaged"),
-        (b"\xfd7zXZ\0\0", "text.xz", "damaged"),
-        (b"one document\n", "text.txt", "1 document and a fraction of 0.02 gives none to valid"),
-    ],
-)
-def test_bad_text(bnce: Command, place: Path, content: bytes | None, name: str, message: str) -> None:
-    path = place.parent / name
-    if content is not None:
-        path.write_bytes(content)
-    status, out, err = bnce("prepare", path, "--out", place / "c", "--json")
-    assert (status, out) == (2, "")
-    sentence = err.strip().split("\n")[-1]
-    assert sentence.startswith("bnce: ")
-    assert message in sentence
-    assert "Traceback" not in err
+def test_one_document_cannot_be_cut(refused: Refused, text: Path, place: Path) -> None:
+    text.write_text("one document\n")
+    told = refused("prepare", text, "--out", place / "c", "--json")
+    assert "1 document and a fraction of 0.02 gives none to valid" in told
     assert list(place.iterdir()) == []
 
 
@@ -189,12 +167,8 @@ def test_bad_text(bnce: Command, place: Path, content: bytes | None, name: str, 
         ("--vocab", "nowhere.txt"),
     ],
 )
-def test_bad_options(bnce: Command, text: Path, place: Path, options: tuple[str, str]) -> None:
-    status, out, err = bnce("prepare", text, "--out", place / "c", *options)
-    assert (status, out) == (2, "")
-    assert options[1] in err
-    assert "Traceback" not in err
-    assert "reading" not in err
+def test_bad_options(refused: Refused, text: Path, place: Path, options: tuple[str, str]) -> None:
+    assert options[1] in refused("prepare", text, "--out", place / "c", *options)
     assert list(place.iterdir()) == []
 
 
@@ -207,31 +181,27 @@ def test_directories_patterns_and_records(bnce: Command, place: Path) -> None:
     (place.parent / "c.jsonl").write_text('{"body": "Five."}\n{"body": "Six."}\n')
     for split in ("valid", "test"):
         (place.parent / f"{split}.jsonl").write_text('{"body": "One six."}\n')
-    status, _, _ = bnce(
-        *("prepare", texts, place.parent / "c*.jsonl", "--field", "body", "--out", place / "c"),
-        *("--valid", place.parent / "valid.jsonl", "--test", place.parent / "test*", "--min-count", 1),
-    )
-    assert status == 0
+    options = ["--valid", place.parent / "valid.jsonl", "--test", place.parent / "test*", "--min-count", 1]
+    made = bnce("prepare", texts, place.parent / "c*.jsonl", "--field", "body", "--out", place / "c", *options)
+    assert made.status == 0
     corpus = Corpus.open(place / "c")
     decoded = " ".join(corpus.vocabulary.decode(corpus.split("train")))
     assert decoded == "one two . </s> three . </s> four . </s> five . </s> six . </s>"
     assert corpus.statistics["train"].num_documents == 5
 
 
-def test_a_corpus_name_goes_before_a_file(bnce: Command, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_corpus_name_goes_before_a_file(
+    bnce: Command, refused: Refused, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(place.parent)
     Path("ltcb").write_text("\n\n".join(f"Document {n}." for n in range(200)))
-    status, _, err = bnce("prepare", "ltcb", "--out", place / "c")
-    assert (status, err) == (
-        2,
+    assert refused("prepare", "ltcb", "--out", place / "c") == (
         "bnce: 'ltcb' needs one path but got 0: give enwik9, plain or compressed. For a file of that name, write "
-        "./ltcb.\n",
+        "./ltcb."
     )
-    status, _, _ = bnce("prepare", "./ltcb", "--out", place / "c")
-    assert status == 0
-    status, _, err = bnce("prepare", "./ltcb", "ltcb", "--out", place / "d")
-    assert status == 2
-    assert "'ltcb' is the name of a corpus and cannot be combined" in err
+    assert bnce("prepare", "./ltcb", "--out", place / "c").status == 0
+    told = refused("prepare", "./ltcb", "ltcb", "--out", place / "d")
+    assert "'ltcb' is the name of a corpus and cannot be combined" in told
 
 
 def test_published_corpora(bnce: Command, place: Path) -> None:
@@ -241,18 +211,14 @@ def test_published_corpora(bnce: Command, place: Path) -> None:
     write_wikitext(place.parent / "wikitext-2")
     found = {}
     for name, path in (("ltcb", "enwik9"), ("obwb", "r13.tar.gz"), ("wikitext", "wikitext-2")):
-        status, _, _ = bnce("prepare", name, place.parent / path, "--out", place / name, "--workers", 1)
-        assert status == 0
+        assert bnce("prepare", name, place.parent / path, "--out", place / name, "--workers", 1).status == 0
         found[name] = Corpus.open(place / name)
     assert [found[name].normaliser.tokens for name in found] == ["words", "whitespace", "whitespace"]
     assert [found[name].normaliser.lowercase for name in found] == [True, False, False]
     assert "Smith" in found["obwb"].vocabulary
     assert "w7" not in found["obwb"].vocabulary
-    status, _, _ = bnce(
-        *("prepare", "obwb", place.parent / "r13.tar.gz", "--out", place / "own", "--lowercase"),
-        *("--min-count", 1, "--workers", 1),
-    )
-    assert status == 0
+    options = ["--out", place / "own", "--lowercase", "--min-count", 1, "--workers", 1]
+    assert bnce("prepare", "obwb", place.parent / "r13.tar.gz", *options).status == 0
     own = Corpus.open(place / "own")
     assert "smith" in own.vocabulary
     assert "w7" in own.vocabulary
@@ -263,34 +229,25 @@ def test_published_corpora(bnce: Command, place: Path) -> None:
     "options",
     [("--valid", "x.txt"), ("--test", "x.txt"), ("--valid-fraction", "0.1"), ("--test-fraction", "0"), ("--seed", "2")],
 )
-def test_published_corpora_have_their_own_splits(bnce: Command, place: Path, options: tuple[str, str]) -> None:
+def test_published_corpora_have_their_own_splits(refused: Refused, place: Path, options: tuple[str, str]) -> None:
     (place.parent / "enwik9").write_bytes(dump())
-    status, _, err = bnce("prepare", "ltcb", place.parent / "enwik9", "--out", place / "c", *options)
-    assert status == 2
-    assert "'ltcb' has its own splits" in err
+    told = refused("prepare", "ltcb", place.parent / "enwik9", "--out", place / "c", *options)
+    assert "'ltcb' has its own splits" in told
     assert list(place.iterdir()) == []
 
 
 def test_dump_too_small_for_three_splits(bnce: Command, place: Path) -> None:
     (place.parent / "enwik9").write_bytes(dump(1))
-    status, _, err = bnce("prepare", "ltcb", place.parent / "enwik9", "--out", place / "c")
-    assert status == 2
-    assert "has no words for" in err
+    outcome = bnce("prepare", "ltcb", place.parent / "enwik9", "--out", place / "c")
+    assert (outcome.status, "has no words for" in outcome.stderr) == (2, True)
     assert list(place.iterdir()) == []
 
 
-def test_empty_directory_and_existing_output(bnce: Command, text: Path, place: Path) -> None:
-    status, _, err = bnce("prepare", place, "--out", place / "c")
-    assert (status, err) == (
-        2,
-        f"bnce: The directory '{place}' has no files: give a directory with text files.\n",
-    )
-    (place / "c").mkdir()
-    (place / "c" / "mine").write_text("")
-    status, _, err = bnce("prepare", text, "--out", place / "c")
-    assert status == 2
-    assert "already exists" in err
-    assert os.listdir(place / "c") == ["mine"]
+def test_empty_directory_and_existing_output(refused: Refused, text: Path, place: Path) -> None:
+    told = refused("prepare", place, "--out", place / "c")
+    assert told == f"bnce: The directory '{place}' has no files: give a directory with text files."
+    (place / "mine").write_text("")
+    assert "already exists" in refused("prepare", text, "--out", place)
 
 
 def test_tokenised_text_is_noticed(bnce: Command, tmp_path: Path) -> None:
@@ -302,7 +259,4 @@ def test_tokenised_text_is_noticed(bnce: Command, tmp_path: Path) -> None:
     assert "Warning: The text looks tokenised" in err
     assert "Give --tokens whitespace and --sentences lines to read the words between blanks as they are" in err
     _, _, err = bnce(*options, "--tokens", "whitespace", "--sentences", "lines", "--out", tmp_path / "kept")
-    assert "looks tokenised" not in err
-    text.write_text("the cat sat on the mat-by-the door <sic>\n" * 30, encoding="utf-8")
-    _, _, err = bnce(*options, "--out", tmp_path / "plain")
     assert "looks tokenised" not in err

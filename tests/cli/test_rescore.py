@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import stat
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -142,39 +139,6 @@ def test_weights_that_lose_to_the_first_best_are_refused(bnce: Command, trained:
     options = [*scored, "--weight", "word_penalty=99", "--refs", lists / "refs"]
     worse = bnce("rescore", trained, lists / "nbest", *options).stderr
     assert "2 utterances are too few to judge." in worse
-
-
-def test_all_scores_of_untuned_lists(bnce: Command, trained: Path, lists: Path) -> None:
-    options = [trained, lists / "nbest", "--scores", f"am={lists / 'am'}"]
-    assert bnce("rescore", *options, "--out", lists / "full.tsv").stdout == ""
-    _, *rows = [line.split("\t") for line in (lists / "full.tsv").read_text(encoding="utf-8").splitlines()]
-    assert [row[0] for row in rows] == ["x", "x", "x", "y", "y"]
-    best = [f"{rows[0][0]} {rows[0][-1]}".rstrip(), f"{rows[3][0]} {rows[3][-1]}"]
-    assert bnce("rescore", *options).stdout.splitlines() == best
-    for row in rows:
-        # Nothing was tuned: the model has a cautious weight, and a word that it does not know costs something.
-        assert float(row[2]) == pytest.approx(float(row[3]) + 0.25 * float(row[5]) - 4 * float(row[7]))
-
-
-def test_a_device_a_pipe_and_a_link_stay_what_they_are(bnce: Command, trained: Path, lists: Path) -> None:
-    options = [trained, lists / "nbest", "--scores", f"am={lists / 'am'}"]
-    expected = bnce("rescore", *options).stdout
-    assert bnce("rescore", *options, "--out", "-").stdout == expected
-    pipe, link = lists / "pipe", lists / "link"
-    os.mkfifo(pipe)
-    link.symlink_to("target")
-    (lists / "target").write_text("old", encoding="utf-8")
-    read: list[str] = []
-    reader = threading.Thread(target=lambda: read.append(pipe.read_text(encoding="utf-8")))
-    reader.start()
-    for place in ("/dev/null", pipe, link):
-        assert bnce("rescore", *options, "--out", place).status == 0
-    reader.join(timeout=60)
-    assert read == [expected]
-    assert link.is_symlink()
-    assert (lists / "target").read_text(encoding="utf-8") == expected
-    assert stat.S_ISFIFO(os.lstat(pipe).st_mode)
-    assert stat.S_ISCHR(os.lstat("/dev/null").st_mode)
 
 
 @pytest.mark.parametrize(

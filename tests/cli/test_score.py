@@ -65,21 +65,6 @@ def test_a_pipe_is_read_like_a_file(
         assert bnce("score", trained, *place, *options).stdout == expected
 
 
-def test_words_as_srilm_prints_them(bnce: Command, trained: Path, text: Path) -> None:
-    printed = bnce("score", trained, text, "--layout", "srilm", "--per-word").stdout
-    scored = load(trained).score(TEXT.splitlines())
-    values = [float(value) for value in re.findall(r"\[ (-[\d.e-]+) \]", printed)]
-    known = [
-        value
-        for sentence in scored
-        for value, is_oov in zip(sentence.log10_probs, sentence.oov, strict=True)
-        if not is_oov
-    ]
-    assert values == pytest.approx(known, abs=1e-5)
-    assert f"file {text}: 4 sentences, {NUM_WORDS} words, " in printed
-    assert printed.splitlines()[1].startswith("\tp( ba | <s> ) \t= [2gram] ")
-
-
 def test_the_three_modes_agree(bnce: Command, trained: Path, text: Path) -> None:
     unnormalised, normalised, checked = (
         bnce("score", trained, text, "--mode", mode, "--json").json

@@ -103,7 +103,9 @@ def test_experiment(bnce: Command, corpus: Path, place: Path, monkeypatch: pytes
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize(("number", "send"), [(signal.SIGINT, os.kill), (signal.SIGTERM, os.killpg)])
+@pytest.mark.parametrize(
+    ("number", "send"), [(signal.SIGINT, os.kill), (signal.SIGINT, os.killpg), (signal.SIGTERM, os.killpg)]
+)
 def test_prepare_with_workers(place: Path, number: signal.Signals, send: Callable[[int, int], None]) -> None:
     """Its workers end with it while more text is on its way to them, whether the signal went to them, too, or not."""
     text = place / "text.txt"

@@ -30,15 +30,16 @@ def command(app):
 cli.run_app = command
 cli.main()
 """
+HELP = "import sys; from bnce import cli; sys.argv = ['bnce', 'score', '--help']; cli.main()"
 RESULT = b"result\n" * 30_000
 
 needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 
 
-def shell(redirection: str, *, unbuffered: bool = False) -> subprocess.CompletedProcess[bytes]:
-    """Run the script by a shell that opens or closes its streams."""
+def shell(redirection: str, *, unbuffered: bool = False, script: str = SCRIPT) -> subprocess.CompletedProcess[bytes]:
+    """Run a script by a shell that opens or closes its streams."""
     environment = {**ENVIRONMENT, "PYTHONUNBUFFERED": "1" if unbuffered else ""}
-    words = ["sh", "-c", f'exec "$0" -c "$1" {redirection}', sys.executable, SCRIPT]
+    words = ["sh", "-c", f'exec "$0" -c "$1" {redirection}', sys.executable, script]
     return subprocess.run(words, env=environment, capture_output=True, timeout=120)
 
 
@@ -59,9 +60,10 @@ def test_a_reader_of_the_notes_who_leaves_loses_no_result() -> None:
 
 
 @needs_full
+@pytest.mark.parametrize("script", [SCRIPT, HELP], ids=["command", "help"])
 @pytest.mark.parametrize("unbuffered", [False, True])
-def test_standard_output_that_is_full_is_told(unbuffered: bool) -> None:
-    done = shell(">/dev/full", unbuffered=unbuffered)
+def test_standard_output_that_is_full_is_told(unbuffered: bool, script: str) -> None:
+    done = shell(">/dev/full", unbuffered=unbuffered, script=script)
     assert done.returncode == 2
     assert done.stderr.endswith(
         b"bnce: Cannot write to standard output (No space left on device): redirect it to another place.\n"
@@ -72,8 +74,9 @@ def test_standard_output_that_is_full_is_told(unbuffered: bool) -> None:
 
 @pytest.mark.parametrize("redirection", [">&-", "<&- >&-"])
 @pytest.mark.parametrize("unbuffered", [False, True])
-def test_standard_output_that_is_closed_is_told(redirection: str, unbuffered: bool) -> None:
-    done = shell(redirection, unbuffered=unbuffered)
+@pytest.mark.parametrize("script", [SCRIPT, HELP], ids=["command", "help"])
+def test_standard_output_that_is_closed_is_told(redirection: str, unbuffered: bool, script: str) -> None:
+    done = shell(redirection, unbuffered=unbuffered, script=script)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
         b"bnce: Standard output is closed, so what the command prints is lost; files that it writes are not. "
