@@ -15,9 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
-
 from bnce.losses.softmax_forms import fastest  # type: ignore[import-not-found]  # of commit c547e02
+from torch import Tensor
 
 SHAPES = ((80_128, 400, 8_064), (80_128, 2_048, 8_064), (793_600, 600, 10_112))  # V, D, positions
 ROUNDS, PASSES = 7, 3
