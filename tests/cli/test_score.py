@@ -13,14 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from command import Command
-from run_files import words_of
 from small_corpus import change_weights
 
 from bnce import load
-from bnce.spelling.model import ORDER, SpellingModel
+from bnce.spelling.model import ORDER
 from tests.spelling.definition import by_definition, log_prob
 
 Refused = Callable[..., str]
@@ -302,16 +300,6 @@ def test_an_old_run_says_how_to_spell(
     assert "has no spelling model, because its corpus was prepared by an earlier version: prepare the corpus again" in (
         refused("score", old, text, "--spell")
     )
-    words = tmp_path / "words"
-    words.write_text("plugh\t3\nxyzzys\n", encoding="utf-8")
-    bnce("vocab", old, "--out", tmp_path / "new", "--spelling", words)
-    before, after = (
-        bnce("score", *arguments, "--json").json for arguments in ((old, text), (tmp_path / "new", text, "--spell"))
-    )
-    spelling = SpellingModel.train(["plugh", "xyzzys"], np.array([3, 1])).leaving_out(words_of(old))
-    unknown = [word for word in ("ba", "be", "bi", ".", "xyzzy", "?", "bo", "!", "fu") if word not in words_of(old)]
-    share = spelling.log_probs(unknown).sum() / math.log(10)
-    assert after["log10_prob"] == pytest.approx(before["log10_prob"] + share, abs=1e-4)
 
 
 def test_a_softmax_run_must_be_normalised(
