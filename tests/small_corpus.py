@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from bnce import Corpus, Model, Normaliser, load, noise
 from bnce.config import LossConfig, ModelConfig, OptimiserConfig, RunConfig, TrainingConfig
-from bnce.corpus.manifest import SplitStatistics
+from bnce.corpus.manifest import SplitStatistics, count_lengths
 from bnce.corpus.store import VOCABULARY_FILE, IdsFile, ids_dtype, write_description
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.filtering.streams import StreamScorer
@@ -53,16 +53,19 @@ def write_corpus(
     """Write ids as the corpus directory they would have come from, with a spelling model or without one."""
     directory.mkdir(parents=True)
     words = [*SPECIALS, *(f"w{number}" for number in range(len(SPECIALS), vocab_size))]
+    num_bytes_V = np.array([0, *(len(word) + 1 for word in words[1:])])
     statistics, hashes = {}, {}
     for name, ids in splits.items():
-        statistics[name] = SplitStatistics(len(ids), int(np.sum(ids == END)), 1, int(np.sum(ids == UNK)))
+        lengths = count_lengths(np.flatnonzero(ids == END)).tolist()
+        counted = int(np.sum(ids == END)), 1, int(np.sum(ids == UNK))
+        statistics[name] = SplitStatistics(len(ids), *counted, tuple(lengths), int(num_bytes_V[ids].sum()))
         hashes[name] = write_ids(directory, name, ids, vocab_size)
     counts = np.bincount(splits["train"], minlength=vocab_size)
     vocabulary = Vocabulary(words)
     vocabulary.write(directory / VOCABULARY_FILE)
     if spells:
         SpellingModel.train(["zebra", "yak", "w100"]).leaving_out(words).write(directory / SPELLING_FILE)
-    write_description(directory, vocabulary, AT_BLANKS, counts, statistics, hashes)
+    write_description(directory, vocabulary, AT_BLANKS, counts, statistics, hashes, num_types=len(words) - 2)
     return Corpus.open(directory)
 
 

@@ -34,7 +34,7 @@ GRADIENT_NAMES = ("streams", "tokens")
 HEAD_SIZE = 64  # units of a Transformer's head, about
 DEFAULT_CONTEXT = 128  # where no chunk says how many words there are
 TIME_UNITS = {"s": 1, "min": 60, "h": 3600}
-FORMAT = 2  # of what runs write: in the first, num_layers was a number of Transformers alone
+FORMAT = 2  # of what runs write
 # Settings that every run of 0.2 has written and that are no settings any more.
 GONE = {"loss": ("remove_hits", "num_classes", "softmax"), "training": ("tables", "wire", "row_capacity")}
 
@@ -272,32 +272,23 @@ def read_config(path: str | Path) -> RunConfig:
 
 
 def from_written(tables: Mapping[str, Any], origin: str) -> RunConfig:
-    """Build a `RunConfig` from what `to_toml` wrote, of this version or an earlier one."""
-    written_as = tables.get("format", 1)
-    if type(written_as) is not int or written_as < 1:
-        raise UserError(f"{origin}: format is {shown(written_as)}: it must be a whole number from 1 to {FORMAT}.")
-    if written_as > FORMAT:
-        raise UserError(f"{origin} was written by a later version of bnce (format {written_as}): use that version.")
-    return from_tables(upgrade(tables), origin)
+    """Build a `RunConfig` from what `to_toml` wrote."""
+    return from_tables(read_format(tables, origin), origin)
 
 
-def upgrade(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the tables that a run has written as this version would have written them."""
-    upgraded = {key: value for key, value in tables.items() if key != "format"}
+def read_format(tables: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """Give the tables that a run has written, without settings that are gone; an unknown format is refused."""
+    if type(written_as := tables.get("format")) is not int or written_as != FORMAT:
+        told = "no format" if written_as is None else f"format {shown(written_as)}"
+        raise UserError(
+            f"{origin} has {told}, but this version of bnce reads format {FORMAT}: use the version that wrote the run, "
+            "or train it again."
+        )
+    read = {key: value for key, value in tables.items() if key != "format"}
     for section, gone in GONE.items():
-        if isinstance(table := upgraded.get(section), Mapping):
-            upgraded[section] = {key: value for key, value in table.items() if key not in gone}
-    model = upgraded.get("model")
-    if tables.get("format", 1) == 1 and isinstance(model, Mapping):
-        # Every run wrote num_layers = 6, whether it had six or one, or none; and 0 for heads that were chosen for it.
-        kinds = [kind for kind in BODIES if kind.name == model.get("name")]
-        left_out = [] if model.get("num_heads") else ["num_heads"]
-        if not any(kind.attends for kind in kinds):
-            left_out.append("num_layers")
-        upgraded["model"] = {key: value for key, value in model.items() if key not in left_out}
-        if any("num_layers" in kind.sizes and not kind.attends for kind in kinds):
-            upgraded["model"]["num_layers"] = 1
-    return upgraded
+        if isinstance(table := read.get(section), Mapping):
+            read[section] = {key: value for key, value in table.items() if key not in gone}
+    return read
 
 
 def to_toml(config: RunConfig) -> str:

@@ -24,7 +24,7 @@ def test_corpus_as_json(tmp_path: Path, bnce: Command) -> None:
     assert record["corpus"] == str(tmp_path / "c")
     assert record["vocab_size"] == VOCAB_SIZE
     assert record["vocabulary_digest"] == corpus.vocabulary.digest
-    assert record["num_types"] is None, "this one was not made by prepare"
+    assert record["num_types"] == VOCAB_SIZE - 2
     train = record["splits"]["train"]
     assert train["num_tokens"] == 2003
     assert train["unk_rate"] == pytest.approx(corpus.statistics["train"].unk_rate)

@@ -134,9 +134,7 @@ def test_the_page_names_what_is_there() -> None:
         assert f"`{name}`" in PAGE
 
 
-@pytest.mark.parametrize(
-    "command", ["info", "compare", "evaluate", "vocab --out x --drop y", "ngram z --out x --vocab"]
-)
+@pytest.mark.parametrize("command", ["info", "compare", "evaluate", "vocab --out x --add y", "ngram z --out x --vocab"])
 def test_an_exported_run_is_refused_by_its_name(refused: Refused, place: Path, command: str) -> None:
     (place / "exported").mkdir()
     (place / "exported" / "body.onnx").touch()

@@ -288,16 +288,16 @@ def test_says_what_spelling_counts(bnce: Command, trained: Path, text: Path, lay
     assert (record["num_oov"] > 0, record["bits_per_byte"], "num_spelt" in record) == (True, None, False)
 
 
-def test_an_old_run_says_how_to_spell(
+def test_a_run_without_a_spelling_model_says_how_to_spell(
     bnce: Command, refused: Refused, trained: Path, text: Path, tmp_path: Path
 ) -> None:
     old = shutil.copytree(trained, tmp_path / "old")
     (old / "spelling.safetensors").unlink()
-    # Its model file says what was there; one of an earlier version does not.
+    # Its model file says what was there.
     assert "spelling.safetensors is missing: restore the file" in refused("score", old, text)
     change_weights(old)
     assert bnce("score", old, text).status == 0
-    assert "has no spelling model, because its corpus was prepared by an earlier version: prepare the corpus again" in (
+    assert "has no spelling model, because its corpus has none: prepare the corpus again and train with it" in (
         refused("score", old, text, "--spell")
     )
 

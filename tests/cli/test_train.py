@@ -175,11 +175,6 @@ class TestStopAndResume:
         told = refused("train", "--out", stopped, "--resume", "--corpus", other)
         assert f"The corpus '{other}' has another {name} text than the run '{stopped}' was begun with" in told
         assert contents(stopped) == before
-        # A run of an earlier version does not know its texts, and resumes.
-        summary = json.loads((stopped / "summary.json").read_text(encoding="utf-8"))
-        del summary["corpus_sha256"]
-        (stopped / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
-        assert bnce("train", "--out", stopped, "--resume", "--corpus", other).status == 0
 
     def test_a_start_on_text_that_was_cut_otherwise_is_told(
         self, bnce: Command, trained: Path, place: Path, prepared_anew: Callable[..., Path]

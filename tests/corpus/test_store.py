@@ -23,6 +23,11 @@ from bnce.spelling.model import SPELLING_FILE, SpellingModel
 TRAIN = np.array([2, 3, 0, 2, 1, 0])
 VALID = np.array([3, 0])
 
+STATISTICS = {
+    "train": SplitStatistics(6, 2, 1, 1, (0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1), 12),
+    "valid": SplitStatistics(2, 1, 1, 0, (1,) + (0,) * 10, 2),
+}
+
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
@@ -34,10 +39,8 @@ def directory(tmp_path: Path) -> Path:
         "valid": write_ids(place, "valid", VALID, 4),
     }
     vocabulary.write(place / VOCABULARY_FILE)
-    statistics = {"train": SplitStatistics(6, 2, 1, 1), "valid": SplitStatistics(2, 1, 1, 0)}
-    write_description(
-        place, vocabulary, Normaliser(lowercase=False), np.bincount(TRAIN, minlength=4), statistics, hashes
-    )
+    counts = np.bincount(TRAIN, minlength=4)
+    write_description(place, vocabulary, Normaliser(lowercase=False), counts, STATISTICS, hashes, num_types=17)
     return place
 
 
@@ -50,18 +53,6 @@ def change_manifest(directory: Path, change: Callable[[dict], object]) -> None:
     path.write_text(json.dumps(record))
 
 
-def make_old(record: dict, version: int = 2) -> None:
-    record["version"] = version
-    for split in record["splits"].values():
-        del split["num_bytes"]
-    if version < 3:
-        del record["counts"], record["sha256"]
-    if version == 1:
-        del record["vocabulary"]["num_types"]
-        for split in record["splits"].values():
-            del split["sentence_lengths"]
-
-
 def test_what_was_written_comes_back(directory: Path) -> None:
     corpus = Corpus.open(directory)
     assert corpus.split("train").tolist() == TRAIN.tolist()
@@ -70,49 +61,30 @@ def test_what_was_written_comes_back(directory: Path) -> None:
     assert corpus.target_counts.dtype == np.int64
     assert corpus.vocabulary.words == ["</s>", "<unk>", "a", "b"]
     assert corpus.normaliser == Normaliser(lowercase=False)
-    assert corpus.statistics["train"] == SplitStatistics(num_tokens=6, num_sentences=2, num_documents=1, num_oov=1)
+    assert corpus.statistics == STATISTICS
+    assert corpus.num_types == 17
     assert corpus.statistics["train"].unk_rate == 1 / 4
     assert corpus.directory == directory
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_corpora_of_earlier_versions_open(directory: Path, version: int) -> None:
-    change_manifest(directory, lambda record: make_old(record, version))
-    corpus = Corpus.open(directory)
-    assert corpus.statistics["train"].num_bytes is None
-    assert corpus.part("train").num_bytes is None
-    assert corpus.num_types is None
-    assert corpus.statistics["valid"] == SplitStatistics(2, 1, 1, 0)
-    assert corpus.target_counts.tolist() == [2, 1, 2, 1]
-    assert corpus.split("train").tolist() == TRAIN.tolist()
-
-
-def test_figures_of_the_description_come_back(directory: Path) -> None:
-    lengths = {"train": (0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1), "valid": (1,) + (0,) * 10}
-    statistics = {"train": SplitStatistics(6, 2, 1, 1, lengths["train"]), "valid": SplitStatistics(2, 1, 1, 0)}
-    vocabulary = Vocabulary(["</s>", "<unk>", "a", "b"])
-    counts = np.bincount(TRAIN, minlength=4)
-    hashes = Corpus.open(directory).manifest.hashes
-    write_description(directory, vocabulary, Normaliser(), counts, statistics, hashes, num_types=17)
-    corpus = Corpus.open(directory)
-    assert corpus.num_types == 17
-    assert corpus.statistics == statistics
-
-
 def test_statistics_add_up() -> None:
-    parts = [SplitStatistics(5, 2, 1, 1, (2, 0)), SplitStatistics(7, 1, 3, 0, (0, 1))]
-    assert sum_statistics(parts) == SplitStatistics(12, 3, 4, 1, (2, 1))
+    parts = [SplitStatistics(5, 2, 1, 1, (2, 0), 9), SplitStatistics(7, 1, 3, 0, (0, 1), 30)]
+    assert sum_statistics(parts) == SplitStatistics(12, 3, 4, 1, (2, 1), 39)
+
+
+@pytest.mark.parametrize("version", [1, 3, 5, "4", None])
+def test_an_unknown_format_is_refused(directory: Path, version: object) -> None:
+    change_manifest(directory, lambda record: record.update(version=version))
+    with pytest.raises(UserError, match=rf"has format version {version!r}, but this program reads 4: prepare it again"):
+        Corpus.open(directory)
 
 
 def test_a_spelling_model_is_compared_with_its_hash(directory: Path) -> None:
-    assert Corpus.open(directory).spelling_file is None  # as in corpora of earlier versions, which say nothing of it
-    change_manifest(directory, lambda record: record.pop("spelling"))
     corpus = Corpus.open(directory)
     assert corpus.spelling_file is None
     SpellingModel.train(["zebra"]).write(directory / SPELLING_FILE)
-    write_description(
-        directory, corpus.vocabulary, corpus.normaliser, corpus.target_counts, corpus.statistics, corpus.manifest.hashes
-    )
+    described = corpus.normaliser, corpus.target_counts, STATISTICS, corpus.manifest.hashes
+    write_description(directory, corpus.vocabulary, *described, num_types=17)
     assert Corpus.open(directory).spelling_file == directory / SPELLING_FILE
     SpellingModel.train(["zebras"]).write(directory / SPELLING_FILE)
     with pytest.raises(UserError, match=r"is damaged: spelling\.safetensors has changed since it was written"):
@@ -249,13 +221,3 @@ def test_ids_that_no_vocabulary_gives(directory: Path, train: list[int], message
     change_manifest(directory, lambda record: record["splits"]["train"].update(sha256=digest))
     with pytest.raises(UserError, match=message):
         Corpus.open(directory).split("train")
-
-
-def test_counts_without_a_hash_are_counted_again(directory: Path) -> None:
-    change_manifest(directory, make_old)
-    np.save(directory / "counts.npy", np.array([2, 1, 1, 2]))
-    with pytest.raises(UserError, match=r"counts\.npy does not count the words of train"):
-        _ = Corpus.open(directory).target_counts
-    np.save(directory / "counts.npy", np.array([2, 1, 1, 1]))
-    with pytest.raises(UserError, match=r"counts\.npy does not count the tokens of train"):
-        Corpus.open(directory)

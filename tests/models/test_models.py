@@ -142,7 +142,7 @@ def test_what_is_between_layers_is_dropped_out(name: str) -> None:
 
 
 def test_one_layer_has_the_names_it_always_had() -> None:
-    """Or runs of earlier versions could not be loaded."""
+    """Or models that were written could not be loaded."""
     cell = [f"cell.{kind}_{part}_l0" for kind in ("weight", "bias") for part in ("ih", "hh")]
     assert list(body("lstm").state_dict()) == cell
     assert list(body("relu-rnn", 1).state_dict()) == [*cell, "bottleneck.weight", "bottleneck.bias"]

@@ -49,7 +49,7 @@ def write_run_directory(
     ppl_n, ppl_f, speed, num_parameters = PAPER[model, loss if loss != "nce" else "snce"]
     path.mkdir(parents=True)
     (path / "config.toml").write_text(
-        'recipe = "ltcb"\ncorpus = "corpora/ltcb"\n\n'
+        'format = 2\nrecipe = "ltcb"\ncorpus = "corpora/ltcb"\n\n'
         f'[model]\nname = "{model}"\nembedding_size = 200\nhidden_size = 600\nbottleneck_size = 400\n'
         "order = 5\ndropout = 0.0\n\n"
         f'[loss]\nname = "{loss}"\nnum_noise = {num_noise}\nlog_z = 9.0\nnoise = "unigram"\n\n'

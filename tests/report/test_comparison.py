@@ -218,16 +218,6 @@ def test_conditions(tmp_path, write_run, compare_runs):
     assert "†" not in statements
 
 
-def test_oov_is_a_share_of_words_where_these_are_known(tmp_path, write_run, compare_runs):
-    older = write_run(tmp_path / "older", "ffnn", evaluation={"num_sentences": None, "text_sha256": None})
-    old = write_run(tmp_path / "a", evaluation={"text_sha256": None})
-    comparison = compare_runs([older, old])
-    assert [row.oov_share_of for row in comparison.rows] == ["tokens", "words"]
-    assert [row.oov_share for row in comparison.rows] == pytest.approx([0.0212308, 0.023], rel=1e-5)
-    assert "<unk> (OOV) 2.12% of tokens / 2.30% of words." in comparison.conditions.statements[0]
-    assert comparison.conditions.warnings == [], "two numbers for one text"
-
-
 def test_what_a_run_warned_of_stands_below_the_table(tmp_path, write_run, compare_runs):
     astray = write_run(tmp_path / "a", summary={"warnings": ["PPLf is 9e9, lower the rate.", "And\x1b[2J this.", 3]})
     comparison = compare_runs([astray, write_run(tmp_path / "b", "ffnn", summary={"warnings": "none"})])
@@ -260,7 +250,6 @@ def test_settings_in_which_rows_differ_are_named(tmp_path, write_run, compare_ru
         ({"evaluated": False}, "figures on valid, not test"),
         ({"evaluation": {"num_tokens": 7}}, "7 tokens of test, not 7,800,000"),
         ({"evaluation": {"text_sha256": "ee" * 32}}, "another text of test (SHA-256 eeeeeeee, not dddddddd)"),
-        ({"evaluation": {"text_sha256": None, "num_oov": 720_000}}, "10.00% of test is <unk>, not 2.30%"),
     ],
 )
 def test_the_odd_one_out_is_marked(tmp_path, write_run, change, says, compare_runs):
@@ -301,21 +290,21 @@ def test_a_run_that_started_from_another_is_told(tmp_path, write_run, compare_ru
 
 
 def test_models_of_other_layers_than_usual_are_named_by_them(tmp_path, write_run, compare_runs):
-    """But not runs from before recurrent models had a number of layers, which wrote the Transformer's or none."""
-    marks = {"three": "format = 2\n", "new": "format = 2\n", "early": "", "first": ""}
-    layers = {
-        "three": "num_layers = 3\n",
-        "new": "num_layers = 1\ncontext = 0\n",
-        "early": "num_layers = 6\n",
-        "first": "",
-    }
-    for name, mark in marks.items():
-        path = write_run(tmp_path / name, "rnn", "softmax" if name == "first" else "bnce") / "config.toml"
-        path.write_text(mark + path.read_text().replace("dropout", f"{layers[name]}dropout"))
-    rows = compare_runs([tmp_path / name for name in marks]).rows
-    labels = ["RNN (softmax)", "RNN (B-NCE), new", "RNN (B-NCE), early", "3-layer RNN (B-NCE)"]
-    assert [row.label for row in rows] == labels
-    assert [row.speedup_over_softmax is None for row in rows] == [False, False, False, True]
+    layers = {"three": 3, "softmax": 1, "one": 1}
+    for name, number in layers.items():
+        path = write_run(tmp_path / name, "rnn", "softmax" if name == "softmax" else "bnce") / "config.toml"
+        path.write_text(path.read_text().replace("dropout", f"num_layers = {number}\ndropout"))
+    rows = compare_runs([tmp_path / name for name in layers]).rows
+    assert [row.label for row in rows] == ["RNN (softmax)", "RNN (B-NCE)", "3-layer RNN (B-NCE)"]
+    assert [row.speedup_over_softmax is None for row in rows] == [False, False, True]
+
+
+@pytest.mark.parametrize("mark", ["", "format = 1\n", "format = 3\n"])
+def test_a_run_of_an_unknown_format_is_refused(tmp_path, write_run, refused, mark):
+    path = write_run(tmp_path / "run") / "config.toml"
+    path.write_text(path.read_text().replace("format = 2\n", mark))
+    told = f"has {mark.strip().replace(' =', '') or 'no format'}, but this version of bnce reads format 2: use the"
+    assert told in refused("compare", path.parent)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 from command import Command
-from safetensors import safe_open
 from small_corpus import random_ids, small_corpus, small_run, write_corpus
 from small_training import RECIPE, train_small
 
@@ -47,25 +46,6 @@ def test_it_has_the_settings_the_words_and_their_counts(place: Path, corpus: Cor
     assert (run / "vocab.txt").read_text(encoding="utf-8").splitlines() == list(corpus.vocabulary.words)
     assert json.loads((run / "normaliser.json").read_text(encoding="utf-8")) == corpus.normaliser.to_dict()
     assert np.load(run / "counts.npy").sum() == 2000, "2,003 tokens in 8 streams"
-
-
-def owner_of(run: Path) -> str:
-    with safe_open(run / "model.safetensors", framework="np") as file:
-        return str(file.metadata()["owner"])
-
-
-def test_two_runs_share_nothing_but_their_settings(place: Path, tmp_path: Path, corpus: Corpus) -> None:
-    words = write_corpus(tmp_path / "words", {"train": random_ids(100, 29), "valid": random_ids(9, 29)}, 29)
-    for name, text, training in (
-        ("run", corpus, SHORT),
-        ("again", corpus, SHORT),
-        ("other", corpus, {**SHORT, "seed": 2}),
-        ("elsewhere", words, SHORT),
-    ):
-        train_small(place / name, text, training=training)
-    run, again, other, elsewhere = (owner_of(place / name) for name in ("run", "again", "other", "elsewhere"))
-    assert run == again
-    assert len({run, other, elsewhere}) == 3
 
 
 def test_does_not_write_over_anything(place: Path, corpus: Corpus) -> None:

@@ -32,12 +32,6 @@ def test_a_model_comes_back_bit_for_bit_and_ready_for_use(run: Path, bnce: Comma
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
 
 
-def test_a_run_of_other_noise_than_its_batches_opens(run: Path) -> None:
-    """Earlier versions trained such."""
-    change_text(run / "config.toml", 'noise = "unigram"', 'noise = "uniform"')
-    load(run)
-
-
 def test_a_run_without_a_model_says_so(run: Path) -> None:
     (run / MODEL_FILE).unlink()
     with pytest.raises(UserError, match="has no model yet: train it up to its first evaluation"):
@@ -61,8 +55,8 @@ def test_a_model_of_other_sizes_is_refused(tmp_path: Path, run: Path) -> None:
     [
         ("config.toml", b"[model\n", "config.toml' is not valid TOML"),
         ("config.toml", b"\xff\xfe", "config.toml' is not valid TOML"),
-        ("config.toml", b"[model]\nname = 'gru'\n", "Unknown model 'gru'"),
-        ("config.toml", b"[model]\nhiden_size = 3\n", r"'hiden_size'.*Did you mean 'hidden_size'\?"),
+        ("config.toml", b"format = 2\n[model]\nname = 'gru'\n", "Unknown model 'gru'"),
+        ("config.toml", b"format = 2\n[model]\nhiden_size = 3\n", r"'hiden_size'.*Did you mean 'hidden_size'\?"),
         ("normaliser.json", b"{", "is incomplete or damaged"),
         ("normaliser.json", b"[]", "is incomplete or damaged"),
         ("normaliser.json", None, "is incomplete or damaged"),

@@ -24,23 +24,18 @@ def corpus_record(path: Path, batch_size: int) -> dict[str, Any]:
     """Gather all that is shown, as plain values."""
     import numpy as np
 
-    from bnce.corpus.manifest import LENGTH_BOUNDS, count_lengths
+    from bnce.corpus.manifest import LENGTH_BOUNDS
     from bnce.corpus.store import Corpus
-    from bnce.corpus.vocabulary import END
     from bnce.corpus.word_choice import describe_untrained
 
     corpus = Corpus.open(path)
     top = np.argsort(-corpus.target_counts, kind="stable")[:_NUM_TOP_WORDS]
     audit = _audit(corpus, batch_size)
     untrained = describe_untrained(corpus.statistics)
-    splits = corpus_splits(corpus)
-    for name, split in splits.items():
-        if not split["sentence_lengths"]:  # a corpus of version 1 has none in its description
-            split["sentence_lengths"] = count_lengths(np.flatnonzero(corpus.split(name) == END)).tolist()
     return {
         **corpus_facts(corpus),
         "normaliser": corpus.normaliser.to_dict(),
-        "splits": splits,
+        "splits": corpus_splits(corpus),
         "sentence_length_bounds": list(LENGTH_BOUNDS),
         "top_words": [
             {"word": corpus.vocabulary.words[number], "count": int(corpus.target_counts[number])} for number in top
@@ -106,12 +101,9 @@ def split_table(splits: dict[str, dict[str, Any]], title: str | None = None) -> 
     return table
 
 
-def describe_words(vocab_size: int, num_types: int | None, min_count: int | None) -> str:
+def describe_words(vocab_size: int, num_types: int, min_count: int | None) -> str:
     """Say which of the training text's words the vocabulary holds, as far as that is known."""
-    if num_types is None:
-        return ""
-    if min_count is None:
-        # A vocabulary that was given, or a corpus of an earlier version.
+    if min_count is None:  # a vocabulary that was given
         return f"the training text has {counted(num_types, 'distinct word')}"
     num_words = vocab_size - len(("</s>", "<unk>"))
     if num_words == num_types:
@@ -124,7 +116,7 @@ def describe_words(vocab_size: int, num_types: int | None, min_count: int | None
 def print_corpus(record: dict[str, Any]) -> None:
     """Show the record as tables."""
     kept = describe_words(record["vocab_size"], record["num_types"], record["min_count"])
-    stdout.print(f"{record['corpus']}: V = {record['vocab_size']:,} with </s> and <unk>{kept and f'; {kept}'}")
+    stdout.print(f"{record['corpus']}: V = {record['vocab_size']:,} with </s> and <unk>; {kept}")
     stdout.print("normaliser: " + ", ".join(f"{key} = {value}" for key, value in record["normaliser"].items()))
     stdout.print(f"vocabulary: sha256 {record['vocabulary_digest']}")
     stdout.print(split_table(record["splits"]))

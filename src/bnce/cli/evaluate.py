@@ -151,8 +151,7 @@ def describe(record: Mapping[str, Any], name: str) -> None:
             f"and blanks{without}"
         )
     stdout.print("  perplexities are per token and count </s> and <unk>")
-    if "max_context" in record:
-        stdout.print(f"  {_describe_context(record['min_context'], record['max_context'])}")
+    stdout.print(f"  {_describe_context(record['min_context'], record['max_context'])}")
     if (sentences := record.get("by_sentence")) is not None:
         stdout.print(f"  {_describe_sentences(sentences, is_exact)}")
     if record["ppl_n"] is not None and not is_exact:

@@ -17,32 +17,27 @@ from bnce.text.normalise import Normaliser
 
 FORMAT = "bnce-corpus"
 VERSION = 4
-# Version 1 had no number of types and no sentence lengths, version 2 no hashes of counts.npy and of itself, version 3
-# no numbers of words and bytes.
-_READABLE = (1, 2, 3, VERSION)
-_HASHED = 3
 MANIFEST_FILE = "corpus.json"
 SPLITS = ("train", "valid", "test")
 # Sentences are counted by length: up to 5 words, up to 10, … and longer than the last.
 LENGTH_BOUNDS = (5, 10, 15, 20, 25, 30, 40, 60, 80, 100)
-_COUNTS = ("num_tokens", "num_sentences", "num_documents", "num_oov")  # that every version has of a split
+_COUNTS = ("num_tokens", "num_sentences", "num_documents", "num_oov", "num_bytes")
 
 
 @dataclass(frozen=True)
 class SplitStatistics:
     """The size of a split; `num_tokens` counts the sentence ends, `num_oov` the unknown words.
 
-    `sentence_lengths` counts sentences by LENGTH_BOUNDS; a corpus of version 1 has none. `num_bytes` is the size of the
-    text in UTF-8 before words became `<unk>`, with one sentence per line and one blank between words; None before
-    version 4.
+    `sentence_lengths` counts sentences by LENGTH_BOUNDS. `num_bytes` is the size of the text in UTF-8 before words
+    became `<unk>`, with one sentence per line and one blank between words.
     """
 
     num_tokens: int
     num_sentences: int
     num_documents: int
     num_oov: int
-    sentence_lengths: tuple[int, ...] = ()
-    num_bytes: int | None = None
+    sentence_lengths: tuple[int, ...]
+    num_bytes: int
 
     @property
     def unk_rate(self) -> float:
@@ -54,8 +49,7 @@ def sum_statistics(parts: Sequence[SplitStatistics]) -> SplitStatistics:
     """Add up the figures of a split's parts."""
     lengths = tuple(sum(column) for column in zip(*(part.sentence_lengths for part in parts), strict=True))
     counts = {name: sum(getattr(part, name) for part in parts) for name in _COUNTS}
-    num_bytes = None if any(part.num_bytes is None for part in parts) else sum(part.num_bytes or 0 for part in parts)
-    return SplitStatistics(**counts, sentence_lengths=lengths, num_bytes=num_bytes)
+    return SplitStatistics(**counts, sentence_lengths=lengths)
 
 
 def count_lengths(sentence_end_at: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -66,20 +60,19 @@ def count_lengths(sentence_end_at: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What corpus.json says; hashes are SHA-256 of files, `counts_hash` is None before version 3."""
+    """What corpus.json says; hashes are SHA-256 of files."""
 
     vocab_size: int
     vocabulary_digest: str
     normaliser: Normaliser
     statistics: dict[str, SplitStatistics]
     hashes: dict[str, str]
-    counts_hash: str | None
+    counts_hash: str
     dtype: str
-    # Different words of the training text before the cut; a corpus of version 1 does not know.
-    num_types: int | None = None
-    # Of the spelling model of unknown words; None before there was one.
+    num_types: int  # different words of the training text before the cut
+    # Of the spelling model of unknown words, if there is one.
     spelling_hash: str | None = None
-    # Words that occur less often were left out; None for a vocabulary that was given, and before version 3.
+    # Words that occur less often were left out; None for a vocabulary that was given.
     min_count: int | None = None
 
     def write(self, directory: Path) -> None:
@@ -119,12 +112,12 @@ def read_manifest(directory: Path) -> Manifest:
     if record.get("format") != FORMAT:
         raise UserError(f"'{directory}' is not a corpus: its {MANIFEST_FILE} is not of the format {FORMAT}.")
     version = record.get("version")
-    if type(version) is not int or version not in _READABLE:
+    if type(version) is not int or version != VERSION:
         raise UserError(
-            f"The corpus '{directory}' has format version {version!r:.40}, but this program reads "
-            f"{', '.join(map(str, _READABLE[:-1]))} and {_READABLE[-1]}: prepare it again."
+            f"The corpus '{directory}' has format version {version!r:.40}, but this program reads {VERSION}: prepare "
+            "it again."
         )
-    if version >= _HASHED and record.pop("sha256", None) != digest_record(record):
+    if record.pop("sha256", None) != digest_record(record):
         raise damaged(directory, f"{MANIFEST_FILE} has changed since it was written")
     try:
         return _parse(record)
@@ -141,7 +134,7 @@ def damaged(directory: Path, reason: str) -> UserError:
 
 def _parse(record: Mapping[str, Any]) -> Manifest:
     vocabulary, splits = record["vocabulary"], record["splits"]
-    spelling = record.get("spelling", {"sha256": None})
+    spelling = record["spelling"]
     for name in splits:
         if name not in SPLITS:
             raise ValueError(f"a split '{name}'")
@@ -151,21 +144,20 @@ def _parse(record: Mapping[str, Any]) -> Manifest:
         normaliser=Normaliser.from_dict(record["normaliser"]),
         statistics={name: _statistics(split) for name, split in splits.items()},
         hashes={name: _text(split, "sha256") for name, split in splits.items()},
-        counts_hash=_text(record["counts"], "sha256") if record["version"] >= _HASHED else None,
+        counts_hash=_text(record["counts"], "sha256"),
         spelling_hash=None if spelling["sha256"] is None else _text(spelling, "sha256"),
         dtype=_text(record, "dtype"),
-        num_types=None if vocabulary.get("num_types") is None else _count(vocabulary, "num_types"),
-        min_count=None if vocabulary.get("min_count") is None else _count(vocabulary, "min_count"),
+        num_types=_count(vocabulary, "num_types"),
+        min_count=None if vocabulary["min_count"] is None else _count(vocabulary, "min_count"),
     )
 
 
 def _statistics(split: Mapping[str, Any]) -> SplitStatistics:
     counts = {name: _count(split, name) for name in _COUNTS}
-    lengths = split.get("sentence_lengths", [])
+    lengths = split["sentence_lengths"]
     if not isinstance(lengths, list) or any(type(count) is not int or count < 0 for count in lengths):
         raise ValueError("sentence_lengths")
-    num_bytes = None if split.get("num_bytes") is None else _count(split, "num_bytes")
-    return SplitStatistics(**counts, sentence_lengths=tuple(lengths), num_bytes=num_bytes)
+    return SplitStatistics(**counts, sentence_lengths=tuple(lengths))
 
 
 def _count(record: Mapping[str, Any], key: str) -> int:

@@ -3,7 +3,7 @@
 DIR/corpus.json   format, version, normaliser, vocabulary size and types, dtype, figures of every split, all hashes
 DIR/vocab.txt     one word per line; the line's number, from 0, is the id
 DIR/counts.npy    int64, how often every id is a target of the training split
-DIR/spelling.safetensors   how unknown words are spelt; corpora of earlier versions have none
+DIR/spelling.safetensors   how unknown words are spelt
 DIR/<split>.npy   the ids, one </s> at every sentence end, none at a start
 """
 
@@ -71,7 +71,8 @@ class Corpus:
         corpus = cls(directory, vocabulary, manifest)
         for name in manifest.statistics:
             corpus._map(name)
-        if "train" not in manifest.statistics or int(corpus._counts.sum()) != manifest.statistics["train"].num_tokens:
+        train = manifest.statistics.get("train")
+        if train is None or int(corpus.target_counts.sum()) != train.num_tokens:
             raise damaged(directory, f"{COUNTS_FILE} does not count the tokens of train")
         return corpus
 
@@ -86,8 +87,8 @@ class Corpus:
         return self.manifest.statistics
 
     @property
-    def num_types(self) -> int | None:
-        """How many different words the training text had before the vocabulary was cut; None if not counted."""
+    def num_types(self) -> int:
+        """How many different words the training text had before the vocabulary was cut."""
         return self.manifest.num_types
 
     def split(self, name: str) -> Ids:
@@ -118,18 +119,7 @@ class Corpus:
     @functools.cached_property
     def target_counts(self) -> NDArray[np.int64]:
         """How often every id is a target of the training split: the counts for the noise."""
-        # Before version 3 there was no hash of them: only a recount tells.
-        if self.manifest.counts_hash is None:
-            found = count_words(self.split("train"), len(self.vocabulary))
-            if not np.array_equal(found, self._counts):
-                raise damaged(self.directory, f"{COUNTS_FILE} does not count the words of train")
-        return self._counts
-
-    @functools.cached_property
-    def _counts(self) -> NDArray[np.int64]:
-        expected = self.manifest.counts_hash
-        if expected is not None:
-            compare_hash(self.directory, COUNTS_FILE, expected)
+        compare_hash(self.directory, COUNTS_FILE, self.manifest.counts_hash)
         return np.array(_map(self.directory, COUNTS_FILE, len(self.vocabulary), np.dtype(np.int64)))
 
     @property
@@ -234,7 +224,7 @@ def write_description(
     target_counts: NDArray[np.int64],
     statistics: Mapping[str, SplitStatistics],
     hashes: Mapping[str, str],
-    num_types: int | None = None,
+    num_types: int,
     min_count: int | None = None,
 ) -> None:
     """Write all that makes a corpus of a directory with a vocabulary, files of ids and perhaps a spelling model."""

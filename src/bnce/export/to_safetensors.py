@@ -24,7 +24,6 @@ def export_rows(run: RunDirectory, out: str | Path, row_format: str = "float32")
     tensors, tables = model.state_dict(), model.tables()
     packed = pack_rows(tensors, tables, row_format)
     header = {
-        "owner": run.owner,
         **run.identity,
         **calibration_of(read_metadata(run.path / MODEL_FILE)),
         "rows": row_format,

@@ -90,11 +90,10 @@ def _make_entry(run: Run) -> Entry:
     # A running one's was written before its first step, and if the run was killed, so it stays.
     ended: Mapping[str, Any] = {} if text(summary, "status") == "running" else summary
     num_tokens = None if run.evaluation is None else count(run.evaluation, "num_tokens")
-    oov_share, oov_share_of = _oov_share(run.evaluation or {})
     peaks = [peak for record in run.metrics if (peak := count(record, "peak_memory_bytes")) is not None]
     corpus, device = text(run.config, "corpus"), text(summary, "device")
     sentences = figures.get("by_sentence")
-    if not isinstance(sentences, Mapping):  # of an earlier version, or left out
+    if not isinstance(sentences, Mapping):  # they were left out
         sentences = {}
 
     def reached(in_summary: str, in_metrics: str) -> float | None:
@@ -128,8 +127,7 @@ def _make_entry(run: Run) -> Entry:
         corpus=Path(corpus).name if corpus else None,
         split="valid" if run.evaluation is None else text(run.evaluation, "split") or "test",
         num_tokens=num_tokens,
-        oov_share=oov_share,
-        oov_share_of=oov_share_of,
+        oov_share=_oov_share(run.evaluation or {}),
         text_sha256=text(summary, "valid_text_sha256") if run.evaluation is None else text(figures, "text_sha256"),
         vocab_size=count(summary, "vocab_size"),
         vocabulary_digest=text(summary, "vocabulary_digest"),
@@ -144,13 +142,13 @@ def _make_entry(run: Run) -> Entry:
     return Entry(row, model, loss, run)
 
 
-def _oov_share(evaluation: Mapping[str, Any]) -> tuple[float | None, str | None]:
-    """Divide the unknown words by all words, or by tokens where nothing tells how many of them are sentence ends."""
-    num_oov, num_tokens = count(evaluation, "num_oov"), count(evaluation, "num_tokens")
-    num_sentences = count(evaluation, "num_sentences")
-    if num_oov is None or not num_tokens:
-        return None, None
-    return num_oov / max(1, num_tokens - (num_sentences or 0)), "tokens" if num_sentences is None else "words"
+def _oov_share(evaluation: Mapping[str, Any]) -> float | None:
+    """Divide the unknown words by all words, sentence ends left out."""
+    found = (count(evaluation, key) for key in ("num_oov", "num_tokens", "num_sentences"))
+    num_oov, num_tokens, num_sentences = found
+    if num_oov is None or num_tokens is None or num_sentences is None:
+        return None
+    return num_oov / max(1, num_tokens - num_sentences)
 
 
 def _first(preferred: float | None, otherwise: float | None) -> float | None:

@@ -50,11 +50,6 @@ def find_differences(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         found = []
         text = _most_common(texts[row.vocabulary_digest])
-        # Earlier versions gave the share of tokens, which is another number for the same text.
-        oov_share = _most_common(
-            other.oov_share for other in rows if other.split == split and other.oov_share_of == row.oov_share_of
-        )
-        has_same_words = row.vocabulary_digest in (None, digest)
         if row.vocabulary_digest is not None and row.vocabulary_digest != digest:
             found.append(f"vocabulary {row.vocabulary_digest[:_DIGEST_LENGTH]}, not {str(digest)[:_DIGEST_LENGTH]}")
         if row.split != split:
@@ -64,9 +59,6 @@ def find_differences(rows: Sequence[Row]) -> list[str]:
         elif row.text_sha256 is not None and row.text_sha256 != text:
             digests = f"SHA-256 {row.text_sha256[:_DIGEST_LENGTH]}, not {str(text)[:_DIGEST_LENGTH]}"
             found.append(f"another text of {split} ({digests})")
-        # Runs of earlier versions have no digest of the text: there the share of <unk> tells.
-        elif row.oov_share not in (None, oov_share) and has_same_words and row.text_sha256 is None:
-            found.append(f"{share(row.oov_share)} of {split} is <unk>, not {share(oov_share)}")
         differences.append("; ".join(found))
     return differences
 
@@ -93,7 +85,7 @@ def _statements(conditions: Conditions, rows: Sequence[Row], runs: Sequence[Run]
     splits = _listed(conditions.splits)
     num_tokens = _listed(f"{value:,}" for value in conditions.num_tokens)
     vocab_size = _listed(f"{value:,}" for value in conditions.vocab_sizes)
-    oov = _listed(_different(f"{share(row.oov_share)} of {row.oov_share_of}" for row in rows if row.oov_share_of))
+    oov = _listed(_different(f"{share(value)} of words" for value in conditions.oov_shares))
     statements = [
         f"Corpus: {corpus}, V = {vocab_size}. Trained on {_trained(rows)}. Measured on split {splits}, {num_tokens} "
         f"tokens; <unk> (OOV) {oov}.",

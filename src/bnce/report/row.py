@@ -39,8 +39,7 @@ class Row:
     corpus: str | None
     split: str
     num_tokens: int | None
-    oov_share: float | None
-    oov_share_of: str | None  # words, or tokens: sentence ends counted, too
+    oov_share: float | None  # of words, sentence ends left out
     text_sha256: str | None  # of the ids that the perplexities were measured on
     vocab_size: int | None
     vocabulary_digest: str | None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bnce.config import upgrade
+from bnce.config import read_format
 from bnce.errors import UserError
 from bnce.reading import parse_toml, read_object
 from bnce.runs.metrics import METRICS_FILE, read_metrics
@@ -138,7 +138,7 @@ def _read_config(path: Path) -> Mapping[str, Any]:
                 f"The settings '{path}' name no {table}: they need a table [{table}] with a name, "
                 "as 'bnce train' writes it; restore the file or leave this run out."
             )
-    return upgrade(config)
+    return read_format(config, str(path))
 
 
 def _read_object(path: Path) -> Mapping[str, Any]:

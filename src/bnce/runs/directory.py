@@ -17,7 +17,6 @@ RUN/spelling.safetensors   how words outside the vocabulary are spelt; from the 
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -108,15 +107,6 @@ class RunDirectory:
                 f"The run directory '{path}' is damaged: counts.npy and vocab.txt differ in size; train it again."
             )
         return cls(path, config, vocabulary, normaliser, counts)
-
-    @property
-    def owner(self) -> str:
-        """A digest of settings and vocabulary, which names the run in its model file."""
-        return self.digest_with(to_toml(self.config))
-
-    def digest_with(self, settings: str) -> str:
-        """Digest the vocabulary together with settings."""
-        return hashlib.sha256(f"{settings}\n{self.vocabulary.digest}".encode()).hexdigest()
 
     @property
     def origin(self) -> dict[str, str]:

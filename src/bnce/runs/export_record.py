@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 
 from bnce import files
-from bnce.errors import UserError
+from bnce.errors import UserError, shown
 from bnce.reading import digest_file, digest_record, read_object
 
 METADATA_FILE = "model.json"
 WEIGHTS_FILE = "weights.bin"
-FORMAT = 3  # exports of version 0.1.0 have no number
+FORMAT = 3
 _MAPPED = (".bin", ".npy")
 _OWN_HASH = "record_sha256"
 
 
 def is_exported(path: str | Path) -> bool:
-    """Say whether a directory was written by `bnce export --to onnx`, by this version or an earlier one."""
+    """Say whether a directory was written by `bnce export --to onnx`."""
     path = Path(path)
     return not (path / "config.toml").is_file() and any(
         (path / name).is_file() for name in (METADATA_FILE, "body.onnx")
@@ -46,10 +46,10 @@ def read_record(directory: Path) -> dict[str, Any]:
         record = read_object(directory / METADATA_FILE)
     except ValueError as error:
         raise damaged_export(directory, f"{METADATA_FILE} cannot be read ({error})") from error
-    if (found := record.get("format", 1)) != FORMAT:
+    if (found := record.get("format")) != FORMAT:
         raise UserError(
-            f"'{directory}' was exported by bnce {record.get('bnce', '')} in format {found}, and this version opens "
-            f"format {FORMAT}: export the run again with 'bnce export RUN --to onnx'."
+            f"'{directory}' was exported by bnce {record.get('bnce', '')} in format {shown(found)}, and this version "
+            f"opens format {FORMAT}: export the run again with 'bnce export RUN --to onnx'."
         )
     if record.pop(_OWN_HASH, None) != digest_record(record):
         raise damaged_export(directory, f"{METADATA_FILE} is not the file that was exported")

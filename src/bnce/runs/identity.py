@@ -10,16 +10,16 @@ from pathlib import Path
 
 import numpy as np
 
-from bnce.config import FORMAT, ModelConfig, upgrade
+from bnce.config import FORMAT, ModelConfig
 from bnce.corpus.vocabulary import Vocabulary
 from bnce.reading import digest_file, parse_object
 from bnce.runs.checkpoint import MODEL_FILE
 from bnce.spelling.model import SPELLING_FILE
 from bnce.text.normalise import Normaliser
 
-# Digests of whole files; a model file of version 0.1.0 has the first of them alone.
+# Digests of whole files; a model file that another program wrote has none.
 _DIGESTS = {"vocabulary": "vocab.txt", "counts": "counts.npy", "spelling": SPELLING_FILE}
-# In place of a digest: the file was not there. Model files of earlier versions have no entry for such a file.
+# In place of a digest: the file was not there.
 _ABSENT = ""
 # Settings, kept as they are and not as a digest, so that one that a later version adds makes no difference.
 _SETTINGS = {"normaliser": "normaliser.json", "network": "config.toml"}
@@ -45,8 +45,6 @@ def find_changes(written: Mapping[str, str], now: Mapping[str, str]) -> list[str
     changes = [_tell_change(file, written[key], now[key]) for key, file in differing.items()]
     for key, file in _SETTINGS.items():
         before, after = parse_object(written.get(key, "{}")), parse_object(now[key])
-        if key == "network":
-            before = upgrade({"format": before.get("format", 1), "model": before})["model"]
         settings = (name for name in before if name in after and name != "format" and before[name] != after[name])
         if told := [f"{name} was {before[name]!r}, is {after[name]!r}" for name in settings]:
             changes.append(_tell_change(f"{file} ({'; '.join(told)})"))

@@ -24,7 +24,6 @@ def build_model(run: RunDirectory, device: str = "cpu") -> LanguageModel:
     """Build the network that a run trains, at its start; on `meta` it has shapes and no values."""
     loss = run.config.loss
     noise = make_noise(loss.noise, run.target_counts, loss.noise_power)
-    noise.bent = None  # what trains was checked (training/plan.py); version 0.1.0 trained with any, and its runs open
     with torch.device(device):
         return LanguageModel(run.config.model, loss, noise)
 
@@ -65,7 +64,7 @@ def save_weights(
     run: RunDirectory, tensors: Mapping[str, Tensor], step: int, calibration: Mapping[str, str] | None = None
 ) -> None:
     """Keep a model, known by its `state_dict`, as the run's best so far; `calibration` is that of another file."""
-    metadata = {"owner": run.owner, "step": str(step), **run.identity, **(calibration or {})}
+    metadata = {"step": str(step), **run.identity, **(calibration or {})}
     write_tensors(run.path / MODEL_FILE, tensors, MODEL_FORMAT, metadata)
 
 

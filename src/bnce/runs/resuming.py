@@ -138,8 +138,7 @@ def check_corpus(run: RunDirectory, corpus: Corpus) -> None:
     """Refuse to train on another text than the run was made for; where it lies makes no difference."""
     run.check_words(corpus)
     counts = training_streams(run.config.training, corpus).count_targets(len(run.vocabulary))
-    # Runs of version 0.1.0 counted the whole split, whatever part of it they train on.
-    if not any(np.array_equal(known, run.target_counts) for known in (counts, corpus.target_counts)):
+    if not np.array_equal(counts, run.target_counts):
         raise UserError(
             f"The corpus '{corpus.directory}' has another training text than the run '{run.path}' (its words "
             f"have other counts): prepare the same text again, or train with another {argument('out')}."
@@ -148,9 +147,9 @@ def check_corpus(run: RunDirectory, corpus: Corpus) -> None:
 
 
 def check_same_texts(path: Path, corpus: Corpus, splits: Sequence[str]) -> None:
-    """Refuse a corpus of which one of these splits is another text than it was to a run, as far as the run knows.
+    """Refuse a corpus of which one of these splits is another text than it was to a run, as far as its summary says.
 
-    Runs of earlier versions do not. By another validation text, the best model so far would be the best of nothing.
+    By another validation text, the best model so far would be the best of nothing.
     """
     before = read_summary(path).get(TEXTS_KEY)
     if not isinstance(before, Mapping):
@@ -168,8 +167,8 @@ def check_same_texts(path: Path, corpus: Corpus, splits: Sequence[str]) -> None:
 def check_state(run: RunDirectory, path: Path, origin: Mapping[str, str]) -> None:
     """Refuse a state of another run."""
     try:
-        before = settings_of_state(run, origin)
-        if origin.get("vocabulary", run.vocabulary.digest) != run.vocabulary.digest:
+        before = settings_of_state(origin)
+        if origin.get("vocabulary") != run.vocabulary.digest:
             raise UserError("it has another vocabulary.")
         check_changes(before, run.config, run.path)
     except UserError as error:
@@ -177,20 +176,14 @@ def check_state(run: RunDirectory, path: Path, origin: Mapping[str, str]) -> Non
     _refuse_lost_settings(run, origin)
 
 
-def settings_of_state(run: RunDirectory, origin: Mapping[str, str]) -> RunConfig:
+def settings_of_state(origin: Mapping[str, str]) -> RunConfig:
     """Read what a state was trained with; settings that came with later versions are at their defaults."""
-    if "settings" in origin:
-        return from_written(parse_toml(origin["settings"].encode()), "its settings")
-    # Version 0.1.0 wrote a digest of config.toml instead, as that version wrote it.
-    text = (run.path / "config.toml").read_bytes().decode(errors="replace")
-    if origin.get("owner") != run.digest_with(text):
-        raise UserError(f"its settings or vocabulary are not those of '{run.path}'.")
-    return read_config(run.path / "config.toml")
+    return from_written(parse_toml(origin.get("settings", "").encode()), "its settings")
 
 
 def _refuse_lost_settings(run: RunDirectory, origin: Mapping[str, str]) -> None:
     """Refuse a config.toml without settings that a state has: a line was lost, and is not to read as a default."""
-    written = parse_toml(origin.get("settings", "").encode())
+    written = parse_toml(origin["settings"].encode())
     now = parse_toml((run.path / "config.toml").read_bytes())
     names = ((section, key) for section in SECTIONS for key in written.get(section, {}))
     lost = [f"{section}.{key}" for section, key in names if key not in now[section]]

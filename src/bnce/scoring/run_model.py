@@ -106,8 +106,8 @@ class RunModel(Model):
         """Refuse to spell if the run has no spelling model."""
         if self.spelling is None:
             raise UserError(
-                f"'{self.name}' has no spelling model, because its corpus was prepared by an earlier version: prepare "
-                "the corpus again and train with it."
+                f"'{self.name}' has no spelling model, because its corpus has none: prepare the corpus again and train "
+                "with it."
             )
 
     def score_words(

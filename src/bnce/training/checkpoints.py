@@ -81,7 +81,7 @@ class Checkpoints:
         if self.device.type == "cuda" and "random.cuda" in state.tensors:
             torch.cuda.set_rng_state(state.tensors["random.cuda"], self.device)
         self.clock.load_state(state.record)
-        self.network.step.norm.fill_(state.record.get("grad_norm", 0.0))
+        self.network.step.norm.fill_(state.record["grad_norm"])
         self.schedule.load_state(state.record["schedule"])
         self.newest = state.path
         return state

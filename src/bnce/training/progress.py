@@ -39,7 +39,5 @@ class Progress:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Progress:
-        """Read what `to_record` gave, or as much as an earlier version knew."""
-        # Version 0.1.0 saved after an evaluation and not before it.
-        known = {"evaluated_step": record["step"], **record}
-        return cls(**{one.name: known[one.name] for one in dataclasses.fields(cls) if one.name in known})
+        """Read what `to_record` gave."""
+        return cls(**{one.name: record[one.name] for one in dataclasses.fields(cls)})

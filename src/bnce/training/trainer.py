@@ -371,7 +371,7 @@ class Trainer:
         here, self.progress = self.progress.devices[-1], Progress.from_record(state.record)
         self._note_device(here)
         self.checkpoints.forget_after(state, self.progress.step, self.observer)
-        self._note_changes(settings_of_state(self.run, state.origin))
+        self._note_changes(settings_of_state(state.origin))
         # An evaluation that was written down after this state counts, be it due by the settings of today or not.
         if self.progress.evaluated_step != self.progress.step:
             for written in read_metrics(self.run.path).records:
@@ -385,8 +385,7 @@ class Trainer:
             self.observer.noticed(f"From step {self.progress.step} on, {setting} is {new} instead of {old}.")
             self.progress.is_astray = False  # what was told of may be what is mended now
         if before != self.config:
-            # A state that knows its settings comes first: one of version 0.1.0 is known by the old config.toml alone.
-            self.save()
+            self.save()  # a state that has the note comes before the settings
         if self.world.is_first and read_config(self.run.path / "config.toml") != self.config:
             self.run.write_config()
         self.world.wait()
