@@ -23,6 +23,14 @@ Ngram = tuple[int, ...]
 Estimate = Callable[..., dict[str, Any]]
 
 
+def prepared(bnce: Command, directory: Path, *options: object) -> Path:
+    """Prepare a corpus of the text in a directory, whose lines are sentences."""
+    text, out = directory / "text.txt", directory / f"corpus-{len([*directory.iterdir()])}"
+    splits = ["--valid", text, "--test", text, "--workers", 1]
+    assert bnce("prepare", text, *splits, "--sentences", "lines", *options, "--out", out).status == 0
+    return out
+
+
 @pytest.fixture
 def estimate(bnce: Command, tmp_path: Path) -> Estimate:
     """Give a command that writes an n-gram model of sentences, and gives the JSON object; `path` is where it is."""
@@ -31,9 +39,9 @@ def estimate(bnce: Command, tmp_path: Path) -> Estimate:
         (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
         lines = (" ".join(words[number] for number in sentence[:-1]) for sentence in sentences)
         (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        options = ["--vocab", tmp_path / "vocab.txt", "--tokens", "whitespace", "--sentences", "lines", "--cased"]
-        options += ["--order", order, "--prune", ",".join(map(str, prune or [0])), "--out", tmp_path / "made.arpa"]
-        return bnce("ngram", tmp_path / "text.txt", *options, "--json").json
+        corpus = prepared(bnce, tmp_path, "--vocab", tmp_path / "vocab.txt", "--tokens", "whitespace", "--cased")
+        options = ["--order", order, "--prune", ",".join(map(str, prune or [0])), "--out", tmp_path / "made.arpa"]
+        return bnce("ngram", corpus, *options, "--json").json
 
     return run
 
@@ -178,7 +186,7 @@ def test_large_vocabularies_do_not_overflow(tmp_path: Path, estimate: Estimate) 
 def test_what_the_file_says_of_its_text(bnce: Command, tmp_path: Path) -> None:
     path = tmp_path / "made.arpa"
     (tmp_path / "text.txt").write_text("A b7, c.\nA c, b8.\n", encoding="utf-8")
-    bnce("ngram", tmp_path / "text.txt", "--numbers", "zero", "--order", 2, "--out", path)
+    bnce("ngram", prepared(bnce, tmp_path, "--numbers", "zero"), "--order", 2, "--out", path)
     assert load(path).words("A b7, C.") == ["a", "b", "0", ",", "c", "."]
     content = path.read_text(encoding="utf-8")
     first, _, rest = content.partition("\n")

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bnce import files
 from bnce.cli.console import JsonOption, print_json, progress_bar, stderr, stdout
-from bnce.cli.options import (
-    NumbersOption,
-    lowercase_option,
-    option,
-    sentences_option,
-    split_numbers,
-    tokens_option,
-)
+from bnce.cli.options import option, split_numbers
 from bnce.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,7 +36,7 @@ def ngram(
             "RUN|FILE",
             "Use the vocabulary of a run, a corpus or a vocab.txt. Text is then cut into words as in that run or "
             "corpus.",
-            show_default="all words of the text",
+            show_default="all words of the text, cut as 'bnce prepare' cuts it by default",
         ),
     ] = None,
     prune: Annotated[
@@ -52,12 +46,6 @@ def ngram(
             "Drop n-grams that occur N times or less; one number per order. 0,0,1 drops trigrams that occur once.",
         ),
     ] = "0",
-    max_tokens: Annotated[int, option("N", "Use the first N tokens of the text; 0 for all.", min=0)] = 0,
-    lowercase: Annotated[bool | None, lowercase_option("lowercase")] = None,
-    tokens: Annotated[str | None, tokens_option("words")] = None,
-    sentences: Annotated[str | None, sentences_option("split")] = None,
-    numbers: NumbersOption = None,
-    field: Annotated[str, option("NAME", "Field of JSON and Parquet records that holds the text.")] = "text",
     as_json: JsonOption = False,
 ) -> None:
     """Estimate an n-gram model of text and write an ARPA file.
@@ -82,7 +70,6 @@ def ngram(
     pruned = pruned_counts(split_numbers(prune, "--prune", "0,0,1"), order)
     files.check_place(out)
     files.refuse_overwriting([out], [*expand_sources(sources), *(model_files(vocab) if vocab is not None else ())])
-    given = {"lowercase": lowercase, "tokens": tokens, "sentences": sentences, "numbers": numbers}
     available = _available_bytes()
 
     def check_size(num_tokens: int) -> None:
@@ -90,8 +77,9 @@ def ngram(
             needed = needed_bytes(num_tokens, order) / 2**30
             raise UserError(
                 f"A model of order {order} of {num_tokens:,} tokens or more needs {needed:.2f} GiB of memory, but "
-                f"only {available / 2**30:.2f} GiB are free: give --max-tokens {available // needed_bytes(1, order)} "
-                "or a lower --order, or use KenLM's lmplz, which works on disk."
+                f"only {available / 2**30:.2f} GiB are free: give text of at most "
+                f"{available // needed_bytes(1, order):,} tokens or a lower --order, or use KenLM's lmplz, which works "
+                "on disk."
             )
 
     with progress_bar() as bar:
@@ -100,15 +88,7 @@ def ngram(
         def show(what: str, done: int, total: int) -> None:
             bar.update(task, description=what, completed=done, total=total or None)
 
-        text = _read(
-            sources,
-            vocab,
-            {name: value for name, value in given.items() if value is not None},
-            max_tokens=max_tokens,
-            field=field,
-            progress=functools.partial(show, "reading"),
-            check_size=check_size,
-        )
+        text = _read(sources, vocab, functools.partial(show, "reading"), check_size)
         check_size(len(text.ids))
         orders = estimate(text.ids, len(text.vocabulary), order, pruned, functools.partial(show, "counting"))
         write_arpa(out, text.vocabulary.words, orders, text.normaliser, functools.partial(show, "writing"))
@@ -146,22 +126,21 @@ def ngram(
     )
 
 
-def _read(sources: list[str], vocab: Path | None, given: dict[str, Any], **options: Any) -> NgramText:
-    """Read the text with the words and the normaliser that --vocab, or else the options, say."""
+def _read(
+    sources: list[str], vocab: Path | None, progress: Callable[[int, int], None], check_size: Callable[[int], None]
+) -> NgramText:
+    """Read the text with the words and the normaliser of --vocab."""
     from bnce.corpus.store import is_corpus
     from bnce.ngrams.estimate import read_corpus, read_files, read_vocabulary
     from bnce.text.normalise import Normaliser
 
     vocabulary, normaliser = (None, None) if vocab is None else read_vocabulary(vocab)
     corpora = [source for source in sources if is_corpus(source)]
-    known = vocab if normaliser is not None else corpora[0] if corpora else None
-    if known is not None and given:
-        raise UserError(f"'{known}' already defines how text is cut into words: leave out --{next(iter(given))}.")
     if not corpora:
-        return read_files(sources, normaliser or Normaliser(**given), vocabulary, **options)
+        return read_files(sources, normaliser or Normaliser(), vocabulary, progress, check_size)
     if len(sources) > 1:
         raise UserError(f"'{corpora[0]}' is a prepared corpus: give only this corpus, or only text files.")
-    return read_corpus(Path(corpora[0]), vocabulary, options["max_tokens"])
+    return read_corpus(Path(corpora[0]), vocabulary)
 
 
 def _available_bytes() -> int | None:

@@ -67,15 +67,6 @@ MODES = ("unnormalised", "normalised")
 MODE_HELP = "unnormalised: with the constant Z (fast). normalised: with the softmax (exact)."
 ModeOption = Annotated[str, option("MODE", MODE_HELP, "--mode", autocompletion=complete(*MODES))]
 
-NumbersOption = Annotated[
-    str | None,
-    choice(
-        "keep|zero|word",
-        "keep: leave numbers as they are. zero: write every digit as 0. word: replace every number with <num>.",
-        "keep",
-    ),
-]
-
 SplitLinesOption = Annotated[
     bool, flag("--split", "Split lines into sentences. Without this option, each line is one sentence.")
 ]
@@ -123,29 +114,3 @@ def warn_of_tokenised(signs: TokenisedSigns, name: str) -> None:
     told = signs.notice(name)
     if told is not None:
         stderr.print(f"Warning: {told} Use the text from before tokenisation.")
-
-
-def lowercase_option(default: str) -> Any:
-    """Make the option of `Normaliser.lowercase`; defaults differ by command and by corpus."""
-    return typer.Option(
-        "--lowercase/--cased", help="Convert text to lower case, or keep its case.", show_default=default
-    )
-
-
-def tokens_option(default: str) -> Any:
-    """Make the option of `Normaliser.tokens`."""
-    return choice(
-        "words|whitespace|spoken",
-        "words: separate words from punctuation. whitespace: split at whitespace only. spoken: English as recognisers "
-        "write it: lower case, no punctuation, numbers and titles spelled out.",
-        default,
-    )
-
-
-def sentences_option(default: str) -> Any:
-    """Make the option of `Normaliser.sentences`."""
-    return choice(
-        "split|lines",
-        "split: a sentence ends after . ! or ? and at the end of a line. lines: only at the end of a line.",
-        default,
-    )

@@ -10,14 +10,7 @@ import typer
 
 from bnce.cli.console import JsonOption, print_json, shown_progress, stderr, stdout
 from bnce.cli.corpus_info import corpus_facts, corpus_splits, describe_words, split_table
-from bnce.cli.options import (
-    NumbersOption,
-    choice,
-    lowercase_option,
-    option,
-    sentences_option,
-    tokens_option,
-)
+from bnce.cli.options import choice, option
 
 if TYPE_CHECKING:
     from bnce.corpus.store import Corpus
@@ -55,10 +48,39 @@ def prepare(
     vocab: Annotated[
         Path | None, option("FILE", "Use this vocabulary: one word per line, </s> and <unk> first.")
     ] = None,
-    lowercase: Annotated[bool | None, lowercase_option("lowercase; cased for obwb and wikitext")] = None,
-    tokens: Annotated[str | None, tokens_option("words; whitespace for obwb and wikitext")] = None,
-    sentences: Annotated[str | None, sentences_option("split; lines for obwb and wikitext")] = None,
-    numbers: NumbersOption = None,
+    lowercase: Annotated[
+        bool | None,
+        typer.Option(
+            "--lowercase/--cased",
+            help="Convert text to lower case, or keep its case.",
+            show_default="lowercase; cased for obwb and wikitext",
+        ),
+    ] = None,
+    tokens: Annotated[
+        str | None,
+        choice(
+            "words|whitespace|spoken",
+            "words: separate words from punctuation. whitespace: split at whitespace only. spoken: English as "
+            "recognisers write it: lower case, no punctuation, numbers and titles spelled out.",
+            "words; whitespace for obwb and wikitext",
+        ),
+    ] = None,
+    sentences: Annotated[
+        str | None,
+        choice(
+            "split|lines",
+            "split: a sentence ends after . ! or ? and at the end of a line. lines: only at the end of a line.",
+            "split; lines for obwb and wikitext",
+        ),
+    ] = None,
+    numbers: Annotated[
+        str | None,
+        choice(
+            "keep|zero|word",
+            "keep: leave numbers as they are. zero: write every digit as 0. word: replace every number with <num>.",
+            "keep",
+        ),
+    ] = None,
     field: Annotated[str, option("NAME", "Field of JSON and Parquet records that holds the text.")] = "text",
     valid_fraction: Annotated[
         float, option("F", "Fraction of the documents for the validation split, from 0 to 1.")

@@ -56,7 +56,7 @@ def read_vocabulary(path: Path) -> tuple[Vocabulary, Normaliser | None]:
     return Vocabulary.read(path), None
 
 
-def read_corpus(path: Path, vocabulary: Vocabulary | None, max_tokens: int = 0) -> NgramText:
+def read_corpus(path: Path, vocabulary: Vocabulary | None) -> NgramText:
     """Take the training text of a corpus, which must have the vocabulary that is asked for."""
     corpus = Corpus.open(path)
     if vocabulary is not None and vocabulary.digest != corpus.vocabulary.digest:
@@ -64,7 +64,7 @@ def read_corpus(path: Path, vocabulary: Vocabulary | None, max_tokens: int = 0) 
             f"The corpus '{path}' has other words than {argument('vocab')}: give the text it was made from, or prepare "
             "it again with these words."
         )
-    ids = np.array(corpus.split("train")[: max_tokens or None])
+    ids = np.array(corpus.split("train"))
     _refuse_start(corpus.vocabulary)
     return NgramText(ids, corpus.vocabulary, corpus.normaliser)
 
@@ -72,17 +72,13 @@ def read_corpus(path: Path, vocabulary: Vocabulary | None, max_tokens: int = 0) 
 def read_files(
     names: Sequence[str],
     normaliser: Normaliser,
-    vocabulary: Vocabulary | None = None,
-    *,
-    max_tokens: int = 0,
-    field: str = DEFAULT_FIELD,
-    progress: Progress = lambda done, total: None,
-    check_size: Callable[[int], None] = lambda num_tokens: None,
+    vocabulary: Vocabulary | None,
+    progress: Progress,
+    check_size: Callable[[int], None],
 ) -> NgramText:
     """Read files, directories, patterns or standard input; without a vocabulary every word of them is in it.
 
-    Reading stops after `max_tokens`, where these are not 0; `check_size` hears how many there are so far and may refuse
-    them.
+    `check_size` hears how many tokens there are so far and may refuse them.
     """
     files = find_files(names)
     total = sum(map(text_bytes, files))
@@ -103,7 +99,7 @@ def read_files(
 
     parts: list[Ids] = []
     num_tokens = 0
-    documents = itertools.chain.from_iterable(read_text(name, field, advance=advance) for name in files)
+    documents = itertools.chain.from_iterable(read_text(name, DEFAULT_FIELD, advance=advance) for name in files)
     for block in gather(documents, "text"):
         words, numbers, _ = number_documents(block, normaliser)
         if not len(numbers):
@@ -111,13 +107,11 @@ def read_files(
         id_of = np.append(MARK_IDS, number_words(words.to_pylist()[len(MARKS) :])).astype(np.int32)
         parts.append(id_of[numbers])
         num_tokens += len(numbers)
-        check_size(min(num_tokens, max_tokens or num_tokens))
+        check_size(num_tokens)
         progress(num_bytes, total)
-        if 0 < max_tokens <= num_tokens:
-            break
     if not parts:
         raise UserError("The text has no words: give a file with text.")
-    ids = np.concatenate(parts)[: max_tokens or None]
+    ids = np.concatenate(parts)
     return NgramText(ids, Vocabulary(list(growing)) if vocabulary is None else vocabulary, normaliser)
 
 
