@@ -130,3 +130,21 @@ def test_prepare_with_workers(place: Path, number: signal.Signals, send: Callabl
     assert stderr.splitlines()[-1] == f"bnce: Stopped {TOLD[number]} before the end."
     assert "Traceback" not in stderr
     assert [path.name for path in place.iterdir()] == ["text.txt"]
+
+
+@pytest.mark.timeout(60)
+def test_filter_that_waits_for_a_shard(trained: Path, place: Path) -> None:
+    os.mkfifo(place / "shard.jsonl")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bnce", "filter", str(trained), str(place / "shard.jsonl"), "--out", str(place / "out")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (place / "out" / ".bnce" / "settings.json").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    time.sleep(1)  # until it waits
+    process.terminate()
+    _, stderr = process.communicate(timeout=30)
+    assert (process.returncode, stderr) == (143, "bnce: Stopped by a signal (SIGTERM) before the end.\n")

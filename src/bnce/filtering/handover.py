@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 ITEMS_WAITING = 8
 _SECONDS_BETWEEN_LOOKS = 0.1
+_PATIENCE_SECONDS = 2.0
 
 Item = TypeVar("Item")
 
@@ -77,4 +78,5 @@ def ahead(items: Generator[Item], size: int = ITEMS_WAITING) -> Iterator[Iterato
         yield taken
     finally:
         taken.close()
-        thread.join()
+        # What it reads may be a pipe that nobody writes to: whoever stops the command does not wait for that.
+        thread.join(_PATIENCE_SECONDS)
